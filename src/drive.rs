@@ -1,0 +1,193 @@
+//! A config drive: how it is recognised, how its files are laid out, and how they are read without trust.
+//!
+//! A drive reaches us in three ways: as a directory (a mounted drive, or a person's copy of one), and as an ISO 9660 or a
+//! FAT image, which is read in process, without root, `mount` or a kernel that knows the file system. All three are
+//! [`Files`]; [`ConfigDrive`] knows which of them mean something.
+//!
+//! Everything on a drive is hostile: sizes are bounded before they are believed, a link never leads off the drive, and
+//! what is not a regular file is not opened.
+//!
+//! The two layouts and who writes them: `openstack/nova:nova/virt/configdrive.py`,
+//! `kubevirt/kubevirt:pkg/cloud-init/cloud-init.go`, `canonical/cloud-init:cloudinit/sources/DataSourceNoCloud.py`.
+
+pub mod directory;
+pub mod fat;
+pub mod iso9660;
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::FileExt;
+
+use serde::Serialize;
+
+/// Bytes at an offset: a block device, an image file, or a slice.
+pub trait ReadAt {
+    /// Fills `buffer` from `offset` (in bytes) on.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::UnexpectedEof`] where the source ends before the buffer is full, and what the system says.
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()>;
+}
+
+/// The files of a drive. Paths are relative, their parts separated by `/`.
+pub trait Files {
+    /// The content of a regular file, `None` when there is none of that name.
+    ///
+    /// # Errors
+    ///
+    /// [`ReadError::TooLarge`] when it has more than `limit` bytes, before they are read; the others say what is broken.
+    fn read(&self, path: &str, limit: usize) -> Result<Option<Vec<u8>>, ReadError>;
+
+    /// The names in a directory, sorted; `None` when there is no such directory. At most [`MAX_ENTRIES`] are listed.
+    ///
+    /// # Errors
+    ///
+    /// As [`Files::read`].
+    fn list(&self, path: &str) -> Result<Option<Vec<String>>, ReadError>;
+}
+
+/// No directory of a config drive is listed beyond this many entries.
+pub const MAX_ENTRIES: usize = 4096;
+
+/// Why a file of a drive could not be read.
+#[derive(Debug)]
+pub enum ReadError {
+    /// The file has `size` bytes where at most `limit` are read.
+    TooLarge {
+        /// The path on the drive.
+        path: String,
+        /// In bytes.
+        size: u64,
+        /// In bytes.
+        limit: usize,
+    },
+    /// The path is a link that leads off the drive, or something else than a regular file.
+    NotAFile {
+        /// The path on the drive.
+        path: String,
+    },
+    /// The file system contradicts itself.
+    Malformed {
+        /// What was read.
+        what: &'static str,
+        /// What would have been right.
+        expected: &'static str,
+    },
+    /// The system's word.
+    Io {
+        /// The path on the drive, or the part of the file system.
+        what: String,
+        /// The cause.
+        source: io::Error,
+    },
+}
+
+/// A file system that a config drive may have.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FileSystem {
+    /// ISO 9660, as KubeVirt writes it.
+    Iso9660,
+    /// FAT12, FAT16 or FAT32, as OpenStack may write it.
+    Vfat,
+}
+
+/// The file system of a device and its label.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Volume {
+    /// How to read it.
+    pub file_system: FileSystem,
+    /// As written, without the padding.
+    pub label: String,
+}
+
+// === impl ReadAt ===
+
+impl ReadAt for File {
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        self.read_exact_at(buffer, offset)
+    }
+}
+
+impl ReadAt for [u8] {
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        let found = usize::try_from(offset)
+            .ok()
+            .and_then(|start| self.get(start..start.checked_add(buffer.len())?))
+            .ok_or_else(|| io::Error::from(ErrorKind::UnexpectedEof))?;
+        buffer.copy_from_slice(found);
+        Ok(())
+    }
+}
+
+// === impl Volume ===
+
+impl Volume {
+    /// Looks for an ISO 9660 or a FAT file system. `None` when there is neither: an empty, a foreign or a partitioned
+    /// device, or one that is too short.
+    ///
+    /// # Errors
+    ///
+    /// What the system says about reading, but for the end of a short device.
+    pub fn probe(source: &(impl ReadAt + ?Sized)) -> io::Result<Option<Self>> {
+        if let Some(label) = iso9660::label(source)? {
+            return Ok(Some(Self { file_system: FileSystem::Iso9660, label }));
+        }
+        Ok(fat::label(source)?.map(|label| Self { file_system: FileSystem::Vfat, label }))
+    }
+
+    /// The files of this volume, read in process.
+    ///
+    /// # Errors
+    ///
+    /// As [`Files::read`].
+    pub fn open<'a, S: ReadAt + ?Sized>(&self, source: &'a S) -> Result<Box<dyn Files + 'a>, ReadError> {
+        Ok(match self.file_system {
+            FileSystem::Iso9660 => Box::new(iso9660::Image::open(source)?),
+            FileSystem::Vfat => Box::new(fat::Image::open(source)?),
+        })
+    }
+}
+
+// === impl FileSystem ===
+
+impl fmt::Display for FileSystem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Iso9660 => "iso9660",
+            Self::Vfat => "vfat",
+        })
+    }
+}
+
+// === impl ReadError ===
+
+impl ReadError {
+    pub(crate) fn io(what: impl Into<String>, source: io::Error) -> Self {
+        Self::Io { what: what.into(), source }
+    }
+}
+
+impl fmt::Display for ReadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooLarge { path, size, limit } => {
+                write!(f, "{path}: file of {size} bytes, expected at most {limit}")
+            }
+            Self::NotAFile { path } => write!(f, "{path}: expected a regular file that is on the drive itself"),
+            Self::Malformed { what, expected } => write!(f, "invalid {what}, expected {expected}"),
+            Self::Io { what, .. } => write!(f, "reading {what}"),
+        }
+    }
+}
+
+impl std::error::Error for ReadError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Io { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,2 @@
+//! glowplug
+pub mod finding;
