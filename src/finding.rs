@@ -123,31 +123,34 @@ impl Finding {
 
     /// A finding that forbids the document.
     pub fn error(place: impl fmt::Display, problem: &str, value: impl fmt::Display, expected: &str) -> Self {
-        Self::new(Severity::Error, place, problem, Some(value.to_string()), expected)
+        Self::new(Severity::Error, place, problem, value, expected)
     }
 
     /// A finding that costs the item alone.
     pub fn warning(place: impl fmt::Display, problem: &str, value: impl fmt::Display, expected: &str) -> Self {
-        Self::new(Severity::Warning, place, problem, Some(value.to_string()), expected)
+        Self::new(Severity::Warning, place, problem, value, expected)
     }
 
     /// An error about something that is not there.
     pub fn missing(place: impl fmt::Display, expected: &str) -> Self {
-        Self::new(Severity::Error, place, "missing", None, expected)
+        let missing = "missing".to_owned();
+        let (severity, place, expected) = (Severity::Error, place.to_string(), expected.to_owned());
+        Self { severity, place, problem: missing, value: None, expected }
     }
 
-    fn new(
+    /// A finding whose cost is decided by its consequence.
+    pub fn new(
         severity: Severity,
         place: impl fmt::Display,
         problem: &str,
-        value: Option<String>,
+        value: impl fmt::Display,
         expected: &str,
     ) -> Self {
         Self {
             severity,
             place: place.to_string(),
             problem: problem.to_owned(),
-            value: value.map(|value| shortened(&value)),
+            value: Some(shortened(&value.to_string())),
             expected: expected.to_owned(),
         }
     }

@@ -1,2 +1,5 @@
 //! glowplug
 pub mod finding;
+pub mod formats;
+pub mod network;
+pub mod render;

@@ -1,0 +1,115 @@
+//! Documents, and the model that they mean.
+//!
+//! KubeVirt passes the network text of a drive through untouched, whatever the kind of the drive, so the format is
+//! recognised from the content alone.
+
+mod address;
+pub mod meta_data;
+pub mod network_data;
+pub mod value;
+
+use serde::Serialize;
+
+use crate::finding::{Finding, Findings, Severity};
+use crate::network::NetworkConfig;
+use network_data::NetworkData;
+use value::{Object, Value};
+
+/// The format of a document about the network.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
+pub enum Format {
+    /// OpenStack's `network_data.json`.
+    #[serde(rename = "network_data")]
+    NetworkData,
+}
+
+/// What a document about the network says.
+#[derive(Debug)]
+pub struct Reading {
+    /// How it was recognised; `None` for a document that says nothing, or cannot be recognised.
+    pub format: Option<Format>,
+    /// What it means.
+    pub meaning: Meaning,
+    /// What is to be said about it.
+    pub findings: Findings,
+}
+
+/// What a document means for the machine.
+#[derive(Debug)]
+pub enum Meaning {
+    /// It configures nothing: the distribution's default applies.
+    Unconfigured,
+    /// It asks for this network.
+    Network(NetworkConfig),
+    /// It has errors. Nothing of it is used.
+    Refused,
+}
+
+/// Reads a document about the network.
+///
+/// An empty document, one of comments only, `null` and one without a word about links, networks or services configure
+/// nothing.
+///
+/// ```
+/// use glowplug::formats::{Meaning, read_network};
+///
+/// assert!(matches!(read_network(b"{}").meaning, Meaning::Unconfigured));
+///
+/// let reading = read_network(br#"{"links": [{"id": "eno101", "type": "phy", "mtu": "large"}], "networks": [{}]}"#);
+/// let findings: Vec<String> = reading.findings.kept().iter().map(ToString::to_string).collect();
+/// assert_eq!(findings[0], r#"links[0].mtu: invalid MTU "large", expected an MTU of 68 to 65535 bytes, at least 1280 where there is IPv6"#);
+/// ```
+#[must_use]
+pub fn read_network(document: &[u8]) -> Reading {
+    let mut findings = Findings::default();
+    let mut format = None;
+    let meaning = match parse(document) {
+        Ok(object) => {
+            format = recognise(&object, &mut findings);
+            match format {
+                Some(Format::NetworkData) => Some(NetworkData::read(&object, &mut findings).convert(&mut findings)),
+                None => None,
+            }
+        }
+        Err(finding) => {
+            findings.push(finding);
+            None
+        }
+    };
+    let meaning = match meaning {
+        _ if findings.has_errors() => Meaning::Refused,
+        Some(network) if !network.links().is_empty() => Meaning::Network(network),
+        _ => Meaning::Unconfigured,
+    };
+    Reading { format, meaning, findings }
+}
+
+/// Reads a document that shall be an object. What says nothing is an object without members.
+fn parse(document: &[u8]) -> Result<Object, Finding> {
+    let text = document.strip_prefix(b"\xef\xbb\xbf").unwrap_or(document);
+    let says_nothing = |line: &[u8]| {
+        let line = line.trim_ascii();
+        line.is_empty() || line.starts_with(b"#")
+    };
+    if text.len() <= value::MAX_BYTES && text.split(|byte| *byte == b'\n').all(says_nothing) {
+        return Ok(Object::default());
+    }
+    match value::parse_json(text)? {
+        Value::Object(object) => Ok(object),
+        Value::Null => Ok(Object::default()),
+        other => Err(Finding::error("document", "invalid document", other.kind(), "an object")),
+    }
+}
+
+fn recognise(document: &Object, findings: &mut Findings) -> Option<Format> {
+    let has = |name: &&str| document.get(name).is_some();
+    if ["links", "networks", "services"].iter().any(|name| has(name)) {
+        return Some(Format::NetworkData);
+    }
+    // Their meaning is not known here, and to boot without it would be a guess.
+    if let Some(name) = ["network", "version", "config", "ethernets"].iter().find(|name| has(name)) {
+        let expected = "OpenStack's links, networks and services";
+        findings.push(Finding::new(Severity::Error, name, "cloud-init's network-config", "", expected));
+    }
+    None
+}

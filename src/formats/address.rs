@@ -1,0 +1,203 @@
+//! Addresses and masks in every spelling that cloud-init takes
+//! (`canonical/cloud-init:cloudinit/net/network_state.py`).
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use ipnetwork::IpNetwork;
+
+/// What a message calls a legal mask.
+pub(crate) const MASK_EXPECTED: &str = "a mask without holes or a length";
+
+/// A family of addresses, where a document names one.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Family {
+    V4,
+    V6,
+}
+
+/// Which part of an address with its mask is wrong.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Wrong {
+    Address,
+    Mask,
+}
+
+// === impl Family ===
+
+impl Family {
+    pub(crate) fn of(address: IpAddr) -> Self {
+        if address.is_ipv4() { Self::V4 } else { Self::V6 }
+    }
+
+    /// The length of a whole address, in bits.
+    pub(crate) fn bits(self) -> u8 {
+        match self {
+            Self::V4 => 32,
+            Self::V6 => 128,
+        }
+    }
+
+    /// The prefix length of an address that comes without one: cloud-init's choice.
+    fn prefix_unsaid(self) -> u8 {
+        match self {
+            Self::V4 => 24,
+            Self::V6 => 64,
+        }
+    }
+
+    /// The network of all addresses.
+    pub(crate) fn everywhere(self) -> IpNetwork {
+        match self {
+            Self::V4 => network(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0),
+            Self::V6 => network(IpAddr::V6(Ipv6Addr::UNSPECIFIED), 0),
+        }
+    }
+}
+
+/// An address without its zone: `fe80::1%eth0` is legal in the schema, and the link is known from elsewhere.
+pub(crate) fn address(text: &str) -> Option<IpAddr> {
+    match text.split_once('%') {
+        Some((address, zone)) if !zone.is_empty() => address.parse().ok().map(IpAddr::V6),
+        Some(_) => None,
+        None => text.parse().ok(),
+    }
+}
+
+/// An address that one machine can have: neither unspecified, nor loopback, nor a group's.
+pub(crate) fn host_address(text: &str) -> Option<IpAddr> {
+    address(text).filter(|address| {
+        let broadcast = *address == IpAddr::V4(Ipv4Addr::BROADCAST);
+        !(address.is_unspecified() || address.is_loopback() || address.is_multicast() || broadcast)
+    })
+}
+
+/// The length of a mask: `24`, `255.255.255.0` or `ffff:ffff::`.
+pub(crate) fn prefix_length(mask: &str, family: Family) -> Option<u8> {
+    if mask.bytes().all(|b| b.is_ascii_digit()) {
+        return mask.parse::<u8>().ok().filter(|length| *length <= family.bits());
+    }
+    let (ones, zeros_and_ones) = match (mask.parse::<IpAddr>().ok()?, family) {
+        (IpAddr::V4(mask), Family::V4) => (u32::from(mask).leading_ones(), u32::from(mask).count_ones()),
+        (IpAddr::V6(mask), Family::V6) => (u128::from(mask).leading_ones(), u128::from(mask).count_ones()),
+        _ => return None,
+    };
+    u8::try_from(ones).ok().filter(|_| ones == zeros_and_ones)
+}
+
+/// An address with its prefix length. The length is the address's own (`10.0.0.5/24`, `10.0.0.5/255.255.255.0`), else the
+/// mask's, else 24 or 64. An empty mask is none.
+pub(crate) fn interface_address(text: &str, mask: Option<&str>) -> Result<IpNetwork, Wrong> {
+    let (address, own) = split(text);
+    let address = host_address(address).ok_or(Wrong::Address)?;
+    let family = Family::of(address);
+    let prefix = match (own, mask.filter(|mask| !mask.is_empty())) {
+        (Some(own), _) => prefix_length(own, family).ok_or(Wrong::Address)?,
+        (None, Some(mask)) => prefix_length(mask, family).ok_or(Wrong::Mask)?,
+        (None, None) => family.prefix_unsaid(),
+    };
+    // All the world on one link is no address's prefix, but a mask that was left at zero.
+    match (prefix, own) {
+        (0, Some(_)) => Err(Wrong::Address),
+        (0, None) => Err(Wrong::Mask),
+        _ => Ok(network(address, prefix)),
+    }
+}
+
+/// Where a route leads. `default` leads everywhere, in the family that is given; an unspecified address without a mask
+/// does too, and any other address without a mask is a host.
+pub(crate) fn destination(text: &str, mask: Option<&str>, family: Family) -> Result<IpNetwork, Wrong> {
+    if text == "default" {
+        return Ok(family.everywhere());
+    }
+    let (address, own) = split(text);
+    let address = self::address(address).ok_or(Wrong::Address)?;
+    let family = Family::of(address);
+    let prefix = match (own, mask.filter(|mask| !mask.is_empty())) {
+        (Some(own), _) => prefix_length(own, family).ok_or(Wrong::Address)?,
+        (None, Some(mask)) => prefix_length(mask, family).ok_or(Wrong::Mask)?,
+        (None, None) if address.is_unspecified() => 0,
+        (None, None) => family.bits(),
+    };
+    Ok(network(address, prefix))
+}
+
+fn split(text: &str) -> (&str, Option<&str>) {
+    match text.split_once('/') {
+        Some((address, length)) => (address, Some(length)),
+        None => (text, None),
+    }
+}
+
+/// The prefix length is at most the family's, at every call: `IpNetwork` refuses nothing else.
+fn network(address: IpAddr, prefix: u8) -> IpNetwork {
+    IpNetwork::new(address, prefix).unwrap_or_else(|_| IpNetwork::from(address))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str, mask: Option<&str>) -> Result<String, Wrong> {
+        interface_address(text, mask).map(|network| network.to_string())
+    }
+
+    macro_rules! addresses {
+        ($($name:ident: $text:expr, $mask:expr => $expected:expr;)*) => {
+            $(#[test] fn $name() {
+                let expected: Result<&str, Wrong> = $expected;
+                assert_eq!(read($text, $mask), expected.map(str::to_owned));
+            })*
+        };
+    }
+
+    addresses! {
+        a_length_in_the_address: "10.0.0.5/24", None => Ok("10.0.0.5/24");
+        a_mask_in_the_address: "10.0.0.5/255.255.255.0", None => Ok("10.0.0.5/24");
+        the_length_of_the_address_wins: "10.0.0.5/16", Some("255.255.255.0") => Ok("10.0.0.5/16");
+        a_dotted_mask: "10.0.0.5", Some("255.255.254.0") => Ok("10.0.0.5/23");
+        a_number_as_mask: "10.0.0.5", Some("20") => Ok("10.0.0.5/20");
+        an_empty_mask: "10.0.0.5", Some("") => Ok("10.0.0.5/24");
+        no_mask: "10.0.0.5", None => Ok("10.0.0.5/24");
+        a_host_mask: "10.0.0.5", Some("255.255.255.255") => Ok("10.0.0.5/32");
+        v6_with_length: "2001:DB8::5/48", None => Ok("2001:db8::5/48");
+        v6_with_a_mask_as_address: "2001:db8::5", Some("ffff:ffff:ffff:ffff::") => Ok("2001:db8::5/64");
+        v6_with_a_number: "2001:db8::5", Some("120") => Ok("2001:db8::5/120");
+        v6_without: "2001:db8::5", None => Ok("2001:db8::5/64");
+        a_zone: "fe80::5%eth0", None => Ok("fe80::5/64");
+        a_zone_and_a_length: "fe80::5%eth0/64", None => Ok("fe80::5/64");
+        a_mask_with_holes: "10.0.0.5", Some("255.0.255.0") => Err(Wrong::Mask);
+        a_length_that_is_too_long: "10.0.0.5", Some("33") => Err(Wrong::Mask);
+        a_signed_length: "10.0.0.5", Some("+24") => Err(Wrong::Mask);
+        a_mask_of_the_other_family: "10.0.0.5", Some("ffff::") => Err(Wrong::Mask);
+        a_v4_mask_for_v6: "2001:db8::5", Some("255.255.255.0") => Err(Wrong::Mask);
+        a_mask_of_zero: "10.0.0.5", Some("0.0.0.0") => Err(Wrong::Mask);
+        an_address_length_of_zero: "10.0.0.5/0", None => Err(Wrong::Address);
+        an_empty_length: "10.0.0.5/", None => Err(Wrong::Address);
+        an_empty_address: "", None => Err(Wrong::Address);
+        leading_zeros: "10.0.0.05", None => Err(Wrong::Address);
+        a_blank: "10.0.0.5 ", None => Err(Wrong::Address);
+        brackets: "[2001:db8::5]", None => Err(Wrong::Address);
+        an_empty_zone: "fe80::5%", None => Err(Wrong::Address);
+        a_zone_on_v4: "10.0.0.5%eth0", None => Err(Wrong::Address);
+        unspecified: "0.0.0.0", None => Err(Wrong::Address);
+        loopback: "127.0.0.1", None => Err(Wrong::Address);
+        multicast: "ff02::1", None => Err(Wrong::Address);
+        broadcast: "255.255.255.255", None => Err(Wrong::Address);
+    }
+
+    #[test]
+    fn a_destination_without_a_mask_is_a_host_or_everywhere() {
+        let read = |text: &str, mask: Option<&str>, family: Family| {
+            destination(text, mask, family).map(|network| network.to_string())
+        };
+        assert_eq!(read("10.1.0.9", None, Family::V4), Ok("10.1.0.9/32".to_owned()));
+        assert_eq!(read("0.0.0.0", None, Family::V4), Ok("0.0.0.0/0".to_owned()));
+        assert_eq!(read("0.0.0.0", Some("0.0.0.0"), Family::V4), Ok("0.0.0.0/0".to_owned()));
+        assert_eq!(read("::", Some("::"), Family::V6), Ok("::/0".to_owned()));
+        assert_eq!(read("::", Some(""), Family::V6), Ok("::/0".to_owned()));
+        assert_eq!(read("2001:db8::9", None, Family::V6), Ok("2001:db8::9/128".to_owned()));
+        assert_eq!(read("default", None, Family::V6), Ok("::/0".to_owned()));
+        assert_eq!(read("10.1.0.0", Some("255.0.255.0"), Family::V4), Err(Wrong::Mask));
+        assert_eq!(read("somewhere", None, Family::V4), Err(Wrong::Address));
+    }
+}

@@ -1,0 +1,296 @@
+//! A document as a tree of values, read with caps on everything that a hostile author could make large.
+//!
+//! What a document says is decided on this tree: a derive stops at the first mismatch, and we want every finding.
+
+use std::cell::RefCell;
+use std::fmt;
+
+use serde::de::{DeserializeSeed, Error, MapAccess, SeqAccess, Visitor};
+
+use crate::finding::Finding;
+
+/// The largest document, in bytes.
+pub const MAX_BYTES: usize = 1024 * 1024;
+/// The most values in a document, itself and those in arrays and objects.
+pub const MAX_VALUES: usize = 65_536;
+/// The deepest nesting.
+pub const MAX_DEPTH: usize = 64;
+
+/// One value of a document.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Value {
+    /// `null`
+    Null,
+    /// `true` or `false`
+    Bool(bool),
+    /// A whole number.
+    Integer(i64),
+    /// Any other number.
+    Float(f64),
+    /// Text.
+    String(String),
+    /// An array.
+    Array(Vec<Value>),
+    /// An object.
+    Object(Object),
+}
+
+/// An object, its members in the document's order. Where a name is repeated, the last one counts.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Object(Vec<(String, Value)>);
+
+/// Reads a JSON document.
+///
+/// # Errors
+///
+/// One finding: the document is no JSON (its place is then `line L column C`), or over a cap.
+pub fn parse_json(document: &[u8]) -> Result<Value, Finding> {
+    if document.len() > MAX_BYTES {
+        let expected = format!("at most {MAX_BYTES}");
+        return Err(Finding::error("document", "too many bytes", document.len(), &expected));
+    }
+    let caps = Caps { left: MAX_VALUES, over: None };
+    let caps = RefCell::new(caps);
+    let mut json = serde_json::Deserializer::from_slice(document);
+    let value = Seed { caps: &caps, depth: 1 }.deserialize(&mut json).and_then(|value| json.end().map(|()| value));
+    value.map_err(|error| {
+        caps.into_inner().over.unwrap_or_else(|| {
+            let place = format!("line {} column {}", error.line(), error.column());
+            let message = error.to_string();
+            // serde_json adds the place to its message.
+            let message = message.split(" at line ").next().unwrap_or_default();
+            Finding::error(place, "not readable as JSON", message, "a JSON document")
+        })
+    })
+}
+
+struct Caps {
+    left: usize,
+    over: Option<Finding>,
+}
+
+#[derive(Clone, Copy)]
+struct Seed<'a> {
+    caps: &'a RefCell<Caps>,
+    depth: usize,
+}
+
+// === impl Object ===
+
+impl Object {
+    /// The member of that name.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&Value> {
+        self.0.iter().rev().find(|(key, _)| key == name).map(|(_, value)| value)
+    }
+
+    /// Every member once, in the document's order.
+    #[must_use]
+    pub fn members(&self) -> Vec<(&str, &Value)> {
+        let mut order: Vec<usize> = (0..self.0.len()).collect();
+        // By name, the last of a repeated one first, so that `dedup_by` keeps it.
+        order.sort_unstable_by(|a, b| self.0[*a].0.cmp(&self.0[*b].0).then(b.cmp(a)));
+        order.dedup_by(|a, b| self.0[*a].0 == self.0[*b].0);
+        order.sort_unstable();
+        order.into_iter().map(|at| (self.0[at].0.as_str(), &self.0[at].1)).collect()
+    }
+
+    /// Whether it has no member.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl FromIterator<(String, Value)> for Object {
+    fn from_iter<T: IntoIterator<Item = (String, Value)>>(members: T) -> Self {
+        Self(members.into_iter().collect())
+    }
+}
+
+// === impl Value ===
+
+impl Value {
+    /// What kind of value it is, for messages.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Null => "null",
+            Self::Bool(_) => "a boolean",
+            Self::Integer(_) | Self::Float(_) => "a number",
+            Self::String(_) => "a text",
+            Self::Array(_) => "an array",
+            Self::Object(_) => "an object",
+        }
+    }
+}
+
+impl fmt::Display for Value {
+    /// A scalar as it was written, anything else by its kind.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Bool(value) => value.fmt(f),
+            Self::Integer(value) => value.fmt(f),
+            Self::Float(value) => value.fmt(f),
+            Self::String(value) => f.write_str(value),
+            other => f.write_str(other.kind()),
+        }
+    }
+}
+
+// === impl Seed ===
+
+impl Seed<'_> {
+    fn over<E: Error>(self, problem: &str, found: impl fmt::Display, expected: &str) -> E {
+        self.caps.borrow_mut().over = Some(Finding::error("document", problem, found, expected));
+        E::custom(problem)
+    }
+
+    fn deeper(self) -> Self {
+        Self { depth: self.depth + 1, ..self }
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Seed<'_> {
+    type Value = Value;
+
+    fn deserialize<D: serde::Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        let left = self.caps.borrow().left.checked_sub(1);
+        let Some(left) = left else {
+            let expected = format!("at most {MAX_VALUES}");
+            return Err(self.over("too many values", format_args!("more than {MAX_VALUES}"), &expected));
+        };
+        self.caps.borrow_mut().left = left;
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Seed<'_> {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value")
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        Ok(Value::Bool(value))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+        Ok(Value::Integer(value))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+        Ok(i64::try_from(value).map_or(Value::Float(value as f64), Value::Integer))
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
+        Ok(Value::Float(value))
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
+        Ok(Value::String(value.to_owned()))
+    }
+
+    fn visit_string<E>(self, value: String) -> Result<Value, E> {
+        Ok(Value::String(value))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<Value, A::Error> {
+        if self.depth >= MAX_DEPTH {
+            return Err(self.over("nested too deep", format_args!("more than {MAX_DEPTH}"), "at most 64 levels"));
+        }
+        let mut array = Vec::new();
+        while let Some(element) = elements.next_element_seed(self.deeper())? {
+            array.push(element);
+        }
+        Ok(Value::Array(array))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Value, A::Error> {
+        if self.depth >= MAX_DEPTH {
+            return Err(self.over("nested too deep", format_args!("more than {MAX_DEPTH}"), "at most 64 levels"));
+        }
+        let mut object = Vec::new();
+        while let Some(name) = members.next_key::<String>()? {
+            object.push((name, members.next_value_seed(self.deeper())?));
+        }
+        Ok(Value::Object(Object(object)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(document: &[u8]) -> String {
+        parse_json(document).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn the_last_of_a_repeated_name_counts_and_stands_once() {
+        let Value::Object(object) = parse_json(br#"{"a": 1, "b": 2, "a": 3}"#).unwrap() else { panic!() };
+        assert_eq!(object.get("a"), Some(&Value::Integer(3)));
+        assert_eq!(object.members(), [("b", &Value::Integer(2)), ("a", &Value::Integer(3))]);
+    }
+
+    #[test]
+    fn broken_json_is_named_by_line_and_column() {
+        assert_eq!(
+            refusal(b"{\n  \"links\": [1,]\n}"),
+            r#"line 2 column 15: not readable as JSON "trailing comma", expected a JSON document"#
+        );
+    }
+
+    #[test]
+    fn invalid_utf_8_is_broken_json() {
+        assert_eq!(
+            refusal(b"{\"a\": \"\xff\"}"),
+            r#"line 1 column 8: not readable as JSON "invalid unicode code point", expected a JSON document"#
+        );
+    }
+
+    #[test]
+    fn a_nul_byte_is_broken_json() {
+        assert_eq!(
+            refusal(b"{}\0"),
+            r#"line 1 column 3: not readable as JSON "trailing characters", expected a JSON document"#
+        );
+    }
+
+    #[test]
+    fn nesting_has_a_cap() {
+        let nested = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
+        assert_eq!(parse_json(nested(MAX_DEPTH - 1).as_bytes()).map(|value| value.kind()), Ok("an array"));
+        assert_eq!(
+            refusal(nested(MAX_DEPTH).as_bytes()),
+            r#"document: nested too deep "more than 64", expected at most 64 levels"#
+        );
+        assert_eq!(
+            refusal(nested(300).as_bytes()),
+            r#"document: nested too deep "more than 64", expected at most 64 levels"#
+        );
+    }
+
+    #[test]
+    fn the_number_of_values_has_a_cap() {
+        let array = |elements: usize| format!("[{}]", vec!["1"; elements].join(","));
+        assert_eq!(parse_json(array(MAX_VALUES - 1).as_bytes()).map(|value| value.kind()), Ok("an array"));
+        assert_eq!(
+            refusal(array(MAX_VALUES).as_bytes()),
+            r#"document: too many values "more than 65536", expected at most 65536"#
+        );
+    }
+
+    #[test]
+    fn the_size_has_a_cap() {
+        assert_eq!(
+            refusal(&vec![b' '; MAX_BYTES + 1]),
+            r#"document: too many bytes "1048577", expected at most 1048576"#
+        );
+    }
+}

@@ -1,0 +1,305 @@
+//! Names and small numbers that Linux accepts. A value of one of these types is a proof.
+
+use std::fmt;
+use std::str::FromStr;
+
+use pnet_base::MacAddr;
+
+/// The name of a network interface that every reader of our output takes as it stands.
+///
+/// At most 15 bytes (the kernel's `IFNAMSIZ`), ASCII letters, digits, `.`, `_` and `-`, beginning with a letter or a
+/// digit; not digits alone (`systemd-network-generator` refuses those), and neither `all` nor `default`, which name
+/// directories of `/proc/sys/net`.
+///
+/// ```
+/// use glowplug::network::InterfaceName;
+///
+/// assert_eq!("eno101".parse::<InterfaceName>().unwrap().as_str(), "eno101");
+/// assert!("eth0 rd.break".parse::<InterfaceName>().is_err());
+/// ```
+#[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct InterfaceName(String);
+
+/// A text that is no [`InterfaceName`].
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct InterfaceNameError;
+
+/// A maximum transmission unit that Linux accepts on an Ethernet card, in bytes: 68 to 65,535.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub struct Mtu(u16);
+
+/// A number that is no [`Mtu`].
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct MtuError;
+
+/// A VLAN tag that may carry traffic (IEEE 802.1Q): 1 to 4,094.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub struct VlanId(u16);
+
+/// A number that is no [`VlanId`].
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct VlanIdError;
+
+/// A domain in which short names are looked up, lower case, without a final dot (RFC 1123).
+#[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct DomainName(String);
+
+/// A text that is no [`DomainName`].
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct DomainNameError;
+
+// === impl InterfaceName ===
+
+impl InterfaceName {
+    /// What a message calls a legal name.
+    pub const EXPECTED: &'static str = "an interface name: 1 to 15 letters, digits, '.', '_' or '-', not digits alone";
+
+    /// The longest name, in bytes.
+    pub const MAX: usize = 15;
+
+    /// The name.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether the kernel itself gives such names to cards (`eth` and a number), so that a card that is renamed to it
+    /// may find it taken.
+    #[must_use]
+    pub fn is_kernels_own(&self) -> bool {
+        self.0.strip_prefix("eth").is_some_and(|rest| !rest.is_empty() && rest.bytes().all(|b| b.is_ascii_digit()))
+    }
+}
+
+impl FromStr for InterfaceName {
+    type Err = InterfaceNameError;
+
+    fn from_str(text: &str) -> Result<Self, InterfaceNameError> {
+        let legal = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
+        let begins = text.bytes().next().is_some_and(|b| b.is_ascii_alphanumeric());
+        let digits = text.bytes().all(|b| b.is_ascii_digit());
+        let reserved = matches!(text, "all" | "default");
+        if begins && !digits && !reserved && text.len() <= Self::MAX && text.bytes().all(legal) {
+            Ok(Self(text.to_owned()))
+        } else {
+            Err(InterfaceNameError)
+        }
+    }
+}
+
+impl fmt::Display for InterfaceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+// === impl Mtu ===
+
+impl Mtu {
+    /// What a message calls a legal MTU.
+    pub const EXPECTED: &'static str = "an MTU of 68 to 65535 bytes, at least 1280 where there is IPv6";
+
+    /// The least on which IPv6 works (RFC 8200).
+    pub const LEAST_FOR_IPV6: Mtu = Mtu(1280);
+}
+
+impl TryFrom<i64> for Mtu {
+    type Error = MtuError;
+
+    fn try_from(bytes: i64) -> Result<Self, MtuError> {
+        match u16::try_from(bytes) {
+            Ok(mtu) if mtu >= 68 => Ok(Self(mtu)),
+            _ => Err(MtuError),
+        }
+    }
+}
+
+impl fmt::Display for Mtu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+// === impl VlanId ===
+
+impl VlanId {
+    /// What a message calls a legal tag.
+    pub const EXPECTED: &'static str = "a VLAN id of 1 to 4094";
+}
+
+impl TryFrom<i64> for VlanId {
+    type Error = VlanIdError;
+
+    fn try_from(id: i64) -> Result<Self, VlanIdError> {
+        match u16::try_from(id) {
+            Ok(id @ 1..=4094) => Ok(Self(id)),
+            _ => Err(VlanIdError),
+        }
+    }
+}
+
+impl fmt::Display for VlanId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+// === impl DomainName ===
+
+impl DomainName {
+    /// What a message calls a legal domain.
+    pub const EXPECTED: &'static str = "a domain name";
+}
+
+impl FromStr for DomainName {
+    type Err = DomainNameError;
+
+    fn from_str(text: &str) -> Result<Self, DomainNameError> {
+        let name = text.strip_suffix('.').unwrap_or(text);
+        let label = |label: &str| {
+            !label.is_empty()
+                && label.len() <= 63
+                && !label.starts_with('-')
+                && !label.ends_with('-')
+                && label.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_'))
+        };
+        if name.len() <= 253 && name.split('.').all(label) {
+            Ok(Self(name.to_ascii_lowercase()))
+        } else {
+            Err(DomainNameError)
+        }
+    }
+}
+
+impl fmt::Display for DomainName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+// === MAC addresses ===
+
+/// What a message calls a legal MAC address.
+pub(crate) const MAC_ADDRESS_EXPECTED: &str = "the MAC address of a card: six pairs of hex digits, unicast, not zero";
+
+/// Reads the MAC address of a card: six pairs of hex digits between colons or between dashes, in either case, neither
+/// zero nor a group's. `None` for anything else.
+///
+/// `MacAddr`'s own parser refuses dashes, which OpenStack's schema allows, and takes `0:1:2:3:4:5`.
+///
+/// ```
+/// use glowplug::network::parse_mac_address;
+///
+/// assert_eq!(parse_mac_address("52-54-00-12-34-AB").unwrap().to_string(), "52:54:00:12:34:ab");
+/// assert_eq!(parse_mac_address("52:54:00-12-34-ab"), None);
+/// assert_eq!(parse_mac_address("01:00:5e:00:00:01"), None);
+/// ```
+#[must_use]
+pub fn parse_mac_address(text: &str) -> Option<MacAddr> {
+    let separator = *text.as_bytes().get(2)?;
+    if !matches!(separator, b':' | b'-') {
+        return None;
+    }
+    let mut octets = [0_u8; 6];
+    let mut pairs = text.split(char::from(separator));
+    for octet in &mut octets {
+        let pair = pairs.next().filter(|pair| pair.len() == 2 && pair.bytes().all(|b| b.is_ascii_hexdigit()))?;
+        *octet = u8::from_str_radix(pair, 16).ok()?;
+    }
+    let is_group = octets[0] & 1 == 1;
+    if pairs.next().is_some() || is_group || octets == [0; 6] { None } else { Some(MacAddr::from(octets)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(text: &str) -> Option<String> {
+        text.parse::<InterfaceName>().ok().map(|name| name.to_string())
+    }
+
+    #[test]
+    fn names_that_every_reader_takes_are_names() {
+        for text in ["eno101", "kv0", "a", "bond0.100", "enp1s0f0np0", "br-ex", "x_y", "0x", "abcdefghijklmno"] {
+            assert_eq!(name(text), Some(text.to_owned()));
+        }
+    }
+
+    #[test]
+    fn names_that_some_reader_refuses_or_executes_are_none() {
+        for text in [
+            "",
+            ".",
+            "..",
+            "-a",
+            ".hidden",
+            "12",
+            "all",
+            "default",
+            "abcdefghijklmnop",
+            "eth0 ",
+            "a b",
+            "a:b",
+            "a/b",
+            "eth*",
+            "a\n",
+            "$(id)",
+            "ä",
+            "a\0",
+            "[x]",
+        ] {
+            assert_eq!(name(text), None, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn only_the_names_that_the_kernel_counts_itself_are_its_own() {
+        let own = |text: &str| text.parse::<InterfaceName>().unwrap().is_kernels_own();
+        assert_eq!(["eth0", "eth12", "eth", "eth0a", "eno1"].map(own), [true, true, false, false, false]);
+    }
+
+    #[test]
+    fn mac_addresses_are_six_pairs_between_one_kind_of_separator() {
+        let read = |text: &str| parse_mac_address(text).map(|mac| mac.to_string());
+        assert_eq!(read("FA:16:3E:00:00:01"), Some("fa:16:3e:00:00:01".to_owned()));
+        for text in [
+            "",
+            "fa",
+            "fa163e000001",
+            "0:1:2:3:4:5",
+            "+1:00:00:00:00:01",
+            "fa:16:3e:00:00",
+            "fa:16:3e:00:00:01:02",
+            "fa:16:3e:00:00:0g",
+            "00:00:00:00:00:00",
+            "ff:ff:ff:ff:ff:ff",
+            "fä:16:3e:00:00:01",
+        ] {
+            assert_eq!(read(text), None, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn an_mtu_has_its_bounds() {
+        let read = |bytes: i64| Mtu::try_from(bytes).ok().map(|mtu| mtu.to_string());
+        assert_eq!(
+            [67, 68, 65_535, 65_536, -1].map(read),
+            [None, Some("68".to_owned()), Some("65535".to_owned()), None, None]
+        );
+    }
+
+    #[test]
+    fn a_vlan_id_has_its_bounds() {
+        let read = |id: i64| VlanId::try_from(id).is_ok();
+        assert_eq!([0, 1, 4094, 4095, -1].map(read), [false, true, true, false, false]);
+    }
+
+    #[test]
+    fn a_domain_is_lower_case_without_a_final_dot() {
+        let read = |text: &str| text.parse::<DomainName>().ok().map(|name| name.to_string());
+        assert_eq!(read("Example.ORG."), Some("example.org".to_owned()));
+        for text in ["", ".", "a..b", "-a", "a b", "a\nb"] {
+            assert_eq!(read(text), None, "{text:?}");
+        }
+    }
+}
