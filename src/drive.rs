@@ -13,6 +13,10 @@
 pub mod directory;
 pub mod fat;
 pub mod iso9660;
+mod layout;
+mod window;
+
+pub use layout::{ConfigDrive, Document, Layout, MAX_FILE};
 
 use std::fmt;
 use std::fs::File;
@@ -50,6 +54,9 @@ pub trait Files {
 
 /// No directory of a config drive is listed beyond this many entries.
 pub const MAX_ENTRIES: usize = 4096;
+
+/// No path on a drive has more parts than this.
+const MAX_DEPTH: usize = 32;
 
 /// Why a file of a drive could not be read.
 #[derive(Debug)]
@@ -101,6 +108,24 @@ pub struct Volume {
     pub file_system: FileSystem,
     /// As written, without the padding.
     pub label: String,
+}
+
+/// The parts of a path, none for the root directory. A path that is not made of plain names leads off the drive: one comes
+/// from a document, since `meta_data.json` names files.
+fn parts(path: &str) -> Result<Vec<&str>, ReadError> {
+    if path.is_empty() {
+        return Ok(Vec::new());
+    }
+    let parts: Vec<&str> = path.split('/').collect();
+    if parts.len() > MAX_DEPTH || !parts.iter().all(|part| is_name(part)) {
+        return Err(ReadError::NotAFile { path: path.to_owned() });
+    }
+    Ok(parts)
+}
+
+/// Whether this can be the name of a file; a drive says what it likes.
+fn is_name(name: &str) -> bool {
+    !matches!(name, "" | "." | "..") && !name.contains(['/', '\0'])
 }
 
 // === impl ReadAt ===

@@ -5,10 +5,10 @@
 
 use std::fmt;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// What a finding costs.
-#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
     /// The item is left out, everything else goes on.
@@ -48,7 +48,7 @@ pub enum Place<'a> {
 /// let netmask = Finding::error(Place::Document.field("netmask"), "invalid netmask", "255.0.255.0", "a length");
 /// assert_eq!(netmask.to_string(), r#"netmask: invalid netmask "255.0.255.0", expected a length"#);
 /// ```
-#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Finding {
     /// What it costs.
     pub severity: Severity,
@@ -191,10 +191,22 @@ impl Findings {
         }
     }
 
-    /// Whether the document may be used.
+    /// Whether the document may not be used.
     #[must_use]
     pub fn has_errors(&self) -> bool {
         self.errors > 0
+    }
+
+    /// How many of them are errors, kept or not.
+    #[must_use]
+    pub fn errors(&self) -> usize {
+        self.errors
+    }
+
+    /// The findings that were kept and how many were not.
+    #[must_use]
+    pub fn into_parts(self) -> (Vec<Finding>, usize) {
+        (self.kept, self.further)
     }
 
     /// The findings that were kept, in the order in which they were made.

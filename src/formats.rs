@@ -8,7 +8,7 @@ pub mod meta_data;
 pub mod network_data;
 pub mod value;
 
-use serde::Serialize;
+use std::fmt;
 
 use crate::finding::{Finding, Findings, Severity};
 use crate::network::NetworkConfig;
@@ -16,10 +16,9 @@ use network_data::NetworkData;
 use value::{Object, Value};
 
 /// The format of a document about the network.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Format {
     /// OpenStack's `network_data.json`.
-    #[serde(rename = "network_data")]
     NetworkData,
 }
 
@@ -43,6 +42,16 @@ pub enum Meaning {
     Network(NetworkConfig),
     /// It has errors. Nothing of it is used.
     Refused,
+}
+
+// === impl Format ===
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NetworkData => "network_data",
+        })
+    }
 }
 
 /// Reads a document about the network.

@@ -282,6 +282,16 @@ impl Ipv6Config {
     }
 }
 
+impl fmt::Display for Ipv6Dynamic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Slaac => "slaac",
+            Self::StatelessDhcp => "dhcp6-stateless",
+            Self::StatefulDhcp => "dhcp6",
+        })
+    }
+}
+
 // === impl Contradiction ===
 
 impl fmt::Display for Contradiction {

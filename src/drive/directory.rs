@@ -1,0 +1,232 @@
+//! A drive as a directory: a mounted one, or a person's copy.
+//!
+//! The kernel resolves every path beneath the directory (`openat2`), so a link may lead about inside the drive but never
+//! off it, whoever changes it meanwhile.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use nix::dir::Dir;
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
+use nix::sys::stat::Mode;
+
+use super::{Files, MAX_ENTRIES, ReadError, is_name, parts};
+
+/// A directory with the files of a drive.
+#[derive(Debug)]
+pub struct Directory {
+    root: OwnedFd,
+}
+
+// === impl Directory ===
+
+impl Directory {
+    /// Opens the directory. It stays the same one when its path is renamed or mounted over.
+    ///
+    /// # Errors
+    ///
+    /// What the system says.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        Ok(Self { root: nix::fcntl::open(path, flags, Mode::empty())? })
+    }
+
+    /// Opens what is at the path beneath the directory, `None` when there is nothing.
+    fn open_at(&self, path: &str, flags: OFlag) -> Result<Option<OwnedFd>, ReadError> {
+        parts(path)?;
+        let how = OpenHow::new()
+            .flags(flags | OFlag::O_CLOEXEC)
+            .resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_MAGICLINKS);
+        match openat2(&self.root, if path.is_empty() { "." } else { path }, how) {
+            Ok(opened) => Ok(Some(opened)),
+            Err(Errno::ENOENT | Errno::ENOTDIR) => Ok(None),
+            // A link that leads off the drive, and one that leads in circles.
+            Err(Errno::EXDEV | Errno::ELOOP) => Err(ReadError::NotAFile { path: path.to_owned() }),
+            Err(e) => Err(ReadError::io(path, e.into())),
+        }
+    }
+}
+
+impl Files for Directory {
+    fn read(&self, path: &str, limit: usize) -> Result<Option<Vec<u8>>, ReadError> {
+        // Looked at first, without opening it: a device may do something when it is opened.
+        let Some(found) = self.open_at(path, OFlag::O_PATH)? else { return Ok(None) };
+        regular(path, found.into())?;
+        // It may be something else by now, so a FIFO must not hold us up, and it is looked at again.
+        let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
+        let Some(opened) = self.open_at(path, flags)? else { return Ok(None) };
+        let (file, size) = regular(path, opened.into())?;
+        let too_large = |size| ReadError::TooLarge { path: path.to_owned(), size, limit };
+        if size > limit as u64 {
+            return Err(too_large(size));
+        }
+        // It may grow while it is read.
+        let mut content = Vec::new();
+        file.take((limit as u64).saturating_add(1)).read_to_end(&mut content).map_err(|e| ReadError::io(path, e))?;
+        if content.len() > limit {
+            return Err(too_large(content.len() as u64));
+        }
+        Ok(Some(content))
+    }
+
+    fn list(&self, path: &str) -> Result<Option<Vec<String>>, ReadError> {
+        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NONBLOCK;
+        let Some(opened) = self.open_at(path, flags)? else { return Ok(None) };
+        let mut names = Vec::new();
+        let entries = Dir::from_fd(opened).map_err(|e| ReadError::io(path, e.into()))?;
+        for entry in entries {
+            let entry = entry.map_err(|e| ReadError::io(path, e.into()))?;
+            if let Ok(name) = entry.file_name().to_str()
+                && is_name(name)
+            {
+                names.push(name.to_owned());
+            }
+            if names.len() == MAX_ENTRIES {
+                break;
+            }
+        }
+        names.sort_unstable();
+        Ok(Some(names))
+    }
+}
+
+/// The file and its size, when it is a regular one.
+fn regular(path: &str, file: File) -> Result<(File, u64), ReadError> {
+    let metadata = file.metadata().map_err(|e| ReadError::io(path, e))?;
+    if !metadata.is_file() {
+        return Err(ReadError::NotAFile { path: path.to_owned() });
+    }
+    Ok((file, metadata.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use nix::unistd::mkfifo;
+    use tempfile::TempDir;
+
+    use super::*;
+
+    /// A drive in a directory, beside a file that is not on it.
+    fn drive() -> (TempDir, Directory) {
+        let outside = tempfile::tempdir().unwrap();
+        let root = outside.path().join("drive");
+        fs::create_dir_all(root.join("openstack/latest")).unwrap();
+        fs::write(root.join("openstack/latest/user_data"), "hello").unwrap();
+        fs::write(outside.path().join("secret"), "secret").unwrap();
+        let drive = Directory::open(&root).unwrap();
+        (outside, drive)
+    }
+
+    fn is_not_a_file<T>(answer: Result<T, ReadError>, expected: &str) -> bool {
+        matches!(answer, Err(ReadError::NotAFile { path }) if path == expected)
+    }
+
+    #[test]
+    fn a_file_is_read_and_a_missing_one_is_none() {
+        let (_outside, drive) = drive();
+        assert_eq!(drive.read("openstack/latest/user_data", 5).unwrap(), Some(b"hello".to_vec()));
+        assert_eq!(drive.read("openstack/latest/vendor_data", 5).unwrap(), None);
+        assert_eq!(drive.read("openstack/latest/user_data/below", 5).unwrap(), None);
+    }
+
+    #[test]
+    fn a_file_over_the_limit_is_refused_with_both_numbers() {
+        let (_outside, drive) = drive();
+        let error = drive.read("openstack/latest/user_data", 4).unwrap_err();
+        assert_eq!(error.to_string(), "openstack/latest/user_data: file of 5 bytes, expected at most 4");
+    }
+
+    #[test]
+    fn a_link_inside_the_drive_is_followed() {
+        let (outside, drive) = drive();
+        let root = outside.path().join("drive");
+        symlink("latest", root.join("openstack/2018-08-27")).unwrap();
+        symlink("../openstack/latest/user_data", root.join("openstack/link")).unwrap();
+        assert_eq!(drive.read("openstack/2018-08-27/user_data", 5).unwrap(), Some(b"hello".to_vec()));
+        assert_eq!(drive.read("openstack/link", 5).unwrap(), Some(b"hello".to_vec()));
+        assert_eq!(drive.list("openstack/2018-08-27").unwrap(), Some(vec!["user_data".to_owned()]));
+    }
+
+    #[test]
+    fn a_link_never_leads_off_the_drive() {
+        let (outside, drive) = drive();
+        let root = outside.path().join("drive");
+        symlink("../secret", root.join("relative")).unwrap();
+        symlink(outside.path().join("secret"), root.join("absolute")).unwrap();
+        symlink(root.join("openstack/latest/user_data"), root.join("absolute-but-back")).unwrap();
+        symlink("..", root.join("above")).unwrap();
+        symlink("/proc/self/root", root.join("magic")).unwrap();
+        for path in ["relative", "absolute", "absolute-but-back", "above/secret", "magic/etc/passwd"] {
+            assert!(is_not_a_file(drive.read(path, 100), path), "{path}");
+        }
+        assert!(is_not_a_file(drive.list("above"), "above"));
+    }
+
+    #[test]
+    fn links_that_lead_in_circles_are_no_file() {
+        let (outside, drive) = drive();
+        symlink("loop", outside.path().join("drive/loop")).unwrap();
+        assert!(is_not_a_file(drive.read("loop", 100), "loop"));
+    }
+
+    #[test]
+    fn a_path_that_leads_off_the_drive_is_no_file() {
+        let (_outside, drive) = drive();
+        for path in ["../secret", "/etc/passwd", "openstack/../../secret", "openstack//latest", "."] {
+            assert!(is_not_a_file(drive.read(path, 100), path), "{path}");
+            assert!(is_not_a_file(drive.list(path), path), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_fifo_neither_blocks_nor_reads() {
+        let (outside, drive) = drive();
+        mkfifo(&outside.path().join("drive/fifo"), Mode::S_IRWXU).unwrap();
+        assert!(is_not_a_file(drive.read("fifo", 100), "fifo"));
+        assert_eq!(drive.list("fifo").unwrap(), None);
+    }
+
+    #[test]
+    fn a_device_and_a_directory_are_no_files() {
+        let (_outside, drive) = drive();
+        assert!(is_not_a_file(drive.read("openstack", 100), "openstack"));
+        assert!(is_not_a_file(drive.read("", 100), ""));
+        let devices = Directory::open(Path::new("/dev")).unwrap();
+        assert!(is_not_a_file(devices.read("zero", 100), "zero"));
+    }
+
+    #[test]
+    fn what_has_no_size_is_bounded_while_it_is_read() {
+        let process = Directory::open(Path::new("/proc/self")).unwrap();
+        let error = process.read("status", 10).unwrap_err();
+        assert_eq!(error.to_string(), "status: file of 11 bytes, expected at most 10");
+    }
+
+    #[test]
+    fn names_are_sorted_and_bounded() {
+        let (outside, drive) = drive();
+        let root = outside.path().join("drive");
+        fs::write(root.join("a"), "").unwrap();
+        assert_eq!(drive.list("").unwrap(), Some(vec!["a".to_owned(), "openstack".to_owned()]));
+        assert_eq!(drive.list("a").unwrap(), None);
+        assert_eq!(drive.list("b").unwrap(), None);
+        fs::create_dir(root.join("many")).unwrap();
+        for name in 0..MAX_ENTRIES + 10 {
+            fs::write(root.join(format!("many/{name}")), "").unwrap();
+        }
+        assert_eq!(drive.list("many").unwrap().map(|names| names.len()), Some(MAX_ENTRIES));
+    }
+
+    #[test]
+    fn what_is_no_directory_is_not_opened_as_one() {
+        let (outside, _drive) = drive();
+        let error = Directory::open(&outside.path().join("secret")).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::NotADirectory);
+    }
+}

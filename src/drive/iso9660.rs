@@ -1,1 +1,440 @@
-//! placeholder
+//! ISO 9660, as `xorrisofs` and `genisoimage` write it: the label, and the files by their real names.
+//!
+//! An image holds up to three sets of names for the same files. The plain ones are mangled (`NETWORK_.JSO;1`), and two long
+//! names can look alike there; so they are used only where there is neither a Rock Ridge name nor a Joliet tree.
+//!
+//! Not here: sectors other than 2048 bytes, files in several extents or interleaved, compressed files, following links.
+//!
+//! ECMA-119 (the file system), SUSP 1.12 and RRIP 1.12 (Rock Ridge), and the Joliet specification.
+
+use std::io::{self, ErrorKind};
+
+use super::window::{self, Window, u16_le, u32_le};
+use super::{Files, MAX_ENTRIES, ReadAt, ReadError, is_name, parts};
+
+/// The only size of a block that is read, and the one that everybody writes.
+const BLOCK: usize = 2048;
+
+/// The descriptors of the volume follow the system area.
+const FIRST_DESCRIPTOR: u32 = 16;
+
+/// An image of ours has three.
+const MAX_DESCRIPTORS: u32 = 32;
+
+/// Some 8,000 names: twice what is listed.
+const MAX_DIRECTORY: u32 = 1024 * 1024;
+
+/// For one record. A name of 255 bytes takes one.
+const MAX_CONTINUATIONS: usize = 16;
+
+const MAX_NAME: usize = 255;
+
+const PRIMARY: u8 = 1;
+const SUPPLEMENTARY: u8 = 2;
+
+/// Flags of a directory record.
+const DIRECTORY: u8 = 0x02;
+const ASSOCIATED: u8 = 0x04;
+const MULTI_EXTENT: u8 = 0x80;
+
+/// Flags of a Rock Ridge name.
+const NAME_CONTINUES: u8 = 0x01;
+const NAME_IS_CURRENT_OR_PARENT: u8 = 0x06;
+
+/// Where the name of a directory record starts.
+const NAME: usize = 33;
+
+/// An ISO 9660 image whose files are read in process.
+pub struct Image<'a, S: ReadAt + ?Sized> {
+    source: &'a S,
+    /// Of the whole volume.
+    blocks: u32,
+    root: Extent,
+    names: Names,
+}
+
+/// Which of the names of a file count.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Names {
+    /// In the system use area of a record, which starts after so many bytes.
+    RockRidge(usize),
+    Joliet,
+    Plain,
+}
+
+#[derive(Clone, Copy)]
+struct Extent {
+    block: u32,
+    bytes: u32,
+}
+
+#[derive(Clone, Copy)]
+struct Entry {
+    kind: Kind,
+    extent: Extent,
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
+    File,
+    /// A file that is not one run of bytes.
+    ScatteredFile,
+    Directory,
+    /// A directory that is too deep for its place; only its first block is known.
+    RelocatedDirectory,
+    /// A link, a device and the like.
+    Special,
+}
+
+/// What Rock Ridge says about a record.
+#[derive(Default)]
+struct SystemUse {
+    name: Vec<u8>,
+    name_is_complete: bool,
+    mode: Option<u32>,
+    is_link: bool,
+    /// Where the directory that should be here has gone.
+    child: Option<u32>,
+    /// This directory belongs elsewhere, and is named there.
+    is_guest: bool,
+}
+
+/// One question about an image.
+struct Walk<'i, 'a, S: ReadAt + ?Sized> {
+    image: &'i Image<'a, S>,
+    window: Window<'a, S>,
+    path: &'i str,
+}
+
+/// The label of the primary volume, `None` when there is no such volume or the device ends before it.
+pub(super) fn label(source: &(impl ReadAt + ?Sized)) -> io::Result<Option<String>> {
+    let mut descriptor = [0; BLOCK];
+    match source.read_at(offset(FIRST_DESCRIPTOR), &mut descriptor) {
+        Ok(()) if kind_of(&descriptor) == Some(PRIMARY) => Ok(Some(window::label(&descriptor[40..72]))),
+        Err(e) if e.kind() != ErrorKind::UnexpectedEof => Err(e),
+        _ => Ok(None),
+    }
+}
+
+fn offset(block: u32) -> u64 {
+    u64::from(block) * BLOCK as u64
+}
+
+fn kind_of(descriptor: &[u8; BLOCK]) -> Option<u8> {
+    let [kind, standard @ .., _] = descriptor.first_chunk::<7>()?;
+    (standard == b"CD001").then_some(*kind)
+}
+
+fn is_joliet(descriptor: &[u8; BLOCK]) -> bool {
+    // Three levels of UCS-2, which differ in nothing that matters here.
+    matches!(&descriptor[88..91], b"%/@" | b"%/C" | b"%/E")
+}
+
+/// The first record of a block.
+fn first_record(block: &[u8; BLOCK]) -> &[u8] {
+    &block[..usize::from(block[0])]
+}
+
+/// The name of a record as it stands.
+fn raw_name(record: &[u8]) -> &[u8] {
+    let length = usize::from(record.get(NAME - 1).copied().unwrap_or(0));
+    record.get(NAME..NAME + length).unwrap_or_default()
+}
+
+/// What follows the name, and the byte that makes the length of the name odd.
+fn system_use_area(record: &[u8]) -> &[u8] {
+    let name = usize::from(record.get(NAME - 1).copied().unwrap_or(0));
+    record.get(NAME + (name | 1)..).unwrap_or_default()
+}
+
+/// How much of a system use area is to be skipped, when the root's own record has the mark of Rock Ridge.
+fn rock_ridge(root: &[u8]) -> Option<usize> {
+    match system_use_area(root) {
+        [b'S', b'P', 7, _, 0xbe, 0xef, skip, ..] => Some(usize::from(*skip)),
+        _ => None,
+    }
+}
+
+fn joliet_name(raw: &[u8]) -> Option<String> {
+    let units: Vec<u16> = raw.chunks_exact(2).map(|unit| u16::from_be_bytes([unit[0], unit[1]])).collect();
+    let mut name = String::from_utf16(&units).ok()?;
+    // Not in the specification, but in some images.
+    if name.ends_with(";1") {
+        name.truncate(name.len() - 2);
+    }
+    Some(name)
+}
+
+fn plain_name(raw: &[u8]) -> Option<String> {
+    let name = str::from_utf8(raw).ok()?;
+    let name = name.split_once(';').map_or(name, |(name, _version)| name);
+    Some(name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase())
+}
+
+// === impl Extent ===
+
+impl Extent {
+    fn of(record: &[u8]) -> Self {
+        // An extended attribute record precedes the content.
+        let attributes = u32::from(record.get(1).copied().unwrap_or(0));
+        Self { block: u32_le(record, 2).saturating_add(attributes), bytes: u32_le(record, 10) }
+    }
+
+    /// The offset in bytes, once it is certain that all of it lies in the volume.
+    fn start(self, blocks: u32) -> Result<u64, ReadError> {
+        let end = u64::from(self.block) + u64::from(self.bytes).div_ceil(BLOCK as u64);
+        if end > u64::from(blocks) {
+            return Err(ReadError::Malformed { what: "extent", expected: "one that ends inside the volume" });
+        }
+        Ok(offset(self.block))
+    }
+}
+
+// === impl Entry ===
+
+impl Entry {
+    fn of(record: &[u8], found: &SystemUse) -> Self {
+        let extent = Extent::of(record);
+        let flags = record[25];
+        let kind = match found.mode.map(|mode| mode & 0o170_000) {
+            _ if found.is_link => Kind::Special,
+            Some(kind) if kind != 0o040_000 && kind != 0o100_000 => Kind::Special,
+            _ if found.child.is_some() => Kind::RelocatedDirectory,
+            _ if flags & DIRECTORY != 0 => Kind::Directory,
+            // Interleaved files have the sizes of a unit and of a gap.
+            _ if flags & MULTI_EXTENT != 0 || u16_le(record, 26) != 0 => Kind::ScatteredFile,
+            _ => Kind::File,
+        };
+        Self { kind, extent: Extent { block: found.child.unwrap_or(extent.block), ..extent } }
+    }
+}
+
+// === impl SystemUse ===
+
+impl SystemUse {
+    /// Takes in one area. Returns where it goes on: block, offset and length.
+    fn take(&mut self, mut area: &[u8]) -> Option<(u32, u32, u32)> {
+        let mut next = None;
+        // Four bytes are the least, and padding is not even that.
+        while let Some(&[first, second, length, _version]) = area.first_chunk() {
+            let Some((entry, rest)) = area.split_at_checked(length.into()).filter(|_| length >= 4) else { break };
+            area = rest;
+            match (&[first, second], &entry[4..]) {
+                (b"NM", [flags, name @ ..]) if !self.name_is_complete => {
+                    self.name_is_complete = flags & NAME_CONTINUES == 0;
+                    match flags & NAME_IS_CURRENT_OR_PARENT {
+                        0 => self.name.extend_from_slice(name),
+                        _ => self.name.push(b'.'),
+                    }
+                }
+                (b"PX", mode) if mode.len() >= 4 => self.mode = Some(u32_le(mode, 0)),
+                (b"SL", _) => self.is_link = true,
+                (b"CL", block) if block.len() >= 4 => self.child = Some(u32_le(block, 0)),
+                (b"RE", _) => self.is_guest = true,
+                (b"CE", place) if place.len() >= 24 => {
+                    next = Some((u32_le(place, 0), u32_le(place, 8), u32_le(place, 16)));
+                }
+                (b"ST", _) => break,
+                _ => {}
+            }
+        }
+        next
+    }
+}
+
+// === impl Image ===
+
+impl<'a, S: ReadAt + ?Sized> Image<'a, S> {
+    /// Reads the descriptors and decides which names count. The files are read when they are asked for.
+    ///
+    /// # Errors
+    ///
+    /// [`ReadError::Malformed`] when this is no ISO 9660 volume with blocks of 2048 bytes, and [`ReadError::Io`].
+    pub fn open(source: &'a S) -> Result<Self, ReadError> {
+        let mut window = Window::new(source);
+        let mut descriptor = [0; BLOCK];
+        window.read("volume descriptor", offset(FIRST_DESCRIPTOR), &mut descriptor)?;
+        if kind_of(&descriptor) != Some(PRIMARY) {
+            return Err(ReadError::Malformed { what: "volume descriptor", expected: "that of ISO 9660" });
+        }
+        let primary = Self::of(source, &descriptor, Names::Plain)?;
+        let mut block = [0; BLOCK];
+        window.read("root directory", primary.root.start(primary.blocks)?, &mut block)?;
+        if let Some(skip) = rock_ridge(first_record(&block)) {
+            return Ok(Self { names: Names::RockRidge(skip), ..primary });
+        }
+        for at in 1..MAX_DESCRIPTORS {
+            window.read("volume descriptor", offset(FIRST_DESCRIPTOR + at), &mut descriptor)?;
+            match kind_of(&descriptor) {
+                Some(SUPPLEMENTARY) if is_joliet(&descriptor) => return Self::of(source, &descriptor, Names::Joliet),
+                // The last descriptor, or what is none.
+                Some(255) | None => break,
+                Some(_) => {}
+            }
+        }
+        Ok(primary)
+    }
+
+    fn of(source: &'a S, descriptor: &[u8; BLOCK], names: Names) -> Result<Self, ReadError> {
+        if usize::from(u16_le(descriptor, 128)) != BLOCK {
+            return Err(ReadError::Malformed { what: "block size of the volume", expected: "2048 bytes" });
+        }
+        let (blocks, root) = (u32_le(descriptor, 80), Extent::of(&descriptor[156..190]));
+        if root.bytes == 0 {
+            return Err(ReadError::Malformed { what: "root directory", expected: "one that is not empty" });
+        }
+        Ok(Self { source, blocks, root, names })
+    }
+
+    fn walk<'i>(&'i self, path: &'i str) -> Walk<'i, 'a, S> {
+        Walk { image: self, window: Window::new(self.source), path }
+    }
+}
+
+impl<S: ReadAt + ?Sized> Files for Image<'_, S> {
+    fn read(&self, path: &str, limit: usize) -> Result<Option<Vec<u8>>, ReadError> {
+        let mut walk = self.walk(path);
+        let Some(Entry { kind, extent }) = walk.find()? else { return Ok(None) };
+        match kind {
+            Kind::File if extent.bytes as usize > limit => {
+                Err(ReadError::TooLarge { path: path.to_owned(), size: extent.bytes.into(), limit })
+            }
+            // An empty file may be said to be anywhere.
+            Kind::File if extent.bytes == 0 => Ok(Some(Vec::new())),
+            Kind::File => {
+                let start = extent.start(self.blocks)?;
+                let mut content = vec![0; extent.bytes as usize];
+                walk.window.read(path, start, &mut content)?;
+                Ok(Some(content))
+            }
+            Kind::ScatteredFile => Err(ReadError::Malformed { what: "file", expected: "one that is in one piece" }),
+            _ => Err(ReadError::NotAFile { path: path.to_owned() }),
+        }
+    }
+
+    fn list(&self, path: &str) -> Result<Option<Vec<String>>, ReadError> {
+        let mut walk = self.walk(path);
+        let directory = match walk.find()? {
+            Some(Entry { kind: Kind::Directory, extent }) => extent,
+            Some(Entry { kind: Kind::Special, .. }) => return Err(ReadError::NotAFile { path: path.to_owned() }),
+            _ => return Ok(None),
+        };
+        let mut names = Vec::new();
+        walk.each(directory, &mut |name, _| {
+            names.push(name.to_owned());
+            names.len() < MAX_ENTRIES
+        })?;
+        names.sort_unstable();
+        names.dedup();
+        Ok(Some(names))
+    }
+}
+
+// === impl Walk ===
+
+impl<S: ReadAt + ?Sized> Walk<'_, '_, S> {
+    /// What is at the path. A link on the way is not followed.
+    fn find(&mut self) -> Result<Option<Entry>, ReadError> {
+        let mut at = Entry { kind: Kind::Directory, extent: self.image.root };
+        for part in parts(self.path)? {
+            match at.kind {
+                Kind::Directory => {}
+                Kind::Special => return Err(ReadError::NotAFile { path: self.path.to_owned() }),
+                _ => return Ok(None),
+            }
+            let mut found = None;
+            self.each(at.extent, &mut |name, entry| {
+                found = (name == part).then_some(entry);
+                found.is_none()
+            })?;
+            let Some(entry) = found else { return Ok(None) };
+            at = if matches!(entry.kind, Kind::RelocatedDirectory) {
+                self.relocated(entry.extent.block)?
+            } else {
+                entry
+            };
+        }
+        Ok(Some(at))
+    }
+
+    /// A directory of which only the place is known: it says itself how long it is.
+    fn relocated(&mut self, place: u32) -> Result<Entry, ReadError> {
+        let start = Extent { block: place, bytes: 1 }.start(self.image.blocks)?;
+        let mut block = [0; BLOCK];
+        self.window.read(self.path, start, &mut block)?;
+        let extent = Extent::of(first_record(&block));
+        if extent.block != place {
+            return Err(ReadError::Malformed { what: "relocated directory", expected: "one that starts with itself" });
+        }
+        Ok(Entry { kind: Kind::Directory, extent })
+    }
+
+    /// Shows the names of a directory until `visit` has seen enough.
+    fn each(&mut self, directory: Extent, visit: &mut dyn FnMut(&str, Entry) -> bool) -> Result<(), ReadError> {
+        if directory.bytes > MAX_DIRECTORY {
+            return Err(ReadError::Malformed { what: "directory", expected: "at most 1 MiB of records" });
+        }
+        let start = directory.start(self.image.blocks)?;
+        let mut block = [0; BLOCK];
+        for at in (0..directory.bytes as usize).step_by(BLOCK) {
+            self.window.read(self.path, start + at as u64, &mut block)?;
+            let mut rest = block.as_slice();
+            // A record never crosses a block; a length of zero fills the block up.
+            while let Some(&length @ 1..) = rest.first() {
+                let Some((record, after)) = rest.split_at_checked(length.into()).filter(|_| usize::from(length) > NAME)
+                else {
+                    return Err(ReadError::Malformed {
+                        what: "directory record",
+                        expected: "one that ends inside its block",
+                    });
+                };
+                rest = after;
+                // The directory itself, its parent, and what belongs to another file.
+                if matches!(raw_name(record), [0 | 1]) || record[25] & ASSOCIATED != 0 {
+                    continue;
+                }
+                if let Some((name, entry)) = self.entry(record)?
+                    && is_name(&name)
+                    && !visit(&name, entry)
+                {
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A record by the name that counts, `None` when it has none.
+    fn entry(&mut self, record: &[u8]) -> Result<Option<(String, Entry)>, ReadError> {
+        let mut found = SystemUse::default();
+        let name = match self.image.names {
+            Names::RockRidge(skip) => {
+                let area = system_use_area(record).get(skip..).unwrap_or_default();
+                self.system_use(area, &mut found)?;
+                let name = std::mem::take(&mut found.name);
+                (name.len() <= MAX_NAME && !found.is_guest).then(|| String::from_utf8(name).ok()).flatten()
+            }
+            Names::Joliet => joliet_name(raw_name(record)),
+            Names::Plain => plain_name(raw_name(record)),
+        };
+        Ok(name.map(|name| (name, Entry::of(record, &found))))
+    }
+
+    fn system_use(&mut self, area: &[u8], found: &mut SystemUse) -> Result<(), ReadError> {
+        let mut next = found.take(area);
+        let mut block = [0; BLOCK];
+        for _ in 0..MAX_CONTINUATIONS {
+            let Some((place, offset, length)) = next else { return Ok(()) };
+            // Areas that lie side by side cost no read, but they do cost time.
+            self.window.spend(self.path)?;
+            let start = Extent { block: place, bytes: 1 }.start(self.image.blocks)?;
+            let range = offset as usize..(offset as usize).saturating_add(length as usize);
+            self.window.read(self.path, start, &mut block)?;
+            let Some(area) = block.get(range) else {
+                return Err(ReadError::Malformed { what: "continuation of a record", expected: "one inside a block" });
+            };
+            next = found.take(area);
+        }
+        Err(ReadError::Malformed { what: "continuation of a record", expected: "at most 16 of them" })
+    }
+}

@@ -1,5 +1,7 @@
 //! Which files of a drive mean something.
 
+use std::fmt;
+
 use super::{Files, ReadError};
 
 /// No file of a drive is read beyond this many bytes.
@@ -38,6 +40,17 @@ pub struct Document {
     pub bytes: Vec<u8>,
 }
 
+// === impl Layout ===
+
+impl fmt::Display for Layout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::OpenStack { .. } => "openstack",
+            Self::NoCloud => "nocloud",
+        })
+    }
+}
+
 // === impl ConfigDrive ===
 
 impl ConfigDrive {
@@ -71,7 +84,8 @@ impl ConfigDrive {
 /// `latest`, else the latest date. OpenStack writes one directory for each version of its format.
 fn newest(versions: &[String]) -> Option<&str> {
     let is_date = |name: &&String| {
-        name.len() == 10 && name.bytes().enumerate().all(|(at, b)| if at == 4 || at == 7 { b == b'-' } else { b.is_ascii_digit() })
+        name.len() == 10
+            && name.bytes().enumerate().all(|(at, b)| if at == 4 || at == 7 { b == b'-' } else { b.is_ascii_digit() })
     };
     let latest = versions.iter().find(|name| name.eq_ignore_ascii_case("latest"));
     latest.or_else(|| versions.iter().filter(is_date).max()).map(String::as_str)

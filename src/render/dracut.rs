@@ -23,6 +23,15 @@ use names::Names;
 /// 128 KiB; whoever adds to them leaves room for the others.
 pub const MAX_BYTES: usize = 32 * 1024;
 
+/// A network as kernel arguments.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Rendered {
+    /// In the order in which they are to be written.
+    pub kargs: Vec<Karg>,
+    /// For every link of the network, in its order, what the arguments call it.
+    pub devices: Vec<Device>,
+}
+
 /// Renders a network as kernel arguments for NetworkManager.
 ///
 /// The order is that of the document, but for the link with the default gateway, which comes first: NetworkManager
@@ -30,18 +39,23 @@ pub const MAX_BYTES: usize = 32 * 1024;
 /// without being said becomes an error, and then the arguments are not to be used.
 ///
 /// The arguments never say `rd.neednet`: on Ignition systems the network is started on demand.
-pub fn render(config: &NetworkConfig, findings: &mut Findings) -> Vec<Karg> {
+pub fn render(config: &NetworkConfig, findings: &mut Findings) -> Rendered {
     let names = Names::assign(config);
     let mut render = Render { config, names, findings, gateways: Gateways::default() };
     render.gateways = render.choose_gateways();
     let kargs = render.kargs();
     render.report_what_cannot_be_said();
-    let length = line(&kargs).len();
-    if length > MAX_BYTES {
+    let devices = (0..config.links().len()).map(|at| render.names.device(LinkIndex(at))).collect();
+    let line = line(&kargs);
+    if line.len() > MAX_BYTES {
         let expected = format!("at most {MAX_BYTES}");
-        findings.push(Finding::error("kernel arguments", "too many bytes", length, &expected));
+        findings.push(Finding::error("kernel arguments", "too many bytes", line.len(), &expected));
     }
-    kargs
+    // Every value has been written from a type whose alphabet is smaller than this: the last door before a shell.
+    if !is_legal(&line) {
+        findings.push(Finding::error("kernel arguments", "illegal byte", &line, ALPHABET));
+    }
+    Rendered { kargs, devices }
 }
 
 /// The arguments as one line, without a final newline.
@@ -49,6 +63,15 @@ pub fn render(config: &NetworkConfig, findings: &mut Findings) -> Vec<Karg> {
 pub fn line(kargs: &[Karg]) -> String {
     let words: Vec<String> = kargs.iter().map(Karg::to_string).collect();
     words.join(" ")
+}
+
+/// What a message calls the alphabet of [`is_legal`].
+pub const ALPHABET: &str = "letters, digits, blanks and . _ : [ ] , / = + -";
+
+/// Whether a line has nothing that any reader of kernel arguments, or a shell behind it, takes for more than text.
+#[must_use]
+pub fn is_legal(line: &str) -> bool {
+    line.bytes().all(|byte| byte.is_ascii_alphanumeric() || b" ._:[],/=+-".contains(&byte))
 }
 
 struct Render<'c, 'f> {

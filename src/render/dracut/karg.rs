@@ -146,6 +146,17 @@ impl fmt::Display for Karg {
 
 // === impl Device, Method ===
 
+impl Device {
+    /// The address or the name alone, for people.
+    #[must_use]
+    pub fn bare(&self) -> String {
+        match self {
+            Self::MacAddress(mac_address) => mac_address.to_string(),
+            Self::Name(name) => name.to_string(),
+        }
+    }
+}
+
 impl fmt::Display for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,0 +1,515 @@
+//! The guest: from a command line and a drive to files that dracut reads.
+//!
+//! [`plan`] decides everything and writes nothing; [`apply`] writes what was decided. The steps, in their order: stand
+//! aside where a person has configured the network at the boot loader; find out whether this is KubeVirt; find the
+//! drive; read its document; render it.
+
+mod command_line;
+pub mod platform;
+pub mod report;
+pub mod storage;
+pub mod system;
+
+pub use command_line::CommandLine;
+
+use std::fmt;
+use std::fs;
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+use slog::{Logger, error, info, warn};
+
+use crate::drive::MAX_FILE;
+use crate::finding::{Finding, Findings, Severity};
+use crate::formats::{self, Meaning};
+use crate::render::{Renderer, dracut};
+use platform::{Platform, Selection};
+use report::{Document, Drive, LinkReport, Outcome, Report};
+use storage::{Search, SearchError};
+use system::System;
+
+/// The fragment of the kernel command line that is written, below a root. dracut asks outside modules to use the numbers
+/// 50 to 59, and reads the suffix `.conf` alone.
+pub const FRAGMENT: &str = "etc/cmdline.d/50-glowplug-network-kargs.conf";
+
+/// Where every outcome is recorded, below a root. `/run` survives the switch to the real root.
+pub const PLAN: &str = "run/glowplug/plan.json";
+
+/// The longest that all kernel arguments together may be, in bytes: at 128 KiB even `root=` cannot be read any more.
+const MAX_ALL_ARGUMENTS: usize = 96 * 1024;
+
+/// What one run is asked to do.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// How the platform is to be found.
+    pub selection: Selection,
+    /// Where the document is.
+    pub source: Source,
+    /// The network program of the initramfs.
+    pub renderer: Renderer,
+    /// The distribution's arguments for a machine whose drive configures nothing.
+    pub default_value: Option<DefaultValue>,
+    /// What a broken document means for the boot.
+    pub on_error: OnError,
+    /// How long to wait for a drive on a machine that is known to be KubeVirt.
+    pub wait: Duration,
+    /// The directory in which everything is read and written: `/` but in tests.
+    pub root: PathBuf,
+    /// Decide only. With a drive that is named, this machine is not looked at.
+    pub dry_run: bool,
+    /// Ask dracut to start the network in any case.
+    pub neednet: bool,
+}
+
+/// Where the document is.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Source {
+    /// On a drive of this machine.
+    Machine,
+    /// On this drive: a directory, an image or a device.
+    Drive(PathBuf),
+    /// On this drive, or this file itself.
+    DriveOrDocument(PathBuf),
+}
+
+/// What a broken document means for the boot.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum OnError {
+    /// It fails.
+    #[default]
+    Fail,
+    /// It goes on with the distribution's default.
+    Default,
+}
+
+/// Kernel arguments from the distribution, in the alphabet of our own.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct DefaultValue(String);
+
+/// A value that an option does not take.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct OptionError {
+    expected: &'static str,
+}
+
+/// What a run has decided.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// What was found and decided.
+    pub report: Report,
+    /// The line to write, without a final newline.
+    pub line: Option<String>,
+}
+
+/// A document with where it came from, or the reason why there is none.
+struct Found {
+    drive: Option<Drive>,
+    document: Option<crate::drive::Document>,
+    is_kubevirts: bool,
+}
+
+/// Decides what a boot needs. Nothing is written; drivers are loaded and drives mounted, where that is needed to know.
+pub fn plan(options: &Options, system: &dyn System, log: &Logger) -> Plan {
+    Planner { options: options.clone(), report: empty_report(), log, system }.run()
+}
+
+/// Writes what was decided: the fragment, in one step, and the record of the run.
+///
+/// A fragment of an earlier run does not outlive its reason: it is removed where this run has none.
+///
+/// # Errors
+///
+/// Why the fragment could not be written. The record says so too.
+pub fn apply(plan: &Plan, root: &Path, log: &Logger) -> io::Result<()> {
+    let mut report = plan.report.clone();
+    let path = root.join(FRAGMENT);
+    let written = match &plan.line {
+        Some(line) => write_in_one_step(&path, &format!("{line}\n")),
+        None => match fs::remove_file(&path) {
+            Err(e) if e.kind() != ErrorKind::NotFound => Err(e),
+            _ => Ok(()),
+        },
+    };
+    match &written {
+        Ok(()) => report.fragment = plan.line.as_ref().map(|_| format!("/{FRAGMENT}")),
+        Err(e) => {
+            report.outcome = Outcome::Refused;
+            report.reason = format!("writing /{FRAGMENT}: {e}");
+        }
+    }
+    let record = serde_json::to_string_pretty(&report).map_err(io::Error::from);
+    let record = record.and_then(|record| write_in_one_step(&root.join(PLAN), &format!("{record}\n")));
+    if let Err(e) = record {
+        // It explains a boot; it does not decide it.
+        warn!(log, "cannot record the plan"; "path" => format_args!("/{PLAN}"), "error" => %e);
+    }
+    written
+}
+
+/// Reads what an earlier run recorded. `None` when there was none.
+///
+/// # Errors
+///
+/// What the system says, or that the record cannot be understood.
+pub fn recorded(root: &Path) -> io::Result<Option<Report>> {
+    match fs::read(root.join(PLAN)) {
+        Ok(bytes) => Ok(Some(serde_json::from_slice(&bytes)?)),
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
+fn write_in_one_step(path: &Path, text: &str) -> io::Result<()> {
+    let directory = path.parent().ok_or(ErrorKind::InvalidInput)?;
+    fs::create_dir_all(directory)?;
+    // A name without the suffix `.conf`, so that nobody reads it half-written.
+    let mut file = tempfile::Builder::new().prefix(".glowplug-").tempfile_in(directory)?;
+    file.write_all(text.as_bytes())?;
+    file.as_file().set_permissions(fs::Permissions::from_mode(0o644))?;
+    file.as_file().sync_all()?;
+    file.persist(path)?;
+    Ok(())
+}
+
+fn empty_report() -> Report {
+    Report {
+        version: Report::VERSION,
+        outcome: Outcome::NothingToDo,
+        reason: String::new(),
+        platform: None,
+        drive: None,
+        document: None,
+        links: Vec::new(),
+        nameservers: Vec::new(),
+        arguments: Vec::new(),
+        fragment: None,
+        findings: Vec::new(),
+        further_findings: 0,
+    }
+}
+
+struct Planner<'a> {
+    options: Options,
+    report: Report,
+    log: &'a Logger,
+    system: &'a dyn System,
+}
+
+/// Why a run ends before there is a document to render.
+enum Stop {
+    NothingToDo(String),
+    Default(String),
+    Refused(String),
+}
+
+// === impl Planner ===
+
+impl Planner<'_> {
+    fn run(mut self) -> Plan {
+        let line = match self.decide() {
+            Ok(line) => {
+                self.report.outcome = Outcome::Configured;
+                Some(line)
+            }
+            Err(Stop::NothingToDo(reason)) => {
+                self.report.outcome = Outcome::NothingToDo;
+                self.report.reason = reason;
+                None
+            }
+            Err(Stop::Default(reason)) => self.use_default(reason),
+            Err(Stop::Refused(reason)) if self.options.on_error == OnError::Default => {
+                error!(self.log, "cannot use the drive's network"; "reason" => %reason);
+                self.use_default(format!("{reason}; the default was asked for in this case"))
+            }
+            Err(Stop::Refused(reason)) => {
+                self.report.outcome = Outcome::Refused;
+                self.report.reason = reason;
+                None
+            }
+        };
+        self.report.arguments =
+            line.iter().flat_map(|line: &String| line.split_ascii_whitespace()).map(str::to_owned).collect();
+        self.say();
+        Plan { report: self.report, line }
+    }
+
+    fn decide(&mut self) -> Result<String, Stop> {
+        let command_line = self.command_line()?;
+        if let Some(argument) = command_line.configures_network() {
+            let reason = format!("the kernel command line configures the network with {argument}");
+            return Err(Stop::NothingToDo(reason));
+        }
+        self.override_options(&command_line)?;
+        let found = self.find(&command_line)?;
+        self.report.drive = found.drive;
+        let Some(document) = found.document else {
+            return Err(Stop::Default("the drive has no network configuration".to_owned()));
+        };
+        let line = self.render(&document)?;
+        self.report.reason = format!("{} says so", document.path);
+        let already = command_line.length() + self.other_fragments();
+        if already + line.len() > MAX_ALL_ARGUMENTS {
+            let reason = format!(
+                "kernel arguments: {} bytes beside the {already} that are there, expected at most {MAX_ALL_ARGUMENTS}",
+                line.len()
+            );
+            return Err(Stop::Refused(reason));
+        }
+        Ok(line)
+    }
+
+    /// A drive that a person names for a look says nothing about the machine on which it is looked at.
+    fn looks_elsewhere(&self) -> bool {
+        self.options.dry_run && self.options.source != Source::Machine
+    }
+
+    fn command_line(&self) -> Result<CommandLine, Stop> {
+        if self.looks_elsewhere() {
+            return Ok(CommandLine::default());
+        }
+        CommandLine::read_from(&self.options.root).map_err(|e| Stop::Refused(format!("reading /proc/cmdline: {e}")))
+    }
+
+    /// A person at a boot loader has no other switch.
+    fn override_options(&mut self, command_line: &CommandLine) -> Result<(), Stop> {
+        fn read<T: FromStr<Err: fmt::Display>>(line: &CommandLine, key: &str) -> Result<Option<T>, Stop> {
+            let refused = |e| Stop::Refused(format!("kernel command line: {key}: {e}"));
+            line.value(key).map(str::parse).transpose().map_err(refused)
+        }
+        if let Some(seconds) = read::<u64>(command_line, "glowplug.wait")? {
+            self.options.wait = Duration::from_secs(seconds);
+        }
+        if let Some(on_error) = read(command_line, "glowplug.on-error")? {
+            self.options.on_error = on_error;
+        }
+        if let Some(renderer) = read(command_line, "glowplug.renderer")? {
+            self.options.renderer = renderer;
+        }
+        Ok(())
+    }
+
+    fn find(&mut self, command_line: &CommandLine) -> Result<Found, Stop> {
+        let platform = if self.looks_elsewhere() && self.options.selection == Selection::Detect {
+            let reason = "the drive was named".to_owned();
+            Platform { id: Some(platform::KUBEVIRT.to_owned()), reason }
+        } else {
+            Platform::of(&self.options.selection, command_line, &self.options.root)
+        };
+        let known = platform.is_kubevirt();
+        let unknown = platform.id.is_none() && self.options.selection == Selection::Detect;
+        let not_ours = Stop::NothingToDo(format!("this is not KubeVirt: {}", platform.reason));
+        self.report.platform = Some(platform);
+        if !known && !unknown {
+            return Err(not_ours);
+        }
+        let found = match self.options.source.clone() {
+            Source::Machine => self.search(known)?,
+            Source::Drive(path) => Some(self.read_path(&path, false)?),
+            Source::DriveOrDocument(path) => Some(self.read_path(&path, true)?),
+        };
+        match found {
+            Some(found) if known || found.is_kubevirts => {
+                if unknown {
+                    let reason = "the drive has the shape that KubeVirt gives it".to_owned();
+                    self.report.platform = Some(Platform { id: Some(platform::KUBEVIRT.to_owned()), reason });
+                }
+                Ok(found)
+            }
+            None if known => Err(Stop::Default(format!("no config drive in {} s", self.options.wait.as_secs()))),
+            _ => Err(not_ours),
+        }
+    }
+
+    fn search(&mut self, known: bool) -> Result<Option<Found>, Stop> {
+        let search = Search {
+            root: &self.options.root,
+            system: self.system,
+            wait: self.options.wait,
+            machine_known: known,
+            log: self.log,
+        };
+        let found = search.run().map_err(|e| Stop::Refused(chain(&e)))?;
+        Ok(found.map(|found| {
+            let is_kubevirts = found.has_kubevirts_shape();
+            let drive = Drive {
+                path: found.device.display().to_string(),
+                file_system: Some(found.volume.file_system.to_string()),
+                label: Some(found.volume.label),
+                layout: found.drive.as_ref().map(|drive| drive.layout.to_string()),
+                reason: found.reason.to_string(),
+                waited_ms: u64::try_from(found.waited.as_millis()).unwrap_or(u64::MAX),
+            };
+            Found { drive: Some(drive), document: found.drive.and_then(|drive| drive.network), is_kubevirts }
+        }))
+    }
+
+    fn read_path(&mut self, path: &Path, or_document: bool) -> Result<Found, Stop> {
+        match storage::read_path(path) {
+            Ok(found) => {
+                let is_kubevirts = found.has_kubevirts_shape();
+                let drive = Drive {
+                    path: path.display().to_string(),
+                    file_system: found.volume.as_ref().map(|volume| volume.file_system.to_string()),
+                    label: found.volume.map(|volume| volume.label),
+                    layout: Some(found.drive.layout.to_string()),
+                    reason: "named".to_owned(),
+                    waited_ms: 0,
+                };
+                Ok(Found { drive: Some(drive), document: found.drive.network, is_kubevirts })
+            }
+            Err(SearchError::NoConfigDrive { .. }) if or_document && path.is_file() => {
+                let bytes =
+                    read_document(path).map_err(|e| Stop::Refused(format!("reading {}: {e}", path.display())))?;
+                let document = crate::drive::Document { path: path.display().to_string(), bytes };
+                Ok(Found { drive: None, document: Some(document), is_kubevirts: false })
+            }
+            Err(e) => Err(Stop::Refused(chain(&e))),
+        }
+    }
+
+    fn render(&mut self, document: &crate::drive::Document) -> Result<String, Stop> {
+        let reading = formats::read_network(&document.bytes);
+        self.report.document = Some(Document {
+            path: document.path.clone(),
+            format: reading.format.map(|format| format.to_string()),
+            size: document.bytes.len(),
+        });
+        let mut findings = reading.findings;
+        let line = match reading.meaning {
+            Meaning::Refused => Err(Stop::Refused(String::new())),
+            Meaning::Unconfigured => Err(Stop::Default(format!("{} configures nothing", document.path))),
+            Meaning::Network(network) => {
+                let rendered = dracut::render(&network, &mut findings);
+                let called = |link: crate::network::LinkIndex| rendered.devices[link.0].bare();
+                self.report.links = LinkReport::of(&network, &called);
+                self.report.nameservers = network.nameservers.iter().map(ToString::to_string).collect();
+                let mut line = dracut::line(&rendered.kargs);
+                if self.options.neednet {
+                    line.push_str(" rd.neednet=1");
+                }
+                Ok(line)
+            }
+        };
+        let errors = findings.errors();
+        self.report_findings(findings);
+        if errors > 0 {
+            return Err(Stop::Refused(format!("{}: {errors} {}", document.path, plural(errors, "error", "errors"))));
+        }
+        line
+    }
+
+    fn report_findings(&mut self, findings: Findings) {
+        let (findings, further) = findings.into_parts();
+        for finding in &findings {
+            let finding: &Finding = finding;
+            match finding.severity {
+                Severity::Error => error!(self.log, "error in the network document"; "finding" => %finding),
+                Severity::Warning => warn!(self.log, "warning about the network document"; "finding" => %finding),
+            }
+        }
+        if further > 0 {
+            warn!(self.log, "further findings in the network document"; "count" => further);
+        }
+        self.report.findings = findings;
+        self.report.further_findings = further;
+    }
+
+    fn use_default(&mut self, reason: String) -> Option<String> {
+        self.report.outcome = Outcome::Default;
+        self.report.reason = reason;
+        let value = self.options.default_value.as_ref().map(|value| value.0.trim_ascii().to_owned());
+        value.filter(|value| !value.is_empty())
+    }
+
+    fn other_fragments(&self) -> usize {
+        if self.looks_elsewhere() {
+            return 0;
+        }
+        let own = self.options.root.join(FRAGMENT);
+        let Some(entries) = own.parent().and_then(|directory| fs::read_dir(directory).ok()) else { return 0 };
+        let others = entries.flatten().filter(|entry| {
+            entry.path() != own && entry.path().extension().is_some_and(|extension| extension == "conf")
+        });
+        others.filter_map(|entry| usize::try_from(entry.metadata().ok()?.len()).ok()).sum()
+    }
+
+    fn say(&self) {
+        let report = &self.report;
+        let reason = report.reason.as_str();
+        let arguments = report.arguments.join(" ");
+        let drive = report.drive.as_ref().map_or("", |drive| drive.path.as_str());
+        match report.outcome {
+            Outcome::Configured => {
+                let document = report.document.as_ref().map_or("", |document| document.path.as_str());
+                info!(self.log, "configured the network from the config drive";
+                    "drive" => drive, "document" => document, "arguments" => arguments);
+            }
+            Outcome::Default => {
+                info!(self.log, "left the network to the default"; "reason" => reason, "arguments" => arguments);
+            }
+            Outcome::NothingToDo => info!(self.log, "nothing to do"; "reason" => reason),
+            Outcome::Refused => error!(self.log, "refused to configure the network"; "reason" => reason),
+        }
+    }
+}
+
+/// The document of a person, who may name a pipe or a directory by mistake.
+fn read_document(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    // One byte more than is taken, so that the reader of documents says what is wrong with a longer one.
+    let most = u64::try_from(MAX_FILE).unwrap_or(u64::MAX).saturating_add(1);
+    fs::File::open(path)?.take(most).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// An error with its causes, as one sentence.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(&format!(": {cause}"));
+        source = cause.source();
+    }
+    text
+}
+
+fn plural(count: usize, one: &'static str, many: &'static str) -> &'static str {
+    if count == 1 { one } else { many }
+}
+
+// === impl OnError, DefaultValue, OptionError ===
+
+impl FromStr for OnError {
+    type Err = OptionError;
+
+    fn from_str(text: &str) -> Result<Self, OptionError> {
+        match text {
+            "fail" => Ok(Self::Fail),
+            "default" => Ok(Self::Default),
+            _ => Err(OptionError { expected: "fail or default" }),
+        }
+    }
+}
+
+impl FromStr for DefaultValue {
+    type Err = OptionError;
+
+    fn from_str(text: &str) -> Result<Self, OptionError> {
+        if dracut::is_legal(text) {
+            Ok(Self(text.to_owned()))
+        } else {
+            Err(OptionError { expected: "kernel arguments of letters, digits, blanks and . _ : [ ] , / = + -" })
+        }
+    }
+}
+
+impl fmt::Display for OptionError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "expected {}", self.expected)
+    }
+}
+
+impl std::error::Error for OptionError {}

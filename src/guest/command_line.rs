@@ -1,0 +1,114 @@
+//! The kernel command line.
+
+use std::io::{self, ErrorKind};
+use std::path::Path;
+use std::{fs, str};
+
+/// The words of a kernel command line, split as the kernel does it: at blanks, but not between double quotes.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct CommandLine {
+    words: Vec<String>,
+    length: usize,
+}
+
+// === impl CommandLine ===
+
+impl CommandLine {
+    /// Reads `proc/cmdline` below a root. Without that file there are no words.
+    ///
+    /// # Errors
+    ///
+    /// What the system says about a file that is there.
+    pub fn read_from(root: &Path) -> io::Result<Self> {
+        match fs::read(root.join("proc/cmdline")) {
+            Ok(bytes) => Ok(Self::parse(&String::from_utf8_lossy(&bytes))),
+            Err(e) if e.kind() == ErrorKind::NotFound => Ok(Self::default()),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Splits a line.
+    ///
+    /// ```
+    /// use glowplug::guest::CommandLine;
+    ///
+    /// let line = CommandLine::parse("quiet ignition.platform.id=kubevirt note=\"a b\" glowplug.wait=5 glowplug.wait=7\n");
+    /// assert_eq!(line.value("ignition.platform.id"), Some("kubevirt"));
+    /// assert_eq!(line.value("note"), Some("a b"));
+    /// assert_eq!(line.value("glowplug.wait"), Some("7"));
+    /// ```
+    #[must_use]
+    pub fn parse(line: &str) -> Self {
+        let mut words = Vec::new();
+        let mut word = String::new();
+        let (mut quoted, mut begun) = (false, false);
+        for c in line.chars() {
+            match c {
+                '"' => (quoted, begun) = (!quoted, true),
+                c if c.is_ascii_whitespace() && !quoted => {
+                    if std::mem::take(&mut begun) {
+                        words.push(std::mem::take(&mut word));
+                    }
+                }
+                c => {
+                    word.push(c);
+                    begun = true;
+                }
+            }
+        }
+        if begun {
+            words.push(word);
+        }
+        Self { words, length: line.len() }
+    }
+
+    /// The value of the last `key=value`; the last one counts, as for the kernel.
+    #[must_use]
+    pub fn value(&self, key: &str) -> Option<&str> {
+        self.words.iter().rev().find_map(|word| word.strip_prefix(key)?.strip_prefix('='))
+    }
+
+    /// The first argument by which somebody configures a card already. `nameserver=`, `rd.route=`, `ifname=` and
+    /// `rd.neednet=` do not: they stay, and ours are added to them.
+    #[must_use]
+    pub fn configures_network(&self) -> Option<&str> {
+        let configures = |word: &&String| {
+            let (key, value) = word.split_once('=').unwrap_or((word.as_str(), ""));
+            matches!(key, "ip" | "bond" | "vlan" | "bridge" | "team") && !value.is_empty()
+        };
+        self.words.iter().find(configures).map(String::as_str)
+    }
+
+    /// The length of the whole line, in bytes.
+    #[must_use]
+    pub fn length(&self) -> usize {
+        self.length
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quotes_group_and_an_open_one_takes_the_rest() {
+        let words = |line: &str| CommandLine::parse(line).words;
+        assert_eq!(words("a  b=\"c d\"\te\n"), ["a", "b=c d", "e"]);
+        assert_eq!(words("a \"b c"), ["a", "b c"]);
+        assert_eq!(words("a \"\" b"), ["a", "", "b"]);
+        assert_eq!(words(" \n"), Vec::<String>::new());
+    }
+
+    #[test]
+    fn only_what_configures_a_card_makes_us_stand_aside() {
+        let configures = |line: &str| CommandLine::parse(line).configures_network().map(str::to_owned);
+        for word in ["ip=dhcp", "bond=bond0:eth0", "vlan=v5:eth0", "bridge=br0:eth0", "team=t:eth0"] {
+            assert_eq!(configures(&format!("quiet {word} x")), Some(word.to_owned()));
+        }
+        for line in
+            ["", "ip=", "nameserver=1.1.1.1 rd.route=1.0.0.0/8:1.1.1.1 ifname=a:b rd.neednet=1", "zip=1 rd.ip=2"]
+        {
+            assert_eq!(configures(line), None, "{line}");
+        }
+    }
+}

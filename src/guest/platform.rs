@@ -1,0 +1,137 @@
+//! Is this KubeVirt?
+
+use std::fs;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::command_line::CommandLine;
+
+/// What a machine is taken for, and why.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct Platform {
+    /// `kubevirt`, the name of another one, or nothing where nobody knows.
+    pub id: Option<String>,
+    /// What it was concluded from.
+    pub reason: String,
+}
+
+/// How the platform is to be found.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Selection {
+    /// This one, whatever the machine says.
+    Provider(String),
+    /// As the kernel command line says; nothing else is asked.
+    CommandLine,
+    /// The kernel command line, then DMI. The drive may still tell.
+    Detect,
+}
+
+/// The platform that this program serves.
+pub const KUBEVIRT: &str = "kubevirt";
+
+/// Kernel arguments that name the platform. Flatcar has words of its own.
+const ARGUMENTS: [&str; 3] = ["ignition.platform.id", "flatcar.oem.id", "coreos.oem.id"];
+
+/// What DMI says on KubeVirt and on what is built on it. Each cluster may change all of it, so this is no proof of
+/// anything else: `kubevirt/kubevirt:pkg/virt-config/virt-config.go`, harvester/harvester#3719,
+/// deckhouse/virtualization#150.
+const DMI: [(&str, &str); 5] = [
+    ("sys_vendor", "KubeVirt"),
+    ("product_family", "KubeVirt"),
+    ("product_name", "Container-native virtualization"),
+    ("product_name", "OpenShift Virtualization"),
+    ("product_name", "DeckhouseVirtualizationPlatform"),
+];
+
+// === impl Platform ===
+
+impl Platform {
+    /// Concludes the platform from what is known without a drive.
+    #[must_use]
+    pub fn of(selection: &Selection, command_line: &CommandLine, root: &Path) -> Self {
+        let known = |id: &str, reason: String| Self { id: Some(id.to_owned()), reason };
+        if let Selection::Provider(id) = selection {
+            return known(id, format!("named by --provider {id}"));
+        }
+        let argument = ARGUMENTS.iter().find_map(|name| Some((name, command_line.value(name)?)));
+        if let Some((name, id)) = argument {
+            return known(id, format!("kernel command line has {name}={id}"));
+        }
+        if *selection == Selection::CommandLine {
+            return Self { id: None, reason: "kernel command line names no platform".to_owned() };
+        }
+        for (name, value) in DMI {
+            let found = fs::read_to_string(root.join("sys/class/dmi/id").join(name));
+            if found.is_ok_and(|found| found.trim_ascii_end() == value) {
+                return known(KUBEVIRT, format!("DMI has {name} {value:?}"));
+            }
+        }
+        let reason = "neither the kernel command line nor DMI tells".to_owned();
+        Self { id: None, reason }
+    }
+
+    /// Whether it is known to be KubeVirt.
+    #[must_use]
+    pub fn is_kubevirt(&self) -> bool {
+        self.id.as_deref() == Some(KUBEVIRT)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn platform(selection: &Selection, line: &str, dmi: &[(&str, &str)]) -> (Option<String>, String) {
+        let root = tempfile::tempdir().unwrap();
+        let directory = root.path().join("sys/class/dmi/id");
+        fs::create_dir_all(&directory).unwrap();
+        for (name, value) in dmi {
+            fs::write(directory.join(name), format!("{value}\n")).unwrap();
+        }
+        let Platform { id, reason } = Platform::of(selection, &CommandLine::parse(line), root.path());
+        (id, reason)
+    }
+
+    #[test]
+    fn a_named_provider_beats_the_command_line() {
+        assert_eq!(
+            platform(&Selection::Provider("kubevirt".to_owned()), "ignition.platform.id=aws", &[]),
+            (Some("kubevirt".to_owned()), "named by --provider kubevirt".to_owned())
+        );
+    }
+
+    #[test]
+    fn the_command_line_beats_dmi() {
+        assert_eq!(
+            platform(&Selection::Detect, "ignition.platform.id=openstack", &[("sys_vendor", "KubeVirt")]),
+            (Some("openstack".to_owned()), "kernel command line has ignition.platform.id=openstack".to_owned())
+        );
+    }
+
+    #[test]
+    fn with_the_command_line_alone_dmi_is_not_asked() {
+        assert_eq!(
+            platform(&Selection::CommandLine, "quiet", &[("sys_vendor", "KubeVirt")]),
+            (None, "kernel command line names no platform".to_owned())
+        );
+    }
+
+    #[test]
+    fn every_product_of_the_table_is_kubevirt() {
+        for (name, value) in DMI {
+            assert_eq!(
+                platform(&Selection::Detect, "", &[(name, value)]),
+                (Some("kubevirt".to_owned()), format!("DMI has {name} {value:?}"))
+            );
+        }
+    }
+
+    #[test]
+    fn another_machine_is_unknown() {
+        assert_eq!(
+            platform(&Selection::Detect, "", &[("sys_vendor", "QEMU"), ("product_name", "KubeVirt")]),
+            (None, "neither the kernel command line nor DMI tells".to_owned())
+        );
+    }
+}

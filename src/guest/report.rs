@@ -1,0 +1,280 @@
+//! What one run found and decided: for `run/glowplug/plan.json`, for `check --json`, and as a page for a person.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::platform::Platform;
+use crate::finding::{Finding, Severity};
+use crate::network::{Card, Link, LinkIndex, LinkKind, NetworkConfig, Route};
+
+/// What one run found and decided.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct Report {
+    /// Of this format. Members may be added to a version, but not changed.
+    pub version: u32,
+    /// What follows for the boot.
+    pub outcome: Outcome,
+    /// Why, in a few words.
+    pub reason: String,
+    /// What the machine was taken for.
+    pub platform: Option<Platform>,
+    /// The drive that was used.
+    pub drive: Option<Drive>,
+    /// The document that was read.
+    pub document: Option<Document>,
+    /// The links of the network that the document means.
+    pub links: Vec<LinkReport>,
+    /// Name servers, most important first.
+    pub nameservers: Vec<String>,
+    /// The kernel arguments that follow.
+    pub arguments: Vec<String>,
+    /// The file that was written, if any, below the root.
+    pub fragment: Option<String>,
+    /// What is to be said about the document.
+    pub findings: Vec<Finding>,
+    /// How many findings are not among them.
+    pub further_findings: usize,
+}
+
+/// What follows for the boot.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Outcome {
+    /// The arguments of the document are used.
+    Configured,
+    /// The distribution's default arguments are used, of which there may be none.
+    Default,
+    /// Nothing is used: the machine is none of ours, or a person at the boot loader has decided already.
+    NothingToDo,
+    /// Nothing is used, since something is wrong.
+    Refused,
+}
+
+/// A config drive.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct Drive {
+    /// The device, or the path that was named.
+    pub path: String,
+    /// `iso9660` or `vfat`; nothing for a directory.
+    pub file_system: Option<String>,
+    /// As written.
+    pub label: Option<String>,
+    /// `openstack` or `nocloud`, where its files are laid out in one of these ways.
+    pub layout: Option<String>,
+    /// Why this one.
+    pub reason: String,
+    /// How long it was waited for, in ms.
+    pub waited_ms: u64,
+}
+
+/// A document about the network.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct Document {
+    /// Its path on the drive.
+    pub path: String,
+    /// `network_data`, where it was recognised.
+    pub format: Option<String>,
+    /// In bytes.
+    pub size: usize,
+}
+
+/// One link of the network, in words.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct LinkReport {
+    /// What the document calls it.
+    pub id: String,
+    /// `card`, `bond` or `vlan`.
+    pub kind: String,
+    /// How the arguments call it: a MAC address or a name.
+    pub device: String,
+    /// What a bond or a VLAN is made of, by these names.
+    pub on: Vec<String>,
+    /// Of a VLAN.
+    pub vlan_id: Option<String>,
+    /// Of a bond: its mode and options.
+    pub options: Vec<String>,
+    /// The address that it takes on, where that is not its own.
+    pub mac_address: Option<String>,
+    /// In bytes.
+    pub mtu: Option<String>,
+    /// Static ones as CIDR, and the words `dhcp4`, `slaac`, `dhcp6-stateless` and `dhcp6`.
+    pub addresses: Vec<String>,
+    /// Such as `default via 10.0.0.1`.
+    pub routes: Vec<String>,
+}
+
+// === impl Report ===
+
+impl Report {
+    /// Of the format that this program writes.
+    pub const VERSION: u32 = 1;
+
+    /// Whether the boot would fail.
+    #[must_use]
+    pub fn is_refused(&self) -> bool {
+        self.outcome == Outcome::Refused
+    }
+}
+
+impl LinkReport {
+    /// Puts the links of a network into words. `device` says how the arguments call each.
+    pub(super) fn of(config: &NetworkConfig, device: &dyn Fn(LinkIndex) -> String) -> Vec<Self> {
+        let links = config.links().iter().enumerate();
+        links.map(|(at, link)| Self::of_link(link, device(LinkIndex(at)), device)).collect()
+    }
+
+    fn of_link(link: &Link, device: String, names: &dyn Fn(LinkIndex) -> String) -> Self {
+        let (mut on, mut vlan_id, mut options) = (Vec::new(), None, Vec::new());
+        let kind = match &link.kind {
+            LinkKind::Card(Card::MacAddress { .. } | Card::Name(_)) => "card",
+            LinkKind::Bond { ports, options: set, .. } => {
+                on.extend(ports.iter().copied().map(names));
+                options.push(format!("mode={}", set.mode));
+                options.extend(set.others().iter().map(|option| format!("{}={}", option.name, option.value)));
+                options.extend(set.arp_ip_target.iter().map(|target| format!("arp_ip_target={target}")));
+                options.extend(set.primary.map(|primary| format!("primary={}", names(primary))));
+                "bond"
+            }
+            LinkKind::Vlan { parent, id, .. } => {
+                on.push(names(*parent));
+                vlan_id = Some(id.to_string());
+                "vlan"
+            }
+        };
+        let mac_address = match &link.kind {
+            LinkKind::Card(_) => None,
+            LinkKind::Bond { .. } | LinkKind::Vlan { .. } => link.mac_address().map(|address| address.to_string()),
+        };
+        let mut addresses: Vec<String> = link.ipv4.addresses.iter().map(ToString::to_string).collect();
+        addresses.extend(link.ipv6.addresses.iter().map(ToString::to_string));
+        addresses.extend(link.ipv4.dhcp.then(|| "dhcp4".to_owned()));
+        addresses.extend(link.ipv6.dynamic.map(|dynamic| dynamic.to_string()));
+        Self {
+            id: link.id.clone(),
+            kind: kind.to_owned(),
+            device,
+            on,
+            vlan_id,
+            options,
+            mac_address,
+            mtu: link.mtu.map(|mtu| mtu.to_string()),
+            addresses,
+            routes: link.routes.iter().map(route).collect(),
+        }
+    }
+
+    fn made_of(&self) -> String {
+        match (&self.vlan_id, self.on.is_empty()) {
+            (Some(id), _) => format!("vlan {id} on {}", self.on.join(", ")),
+            (None, false) => format!("bond of {}", self.on.join(", ")),
+            (None, true) => self.kind.clone(),
+        }
+    }
+}
+
+fn route(route: &Route) -> String {
+    let mut text = if route.is_default() { "default".to_owned() } else { route.destination().to_string() };
+    match route.gateway() {
+        Some(gateway) => text.push_str(&format!(" via {gateway}")),
+        None => text.push_str(" on-link"),
+    }
+    if let Some(metric) = route.metric() {
+        text.push_str(&format!(" metric {metric}"));
+    }
+    text
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Configured => "configured",
+            Self::Default => "default",
+            Self::NothingToDo => "nothing to do",
+            Self::Refused => "refused",
+        })
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(platform) = &self.platform {
+            let id = platform.id.as_deref().unwrap_or("unknown");
+            writeln!(f, "platform      {} ({})", Text(id), Text(&platform.reason))?;
+        }
+        if let Some(drive) = &self.drive {
+            write!(f, "drive         {}", Text(&drive.path))?;
+            if let (Some(file_system), Some(label)) = (&drive.file_system, &drive.label) {
+                write!(f, ", {file_system} with label {}", Text(label))?;
+            }
+            writeln!(f, ", {}", drive.layout.as_deref().unwrap_or("of no known layout"))?;
+        }
+        if let Some(document) = &self.document {
+            let format = document.format.as_deref().unwrap_or("not recognised");
+            writeln!(f, "document      {}, {format}, {} bytes", Text(&document.path), document.size)?;
+        }
+        if !self.links.is_empty() {
+            writeln!(f)?;
+            links(f, &self.links)?;
+        }
+        if !self.nameservers.is_empty() {
+            writeln!(f, "\nname servers  {}", self.nameservers.join(", "))?;
+        }
+        if !self.findings.is_empty() {
+            writeln!(f, "\nfindings")?;
+            for finding in &self.findings {
+                let severity = match finding.severity {
+                    Severity::Error => "error  ",
+                    Severity::Warning => "warning",
+                };
+                writeln!(f, "  {severity}  {finding}")?;
+            }
+            if self.further_findings > 0 {
+                writeln!(f, "  and {} more", self.further_findings)?;
+            }
+        }
+        if !self.arguments.is_empty() {
+            writeln!(f, "\nkernel arguments")?;
+            for argument in &self.arguments {
+                writeln!(f, "  {}", Text(argument))?;
+            }
+        }
+        writeln!(f, "\n{}: {}", self.outcome, Text(&self.reason))
+    }
+}
+
+/// Text from elsewhere, without what would leave its line.
+struct Text<'a>(&'a str);
+
+impl fmt::Display for Text<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut plain = |c: char| if c.is_control() { write!(f, "{}", c.escape_default()) } else { write!(f, "{c}") };
+        self.0.chars().try_for_each(&mut plain)
+    }
+}
+
+fn links(f: &mut fmt::Formatter<'_>, links: &[LinkReport]) -> fmt::Result {
+    let cell = |text: &str| vec![Text(text).to_string()];
+    let mut rows = vec![["link", "device", "made of", "mtu", "addresses", "routes"].map(cell)];
+    for link in links {
+        let mut made_of = vec![link.made_of()];
+        made_of.extend(link.options.iter().cloned());
+        made_of.extend(link.mac_address.iter().map(|address| format!("mac {address}")));
+        let mtu = cell(link.mtu.as_deref().unwrap_or("-"));
+        rows.push([cell(&link.id), cell(&link.device), made_of, mtu, link.addresses.clone(), link.routes.clone()]);
+    }
+    let width = |column: usize| rows.iter().flat_map(|row| &row[column]).map(|text| text.chars().count()).max();
+    let widths: Vec<usize> = (0..6).map(|column| width(column).unwrap_or(0)).collect();
+    for row in &rows {
+        let height = row.iter().map(Vec::len).max().unwrap_or(0);
+        for at in 0..height {
+            let mut line = String::new();
+            for (cell, width) in row.iter().zip(&widths) {
+                let text = cell.get(at).map_or("", String::as_str);
+                line.push_str(&format!("{text:width$}  "));
+            }
+            writeln!(f, "{}", line.trim_end())?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,74 @@
+//! The logger of the programs: one line an event on standard error, as the journal likes it.
+//!
+//! Messages are constant and in lower case; what varies is a key. Without a terminal each line begins with the priority
+//! that journald reads (sd-daemon(3)): `<6>found config drive device=/dev/vdb`.
+
+use std::fmt;
+use std::io::{self, IsTerminal, Write};
+
+use slog::{Drain, KV, Key, Level, Logger, Never, OwnedKVList, Record, Serializer, o};
+
+/// A logger to standard error that passes over what is less important than `least`.
+#[must_use]
+pub fn to_standard_error(least: Level) -> Logger {
+    let priorities = !io::stderr().is_terminal();
+    Logger::root(StandardError { least, priorities }.ignore_res(), o!())
+}
+
+struct StandardError {
+    least: Level,
+    priorities: bool,
+}
+
+impl Drain for StandardError {
+    type Ok = ();
+    type Err = Never;
+
+    fn log(&self, record: &Record<'_>, values: &OwnedKVList) -> Result<(), Never> {
+        if !record.level().is_at_least(self.least) {
+            return Ok(());
+        }
+        let mut line = Line(String::new());
+        if self.priorities {
+            line.0.push_str(priority(record.level()));
+        } else if record.level().is_at_least(Level::Warning) {
+            line.0.push_str(record.level().as_str());
+            line.0.push_str(": ");
+        }
+        line.0.push_str(&record.msg().to_string());
+        // A key that cannot be written is left out: there is nobody to tell.
+        let _ = record.kv().serialize(record, &mut line).and_then(|()| values.serialize(record, &mut line));
+        line.0.push('\n');
+        let _ = io::stderr().write_all(line.0.as_bytes());
+        Ok(())
+    }
+}
+
+fn priority(level: Level) -> &'static str {
+    match level {
+        Level::Critical => "<2>",
+        Level::Error => "<3>",
+        Level::Warning => "<4>",
+        Level::Info => "<6>",
+        Level::Debug | Level::Trace => "<7>",
+    }
+}
+
+struct Line(String);
+
+impl Serializer for Line {
+    fn emit_arguments(&mut self, key: Key, value: &fmt::Arguments<'_>) -> slog::Result {
+        let value = value.to_string();
+        // What a drive says must not begin a line or a key of its own.
+        let plain = |c: char| c.is_ascii_graphic() && c != '"' && c != '\\';
+        self.0.push(' ');
+        self.0.push_str(key);
+        self.0.push('=');
+        if !value.is_empty() && value.chars().all(plain) {
+            self.0.push_str(&value);
+        } else {
+            self.0.push_str(&format!("{value:?}"));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,540 @@
+//! Drives as the real tools make them, read in process and compared with what went in.
+#![cfg(feature = "guest")]
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::Command;
+
+use glowplug::drive::directory::Directory;
+use glowplug::drive::{FileSystem, Files, ReadAt, ReadError, Volume, fat, iso9660};
+use tempfile::TempDir;
+
+/// More than any file here has.
+const LIMIT: usize = 64 * 1024;
+
+/// What one question may cost at most: the bound of the code, and a second read at the end of a device.
+const MAX_READS: u32 = 2 * 4096;
+
+/// As KubeVirt calls it.
+const KUBEVIRT: &[&str] = &["-joliet", "-rock", "-partition_cyl_align", "on"];
+
+type Tree = BTreeMap<String, Vec<u8>>;
+
+/// A source that counts how often it is read.
+struct Counted {
+    bytes: Vec<u8>,
+    reads: Cell<u32>,
+}
+
+impl Counted {
+    fn new(bytes: Vec<u8>) -> Self {
+        Self { bytes, reads: Cell::new(0) }
+    }
+}
+
+impl ReadAt for Counted {
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        self.reads.set(self.reads.get() + 1);
+        self.bytes.as_slice().read_at(offset, buffer)
+    }
+}
+
+/// A simple generator (xorshift): the same numbers on every machine.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % end as u64) as usize
+    }
+}
+
+// === making drives ===
+
+fn run(package: &str, program: &str, arguments: &[&str]) {
+    let path = format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default());
+    let output = match Command::new(program).args(arguments).env("PATH", path).env("MTOOLS_SKIP_CHECK", "1").output() {
+        Ok(output) => output,
+        Err(e) if e.kind() == ErrorKind::NotFound => {
+            panic!("{program} is missing: install the Debian package {package}")
+        }
+        Err(e) => panic!("{program}: {e}"),
+    };
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{program} {arguments:?}: {errors}");
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+fn plant(tree: &Tree) -> TempDir {
+    let root = tempfile::tempdir().unwrap();
+    for (path, content) in tree {
+        let path = root.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, content).unwrap();
+    }
+    root
+}
+
+fn iso_of(root: &Path, label: &str, arguments: &[&str]) -> Vec<u8> {
+    let out = tempfile::tempdir().unwrap();
+    let image = out.path().join("image");
+    let ends = ["-quiet", "-volid", label, "-o", text(&image), text(root)];
+    run("xorriso", "xorrisofs", &[arguments, &ends].concat());
+    fs::read(image).unwrap()
+}
+
+fn iso(tree: &Tree, arguments: &[&str]) -> Vec<u8> {
+    iso_of(plant(tree).path(), "config-2", arguments)
+}
+
+fn blank(kib: u64, package: &str, program: &str, arguments: &[&str], fill: impl FnOnce(&str)) -> Vec<u8> {
+    let out = tempfile::tempdir().unwrap();
+    let image = out.path().join("image");
+    fs::File::create(&image).unwrap().set_len(kib * 1024).unwrap();
+    run(package, program, &[arguments, &[text(&image)]].concat());
+    fill(text(&image));
+    fs::read(image).unwrap()
+}
+
+fn fat_of(kib: u64, tree: &Tree, arguments: &[&str]) -> Vec<u8> {
+    blank(kib, "dosfstools", "mkfs.vfat", arguments, |image| {
+        let root = plant(tree);
+        for entry in fs::read_dir(root.path()).unwrap() {
+            run("mtools", "mcopy", &["-s", "-i", image, text(&entry.unwrap().path()), "::"]);
+        }
+    })
+}
+
+fn fat12(tree: &Tree) -> Vec<u8> {
+    fat_of(512, tree, &["-F", "12", "-s", "1", "-n", "CONFIG-2"])
+}
+
+fn file(path: &str, content: impl Into<Vec<u8>>) -> (String, Vec<u8>) {
+    (path.to_owned(), content.into())
+}
+
+/// What KubeVirt puts on a drive.
+fn kubevirt() -> Tree {
+    Tree::from([
+        file("openstack/latest/meta_data.json", r#"{"instance_id":"worker.default","hostname":"worker"}"#),
+        file("openstack/latest/network_data.json", r#"{"links":[],"networks":[],"services":[]}"#),
+        file("openstack/latest/user_data", ""),
+    ])
+}
+
+/// Names that look alike when they are mangled, several blocks of records, names as long as they come, a file of several
+/// blocks, and directories deeper than plain ISO 9660 allows.
+fn rich() -> Tree {
+    let mut tree = kubevirt();
+    tree.extend((0..150).map(|n| file(&format!("content/a long name for file number {n}.json"), n.to_string())));
+    tree.extend(["n", "o"].map(|end| file(&format!("long/{}{end}", "x".repeat(200)), end)));
+    tree.extend([file("deep/1/2/3/4/5/6/7/8/9/10/11/user_data", "below")]);
+    tree.extend([file("large", (0..40_000_u32).map(|at| (at / 7) as u8).collect::<Vec<u8>>())]);
+    tree
+}
+
+// === reading them ===
+
+fn all(files: &dyn Files) -> Tree {
+    fn descend(files: &dyn Files, at: &str, tree: &mut Tree) {
+        for name in files.list(at).unwrap().unwrap() {
+            let path = if at.is_empty() { name } else { format!("{at}/{name}") };
+            match files.read(&path, LIMIT) {
+                Ok(content) => drop(tree.insert(path, content.unwrap())),
+                Err(ReadError::NotAFile { .. }) => descend(files, &path, tree),
+                Err(e) => panic!("{path}: {e}"),
+            }
+        }
+    }
+    let mut tree = Tree::new();
+    descend(files, "", &mut tree);
+    tree
+}
+
+fn probe(image: &[u8]) -> Option<(FileSystem, String)> {
+    Volume::probe(image).unwrap().map(|volume| (volume.file_system, volume.label))
+}
+
+fn read_all(image: &[u8]) -> Tree {
+    all(&*Volume::probe(image).unwrap().unwrap().open(image).unwrap())
+}
+
+/// Asks everything that a reader of config drives asks. Whatever is in the image: it answers, and in bounded time.
+fn interrogate(source: &Counted, truth: &Tree, may_lie: bool) {
+    let bounded = || assert!(source.reads.replace(0) <= MAX_READS);
+    let Ok(Some(volume)) = Volume::probe(source) else { return };
+    bounded();
+    let Ok(files) = volume.open(source) else { return };
+    bounded();
+    for (path, content) in truth {
+        if let Ok(Some(found)) = files.read(path, LIMIT) {
+            assert!(may_lie || found == *content, "{path}");
+            assert!(found.len() <= LIMIT);
+        }
+        bounded();
+    }
+    for path in ["", "openstack/latest", "content", "long"] {
+        if let Ok(Some(names)) = files.list(path) {
+            assert!(names.is_sorted() && names.len() <= glowplug::drive::MAX_ENTRIES);
+        }
+        bounded();
+    }
+}
+
+fn find(image: &[u8], what: &[u8]) -> Vec<usize> {
+    image.windows(what.len()).enumerate().filter_map(|(at, found)| (found == what).then_some(at)).collect()
+}
+
+// === ISO 9660 ===
+
+#[test]
+fn an_image_of_kubevirt_is_read_as_it_was_written() {
+    let image = iso(&kubevirt(), KUBEVIRT);
+    assert_eq!(image.len(), 1_048_576);
+    assert_eq!(probe(&image), Some((FileSystem::Iso9660, "config-2".to_owned())));
+    assert_eq!(read_all(&image), kubevirt());
+}
+
+#[test]
+fn three_files_of_an_image_are_a_handful_of_reads() {
+    let source = Counted::new(iso(&kubevirt(), KUBEVIRT));
+    let files = iso9660::Image::open(&source).unwrap();
+    for path in kubevirt().keys() {
+        files.read(path, LIMIT).unwrap().unwrap();
+    }
+    assert_eq!(source.reads.get(), 6);
+}
+
+#[test]
+fn rock_ridge_names_need_no_joliet() {
+    assert_eq!(read_all(&iso(&rich(), &["-rock"])), rich());
+}
+
+#[test]
+fn joliet_names_need_no_rock_ridge() {
+    let mut tree = rich();
+    // Joliet stops at 64 characters.
+    tree.retain(|path, _| !path.starts_with("long/"));
+    assert_eq!(read_all(&iso(&tree, &["-joliet", "--norock"])), tree);
+}
+
+#[test]
+fn rock_ridge_names_win_over_joliet() {
+    assert_eq!(read_all(&iso(&rich(), KUBEVIRT)), rich());
+}
+
+#[test]
+fn plain_names_are_lower_case_without_version() {
+    let tree = Tree::from([file("latest/data.jsn", "1"), file("latest/data", "2"), file("meta", "")]);
+    assert_eq!(read_all(&iso(&tree, &["--norock"])), tree);
+}
+
+#[test]
+fn mangled_names_count_only_where_there_is_no_other() {
+    let mangled = "openstac/latest/network_.jso";
+    for (arguments, expected) in
+        [(&["--norock"][..], true), (&["--norock", "-joliet"], false), (&["-rock"], false), (KUBEVIRT, false)]
+    {
+        let image = iso(&kubevirt(), arguments);
+        let files = iso9660::Image::open(image.as_slice()).unwrap();
+        assert_eq!(files.read(mangled, LIMIT).unwrap().is_some(), expected, "{arguments:?}");
+        assert_eq!(files.read("openstack/latest/network_data.json", LIMIT).unwrap().is_some(), !expected);
+    }
+}
+
+#[test]
+fn directories_that_rock_ridge_moved_are_found_in_their_place() {
+    let image = iso(&rich(), &["-rock", "-rr_reloc_dir", "rr_moved"]);
+    assert_eq!(find(&image, b"CL\x0c\x01").len(), 1);
+    assert_eq!(read_all(&image), rich());
+}
+
+#[test]
+fn a_link_in_an_image_is_not_followed() {
+    let root = plant(&kubevirt());
+    symlink("latest", root.path().join("openstack/2018-08-27")).unwrap();
+    symlink("latest/meta_data.json", root.path().join("openstack/link")).unwrap();
+    symlink("/etc/passwd", root.path().join("absolute")).unwrap();
+    let image = iso_of(root.path(), "config-2", KUBEVIRT);
+    let files = iso9660::Image::open(image.as_slice()).unwrap();
+    for path in ["absolute", "openstack/link", "openstack/2018-08-27", "openstack/2018-08-27/meta_data.json"] {
+        let error = files.read(path, LIMIT).unwrap_err();
+        assert_eq!(error.to_string(), format!("{path}: expected a regular file that is on the drive itself"));
+    }
+    assert!(matches!(files.list("openstack/2018-08-27"), Err(ReadError::NotAFile { .. })));
+    assert_eq!(files.list("openstack").unwrap().unwrap(), ["2018-08-27", "latest", "link"]);
+}
+
+#[test]
+fn an_image_label_keeps_its_case() {
+    for label in ["config-2", "CONFIG-2", "cidata", "CIDATA"] {
+        let image = iso_of(plant(&kubevirt()).path(), label, KUBEVIRT);
+        assert_eq!(probe(&image), Some((FileSystem::Iso9660, label.to_owned())));
+    }
+}
+
+#[test]
+fn a_directory_that_contains_itself_is_no_trap() {
+    let mut image = iso(&kubevirt(), KUBEVIRT);
+    // The record of `openstack/latest` now leads to the root: 19 is what xorrisofs gave it.
+    let root: [u8; 4] = image[32768 + 158..][..4].try_into().unwrap();
+    let [record] = find(&image, b"\x06LATEST\0")[..] else { panic!("one record expected") };
+    image[record - 30..][..4].copy_from_slice(&root);
+    let source = Counted::new(image);
+    let files = iso9660::Image::open(&source).unwrap();
+    assert_eq!(files.list("openstack/latest/openstack/latest").unwrap().unwrap(), ["openstack"]);
+    assert!(matches!(files.list(&["openstack/latest"; 17].join("/")), Err(ReadError::NotAFile { .. })));
+    interrogate(&source, &kubevirt(), true);
+}
+
+#[test]
+fn a_name_that_continues_in_itself_is_malformed() {
+    let mut image = iso(&rich(), &["-rock"]);
+    // The last record with a continuation is that of the last long name.
+    let mark = find(&image, b"CE\x1c\x01").into_iter().next_back().unwrap();
+    let field = |at: usize| u32::from_le_bytes(image[mark + at..][..4].try_into().unwrap()) as usize;
+    let area = field(4) * 2048 + field(12);
+    image[mark + 20..][..4].copy_from_slice(&28_u32.to_le_bytes());
+    image.copy_within(mark..mark + 28, area);
+    let source = Counted::new(image);
+    let error = iso9660::Image::open(&source).unwrap().list("long").unwrap_err();
+    assert_eq!(error.to_string(), "invalid continuation of a record, expected at most 16 of them");
+    assert!(source.reads.get() < 10);
+}
+
+#[test]
+fn an_extent_outside_the_volume_is_malformed() {
+    let mut image = iso(&kubevirt(), KUBEVIRT);
+    let [record] = find(&image, b"\x0eMETA_DAT.JSO;1")[..] else { panic!("one record expected") };
+    image[record - 30..][..4].copy_from_slice(&512_u32.to_le_bytes());
+    let error =
+        iso9660::Image::open(image.as_slice()).unwrap().read("openstack/latest/meta_data.json", LIMIT).unwrap_err();
+    assert_eq!(error.to_string(), "invalid extent, expected one that ends inside the volume");
+}
+
+#[test]
+fn a_file_in_pieces_is_malformed() {
+    for (at, value) in [(-7, 0x80), (-6, 1), (-5, 1)] {
+        let mut image = iso(&kubevirt(), KUBEVIRT);
+        let [record] = find(&image, b"\x0eMETA_DAT.JSO;1")[..] else { panic!("one record expected") };
+        image[record.strict_add_signed(at)] |= value;
+        let files = iso9660::Image::open(image.as_slice()).unwrap();
+        let error = files.read("openstack/latest/meta_data.json", LIMIT).unwrap_err();
+        assert_eq!(error.to_string(), "invalid file, expected one that is in one piece");
+    }
+}
+
+#[test]
+fn another_block_size_is_refused() {
+    let mut image = iso(&kubevirt(), KUBEVIRT);
+    image[32768 + 128..][..2].copy_from_slice(&512_u16.to_le_bytes());
+    let error = iso9660::Image::open(image.as_slice()).map(drop).unwrap_err();
+    assert_eq!(error.to_string(), "invalid block size of the volume, expected 2048 bytes");
+}
+
+// === FAT ===
+
+#[test]
+fn every_width_of_fat_is_read_as_it_was_written() {
+    for (kib, arguments) in [
+        (1440, &["-F", "12"][..]),
+        (16_384, &["-F", "16"]),
+        (40_000, &["-F", "32", "-s", "1"]),
+        (8_192, &["-F", "12", "-S", "2048"]),
+    ] {
+        let image = fat_of(kib, &rich(), &[arguments, &["-n", "CONFIG-2"]].concat());
+        assert_eq!(probe(&image), Some((FileSystem::Vfat, "CONFIG-2".to_owned())), "{arguments:?}");
+        assert_eq!(read_all(&image), rich(), "{arguments:?}");
+    }
+}
+
+#[test]
+fn a_drive_of_nova_is_read_as_it_was_written() {
+    let mut tree = kubevirt();
+    tree.extend([file("ec2/latest/meta-data.json", "{}"), file("openstack/2018-08-27/meta_data.json", "{}")]);
+    let image = fat_of(65_536, &tree, &["-n", "config-2"]);
+    assert_eq!(
+        probe(&image).map(|(file_system, label)| (file_system, label.to_lowercase())),
+        Some((FileSystem::Vfat, "config-2".to_owned()))
+    );
+    assert_eq!(read_all(&image), tree);
+}
+
+#[test]
+fn three_files_of_a_fat_are_a_handful_of_reads() {
+    let source = Counted::new(fat_of(65_536, &kubevirt(), &["-n", "CONFIG-2"]));
+    let files = fat::Image::open(&source).unwrap();
+    for path in kubevirt().keys() {
+        files.read(path, LIMIT).unwrap().unwrap();
+    }
+    assert_eq!(source.reads.get(), 7);
+}
+
+#[test]
+fn names_on_a_fat_match_in_any_case_but_not_mangled() {
+    let image = fat12(&kubevirt());
+    let files = fat::Image::open(image.as_slice()).unwrap();
+    let expected = kubevirt().remove("openstack/latest/network_data.json");
+    assert_eq!(files.read("OpenStack/LATEST/Network_Data.JSON", LIMIT).unwrap(), expected);
+    assert_eq!(files.read("OPENST~1/LATEST/NETWOR~1.JSO", LIMIT).unwrap(), None);
+}
+
+#[test]
+fn a_fat_label_is_that_of_the_root_directory_else_of_the_boot_sector() {
+    let mut image = fat12(&kubevirt());
+    let [boot, root] = find(&image, b"CONFIG-2   ")[..] else { panic!("two labels expected") };
+    image[boot..][..8].copy_from_slice(b"CIDATA  ");
+    assert_eq!(probe(&image), Some((FileSystem::Vfat, "CONFIG-2".to_owned())));
+    image[root] = 0xe5;
+    assert_eq!(probe(&image), Some((FileSystem::Vfat, "CIDATA".to_owned())));
+    image[boot..][..8].copy_from_slice(b"NO NAME ");
+    assert_eq!(probe(&image), Some((FileSystem::Vfat, String::new())));
+}
+
+#[test]
+fn a_fat_without_label_is_still_one() {
+    assert_eq!(probe(&fat_of(256, &kubevirt(), &[])), Some((FileSystem::Vfat, String::new())));
+}
+
+#[test]
+fn a_chain_that_leads_back_is_no_trap() {
+    // As many names as fill the clusters of their directory, so that only the chain ends it.
+    let tree: Tree = (0..14).map(|n| file(&format!("D/F{n}"), "x")).collect();
+    let mut image = fat_of(256, &tree, &["-F", "12", "-s", "1", "-f", "1", "-n", "CONFIG-2"]);
+    let files = all(&fat::Image::open(image.as_slice()).unwrap());
+    assert_eq!(files, tree);
+    // The directory was made first: cluster 2. Its entry is in the low 12 bits at 3, and now says 2.
+    let table = usize::from(u16::from_le_bytes([image[14], image[15]])) * 512;
+    assert_eq!((image[table + 3], image[table + 4] & 0x0f), (0xff, 0x0f));
+    image[table + 3] = 2;
+    image[table + 4] &= 0xf0;
+    let source = Counted::new(image);
+    let error = fat::Image::open(&source).unwrap().read("D/missing", LIMIT).unwrap_err();
+    assert_eq!(error.to_string(), "invalid directory, expected at most 65,536 entries");
+    assert!(source.reads.get() < 10);
+}
+
+// === neither ===
+
+#[test]
+fn zeros_are_no_volume() {
+    for bytes in [0, 100, 512, 4096, 32_768, 34_815, 1_048_576] {
+        assert_eq!(probe(&vec![0; bytes]), None);
+    }
+}
+
+#[test]
+fn a_partitioned_disk_is_no_volume() {
+    for (label, partition) in [("dos", "type=c"), ("gpt", "size=1M")] {
+        let script = format!("printf 'label: {label}\\n{partition}\\n' | sfdisk --quiet \"$0\"");
+        let image = blank(8192, "fdisk", "sh", &["-c", &script], |_| {});
+        assert_eq!(image[510..512], [0x55, 0xaa]);
+        assert_eq!(probe(&image), None, "{label}");
+    }
+}
+
+#[test]
+fn an_ext4_is_no_volume() {
+    assert_eq!(probe(&blank(8192, "e2fsprogs", "mkfs.ext4", &["-q", "-L", "config-2"], |_| {})), None);
+}
+
+#[test]
+fn what_is_no_volume_cannot_be_opened_as_one() {
+    let zeros = [0; 65_536];
+    let error = iso9660::Image::open(&zeros[..]).map(drop).unwrap_err();
+    assert_eq!(error.to_string(), "invalid volume descriptor, expected that of ISO 9660");
+    let error = fat::Image::open(&zeros[..]).map(drop).unwrap_err();
+    assert_eq!(error.to_string(), "invalid boot sector, expected that of a FAT volume");
+}
+
+// === both ===
+
+#[test]
+fn a_file_over_the_limit_is_refused_with_both_numbers() {
+    for image in [iso(&rich(), KUBEVIRT), fat12(&rich())] {
+        let files = Volume::probe(image.as_slice()).unwrap().unwrap().open(image.as_slice()).unwrap();
+        assert_eq!(files.read("large", 40_000).unwrap(), rich().remove("large"));
+        let error = files.read("large", 39_999).unwrap_err();
+        assert_eq!(error.to_string(), "large: file of 40000 bytes, expected at most 39999");
+        assert_eq!(files.read("openstack/latest/user_data", 0).unwrap(), Some(Vec::new()));
+    }
+}
+
+#[test]
+fn what_is_not_there_is_none_and_what_is_no_file_is_not_read() {
+    let root = plant(&kubevirt());
+    let (iso, fat) = (iso(&kubevirt(), KUBEVIRT), fat12(&kubevirt()));
+    let drives: [Box<dyn Files>; 3] = [
+        Box::new(Directory::open(root.path()).unwrap()),
+        Box::new(iso9660::Image::open(iso.as_slice()).unwrap()),
+        Box::new(fat::Image::open(fat.as_slice()).unwrap()),
+    ];
+    for files in drives {
+        assert_eq!(all(&*files), kubevirt());
+        for path in ["missing", "openstack/missing/user_data", "openstack/latest/user_data/below"] {
+            assert_eq!((files.read(path, LIMIT).unwrap(), files.list(path).unwrap()), (None, None), "{path}");
+        }
+        assert_eq!(files.list("openstack/latest/user_data").unwrap(), None);
+        for path in ["", "openstack", "openstack/latest"] {
+            assert!(matches!(files.read(path, LIMIT), Err(ReadError::NotAFile { .. })), "{path}");
+        }
+        for path in ["/openstack", "..", "openstack/../openstack", "openstack//latest", "./openstack"] {
+            assert!(matches!(files.read(path, LIMIT), Err(ReadError::NotAFile { .. })), "{path}");
+            assert!(matches!(files.list(path), Err(ReadError::NotAFile { .. })), "{path}");
+        }
+    }
+}
+
+#[test]
+fn a_truncated_image_is_read_rightly_or_not_at_all() {
+    for image in [iso(&rich(), &["-joliet", "-no-pad"]), fat12(&rich())] {
+        let mut source = Counted::new(image);
+        while !source.bytes.is_empty() {
+            source.bytes.truncate((source.bytes.len() - 1) / 512 * 512);
+            Volume::probe(&source).unwrap();
+            interrogate(&source, &kubevirt(), false);
+        }
+    }
+}
+
+/// A few thousand images, each with some bytes changed where they matter.
+#[test]
+fn no_image_makes_the_reader_panic_or_wander() {
+    let mut tree = rich();
+    // Little content, so that most changes hit what is structure.
+    tree.retain(|path, _| path != "large" && (!path.starts_with("content/") || path.ends_with("9.json")));
+    let mut asked = kubevirt();
+    asked.extend([file("deep/1/2/3/4/5/6/7/8/9/10/11/user_data", "")]);
+    let mut random = Random(0x5eed);
+    for image in [iso(&tree, KUBEVIRT), iso(&tree, &["-joliet", "--norock"]), fat12(&tree), {
+        fat_of(40_000, &tree, &["-F", "32", "-s", "1", "-n", "CONFIG-2"])
+    }] {
+        let used: Vec<usize> =
+            (0..image.len() / 32).filter(|at| image[at * 32..][..32].iter().any(|byte| *byte != 0)).collect();
+        let mut source = Counted::new(image);
+        for _ in 0..2000 {
+            let changes: Vec<(usize, u8)> = (0..1 + random.below(4))
+                .map(|_| {
+                    (
+                        used[random.below(used.len())] * 32 + random.below(32),
+                        [0, 0xff, random.below(256) as u8][random.below(3)],
+                    )
+                })
+                .map(|(at, value)| (at, std::mem::replace(&mut source.bytes[at], value)))
+                .collect();
+            interrogate(&source, &asked, true);
+            for (at, value) in changes.into_iter().rev() {
+                source.bytes[at] = value;
+            }
+        }
+    }
+}
