@@ -242,8 +242,9 @@ impl Planner<'_> {
             let reason = format!("the kernel command line configures the network with {argument}");
             return Err(Stop::NothingToDo(reason));
         }
+        let platform = self.platform(&command_line)?;
         self.override_options(&command_line)?;
-        let found = self.find(&command_line)?;
+        let found = self.find(platform)?;
         self.report.drive = found.drive;
         let Some(document) = found.document else {
             return Err(Stop::Default("the drive has no network configuration".to_owned()));
@@ -291,35 +292,37 @@ impl Planner<'_> {
         Ok(())
     }
 
-    fn find(&mut self, command_line: &CommandLine) -> Result<Found, Stop> {
+    /// The platform, unless it is known not to be ours.
+    fn platform(&mut self, command_line: &CommandLine) -> Result<Platform, Stop> {
         let platform = if self.looks_elsewhere() && self.options.selection == Selection::Detect {
-            let reason = "the drive was named".to_owned();
-            Platform { id: Some(platform::KUBEVIRT.to_owned()), reason }
+            Platform::kubevirt("the drive was named")
         } else {
             Platform::of(&self.options.selection, command_line, &self.options.root)
         };
+        self.report.platform = Some(platform.clone());
+        let may_be_ours =
+            platform.is_kubevirt() || (platform.id.is_none() && self.options.selection == Selection::Detect);
+        if may_be_ours { Ok(platform) } else { Err(not_ours(&platform)) }
+    }
+
+    fn find(&mut self, platform: Platform) -> Result<Found, Stop> {
         let known = platform.is_kubevirt();
-        let unknown = platform.id.is_none() && self.options.selection == Selection::Detect;
-        let not_ours = Stop::NothingToDo(format!("this is not KubeVirt: {}", platform.reason));
-        self.report.platform = Some(platform);
-        if !known && !unknown {
-            return Err(not_ours);
-        }
         let found = match self.options.source.clone() {
             Source::Machine => self.search(known)?,
             Source::Drive(path) => Some(self.read_path(&path, false)?),
             Source::DriveOrDocument(path) => Some(self.read_path(&path, true)?),
         };
         match found {
-            Some(found) if known || found.is_kubevirts => {
-                if unknown {
-                    let reason = "the drive has the shape that KubeVirt gives it".to_owned();
-                    self.report.platform = Some(Platform { id: Some(platform::KUBEVIRT.to_owned()), reason });
-                }
+            Some(found) if known => Ok(found),
+            Some(found) if found.is_kubevirts => {
+                self.report.platform = Some(Platform::kubevirt("the drive has the shape that KubeVirt gives it"));
                 Ok(found)
             }
-            None if known => Err(Stop::Default(format!("no config drive in {} s", self.options.wait.as_secs()))),
-            _ => Err(not_ours),
+            None if known => {
+                let waited = self.options.wait.as_secs();
+                Err(Stop::Default(format!("no config drive was there within {waited} s")))
+            }
+            _ => Err(not_ours(&platform)),
         }
     }
 
@@ -383,6 +386,10 @@ impl Planner<'_> {
             Meaning::Unconfigured => Err(Stop::Default(format!("{} configures nothing", document.path))),
             Meaning::Network(network) => {
                 let rendered = dracut::render(&network, &mut findings);
+                if rendered.kargs.is_empty() && !findings.has_errors() {
+                    self.report_findings(findings);
+                    return Err(Stop::Default(format!("{} configures nothing", document.path)));
+                }
                 let called = |link: crate::network::LinkIndex| rendered.devices[link.0].bare();
                 self.report.links = LinkReport::of(&network, &called);
                 self.report.nameservers = network.nameservers.iter().map(ToString::to_string).collect();
@@ -454,6 +461,10 @@ impl Planner<'_> {
             Outcome::Refused => error!(self.log, "refused to configure the network"; "reason" => reason),
         }
     }
+}
+
+fn not_ours(platform: &Platform) -> Stop {
+    Stop::NothingToDo(format!("this is not known to be KubeVirt: {}", platform.reason))
 }
 
 /// The document of a person, who may name a pipe or a directory by mistake.

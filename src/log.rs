@@ -28,18 +28,24 @@ impl Drain for StandardError {
         if !record.level().is_at_least(self.least) {
             return Ok(());
         }
-        let mut line = Line(String::new());
-        if self.priorities {
-            line.0.push_str(priority(record.level()));
-        } else if record.level().is_at_least(Level::Warning) {
-            line.0.push_str(record.level().as_str());
-            line.0.push_str(": ");
-        }
-        line.0.push_str(&record.msg().to_string());
+        let mut keys = Keys(Vec::new());
         // A key that cannot be written is left out: there is nobody to tell.
-        let _ = record.kv().serialize(record, &mut line).and_then(|()| values.serialize(record, &mut line));
-        line.0.push('\n');
-        let _ = io::stderr().write_all(line.0.as_bytes());
+        let _ = record.kv().serialize(record, &mut keys).and_then(|()| values.serialize(record, &mut keys));
+        let mut line = String::new();
+        if self.priorities {
+            line.push_str(priority(record.level()));
+        } else if record.level().is_at_least(Level::Warning) {
+            line.push_str(record.level().as_str());
+            line.push_str(": ");
+        }
+        line.push_str(&record.msg().to_string());
+        // slog hands the keys over last one first.
+        for key in keys.0.iter().rev() {
+            line.push(' ');
+            line.push_str(key);
+        }
+        line.push('\n');
+        let _ = io::stderr().write_all(line.as_bytes());
         Ok(())
     }
 }
@@ -54,21 +60,16 @@ fn priority(level: Level) -> &'static str {
     }
 }
 
-struct Line(String);
+/// `key=value` each, the value in quotes where it would not be one word.
+struct Keys(Vec<String>);
 
-impl Serializer for Line {
+impl Serializer for Keys {
     fn emit_arguments(&mut self, key: Key, value: &fmt::Arguments<'_>) -> slog::Result {
         let value = value.to_string();
         // What a drive says must not begin a line or a key of its own.
         let plain = |c: char| c.is_ascii_graphic() && c != '"' && c != '\\';
-        self.0.push(' ');
-        self.0.push_str(key);
-        self.0.push('=');
-        if !value.is_empty() && value.chars().all(plain) {
-            self.0.push_str(&value);
-        } else {
-            self.0.push_str(&format!("{value:?}"));
-        }
+        let is_word = !value.is_empty() && value.chars().all(plain);
+        self.0.push(if is_word { format!("{key}={value}") } else { format!("{key}={value:?}") });
         Ok(())
     }
 }

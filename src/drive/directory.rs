@@ -138,8 +138,8 @@ mod tests {
     #[test]
     fn a_file_over_the_limit_is_refused_with_both_numbers() {
         let (_outside, drive) = drive();
-        let error = drive.read("openstack/latest/user_data", 4).unwrap_err();
-        assert_eq!(error.to_string(), "openstack/latest/user_data: file of 5 bytes, expected at most 4");
+        let error = drive.read("openstack/latest/user_data", 3).unwrap_err();
+        assert_eq!(error.to_string(), "openstack/latest/user_data: file of 5 bytes, expected at most 3");
     }
 
     #[test]

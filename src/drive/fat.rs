@@ -399,7 +399,10 @@ impl<'i, 'a, S: ReadAt + ?Sized> Walk<'i, 'a, S> {
             Width::Fat16 => (entry, 0xfff8),
             Width::Fat32 => (entry & 0x0fff_ffff, 0x0fff_fff8),
         };
-        Ok((next < last).then_some(next))
+        if next >= last {
+            return Ok(None);
+        }
+        self.layout.start(next).map(|_| Some(next))
     }
 
     /// Shows the slots of a directory until its end, or until `visit` has seen enough.
@@ -446,5 +449,271 @@ impl<'i, 'a, S: ReadAt + ?Sized> Walk<'i, 'a, S> {
                 _ => true,
             }
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The boot sector of a FAT16 volume of 16 MiB.
+    fn boot() -> [u8; BOOT_SECTOR] {
+        let mut boot = [0; BOOT_SECTOR];
+        boot[..3].copy_from_slice(&[0xeb, 0x3c, 0x90]);
+        boot[11..24].copy_from_slice(&[0, 2, 4, 4, 0, 2, 0, 2, 0, 0x80, 0xf8, 32, 0]);
+        boot[38] = 0x29;
+        boot[43..54].copy_from_slice(b"config-2   ");
+        boot[510..].copy_from_slice(&[0x55, 0xaa]);
+        boot
+    }
+
+    fn slot(name: &[u8; 11], flags: u8) -> [u8; SLOT] {
+        let mut slot = [0; SLOT];
+        slot[..11].copy_from_slice(name);
+        slot[12] = flags;
+        slot
+    }
+
+    /// The slots of a long name, in the order of a directory.
+    fn long_slots(name: &str, sum: u8) -> Vec<[u8; SLOT]> {
+        let mut units: Vec<u16> = name.encode_utf16().collect();
+        if !units.len().is_multiple_of(PART) {
+            units.push(0);
+        }
+        let mut slots: Vec<[u8; SLOT]> = (1..)
+            .zip(units.chunks(PART))
+            .map(|(number, units)| {
+                let mut slot = [0xff; SLOT];
+                (slot[0], slot[11], slot[13]) = (number, LONG_NAME, sum);
+                for (unit, at) in units.iter().zip((1..11).chain(14..26).chain(28..32).step_by(2)) {
+                    slot[at..at + 2].copy_from_slice(&unit.to_le_bytes());
+                }
+                slot
+            })
+            .collect();
+        slots.reverse();
+        slots[0][0] |= LAST_PART;
+        slots
+    }
+
+    fn named(slots: &[[u8; SLOT]]) -> Option<String> {
+        let mut long = LongName::NONE;
+        slots.iter().for_each(|slot| long.take(slot));
+        long.of(&slot(b"NETWOR~1JSO", 0))
+    }
+
+    #[test]
+    fn the_numbers_of_a_boot_sector_give_the_layout() {
+        let layout = Layout::of(&boot()).unwrap();
+        assert_eq!((layout.width, layout.table, layout.data), (Width::Fat16, 2048, (4 + 64 + 32) * 512));
+        assert_eq!((layout.cluster, layout.clusters), (2048, (32_768 - 100) / 4));
+        assert_eq!(&layout.label, b"config-2   ");
+    }
+
+    #[test]
+    fn a_boot_sector_that_makes_no_sense_is_none() {
+        let changes: [(&str, usize, &[u8]); 16] = [
+            ("code that does not start with a jump", 0, &[0x33]),
+            ("a short jump without its padding", 2, &[0]),
+            ("no bytes in a sector", 11, &[0, 0]),
+            ("sectors of 256 bytes", 11, &[0, 1]),
+            ("sectors of 768 bytes", 11, &[0, 3]),
+            ("sectors of 8192 bytes", 11, &[0, 32]),
+            ("no sector in a cluster", 13, &[0]),
+            ("three sectors in a cluster", 13, &[3]),
+            ("nothing reserved, not even this sector", 14, &[0, 0]),
+            ("no table", 16, &[0]),
+            ("three tables", 16, &[3]),
+            ("no root directory", 17, &[0, 0]),
+            ("less than its tables", 19, &[99, 0]),
+            ("no medium", 21, &[0xf7]),
+            ("FAT32 with a root directory", 22, &[0, 0]),
+            ("no signature", 510, &[0]),
+        ];
+        for (what, at, bytes) in changes {
+            let mut boot = boot();
+            boot[at..at + bytes.len()].copy_from_slice(bytes);
+            assert!(Layout::of(&boot).is_none(), "{what}");
+        }
+    }
+
+    #[test]
+    fn a_boot_sector_of_the_largest_numbers_is_none_or_bounded() {
+        let mut boot = [0xff; BOOT_SECTOR];
+        boot[..3].copy_from_slice(&[0xeb, 0x58, 0x90]);
+        boot[11..24].copy_from_slice(&[0, 16, 128, 255, 255, 2, 0, 0, 0, 0, 0xff, 0, 0]);
+        boot[42..44].copy_from_slice(&[0, 0]);
+        boot[510..].copy_from_slice(&[0x55, 0xaa]);
+        assert!(Layout::of(&boot).is_none());
+        boot[36..40].copy_from_slice(&[0, 0, 1, 0]);
+        let layout = Layout::of(&boot).unwrap();
+        assert_eq!((layout.cluster, layout.clusters), (524_288, 33_552_896));
+        assert!(layout.start(1).is_err() && layout.start(u32::MAX).is_err());
+        boot[42] = 1;
+        assert!(Layout::of(&boot).is_none(), "a version that does not exist yet");
+    }
+
+    #[test]
+    fn the_label_of_a_boot_sector_needs_its_signature() {
+        let mut boot = boot();
+        assert_eq!(label(boot.as_slice()).unwrap(), Some("config-2".to_owned()));
+        boot[38] = 0x28;
+        assert_eq!(label(boot.as_slice()).unwrap(), Some(String::new()));
+        assert_eq!(label(&boot[..511]).unwrap(), None);
+    }
+
+    #[test]
+    fn short_names_have_the_case_of_their_flags() {
+        for (name, flags, expected) in [
+            (b"META    DAT", 0x00, Some("META.DAT")),
+            (b"META    DAT", 0x08, Some("meta.DAT")),
+            (b"META    DAT", 0x18, Some("meta.dat")),
+            (b"LATEST     ", 0x08, Some("latest")),
+            (b".          ", 0x00, Some(".")),
+            (b"           ", 0x00, Some("")),
+            (b"GR\x99SSE  TXT", 0x00, None),
+        ] {
+            assert_eq!(short_name(&slot(name, flags)).as_deref(), expected);
+        }
+    }
+
+    #[test]
+    fn a_long_name_is_put_together_from_its_parts() {
+        let sum = checksum(b"NETWOR~1JSO");
+        for length in [1, 12, 13, 14, 26, 255, 260] {
+            let name = "n".repeat(length);
+            assert_eq!(named(&long_slots(&name, sum)), Some(name));
+        }
+    }
+
+    #[test]
+    fn a_long_name_that_is_not_whole_is_none() {
+        let sum = checksum(b"NETWOR~1JSO");
+        let whole = long_slots("a name in three parts that is long", sum);
+        assert_eq!(named(&[]), None);
+        assert_eq!(named(&whole[1..]), None);
+        assert_eq!(named(&whole[..2]), None);
+        assert_eq!(named(&[whole[0], whole[2]]), None);
+        assert_eq!(named(&[whole[0], whole[2], whole[1]]), None);
+        assert_eq!(named(&long_slots("of another file", !sum)), None);
+        assert_eq!(named(&long_slots(&"n".repeat(261), sum)), None);
+    }
+
+    #[test]
+    fn the_number_of_clusters_gives_the_width() {
+        for (clusters, width) in [(4084_u16, Width::Fat12), (4085, Width::Fat16)] {
+            let mut boot = boot();
+            boot[13] = 1;
+            boot[19..21].copy_from_slice(&(clusters + 100).to_le_bytes());
+            let layout = Layout::of(&boot).unwrap();
+            assert_eq!((layout.clusters, layout.width), (clusters.into(), width));
+        }
+    }
+
+    #[test]
+    fn there_are_no_more_clusters_than_entries_for_them() {
+        let mut boot = boot();
+        boot[22] = 1;
+        assert_eq!(Layout::of(&boot).unwrap().clusters, 254);
+    }
+
+    /// A FAT12 of clusters of 512 bytes, the first of them at 1536, with these slots in its root directory and these
+    /// entries in its table.
+    fn volume(slots: &[[u8; SLOT]], chain: &[(usize, u16)]) -> Vec<u8> {
+        let mut volume = vec![0; 64 * 512];
+        volume[..512].copy_from_slice(&boot());
+        volume[11..24].copy_from_slice(&[0, 2, 1, 1, 0, 1, 16, 0, 43, 0, 0xf8, 1, 0]);
+        for &(cluster, value) in chain {
+            let at = 512 + cluster * 3 / 2;
+            let value = if cluster % 2 == 1 { value << 4 } else { value };
+            volume[at] |= value as u8;
+            volume[at + 1] |= (value >> 8) as u8;
+        }
+        volume[1024..][..slots.len() * SLOT].copy_from_slice(slots.as_flattened());
+        for cluster in 2..63 {
+            volume[512 + cluster * 512..][..512].fill(cluster as u8);
+        }
+        volume
+    }
+
+    fn file(first: u16, size: u32) -> [u8; SLOT] {
+        let mut slot = slot(b"F          ", 0);
+        slot[26..28].copy_from_slice(&first.to_le_bytes());
+        slot[28..].copy_from_slice(&size.to_le_bytes());
+        slot
+    }
+
+    fn read(slots: &[[u8; SLOT]], chain: &[(usize, u16)]) -> Result<Vec<u8>, String> {
+        let volume = volume(slots, chain);
+        let content = Image::open(volume.as_slice()).and_then(|image| image.read("f", 100_000));
+        content.map(Option::unwrap_or_default).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn a_file_in_scattered_clusters_is_put_together() {
+        let expected: Vec<u8> = [[5; 512], [6; 512], [3; 512], [41; 512]].concat();
+        let chain = [(5, 6), (6, 3), (3, 41), (41, 0xfff)];
+        assert_eq!(read(&[file(5, 2000)], &chain), Ok(expected[..2000].to_vec()));
+    }
+
+    #[test]
+    fn a_chain_that_fails_its_file_is_malformed() {
+        let number = Err("invalid cluster, expected a number that the volume has".to_owned());
+        assert_eq!(read(&[file(0, 1)], &[]), number);
+        assert_eq!(read(&[file(42, 1)], &[]), number);
+        assert_eq!(read(&[file(5, 1000)], &[(5, 0)]), number);
+        // In a row, and yet beyond the end.
+        assert_eq!(read(&[file(40, 1500)], &[(40, 41), (41, 42), (42, 43)]), number);
+        let end = Err("invalid cluster chain, expected one as long as its file".to_owned());
+        assert_eq!(read(&[file(5, 1000)], &[(5, 0xff8)]), end);
+        let size = Err("invalid file, expected one that fits into the volume".to_owned());
+        assert_eq!(read(&[file(5, 40 * 512 + 1)], &[]), size);
+    }
+
+    #[test]
+    fn nothing_counts_after_the_end_of_a_directory() {
+        assert_eq!(read(&[[0; SLOT], file(5, 1)], &[]), Ok(Vec::new()));
+        let mut deleted = file(6, 1);
+        deleted[0] = DELETED;
+        assert_eq!(read(&[deleted, file(5, 1)], &[]), Ok(vec![5]));
+    }
+
+    #[test]
+    fn a_long_name_belongs_to_the_next_slot_only() {
+        let mut slots = long_slots("long", checksum(b"F          "));
+        slots.extend([file(5, 1), file(6, 1)]);
+        let volume = volume(&slots, &[]);
+        let image = Image::open(volume.as_slice()).unwrap();
+        assert_eq!((image.read("LONG", 1).unwrap(), image.read("F", 1).unwrap()), (Some(vec![5]), Some(vec![6])));
+        assert_eq!(image.list("").unwrap().unwrap(), ["F", "long"]);
+    }
+
+    #[test]
+    fn a_cluster_number_of_fat32_has_two_halves() {
+        /// Beyond what is kept: ones where the number of a cluster takes more than 16 bits, else zeros.
+        struct Sparse(Vec<u8>);
+        impl ReadAt for Sparse {
+            fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+                self.0.as_slice().read_at(offset, buffer).or_else(|_| {
+                    buffer.fill(u8::from(offset / 512 > 65_536));
+                    Ok(())
+                })
+            }
+        }
+        let mut slot = file(5, 1);
+        slot[20] = 1;
+        let mut bytes = vec![0; 20 * 16_384];
+        bytes[..512].copy_from_slice(&boot());
+        bytes[24..54].fill(0);
+        bytes[11..24].copy_from_slice(&[0, 2, 1, 2, 0, 1, 0, 0, 0, 0, 0xf8, 0, 0]);
+        bytes[32..36].copy_from_slice(&70_000_u32.to_le_bytes());
+        bytes[36..40].copy_from_slice(&600_u32.to_le_bytes());
+        bytes[44] = 2;
+        bytes[1024 + 600 * 512..][..SLOT].copy_from_slice(&slot);
+        bytes[1024 + 2 * 4..][..4].copy_from_slice(&[0xff, 0xff, 0xff, 0x0f]);
+        let source = Sparse(bytes);
+        let image = Image::open(&source).unwrap();
+        assert_eq!(image.read("F", 1).unwrap(), Some(vec![1]));
+        assert_eq!(image.list("").unwrap().unwrap(), ["F"]);
     }
 }

@@ -438,3 +438,223 @@ impl<S: ReadAt + ?Sized> Walk<'_, '_, S> {
         Err(ReadError::Malformed { what: "continuation of a record", expected: "at most 16 of them" })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROOT: u32 = 20;
+
+    /// A directory record for an extent of one block, with what Rock Ridge says about it.
+    fn record(name: &[u8], flags: u8, system_use: &[u8]) -> Vec<u8> {
+        let mut record = vec![0; NAME];
+        record[2..6].copy_from_slice(&ROOT.to_le_bytes());
+        record[10..14].copy_from_slice(&(BLOCK as u32).to_le_bytes());
+        (record[25], record[NAME - 1]) = (flags, name.len() as u8);
+        record.extend_from_slice(name);
+        record.resize(NAME + (name.len() | 1), 0);
+        record.extend_from_slice(system_use);
+        record[0] = record.len() as u8;
+        record
+    }
+
+    fn entry(signature: &[u8; 2], data: &[u8]) -> Vec<u8> {
+        [&signature[..], &[data.len() as u8 + 4, 1], data].concat()
+    }
+
+    fn continued(block: u32, offset: u32, length: u32) -> Vec<u8> {
+        entry(b"CE", &[block, 0, offset, 0, length, 0].map(u32::to_le_bytes).concat())
+    }
+
+    /// A volume of 24 blocks whose root directory has these records. Block 21 is what names continue in.
+    fn volume(records: &[Vec<u8>], continuation: &[u8]) -> Vec<u8> {
+        let mut volume = vec![0; 24 * BLOCK];
+        let descriptor = &mut volume[16 * BLOCK..];
+        descriptor[..7].copy_from_slice(b"\x01CD001\x01");
+        descriptor[40..72].copy_from_slice(b"config-2                        ");
+        descriptor[80..84].copy_from_slice(&24_u32.to_le_bytes());
+        descriptor[128..130].copy_from_slice(&(BLOCK as u16).to_le_bytes());
+        descriptor[156..190].copy_from_slice(&record(&[0], DIRECTORY, &[]));
+        let own = record(&[0], DIRECTORY, &entry(b"SP", &[0xbe, 0xef, 0]));
+        let root = [own, records.concat()].concat();
+        volume[20 * BLOCK..][..root.len()].copy_from_slice(&root);
+        volume[21 * BLOCK..][..continuation.len()].copy_from_slice(continuation);
+        volume
+    }
+
+    fn list(volume: &[u8]) -> Result<Vec<String>, String> {
+        Image::open(volume).and_then(|image| image.list("")).map(Option::unwrap_or_default).map_err(|e| e.to_string())
+    }
+
+    fn named(name: &[u8]) -> Vec<u8> {
+        entry(b"NM", &[&[0], name].concat())
+    }
+
+    #[test]
+    fn a_label_is_cut_at_its_padding() {
+        let mut volume = volume(&[], &[]);
+        assert_eq!(label(volume.as_slice()).unwrap(), Some("config-2".to_owned()));
+        volume[16 * BLOCK + 40..][..32].copy_from_slice(b"a b\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0  ");
+        assert_eq!(label(volume.as_slice()).unwrap(), Some("a b".to_owned()));
+    }
+
+    #[test]
+    fn what_does_not_start_with_a_primary_volume_has_no_label() {
+        let volume = volume(&[], &[]);
+        assert_eq!(label(&volume[..17 * BLOCK - 1]).unwrap(), None);
+        for (at, value) in [(0, 2), (1, b'c'), (5, b'2')] {
+            let mut volume = volume.clone();
+            volume[16 * BLOCK + at] = value;
+            assert_eq!(label(volume.as_slice()).unwrap(), None);
+        }
+    }
+
+    #[test]
+    fn what_the_system_says_about_a_device_is_not_taken_for_absence() {
+        struct Broken;
+        impl ReadAt for Broken {
+            fn read_at(&self, _: u64, _: &mut [u8]) -> io::Result<()> {
+                Err(ErrorKind::PermissionDenied.into())
+            }
+        }
+        assert_eq!(label(&Broken).unwrap_err().kind(), ErrorKind::PermissionDenied);
+    }
+
+    #[test]
+    fn names_of_each_kind_are_read() {
+        for (raw, expected) in [
+            (&b"\0a\0b"[..], Some("ab")),
+            (b"\0a\0;\x001", Some("a")),
+            (b"\x20\xac", Some("\u{20ac}")),
+            (b"\xd8\x3d\xde\x00", Some("\u{1f600}")),
+            (b"\xd8\x3d", None),
+            (b"", Some("")),
+        ] {
+            assert_eq!(joliet_name(raw).as_deref(), expected);
+        }
+        for (raw, expected) in [
+            (&b"META_DAT.JSO;1"[..], Some("meta_dat.jso")),
+            (b"USER_DAT.;1", Some("user_dat")),
+            (b"LATEST", Some("latest")),
+            (b"A.B.;12", Some("a.b")),
+            (b";1", Some("")),
+            (b"\xff", None),
+        ] {
+            assert_eq!(plain_name(raw).as_deref(), expected);
+        }
+    }
+
+    #[test]
+    fn a_name_goes_on_in_the_next_entry_and_area() {
+        let first = [entry(b"NM", b"\x01user"), continued(21, 100, 100), entry(b"NM", b"\x01_")].concat();
+        let mut rest = vec![0; 100];
+        rest.extend([entry(b"NM", b"\0data"), entry(b"NM", b"\0too much")].concat());
+        let volume = volume(&[record(b"USER_DAT.;1", 0, &first)], &rest);
+        assert_eq!(list(&volume), Ok(vec!["user_data".to_owned()]));
+    }
+
+    #[test]
+    fn what_has_no_name_of_its_own_is_not_listed() {
+        let nameless: [&[u8]; 8] = [
+            &[],
+            &entry(b"NM", &[2]),
+            &entry(b"NM", &[4]),
+            &entry(b"NM", &[]),
+            &[named(b"hidden"), entry(b"RE", &[])].concat(),
+            &[entry(b"ST", &[]), named(b"late")].concat(),
+            &named(b"a/b"),
+            &named(b"\xff"),
+        ];
+        for system_use in nameless {
+            let records = [record(b"PLAIN.;1", 0, system_use), record(b"OTHER.;1", 0, &named(b"other"))];
+            assert_eq!(list(&volume(&records, &[])), Ok(vec!["other".to_owned()]));
+        }
+    }
+
+    #[test]
+    fn a_name_over_255_bytes_is_none() {
+        for (length, expected) in [(125, 1), (126, 0)] {
+            let first = [entry(b"NM", &[&[1][..], &[b'n'; 130]].concat()), continued(21, 0, 200)].concat();
+            let volume = volume(&[record(b"N", 0, &first)], &named(&vec![b'n'; length]));
+            assert_eq!(list(&volume).map(|names| names.len()), Ok(expected));
+        }
+    }
+
+    #[test]
+    fn what_belongs_to_another_file_is_not_listed() {
+        let records = [record(b"A", ASSOCIATED, &named(b"fork")), record(b"A", 0, &named(b"file"))];
+        assert_eq!(list(&volume(&records, &[])), Ok(vec!["file".to_owned()]));
+    }
+
+    #[test]
+    fn a_continuation_outside_its_block_or_the_volume_is_malformed() {
+        for (place, message) in [
+            (continued(21, 2040, 9), "invalid continuation of a record, expected one inside a block"),
+            (continued(21, u32::MAX, u32::MAX), "invalid continuation of a record, expected one inside a block"),
+            (continued(24, 0, 10), "invalid extent, expected one that ends inside the volume"),
+            (continued(u32::MAX, 0, 10), "invalid extent, expected one that ends inside the volume"),
+        ] {
+            assert_eq!(list(&volume(&[record(b"A", 0, &place)], &[])), Err(message.to_owned()));
+        }
+    }
+
+    #[test]
+    fn a_record_that_leaves_its_block_is_malformed() {
+        let message = "invalid directory record, expected one that ends inside its block";
+        let mut short = record(b"A", 0, &named(b"a"));
+        short[0] = 33;
+        assert_eq!(list(&volume(&[short], &[])), Err(message.to_owned()));
+        let long = vec![record(b"A", 0, &[b' '; 200]); 8].concat();
+        let end = [long, vec![200; 100]].concat();
+        assert_eq!(list(&volume(&[end], &[])), Err(message.to_owned()));
+    }
+
+    #[test]
+    fn a_directory_is_bounded_before_it_is_read() {
+        let mut volume = volume(&[], &[]);
+        volume[16 * BLOCK + 80..][..4].copy_from_slice(&u32::MAX.to_le_bytes());
+        volume[16 * BLOCK + 166..][..4].copy_from_slice(&(MAX_DIRECTORY + 1).to_le_bytes());
+        assert_eq!(list(&volume), Err("invalid directory, expected at most 1 MiB of records".to_owned()));
+    }
+
+    #[test]
+    fn a_relocated_directory_has_to_start_with_itself() {
+        let moved = [named(b"deep"), entry(b"CL", &[22_u32, 0].map(u32::to_le_bytes).concat())].concat();
+        let mut volume = volume(&[record(b"DEEP", 0, &moved)], &[]);
+        let mut own = record(&[0], DIRECTORY, &[]);
+        for (place, expected) in [
+            (22_u32, Ok(Some(Vec::new()))),
+            (20, Err("invalid relocated directory, expected one that starts with itself".to_owned())),
+        ] {
+            own[2..6].copy_from_slice(&place.to_le_bytes());
+            volume[22 * BLOCK..][..own.len()].copy_from_slice(&own);
+            let found = Image::open(volume.as_slice()).unwrap().list("deep").map_err(|e| e.to_string());
+            assert_eq!(found, expected);
+        }
+    }
+
+    #[test]
+    fn the_attributes_before_a_file_are_not_its_content() {
+        let mut file = record(b"A", 0, &named(b"a"));
+        (file[1], file[11]) = (1, 0);
+        file[10] = 7;
+        let volume = volume(&[file], b"content");
+        assert_eq!(Image::open(volume.as_slice()).unwrap().read("a", 7).unwrap(), Some(b"content".to_vec()));
+    }
+
+    #[test]
+    fn devices_and_links_are_special() {
+        for (system_use, special) in [
+            (entry(b"PX", &0o100_600_u32.to_le_bytes()), false),
+            (entry(b"PX", &0o120_777_u32.to_le_bytes()), true),
+            (entry(b"PX", &0o010_600_u32.to_le_bytes()), true),
+            (entry(b"PX", &0o060_600_u32.to_le_bytes()), true),
+            (entry(b"SL", &[0, 8, 0]), true),
+        ] {
+            let mut found = SystemUse::default();
+            assert_eq!(found.take(&system_use), None);
+            let kind = Entry::of(&record(b"A", 0, &[]), &found).kind;
+            assert_eq!(matches!(kind, Kind::Special), special);
+        }
+    }
+}

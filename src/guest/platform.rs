@@ -47,6 +47,10 @@ const DMI: [(&str, &str); 5] = [
 // === impl Platform ===
 
 impl Platform {
+    pub(super) fn kubevirt(reason: &str) -> Self {
+        Self { id: Some(KUBEVIRT.to_owned()), reason: reason.to_owned() }
+    }
+
     /// Concludes the platform from what is known without a drive.
     #[must_use]
     pub fn of(selection: &Selection, command_line: &CommandLine, root: &Path) -> Self {

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::platform::Platform;
 use crate::finding::{Finding, Severity};
-use crate::network::{Card, Link, LinkIndex, LinkKind, NetworkConfig, Route};
+use crate::network::{Link, LinkIndex, LinkKind, NetworkConfig, Route};
 
 /// What one run found and decided.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
@@ -94,7 +94,7 @@ pub struct LinkReport {
     pub vlan_id: Option<String>,
     /// Of a bond: its mode and options.
     pub options: Vec<String>,
-    /// The address that it takes on, where that is not its own.
+    /// The address by which it is known, or which it takes on.
     pub mac_address: Option<String>,
     /// In bytes.
     pub mtu: Option<String>,
@@ -127,7 +127,7 @@ impl LinkReport {
     fn of_link(link: &Link, device: String, names: &dyn Fn(LinkIndex) -> String) -> Self {
         let (mut on, mut vlan_id, mut options) = (Vec::new(), None, Vec::new());
         let kind = match &link.kind {
-            LinkKind::Card(Card::MacAddress { .. } | Card::Name(_)) => "card",
+            LinkKind::Card(_) => "card",
             LinkKind::Bond { ports, options: set, .. } => {
                 on.extend(ports.iter().copied().map(names));
                 options.push(format!("mode={}", set.mode));
@@ -142,10 +142,6 @@ impl LinkReport {
                 "vlan"
             }
         };
-        let mac_address = match &link.kind {
-            LinkKind::Card(_) => None,
-            LinkKind::Bond { .. } | LinkKind::Vlan { .. } => link.mac_address().map(|address| address.to_string()),
-        };
         let mut addresses: Vec<String> = link.ipv4.addresses.iter().map(ToString::to_string).collect();
         addresses.extend(link.ipv6.addresses.iter().map(ToString::to_string));
         addresses.extend(link.ipv4.dhcp.then(|| "dhcp4".to_owned()));
@@ -157,7 +153,7 @@ impl LinkReport {
             on,
             vlan_id,
             options,
-            mac_address,
+            mac_address: link.mac_address().map(|address| address.to_string()),
             mtu: link.mtu.map(|mtu| mtu.to_string()),
             addresses,
             routes: link.routes.iter().map(route).collect(),
@@ -259,7 +255,8 @@ fn links(f: &mut fmt::Formatter<'_>, links: &[LinkReport]) -> fmt::Result {
     for link in links {
         let mut made_of = vec![link.made_of()];
         made_of.extend(link.options.iter().cloned());
-        made_of.extend(link.mac_address.iter().map(|address| format!("mac {address}")));
+        let other_mac_address = link.mac_address.iter().filter(|address| **address != link.device);
+        made_of.extend(other_mac_address.map(|address| format!("mac {address}")));
         let mtu = cell(link.mtu.as_deref().unwrap_or("-"));
         rows.push([cell(&link.id), cell(&link.device), made_of, mtu, link.addresses.clone(), link.routes.clone()]);
     }

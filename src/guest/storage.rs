@@ -52,7 +52,7 @@ impl Search<'_> {
 }
 pub fn read_path(p: &Path) -> Result<Named, SearchError> {
     if p.is_dir() {
-        let d = directory::Directory::open(p).map_err(|_| SearchError::NoConfigDrive{path:p.into()})?;
+        let d = directory::Directory::open(p).map_err(|_| SearchError::NoConfigDrive { path: p.into() })?;
         let c = ConfigDrive::read_from(&d).map_err(SearchError::Read)?;
         return c.map(|drive| Named { volume: None, drive }).ok_or(SearchError::NoConfigDrive { path: p.into() });
     }
