@@ -1,0 +1,297 @@
+//! What a boot finds, and what it leaves behind.
+
+use std::fs;
+
+use crate::machine::{Machine, Run, drive};
+
+const HYPERSHIFT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/images/hypershift.iso");
+const HYPERSHIFT_LINE: &str = "ip=192.168.1.100::192.168.1.1:24::[52:54:00:12:34:56]:none \
+    ip=[2620:0:860:2::10]::[2620:0:860:2::1]:64::[52:54:00:12:34:56]:none nameserver=8.8.8.8\n";
+
+fn hypershift() -> Vec<u8> {
+    fs::read(HYPERSHIFT).unwrap()
+}
+
+/// The outcome and the reason that a run recorded.
+fn recorded(machine: &Machine) -> (String, String) {
+    let plan: serde_json::Value = serde_json::from_str(&machine.read("run/glowplug/plan.json").unwrap()).unwrap();
+    let text = |name: &str| plan[name].as_str().unwrap().to_owned();
+    (text("outcome"), text("reason"))
+}
+
+#[test]
+fn a_kubevirt_machine_gets_the_network_of_the_drive_that_it_finds() {
+    let machine = Machine::kubevirt().with_disk("vda", vec![0; 65_536]).with_disk("vdb", hypershift());
+    let Run { code, stdout, stderr } = machine.network_kargs(&[]);
+    assert_eq!((code, stdout.as_str()), (Some(0), ""), "{stderr}");
+    assert_eq!(machine.fragment().as_deref(), Some(HYPERSHIFT_LINE));
+    assert_eq!(machine.mode("etc/cmdline.d/50-glowplug-network-kargs.conf"), 0o644);
+    let plan: serde_json::Value = serde_json::from_str(&machine.read("run/glowplug/plan.json").unwrap()).unwrap();
+    assert_eq!(plan["platform"], serde_json::json!({"id": "kubevirt", "reason": "DMI has sys_vendor \"KubeVirt\""}));
+    assert_eq!(plan["fragment"], "/etc/cmdline.d/50-glowplug-network-kargs.conf");
+    let drive = &plan["drive"];
+    assert_eq!(
+        [&drive["path"], &drive["file_system"], &drive["label"], &drive["layout"]],
+        ["/dev/vdb", "iso9660", "config-2", "openstack"]
+    );
+}
+
+#[test]
+fn only_the_fragment_and_the_record_are_left_behind() {
+    let machine = Machine::kubevirt().with_disk("sr0", hypershift());
+    let before = machine.files();
+    assert_eq!(machine.network_kargs(&[]).code, Some(0));
+    let mut left = machine.files();
+    left.retain(|path, _| !before.contains_key(path));
+    let left: Vec<_> = left.into_keys().collect();
+    assert_eq!(
+        left,
+        [machine.path("etc/cmdline.d/50-glowplug-network-kargs.conf"), machine.path("run/glowplug/plan.json")]
+    );
+}
+
+#[test]
+fn two_runs_write_the_same() {
+    let machine = Machine::kubevirt().with_disk("vdb", hypershift());
+    machine.network_kargs(&[]);
+    let first = machine.fragment();
+    machine.network_kargs(&[]);
+    assert_eq!((first.as_deref(), machine.fragment()), (Some(HYPERSHIFT_LINE), first.clone()));
+}
+
+#[test]
+fn a_network_from_the_boot_loader_wins() {
+    let machine = Machine::kubevirt()
+        .with("proc/cmdline", "root=/dev/vda ip=10.9.9.9::10.9.9.1:24::eth0:none quiet\n")
+        .with_disk("vdb", hypershift());
+    let Run { code, stderr, .. } = machine.network_kargs(&["--default-value", "ip=auto"]);
+    assert_eq!(code, Some(0));
+    assert_eq!(
+        stderr,
+        "<6>nothing to do reason=\"the kernel command line configures the network with \
+         ip=10.9.9.9::10.9.9.1:24::eth0:none\"\n"
+    );
+    assert_eq!(machine.fragment(), None);
+    assert_eq!(recorded(&machine).0, "nothing-to-do");
+}
+
+#[test]
+fn arguments_that_configure_no_card_do_not_make_it_stand_aside() {
+    let machine = Machine::kubevirt()
+        .with(
+            "proc/cmdline",
+            "nameserver=9.9.9.9 rd.route=10.0.0.0/8:10.1.1.1:eth0 rd.neednet=1 ifname=a0:52:54:00:00:00:01\n",
+        )
+        .with_disk("vdb", hypershift());
+    assert_eq!(machine.network_kargs(&[]).code, Some(0));
+    assert_eq!(machine.fragment().as_deref(), Some(HYPERSHIFT_LINE));
+}
+
+#[test]
+fn another_platform_is_left_alone() {
+    let machine =
+        Machine::kubevirt().with("proc/cmdline", "ignition.platform.id=openstack\n").with_disk("vdb", hypershift());
+    let Run { code, stderr, .. } = machine.network_kargs(&["--default-value", "ip=auto"]);
+    assert_eq!(code, Some(0));
+    assert_eq!(
+        stderr,
+        "<6>nothing to do reason=\"this is not known to be KubeVirt: kernel command line has \
+         ignition.platform.id=openstack\"\n"
+    );
+    assert_eq!(machine.fragment(), None);
+}
+
+#[test]
+fn a_machine_of_which_nothing_is_known_is_told_by_the_shape_of_its_drive() {
+    let machine = Machine::new().with_disk("vdb", hypershift());
+    assert_eq!(machine.network_kargs(&[]).code, Some(0));
+    assert_eq!(machine.fragment().as_deref(), Some(HYPERSHIFT_LINE));
+}
+
+#[test]
+fn a_machine_of_which_nothing_is_known_and_without_a_drive_is_left_alone_at_once() {
+    let machine = Machine::new().with_disk("vda", vec![0; 65_536]);
+    let Run { code, stderr, .. } = machine.network_kargs(&["--default-value", "ip=auto", "--wait", "3600"]);
+    assert_eq!(code, Some(0));
+    assert_eq!(
+        stderr,
+        "<6>nothing to do reason=\"this is not known to be KubeVirt: neither the kernel command line nor DMI tells\"\n"
+    );
+}
+
+#[test]
+fn without_a_drive_the_default_applies() {
+    let machine = Machine::kubevirt();
+    let Run { code, .. } = machine.network_kargs(&["--wait", "0", "--default-value", "ip=dhcp,dhcp6 rd.neednet=1"]);
+    assert_eq!(code, Some(0));
+    assert_eq!(machine.fragment().as_deref(), Some("ip=dhcp,dhcp6 rd.neednet=1\n"));
+    assert_eq!(recorded(&machine), ("default".to_owned(), "no config drive was there within 0 s".to_owned()));
+}
+
+#[test]
+fn the_boot_loader_says_how_long_to_wait() {
+    let machine = Machine::kubevirt().with("proc/cmdline", "glowplug.wait=0");
+    assert_eq!(machine.network_kargs(&["--wait", "3600", "--default-value", "ip=auto"]).code, Some(0));
+    assert_eq!(machine.fragment().as_deref(), Some("ip=auto\n"));
+}
+
+#[test]
+fn documents_that_configure_nothing_leave_it_to_the_default() {
+    for document in ["{}", "", "null", " \n", "# nothing here\n", "{\"links\": [], \"networks\": [], \"services\": []}"]
+    {
+        let (machine, drive) = (Machine::kubevirt(), drive(document));
+        let path = drive.path("");
+        let arguments = ["--config-drive", path.to_str().unwrap(), "--default-value", "ip=auto"];
+        assert_eq!(machine.network_kargs(&arguments).code, Some(0), "{document:?}");
+        assert_eq!(machine.fragment().as_deref(), Some("ip=auto\n"), "{document:?}");
+    }
+}
+
+#[test]
+fn a_drive_without_network_data_leaves_it_to_the_default() {
+    let machine = Machine::kubevirt();
+    let drive = Machine::new().with("openstack/latest/meta_data.json", "{}");
+    let path = drive.path("");
+    assert_eq!(machine.network_kargs(&["--config-drive", path.to_str().unwrap()]).code, Some(0));
+    assert_eq!(machine.fragment(), None);
+    assert_eq!(recorded(&machine), ("default".to_owned(), "the drive has no network configuration".to_owned()));
+}
+
+const BROKEN: &str = r#"{"links":[{"id":"a","type":"phy","name":"eth0"}],
+    "networks":[{"link":"a","type":"ipv4","ip_address":"10.0.0.5","netmask":"255.0.255.0"}]}"#;
+
+#[test]
+fn a_broken_document_is_refused_and_the_fragment_of_an_earlier_run_goes() {
+    let machine = Machine::kubevirt().with("etc/cmdline.d/50-glowplug-network-kargs.conf", "ip=10.0.0.9\n");
+    let drive = drive(BROKEN);
+    let path = drive.path("");
+    let arguments = ["--config-drive", path.to_str().unwrap(), "--default-value", "ip=auto"];
+    let Run { code, stderr, .. } = machine.network_kargs(&arguments);
+    assert_eq!(code, Some(1));
+    assert_eq!(
+        stderr,
+        "<3>error in the network document finding=\"networks[0].netmask: invalid netmask \\\"255.0.255.0\\\", \
+         expected a mask without holes or a length\"\n\
+         <3>refused to configure the network reason=\"openstack/latest/network_data.json: 1 error\"\n"
+    );
+    assert_eq!(machine.fragment(), None);
+    assert_eq!(recorded(&machine), ("refused".to_owned(), "openstack/latest/network_data.json: 1 error".to_owned()));
+}
+
+#[test]
+fn a_broken_document_boots_with_the_default_where_that_was_asked_for() {
+    for (line, flag) in [("", "default"), ("glowplug.on-error=default", "fail")] {
+        let machine = Machine::kubevirt().with("proc/cmdline", line);
+        let drive = drive(BROKEN);
+        let path = drive.path("");
+        let arguments = ["--config-drive", path.to_str().unwrap(), "--default-value", "ip=auto", "--on-error", flag];
+        assert_eq!(machine.network_kargs(&arguments).code, Some(0));
+        assert_eq!(machine.fragment().as_deref(), Some("ip=auto\n"));
+        assert_eq!(
+            recorded(&machine),
+            (
+                "default".to_owned(),
+                "openstack/latest/network_data.json: 1 error; the default was asked for in this case".to_owned()
+            )
+        );
+    }
+}
+
+#[test]
+fn a_word_at_the_boot_loader_that_is_not_understood_is_refused() {
+    for (line, reason) in [
+        ("glowplug.wait=soon", "glowplug.wait: invalid digit found in string"),
+        ("glowplug.on-error=retry", "glowplug.on-error: expected fail or default"),
+        (
+            "glowplug.renderer=network-legacy",
+            "glowplug.renderer: renderer \"network-legacy\" is not supported by this version, expected network-manager",
+        ),
+    ] {
+        let machine = Machine::kubevirt().with("proc/cmdline", line);
+        assert_eq!(machine.network_kargs(&[]).code, Some(1), "{line}");
+        assert_eq!(recorded(&machine), ("refused".to_owned(), format!("kernel command line: {reason}")));
+    }
+}
+
+#[test]
+fn arguments_that_would_crowd_out_the_others_are_refused() {
+    let machine = Machine::kubevirt()
+        .with("proc/cmdline", "quiet\n")
+        .with("etc/cmdline.d/10-image.conf", vec![b'x'; 98_230])
+        .with("etc/cmdline.d/README", vec![b'x'; 98_230])
+        .with_disk("vdb", hypershift());
+    assert_eq!(machine.network_kargs(&[]).code, Some(1));
+    assert_eq!(
+        recorded(&machine).1,
+        "kernel arguments: 152 bytes beside the 98236 that are there, expected at most 98304"
+    );
+}
+
+#[test]
+fn a_fragment_that_cannot_be_written_fails_the_run_and_is_recorded() {
+    // A file where the directory should be.
+    let machine = Machine::kubevirt().with("etc", "").with_disk("vdb", hypershift());
+    let Run { code, stderr, .. } = machine.network_kargs(&[]);
+    assert_eq!(code, Some(1));
+    assert_eq!(
+        stderr.lines().last(),
+        Some(
+            "<3>failed error=\"writing /etc/cmdline.d/50-glowplug-network-kargs.conf: Not a directory (os error 20)\""
+        )
+    );
+    assert_eq!(
+        recorded(&machine),
+        (
+            "refused".to_owned(),
+            "writing /etc/cmdline.d/50-glowplug-network-kargs.conf: Not a directory (os error 20)".to_owned()
+        )
+    );
+}
+
+#[test]
+fn check_without_a_path_shows_what_the_boot_did() {
+    let machine = Machine::kubevirt().with_disk("vdb", hypershift());
+    machine.network_kargs(&[]);
+    let Run { code, stdout, stderr } = machine.run(&["check"]);
+    assert_eq!((code, stderr.as_str()), (Some(0), ""));
+    assert_eq!(
+        stdout,
+        "\
+platform      kubevirt (DMI has sys_vendor \"KubeVirt\")
+drive         /dev/vdb, iso9660 with label config-2, openstack
+document      openstack/latest/network_data.json, network_data, 894 bytes
+
+link    device             made of  mtu  addresses            routes
+eno101  52:54:00:12:34:56  card     -    192.168.1.100/24     default via 192.168.1.1
+                                         2620:0:860:2::10/64  default via 2620:0:860:2::1
+
+name servers  8.8.8.8
+
+kernel arguments
+  ip=192.168.1.100::192.168.1.1:24::[52:54:00:12:34:56]:none
+  ip=[2620:0:860:2::10]::[2620:0:860:2::1]:64::[52:54:00:12:34:56]:none
+  nameserver=8.8.8.8
+
+configured: openstack/latest/network_data.json says so
+"
+    );
+}
+
+#[test]
+fn check_of_a_refused_boot_ends_with_1() {
+    let machine = Machine::kubevirt();
+    let drive = drive(BROKEN);
+    let path = drive.path("");
+    machine.network_kargs(&["--config-drive", path.to_str().unwrap()]);
+    assert_eq!(machine.run(&["check"]).code, Some(1));
+}
+
+#[test]
+fn check_before_any_run_looks_at_the_machine_and_writes_nothing() {
+    let machine = Machine::kubevirt().with_disk("vdb", hypershift());
+    let before = machine.files();
+    let Run { code, stdout, .. } = machine.run(&["check"]);
+    assert_eq!(code, Some(0));
+    assert_eq!(stdout.lines().nth(1), Some("drive         /dev/vdb, iso9660 with label config-2, openstack"));
+    assert_eq!(machine.files(), before);
+}

@@ -1,0 +1,205 @@
+//! The command line of the program.
+
+use crate::machine::{Machine, Run, drive, run};
+
+const STATIC: &str = r#"{"links":[{"id":"a","type":"phy","ethernet_mac_address":"52:54:00:12:34:56"}],
+    "networks":[{"link":"a","type":"ipv4","ip_address":"10.0.0.5/24"}]}"#;
+
+#[test]
+fn print_writes_the_arguments_to_standard_output_and_nothing_anywhere_else() {
+    let (drive, machine) = (drive(STATIC), Machine::new().with("proc/cmdline", "ip=dhcp"));
+    let before = machine.files();
+    let path = drive.path("");
+    let Run { code, stdout, .. } = machine.network_kargs(&["--print", "--config-drive", path.to_str().unwrap()]);
+    assert_eq!((code, stdout.as_str()), (Some(0), "ip=10.0.0.5:::24::[52:54:00:12:34:56]:none\n"));
+    assert_eq!(machine.files(), before);
+}
+
+#[test]
+fn rd_neednet_is_said_on_request_only() {
+    let drive = drive(STATIC);
+    let path = drive.path("");
+    let run = run(&["network-kargs", "--print", "--neednet", "--config-drive", path.to_str().unwrap()]);
+    assert_eq!(run.stdout, "ip=10.0.0.5:::24::[52:54:00:12:34:56]:none rd.neednet=1\n");
+}
+
+#[test]
+fn what_was_written_for_afterburn_is_the_same_command() {
+    let machine = Machine::new().with("proc/cmdline", "ignition.platform.id=kubevirt");
+    let drive = drive(STATIC);
+    let path = drive.path("");
+    let arguments = [
+        "exp",
+        "rd-network-kargs",
+        "--cmdline",
+        "--default-value",
+        "ip=auto",
+        "--config-drive",
+        path.to_str().unwrap(),
+    ];
+    assert_eq!(machine.run(&arguments).code, Some(0));
+    assert_eq!(machine.fragment().as_deref(), Some("ip=10.0.0.5:::24::[52:54:00:12:34:56]:none\n"));
+}
+
+fn usage_error(arguments: &[&str]) -> String {
+    let Run { code, stdout, stderr } = run(arguments);
+    assert_eq!((code, stdout.as_str()), (Some(2), ""));
+    stderr.lines().next().unwrap_or_default().to_owned()
+}
+
+#[test]
+fn a_renderer_of_a_later_version_is_refused_by_name() {
+    for renderer in ["systemd-networkd", "network-legacy"] {
+        assert_eq!(
+            usage_error(&["network-kargs", "--renderer", renderer]),
+            format!(
+                "error: invalid value '{renderer}' for '--renderer <NAME>': \
+                 renderer \"{renderer}\" is not supported by this version, expected network-manager"
+            )
+        );
+    }
+}
+
+#[test]
+fn an_unknown_renderer_is_refused() {
+    assert_eq!(
+        usage_error(&["network-kargs", "--renderer", "ifupdown"]),
+        "error: invalid value 'ifupdown' for '--renderer <NAME>': unknown renderer \"ifupdown\", expected network-manager"
+    );
+}
+
+#[test]
+fn a_default_value_that_a_shell_would_take_for_more_is_refused() {
+    assert_eq!(
+        usage_error(&["network-kargs", "--default-value", "ip=dhcp $(id)"]),
+        "error: invalid value 'ip=dhcp $(id)' for '--default-value <KARGS>': \
+         expected kernel arguments of letters, digits, blanks and . _ : [ ] , / = + -"
+    );
+}
+
+#[test]
+fn the_command_line_and_a_named_provider_exclude_each_other() {
+    assert_eq!(
+        usage_error(&["network-kargs", "--cmdline", "--provider", "kubevirt"]),
+        "error: the argument '--cmdline' cannot be used with '--provider <NAME>'"
+    );
+}
+
+#[test]
+fn a_path_without_a_drive_is_refused_with_what_was_expected() {
+    let machine = Machine::new().with("empty/x", "");
+    let path = machine.path("empty");
+    let path = path.to_str().unwrap();
+    let Run { code, stdout, stderr } = run(&["network-kargs", "--print", "--config-drive", path]);
+    assert_eq!((code, stdout.as_str()), (Some(1), ""));
+    assert_eq!(
+        stderr,
+        format!(
+            "<3>refused to configure the network reason=\"{path}: no config drive, expected a directory with \
+             openstack/latest or meta-data, or an ISO 9660 or FAT image\"\n"
+        )
+    );
+}
+
+#[test]
+fn check_explains_a_drive_to_a_person() {
+    let drive = drive(
+        r#"{"links":[
+            {"id":"tap0","type":"ovs","name":"data","ethernet_mac_address":"52:54:00:12:34:56","mtu":9000},
+            {"id":"v","type":"vlan","vlan_link":"tap0","vlan_id":7,"vlan_mac_address":"52:54:00:12:34:99"}],
+           "networks":[
+            {"link":"v","type":"ipv4","ip_address":"10.0.0.5","netmask":"255.255.255.0","routes":[
+                {"network":"0.0.0.0","netmask":"0.0.0.0","gateway":"10.0.0.1"},
+                {"network":"10.8.0.0/16","gateway":"10.0.0.254"}]},
+            {"link":"v","type":"ipv6_slaac"}],
+           "services":[{"type":"dns","address":"10.0.0.53"},{"type":"ntp","address":"10.0.0.123"}]}"#,
+    );
+    let path = drive.path("");
+    let path = path.to_str().unwrap();
+    let Run { code, stdout, stderr } = run(&["check", path]);
+    assert_eq!((code, stderr.as_str()), (Some(0), ""));
+    assert_eq!(
+        stdout,
+        format!(
+            "\
+platform      kubevirt (the drive was named)
+drive         {path}, openstack
+document      openstack/latest/network_data.json, network_data, 761 bytes
+
+link  device  made of                mtu   addresses    routes
+tap0  data    card                   9000
+              mac 52:54:00:12:34:56
+v     data.7  vlan 7 on data         -     10.0.0.5/24  default via 10.0.0.1
+              mac 52:54:00:12:34:99        slaac        10.8.0.0/16 via 10.0.0.254
+
+name servers  10.0.0.53
+
+findings
+  warning  services[1].type: unknown service \"ntp\", expected dns
+
+kernel arguments
+  ifname=data:52:54:00:12:34:56
+  vlan=data.7:data
+  ip=10.0.0.5::10.0.0.1:24::data.7:on::52:54:00:12:34:99
+  rd.route=10.8.0.0/16:10.0.0.254:data.7
+  ip=data:off:9000
+  nameserver=10.0.0.53
+
+configured: openstack/latest/network_data.json says so
+"
+        )
+    );
+}
+
+#[test]
+fn check_ends_with_1_when_the_boot_would_fail() {
+    let drive = drive(r#"{"links":[{"id":"a","type":"phy"}],"networks":[{"link":"a","type":"ipv4"}]}"#);
+    let document = drive.path("openstack/latest/network_data.json");
+    let document = document.to_str().unwrap();
+    let Run { code, stdout, .. } = run(&["check", document]);
+    assert_eq!(
+        (code, stdout),
+        (
+            Some(1),
+            format!(
+                "\
+platform      kubevirt (the drive was named)
+document      {document}, network_data, 71 bytes
+
+findings
+  error    networks[0].ip_address: missing, expected an IPv4 address of a machine
+
+refused: {document}: 1 error
+"
+            )
+        )
+    );
+}
+
+#[test]
+fn check_prints_json_for_programs() {
+    let drive = drive(STATIC);
+    let path = drive.path("");
+    let Run { code, stdout, .. } = run(&["check", "--json", path.to_str().unwrap()]);
+    let report: serde_json::Value = serde_json::from_str(&stdout).unwrap();
+    let expected = serde_json::json!({
+        "version": 1,
+        "outcome": "configured",
+        "reason": "openstack/latest/network_data.json says so",
+        "platform": {"id": "kubevirt", "reason": "the drive was named"},
+        "drive": {
+            "path": path, "file_system": null, "label": null, "layout": "openstack", "reason": "named", "waited_ms": 0
+        },
+        "document": {"path": "openstack/latest/network_data.json", "format": "network_data", "size": 161},
+        "links": [{
+            "id": "a", "kind": "card", "device": "52:54:00:12:34:56", "on": [], "vlan_id": null, "options": [],
+            "mac_address": "52:54:00:12:34:56", "mtu": null, "addresses": ["10.0.0.5/24"], "routes": []
+        }],
+        "nameservers": [],
+        "arguments": ["ip=10.0.0.5:::24::[52:54:00:12:34:56]:none"],
+        "fragment": null,
+        "findings": [],
+        "further_findings": 0
+    });
+    assert_eq!((code, report), (Some(0), expected));
+}
