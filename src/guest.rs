@@ -330,40 +330,41 @@ impl Planner<'_> {
         let search = Search {
             root: &self.options.root,
             system: self.system,
-            wait: self.options.wait,
-            machine_known: known,
             log: self.log,
+            machine_known: known,
+            wait: self.options.wait,
+            poll: Search::POLL,
         };
         let found = search.run().map_err(|e| Stop::Refused(chain(&e)))?;
         Ok(found.map(|found| {
-            let is_kubevirts = found.has_kubevirts_shape();
             let drive = Drive {
                 path: found.device.display().to_string(),
                 file_system: Some(found.volume.file_system.to_string()),
                 label: Some(found.volume.label),
                 layout: found.drive.as_ref().map(|drive| drive.layout.to_string()),
-                reason: found.reason.to_string(),
+                reason: found.why.to_string(),
                 waited_ms: u64::try_from(found.waited.as_millis()).unwrap_or(u64::MAX),
             };
-            Found { drive: Some(drive), document: found.drive.and_then(|drive| drive.network), is_kubevirts }
+            // On a machine that nobody knows, no other drive is found.
+            Found { drive: Some(drive), document: found.drive.and_then(|drive| drive.network), is_kubevirts: true }
         }))
     }
 
     fn read_path(&mut self, path: &Path, or_document: bool) -> Result<Found, Stop> {
-        match storage::read_path(path) {
-            Ok(found) => {
-                let is_kubevirts = found.has_kubevirts_shape();
+        match storage::read_path(path, self.log) {
+            Ok(given) => {
+                let is_kubevirts = given.has_shape();
                 let drive = Drive {
                     path: path.display().to_string(),
-                    file_system: found.volume.as_ref().map(|volume| volume.file_system.to_string()),
-                    label: found.volume.map(|volume| volume.label),
-                    layout: Some(found.drive.layout.to_string()),
+                    file_system: given.volume.as_ref().map(|volume| volume.file_system.to_string()),
+                    label: given.volume.map(|volume| volume.label),
+                    layout: Some(given.drive.layout.to_string()),
                     reason: "named".to_owned(),
                     waited_ms: 0,
                 };
-                Ok(Found { drive: Some(drive), document: found.drive.network, is_kubevirts })
+                Ok(Found { drive: Some(drive), document: given.drive.network, is_kubevirts })
             }
-            Err(SearchError::NoConfigDrive { .. }) if or_document && path.is_file() => {
+            Err(SearchError::NoDrive { .. }) if or_document && path.is_file() => {
                 let bytes =
                     read_document(path).map_err(|e| Stop::Refused(format!("reading {}: {e}", path.display())))?;
                 let document = crate::drive::Document { path: path.display().to_string(), bytes };

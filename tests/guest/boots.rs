@@ -223,7 +223,7 @@ fn arguments_that_would_crowd_out_the_others_are_refused() {
     assert_eq!(machine.network_kargs(&[]).code, Some(1));
     assert_eq!(
         recorded(&machine).1,
-        "kernel arguments: 152 bytes beside the 98236 that are there, expected at most 98304"
+        "kernel arguments: 147 bytes beside the 98236 that are there, expected at most 98304"
     );
 }
 

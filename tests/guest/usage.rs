@@ -124,7 +124,7 @@ fn check_explains_a_drive_to_a_person() {
             "\
 platform      kubevirt (the drive was named)
 drive         {path}, openstack
-document      openstack/latest/network_data.json, network_data, 761 bytes
+document      openstack/latest/network_data.json, network_data, 645 bytes
 
 link  device  made of                mtu   addresses    routes
 tap0  data    card                   9000
@@ -164,7 +164,7 @@ fn check_ends_with_1_when_the_boot_would_fail() {
             format!(
                 "\
 platform      kubevirt (the drive was named)
-document      {document}, network_data, 71 bytes
+document      {document}, network_data, 75 bytes
 
 findings
   error    networks[0].ip_address: missing, expected an IPv4 address of a machine
@@ -190,7 +190,7 @@ fn check_prints_json_for_programs() {
         "drive": {
             "path": path, "file_system": null, "label": null, "layout": "openstack", "reason": "named", "waited_ms": 0
         },
-        "document": {"path": "openstack/latest/network_data.json", "format": "network_data", "size": 161},
+        "document": {"path": "openstack/latest/network_data.json", "format": "network_data", "size": 150},
         "links": [{
             "id": "a", "kind": "card", "device": "52:54:00:12:34:56", "on": [], "vlan_id": null, "options": [],
             "mac_address": "52:54:00:12:34:56", "mtu": null, "addresses": ["10.0.0.5/24"], "routes": []

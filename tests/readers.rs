@@ -1,0 +1,242 @@
+//! Asks the programs that read our output what they understood.
+//!
+//! A document is written to a directory, glowplug makes its arguments from it, and NetworkManager's own program says what
+//! they mean. That is compared, as a whole, with what the document means.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a helper of a test may fail the test")]
+
+#[path = "readers/documents.rs"]
+mod documents;
+#[path = "readers/network_manager.rs"]
+mod network_manager;
+#[path = "readers/profiles.rs"]
+mod profiles;
+
+use std::collections::BTreeSet;
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+use crate::documents::case;
+use crate::profiles::Family;
+
+/// How many documents are made. `READERS_SEEDS=17..18` asks for others, such as one that did not pass.
+const SEEDS: std::ops::Range<u64> = 0..1500;
+
+/// So many disagreements are collected before the test fails: enough to see whether they are of one kind.
+const DISAGREEMENTS: usize = 5;
+
+/// The arguments that glowplug makes from a config drive, without the newline at the end.
+fn kargs(drive: &Path) -> Result<String, String> {
+    let answer = Command::new(env!("CARGO_BIN_EXE_glowplug"))
+        .args(["network-kargs", "--print", "--provider", "kubevirt", "--renderer", "network-manager"])
+        .arg("--config-drive")
+        .arg(drive)
+        .output()
+        .map_err(|e| format!("running glowplug: {e}"))?;
+    let log = String::from_utf8_lossy(&answer.stderr);
+    if !answer.status.success() {
+        return Err(format!("glowplug ended with {} and said:\n{log}", answer.status));
+    }
+    let text = String::from_utf8(answer.stdout).map_err(|e| format!("the arguments are no UTF-8: {e}"))?;
+    let line = text.strip_suffix('\n').ok_or_else(|| format!("no newline at the end of {text:?}"))?;
+    // What dracut, a shell and NetworkManager take to be one word must be the same for all of them.
+    let is_plain = |b: u8| b.is_ascii_alphanumeric() || b" ._:[],/=+-".contains(&b);
+    if !line.bytes().all(is_plain) || line != line.split_ascii_whitespace().collect::<Vec<_>>().join(" ") {
+        return Err(format!("{text:?} is not one line of plain words with single blanks"));
+    }
+    Ok(line.to_owned())
+}
+
+/// Writes a document where a config drive has it.
+fn write_drive(drive: &Path, document: &str) {
+    let directory = drive.join("openstack/latest");
+    fs::create_dir_all(&directory).unwrap();
+    fs::write(directory.join("network_data.json"), document).unwrap();
+}
+
+#[test]
+fn every_generated_document_is_understood_by_network_manager_as_it_was_meant() {
+    let seeds = match env::var("READERS_SEEDS") {
+        Ok(range) => {
+            let (first, end) = range.split_once("..").expect("READERS_SEEDS is a range such as 17..18");
+            first.parse().unwrap()..end.parse().unwrap()
+        }
+        Err(_) => SEEDS,
+    };
+    let next = AtomicU64::new(seeds.start);
+    let disagreements = Mutex::new(Vec::new());
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let drive = tempfile::tempdir().unwrap();
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= seeds.end || disagreements.lock().unwrap().len() >= DISAGREEMENTS {
+                        return;
+                    }
+                    if let Err(disagreement) = compare(seed, drive.path()) {
+                        disagreements.lock().unwrap().push((seed, disagreement));
+                    }
+                }
+            });
+        }
+    });
+    let mut disagreements = disagreements.into_inner().unwrap();
+    disagreements.sort();
+    let told: Vec<String> = disagreements.into_iter().map(|(_, disagreement)| disagreement).collect();
+    assert!(told.is_empty(), "{}", told.join("\n"));
+}
+
+/// One document, from its seed to what NetworkManager makes of it.
+fn compare(seed: u64, drive: &Path) -> Result<(), String> {
+    let case = case(seed);
+    let document = serde_json::to_string_pretty(&case.document).unwrap();
+    write_drive(drive, &document);
+    let line = kargs(drive);
+    let read = line.as_ref().map_err(Clone::clone).and_then(|line| network_manager::read(line));
+    let read = read.map(|profiles| profiles.with_names_of(&case.meant));
+    if read.as_ref() == Ok(&case.meant) {
+        return Ok(());
+    }
+    let line = line.unwrap_or_else(|_| "none".to_owned());
+    let read = read.map_or_else(|e| format!("nothing: {e}"), |profiles| profiles.to_string());
+    let meant = case.meant;
+    Err(format!("seed {seed}\n{document}\narguments: {line}\n\n=== meant\n{meant}\n=== understood\n{read}\n"))
+}
+
+#[test]
+fn a_seed_always_gives_the_same_document_and_meaning() {
+    let [first, second] = [case(17), case(17)];
+    assert_eq!((first.document, first.meant), (second.document, second.meant));
+}
+
+/// A generator that forgot a mixture would agree with every reader about it.
+#[test]
+fn the_documents_have_every_mixture_of_addresses_that_network_manager_can_be_told() {
+    let told = |family: &Family| {
+        let required = if family.required { ", required" } else { "" };
+        let addresses = if family.addresses.is_empty() { "" } else { ", with addresses" };
+        format!("{:?}{required}{addresses}", family.method)
+    };
+    let profiles = SEEDS.flat_map(|seed| case(seed).meant.0.into_values());
+    let mixtures: BTreeSet<String> =
+        profiles.map(|profile| format!("{} | {}", told(&profile.ipv4), told(&profile.ipv6))).collect();
+    let expected = [
+        "Auto | Auto",
+        "Auto | Manual, required, with addresses",
+        "Auto, required | Auto",
+        "Auto, required | Auto, required, with addresses",
+        "Auto, required, with addresses | Auto",
+        "Auto, required, with addresses | Auto, required, with addresses",
+        "Auto, required, with addresses | Manual, required, with addresses",
+        "Disabled | Auto, required",
+        "Disabled | Auto, required, with addresses",
+        "Disabled | Disabled",
+        "Disabled | Manual, required, with addresses",
+        "Manual, required, with addresses | Auto",
+        "Manual, required, with addresses | Auto, required, with addresses",
+        "Manual, required, with addresses | Disabled",
+        "Manual, required, with addresses | Manual, required, with addresses",
+    ];
+    assert_eq!(mixtures, expected.map(str::to_owned).into());
+}
+
+/// Makes a test of each directory in `fixtures/guest`, and a list of them.
+macro_rules! boots {
+    ($($test:ident => $directory:literal;)*) => {
+        const BOOTS: &[&str] = &[$($directory),*];
+
+        $(
+            #[test]
+            fn $test() {
+                boot($directory);
+            }
+        )*
+    };
+}
+
+boots! {
+    a_card_without_a_mac_address_is_named_by_its_id => "static-by-id";
+    the_example_of_the_enhancement_is_one_static_card => "static-ipv4";
+    a_card_without_a_mac_address_is_named_by_its_name => "static-by-name";
+    a_mac_address_counts_for_more_than_a_name => "static-by-mac-and-name";
+    a_network_without_a_gateway_has_an_address_alone => "static-without-gateway";
+    a_static_ipv6_address_leaves_ipv4_disabled => "static-ipv6";
+    both_families_are_static_on_one_card => "static-dual-stack";
+    the_card_of_the_default_gateway_comes_first => "two-cards";
+    a_second_address_of_a_card_has_no_gateway => "second-address";
+    an_mtu_stands_in_every_argument_of_its_card => "static-mtu";
+    a_card_with_an_mtu_alone_gets_it_and_no_addresses => "mtu-alone";
+    two_links_for_one_card_are_one => "card-twice";
+    a_card_that_nobody_uses_is_left_alone => "unused-card";
+    a_prefix_length_is_read_from_all_its_spellings => "netmask-spellings";
+    dhcp_brings_ipv6_along_without_requiring_it => "dhcp-ipv4";
+    an_mtu_stands_behind_dhcp => "dhcp-mtu";
+    stateful_dhcpv6_leaves_ipv4_disabled => "dhcp-ipv6";
+    an_address_that_a_server_will_give_is_not_set => "dhcp-ipv6-stateful";
+    stateless_dhcpv6_is_asked_of_the_routers => "dhcp-ipv6-stateless";
+    slaac_leaves_ipv4_disabled => "slaac";
+    two_dynamic_families_do_not_take_each_other_down => "dhcp-and-slaac";
+    a_dynamic_ipv6_does_not_take_a_static_ipv4_down => "static-ipv4-and-slaac";
+    a_dynamic_ipv4_does_not_take_a_static_ipv6_down => "dhcp-and-static-ipv6";
+    a_static_address_is_added_to_those_of_dhcp => "dhcp-and-static-ipv4";
+    routes_name_their_card => "subnet-routes";
+    an_address_without_a_mask_is_a_route_to_a_host => "host-routes";
+    a_route_without_a_gateway_is_on_the_link => "on-link-route";
+    a_default_route_beside_dhcp_is_a_route => "default-route-with-dhcp";
+    a_gateway_may_be_beyond_the_subnet => "far-gateway";
+    a_gateway_may_stand_in_the_network => "gateway-key";
+    of_two_default_routes_the_lower_metric_is_kept => "default-routes-with-metrics";
+    of_two_equal_default_routes_the_first_is_kept => "default-routes-without-metrics";
+    name_servers_are_gathered_from_everywhere_without_repeats => "name-servers";
+    a_card_that_carries_a_vlan_is_named => "vlan";
+    a_vlan_may_stand_before_its_card => "vlan-before-its-card";
+    a_vlan_has_a_mac_address_and_an_mtu_of_its_own => "vlan-mac-and-mtu";
+    a_vlan_keeps_a_name_that_ends_in_its_tag => "vlan-names";
+    a_card_never_gets_a_name_of_the_kernels => "vlan-on-named-card";
+    a_vlan_on_a_vlan_has_the_whole_chain_in_its_name => "vlan-on-vlan";
+    a_vlan_without_networks_has_no_addresses => "vlan-without-networks";
+    a_vlan_may_ask_by_dhcp => "vlan-with-dhcp";
+    a_bond_has_its_ports_by_mac_address => "bond";
+    the_mtu_of_a_bond_stands_in_its_own_argument => "bond-mtu";
+    a_bond_without_networks_has_no_addresses => "bond-without-networks";
+    the_preferred_port_of_a_bond_is_named => "bond-primary";
+    a_bond_may_have_another_mac_address_than_its_first_port => "bond-mac";
+    a_vlan_may_be_on_a_bond => "vlan-on-bond";
+    a_document_in_the_shape_of_nova_is_read => "nova";
+    a_bond_in_the_shape_of_ironic_is_read => "ironic-bond";
+    unknown_keys_and_words_cost_nothing_else => "unknown-words";
+    missing_arrays_are_empty_ones => "without-services";
+}
+
+fn fixtures() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/guest")
+}
+
+/// The arguments are exactly the expected ones, and NetworkManager understands by them exactly what is expected.
+fn boot(name: &str) {
+    let directory = fixtures().join(name);
+    let line = kargs(&directory).unwrap();
+    if env::var_os("UPDATE_FIXTURES").is_some() {
+        fs::write(directory.join("kargs"), format!("{line}\n")).unwrap();
+        fs::write(directory.join("profiles"), network_manager::read(&line).unwrap().to_string()).unwrap();
+    }
+    let expected = |file| fs::read_to_string(directory.join(file)).unwrap();
+    assert_eq!(format!("{line}\n"), expected("kargs"));
+    assert_eq!(network_manager::read(&line).unwrap().to_string(), expected("profiles"));
+}
+
+#[test]
+fn no_fixture_is_left_without_a_test_and_a_line_in_the_index() {
+    let directories: BTreeSet<String> =
+        fs::read_dir(fixtures()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    assert_eq!(directories, BOOTS.iter().map(ToString::to_string).collect());
+    let index = fs::read_to_string(fixtures().join("../INDEX.md")).unwrap();
+    let told = index.lines().filter_map(|line| line.strip_prefix("- `guest/")?.split_once('`'));
+    let told: BTreeSet<String> = told.map(|(name, _)| name.to_owned()).collect();
+    assert_eq!(told, directories);
+}

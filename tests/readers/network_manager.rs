@@ -1,0 +1,409 @@
+//! Asks NetworkManager's `nm-initrd-generator` what it understands.
+
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::net::IpAddr;
+use std::path::Path;
+use std::process::Command;
+
+use crate::profiles::{Cidr, DeviceKey, Family, Method, Profile, Profiles};
+
+/// Where Debian and Fedora put it.
+const PROGRAMS: [&str; 2] = ["/usr/lib/NetworkManager/nm-initrd-generator", "/usr/libexec/nm-initrd-generator"];
+
+/// What a keyfile says that does not bear on what an interface becomes. Any other key must be one that we read, so that
+/// nothing which the program says goes unnoticed.
+const IGNORED: [&str; 16] = [
+    "connection.autoconnect-priority",
+    "connection.autoconnect-retries",
+    "connection.id",
+    "connection.multi-connect",
+    // How long to wait is the person's to say (`rd.net.timeout.*`), and for "one of both families" NetworkManager's.
+    "connection.wait-device-timeout",
+    "connection.wait-activation-delay",
+    "ipv4.dhcp-timeout",
+    "ipv4.required-timeout",
+    "ipv6.addr-gen-mode",
+    "ipv6.dhcp-timeout",
+    "ipv6.required-timeout",
+    // The bond's kind of port; which bond is in `master` or `controller`.
+    "connection.port-type",
+    "connection.slave-type",
+    // REORDER_HDR, the kernel's default.
+    "vlan.flags",
+    "user.org.freedesktop.NetworkManager.origin",
+    "user.org.freedesktop.NetworkManager.initrd.generated",
+];
+
+/// One connection as it was printed: values by `section.key`.
+struct Connection {
+    values: BTreeMap<String, String>,
+}
+
+/// Names that mean something outside the keyfiles.
+struct Names<'a> {
+    /// The MAC address of a card, by the name that `ifname=` gives it.
+    cards: BTreeMap<&'a str, String>,
+    connections: &'a [Connection],
+}
+
+/// Runs the program on the arguments of a line and reads its answer.
+///
+/// # Errors
+///
+/// Anything on standard error: with exit status 0 too, a line there means that something was dropped. Anything in the
+/// answer that we do not know, such as the reason for which a whole connection was dropped. Two connections for one interface.
+pub(crate) fn read(line: &str) -> Result<Profiles, String> {
+    let program = PROGRAMS.iter().find(|path| Path::new(path).exists()).ok_or_else(|| {
+        format!("none of {PROGRAMS:?} is there: install Debian's package network-manager, or Fedora's NetworkManager")
+    })?;
+    let arguments: Vec<&str> = line.split_ascii_whitespace().collect();
+    let answer = Command::new(program)
+        .args(["-s", "--"])
+        .args(&arguments)
+        .env_clear()
+        .output()
+        .map_err(|e| format!("running {program}: {e}"))?;
+    let complaints = String::from_utf8_lossy(&answer.stderr);
+    if !complaints.is_empty() || !answer.status.success() {
+        // Before the message stands the time.
+        let messages = complaints.lines().map(|line| line.rsplit_once("> ").map_or(line, |(_, message)| message));
+        let messages: Vec<&str> = messages.map(|message| message.split_once("] ").unwrap_or(("", message)).1).collect();
+        return Err(format!("nm-initrd-generator ended with {} and said: {}", answer.status, messages.join("; ")));
+    }
+    let text = String::from_utf8(answer.stdout).map_err(|e| format!("the answer is no UTF-8: {e}"))?;
+    understand(&text, &arguments)
+}
+
+/// Reads what the program prints. The arguments are needed for their `ifname=`, which it leaves to udev.
+pub(crate) fn understand(text: &str, arguments: &[&str]) -> Result<Profiles, String> {
+    let connections = connections(text)?;
+    let names = Names { cards: renamed_cards(arguments)?, connections: &connections };
+    let mut profiles = BTreeMap::new();
+    for connection in &connections {
+        let key = names.key(connection)?;
+        let profile = profile(connection, &names).map_err(|e| format!("{key}: {e}"))?;
+        if profiles.insert(key.clone(), profile).is_some() {
+            return Err(format!("several connections for {key}"));
+        }
+    }
+    Ok(Profiles(profiles))
+}
+
+/// The cards that `ifname=NAME:MAC` names.
+fn renamed_cards<'a>(arguments: &[&'a str]) -> Result<BTreeMap<&'a str, String>, String> {
+    let mut cards: BTreeMap<&str, String> = BTreeMap::new();
+    for argument in arguments {
+        let Some(value) = argument.strip_prefix("ifname=") else { continue };
+        let (name, mac) = value.split_once(':').ok_or_else(|| format!("{argument:?} has no MAC address"))?;
+        let mac = mac_address(mac)?;
+        if name.strip_prefix("eth").is_some_and(|rest| rest.bytes().all(|b| b.is_ascii_digit())) {
+            return Err(format!("{argument:?} gives a name that the kernel may have given to another card"));
+        }
+        if cards.values().any(|other| *other == mac) {
+            return Err(format!("{argument:?} names a card that has a name"));
+        }
+        if cards.insert(name, mac).is_some() {
+            return Err(format!("{argument:?} gives a name that another card has"));
+        }
+    }
+    Ok(cards)
+}
+
+fn connections(text: &str) -> Result<Vec<Connection>, String> {
+    let mut connections: Vec<Connection> = Vec::new();
+    let mut in_connection = false;
+    let mut section = "";
+    for line in text.lines().filter(|line| !line.is_empty()) {
+        if let Some(title) = line.strip_prefix("*** ") {
+            in_connection = title.starts_with("Connection '");
+            if in_connection {
+                connections.push(Connection { values: BTreeMap::new() });
+            } else if title != "Configuration '15-carrier-timeout.conf' ***" {
+                return Err(format!("unknown part {line:?}"));
+            }
+        } else if let Some(name) = line.strip_prefix('[').and_then(|line| line.strip_suffix(']')) {
+            section = name;
+        } else if let (true, Some((key, value)), Some(at)) =
+            (in_connection, line.split_once('='), connections.last_mut())
+        {
+            if at.values.insert(format!("{section}.{key}"), value.to_owned()).is_some() {
+                return Err(format!("key {section}.{key} twice"));
+            }
+        } else if in_connection || !line.contains('=') {
+            // Why a connection was dropped is said here, among the others, and not on standard error.
+            return Err(format!("unknown line {line:?}"));
+        }
+    }
+    Ok(connections)
+}
+
+fn profile(connection: &Connection, names: &Names) -> Result<Profile, String> {
+    let mut profile = Profile::default();
+    let port_of = connection.get("connection.master").or_else(|| connection.get("connection.controller"));
+    if let Some(bond) = port_of {
+        profile.port_of = Some(names.key(names.connection(bond)?)?);
+    }
+    for (name, family) in [("ipv4", &mut profile.ipv4), ("ipv6", &mut profile.ipv6)] {
+        match connection.get(&format!("{name}.method")) {
+            Some("disabled") => family.method = Method::Disabled,
+            Some("manual") => family.method = Method::Manual,
+            Some("auto") => family.method = Method::Auto,
+            // A port has no addresses of its own and says nothing about them.
+            None if port_of.is_some() => {}
+            other => return Err(format!("unknown {name}.method {other:?}")),
+        }
+    }
+    if connection.get("connection.type") != Some("ethernet") {
+        profile.name = connection.get("connection.interface-name").map(str::to_owned);
+    }
+    for (key, value) in &connection.values {
+        let (section, name) = key.split_once('.').unwrap_or((key, ""));
+        match (section, name) {
+            _ if IGNORED.contains(&key.as_str()) => {}
+            // What the device is and whose port it is has been read above.
+            ("connection", "uuid" | "type" | "interface-name" | "master" | "controller") => {}
+            ("ethernet", "mac-address") | ("vlan", "id" | "parent") | ("ipv4" | "ipv6", "method") => {}
+            ("ethernet", "mtu") => profile.mtu = Some(parsed(value)?),
+            ("ethernet", "cloned-mac-address") => profile.cloned_mac = Some(mac_address(value)?),
+            ("bond", "primary") => {
+                let DeviceKey::Card(card) = names.card(value) else { continue };
+                profile.bond_options.insert(name.to_owned(), card);
+            }
+            ("bond", option) => {
+                profile.bond_options.insert(option.to_owned(), bond_value(option, value).to_owned());
+            }
+            ("ipv4", name) => read_family(&mut profile.ipv4, name, value)?,
+            ("ipv6", name) => read_family(&mut profile.ipv6, name, value)?,
+            _ => return Err(format!("unknown key {key}={value}")),
+        }
+    }
+    Ok(profile)
+}
+
+fn read_family(family: &mut Family, key: &str, value: &str) -> Result<(), String> {
+    let numbered = |prefix: &str| {
+        key.strip_prefix(prefix).is_some_and(|rest| !rest.is_empty() && rest.bytes().all(|b| b.is_ascii_digit()))
+    };
+    if key == "may-fail" {
+        family.required = !parsed::<bool>(value)?;
+    } else if key == "gateway" {
+        set_gateway(family, value)?;
+    } else if numbered("address") {
+        // Up to 1.50 the gateway stands beside the first address, later by itself.
+        let (address, gateway) = value.split_once(',').unwrap_or((value, ""));
+        if !gateway.is_empty() {
+            set_gateway(family, gateway)?;
+        }
+        if !family.addresses.insert(address.parse()?) {
+            return Err(format!("address {address} twice"));
+        }
+    } else if numbered("route") {
+        let mut parts = value.split(',');
+        let destination: Cidr = parts.next().unwrap_or_default().parse()?;
+        let via = match parts.next() {
+            None | Some("") => None,
+            Some(via) => Some(parsed::<IpAddr>(via)?).filter(|via| !via.is_unspecified()),
+        };
+        if let Some(metric) = parts.next() {
+            return Err(format!("route {destination} has a metric, {metric}, which no argument can say"));
+        }
+        if !family.routes.insert((destination, via)) {
+            return Err(format!("route {value} twice"));
+        }
+    } else if key == "dns" {
+        for server in value.split(';').filter(|server| !server.is_empty()) {
+            family.dns.push(parsed(server)?);
+        }
+    } else {
+        return Err(format!("unknown key {key}={value}"));
+    }
+    Ok(())
+}
+
+fn set_gateway(family: &mut Family, value: &str) -> Result<(), String> {
+    match family.gateway.replace(parsed(value)?) {
+        None => Ok(()),
+        Some(other) => Err(format!("two gateways, {other} and {value}")),
+    }
+}
+
+/// Where a bond's option has two spellings, the word.
+fn bond_value<'a>(option: &str, value: &'a str) -> &'a str {
+    match (option, value) {
+        ("lacp_rate", "0") => "slow",
+        ("lacp_rate", "1") => "fast",
+        _ => value,
+    }
+}
+
+/// A MAC address in one spelling.
+fn mac_address(text: &str) -> Result<String, String> {
+    let bytes: Vec<&str> = text.split(':').collect();
+    let well_formed = |byte: &&str| byte.len() == 2 && byte.bytes().all(|b| b.is_ascii_hexdigit());
+    if bytes.len() == 6 && bytes.iter().all(well_formed) {
+        Ok(text.to_ascii_lowercase())
+    } else {
+        Err(format!("{text:?} is no MAC address"))
+    }
+}
+
+fn parsed<T: std::str::FromStr<Err: Display>>(text: &str) -> Result<T, String> {
+    text.parse().map_err(|e| format!("reading {text:?}: {e}"))
+}
+
+// === impl Connection ===
+
+impl Connection {
+    fn get(&self, key: &str) -> Option<&str> {
+        self.values.get(key).map(String::as_str)
+    }
+
+    fn need(&self, key: &str) -> Result<&str, String> {
+        self.get(key).ok_or_else(|| format!("{:?} has no {key}", self.get("connection.id")))
+    }
+}
+
+// === impl Names ===
+
+impl<'a> Names<'a> {
+    /// Which interface a connection is for.
+    fn key(&self, connection: &Connection) -> Result<DeviceKey, String> {
+        let name = connection.get("connection.interface-name");
+        match (connection.need("connection.type")?, connection.get("ethernet.mac-address"), name) {
+            ("ethernet", Some(mac), None) => Ok(DeviceKey::Card(mac_address(mac)?)),
+            ("ethernet", None, Some(name)) => Ok(self.card(name)),
+            ("ethernet", None, None) => Ok(DeviceKey::Any),
+            ("bond", None, Some(name)) => {
+                let uuid = connection.need("connection.uuid")?;
+                let mut ports = Vec::new();
+                for other in self.connections {
+                    let of = other.get("connection.master").or_else(|| other.get("connection.controller"));
+                    if of.is_some_and(|of| of == name || of == uuid) {
+                        match self.key(other)? {
+                            DeviceKey::Card(card) => ports.push(card),
+                            port => return Err(format!("{port} is a port of {name}")),
+                        }
+                    }
+                }
+                ports.sort_unstable();
+                Ok(DeviceKey::Bond(ports))
+            }
+            ("vlan", None, Some(_)) => {
+                let parent = connection.need("vlan.parent")?;
+                let parent = match self.connection(parent) {
+                    Ok(parent) => self.key(parent)?,
+                    Err(_) => self.card(parent),
+                };
+                Ok(DeviceKey::Vlan(Box::new(parent), parsed(connection.need("vlan.id")?)?))
+            }
+            other => Err(format!("unknown kind of connection {other:?}")),
+        }
+    }
+
+    /// A card by its name, or by what `ifname=` says that the name stands for.
+    fn card(&self, name: &str) -> DeviceKey {
+        DeviceKey::Card(self.cards.get(name).cloned().unwrap_or_else(|| name.to_owned()))
+    }
+
+    /// The connection that another one means by a UUID or by the name of an interface.
+    fn connection(&self, reference: &str) -> Result<&'a Connection, String> {
+        let is_meant = |connection: &&Connection| {
+            ["connection.uuid", "connection.interface-name"]
+                .iter()
+                .any(|key| connection.get(key).is_some_and(|value| value == reference))
+        };
+        self.connections.iter().find(is_meant).ok_or_else(|| format!("no connection is called {reference:?}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STATIC: &str = "
+*** Configuration '15-carrier-timeout.conf' ***
+
+[device-15-carrier-timeout]
+match-device=*
+
+*** Connection 'kv0' ***
+
+[connection]
+id=kv0
+uuid=5b9522b3-3fd6-4bd2-9244-ed2c1b11d1e4
+type=ethernet
+interface-name=kv0
+
+[ipv4]
+address1=10.0.0.5/24,10.0.0.1
+may-fail=false
+method=manual
+
+[ipv6]
+method=disabled
+";
+
+    #[test]
+    fn a_gateway_is_read_from_where_either_version_has_it() {
+        let newer = STATIC.replace("/24,10.0.0.1", "/24\ngateway=10.0.0.1");
+        assert_eq!(understand(&newer, &[]), understand(STATIC, &[]));
+        let read = understand(STATIC, &[]).unwrap();
+        assert_eq!(
+            read.to_string(),
+            "card kv0\n  ipv4 manual, required\n    address 10.0.0.5/24\n    gateway 10.0.0.1\n  ipv6 disabled\n"
+        );
+    }
+
+    #[test]
+    fn a_card_that_is_renamed_is_known_by_its_mac_address() {
+        let read = understand(STATIC, &["ifname=kv0:52:54:00:12:34:56"]).unwrap();
+        let keys: Vec<_> = read.0.into_keys().collect();
+        assert_eq!(keys, [DeviceKey::Card("52:54:00:12:34:56".to_owned())]);
+    }
+
+    #[test]
+    fn a_name_of_the_kernels_is_given_to_no_card() {
+        let error = understand(STATIC, &["ifname=eth1:52:54:00:12:34:56"]).unwrap_err();
+        let argument = r#""ifname=eth1:52:54:00:12:34:56""#;
+        assert_eq!(error, format!("{argument} gives a name that the kernel may have given to another card"));
+    }
+
+    #[test]
+    fn one_card_with_two_connections_is_an_error() {
+        let by_mac = "*** Connection 'b' ***\n[connection]\nuuid=b\ntype=ethernet\n[ethernet]\n\
+                      mac-address=52:54:00:12:34:56\n[ipv4]\nmethod=auto\n[ipv6]\nmethod=auto\n";
+        let read = understand(&format!("{STATIC}{by_mac}"), &["ifname=kv0:52:54:00:12:34:56"]);
+        assert_eq!(read, Err("several connections for card 52:54:00:12:34:56".to_owned()));
+    }
+
+    #[test]
+    fn what_is_not_known_is_an_error() {
+        let read = understand(&STATIC.replace("method=manual", "method=manual\nnever-default=true"), &[]);
+        assert_eq!(read, Err("card kv0: unknown key never-default=true".to_owned()));
+        let read = understand("*** Hostname 'ffff' ***\n", &[]);
+        assert_eq!(read, Err("unknown part \"*** Hostname 'ffff' ***\"".to_owned()));
+    }
+
+    #[test]
+    fn an_argument_that_is_dropped_is_an_error_although_the_status_is_zero() {
+        assert_eq!(
+            read("ip=10.0.0.5:::24::eth0:none nameserver=resolver.example.com"),
+            Err("nm-initrd-generator ended with exit status: 0 and said: cmdline-reader: Unknown address family: \
+                 resolver.example.com"
+                .to_owned())
+        );
+    }
+
+    #[test]
+    fn a_connection_that_is_dropped_is_an_error() {
+        let reason = "ipv6.gateway: gateway cannot be set if there are no addresses configured";
+        assert_eq!(read("ip=10.0.0.5::[fe80::1]:24::eth0:none"), Err(format!("unknown line {reason:?}")));
+    }
+
+    #[test]
+    fn an_argument_for_any_card_is_seen() {
+        let keys: Vec<_> = read("ip=dhcp").unwrap().0.into_keys().collect();
+        assert_eq!(keys, [DeviceKey::Any]);
+    }
+}
