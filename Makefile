@@ -6,9 +6,12 @@ CARGO ?= cargo
 
 # The guest is static, so one binary serves every image of its architecture.
 TARGET := $(shell uname -m)-unknown-linux-musl
+# A comma that is no separator of arguments.
+, := ,
 GUEST := target/$(TARGET)/guest/glowplug
-# Packed relative relocations: 28 KB less on x86_64. musl resolves them itself since 1.2.4.
-GUEST_RUSTFLAGS := -C link-arg=-Wl,-z,pack-relative-relocs
+# Packed relative relocations, which musl resolves itself: 28 KB less. No unwind tables: 130 KB less.
+GUEST_RUSTFLAGS := $(addprefix -C link-arg=-Wl$(,),-z$(,)pack-relative-relocs --no-eh-frame-hdr \
+    -T$(,)$(CURDIR)/src/bin/glowplug.ld)
 GUEST_MAX_BYTES := 1048576
 
 .PHONY: all guest demo test lint bench install setup target clean

@@ -17,6 +17,10 @@ use glowplug::log;
 use glowplug::render::Renderer;
 use slog::Level;
 
+#[cfg(target_env = "musl")]
+#[global_allocator]
+static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
+
 /// The first-boot network of CoreOS machines on KubeVirt
 #[derive(Parser)]
 #[command(name = "glowplug", version, max_term_width = 100)]

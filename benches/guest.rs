@@ -1,0 +1,170 @@
+//! What the guest costs: `make bench`. One table, each row beside its limit or its peer, all measured in one run.
+
+use std::error::Error;
+use std::fs;
+use std::hint::black_box;
+use std::io::{self, Read, Write};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use glowplug::finding::Findings;
+use glowplug::formats::{Meaning, read_network};
+use glowplug::render::dracut;
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeValLike;
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+fn main() -> Result<()> {
+    // The binary that is shipped; `make bench` builds it and says where it is.
+    let program = std::env::var("GLOWPLUG")?;
+    let drive = tempfile::tempdir()?;
+    let latest = drive.path().join("openstack/latest");
+    fs::create_dir_all(&latest)?;
+    fs::write(latest.join("network_data.json"), cards(20))?;
+
+    row("static binary", &format!("{} bytes", fs::metadata(&program)?.len()), "at most 1048576 bytes");
+    let (glowplug, peer) = processes(&program, drive.path())?;
+    let ratio = glowplug.as_secs_f64() / peer.as_secs_f64();
+    let both = format!("{:.2} ms of {:.2} ms", glowplug.as_secs_f64() * 1e3, peer.as_secs_f64() * 1e3);
+    row("whole process, 20 cards, user+sys", &format!("{ratio:.2} x /bin/true ({both})"), "at most 2 x");
+    row("peak memory, 20 cards", &format!("{} KiB", peak_memory(&program, drive.path())?), "at most 4096 KiB");
+
+    let typical = fs::read(concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/fixtures/images/hypershift/openstack/latest/network_data.json"
+    ))?;
+    row("parse to arguments, typical document", &micros(document(&typical)), "at most 60 µs");
+    for count in [20, 200] {
+        let text = cards(count);
+        let label = format!("parse to arguments, {count} cards, {} KiB", text.len() / 1024);
+        row(&label, &micros(document(text.as_bytes())), &per_byte(&text));
+    }
+    // As many values as are taken, in as many bytes: most of it says nothing, as a hostile one would.
+    let padded = format!("{}{}", cards(200), " ".repeat(1024 * 1024 - cards(200).len()));
+    row("parse to arguments, 200 cards, 1 MiB", &micros(document(padded.as_bytes())), &per_byte(&padded));
+    let links = many_links();
+    row("parse to refusal, 4,096 links, 1 MiB", &micros(document(links.as_bytes())), &per_byte(&links));
+    Ok(())
+}
+
+fn row(what: &str, measured: &str, beside: &str) {
+    println!("{what:<42} {measured:<40} {beside}");
+}
+
+fn micros(time: Duration) -> String {
+    format!("{:.1} µs", time.as_secs_f64() * 1e6)
+}
+
+fn per_byte(text: &str) -> String {
+    format!("{:.1} ns a byte", document(text.as_bytes()).as_secs_f64() * 1e9 / text.len() as f64)
+}
+
+/// The median time to read a document and render it.
+fn document(text: &[u8]) -> Duration {
+    let once = || {
+        let start = Instant::now();
+        let reading = read_network(black_box(text));
+        if let Meaning::Network(network) = reading.meaning {
+            let mut findings = Findings::default();
+            black_box(dracut::line(&dracut::render(&network, &mut findings).kargs));
+        }
+        start.elapsed()
+    };
+    let first = once();
+    let runs = (Duration::from_millis(400).as_nanos() / first.as_nanos().max(1)).clamp(5, 2000);
+    let mut times: Vec<Duration> = (0..runs).map(|_| once()).collect();
+    times.sort_unstable();
+    times[times.len() / 2]
+}
+
+/// User and system time of one process of ours, and of one that does nothing, in turns.
+fn processes(program: &str, drive: &Path) -> Result<(Duration, Duration)> {
+    let (mut ours, mut peers) = (Duration::ZERO, Duration::ZERO);
+    let rounds = 400;
+    for _ in 0..rounds {
+        ours += usage(
+            Command::new(program)
+                .args(["network-kargs", "--print", "--provider", "kubevirt"])
+                .arg("--config-drive")
+                .arg(drive),
+        )?;
+        peers += usage(&mut Command::new("/bin/true"))?;
+    }
+    Ok((ours / rounds, peers / rounds))
+}
+
+fn usage(command: &mut Command) -> Result<Duration> {
+    let children = || -> Result<i64> {
+        let usage = getrusage(UsageWho::RUSAGE_CHILDREN)?;
+        Ok((usage.user_time() + usage.system_time()).num_microseconds())
+    };
+    let before = children()?;
+    if !command.stdout(Stdio::null()).stderr(Stdio::null()).status()?.success() {
+        return Err("the program failed".into());
+    }
+    Ok(Duration::from_micros(u64::try_from(children()? - before)?))
+}
+
+/// The high-water mark of a process that has done everything but write its last line, in KiB. `ru_maxrss` would be that of
+/// the process which started it.
+fn peak_memory(program: &str, drive: &Path) -> Result<u64> {
+    let (mut reader, mut writer) = io::pipe()?;
+    // A full pipe keeps the program where it is.
+    writer.write_all(&[b'\n'; 65_536])?;
+    let mut command = Command::new(program);
+    command.args(["network-kargs", "--print", "--provider", "kubevirt", "--config-drive"]).arg(drive);
+    let mut child = command.stdout(writer).stderr(Stdio::null()).spawn()?;
+    let peak = wait_for_sleep(&child);
+    drop(command);
+    reader.read_to_end(&mut Vec::new())?;
+    child.wait()?;
+    peak
+}
+
+fn wait_for_sleep(child: &Child) -> Result<u64> {
+    for _ in 0..1000 {
+        std::thread::sleep(Duration::from_millis(5));
+        let status = fs::read_to_string(format!("/proc/{}/status", child.id()))?;
+        let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+        if field("State:").is_some_and(|state| state.starts_with('S')) && field("Name:") == Some("glowplug") {
+            let peak = field("VmHWM:").and_then(|peak| peak.split(' ').next());
+            return Ok(peak.ok_or("no VmHWM")?.parse()?);
+        }
+    }
+    Err("the program never came to its last line".into())
+}
+
+/// So many cards, each with both families, a route and a name server.
+fn cards(count: usize) -> String {
+    let mut links = Vec::new();
+    let mut networks = Vec::new();
+    for n in 0..count {
+        let (high, low) = (n / 250, n % 250);
+        links.push(format!(
+            r#"{{"id": "tap{n:05}-{n:02}", "type": "ovs", "vif_id": "f9b2b0c5-{n:04}", "mtu": 1450,
+                "ethernet_mac_address": "fa:16:3e:00:{high:02x}:{low:02x}"}}"#
+        ));
+        networks.push(format!(
+            r#"{{"id": "network{n}", "network_id": "5d307ca9-{n:04}", "type": "ipv4", "link": "tap{n:05}-{n:02}",
+                "ip_address": "10.{high}.{low}.5", "netmask": "255.255.255.0",
+                "routes": [{{"network": "172.16.{low}.0", "netmask": "255.255.255.0", "gateway": "10.{high}.{low}.1"}}]}}"#
+        ));
+        networks.push(format!(
+            r#"{{"id": "networkv6-{n}", "network_id": "5d307ca9-{n:04}", "type": "ipv6", "link": "tap{n:05}-{n:02}",
+                "ip_address": "2001:db8:{n:x}::5/64"}}"#
+        ));
+    }
+    format!(
+        r#"{{"links": [{}], "networks": [{}], "services": [{{"type": "dns", "address": "10.0.0.53"}}]}}"#,
+        links.join(", "),
+        networks.join(", ")
+    )
+}
+
+fn many_links() -> String {
+    let links: Vec<String> = (0..4096).map(|n| format!(r#"{{"id":"l{n}","type":"phy","mtu":1450,"ethernet_mac_address":"fa:16:3e:00:{:02x}:{:02x}","vif_id":"{}"}}"#, n / 256, n % 256, "x".repeat(120))).collect();
+    let networks: Vec<String> = (0..4096).map(|n| format!(r#"{{"link":"l{n}","type":"ipv6_slaac"}}"#)).collect();
+    format!(r#"{{"links":[{}],"networks":[{}]}}"#, links.join(","), networks.join(","))
+}
