@@ -103,7 +103,7 @@ fn parse(document: &[u8]) -> Result<Object, Finding> {
     if text.len() <= value::MAX_BYTES && text.split(|byte| *byte == b'\n').all(says_nothing) {
         return Ok(Object::default());
     }
-    match value::parse_json(text)? {
+    match value::parse(text)? {
         Value::Object(object) => Ok(object),
         Value::Null => Ok(Object::default()),
         other => Err(Finding::error("document", "invalid document", other.kind(), "an object")),

@@ -49,7 +49,7 @@ impl MetaData {
 }
 
 fn object(document: &[u8]) -> Result<Object, Finding> {
-    match value::parse_json(document)? {
+    match value::parse(document)? {
         Value::Object(object) => Ok(object),
         other => Err(Finding::error("document", "invalid document", other.kind(), "an object")),
     }

@@ -2,6 +2,8 @@
 //!
 //! What a document says is decided on this tree: a derive stops at the first mismatch, and we want every finding.
 
+mod yaml;
+
 use std::cell::RefCell;
 use std::fmt;
 
@@ -39,29 +41,69 @@ pub enum Value {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Object(Vec<(String, Value)>);
 
-/// Reads a JSON document.
+/// Reads a document of JSON or YAML.
 ///
 /// # Errors
 ///
-/// One finding: the document is no JSON (its place is then `line L column C`), or over a cap.
-pub fn parse_json(document: &[u8]) -> Result<Value, Finding> {
+/// One finding: the document is neither (its place is then `line L column C`), or over a cap.
+pub fn parse(document: &[u8]) -> Result<Value, Finding> {
     if document.len() > MAX_BYTES {
         let expected = format!("at most {MAX_BYTES}");
         return Err(Finding::error("document", "too many bytes", document.len(), &expected));
     }
-    let caps = Caps { left: MAX_VALUES, over: None };
-    let caps = RefCell::new(caps);
+    // A collection of either format begins with these, and what is broken is more often JSON.
+    let is_like_json = document.trim_ascii_start().first().is_some_and(|byte| matches!(byte, b'{' | b'['));
+    if !is_like_json {
+        return parse_yaml(document);
+    }
+    match parse_json(document) {
+        Ok(value) => Ok(value),
+        Err(Broken::Cap(finding)) => Err(finding),
+        Err(Broken::Syntax(finding)) => parse_yaml(document).map_err(|_| finding),
+    }
+}
+
+fn parse_yaml(document: &[u8]) -> Result<Value, Finding> {
+    let text = std::str::from_utf8(document).map_err(|e| {
+        let place = format!("byte {}", e.valid_up_to() + 1);
+        Finding::error(place, "not readable as YAML", "invalid UTF-8", EXPECTED)
+    })?;
+    yaml::parse(text)
+}
+
+fn parse_json(document: &[u8]) -> Result<Value, Broken> {
+    let caps = RefCell::new(Caps { left: MAX_VALUES, over: None });
     let mut json = serde_json::Deserializer::from_slice(document);
     let value = Seed { caps: &caps, depth: 1 }.deserialize(&mut json).and_then(|value| json.end().map(|()| value));
     value.map_err(|error| {
-        caps.into_inner().over.unwrap_or_else(|| {
-            let place = format!("line {} column {}", error.line(), error.column());
-            let message = error.to_string();
-            // serde_json adds the place to its message.
-            let message = message.split(" at line ").next().unwrap_or_default();
-            Finding::error(place, "not readable as JSON", message, "a JSON document")
-        })
+        if let Some(finding) = caps.into_inner().over {
+            return Broken::Cap(finding);
+        }
+        let place = format!("line {} column {}", error.line(), error.column());
+        let message = error.to_string();
+        // serde_json adds the place to its message.
+        let message = message.split(" at line ").next().unwrap_or_default();
+        Broken::Syntax(Finding::error(place, "not readable as JSON", message, EXPECTED))
     })
+}
+
+/// What a message calls a readable document.
+const EXPECTED: &str = "a JSON or YAML document";
+
+fn too_deep() -> Finding {
+    let (found, expected) = (format!("more than {MAX_DEPTH}"), format!("at most {MAX_DEPTH} levels"));
+    Finding::error("document", "nested too deep", found, &expected)
+}
+
+fn too_many_values() -> Finding {
+    let (found, expected) = (format!("more than {MAX_VALUES}"), format!("at most {MAX_VALUES}"));
+    Finding::error("document", "too many values", found, &expected)
+}
+
+/// Why a document is no JSON that is taken.
+enum Broken {
+    Syntax(Finding),
+    Cap(Finding),
 }
 
 struct Caps {
@@ -141,9 +183,9 @@ impl fmt::Display for Value {
 // === impl Seed ===
 
 impl Seed<'_> {
-    fn over<E: Error>(self, problem: &str, found: impl fmt::Display, expected: &str) -> E {
-        self.caps.borrow_mut().over = Some(Finding::error("document", problem, found, expected));
-        E::custom(problem)
+    fn over<E: Error>(self, finding: Finding) -> E {
+        self.caps.borrow_mut().over = Some(finding);
+        E::custom("over a cap")
     }
 
     fn deeper(self) -> Self {
@@ -157,8 +199,7 @@ impl<'de> DeserializeSeed<'de> for Seed<'_> {
     fn deserialize<D: serde::Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
         let left = self.caps.borrow().left.checked_sub(1);
         let Some(left) = left else {
-            let expected = format!("at most {MAX_VALUES}");
-            return Err(self.over("too many values", format_args!("more than {MAX_VALUES}"), &expected));
+            return Err(self.over(too_many_values()));
         };
         self.caps.borrow_mut().left = left;
         deserializer.deserialize_any(self)
@@ -202,7 +243,7 @@ impl<'de> Visitor<'de> for Seed<'_> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<Value, A::Error> {
         if self.depth >= MAX_DEPTH {
-            return Err(self.over("nested too deep", format_args!("more than {MAX_DEPTH}"), "at most 64 levels"));
+            return Err(self.over(too_deep()));
         }
         let mut array = Vec::new();
         while let Some(element) = elements.next_element_seed(self.deeper())? {
@@ -213,7 +254,7 @@ impl<'de> Visitor<'de> for Seed<'_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Value, A::Error> {
         if self.depth >= MAX_DEPTH {
-            return Err(self.over("nested too deep", format_args!("more than {MAX_DEPTH}"), "at most 64 levels"));
+            return Err(self.over(too_deep()));
         }
         let mut object = Vec::new();
         while let Some(name) = members.next_key::<String>()? {
@@ -228,12 +269,12 @@ mod tests {
     use super::*;
 
     fn refusal(document: &[u8]) -> String {
-        parse_json(document).unwrap_err().to_string()
+        parse(document).unwrap_err().to_string()
     }
 
     #[test]
     fn the_last_of_a_repeated_name_counts_and_stands_once() {
-        let Value::Object(object) = parse_json(br#"{"a": 1, "b": 2, "a": 3}"#).unwrap() else { panic!() };
+        let Value::Object(object) = parse(br#"{"a": 1, "b": 2, "a": 3}"#).unwrap() else { panic!() };
         assert_eq!(object.get("a"), Some(&Value::Integer(3)));
         assert_eq!(object.members(), [("b", &Value::Integer(2)), ("a", &Value::Integer(3))]);
     }
@@ -241,16 +282,21 @@ mod tests {
     #[test]
     fn broken_json_is_named_by_line_and_column() {
         assert_eq!(
-            refusal(b"{\n  \"links\": [1,]\n}"),
-            r#"line 2 column 15: not readable as JSON "trailing comma", expected a JSON document"#
+            refusal(b"{\n  \"links\": [1}\n}"),
+            r#"line 2 column 14: not readable as JSON "expected `,` or `]`", expected a JSON or YAML document"#
         );
+    }
+
+    #[test]
+    fn json_with_a_comma_too_many_is_yaml() {
+        assert_eq!(parse(b"{\"a\": [1,],}"), parse(b"{\"a\": [1]}"));
     }
 
     #[test]
     fn invalid_utf_8_is_broken_json() {
         assert_eq!(
             refusal(b"{\"a\": \"\xff\"}"),
-            r#"line 1 column 8: not readable as JSON "invalid unicode code point", expected a JSON document"#
+            r#"line 1 column 8: not readable as JSON "invalid unicode code point", expected a JSON or YAML document"#
         );
     }
 
@@ -258,14 +304,14 @@ mod tests {
     fn a_nul_byte_is_broken_json() {
         assert_eq!(
             refusal(b"{}\0"),
-            r#"line 1 column 3: not readable as JSON "trailing characters", expected a JSON document"#
+            r#"line 1 column 3: not readable as JSON "trailing characters", expected a JSON or YAML document"#
         );
     }
 
     #[test]
     fn nesting_has_a_cap() {
         let nested = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
-        assert_eq!(parse_json(nested(MAX_DEPTH - 1).as_bytes()).map(|value| value.kind()), Ok("an array"));
+        assert_eq!(parse(nested(MAX_DEPTH - 1).as_bytes()).map(|value| value.kind()), Ok("an array"));
         assert_eq!(
             refusal(nested(MAX_DEPTH).as_bytes()),
             r#"document: nested too deep "more than 64", expected at most 64 levels"#
@@ -279,7 +325,7 @@ mod tests {
     #[test]
     fn the_number_of_values_has_a_cap() {
         let array = |elements: usize| format!("[{}]", vec!["1"; elements].join(","));
-        assert_eq!(parse_json(array(MAX_VALUES - 1).as_bytes()).map(|value| value.kind()), Ok("an array"));
+        assert_eq!(parse(array(MAX_VALUES - 1).as_bytes()).map(|value| value.kind()), Ok("an array"));
         assert_eq!(
             refusal(array(MAX_VALUES).as_bytes()),
             r#"document: too many values "more than 65536", expected at most 65536"#

@@ -1,0 +1,322 @@
+//! YAML as people write it, read into the same tree as JSON and under the same caps.
+//!
+//! Words and numbers are told from text as PyYAML does it, cloud-init's reader (YAML 1.1: `yes` and `on` are booleans), with
+//! one difference: what only looks like a number to some versions of YAML (`52:54:00:12:34:56` to base 60, `0777`, `1e3`,
+//! `1.10`) is text, as its author meant it.
+
+use std::collections::BTreeMap;
+
+use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Span};
+
+use super::{MAX_BYTES, MAX_DEPTH, MAX_VALUES, Object, Value};
+use crate::finding::Finding;
+
+/// Reads a YAML document.
+///
+/// # Errors
+///
+/// One finding: the document is no YAML (its place is then `line L column C`), or over a cap. Several documents in one
+/// text, and keys that are no scalars, are errors, too.
+pub(super) fn parse(document: &str) -> Result<Value, Finding> {
+    // The parser takes NUL for the end of the text, so what follows would be lost silently.
+    let control = |c: char| c.is_control() && !matches!(c, '\t' | '\n' | '\r' | '\u{85}');
+    if let Some((at, found)) = document.char_indices().find(|(_, c)| control(*c)) {
+        let line = document[..at].matches('\n').count() + 1;
+        let column = document[..at].chars().rev().take_while(|c| *c != '\n').count() + 1;
+        let place = format!("line {line} column {column}");
+        return Err(Finding::error(place, "control character", found, "a document without control characters"));
+    }
+    let mut reader = Reader { values: MAX_VALUES, bytes: MAX_BYTES, ..Reader::default() };
+    for event in Parser::new_from_str(document) {
+        let (event, at) =
+            event.map_err(|e| Finding::error(place(*e.marker()), "not readable as YAML", e.info(), super::EXPECTED))?;
+        reader.take(event, at)?;
+    }
+    Ok(reader.document.unwrap_or(Value::Null))
+}
+
+fn place(at: Marker) -> String {
+    format!("line {} column {}", at.line(), at.col() + 1)
+}
+
+#[derive(Default)]
+struct Reader {
+    /// The collections that have begun and not ended, outermost first.
+    open: Vec<Collection>,
+    /// Complete values that an alias may name.
+    anchors: BTreeMap<usize, Value>,
+    document: Option<Value>,
+    /// So many more values may come. An alias costs what it stands for.
+    values: usize,
+    /// So many more bytes of text may come, in the same way.
+    bytes: usize,
+}
+
+struct Collection {
+    anchor: usize,
+    kind: Kind,
+}
+
+enum Kind {
+    Array(Vec<Value>),
+    /// With the key whose value comes next, and what `<<` takes in: it counts less than what the mapping says itself.
+    Object {
+        merged: Vec<(String, Value)>,
+        members: Vec<(String, Value)>,
+        key: Option<String>,
+    },
+}
+
+/// What a value costs.
+struct Size {
+    values: usize,
+    bytes: usize,
+    /// How many collections are in each other.
+    depth: usize,
+}
+
+/// The key of YAML 1.1 under which a mapping takes in others.
+const MERGE: &str = "<<";
+
+// === impl Reader ===
+
+impl Reader {
+    fn take(&mut self, event: Event<'_>, at: Span) -> Result<(), Finding> {
+        match event {
+            Event::Nothing | Event::StreamStart | Event::StreamEnd | Event::DocumentEnd => Ok(()),
+            Event::DocumentStart(_) if self.document.is_some() => {
+                Err(Finding::error(place(at.start), "second document", "---", "one document"))
+            }
+            Event::DocumentStart(_) => Ok(()),
+            Event::SequenceStart(anchor, _) => self.begin(anchor, Kind::Array(Vec::new())),
+            Event::MappingStart(anchor, _) => {
+                let (merged, members) = (Vec::new(), Vec::new());
+                self.begin(anchor, Kind::Object { merged, members, key: None })
+            }
+            Event::SequenceEnd | Event::MappingEnd => {
+                let Some(Collection { anchor, kind }) = self.open.pop() else { return Ok(()) };
+                self.complete(kind.into(), anchor, at)
+            }
+            Event::Scalar(text, style, anchor, tag) => {
+                let is_text = style != ScalarStyle::Plain || tag.is_some_and(|tag| tag.suffix == "str");
+                self.pay(Size { values: 1, bytes: text.len(), depth: 0 })?;
+                // As a key every word is a text.
+                let is_text = is_text || self.takes_key();
+                let value = if is_text { Value::String(text.into_owned()) } else { scalar(&text) };
+                self.complete(value, anchor, at)
+            }
+            Event::Alias(anchor) => {
+                let Some(value) = self.anchors.get(&anchor) else {
+                    // Also where a value is to hold itself.
+                    return Err(Finding::error(place(at.start), "unknown alias", anchor, "a value that is complete"));
+                };
+                let size = Size::of(value);
+                let value = value.clone();
+                self.pay(size)?;
+                self.complete(value, 0, at)
+            }
+        }
+    }
+
+    fn begin(&mut self, anchor: usize, kind: Kind) -> Result<(), Finding> {
+        self.pay(Size { values: 1, bytes: 0, depth: 1 })?;
+        self.open.push(Collection { anchor, kind });
+        Ok(())
+    }
+
+    fn takes_key(&self) -> bool {
+        matches!(self.open.last(), Some(Collection { kind: Kind::Object { key: None, .. }, .. }))
+    }
+
+    /// Puts a complete value, which has been paid for, where it belongs.
+    fn complete(&mut self, value: Value, anchor: usize, at: Span) -> Result<(), Finding> {
+        if anchor != 0 {
+            self.pay(Size { depth: 0, ..Size::of(&value) })?;
+            self.anchors.insert(anchor, value.clone());
+        }
+        match self.open.last_mut().map(|collection| &mut collection.kind) {
+            None => self.document = Some(value),
+            Some(Kind::Array(elements)) => elements.push(value),
+            Some(Kind::Object { merged, members, key }) => match (key.take(), value) {
+                (None, Value::String(text)) => *key = Some(text),
+                (None, other) => {
+                    let expected = "a text as the key of a mapping";
+                    return Err(Finding::error(place(at.start), "invalid key", other.kind(), expected));
+                }
+                (Some(key), value) if key == MERGE => merge(value, merged),
+                (Some(key), value) => members.push((key, value)),
+            },
+        }
+        Ok(())
+    }
+
+    fn pay(&mut self, size: Size) -> Result<(), Finding> {
+        if self.open.len() + size.depth >= MAX_DEPTH {
+            return Err(super::too_deep());
+        }
+        let Some(values) = self.values.checked_sub(size.values) else { return Err(super::too_many_values()) };
+        let Some(bytes) = self.bytes.checked_sub(size.bytes) else {
+            let (found, expected) = (format!("more than {MAX_BYTES}"), format!("at most {MAX_BYTES} bytes"));
+            return Err(Finding::error("document", "too much text behind aliases", found, &expected));
+        };
+        (self.values, self.bytes) = (values, bytes);
+        Ok(())
+    }
+}
+
+/// The mappings that `<<` names; the first one that has a member counts. Anything else under it says nothing.
+fn merge(value: Value, into: &mut Vec<(String, Value)>) {
+    let mappings = match value {
+        Value::Array(mappings) => mappings,
+        other => vec![other],
+    };
+    for mapping in mappings.into_iter().rev() {
+        if let Value::Object(Object(members)) = mapping {
+            into.extend(members);
+        }
+    }
+}
+
+// === impl Size ===
+
+impl Size {
+    fn of(value: &Value) -> Self {
+        let add = |sum: Self, more: Self| Self {
+            values: sum.values + more.values,
+            bytes: sum.bytes + more.bytes,
+            depth: sum.depth.max(more.depth + 1),
+        };
+        let empty = Self { values: 1, bytes: 0, depth: 1 };
+        match value {
+            Value::Array(elements) => elements.iter().map(Self::of).fold(empty, add),
+            Value::Object(Object(members)) => members.iter().fold(empty, |sum, (key, value)| {
+                let member = Self::of(value);
+                add(sum, Self { bytes: member.bytes + key.len(), ..member })
+            }),
+            Value::String(text) => Self { values: 1, bytes: text.len(), depth: 0 },
+            _ => Self { values: 1, bytes: 0, depth: 0 },
+        }
+    }
+}
+
+/// What a word without quotes means.
+fn scalar(text: &str) -> Value {
+    match text {
+        "" | "~" | "null" | "Null" | "NULL" => Value::Null,
+        "true" | "True" | "TRUE" | "yes" | "Yes" | "YES" | "on" | "On" | "ON" => Value::Bool(true),
+        "false" | "False" | "FALSE" | "no" | "No" | "NO" | "off" | "Off" | "OFF" => Value::Bool(false),
+        _ => {
+            let digits = text.strip_prefix('-').unwrap_or(text);
+            let is_decimal = digits.bytes().all(|b| b.is_ascii_digit()) && (digits == "0" || !digits.starts_with('0'));
+            let number = text.parse().ok().filter(|_| is_decimal);
+            number.map_or_else(|| Value::String(text.to_owned()), Value::Integer)
+        }
+    }
+}
+
+// === impl From<Kind> for Value ===
+
+impl From<Kind> for Value {
+    fn from(kind: Kind) -> Self {
+        match kind {
+            Kind::Array(elements) => Self::Array(elements),
+            Kind::Object { mut merged, members, .. } => {
+                merged.extend(members);
+                Self::Object(Object(merged))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(document: &str) -> String {
+        parse(document).unwrap_err().to_string()
+    }
+
+    macro_rules! means {
+        ($($name:ident: $yaml:expr => $json:expr;)*) => {
+            $(#[test] fn $name() { assert_eq!(parse($yaml), super::super::parse($json.as_bytes())); })*
+        };
+    }
+
+    means! {
+        a_mapping_of_words: "a: yes\nb: Off\nc: ~\nd:\ne: 'no'\nf: \"1\"\n"
+            => r#"{"a": true, "b": false, "c": null, "d": null, "e": "no", "f": "1"}"#;
+        numbers_are_decimal: "[0, 24, -1, 024, 0x1f, 1_000, 1e3, 1.10, +5]"
+            => r#"[0, 24, -1, "024", "0x1f", "1_000", "1e3", "1.10", "+5"]"#;
+        a_mac_of_digits_stays_a_text: "mac: 52:54:00:12:34:56" => r#"{"mac": "52:54:00:12:34:56"}"#;
+        keys_are_text: "on: 1\n7: 2\n" => r#"{"on": 1, "7": 2}"#;
+        json_is_yaml: r#"{"a": [1, "b", null, {"c": true}]}"# => r#"{"a": [1, "b", null, {"c": true}]}"#;
+        carriage_returns: "a: b\r\nc: d\r\n" => r#"{"a": "b", "c": "d"}"#;
+        a_block_of_text: "a: |\n  one\n  two\n" => r#"{"a": "one\ntwo\n"}"#;
+        an_alias: "a: &x {b: 1}\nc: *x\n" => r#"{"a": {"b": 1}, "c": {"b": 1}}"#;
+        a_merge_counts_less_than_what_is_said: "a: &x {b: 1, c: 2}\nd:\n  c: 3\n  <<: *x\n"
+            => r#"{"a": {"b": 1, "c": 2}, "d": {"b": 1, "c": 2, "c": 3}}"#;
+        of_several_merges_the_first_counts: "a: &x {b: 1}\nc: &y {b: 2}\nd: {<<: [*x, *y]}\n"
+            => r#"{"a": {"b": 1}, "c": {"b": 2}, "d": {"b": 2, "b": 1}}"#;
+        a_tag_makes_a_text: "a: !!str 12" => r#"{"a": "12"}"#;
+        nothing: "# only words\n---\n" => "null";
+        a_text: "just words" => r#""just words""#;
+    }
+
+    #[test]
+    fn broken_yaml_is_named_by_line_and_column() {
+        assert_eq!(
+            refusal("a: b\nc: d: e\n"),
+            r#"line 2 column 5: not readable as YAML "mapping values are not allowed in this context", expected a JSON or YAML document"#
+        );
+    }
+
+    #[test]
+    fn a_control_character_does_not_end_the_document() {
+        assert_eq!(
+            refusal("a: b\nc\0: d"),
+            r#"line 2 column 2: control character "\0", expected a document without control characters"#
+        );
+    }
+
+    #[test]
+    fn a_second_document_is_refused() {
+        assert_eq!(refusal("a: b\n---\nc: d\n"), r#"line 2 column 1: second document "---", expected one document"#);
+    }
+
+    #[test]
+    fn a_key_is_no_collection() {
+        assert_eq!(
+            refusal("? [a, b]\n: c\n"),
+            r#"line 1 column 8: invalid key "an array", expected a text as the key of a mapping"#
+        );
+    }
+
+    #[test]
+    fn a_value_does_not_hold_itself() {
+        assert_eq!(refusal("a: &x [*x]"), r#"line 1 column 8: unknown alias "1", expected a value that is complete"#);
+    }
+
+    #[test]
+    fn a_bomb_of_aliases_is_defused() {
+        let mut bomb = "a0: &a0 [x, x, x, x, x, x, x, x]\n".to_owned();
+        for level in 1..9 {
+            let aliases = vec![format!("*a{}", level - 1); 8].join(", ");
+            bomb.push_str(&format!("a{level}: &a{level} [{aliases}]\n"));
+        }
+        assert_eq!(refusal(&bomb), r#"document: too many values "more than 65536", expected at most 65536"#);
+    }
+
+    #[test]
+    fn a_long_text_behind_aliases_is_counted_each_time() {
+        let document = format!("a: &x {}\nb: [*x, *x, *x]\n", "x".repeat(400_000));
+        let expected = r#"document: too much text behind aliases "more than 1048576", expected at most 1048576 bytes"#;
+        assert_eq!(refusal(&document), expected);
+    }
+
+    #[test]
+    fn depth_behind_aliases_counts() {
+        let nest = |inner: &str| format!("{}{inner}{}", "[".repeat(40), "]".repeat(40));
+        let document = format!("a: &x {}\nb: {}\n", nest("1"), nest("*x"));
+        assert_eq!(refusal(&document), r#"document: nested too deep "more than 64", expected at most 64 levels"#);
+    }
+}
