@@ -4,6 +4,7 @@
 //! aside where a person has configured the network at the boot loader; find out whether this is KubeVirt; find the
 //! drive; read its document; render it.
 
+pub mod attributes;
 mod command_line;
 pub mod platform;
 pub mod report;
@@ -12,6 +13,7 @@ pub mod system;
 
 pub use command_line::CommandLine;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
 use std::io::{self, ErrorKind, Read, Write};
@@ -23,9 +25,12 @@ use std::time::Duration;
 use slog::{Logger, error, info, warn};
 
 use crate::drive::MAX_FILE;
-use crate::finding::{Finding, Findings, Severity};
+use crate::finding::{Findings, Severity};
+use crate::formats::meta_data::MetaData;
 use crate::formats::{self, Meaning};
+use crate::network::NetworkConfig;
 use crate::render::{Renderer, dracut};
+use attributes::Attributes;
 use platform::{Platform, Selection};
 use report::{Document, Drive, LinkReport, Outcome, Report};
 use storage::{Search, SearchError};
@@ -104,16 +109,57 @@ pub struct Plan {
     pub line: Option<String>,
 }
 
+impl Options {
+    /// What most runs ask: write for NetworkManager, wait for nothing, have no default, and fail on an error.
+    #[must_use]
+    pub fn new(selection: Selection, source: Source, root: PathBuf) -> Self {
+        let (renderer, default_value, on_error) = (Renderer::default(), None, OnError::Fail);
+        let (wait, dry_run, neednet) = (Duration::ZERO, false, false);
+        Self { selection, source, renderer, default_value, on_error, wait, root, dry_run, neednet }
+    }
+}
+
 /// A document with where it came from, or the reason why there is none.
 struct Found {
     drive: Option<Drive>,
     document: Option<crate::drive::Document>,
+    meta_data: MetaData,
     is_kubevirts: bool,
+}
+
+/// What is known of the machine.
+#[derive(Clone, Debug, Default)]
+pub struct Machine {
+    /// What its drive says about it.
+    pub meta_data: MetaData,
+    /// What others may ask.
+    pub attributes: Attributes,
+}
+
+/// Asks who this machine is. `None` when it is not ours, or when there is no drive to ask.
+///
+/// # Errors
+///
+/// Why the drive cannot be read, as one sentence.
+pub fn ask(options: &Options, system: &dyn System, log: &Logger) -> Result<Option<Machine>, String> {
+    let mut planner =
+        Planner { options: options.clone(), report: empty_report(), meta_data: None, network: None, log, system };
+    let decided = planner.command_line().and_then(|line| planner.decide(&line));
+    match (decided, planner.conclude()) {
+        // Whatever became of the network: that is another unit's affair.
+        (_, Some(machine)) => Ok(Some(machine)),
+        (Err(Stop::NothingToDo(reason) | Stop::Default(reason)), None) => {
+            info!(log, "nothing to do"; "reason" => reason);
+            Ok(None)
+        }
+        (Err(Stop::Refused(reason)), None) => Err(reason),
+        (Ok(_), None) => Ok(None),
+    }
 }
 
 /// Decides what a boot needs. Nothing is written; drivers are loaded and drives mounted, where that is needed to know.
 pub fn plan(options: &Options, system: &dyn System, log: &Logger) -> Plan {
-    Planner { options: options.clone(), report: empty_report(), log, system }.run()
+    Planner { options: options.clone(), report: empty_report(), meta_data: None, network: None, log, system }.run()
 }
 
 /// Writes what was decided: the fragment, in one step, and the record of the run.
@@ -162,7 +208,12 @@ pub fn recorded(root: &Path) -> io::Result<Option<Report>> {
     }
 }
 
-fn write_in_one_step(path: &Path, text: &str) -> io::Result<()> {
+/// Writes a file of mode 0644 such that nobody ever sees a part of it. Its directory is created when it is missing.
+///
+/// # Errors
+///
+/// What the system says; then the file is as it was.
+pub fn write_in_one_step(path: &Path, text: &str) -> io::Result<()> {
     let directory = path.parent().ok_or(ErrorKind::InvalidInput)?;
     fs::create_dir_all(directory)?;
     // A name without the suffix `.conf`, so that nobody reads it half-written.
@@ -184,6 +235,7 @@ fn empty_report() -> Report {
         document: None,
         links: Vec::new(),
         nameservers: Vec::new(),
+        metadata: BTreeMap::new(),
         arguments: Vec::new(),
         fragment: None,
         findings: Vec::new(),
@@ -194,6 +246,10 @@ fn empty_report() -> Report {
 struct Planner<'a> {
     options: Options,
     report: Report,
+    /// What the drive says about the machine, as soon as one has been read.
+    meta_data: Option<MetaData>,
+    /// The network, and how the arguments call its links, as soon as it has been rendered.
+    network: Option<(NetworkConfig, Vec<dracut::Device>)>,
     log: &'a Logger,
     system: &'a dyn System,
 }
@@ -209,7 +265,14 @@ enum Stop {
 
 impl Planner<'_> {
     fn run(mut self) -> Plan {
-        let line = match self.decide() {
+        let decided = self.command_line().and_then(|command_line| {
+            if let Some(argument) = command_line.configures_network() {
+                let reason = format!("the kernel command line configures the network with {argument}");
+                return Err(Stop::NothingToDo(reason));
+            }
+            self.decide(&command_line)
+        });
+        let line = match decided {
             Ok(line) => {
                 self.report.outcome = Outcome::Configured;
                 Some(line)
@@ -232,20 +295,19 @@ impl Planner<'_> {
         };
         self.report.arguments =
             line.iter().flat_map(|line: &String| line.split_ascii_whitespace()).map(str::to_owned).collect();
+        if let Some(machine) = self.conclude() {
+            self.report.metadata = machine.attributes.by_key();
+        }
         self.say();
         Plan { report: self.report, line }
     }
 
-    fn decide(&mut self) -> Result<String, Stop> {
-        let command_line = self.command_line()?;
-        if let Some(argument) = command_line.configures_network() {
-            let reason = format!("the kernel command line configures the network with {argument}");
-            return Err(Stop::NothingToDo(reason));
-        }
-        let platform = self.platform(&command_line)?;
-        self.override_options(&command_line)?;
+    fn decide(&mut self, command_line: &CommandLine) -> Result<String, Stop> {
+        let platform = self.platform(command_line)?;
+        self.override_options(command_line)?;
         let found = self.find(platform)?;
         self.report.drive = found.drive;
+        self.meta_data = Some(found.meta_data);
         let Some(document) = found.document else {
             return Err(Stop::Default("the drive has no network configuration".to_owned()));
         };
@@ -260,6 +322,18 @@ impl Planner<'_> {
             return Err(Stop::Refused(reason));
         }
         Ok(line)
+    }
+
+    /// Puts together what is known of the machine, whatever became of its network.
+    fn conclude(&mut self) -> Option<Machine> {
+        let meta_data = self.meta_data.take()?;
+        let network = self.network.as_ref().map(|(network, devices)| (network, devices.as_slice()));
+        let mut findings = Findings::default();
+        let attributes = Attributes::of(&meta_data, network, &self.options.root, &mut findings);
+        for finding in findings.kept() {
+            warn!(self.log, "warning about the machine's document"; "finding" => %finding);
+        }
+        Some(Machine { meta_data, attributes })
     }
 
     /// A drive that a person names for a look says nothing about the machine on which it is looked at.
@@ -346,7 +420,8 @@ impl Planner<'_> {
                 waited_ms: u64::try_from(found.waited.as_millis()).unwrap_or(u64::MAX),
             };
             // On a machine that nobody knows, no other drive is found.
-            Found { drive: Some(drive), document: found.drive.and_then(|drive| drive.network), is_kubevirts: true }
+            let document = found.drive.and_then(|drive| drive.network);
+            Found { drive: Some(drive), document, meta_data: found.meta_data, is_kubevirts: true }
         }))
     }
 
@@ -362,13 +437,15 @@ impl Planner<'_> {
                     reason: "named".to_owned(),
                     waited_ms: 0,
                 };
-                Ok(Found { drive: Some(drive), document: given.drive.network, is_kubevirts })
+                let (document, meta_data) = (given.drive.network, given.meta_data);
+                Ok(Found { drive: Some(drive), document, meta_data, is_kubevirts })
             }
             Err(SearchError::NoDrive { .. }) if or_document && path.is_file() => {
                 let bytes =
                     read_document(path).map_err(|e| Stop::Refused(format!("reading {}: {e}", path.display())))?;
                 let document = crate::drive::Document { path: path.display().to_string(), bytes };
-                Ok(Found { drive: None, document: Some(document), is_kubevirts: false })
+                let (document, meta_data) = (Some(document), MetaData::default());
+                Ok(Found { drive: None, document, meta_data, is_kubevirts: false })
             }
             Err(e) => Err(Stop::Refused(chain(&e))),
         }
@@ -388,7 +465,7 @@ impl Planner<'_> {
             Meaning::Network(network) => {
                 let rendered = dracut::render(&network, &mut findings);
                 if rendered.kargs.is_empty() && !findings.has_errors() {
-                    self.report_findings(findings);
+                    (self.report.findings, self.report.further_findings) = findings.into_parts();
                     return Err(Stop::Default(format!("{} configures nothing", document.path)));
                 }
                 let called = |link: crate::network::LinkIndex| rendered.devices[link.0].bare();
@@ -398,31 +475,16 @@ impl Planner<'_> {
                 if self.options.neednet {
                     line.push_str(" rd.neednet=1");
                 }
+                self.network = Some((network, rendered.devices));
                 Ok(line)
             }
         };
         let errors = findings.errors();
-        self.report_findings(findings);
+        (self.report.findings, self.report.further_findings) = findings.into_parts();
         if errors > 0 {
             return Err(Stop::Refused(format!("{}: {errors} {}", document.path, plural(errors, "error", "errors"))));
         }
         line
-    }
-
-    fn report_findings(&mut self, findings: Findings) {
-        let (findings, further) = findings.into_parts();
-        for finding in &findings {
-            let finding: &Finding = finding;
-            match finding.severity {
-                Severity::Error => error!(self.log, "error in the network document"; "finding" => %finding),
-                Severity::Warning => warn!(self.log, "warning about the network document"; "finding" => %finding),
-            }
-        }
-        if further > 0 {
-            warn!(self.log, "further findings in the network document"; "count" => further);
-        }
-        self.report.findings = findings;
-        self.report.further_findings = further;
     }
 
     fn use_default(&mut self, reason: String) -> Option<String> {
@@ -446,6 +508,15 @@ impl Planner<'_> {
 
     fn say(&self) {
         let report = &self.report;
+        for finding in &report.findings {
+            match finding.severity {
+                Severity::Error => error!(self.log, "error in the network document"; "finding" => %finding),
+                Severity::Warning => warn!(self.log, "warning about the network document"; "finding" => %finding),
+            }
+        }
+        if report.further_findings > 0 {
+            warn!(self.log, "further findings in the network document"; "count" => report.further_findings);
+        }
         let reason = report.reason.as_str();
         let arguments = report.arguments.join(" ");
         let drive = report.drive.as_ref().map_or("", |drive| drive.path.as_str());

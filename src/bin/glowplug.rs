@@ -2,13 +2,15 @@
 //!
 //! Exit codes: 0 done or nothing to do, 1 refused or failed, 2 usage.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Error, Result};
 use clap::{Args, Parser, Subcommand};
+use glowplug::guest::attributes::{self, Attributes, Key, KeyError, Prefix};
 use glowplug::guest::platform::Selection;
 use glowplug::guest::report::Report;
 use glowplug::guest::system::Linux;
@@ -35,6 +37,10 @@ enum Command {
     NetworkKargs(NetworkKargs),
     /// Explain a config drive, an image or a document; without PATH, what this boot did
     Check(Check),
+    /// Write what the drive says about the machine as an EnvironmentFile= for units
+    Attributes(WriteAttributes),
+    /// Tell what the drive says about the machine: one line for each KEY, or all of it as a table
+    Metadata(Metadata),
     /// Accepted for units that were written for afterburn
     #[command(subcommand, hide = true)]
     Exp(Exp),
@@ -46,8 +52,9 @@ enum Exp {
     RdNetworkKargs(NetworkKargs),
 }
 
+/// Which machine, and which drive.
 #[derive(Args)]
-struct NetworkKargs {
+struct Machine {
     /// Take the platform from the kernel command line alone (ignition.platform.id=)
     #[arg(long, conflicts_with = "provider")]
     cmdline: bool,
@@ -57,6 +64,18 @@ struct NetworkKargs {
     /// Read this drive, a directory, an image or a device, instead of looking for one
     #[arg(long, value_name = "PATH")]
     config_drive: Option<PathBuf>,
+    /// How long to wait for a drive where the machine is known to be KubeVirt
+    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    wait: u64,
+    /// Read and write everything below this directory
+    #[arg(long, value_name = "DIR", default_value = "/")]
+    root: PathBuf,
+}
+
+#[derive(Args)]
+struct NetworkKargs {
+    #[command(flatten)]
+    machine: Machine,
     /// The network program of the initramfs: network-manager
     #[arg(long, value_name = "NAME", default_value_t)]
     renderer: Renderer,
@@ -66,18 +85,40 @@ struct NetworkKargs {
     /// What a broken document means: fail, or go on with the default value
     #[arg(long, value_name = "fail|default", default_value = "fail")]
     on_error: OnError,
-    /// How long to wait for a drive where the machine is known to be KubeVirt
-    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
-    wait: u64,
     /// Ask dracut to start the network in any case (rd.neednet=1); Ignition asks for itself
     #[arg(long)]
     neednet: bool,
-    /// Read and write everything below this directory
-    #[arg(long, value_name = "DIR", default_value = "/")]
-    root: PathBuf,
     /// Print the arguments as one line, and write nothing
     #[arg(long)]
     print: bool,
+}
+
+#[derive(Args)]
+struct WriteAttributes {
+    #[command(flatten)]
+    machine: Machine,
+    /// Write this file
+    #[arg(long, value_name = "FILE")]
+    output: PathBuf,
+    /// What the names begin with, before KUBEVIRT_; AFTERBURN_ gives afterburn's own names
+    #[arg(long, default_value_t)]
+    prefix: Prefix,
+}
+
+#[derive(Args)]
+struct Metadata {
+    /// Such as hostname, instance-id, ipv4 or mac-1
+    #[arg(value_name = "KEY")]
+    keys: Vec<String>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    /// Ask this drive, a directory, an image or a device, instead of this machine
+    #[arg(long, value_name = "PATH")]
+    config_drive: Option<PathBuf>,
+    /// Read everything of this machine below this directory
+    #[arg(long, value_name = "DIR", default_value = "/")]
+    root: PathBuf,
 }
 
 #[derive(Args)]
@@ -97,6 +138,8 @@ fn main() -> ExitCode {
     let done = match cli.command {
         Command::NetworkKargs(args) | Command::Exp(Exp::RdNetworkKargs(args)) => network_kargs(args),
         Command::Check(args) => check(args),
+        Command::Attributes(args) => attributes(args),
+        Command::Metadata(args) => metadata(args),
     };
     done.unwrap_or_else(|error| {
         slog::error!(log::to_standard_error(Level::Error), "failed"; "error" => format_args!("{error:#}"));
@@ -104,29 +147,33 @@ fn main() -> ExitCode {
     })
 }
 
+impl Machine {
+    fn options(self) -> Options {
+        let selection = match self.provider {
+            Some(provider) => Selection::Provider(provider),
+            None if self.cmdline => Selection::CommandLine,
+            None => Selection::Detect,
+        };
+        let source = self.config_drive.map_or(Source::Machine, Source::Drive);
+        Options { wait: Duration::from_secs(self.wait), ..Options::new(selection, source, self.root) }
+    }
+}
+
 fn network_kargs(args: NetworkKargs) -> Result<ExitCode> {
     let log = log::to_standard_error(Level::Info);
-    let selection = match args.provider {
-        Some(provider) => Selection::Provider(provider),
-        None if args.cmdline => Selection::CommandLine,
-        None => Selection::Detect,
-    };
     let options = Options {
-        selection,
-        source: args.config_drive.map_or(Source::Machine, Source::Drive),
         renderer: args.renderer,
         default_value: args.default_value,
         on_error: args.on_error,
-        wait: Duration::from_secs(args.wait),
-        root: args.root,
         dry_run: args.print,
         neednet: args.neednet,
+        ..args.machine.options()
     };
     let plan = guest::plan(&options, &Linux::default(), &log);
     if !options.dry_run {
         guest::apply(&plan, &options.root, &log).with_context(|| format!("writing /{}", guest::FRAGMENT))?;
     } else if let Some(line) = &plan.line {
-        writeln!(io::stdout(), "{line}").context("writing to standard output")?;
+        print(&format!("{line}\n"))?;
     }
     Ok(exit_code(&plan.report))
 }
@@ -139,22 +186,65 @@ fn check(args: Check) -> Result<ExitCode> {
         None => guest::recorded(&args.root).with_context(|| format!("reading /{}", guest::PLAN))?,
     };
     let report = recorded.unwrap_or_else(|| {
-        let options = Options {
-            selection: Selection::Detect,
-            source: args.path.map_or(Source::Machine, Source::DriveOrDocument),
-            renderer: Renderer::default(),
-            default_value: None,
-            on_error: OnError::Fail,
-            wait: Duration::ZERO,
-            root: args.root,
-            dry_run: true,
-            neednet: false,
-        };
+        let source = args.path.map_or(Source::Machine, Source::DriveOrDocument);
+        let options = Options { dry_run: true, ..Options::new(Selection::Detect, source, args.root) };
         guest::plan(&options, &Linux::default(), &log).report
     });
-    let text = if args.json { serde_json::to_string_pretty(&report)? + "\n" } else { report.to_string() };
-    io::stdout().write_all(text.as_bytes()).context("writing to standard output")?;
+    print(&if args.json { serde_json::to_string_pretty(&report)? + "\n" } else { report.to_string() })?;
     Ok(exit_code(&report))
+}
+
+fn attributes(args: WriteAttributes) -> Result<ExitCode> {
+    let log = log::to_standard_error(Level::Info);
+    let options = args.machine.options();
+    if let Some(machine) = guest::ask(&options, &Linux::default(), &log).map_err(Error::msg)? {
+        guest::write_in_one_step(&args.output, &machine.attributes.environment_file(&args.prefix))
+            .with_context(|| format!("writing {}", args.output.display()))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn metadata(args: Metadata) -> Result<ExitCode> {
+    let keys: Vec<Key> = match args.keys.iter().map(|key| key.parse().map_err(|e| (key, e))).collect() {
+        Ok(keys) => keys,
+        Err((key, KeyError)) => {
+            eprintln!("error: unknown key {key:?}, {KeyError}");
+            return Ok(ExitCode::from(2));
+        }
+    };
+    let cached = match args.config_drive {
+        Some(_) => None,
+        None => Attributes::cached(&args.root).with_context(|| format!("reading /{}", attributes::CACHE))?,
+    };
+    let known = match cached {
+        Some(known) => known,
+        None => {
+            let log = log::to_standard_error(Level::Warning);
+            let source = args.config_drive.map_or(Source::Machine, Source::Drive);
+            let options = Options { dry_run: true, ..Options::new(Selection::Detect, source, args.root) };
+            guest::ask(&options, &Linux::default(), &log).map_err(Error::msg)?.unwrap_or_default().attributes
+        }
+    };
+    let all = known.by_key();
+    let asked: BTreeMap<String, String> = match keys.as_slice() {
+        [] => all,
+        keys => all.into_iter().filter(|(name, _)| keys.iter().any(|key| key.to_string() == *name)).collect(),
+    };
+    let is_complete = keys.iter().all(|key| known.get(key).is_some());
+    if args.json {
+        print(&(serde_json::to_string_pretty(&asked)? + "\n"))?;
+    } else if keys.is_empty() {
+        let width = asked.keys().map(String::len).max().unwrap_or(0);
+        print(&asked.iter().map(|(key, value)| format!("{key:width$}  {value}\n")).collect::<String>())?;
+    } else if keys.len() > 1 || is_complete {
+        // An empty line for what is absent, so that the lines stay those of the keys.
+        print(&keys.iter().map(|key| format!("{}\n", known.get(key).unwrap_or_default())).collect::<String>())?;
+    }
+    Ok(if is_complete { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn print(text: &str) -> Result<()> {
+    io::stdout().write_all(text.as_bytes()).context("writing to standard output")
 }
 
 fn exit_code(report: &Report) -> ExitCode {

@@ -1,64 +1,346 @@
 //! What a drive says about its machine: OpenStack's `meta_data.json` and NoCloud's `meta-data`, in one model.
 //!
-//! The fields, and which drive has which, are KubeVirt's (`kubevirt/kubevirt:pkg/cloud-init/cloud-init.go`).
+//! The fields, and which drive has which, are KubeVirt's (`kubevirt/kubevirt:pkg/cloud-init/cloud-init.go`). One document
+//! writes underscores and the other dashes; both are read in both.
 
 use super::value::{self, Object, Value};
-use crate::finding::Finding;
+use crate::finding::{Finding, Findings, Place};
 
-/// What a drive says about its machine. A field that is missing, or of another kind, is absent.
+/// What a drive says about its machine. A field that is missing, or is not what it should be, costs only itself.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct MetaData {
-    /// The machine's firmware UUID, lower case. Two kinds of drive have it under two names.
+    /// The machine's firmware UUID, lower case.
     pub uuid: Option<String>,
-    /// OpenStack only: KubeVirt writes `name.namespace` here.
+    /// What the drive calls the instance: KubeVirt writes `name.namespace` on an OpenStack drive, the UUID on the other.
     pub instance_id: Option<String>,
-    /// The name without a domain.
+    /// The name of the instance type.
+    pub instance_type: Option<String>,
+    /// The machine's name, as it was written.
     pub hostname: Option<String>,
+    /// Lines for `authorized_keys`, each text with its place: one text may have several lines.
+    pub public_keys: Vec<(String, String)>,
+    /// Devices that the machine's owner has given tags.
+    pub devices: Vec<Device>,
+}
+
+/// A device with tags. Only an OpenStack drive lists them.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Device {
+    /// `nic` or `hostdev`. In the document: `type`.
+    pub kind: Option<String>,
+    /// Such as `pci`.
+    pub bus: Option<String>,
+    /// Such as `0000:01:00.0`.
+    pub address: Option<String>,
+    /// Of a card.
+    pub mac: Option<String>,
+    /// Of a disk.
+    pub serial: Option<String>,
+    /// As written.
+    pub numa_node: Option<String>,
+    /// As written.
+    pub aligned_cpus: Vec<String>,
+    /// As written.
+    pub tags: Vec<String>,
+}
+
+/// Reads the members of an object as text, and says what does not fit.
+struct Reader<'o, 'f> {
+    object: &'o Object,
+    findings: &'f mut Findings,
 }
 
 // === impl MetaData ===
 
 impl MetaData {
-    /// Reads OpenStack's `meta_data.json`.
-    ///
-    /// # Errors
-    ///
-    /// The finding that keeps it from being read at all.
-    pub fn read_openstack(document: &[u8]) -> Result<Self, Finding> {
-        let object = object(document)?;
-        Ok(Self {
-            uuid: text(&object, &["uuid"]).map(|uuid| uuid.to_ascii_lowercase()),
-            instance_id: text(&object, &["instance_id"]),
-            hostname: text(&object, &["local_hostname", "hostname"]),
-        })
+    /// Reads OpenStack's `meta_data.json`. A document that cannot be read at all says nothing, with a finding.
+    pub fn read_openstack(document: &[u8], findings: &mut Findings) -> Self {
+        let object = object(document, findings);
+        let mut reader = Reader { object: &object, findings };
+        let uuid = reader.text(&["uuid"]).map(|uuid| uuid.to_ascii_lowercase());
+        let instance_id = reader.text(&["instance_id", "instance-id"]);
+        let hostname = reader.text(&["hostname", "local_hostname", "local-hostname"]);
+        Self { uuid, instance_id, hostname, ..reader.common() }
     }
 
-    /// Reads NoCloud's `meta-data` where it is JSON, as KubeVirt writes it. Its instance id is the firmware UUID.
-    ///
-    /// # Errors
-    ///
-    /// The finding that keeps it from being read at all.
-    pub fn read_nocloud(document: &[u8]) -> Result<Self, Finding> {
-        let object = object(document)?;
-        Ok(Self {
-            uuid: text(&object, &["instance-id", "instance_id"]).map(|uuid| uuid.to_ascii_lowercase()),
-            instance_id: None,
-            hostname: text(&object, &["local-hostname", "local_hostname"]),
-        })
+    /// Reads NoCloud's `meta-data`. Where its instance id is a UUID, it is the firmware's.
+    pub fn read_nocloud(document: &[u8], findings: &mut Findings) -> Self {
+        let object = object(document, findings);
+        let mut reader = Reader { object: &object, findings };
+        let instance_id = reader.text(&["instance-id", "instance_id"]);
+        let uuid = instance_id.as_ref().map(|id| id.to_ascii_lowercase()).filter(|id| is_uuid(id));
+        let hostname = reader.text(&["local-hostname", "local_hostname", "hostname"]);
+        Self { uuid, instance_id, hostname, ..reader.common() }
+    }
+
+    /// The name and the namespace of the VirtualMachineInstance, where the instance id is KubeVirt's `name.namespace`. A
+    /// name may have dots itself, a namespace has none.
+    #[must_use]
+    pub fn name_and_namespace(&self) -> Option<(&str, &str)> {
+        let is_inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+        let is_label = |label: &str| {
+            (1..=63).contains(&label.len())
+                && label.bytes().all(is_inner)
+                && !label.starts_with('-')
+                && !label.ends_with('-')
+        };
+        let id = self.instance_id.as_deref()?;
+        let (name, namespace) = id.rsplit_once('.')?;
+        id.split('.').all(is_label).then_some((name, namespace))
     }
 }
 
-fn object(document: &[u8]) -> Result<Object, Finding> {
-    match value::parse(document)? {
-        Value::Object(object) => Ok(object),
-        other => Err(Finding::error("document", "invalid document", other.kind(), "an object")),
+/// Whether this is the text of a UUID, in lower or upper case.
+#[must_use]
+pub fn is_uuid(text: &str) -> bool {
+    text.len() == 36
+        && text.bytes().enumerate().all(|(at, b)| match at {
+            8 | 13 | 18 | 23 => b == b'-',
+            _ => b.is_ascii_hexdigit(),
+        })
+}
+
+fn object(document: &[u8], findings: &mut Findings) -> Object {
+    match value::parse(document) {
+        Ok(Value::Object(object)) => object,
+        Ok(Value::Null) => Object::default(),
+        Ok(other) => {
+            findings.push(Finding::warning("document", "invalid document", other.kind(), "an object"));
+            Object::default()
+        }
+        Err(finding) => {
+            findings.push(finding);
+            Object::default()
+        }
     }
 }
 
-/// The first of these members that is a text and not empty.
-fn text(object: &Object, names: &[&str]) -> Option<String> {
-    names.iter().find_map(|name| match object.get(name) {
-        Some(Value::String(text)) if !text.is_empty() => Some(text.clone()),
-        _ => None,
-    })
+// === impl Reader ===
+
+impl Reader<'_, '_> {
+    /// What both documents call the same, but for dashes.
+    fn common(&mut self) -> MetaData {
+        MetaData {
+            instance_type: self.text(&["instance_type", "instance-type"]),
+            public_keys: self.public_keys(),
+            devices: self.devices(),
+            ..MetaData::default()
+        }
+    }
+
+    /// The first of these members that says something.
+    fn text(&mut self, names: &[&str]) -> Option<String> {
+        names.iter().find_map(|name| match self.object.get(name)? {
+            Value::Null => None,
+            Value::String(text) if text.is_empty() => None,
+            Value::Array(_) | Value::Object(_) => {
+                let kind = self.object.get(name).map_or("", Value::kind);
+                self.findings.push(Finding::warning(Place::Document.field(name), "invalid value", kind, "a text"));
+                None
+            }
+            scalar => Some(scalar.to_string()),
+        })
+    }
+
+    /// One text, a list of texts, or a map of texts under any names.
+    fn public_keys(&mut self) -> Vec<(String, String)> {
+        let Some((name, value)) =
+            ["public_keys", "public-keys"].iter().find_map(|name| Some((*name, self.object.get(name)?)))
+        else {
+            return Vec::new();
+        };
+        let here = Place::Document;
+        let place = here.field(name);
+        match value {
+            Value::Null => Vec::new(),
+            Value::String(text) => vec![(place.to_string(), text.clone())],
+            Value::Array(texts) => {
+                let texts = texts.iter().enumerate().map(|(at, text)| (place.index(at), text));
+                texts.filter_map(|(place, text)| self.public_key(place, text)).collect()
+            }
+            Value::Object(texts) => {
+                let texts = texts.members();
+                texts.into_iter().filter_map(|(name, text)| self.public_key(place.field(name), text)).collect()
+            }
+            other => self.public_key(place, other).into_iter().collect(),
+        }
+    }
+
+    fn public_key(&mut self, place: Place<'_>, value: &Value) -> Option<(String, String)> {
+        match value {
+            Value::String(text) => Some((place.to_string(), text.clone())),
+            other => {
+                self.findings.push(Finding::warning(place, "invalid key", other.kind(), "a line of authorized_keys"));
+                None
+            }
+        }
+    }
+
+    fn devices(&mut self) -> Vec<Device> {
+        let devices = match self.object.get("devices") {
+            Some(Value::Array(devices)) => devices.as_slice(),
+            None | Some(Value::Null) => &[],
+            Some(other) => {
+                self.findings.push(Finding::warning("devices", "invalid list", other.kind(), "an array"));
+                &[]
+            }
+        };
+        let mut read = Vec::new();
+        for (at, device) in devices.iter().enumerate() {
+            match device {
+                Value::Object(object) => read.push(Reader { object, findings: self.findings }.device()),
+                other => {
+                    let list = Place::Field(&Place::Document, "devices");
+                    self.findings.push(Finding::warning(list.index(at), "invalid device", other.kind(), "an object"));
+                }
+            }
+        }
+        read
+    }
+
+    fn device(&mut self) -> Device {
+        Device {
+            kind: self.text(&["type"]),
+            bus: self.text(&["bus"]),
+            address: self.text(&["address"]),
+            mac: self.text(&["mac"]),
+            serial: self.text(&["serial"]),
+            numa_node: self.text(&["numaNode"]),
+            aligned_cpus: self.words("alignedCPUs"),
+            tags: self.words("tags"),
+        }
+    }
+
+    fn words(&mut self, name: &str) -> Vec<String> {
+        match self.object.get(name) {
+            Some(Value::Array(words)) => words.iter().map(Value::to_string).collect(),
+            None | Some(Value::Null) => Vec::new(),
+            Some(word) => vec![word.to_string()],
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn openstack(document: &str) -> (MetaData, Vec<String>) {
+        let mut findings = Findings::default();
+        let meta_data = MetaData::read_openstack(document.as_bytes(), &mut findings);
+        (meta_data, findings.kept().iter().map(ToString::to_string).collect())
+    }
+
+    fn nocloud(document: &str) -> (MetaData, Vec<String>) {
+        let mut findings = Findings::default();
+        let meta_data = MetaData::read_nocloud(document.as_bytes(), &mut findings);
+        (meta_data, findings.kept().iter().map(ToString::to_string).collect())
+    }
+
+    fn some(text: &str) -> Option<String> {
+        Some(text.to_owned())
+    }
+
+    fn key(place: &str, text: &str) -> (String, String) {
+        (place.to_owned(), text.to_owned())
+    }
+
+    #[test]
+    fn an_openstack_drive_of_kubevirt() {
+        let (meta_data, findings) = openstack(
+            r#"{"instance_id":"worker-0.clusters","uuid":"5D307CA9-b3ef-428c-8861-06e72d69f223","hostname":"worker-0",
+                "instance_type":"u1.large","public_keys":{"0":"ssh-ed25519 AAAA a\nssh-ed25519 AAAA b\n"},
+                "devices":[{"type":"nic","bus":"pci","address":"0000:01:00.0","mac":"02:00:00:00:00:01","numaNode":0,
+                            "alignedCPUs":[0,1],"tags":["data","fast"]}]}"#,
+        );
+        let expected = MetaData {
+            uuid: some("5d307ca9-b3ef-428c-8861-06e72d69f223"),
+            instance_id: some("worker-0.clusters"),
+            instance_type: some("u1.large"),
+            hostname: some("worker-0"),
+            public_keys: vec![key("public_keys.0", "ssh-ed25519 AAAA a\nssh-ed25519 AAAA b\n")],
+            devices: vec![Device {
+                kind: some("nic"),
+                bus: some("pci"),
+                address: some("0000:01:00.0"),
+                mac: some("02:00:00:00:00:01"),
+                serial: None,
+                numa_node: some("0"),
+                aligned_cpus: vec!["0".to_owned(), "1".to_owned()],
+                tags: vec!["data".to_owned(), "fast".to_owned()],
+            }],
+        };
+        assert_eq!((meta_data.name_and_namespace(), &findings), (Some(("worker-0", "clusters")), &Vec::new()));
+        assert_eq!(meta_data, expected);
+    }
+
+    #[test]
+    fn a_nocloud_drive_in_json_and_in_yaml_with_dashes_and_underscores() {
+        let expected = MetaData {
+            uuid: some("5d307ca9-b3ef-428c-8861-06e72d69f223"),
+            instance_id: some("5D307ca9-b3ef-428c-8861-06e72d69f223"),
+            instance_type: some("u1.large"),
+            hostname: some("worker-0"),
+            public_keys: vec![key("public-keys[0]", "ssh-ed25519 AAAA a")],
+            devices: Vec::new(),
+        };
+        let json = r#"{"instance-id":"5D307ca9-b3ef-428c-8861-06e72d69f223","instance-type":"u1.large",
+            "local-hostname":"worker-0","public-keys":["ssh-ed25519 AAAA a"]}"#;
+        let yaml = "instance_id: 5D307ca9-b3ef-428c-8861-06e72d69f223\ninstance_type: u1.large\n\
+            local_hostname: worker-0 # a comment\npublic-keys:\n  - ssh-ed25519 AAAA a\n";
+        assert_eq!(nocloud(json), (expected.clone(), Vec::new()));
+        assert_eq!(nocloud(yaml), (expected, Vec::new()));
+    }
+
+    #[test]
+    fn an_instance_id_of_nocloud_that_is_no_uuid_proves_nothing() {
+        let (meta_data, _) = nocloud("instance-id: i-1\n");
+        assert_eq!((meta_data.uuid, meta_data.instance_id), (None, some("i-1")));
+    }
+
+    #[test]
+    fn a_field_of_a_wrong_kind_costs_itself_alone() {
+        let (meta_data, findings) = openstack(
+            r#"{"hostname":["a"],"uuid":7,"instance_id":null,"instance_type":"","public_keys":[1,"k",null],
+                "devices":[1,{"tags":"one"}]}"#,
+        );
+        let devices = vec![Device { tags: vec!["one".to_owned()], ..Device::default() }];
+        let public_keys = vec![key("public_keys[1]", "k")];
+        assert_eq!(meta_data, MetaData { uuid: some("7"), public_keys, devices, ..MetaData::default() });
+        assert_eq!(
+            findings,
+            [
+                r#"hostname: invalid value "an array", expected a text"#,
+                r#"public_keys[0]: invalid key "a number", expected a line of authorized_keys"#,
+                r#"public_keys[2]: invalid key "null", expected a line of authorized_keys"#,
+                r#"devices[0]: invalid device "a number", expected an object"#,
+            ]
+        );
+    }
+
+    #[test]
+    fn a_document_that_cannot_be_read_says_nothing() {
+        assert_eq!(
+            nocloud("a: b: c"),
+            (
+                MetaData::default(),
+                vec![
+                    r#"line 1 column 5: not readable as YAML "mapping values are not allowed in this context", expected a JSON or YAML document"#
+                        .to_owned()
+                ]
+            )
+        );
+        assert_eq!(nocloud("").0, MetaData::default());
+    }
+
+    #[test]
+    fn only_kubevirts_instance_id_has_a_name_and_a_namespace() {
+        let split = |id: &str| {
+            let meta_data = MetaData { instance_id: some(id), ..MetaData::default() };
+            meta_data.name_and_namespace().map(|(name, namespace)| (name.to_owned(), namespace.to_owned()))
+        };
+        assert_eq!(split("vm.with.dots.ns"), Some(("vm.with.dots".to_owned(), "ns".to_owned())));
+        for id in ["i-1", "Vm.ns", "vm.", ".ns", "vm..ns", "a b.ns", "-a.ns"] {
+            assert_eq!(split(id), None, "{id}");
+        }
+    }
 }

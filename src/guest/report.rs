@@ -1,5 +1,6 @@
 //! What one run found and decided: for `run/glowplug/plan.json`, for `check --json`, and as a page for a person.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -27,6 +28,8 @@ pub struct Report {
     pub links: Vec<LinkReport>,
     /// Name servers, most important first.
     pub nameservers: Vec<String>,
+    /// What the drive says about the machine, by the names under which `glowplug metadata` answers.
+    pub metadata: BTreeMap<String, String>,
     /// The kernel arguments that follow.
     pub arguments: Vec<String>,
     /// The file that was written, if any, below the root.
@@ -215,6 +218,13 @@ impl fmt::Display for Report {
         }
         if !self.nameservers.is_empty() {
             writeln!(f, "\nname servers  {}", self.nameservers.join(", "))?;
+        }
+        if !self.metadata.is_empty() {
+            let width = self.metadata.keys().map(String::len).max().unwrap_or(0);
+            writeln!(f, "\nmetadata")?;
+            for (key, value) in &self.metadata {
+                writeln!(f, "  {key:width$}  {value}")?;
+            }
         }
         if !self.findings.is_empty() {
             writeln!(f, "\nfindings")?;

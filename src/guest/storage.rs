@@ -24,7 +24,8 @@ use slog::{Logger, debug, info, warn};
 use super::system::System;
 use crate::drive::directory::Directory;
 use crate::drive::{ConfigDrive, FileSystem, Files, Layout, ReadError, Volume};
-use crate::formats::meta_data::MetaData;
+use crate::finding::Findings;
+use crate::formats::meta_data::{MetaData, is_uuid};
 
 /// The labels of config drives, in any case: some tools know upper case only.
 const LABELS: [&str; 2] = ["config-2", "cidata"];
@@ -214,43 +215,28 @@ fn meta_data(drive: &ConfigDrive, device: &Path, log: &Logger) -> MetaData {
         Ok(None) => return MetaData::default(),
         Err(e) => return ignored(&Chain(e)),
     };
+    let mut findings = Findings::default();
     let read = match drive.layout {
-        Layout::OpenStack { .. } => MetaData::read_openstack(&document.bytes),
-        Layout::NoCloud => MetaData::read_nocloud(&document.bytes),
+        Layout::OpenStack { .. } => MetaData::read_openstack(&document.bytes, &mut findings),
+        Layout::NoCloud => MetaData::read_nocloud(&document.bytes, &mut findings),
     };
-    read.unwrap_or_else(|finding| ignored(&format_args!("{}: {finding}", document.path)))
+    for finding in findings.kept() {
+        warn!(log, "warning about the machine's document"; "device" => %device.display(),
+            "path" => &document.path, "finding" => %finding);
+    }
+    read
 }
 
 /// Whether the drive looks as `KubeVirt` makes them.
 fn has_shape(drive: &ConfigDrive, meta_data: &MetaData) -> bool {
     match drive.layout {
-        Layout::OpenStack { latest_only } => latest_only && meta_data.instance_id.as_deref().is_some_and(is_instance),
+        Layout::OpenStack { latest_only } => latest_only && meta_data.name_and_namespace().is_some(),
         Layout::NoCloud => {
             let is_json = |bytes: &[u8]| bytes.trim_ascii_start().starts_with(b"{");
             let document = drive.meta_data.as_ref().ok().and_then(Option::as_ref);
             document.is_some_and(|document| is_json(&document.bytes)) && meta_data.uuid.as_deref().is_some_and(is_uuid)
         }
     }
-}
-
-/// Whether this is `name.namespace`, a name that may have dots itself.
-fn is_instance(id: &str) -> bool {
-    let is_inner = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-';
-    let is_label = |label: &str| {
-        (1..=63).contains(&label.len())
-            && label.bytes().all(is_inner)
-            && !label.starts_with('-')
-            && !label.ends_with('-')
-    };
-    id.contains('.') && id.split('.').all(is_label)
-}
-
-fn is_uuid(text: &str) -> bool {
-    text.len() == 36
-        && text.bytes().enumerate().all(|(at, b)| match at {
-            8 | 13 | 18 | 23 => b == b'-',
-            _ => b.is_ascii_hexdigit(),
-        })
 }
 
 /// The uuid, lower case, when it can tell machines apart. Firmware without one says all zeros or all ones.
@@ -1116,15 +1102,16 @@ mod tests {
     #[test]
     fn meta_data_that_cannot_be_read_costs_nothing_else() {
         let machine = Machine::new(Some(OWN));
-        machine.device("vdb", image("cidata", &[("meta-data", "instance-id: a\n"), ("network-config", "{}")]));
+        machine.device("vdb", image("cidata", &[("meta-data", "a: b: c\n"), ("network-config", "{}")]));
         let expected = Answer {
             label: "cidata".to_owned(),
             layout: Some(Layout::NoCloud),
             ..answer("/dev/vdb", "", "{}", 0, Why::Label)
         };
         assert_eq!(machine.found(), Some(expected));
-        let line = "WARN ignored what the drive says about its machine reason=meta-data: line 1 column 1: not readable \
-                    as JSON \"expected value\", expected a JSON document device=/dev/vdb";
+        let line = "WARN warning about the machine's document finding=line 1 column 5: not readable as YAML \
+                    \"mapping values are not allowed in this context\", expected a JSON or YAML document \
+                    path=meta-data device=/dev/vdb";
         assert_eq!(machine.lines()[0], line);
     }
 
@@ -1245,18 +1232,6 @@ mod tests {
             machine.known = false;
             machine.device("vdb", drive);
             assert_eq!(machine.found(), None);
-        }
-    }
-
-    #[test]
-    fn an_instance_is_a_name_and_a_namespace() {
-        for id in ["worker-0.clusters", "a.b", "worker.0.clusters-2"] {
-            assert!(is_instance(id), "{id}");
-        }
-        for id in
-            ["", "worker", ".", "a.", ".b", "a..b", "A.b", "a_b.c", "-a.b", "a-.b", &format!("{}.b", "a".repeat(64))]
-        {
-            assert!(!is_instance(id), "{id}");
         }
     }
 

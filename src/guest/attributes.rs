@@ -1,0 +1,479 @@
+//! What other units and people ask about a machine, as `EnvironmentFile=` and as answers to questions.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::path::Path;
+use std::str::FromStr;
+
+use pnet_base::MacAddr;
+
+use crate::finding::{Finding, Findings};
+use crate::formats::meta_data::MetaData;
+use crate::network::{Link, NetworkConfig};
+use crate::render::dracut::Device;
+
+/// Where the unit of the real root keeps the attributes, below a root.
+pub const CACHE: &str = "run/metadata/glowplug";
+
+/// The longest value, in bytes. Nothing that a drive says about a machine is longer by right.
+const MAX_VALUE: usize = 4096;
+
+/// Names of attributes that a machine has once.
+const NAMES: [&str; 6] = ["HOSTNAME", "INSTANCE_ID", "INSTANCE_TYPE", "NAME", "NAMESPACE", "UUID"];
+/// Names of attributes that every interface has; those of the second one end with `_1`, and so on.
+const OF_INTERFACES: [&str; 4] = ["INTERFACE", "IPV4", "IPV6", "MAC"];
+/// Names of attributes that every tagged device has, behind `DEVICE_0_` and so on.
+const OF_DEVICES: [&str; 8] = ["ADDRESS", "ALIGNED_CPUS", "BUS", "MAC", "NUMA_NODE", "SERIAL", "TAGS", "TYPE"];
+
+/// What is known of a machine, by names such as `HOSTNAME` and `IPV4_1`. No value has control characters.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Attributes(BTreeMap<String, String>);
+
+/// The name of an attribute that may be asked for, whether a machine has it or not.
+///
+/// It is read in either case, with dashes or underscores, and with or without the prefix of the file.
+///
+/// ```
+/// use glowplug::guest::attributes::Key;
+///
+/// assert_eq!("ipv4".parse::<Key>(), "GLOWPLUG_KUBEVIRT_IPV4".parse());
+/// assert_eq!("instance-id".parse::<Key>(), "INSTANCE_ID".parse());
+/// assert_eq!("device-0-tags".parse::<Key>().unwrap().to_string(), "device_0_tags");
+/// assert!("colour".parse::<Key>().is_err());
+/// ```
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Key(String);
+
+/// A text that is no [`Key`].
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct KeyError;
+
+/// What the names in an environment file begin with: `GLOWPLUG_`, before `KUBEVIRT_`.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Prefix(String);
+
+/// A text that is no [`Prefix`].
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct PrefixError;
+
+// === impl Attributes ===
+
+impl Attributes {
+    /// Puts together what a drive says about its machine and about the network, given how the kernel arguments call
+    /// each link. A value that could not be read back from a file as it is becomes a finding, and is left out.
+    ///
+    /// The first interface is the first one with a static address, in the document's order, else the first one with any;
+    /// the others follow in the document's order. Below `root`, cards are looked up by their addresses for their names.
+    pub fn of(
+        meta_data: &MetaData,
+        network: Option<(&NetworkConfig, &[Device])>,
+        root: &Path,
+        findings: &mut Findings,
+    ) -> Self {
+        let mut attributes = Self::default();
+        let mut add = |name: String, value: Option<&str>| attributes.add(name, value, findings);
+        let (name, namespace) = meta_data.name_and_namespace().unzip();
+        let values = [&meta_data.hostname, &meta_data.instance_id, &meta_data.instance_type].map(Option::as_deref);
+        let [hostname, instance_id, instance_type] = values;
+        let values = [hostname, instance_id, instance_type, name, namespace, meta_data.uuid.as_deref()];
+        for (name, value) in NAMES.iter().zip(values) {
+            add((*name).to_owned(), value);
+        }
+        for (at, device) in meta_data.devices.iter().enumerate() {
+            let lists = [&device.aligned_cpus, &device.tags].map(|words| Some(words.join(",")));
+            let [aligned_cpus, tags] = lists.map(|words| words.filter(|words| !words.is_empty()));
+            let values = [
+                &device.address,
+                &aligned_cpus,
+                &device.bus,
+                &device.mac,
+                &device.numa_node,
+                &device.serial,
+                &tags,
+                &device.kind,
+            ];
+            for (name, value) in OF_DEVICES.iter().zip(values) {
+                add(format!("DEVICE_{at}_{name}"), value.as_deref());
+            }
+        }
+        let (network, devices) = network.map_or((&[][..], &[][..]), |(network, devices)| (network.links(), devices));
+        let mut interfaces: Vec<(&Link, &Device)> =
+            network.iter().zip(devices).filter(|(link, _)| link.has_addresses()).collect();
+        let has_static = |link: &Link| !link.ipv4.addresses.is_empty() || !link.ipv6.addresses.is_empty();
+        if let Some(first) = interfaces.iter().position(|(link, _)| has_static(link)) {
+            interfaces[..=first].rotate_right(1);
+        }
+        for (at, (link, device)) in interfaces.into_iter().enumerate() {
+            let values = [
+                interface_name(device, root),
+                link.ipv4.addresses.first().map(|address| address.ip().to_string()),
+                link.ipv6.addresses.first().map(|address| address.ip().to_string()),
+                link.mac_address().map(|address| address.to_string()),
+            ];
+            for (name, value) in OF_INTERFACES.iter().zip(values) {
+                let name = if at == 0 { (*name).to_owned() } else { format!("{name}_{at}") };
+                add(name, value.as_deref());
+            }
+        }
+        attributes
+    }
+
+    /// The value, if the machine has it.
+    #[must_use]
+    pub fn get(&self, key: &Key) -> Option<&str> {
+        self.0.get(&key.0).map(String::as_str)
+    }
+
+    /// All of them by the names under which they can be asked for, sorted.
+    #[must_use]
+    pub fn by_key(&self) -> BTreeMap<String, String> {
+        self.0.iter().map(|(name, value)| (name.to_ascii_lowercase(), value.clone())).collect()
+    }
+
+    /// An environment file (systemd.exec(5)), sorted by name. A POSIX shell reads the same values from it.
+    ///
+    /// Behind `AFTERBURN_` the instance id is what afterburn takes for it: the UUID, where the drive has one.
+    #[must_use]
+    pub fn environment_file(&self, prefix: &Prefix) -> String {
+        let mut file = String::new();
+        for (name, value) in &self.0 {
+            let uuid = self.0.get("UUID").filter(|_| name == "INSTANCE_ID" && prefix.0 == "AFTERBURN_");
+            let value = uuid.unwrap_or(value);
+            file.push_str(&format!("{}KUBEVIRT_{name}={}\n", prefix.0, Quoted(value)));
+        }
+        file
+    }
+
+    /// Reads what [`Attributes::environment_file`] wrote with the default prefix. Lines that it would not have written
+    /// say nothing.
+    #[must_use]
+    pub fn read_environment_file(file: &str) -> Self {
+        let attribute = |line: &str| {
+            let (name, value) = line.split_once('=')?;
+            let Key(name) = name.parse().ok()?;
+            Some((name, unquoted(value)?))
+        };
+        Self(file.lines().filter_map(attribute).collect())
+    }
+
+    /// What the unit of the real root has written. `None` when there is no such file.
+    ///
+    /// # Errors
+    ///
+    /// What the system says about a file that is there.
+    pub fn cached(root: &Path) -> io::Result<Option<Self>> {
+        match fs::read_to_string(root.join(CACHE)) {
+            Ok(file) => Ok(Some(Self::read_environment_file(&file))),
+            Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    fn add(&mut self, name: String, value: Option<&str>, findings: &mut Findings) {
+        let Some(value) = value else { return };
+        if value.len() <= MAX_VALUE && !value.chars().any(char::is_control) {
+            self.0.insert(name, value.to_owned());
+        } else {
+            let expected = format!("at most {MAX_VALUE} bytes without control characters");
+            findings.push(Finding::warning(name.to_ascii_lowercase(), "invalid attribute", value, &expected));
+        }
+    }
+}
+
+/// The name that an interface has: the one that the arguments give it, else that of the card with its address.
+fn interface_name(device: &Device, root: &Path) -> Option<String> {
+    let address = match device {
+        Device::Name(name) => return Some(name.to_string()),
+        Device::MacAddress(address) => *address,
+    };
+    let entries = fs::read_dir(root.join("sys/class/net")).ok()?;
+    let mut names: Vec<String> = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    names.sort_unstable();
+    names.into_iter().find(|name| {
+        let found = fs::read_to_string(root.join("sys/class/net").join(name).join("address"));
+        found.is_ok_and(|found| found.trim_ascii_end().parse::<MacAddr>() == Ok(address))
+    })
+}
+
+// === impl Key ===
+
+impl Key {
+    /// The names that can be asked for, as in a sentence.
+    #[must_use]
+    pub fn known() -> String {
+        let [names, interfaces, devices] = [&NAMES[..], &OF_INTERFACES, &OF_DEVICES].map(|names| {
+            let names: Vec<String> = names.iter().map(|name| name.to_ascii_lowercase()).collect();
+            names.join(", ")
+        });
+        format!(
+            "{names}, {interfaces} (of further interfaces with _1, _2 and so on behind it), \
+             and behind device_0_, device_1_ and so on: {devices}"
+        )
+    }
+}
+
+impl FromStr for Key {
+    type Err = KeyError;
+
+    fn from_str(text: &str) -> Result<Self, KeyError> {
+        let upper = text.to_ascii_uppercase().replace('-', "_");
+        let name = upper.split_once("KUBEVIRT_").map_or(upper.as_str(), |(_, name)| name);
+        let is_number = |text: &str| {
+            (1..=4).contains(&text.len())
+                && text.bytes().all(|b| b.is_ascii_digit())
+                && (text == "0" || !text.starts_with('0'))
+        };
+        let of_interface = |name: &str| OF_INTERFACES.contains(&name);
+        let is_known = NAMES.contains(&name)
+            || of_interface(name)
+            || name.rsplit_once('_').is_some_and(|(name, at)| of_interface(name) && is_number(at) && at != "0")
+            || name
+                .strip_prefix("DEVICE_")
+                .and_then(|rest| rest.split_once('_'))
+                .is_some_and(|(at, name)| is_number(at) && OF_DEVICES.contains(&name));
+        if is_known { Ok(Self(name.to_owned())) } else { Err(KeyError) }
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.to_ascii_lowercase())
+    }
+}
+
+impl fmt::Display for KeyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "expected one of {}", Key::known())
+    }
+}
+
+impl std::error::Error for KeyError {}
+
+// === impl Prefix ===
+
+impl Default for Prefix {
+    fn default() -> Self {
+        Self("GLOWPLUG_".to_owned())
+    }
+}
+
+impl FromStr for Prefix {
+    type Err = PrefixError;
+
+    fn from_str(text: &str) -> Result<Self, PrefixError> {
+        let legal = |b: u8| b.is_ascii_uppercase() || b.is_ascii_digit() || b == b'_';
+        let begins = text.bytes().next().is_some_and(|b| b.is_ascii_uppercase());
+        if begins && text.ends_with('_') && text.len() <= 64 && text.bytes().all(legal) {
+            Ok(Self(text.to_owned()))
+        } else {
+            Err(PrefixError)
+        }
+    }
+}
+
+impl fmt::Display for Prefix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Display for PrefixError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("expected upper-case letters, digits and '_', such as AFTERBURN_")
+    }
+}
+
+impl std::error::Error for PrefixError {}
+
+// === quoting ===
+
+/// A value as systemd and a POSIX shell both read it.
+struct Quoted<'a>(&'a str);
+
+impl fmt::Display for Quoted<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let plain = |b: u8| b.is_ascii_alphanumeric() || b"_./:@%+,-".contains(&b);
+        if !self.0.is_empty() && self.0.bytes().all(plain) {
+            return f.write_str(self.0);
+        }
+        f.write_str("\"")?;
+        for c in self.0.chars() {
+            if matches!(c, '"' | '\\' | '$' | '`') {
+                f.write_str("\\")?;
+            }
+            write!(f, "{c}")?;
+        }
+        f.write_str("\"")
+    }
+}
+
+fn unquoted(text: &str) -> Option<String> {
+    let Some(quoted) = text.strip_prefix('"') else { return Some(text.to_owned()) };
+    let mut value = String::new();
+    let mut rest = quoted.strip_suffix('"')?.chars();
+    while let Some(c) = rest.next() {
+        value.push(if c == '\\' { rest.next()? } else { c });
+    }
+    Some(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+    use crate::formats::{Meaning, read_network};
+    use crate::render::dracut;
+
+    fn attributes(meta_data: &str, network: &str, root: &Path) -> (Attributes, Vec<String>) {
+        let mut findings = Findings::default();
+        let meta_data = MetaData::read_openstack(meta_data.as_bytes(), &mut findings);
+        let Meaning::Network(network) = read_network(network.as_bytes()).meaning else { panic!() };
+        let devices = dracut::render(&network, &mut Findings::default()).devices;
+        let attributes = Attributes::of(&meta_data, Some((&network, &devices)), root, &mut findings);
+        (attributes, findings.kept().iter().map(ToString::to_string).collect())
+    }
+
+    const NETWORK: &str = r#"{"links":[
+        {"id":"a","type":"phy","ethernet_mac_address":"52:54:00:00:00:01"},
+        {"id":"b","type":"phy","ethernet_mac_address":"52:54:00:00:00:02"},
+        {"id":"v","type":"vlan","vlan_link":"b","vlan_id":7},
+        {"id":"unused","type":"phy","ethernet_mac_address":"52:54:00:00:00:09"}],
+       "networks":[
+        {"link":"a","type":"ipv4_dhcp"},
+        {"link":"b","type":"ipv4","ip_address":"10.0.0.5/24"},
+        {"link":"b","type":"ipv4","ip_address":"10.0.0.6/24"},
+        {"link":"b","type":"ipv6","ip_address":"2001:db8::5/64"},
+        {"link":"v","type":"ipv6","ip_address":"2001:db8:7::5/64"}]}"#;
+
+    #[test]
+    fn a_file_has_every_attribute_that_the_drive_has_sorted() {
+        let root = tempfile::tempdir().unwrap();
+        let card = root.path().join("sys/class/net/enp1s0");
+        fs::create_dir_all(&card).unwrap();
+        fs::write(card.join("address"), "52:54:00:00:00:01\n").unwrap();
+        let meta_data = r#"{"instance_id":"worker-0.clusters","uuid":"5d307ca9-b3ef-428c-8861-06e72d69f223",
+            "hostname":"worker-0","instance_type":"u1 large",
+            "devices":[{"type":"nic","bus":"pci","address":"0000:01:00.0","tags":["a","b c"]}]}"#;
+        let (attributes, findings) = attributes(meta_data, NETWORK, root.path());
+        assert_eq!(findings, Vec::<String>::new());
+        let expected = "\
+            GLOWPLUG_KUBEVIRT_DEVICE_0_ADDRESS=0000:01:00.0\n\
+            GLOWPLUG_KUBEVIRT_DEVICE_0_BUS=pci\n\
+            GLOWPLUG_KUBEVIRT_DEVICE_0_TAGS=\"a,b c\"\n\
+            GLOWPLUG_KUBEVIRT_DEVICE_0_TYPE=nic\n\
+            GLOWPLUG_KUBEVIRT_HOSTNAME=worker-0\n\
+            GLOWPLUG_KUBEVIRT_INSTANCE_ID=worker-0.clusters\n\
+            GLOWPLUG_KUBEVIRT_INSTANCE_TYPE=\"u1 large\"\n\
+            GLOWPLUG_KUBEVIRT_INTERFACE=kv0\n\
+            GLOWPLUG_KUBEVIRT_INTERFACE_1=enp1s0\n\
+            GLOWPLUG_KUBEVIRT_INTERFACE_2=kv0.7\n\
+            GLOWPLUG_KUBEVIRT_IPV4=10.0.0.5\n\
+            GLOWPLUG_KUBEVIRT_IPV6=2001:db8::5\n\
+            GLOWPLUG_KUBEVIRT_IPV6_2=2001:db8:7::5\n\
+            GLOWPLUG_KUBEVIRT_MAC=52:54:00:00:00:02\n\
+            GLOWPLUG_KUBEVIRT_MAC_1=52:54:00:00:00:01\n\
+            GLOWPLUG_KUBEVIRT_NAME=worker-0\n\
+            GLOWPLUG_KUBEVIRT_NAMESPACE=clusters\n\
+            GLOWPLUG_KUBEVIRT_UUID=5d307ca9-b3ef-428c-8861-06e72d69f223\n";
+        assert_eq!(attributes.environment_file(&Prefix::default()), expected);
+        assert_eq!(Attributes::read_environment_file(expected), attributes);
+    }
+
+    #[test]
+    fn afterburns_instance_id_is_the_uuid() {
+        let meta_data = r#"{"instance_id":"a.b","uuid":"5d307ca9-b3ef-428c-8861-06e72d69f223"}"#;
+        let (attributes, _) = attributes(meta_data, NETWORK, Path::new("/nonexistent"));
+        let file = attributes.environment_file(&"AFTERBURN_".parse().unwrap());
+        let line = file.lines().find(|line| line.contains("INSTANCE_ID"));
+        assert_eq!(line, Some("AFTERBURN_KUBEVIRT_INSTANCE_ID=5d307ca9-b3ef-428c-8861-06e72d69f223"));
+    }
+
+    #[test]
+    fn a_value_that_a_file_cannot_hold_is_left_out_with_a_finding() {
+        let long = "x".repeat(MAX_VALUE + 1);
+        let meta_data =
+            format!(r#"{{"hostname":"a\nGLOWPLUG_KUBEVIRT_IPV4=6.6.6.6","instance_type":"{long}","uuid":"ok"}}"#);
+        let mut findings = Findings::default();
+        let meta_data = MetaData::read_openstack(meta_data.as_bytes(), &mut findings);
+        let attributes = Attributes::of(&meta_data, None, Path::new("/nonexistent"), &mut findings);
+        assert_eq!(attributes.environment_file(&Prefix::default()), "GLOWPLUG_KUBEVIRT_UUID=ok\n");
+        let findings: Vec<String> = findings.kept().iter().map(ToString::to_string).collect();
+        let expected = "expected at most 4096 bytes without control characters";
+        assert_eq!(
+            findings,
+            [
+                format!(r#"hostname: invalid attribute "a\nGLOWPLUG_KUBEVIRT_IPV4=6.6.6.6", {expected}"#),
+                format!(r#"instance_type: invalid attribute "{}…", {expected}"#, "x".repeat(64)),
+            ]
+        );
+    }
+
+    /// Values that a reader of files may take for more than text.
+    const VALUES: [&str; 14] = [
+        "$HOME",
+        "`id`",
+        "$(id)",
+        "a\"b",
+        "a'b",
+        "a\\b",
+        "\\",
+        " lead and trail ",
+        "#no comment",
+        "a;b&c|d>e",
+        "*?[x]~",
+        "a=b",
+        "ünïcödé ☃",
+        "%n%%",
+    ];
+
+    #[test]
+    fn a_posix_shell_reads_back_exactly_the_value() {
+        for value in VALUES {
+            let attributes = Attributes([("HOSTNAME".to_owned(), value.to_owned())].into());
+            let script =
+                format!("{}printf %s \"$GLOWPLUG_KUBEVIRT_HOSTNAME\"", attributes.environment_file(&Prefix::default()));
+            let output = Command::new("sh").args(["-c", &script]).output().unwrap();
+            assert_eq!((String::from_utf8(output.stdout).unwrap().as_str(), output.stderr), (value, Vec::new()));
+        }
+    }
+
+    #[test]
+    fn what_was_written_is_read_back() {
+        for value in VALUES {
+            let attributes = Attributes([("DEVICE_12_TAGS".to_owned(), value.to_owned())].into());
+            let file = attributes.environment_file(&Prefix::default());
+            assert_eq!(Attributes::read_environment_file(&file), attributes);
+        }
+    }
+
+    #[test]
+    fn keys_are_read_in_every_spelling_and_nothing_else_is_a_key() {
+        let read = |text: &str| text.parse::<Key>().ok().map(|key| key.to_string());
+        for (text, key) in [
+            ("hostname", "hostname"),
+            ("Instance-Type", "instance_type"),
+            ("AFTERBURN_KUBEVIRT_IPV6", "ipv6"),
+            ("ipv4_1", "ipv4_1"),
+            ("device_10_numa_node", "device_10_numa_node"),
+        ] {
+            assert_eq!(read(text).as_deref(), Some(key));
+        }
+        for text in
+            ["", "host", "ipv4_0", "ipv4_01", "ipv4_", "hostname_1", "device_tags", "device_0_colour", "ipv4_12345"]
+        {
+            assert_eq!(read(text), None, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_prefix_is_the_beginning_of_a_variables_name() {
+        let legal = |text: &str| text.parse::<Prefix>().is_ok();
+        assert_eq!(
+            ["AFTERBURN_", "A1_", "a_", "A", "_A_", "A B_", ""].map(legal),
+            [true, true, false, false, false, false, false]
+        );
+    }
+}
