@@ -1,7 +1,7 @@
 //! The model: what the guest's network should be.
 //!
-//! It knows no file format and no renderer. A [`NetworkConfig`] that exists is consistent: every reference between links
-//! leads to a link of the same configuration, VLANs never form a loop, and a port belongs to one bond.
+//! It knows no file format and no renderer. A [`NetworkConfig`] that exists is consistent: every reference between
+//! links leads to a link of the same configuration, VLANs never form a loop, and a port belongs to one bond.
 
 mod bond;
 mod names;

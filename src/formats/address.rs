@@ -8,6 +8,9 @@ use ipnetwork::IpNetwork;
 /// What a message calls a legal mask.
 pub(crate) const MASK_EXPECTED: &str = "a mask without holes, or a prefix length";
 
+/// The same for the mask of an address, which is never all the world's.
+pub(crate) const OWN_MASK_EXPECTED: &str = "a mask without holes, or a prefix length, above 0";
+
 /// A family of addresses, where a document names one.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Family {
@@ -84,8 +87,8 @@ pub(crate) fn prefix_length(mask: &str, family: Family) -> Option<u8> {
     u8::try_from(ones).ok().filter(|_| ones == zeros_and_ones)
 }
 
-/// An address with its prefix length. The length is the address's own (`10.0.0.5/24`, `10.0.0.5/255.255.255.0`), else the
-/// mask's, else 24 or 64. An empty mask is none.
+/// An address with its prefix length. The length is the address's own (`10.0.0.5/24`, `10.0.0.5/255.255.255.0`), else
+/// the mask's, else 24 or 64. An empty mask is none.
 pub(crate) fn interface_address(text: &str, mask: Option<&str>) -> Result<IpNetwork, Wrong> {
     let (address, own) = split(text);
     let address = host_address(address).ok_or(Wrong::Address)?;

@@ -1,8 +1,8 @@
 //! OpenStack's `network_data.json`.
 //!
-//! The schema is `openstack/nova:doc/api_schemas/network_data.json`, the writer `openstack/nova:nova/virt/netutils.py`, the
-//! reader whose meaning counts `canonical/cloud-init:cloudinit/sources/helpers/openstack.py`. The types here mirror the
-//! document and decide nothing; [`NetworkData::convert`] decides.
+//! The schema is `openstack/nova:doc/api_schemas/network_data.json`, the writer `openstack/nova:nova/virt/netutils.py`,
+//! the reader whose meaning counts `canonical/cloud-init:cloudinit/sources/helpers/openstack.py`. The types here mirror
+//! the document and decide nothing; [`NetworkData::convert`] decides.
 
 mod convert;
 
@@ -133,8 +133,8 @@ impl NetworkData {
 // === impl Scalar ===
 
 impl Scalar {
-    /// A value as text or number. `null` is absent; what is neither becomes a text that no field takes, so that the check
-    /// of the field names the place and what was expected there.
+    /// A value as text or number. `null` is absent; what is neither becomes a text that no field takes, so that the
+    /// check of the field names the place and what was expected there.
     fn of(value: &Value) -> Option<Self> {
         match value {
             Value::Null => None,

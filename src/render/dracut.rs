@@ -6,6 +6,8 @@
 
 mod karg;
 mod names;
+#[cfg(test)]
+mod tests;
 
 pub use karg::{Device, Karg, Method};
 
@@ -124,8 +126,8 @@ impl Render<'_, '_> {
         kargs
     }
 
-    /// Bonds and VLANs in the document's order, but each after what it is made of: NetworkManager takes a parent that it
-    /// has not met for a card.
+    /// Bonds and VLANs in the document's order, but each after what it is made of: NetworkManager takes a parent that
+    /// it has not met for a card.
     fn parents_first(&self) -> Vec<LinkIndex> {
         let mut order = Vec::new();
         let mut placed = vec![false; self.config.links().len()];
@@ -288,18 +290,16 @@ impl Render<'_, '_> {
 
     fn report_what_cannot_be_said(&mut self) {
         let config = self.config;
-        for (link, given) in config.links().iter().zip(self.names.devices.clone()) {
+        for (link, given) in config.links().iter().zip(&self.names.devices) {
             let (wish, expected) = match &link.kind {
-                LinkKind::Card(Card::MacAddress { name: Some(name), .. }) => {
-                    (name, "is not the kernel's own".to_owned())
-                }
-                LinkKind::Vlan { name: Some(name), id, .. } => (name, format!("ends with {id}")),
+                LinkKind::Card(Card::MacAddress { name: Some(name), .. }) => (name, "none like eth0 or ib0".to_owned()),
+                LinkKind::Vlan { name: Some(name), id, .. } => (name, format!("one that ends with {id}")),
                 _ => continue,
             };
             if let Device::Name(given) = given
-                && given != *wish
+                && given != wish
             {
-                let expected = format!("a free name that {expected}: {given} is taken instead");
+                let expected = format!("a free name, {expected}: {given} is taken instead");
                 let place = format!("{}.name", link.place);
                 self.findings.push(Finding::warning(place, "name that cannot be given", wish, &expected));
             }

@@ -49,8 +49,7 @@ impl Names {
                 LinkKind::Card(Card::MacAddress { mac_address, name })
                     if config.carries_vlans(index) || primaries.contains(&index) =>
                 {
-                    // A card that is renamed to a name of the kernel's own may find it taken by another card.
-                    let wish = name.clone().filter(|name| !name.is_kernels_own());
+                    let wish = name.clone().filter(may_be_given);
                     let name = wish.and_then(|name| taken.take(name)).unwrap_or_else(|| taken.number(""));
                     ties.push((name.clone(), *mac_address));
                     Some(Device::Name(name))
@@ -95,6 +94,12 @@ fn name_vlan(config: &NetworkConfig, vlan: LinkIndex, devices: &mut [Option<Devi
             .unwrap_or_else(|| taken.number(&format!(".{id}")));
         devices[index.0] = Some(Device::Name(name));
     }
+}
+
+/// Whether a card can be renamed to this. A name of the kernel's own may be another card's, and a card whose name begins
+/// with `ib` is InfiniBand to NetworkManager.
+fn may_be_given(name: &InterfaceName) -> bool {
+    !name.is_kernels_own() && !name.as_str().starts_with("ib")
 }
 
 /// The readers take a VLAN's id from the digits that its name ends with; a leading zero would make it octal to some.

@@ -18,7 +18,7 @@ const CARDS: [&str; 9] = ["phy", "bridge", "dvs", "hw_veb", "hyperv", "ovs", "ta
 
 pub(super) const LINK_EXPECTED: &str = "the id of one of the links";
 
-/// A value that has been reported, if it is wrong. The entry goes on being read for further findings, and comes to nothing.
+/// A value, or the knowledge that it was wrong and has been reported.
 type Reported<T> = Result<T, ()>;
 
 impl<'d> Converter<'d, '_> {
