@@ -3,7 +3,8 @@
 //! A reader of a document never stops at the first mistake. It collects [`Finding`]s and goes on, so that a person sees
 //! all of them at once and mends the document once.
 
-use std::fmt;
+use std::cmp::Ordering;
+use std::fmt::{self, Write as _};
 
 use serde::{Deserialize, Serialize};
 
@@ -63,15 +64,15 @@ pub struct Finding {
     pub expected: String,
 }
 
-/// The findings of one document, in the order in which they were made.
+/// The findings of one document, in the order of their places.
 ///
-/// At most [`Findings::KEPT`] are kept; the others are counted. An error is never lost that way: it makes the count of
-/// errors, and so the verdict.
+/// At most [`Findings::KEPT`] of each severity are kept; the others are counted. So warnings, however many, never hide
+/// the error that forbids the document.
 #[derive(Debug, Default)]
 pub struct Findings {
     kept: Vec<Finding>,
-    further: usize,
     errors: usize,
+    warnings: usize,
 }
 
 // === impl Place ===
@@ -110,7 +111,7 @@ impl fmt::Display for Plain<'_> {
         if !self.0.is_empty() && self.0.len() <= Finding::VALUE_CHARS && self.0.chars().all(plain) {
             f.write_str(self.0)
         } else {
-            write!(f, "{:?}", shortened(self.0))
+            write!(f, "{:?}", shortened(&self.0))
         }
     }
 }
@@ -131,13 +132,6 @@ impl Finding {
         Self::new(Severity::Warning, place, problem, value, expected)
     }
 
-    /// An error about something that is not there.
-    pub fn missing(place: impl fmt::Display, expected: &str) -> Self {
-        let missing = "missing".to_owned();
-        let (severity, place, expected) = (Severity::Error, place.to_string(), expected.to_owned());
-        Self { severity, place, problem: missing, value: None, expected }
-    }
-
     /// A finding whose cost is decided by its consequence.
     pub fn new(
         severity: Severity,
@@ -146,11 +140,26 @@ impl Finding {
         value: impl fmt::Display,
         expected: &str,
     ) -> Self {
+        Self::of(severity, &place, problem, Some(&value), expected)
+    }
+
+    /// A finding about something that is not there, or whose value does not matter.
+    pub fn without_value(severity: Severity, place: impl fmt::Display, problem: &str, expected: &str) -> Self {
+        Self::of(severity, &place, problem, None, expected)
+    }
+
+    fn of(
+        severity: Severity,
+        place: &dyn fmt::Display,
+        problem: &str,
+        value: Option<&dyn fmt::Display>,
+        expected: &str,
+    ) -> Self {
         Self {
             severity,
             place: place.to_string(),
             problem: problem.to_owned(),
-            value: Some(shortened(&value.to_string())),
+            value: value.map(shortened),
             expected: expected.to_owned(),
         }
     }
@@ -166,28 +175,48 @@ impl fmt::Display for Finding {
     }
 }
 
-fn shortened(value: &str) -> String {
-    match value.char_indices().nth(Finding::VALUE_CHARS) {
-        Some((end, _)) => format!("{}…", &value[..end]),
-        None => value.to_owned(),
+/// The beginning of a value. A value of a megabyte costs no more than a short one.
+fn shortened(value: &dyn fmt::Display) -> String {
+    let mut beginning = Beginning { text: String::new(), room: Finding::VALUE_CHARS };
+    // The only failure is that the rest does not fit.
+    if write!(beginning, "{value}").is_err() {
+        beginning.text.push('…');
+    }
+    beginning.text
+}
+
+/// Takes what is written until there is no room.
+struct Beginning {
+    text: String,
+    room: usize,
+}
+
+impl fmt::Write for Beginning {
+    fn write_str(&mut self, written: &str) -> fmt::Result {
+        let end = written.char_indices().nth(self.room).map(|(end, _)| end);
+        let fits = &written[..end.unwrap_or(written.len())];
+        self.text.push_str(fits);
+        self.room -= fits.chars().count();
+        if end.is_some() { Err(fmt::Error) } else { Ok(()) }
     }
 }
 
 // === impl Findings ===
 
 impl Findings {
-    /// So many findings are kept; a document with more of them is not mended line by line.
+    /// So many errors and so many warnings are kept; a document with more of them is not mended line by line.
     pub const KEPT: usize = 256;
 
     /// Adds one.
     pub fn push(&mut self, finding: Finding) {
-        if finding.severity == Severity::Error {
-            self.errors += 1;
-        }
-        if self.kept.len() < Self::KEPT {
-            self.kept.push(finding);
-        } else {
-            self.further += 1;
+        let count = match finding.severity {
+            Severity::Warning => &mut self.warnings,
+            Severity::Error => &mut self.errors,
+        };
+        *count += 1;
+        if *count <= Self::KEPT {
+            let at = self.kept.partition_point(|kept| by_place(&kept.place, &finding.place).is_le());
+            self.kept.insert(at, finding);
         }
     }
 
@@ -206,10 +235,11 @@ impl Findings {
     /// The findings that were kept and how many were not.
     #[must_use]
     pub fn into_parts(self) -> (Vec<Finding>, usize) {
-        (self.kept, self.further)
+        let further = self.further();
+        (self.kept, further)
     }
 
-    /// The findings that were kept, in the order in which they were made.
+    /// The findings that were kept, in the order of their places.
     #[must_use]
     pub fn kept(&self) -> &[Finding] {
         &self.kept
@@ -218,8 +248,16 @@ impl Findings {
     /// How many were counted but not kept.
     #[must_use]
     pub fn further(&self) -> usize {
-        self.further
+        self.errors + self.warnings - self.kept.len()
     }
+}
+
+/// As a person comes across them: `links[2]` before `links[10]`, and both before `networks[0]`.
+fn by_place(a: &str, b: &str) -> Ordering {
+    fn parts(place: &str) -> impl Iterator<Item = (Option<usize>, &str)> {
+        place.split(['[', ']']).map(|part| (part.parse().ok(), part))
+    }
+    parts(a).cmp(parts(b))
 }
 
 #[cfg(test)]
@@ -237,13 +275,39 @@ mod tests {
     }
 
     #[test]
-    fn an_error_beyond_those_that_are_kept_still_forbids_the_document() {
+    fn a_value_that_just_fits_is_shown_whole() {
+        let shown = |chars: usize| Finding::warning("a", "b", "ä".repeat(chars), "c").value;
+        assert_eq!(shown(64), Some("ä".repeat(64)));
+        assert_eq!(shown(65), Some("ä".repeat(64) + "…"));
+        let (x, y) = ("x".repeat(60), "y".repeat(5));
+        let in_pieces = Finding::warning("a", "b", format_args!("{x}{y}"), "c");
+        assert_eq!(in_pieces.value, Some(x + "yyyy…"));
+    }
+
+    #[test]
+    fn warnings_never_hide_an_error() {
         let mut findings = Findings::default();
-        for _ in 0..Findings::KEPT {
+        for _ in 0..=Findings::KEPT {
             findings.push(Finding::warning("a", "b", "c", "d"));
         }
-        assert!(!findings.has_errors());
-        findings.push(Finding::missing("a", "b"));
-        assert_eq!((findings.has_errors(), findings.kept().len(), findings.further()), (true, Findings::KEPT, 1));
+        assert_eq!((findings.has_errors(), findings.kept().len(), findings.further()), (false, Findings::KEPT, 1));
+        let error = Finding::without_value(Severity::Error, "b", "missing", "c");
+        findings.push(error.clone());
+        assert_eq!((findings.errors(), findings.kept().last(), findings.further()), (1, Some(&error), 1));
+        for _ in 0..=Findings::KEPT {
+            findings.push(error.clone());
+        }
+        assert_eq!((findings.errors(), findings.kept().len(), findings.further()), (258, 2 * Findings::KEPT, 3));
+    }
+
+    #[test]
+    fn findings_stand_in_the_order_of_their_places_and_then_as_they_were_made() {
+        let mut findings = Findings::default();
+        let places = ["networks[0]", "links[10]", "links[2].mtu", "links[2]", "document", "links[2].id", "links[2].id"];
+        for (at, place) in places.into_iter().enumerate() {
+            findings.push(Finding::warning(place, "problem", at, "nothing"));
+        }
+        let order: Vec<String> = findings.kept().iter().filter_map(|finding| finding.value.clone()).collect();
+        assert_eq!(order, ["4", "3", "5", "6", "2", "1", "0"]);
     }
 }

@@ -38,6 +38,8 @@ pub struct Reading {
 pub enum Meaning {
     /// It configures nothing: the distribution's default applies.
     Unconfigured,
+    /// It asks for no network at all, not even the distribution's default.
+    Disabled,
     /// It asks for this network.
     Network(NetworkConfig),
     /// It has errors. Nothing of it is used.
@@ -66,17 +68,20 @@ impl fmt::Display for Format {
 ///
 /// let reading = read_network(br#"{"links": [{"id": "eno101", "type": "phy", "mtu": "large"}], "networks": [{}]}"#);
 /// let findings: Vec<String> = reading.findings.kept().iter().map(ToString::to_string).collect();
-/// assert_eq!(findings[0], r#"links[0].mtu: invalid MTU "large", expected an MTU of 68 to 65535 bytes, at least 1280 where there is IPv6"#);
+/// assert_eq!(findings[0], r#"links[0].mtu: invalid MTU "large", expected 68 to 65535 bytes"#);
 /// ```
 #[must_use]
 pub fn read_network(document: &[u8]) -> Reading {
     let mut findings = Findings::default();
     let mut format = None;
     let meaning = match parse(document) {
+        Ok(object) if is_disabled(&object) => {
+            return Reading { format, meaning: Meaning::Disabled, findings };
+        }
         Ok(object) => {
             format = recognise(&object, &mut findings);
             match format {
-                Some(Format::NetworkData) => Some(NetworkData::read(&object, &mut findings).convert(&mut findings)),
+                Some(Format::NetworkData) => NetworkData::read(&object, &mut findings).convert(&mut findings),
                 None => None,
             }
         }
@@ -87,7 +92,7 @@ pub fn read_network(document: &[u8]) -> Reading {
     };
     let meaning = match meaning {
         _ if findings.has_errors() => Meaning::Refused,
-        Some(network) if !network.links().is_empty() => Meaning::Network(network),
+        Some(network) if !network.is_empty() => Meaning::Network(network),
         _ => Meaning::Unconfigured,
     };
     Reading { format, meaning, findings }
@@ -110,15 +115,26 @@ fn parse(document: &[u8]) -> Result<Object, Finding> {
     }
 }
 
+fn unsupported(place: &str, what: &str) -> Finding {
+    let problem = format!("{what} is not supported by this version");
+    Finding::without_value(Severity::Error, place, &problem, "OpenStack's network_data")
+}
+
+/// cloud-init's `config: disabled`, bare or under `network`.
+fn is_disabled(document: &Object) -> bool {
+    let says_so = |object: &Object| matches!(object.get("config"), Some(Value::String(word)) if word == "disabled");
+    says_so(document) || matches!(document.get("network"), Some(Value::Object(network)) if says_so(network))
+}
+
 fn recognise(document: &Object, findings: &mut Findings) -> Option<Format> {
     let has = |name: &&str| document.get(name).is_some();
-    if ["links", "networks", "services"].iter().any(|name| has(name)) {
+    if ["links", "networks", "services"].iter().any(has) {
         return Some(Format::NetworkData);
     }
     // Their meaning is not known here, and to boot without it would be a guess.
-    if let Some(name) = ["network", "version", "config", "ethernets"].iter().find(|name| has(name)) {
-        let expected = "OpenStack's links, networks and services";
-        findings.push(Finding::new(Severity::Error, name, "cloud-init's network-config", "", expected));
+    let cloud_inits = ["network", "version", "config", "ethernets", "bonds", "bridges", "vlans", "wifis"];
+    if let Some(name) = cloud_inits.iter().find(|name| has(name)) {
+        findings.push(unsupported(name, "cloud-init's network-config"));
     }
     None
 }

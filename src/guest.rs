@@ -461,6 +461,7 @@ impl Planner<'_> {
         let mut findings = reading.findings;
         let line = match reading.meaning {
             Meaning::Refused => Err(Stop::Refused(String::new())),
+            Meaning::Disabled => Err(Stop::NothingToDo(format!("{} disables the network", document.path))),
             Meaning::Unconfigured => Err(Stop::Default(format!("{} configures nothing", document.path))),
             Meaning::Network(network) => {
                 let rendered = dracut::render(&network, &mut findings);

@@ -1,7 +1,7 @@
 //! The model: what the guest's network should be.
 //!
-//! It knows no file format and no renderer. A [`NetworkConfig`] that exists is consistent: every reference between links
-//! leads to a link of the same configuration, VLANs never form a loop, and a port belongs to one bond.
+//! It knows no file format and no renderer. A [`NetworkConfig`] that exists is consistent: every reference between
+//! links leads to a link of the same configuration, VLANs never form a loop, and a port belongs to one bond.
 
 mod bond;
 mod names;
@@ -45,6 +45,8 @@ pub struct LinkIndex(pub usize);
 pub struct Link {
     /// What the document calls it. For messages only.
     pub id: String,
+    /// Where it stands in the document, such as `links[0]`. For messages only.
+    pub place: String,
     /// What it is made of.
     pub kind: LinkKind,
     /// The MTU that it shall have, in bytes.
@@ -162,6 +164,12 @@ impl NetworkConfig {
         }
     }
 
+    /// Whether it asks for nothing.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.links.is_empty() && self.nameservers.is_empty() && self.search.is_empty()
+    }
+
     /// The links, in the document's order.
     #[must_use]
     pub fn links(&self) -> &[Link] {
@@ -216,12 +224,11 @@ fn contradictions(links: &[Link]) -> Vec<Contradiction> {
                     }
                 }
             }
-            LinkKind::Vlan { parent, id, .. } => {
-                vlans.push((*parent, *id, here));
-                found.extend(chain_contradiction(links, here, *parent));
-            }
+            LinkKind::Vlan { parent, .. } if parent.0 >= links.len() => found.push(Contradiction::NoSuchLink(here)),
+            LinkKind::Vlan { parent, id, .. } => vlans.push((*parent, *id, here)),
         }
     }
+    found.extend(loops(links));
     ports.sort_unstable();
     found.extend(ports.windows(2).filter(|pair| pair[0] == pair[1]).map(|pair| Contradiction::PortTwice(pair[0])));
     vlans.sort_unstable();
@@ -230,18 +237,37 @@ fn contradictions(links: &[Link]) -> Vec<Contradiction> {
     found
 }
 
-/// Walks from a VLAN to what it is on in the end.
-fn chain_contradiction(links: &[Link], vlan: LinkIndex, parent: LinkIndex) -> Option<Contradiction> {
-    let mut at = parent;
-    // A chain longer than there are links has come back to one that it has passed.
-    for _ in links {
-        match links.get(at.0).map(|link| &link.kind) {
-            None => return Some(Contradiction::NoSuchLink(vlan)),
-            Some(LinkKind::Vlan { parent, .. }) => at = *parent,
-            Some(_) => return None,
+/// VLANs whose parents never end in something that is no VLAN.
+fn loops(links: &[Link]) -> Vec<Contradiction> {
+    #[derive(Clone, Copy, PartialEq)]
+    enum Seen {
+        Not,
+        InThisWalk,
+        Ends,
+        Loops,
+    }
+    let mut seen = vec![Seen::Not; links.len()];
+    let mut found = Vec::new();
+    for start in 0..links.len() {
+        let mut walk = Vec::new();
+        let mut at = start;
+        let end = loop {
+            match (seen.get(at), links.get(at).map(|link| &link.kind)) {
+                (Some(Seen::Not), Some(LinkKind::Vlan { parent, .. })) => {
+                    seen[at] = Seen::InThisWalk;
+                    walk.push(at);
+                    at = parent.0;
+                }
+                (Some(Seen::InThisWalk | Seen::Loops), _) => break Seen::Loops,
+                _ => break Seen::Ends,
+            }
+        };
+        walk.iter().for_each(|at| seen[*at] = end);
+        if seen[start] == Seen::Loops {
+            found.push(Contradiction::VlanLoop(LinkIndex(start)));
         }
     }
-    Some(Contradiction::VlanLoop(vlan))
+    found
 }
 
 // === impl Link ===
@@ -307,3 +333,65 @@ impl fmt::Display for Contradiction {
 }
 
 impl std::error::Error for Contradiction {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn link(kind: LinkKind) -> Link {
+        let (ipv4, ipv6, routes) = (Ipv4Config::default(), Ipv6Config::default(), Vec::new());
+        Link { id: String::new(), place: String::new(), kind, mtu: None, ipv4, ipv6, routes }
+    }
+
+    fn card() -> Link {
+        link(LinkKind::Card(Card::Name("eno1".parse().unwrap())))
+    }
+
+    fn bond(ports: &[usize]) -> Link {
+        let ports = ports.iter().copied().map(LinkIndex).collect();
+        let name = "bond0".parse().unwrap();
+        link(LinkKind::Bond { name, ports, options: BondOptions::default(), mac_address: None })
+    }
+
+    fn vlan(parent: usize, id: i64) -> Link {
+        let id = VlanId::try_from(id).unwrap();
+        link(LinkKind::Vlan { name: None, parent: LinkIndex(parent), id, mac_address: None })
+    }
+
+    macro_rules! contradicts {
+        ($($name:ident: [$($link:expr),*] => [$($contradiction:ident $at:literal),*];)*) => {
+            $(#[test] fn $name() {
+                let found = NetworkConfig::new(vec![$($link),*]);
+                let expected: Vec<Contradiction> = vec![$(Contradiction::$contradiction(LinkIndex($at))),*];
+                assert_eq!(found.err().unwrap_or_default(), expected);
+            })*
+        };
+    }
+
+    contradicts! {
+        a_chain_of_vlans_on_a_bond_is_fine: [vlan(1, 7), vlan(2, 6), bond(&[3, 4]), card(), card()] => [];
+        one_id_on_two_parents_is_fine: [card(), card(), vlan(0, 5), vlan(1, 5)] => [];
+        a_vlan_on_a_port_is_fine: [card(), bond(&[0]), vlan(0, 5)] => [];
+        a_vlan_on_itself: [vlan(0, 5)] => [VlanLoop 0];
+        vlans_on_each_other_and_one_that_hangs_on_them:
+            [vlan(1, 5), vlan(2, 5), vlan(1, 6), card(), vlan(3, 5)] => [VlanLoop 0, VlanLoop 1, VlanLoop 2];
+        a_parent_that_is_not_there: [vlan(9, 5), vlan(0, 6)] => [NoSuchLink 0];
+        a_port_that_is_not_there: [bond(&[9])] => [NoSuchLink 0];
+        a_bond_of_a_bond: [card(), bond(&[0]), bond(&[1])] => [PortIsNoCard 1];
+        a_bond_of_a_vlan: [card(), vlan(0, 5), bond(&[1])] => [PortIsNoCard 1];
+        a_port_of_two_bonds: [card(), bond(&[0]), bond(&[0])] => [PortTwice 0];
+        a_port_twice_in_a_bond: [card(), bond(&[0, 0])] => [PortTwice 0];
+        one_id_twice_on_one_parent: [card(), vlan(0, 5), vlan(0, 6), vlan(0, 5)] => [VlanTwice 3];
+        all_of_them_at_once: [vlan(0, 5), card(), bond(&[1, 1]), vlan(1, 5), vlan(1, 5)]
+            => [VlanLoop 0, PortTwice 1, VlanTwice 4];
+    }
+
+    #[test]
+    fn a_link_knows_what_is_made_of_it() {
+        let config = NetworkConfig::new(vec![card(), card(), bond(&[1]), vlan(2, 5)]).unwrap();
+        let bonds = [0, 1, 2, 3].map(|at| config.bond_of(LinkIndex(at)));
+        assert_eq!(bonds, [None, Some(LinkIndex(2)), None, None]);
+        let carries = [0, 1, 2, 3].map(|at| config.carries_vlans(LinkIndex(at)));
+        assert_eq!(carries, [false, false, true, false]);
+    }
+}

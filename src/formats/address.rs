@@ -6,7 +6,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ipnetwork::IpNetwork;
 
 /// What a message calls a legal mask.
-pub(crate) const MASK_EXPECTED: &str = "a mask without holes or a length";
+pub(crate) const MASK_EXPECTED: &str = "a mask without holes, or a prefix length";
+
+/// The same for the mask of an address, which is never all the world's.
+pub(crate) const OWN_MASK_EXPECTED: &str = "a mask without holes, or a prefix length, above 0";
 
 /// A family of addresses, where a document names one.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -84,17 +87,13 @@ pub(crate) fn prefix_length(mask: &str, family: Family) -> Option<u8> {
     u8::try_from(ones).ok().filter(|_| ones == zeros_and_ones)
 }
 
-/// An address with its prefix length. The length is the address's own (`10.0.0.5/24`, `10.0.0.5/255.255.255.0`), else the
-/// mask's, else 24 or 64. An empty mask is none.
+/// An address with its prefix length. The length is the address's own (`10.0.0.5/24`, `10.0.0.5/255.255.255.0`), else
+/// the mask's, else 24 or 64. An empty mask is none.
 pub(crate) fn interface_address(text: &str, mask: Option<&str>) -> Result<IpNetwork, Wrong> {
     let (address, own) = split(text);
     let address = host_address(address).ok_or(Wrong::Address)?;
     let family = Family::of(address);
-    let prefix = match (own, mask.filter(|mask| !mask.is_empty())) {
-        (Some(own), _) => prefix_length(own, family).ok_or(Wrong::Address)?,
-        (None, Some(mask)) => prefix_length(mask, family).ok_or(Wrong::Mask)?,
-        (None, None) => family.prefix_unsaid(),
-    };
+    let prefix = prefix(own, mask, family)?.unwrap_or(family.prefix_unsaid());
     // All the world on one link is no address's prefix, but a mask that was left at zero.
     match (prefix, own) {
         (0, Some(_)) => Err(Wrong::Address),
@@ -112,13 +111,16 @@ pub(crate) fn destination(text: &str, mask: Option<&str>, family: Family) -> Res
     let (address, own) = split(text);
     let address = self::address(address).ok_or(Wrong::Address)?;
     let family = Family::of(address);
-    let prefix = match (own, mask.filter(|mask| !mask.is_empty())) {
-        (Some(own), _) => prefix_length(own, family).ok_or(Wrong::Address)?,
-        (None, Some(mask)) => prefix_length(mask, family).ok_or(Wrong::Mask)?,
-        (None, None) if address.is_unspecified() => 0,
-        (None, None) => family.bits(),
-    };
-    Ok(network(address, prefix))
+    let unsaid = if address.is_unspecified() { 0 } else { family.bits() };
+    Ok(network(address, prefix(own, mask, family)?.unwrap_or(unsaid)))
+}
+
+/// The prefix length that is given. The address's own one wins, but a mask beside it has to be one, too.
+fn prefix(own: Option<&str>, mask: Option<&str>, family: Family) -> Result<Option<u8>, Wrong> {
+    let read = |text: &str, wrong| prefix_length(text, family).ok_or(wrong);
+    let own = own.map(|own| read(own, Wrong::Address)).transpose()?;
+    let mask = mask.filter(|mask| !mask.is_empty()).map(|mask| read(mask, Wrong::Mask)).transpose()?;
+    Ok(own.or(mask))
 }
 
 fn split(text: &str) -> (&str, Option<&str>) {
@@ -156,6 +158,7 @@ mod tests {
         the_length_of_the_address_wins: "10.0.0.5/16", Some("255.255.255.0") => Ok("10.0.0.5/16");
         a_dotted_mask: "10.0.0.5", Some("255.255.254.0") => Ok("10.0.0.5/23");
         a_number_as_mask: "10.0.0.5", Some("20") => Ok("10.0.0.5/20");
+        a_broken_mask_counts_beside_a_length: "10.0.0.5/16", Some("255.0.255.0") => Err(Wrong::Mask);
         an_empty_mask: "10.0.0.5", Some("") => Ok("10.0.0.5/24");
         no_mask: "10.0.0.5", None => Ok("10.0.0.5/24");
         a_host_mask: "10.0.0.5", Some("255.255.255.255") => Ok("10.0.0.5/32");

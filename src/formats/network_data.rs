@@ -1,8 +1,8 @@
 //! OpenStack's `network_data.json`.
 //!
-//! The schema is `openstack/nova:doc/api_schemas/network_data.json`, the writer `openstack/nova:nova/virt/netutils.py`, the
-//! reader whose meaning counts `canonical/cloud-init:cloudinit/sources/helpers/openstack.py`. The types here mirror the
-//! document and decide nothing; [`NetworkData::convert`] decides.
+//! The schema is `openstack/nova:doc/api_schemas/network_data.json`, the writer `openstack/nova:nova/virt/netutils.py`,
+//! the reader whose meaning counts `canonical/cloud-init:cloudinit/sources/helpers/openstack.py`. The types here mirror
+//! the document and decide nothing; [`NetworkData::convert`] decides.
 
 mod convert;
 
@@ -12,7 +12,7 @@ use std::fmt;
 use super::value::{Object, Value};
 use crate::finding::{Finding, Findings, Place, Severity};
 
-/// The most links, and the most networks, of a document.
+/// The most items of a list: of links, of networks, and also of words in one text.
 pub const MAX_ITEMS: usize = 4096;
 
 /// A document, as it was written.
@@ -133,12 +133,13 @@ impl NetworkData {
 // === impl Scalar ===
 
 impl Scalar {
-    /// A value as text or number. `null` is absent; what is neither becomes a text that no field takes, so that the check
-    /// of the field names the place and what was expected there.
+    /// A value as text or number. `null` is absent; what is neither becomes a text that no field takes, so that the
+    /// check of the field names the place and what was expected there.
     fn of(value: &Value) -> Option<Self> {
         match value {
             Value::Null => None,
             Value::Integer(number) => Some(Self::Integer(*number)),
+            Value::Bool(_) => Some(Self::Text(value.kind().to_owned())),
             other => Some(Self::Text(other.to_string())),
         }
     }
@@ -174,46 +175,52 @@ impl fmt::Display for Scalar {
 // === impl Reader ===
 
 impl Reader<'_> {
-    /// The elements of an array that the document's meaning hangs on.
-    fn items<T: Default>(
+    /// The elements of an array of objects.
+    fn items<T: Default + PartialEq>(
         &mut self,
         parent: &Object,
-        (place, name): (&Place<'_>, &str),
+        at: (&Place<'_>, &str),
         otherwise: Severity,
         read: fn(&mut Self, &Object, &Place<'_>) -> T,
     ) -> Vec<T> {
-        let array = self.array(parent, (place, name), otherwise);
-        let place = place.field(name);
-        if array.len() > MAX_ITEMS {
-            let expected = format!("at most {MAX_ITEMS}");
-            self.findings.push(Finding::error(place, "too many items", array.len(), &expected));
-            return Vec::new();
-        }
+        let elements = self.array(parent, at, otherwise);
+        let place = at.0.field(at.1);
         let read_one = |(index, element): (usize, &Value)| {
             let place = place.index(index);
-            match element {
-                Value::Object(object) => read(self, object, &place),
-                other => {
-                    self.findings.push(Finding::new(otherwise, place, "invalid item", other.kind(), "an object"));
-                    // In its stead, so that the places of those that follow stay the document's.
-                    T::default()
-                }
+            // What says nothing is a default in the list, so that the places of those that follow stay the document's.
+            let item = if let Value::Object(object) = element { read(self, object, &place) } else { T::default() };
+            if !matches!(element, Value::Object(_)) {
+                self.findings.push(Finding::new(otherwise, place, "invalid item", element.kind(), "an object"));
+            } else if otherwise == Severity::Error && item == T::default() {
+                let expected = "the members that the schema requires";
+                self.findings.push(Finding::without_value(otherwise, place, "nothing known in it", expected));
             }
+            item
         };
-        array.iter().enumerate().map(read_one).collect()
+        elements.iter().enumerate().map(read_one).collect()
     }
 
     /// The elements of an array. `null` is empty; anything else is reported and empty.
     fn array<'v>(&mut self, parent: &'v Object, (place, name): (&Place<'_>, &str), otherwise: Severity) -> &'v [Value] {
         match parent.get(name) {
             None | Some(Value::Null) => &[],
-            Some(Value::Array(array)) => array,
+            Some(Value::Array(array)) if self.may_have((place, name), array.len()) => array,
+            Some(Value::Array(_)) => &[],
             Some(other) => {
                 let place = place.field(name);
                 self.findings.push(Finding::new(otherwise, place, "invalid list", other.kind(), "an array"));
                 &[]
             }
         }
+    }
+
+    /// Whether a list may have so many items.
+    fn may_have(&mut self, (place, name): (&Place<'_>, &str), items: usize) -> bool {
+        if items > MAX_ITEMS {
+            let expected = format!("at most {MAX_ITEMS}");
+            self.findings.push(Finding::error(place.field(name), "too many items", items, &expected));
+        }
+        items <= MAX_ITEMS
     }
 
     fn link(&mut self, object: &Object, place: &Place<'_>) -> Link {
@@ -228,7 +235,7 @@ impl Reader<'_> {
             vlan_link: scalar("vlan_link"),
             vlan_id: scalar("vlan_id"),
             vlan_mac_address: scalar("vlan_mac_address"),
-            bond_links: self.scalars(object, (place, "bond_links"), Severity::Error),
+            bond_links: if is_bond { self.scalars(object, (place, "bond_links"), Severity::Error) } else { Vec::new() },
             bond_options: if is_bond { bond_options(object) } else { Vec::new() },
         }
     }
@@ -275,14 +282,14 @@ impl Reader<'_> {
 
     /// A list of words, or one text with blanks or commas between them.
     fn words(&mut self, object: &Object, at: (&Place<'_>, &str)) -> Vec<Scalar> {
-        match object.get(at.1) {
-            Some(Value::String(text)) => text
-                .split(|c: char| c.is_ascii_whitespace() || c == ',')
-                .filter(|word| !word.is_empty())
-                .map(|word| Scalar::Text(word.to_owned()))
-                .collect(),
-            _ => self.scalars(object, at, Severity::Warning),
+        let Some(Value::String(text)) = object.get(at.1) else {
+            return self.scalars(object, at, Severity::Warning);
+        };
+        let words = || text.split(|c: char| c.is_ascii_whitespace() || c == ',').filter(|word| !word.is_empty());
+        if !self.may_have(at, words().count()) {
+            return Vec::new();
         }
+        words().map(|word| Scalar::Text(word.to_owned())).collect()
     }
 }
 

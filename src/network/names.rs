@@ -8,8 +8,8 @@ use pnet_base::MacAddr;
 /// The name of a network interface that every reader of our output takes as it stands.
 ///
 /// At most 15 bytes (the kernel's `IFNAMSIZ`), ASCII letters, digits, `.`, `_` and `-`, beginning with a letter or a
-/// digit; not digits alone (`systemd-network-generator` refuses those), and neither `all` nor `default`, which name
-/// directories of `/proc/sys/net`.
+/// digit; not digits alone (`systemd-network-generator` refuses those), neither `all` nor `default`, which name
+/// directories of `/proc/sys/net`, nor `lo`, which is there already.
 ///
 /// ```
 /// use glowplug::network::InterfaceName;
@@ -52,7 +52,8 @@ pub struct DomainNameError;
 
 impl InterfaceName {
     /// What a message calls a legal name.
-    pub const EXPECTED: &'static str = "an interface name: 1 to 15 letters, digits, '.', '_' or '-', not digits alone";
+    pub const EXPECTED: &'static str =
+        "1 to 15 letters, digits, '.', '_' or '-', not digits alone, nor all, default or lo";
 
     /// The longest name, in bytes.
     pub const MAX: usize = 15;
@@ -78,7 +79,7 @@ impl FromStr for InterfaceName {
         let legal = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
         let begins = text.bytes().next().is_some_and(|b| b.is_ascii_alphanumeric());
         let digits = text.bytes().all(|b| b.is_ascii_digit());
-        let reserved = matches!(text, "all" | "default");
+        let reserved = matches!(text, "all" | "default" | "lo");
         if begins && !digits && !reserved && text.len() <= Self::MAX && text.bytes().all(legal) {
             Ok(Self(text.to_owned()))
         } else {
@@ -97,10 +98,13 @@ impl fmt::Display for InterfaceName {
 
 impl Mtu {
     /// What a message calls a legal MTU.
-    pub const EXPECTED: &'static str = "an MTU of 68 to 65535 bytes, at least 1280 where there is IPv6";
+    pub const EXPECTED: &'static str = "68 to 65535 bytes";
 
     /// The least on which IPv6 works (RFC 8200).
     pub const LEAST_FOR_IPV6: Mtu = Mtu(1280);
+
+    /// What a message calls an MTU on which IPv6 works.
+    pub const EXPECTED_FOR_IPV6: &'static str = "at least 1280 bytes";
 }
 
 impl TryFrom<i64> for Mtu {
@@ -124,7 +128,7 @@ impl fmt::Display for Mtu {
 
 impl VlanId {
     /// What a message calls a legal tag.
-    pub const EXPECTED: &'static str = "a VLAN id of 1 to 4094";
+    pub const EXPECTED: &'static str = "1 to 4094";
 }
 
 impl TryFrom<i64> for VlanId {
@@ -180,7 +184,7 @@ impl fmt::Display for DomainName {
 // === MAC addresses ===
 
 /// What a message calls a legal MAC address.
-pub(crate) const MAC_ADDRESS_EXPECTED: &str = "the MAC address of a card: six pairs of hex digits, unicast, not zero";
+pub(crate) const MAC_ADDRESS_EXPECTED: &str = "six pairs of hex digits, unicast and not zero";
 
 /// Reads the MAC address of a card: six pairs of hex digits between colons or between dashes, in either case, neither
 /// zero nor a group's. `None` for anything else.
@@ -236,6 +240,7 @@ mod tests {
             "12",
             "all",
             "default",
+            "lo",
             "abcdefghijklmnop",
             "eth0 ",
             "a b",

@@ -8,6 +8,8 @@ use ipnetwork::IpNetwork;
 /// One route through a link. Destination and gateway are of one family.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Route {
+    /// Where it stands in the document, such as `networks[0].routes[1]`. For messages only.
+    pub place: String,
     destination: IpNetwork,
     gateway: Option<IpAddr>,
     metric: Option<u32>,
@@ -29,7 +31,13 @@ impl Route {
         if gateway.is_some_and(|gateway| gateway.is_ipv4() != destination.is_ipv4()) {
             return Err(MixedFamilies);
         }
-        Ok(Self { destination: masked(destination), gateway, metric })
+        Ok(Self { place: String::new(), destination: masked(destination), gateway, metric })
+    }
+
+    /// The same route, with where it stands in the document.
+    #[must_use]
+    pub fn at(self, place: impl fmt::Display) -> Self {
+        Self { place: place.to_string(), ..self }
     }
 
     /// Where it leads, without host bits.

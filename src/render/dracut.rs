@@ -6,17 +6,20 @@
 
 mod karg;
 mod names;
+#[cfg(test)]
+mod tests;
 
 pub use karg::{Device, Karg, Method};
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
 use pnet_base::MacAddr;
 
 use crate::finding::{Finding, Findings};
-use crate::network::{BondOptions, InterfaceName, Ipv6Dynamic, Link, LinkIndex, LinkKind, NetworkConfig, Route};
+use crate::network::{BondOptions, Card, InterfaceName, Ipv6Dynamic, Link, LinkIndex, LinkKind, NetworkConfig, Route};
 use names::Names;
 
 /// The longest line that is rendered, in bytes. dracut hands all arguments on in one environment string, which ends at
@@ -28,7 +31,7 @@ pub const MAX_BYTES: usize = 32 * 1024;
 pub struct Rendered {
     /// In the order in which they are to be written.
     pub kargs: Vec<Karg>,
-    /// For every link of the network, in its order, what the arguments call it.
+    /// For every link of the network, in its order: what the arguments call it.
     pub devices: Vec<Device>,
 }
 
@@ -45,7 +48,7 @@ pub fn render(config: &NetworkConfig, findings: &mut Findings) -> Rendered {
     render.gateways = render.choose_gateways();
     let kargs = render.kargs();
     render.report_what_cannot_be_said();
-    let devices = (0..config.links().len()).map(|at| render.names.device(LinkIndex(at))).collect();
+    let devices = render.names.devices;
     let line = line(&kargs);
     if line.len() > MAX_BYTES {
         let expected = format!("at most {MAX_BYTES}");
@@ -117,15 +120,14 @@ impl Render<'_, '_> {
             self.addresses(index, &mut kargs);
             self.routes(index, &mut kargs);
         }
-        // A name server alone makes no profile, and so is told to nobody.
-        if kargs.iter().any(|karg| matches!(karg, Karg::Ip { .. })) {
+        if self.has_addresses() {
             kargs.extend(config.nameservers.iter().copied().map(Karg::Nameserver));
         }
         kargs
     }
 
-    /// Bonds and VLANs in the document's order, but each after what it is made of: NetworkManager takes a parent that it
-    /// has not met for a card.
+    /// Bonds and VLANs in the document's order, but each after what it is made of: NetworkManager takes a parent that
+    /// it has not met for a card.
     fn parents_first(&self) -> Vec<LinkIndex> {
         let mut order = Vec::new();
         let mut placed = vec![false; self.config.links().len()];
@@ -158,11 +160,11 @@ impl Render<'_, '_> {
             LinkKind::Card(_) => {}
             LinkKind::Bond { name, ports, options, .. } => {
                 let options = self.bond_options(link, options);
-                let ports = ports.iter().map(|port| self.names.device(*port)).collect();
+                let ports = ports.iter().map(|port| self.device(*port)).collect();
                 kargs.push(Karg::Bond { name: name.clone(), ports, options, mtu: link.mtu });
             }
             LinkKind::Vlan { parent, .. } => {
-                kargs.push(Karg::Vlan { vlan: self.names.device(index), parent: self.names.device(*parent) });
+                kargs.push(Karg::Vlan { vlan: self.device(index), parent: self.device(*parent) });
             }
         }
     }
@@ -173,26 +175,29 @@ impl Render<'_, '_> {
         if let Some(target) = options.arp_ip_target.first() {
             words.push(("arp_ip_target", target.to_string()));
         }
-        for target in options.arp_ip_target.iter().skip(1) {
+        if options.arp_ip_target.len() > 1 {
             // Between options stands a comma, and NetworkManager takes nothing else between addresses.
-            self.cannot_say(link, "arp_ip_target", target, "one address at most");
+            let (place, targets) = (format!("{}.bond_arp_ip_target", link.place), options.arp_ip_target.len());
+            self.left_out(&place, "all ARP targets but the first", targets, "one address");
         }
         if let Some(primary) = options.primary {
-            words.push(("primary", self.names.device(primary).to_string()));
+            words.push(("primary", self.device(primary).to_string()));
         }
         words
     }
 
     fn addresses(&mut self, index: LinkIndex, kargs: &mut Vec<Karg>) {
         let link = self.config.link(index);
-        if self.config.bond_of(index).is_some() {
+        if let Some(bond) = self.config.bond_of(index) {
             // A profile of its own would take the card away from the bond, which sets its ports' MTU.
-            if let Some(mtu) = link.mtu {
-                self.cannot_say(link, "mtu", mtu, "the MTU of its bond");
+            let bond = self.config.link(bond);
+            if let Some(mtu) = link.mtu.filter(|mtu| Some(*mtu) != bond.mtu) {
+                let expected = format!("the MTU of its bond, {}", bond.place);
+                self.left_out(&format!("{}.mtu", link.place), "MTU of a bond's port", mtu, &expected);
             }
             return;
         }
-        let device = self.names.device(index);
+        let device = self.device(index);
         let (mtu, mac_address) = match &link.kind {
             LinkKind::Card(_) => (link.mtu, None),
             // The MTU stands in `bond=` already.
@@ -220,9 +225,14 @@ impl Render<'_, '_> {
         if (link.ipv4.dhcp && !link.ipv4.addresses.is_empty())
             || (link.ipv6.dynamic.is_some() && !link.ipv6.addresses.is_empty())
         {
-            let expected = "a server or router that answers, since NetworkManager drops the static ones without it";
-            let id = &link.id;
-            self.findings.push(Finding::warning(id, "static and dynamic addresses of one family", &device, expected));
+            let expected = "a server or a router that answers: without one NetworkManager drops the static ones, too";
+            let place = &link.place;
+            self.findings.push(Finding::warning(
+                place,
+                "static and dynamic addresses of one family",
+                &device,
+                expected,
+            ));
         }
     }
 
@@ -234,10 +244,10 @@ impl Render<'_, '_> {
 
     fn routes(&mut self, index: LinkIndex, kargs: &mut Vec<Karg>) {
         let link = self.config.link(index);
-        let device = self.names.device(index);
+        let device = self.device(index);
         for (at, route) in link.routes.iter().enumerate() {
             if let Some(metric) = route.metric() {
-                self.cannot_say(link, "metric", metric, "the order of links alone");
+                self.left_out(&format!("{}.metric", route.place), "metric", metric, "none");
             }
             let (chosen, has_static) = match route.destination() {
                 IpNetwork::V4(_) => (self.gateways.ipv4, !link.ipv4.addresses.is_empty()),
@@ -247,8 +257,8 @@ impl Render<'_, '_> {
             if route.is_default() && !is_chosen {
                 if !self.is_chosen_again(route, index, chosen) {
                     let value = route.gateway().map_or_else(|| "on-link".to_owned(), |gateway| gateway.to_string());
-                    let expected = "one default route of a family: the one of the lowest metric, else the first";
-                    self.findings.push(Finding::warning(&link.id, "further default route", value, expected));
+                    let expected = "one in each family: the one of the lowest metric, else the first, is kept";
+                    self.findings.push(Finding::warning(&route.place, "further default route", value, expected));
                 }
                 continue;
             }
@@ -279,21 +289,43 @@ impl Render<'_, '_> {
     }
 
     fn report_what_cannot_be_said(&mut self) {
-        for domain in &self.config.search {
-            let expected = "nothing: no kernel argument carries it to NetworkManager";
-            self.findings.push(Finding::warning("search", "search domain that cannot be said", domain, expected));
+        let config = self.config;
+        for (link, given) in config.links().iter().zip(&self.names.devices) {
+            let (wish, expected) = match &link.kind {
+                LinkKind::Card(Card::MacAddress { name: Some(name), .. }) => (name, "none like eth0 or ib0".to_owned()),
+                LinkKind::Vlan { name: Some(name), id, .. } => (name, format!("one that ends with {id}")),
+                _ => continue,
+            };
+            if let Device::Name(given) = given
+                && given != wish
+            {
+                let expected = format!("a free name, {expected}: {given} is taken instead");
+                let place = format!("{}.name", link.place);
+                self.findings.push(Finding::warning(place, "name that cannot be given", wish, &expected));
+            }
         }
-        let has_cards = self.config.links().iter().any(Link::has_addresses);
-        if !self.config.nameservers.is_empty() && !has_cards {
-            let servers = self.config.nameservers.len();
+        for domain in &config.search {
+            self.left_out("search", "search domain", domain, "none");
+        }
+        if !config.nameservers.is_empty() && !self.has_addresses() {
+            let servers = config.nameservers.len();
             let expected = "a network beside them, since they are told to the cards that have one";
-            self.findings.push(Finding::warning("services", "name servers that cannot be said", servers, expected));
+            self.findings.push(Finding::warning("services", "name servers left out", servers, expected));
         }
     }
 
-    fn cannot_say(&mut self, link: &Link, what: &str, value: impl std::fmt::Display, expected: &str) {
-        let problem = format!("{what} that cannot be said");
-        self.findings.push(Finding::warning(&link.id, &problem, value, expected));
+    fn left_out(&mut self, place: &str, what: &str, value: impl fmt::Display, expected: &str) {
+        let (problem, expected) = (format!("{what} left out"), format!("{expected}: no kernel argument carries it"));
+        self.findings.push(Finding::warning(place, &problem, value, &expected));
+    }
+
+    /// Whether any address is given or asked for. A name server alone makes no profile, and so is told to nobody.
+    fn has_addresses(&self) -> bool {
+        self.config.links().iter().any(Link::has_addresses)
+    }
+
+    fn device(&self, index: LinkIndex) -> Device {
+        self.names.devices[index.0].clone()
     }
 }
 

@@ -10,8 +10,8 @@ use crate::network::{InterfaceName, Mtu};
 
 /// One kernel argument.
 ///
-/// Everything in it is a number, an address or a name of a fixed alphabet, so an argument is one word for the kernel, for
-/// dracut's tokeniser and for a shell.
+/// Everything in it is a number, an address or a name of a fixed alphabet, so an argument is one word for the kernel,
+/// for dracut's tokeniser and for a shell.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Karg {
     /// The card with this address gets this name.

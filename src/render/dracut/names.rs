@@ -12,8 +12,8 @@ use super::Device;
 use crate::network::{Card, InterfaceName, LinkIndex, LinkKind, NetworkConfig, VlanId};
 
 pub(super) struct Names {
-    /// How each link is called; `None` for a VLAN that has not been named yet.
-    devices: Vec<Option<Device>>,
+    /// How every argument calls each link: by a name, but for a card with a MAC address that nothing needs to name.
+    pub(super) devices: Vec<Device>,
     /// Cards that are to get a name, in the document's order.
     pub(super) ties: Vec<(InterfaceName, MacAddr)>,
 }
@@ -41,63 +41,65 @@ impl Names {
                 _ => {}
             }
         }
-        let mut names = Self { devices: Vec::new(), ties: Vec::new() };
+        let mut ties = Vec::new();
+        let mut devices = Vec::new();
         for (at, link) in config.links().iter().enumerate() {
             let index = LinkIndex(at);
             let device = match &link.kind {
                 LinkKind::Card(Card::MacAddress { mac_address, name })
                     if config.carries_vlans(index) || primaries.contains(&index) =>
                 {
-                    // A card that is renamed to a name of the kernel's own may find it taken by another card.
-                    let wish = name.clone().filter(|name| !name.is_kernels_own());
+                    let wish = name.clone().filter(may_be_given);
                     let name = wish.and_then(|name| taken.take(name)).unwrap_or_else(|| taken.number(""));
-                    names.ties.push((name.clone(), *mac_address));
+                    ties.push((name.clone(), *mac_address));
                     Some(Device::Name(name))
                 }
                 LinkKind::Card(Card::MacAddress { mac_address, .. }) => Some(Device::MacAddress(*mac_address)),
                 LinkKind::Card(Card::Name(name)) | LinkKind::Bond { name, .. } => Some(Device::Name(name.clone())),
                 LinkKind::Vlan { .. } => None,
             };
-            names.devices.push(device);
+            devices.push(device);
         }
-        for at in 0..names.devices.len() {
-            names.name_vlan(config, LinkIndex(at), &mut taken);
+        for at in 0..devices.len() {
+            name_vlan(config, LinkIndex(at), &mut devices, &mut taken);
         }
-        names
+        // None is left without: the cards and bonds were named above, and then the VLANs.
+        Self { devices: devices.into_iter().flatten().collect(), ties }
     }
+}
 
-    /// How every argument calls this link: by a name, but for a card with a MAC address that nothing needs to name.
-    pub(super) fn device(&self, index: LinkIndex) -> Device {
-        // `assign` leaves no link out.
-        self.devices[index.0].clone().unwrap_or(Device::MacAddress(MacAddr::zero()))
+/// Names a VLAN, and before it what it is on.
+fn name_vlan(config: &NetworkConfig, vlan: LinkIndex, devices: &mut [Option<Device>], taken: &mut Taken) {
+    let mut chain = vec![vlan];
+    while let Some(LinkKind::Vlan { parent, .. }) = chain.last().map(|last| &config.link(*last).kind)
+        && devices[parent.0].is_none()
+    {
+        chain.push(*parent);
     }
+    for index in chain.into_iter().rev() {
+        let LinkKind::Vlan { name, parent, id, .. } = &config.link(index).kind else { continue };
+        if devices[index.0].is_some() {
+            continue;
+        }
+        // A name of the kernel's own may belong to a card that comes later.
+        let wish = name.clone().filter(|name| ends_with_id(name, *id) && !name.is_kernels_own());
+        let after_parent = || match &devices[parent.0] {
+            Some(Device::Name(parent)) => format!("{parent}.{id}").parse().ok(),
+            _ => None,
+        };
+        let name = wish
+            .and_then(|name| taken.take(name))
+            .or_else(|| after_parent().and_then(|name| taken.take(name)))
+            // The parent's name leaves no room for the id.
+            .unwrap_or_else(|| taken.number(&format!(".{id}")));
+        devices[index.0] = Some(Device::Name(name));
+    }
+}
 
-    /// Names a VLAN, and before it what it is on.
-    fn name_vlan(&mut self, config: &NetworkConfig, vlan: LinkIndex, taken: &mut Taken) {
-        let mut chain = vec![vlan];
-        while let Some(LinkKind::Vlan { parent, .. }) = chain.last().map(|last| &config.link(*last).kind)
-            && self.devices[parent.0].is_none()
-        {
-            chain.push(*parent);
-        }
-        for index in chain.into_iter().rev() {
-            let LinkKind::Vlan { name, parent, id, .. } = &config.link(index).kind else { continue };
-            if self.devices[index.0].is_some() {
-                continue;
-            }
-            let wish = name.clone().filter(|name| ends_with_id(name, *id));
-            let after_parent = || match &self.devices[parent.0] {
-                Some(Device::Name(parent)) => format!("{parent}.{id}").parse().ok(),
-                _ => None,
-            };
-            let name = wish
-                .and_then(|name| taken.take(name))
-                .or_else(|| after_parent().and_then(|name| taken.take(name)))
-                // The parent's name leaves no room for the id.
-                .unwrap_or_else(|| taken.number(&format!(".{id}")));
-            self.devices[index.0] = Some(Device::Name(name));
-        }
-    }
+/// Whether a card can be renamed to this. A name of the kernel's own may be another card's, and a card whose name begins
+/// with `ib` is InfiniBand to NetworkManager.
+fn may_be_given(name: &InterfaceName) -> bool {
+    !name.is_kernels_own() && !name.as_str().starts_with("ib")
 }
 
 /// The readers take a VLAN's id from the digits that its name ends with; a leading zero would make it octal to some.

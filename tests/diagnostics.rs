@@ -1,0 +1,924 @@
+//! What a person is told about a document: every finding with its exact text, and what becomes of the document.
+//!
+//! Where the cost of a finding depends on use, both consequences are here. Two findings cannot be reached and so have
+//! no case: a reference between links that leads nowhere after it has been resolved, and a byte in the arguments that
+//! no type writes.
+#![allow(clippy::unwrap_used, reason = "a helper of a test may fail the test")]
+
+use glowplug::finding::{Finding, Severity};
+use glowplug::formats::{Meaning, read_network};
+use glowplug::render::dracut;
+use serde_json::{Value, json};
+
+/// What is expected of every interface name.
+const NAME: &str = "1 to 15 letters, digits, '.', '_' or '-', not digits alone, nor all, default or lo";
+/// What is expected of every MAC address.
+const MAC: &str = "six pairs of hex digits, unicast and not zero";
+const MODE: &str =
+    "balance-rr, active-backup, balance-xor, broadcast, 802.3ad, balance-tlb, balance-alb or their number, 0 to 6";
+const TYPE: &str =
+    "ipv4, ipv6, static, static6, ipv4_dhcp, ipv6_dhcp, ipv6_slaac, ipv6_dhcpv6-stateful or ipv6_dhcpv6-stateless";
+const LINK: &str = "the id of one of the links";
+const LINK_TYPE: &str = "phy, bond, vlan or another word of the schema";
+const MASK: &str = "a mask without holes, or a prefix length, above 0";
+const V4: &str = "an IPv4 address of a machine";
+const V6: &str = "an IPv6 address of a machine";
+const DESTINATION: &str = "an address, a CIDR or default";
+const KNOWN_BY: &str = "an ethernet_mac_address or a name beside it, or an id that is an interface name";
+const SUPPORTED: &str = "OpenStack's network_data";
+const BESIDE: &str = "a network beside them, since they are told to the cards that have one";
+const GATEWAY: &str = "one in each family: the one of the lowest metric, else the first, is kept";
+const ANSWERS: &str = "a server or a router that answers: without one NetworkManager drops the static ones, too";
+
+/// What becomes of a document, and all that is said about it.
+fn diagnose(document: &[u8]) -> (&'static str, Vec<String>) {
+    let mut reading = read_network(document);
+    let verdict = match &reading.meaning {
+        Meaning::Refused => "refused",
+        Meaning::Unconfigured => "unconfigured",
+        Meaning::Disabled => "disabled",
+        Meaning::Network(network) => match dracut::render(network, &mut reading.findings) {
+            _ if reading.findings.has_errors() => "refused",
+            rendered if rendered.kargs.is_empty() => "unconfigured",
+            _ => "configured",
+        },
+    };
+    assert_eq!(reading.findings.further(), 0);
+    let told = |finding: &Finding| match finding.severity {
+        Severity::Error => format!("error {finding}"),
+        Severity::Warning => format!("warning {finding}"),
+    };
+    (verdict, reading.findings.kept().iter().map(told).collect())
+}
+
+/// An object with further members; `null` takes one away.
+fn with(mut object: Value, more: Value) -> Value {
+    for (name, value) in more.as_object().unwrap() {
+        object[name] = value.clone();
+    }
+    object
+}
+
+/// A card with a MAC address of its own.
+macro_rules! card {
+    ($id:literal $($more:tt)*) => {{
+        let mac_address = format!("52:54:00:00:00:{:02x}", $id.as_bytes()[0]);
+        let card = json!({"id": $id, "type": "phy", "ethernet_mac_address": mac_address});
+        with(card, json!({"vif_id": "x" $($more)*}))
+    }};
+}
+
+macro_rules! bond {
+    ($id:literal, $ports:tt $($more:tt)*) => {
+        with(json!({"id": $id, "type": "bond", "bond_mode": "active-backup"}), json!({"bond_links": $ports $($more)*}))
+    };
+}
+
+macro_rules! vlan {
+    ($id:literal, $parent:tt, $tag:tt $($more:tt)*) => {
+        with(json!({"id": $id, "type": "vlan"}), json!({"vlan_link": $parent, "vlan_id": $tag $($more)*}))
+    };
+}
+
+/// A network with one static address.
+macro_rules! v4 {
+    ($link:tt $($more:tt)*) => {
+        with(json!({"type": "ipv4", "ip_address": "10.0.0.5/24"}), json!({"link": $link $($more)*}))
+    };
+}
+
+macro_rules! v6 {
+    ($link:tt $($more:tt)*) => {
+        with(json!({"type": "ipv6", "ip_address": "2001:db8::5/64"}), json!({"link": $link $($more)*}))
+    };
+}
+
+macro_rules! dhcp {
+    ($link:tt $($more:tt)*) => {
+        with(json!({"type": "ipv4_dhcp"}), json!({"link": $link $($more)*}))
+    };
+}
+
+/// A test of each document: its links, its networks, and perhaps more members; what becomes of it; what is said.
+macro_rules! diagnoses {
+    ($(
+        $name:ident: [$($links:tt)*], [$($networks:tt)*] $({ $($more:tt)* })?
+        => $verdict:ident [$($finding:literal),*];
+    )*) => {
+        $(#[test] fn $name() {
+            let document = json!({"links": [$($links)*], "networks": [$($networks)*]});
+            $(let document = with(document, json!({$($more)*}));)?
+            let told: Vec<String> = vec![$(format!($finding)),*];
+            assert_eq!(diagnose(document.to_string().as_bytes()), (stringify!($verdict), told), "{document}");
+        })*
+    };
+}
+
+/// The same for a document that is a text.
+macro_rules! texts {
+    ($($name:ident: $text:expr => $verdict:ident [$($finding:literal),*];)*) => {
+        $(#[test] fn $name() {
+            let told: Vec<String> = vec![$(format!($finding)),*];
+            let text = Vec::from($text);
+            assert_eq!(diagnose(&text), (stringify!($verdict), told));
+        })*
+    };
+}
+
+// === The document as a whole ===
+
+texts! {
+    an_empty_document_says_nothing: "" => unconfigured [];
+    a_document_of_comments_says_nothing: "# nothing\n\n  # here\r\n" => unconfigured [];
+    an_empty_object_says_nothing: "{}" => unconfigured [];
+    null_says_nothing: "null" => unconfigured [];
+    a_byte_order_mark_is_no_content: "\u{feff}{}" => unconfigured [];
+    unknown_keys_alone_say_nothing: r#"{"name": "test", "size": 1}"# => unconfigured [];
+    arrays_of_null_are_empty: r#"{"links": null, "networks": null, "services": null}"# => unconfigured [];
+    no_links_no_networks_no_services: r#"{"links": [], "networks": [], "services": []}"# => unconfigured [];
+    a_repeated_key_counts_once_the_last: r#"{"links": 5, "links": [], "networks": []}"# => unconfigured [];
+    an_array_is_no_document: "[]" => refused [r#"error document: invalid document "an array", expected an object"#];
+    a_text_is_no_document: r#""links""# => refused [r#"error document: invalid document "a text", expected an object"#];
+    broken_json_is_named_by_its_line_and_column: "{\n  \"links\": [,]\n}"
+        => refused [r#"error line 2 column 13: not readable as JSON "expected value", expected a JSON or YAML document"#];
+    a_document_that_ends_early_is_named_by_its_line_and_column: "{\"links\": ["
+        => refused [
+            r#"error line 1 column 11: not readable as JSON "EOF while parsing a list", expected a JSON or YAML document"#
+        ];
+    nonsense_is_no_document: "FakeNetwork"
+        => refused [r#"error document: invalid document "a text", expected an object"#];
+    broken_yaml_is_named_by_its_line_and_column: "links: []\nnetworks: a: b\n"
+        => refused [
+            r#"error line 2 column 12: not readable as YAML "mapping values are not allowed in this context", expected a JSON or YAML document"#
+        ];
+    openstack_in_yaml_is_read: "---\nlinks: []\nnetworks: [{type: ipv4_dhcp, link: a}]\n"
+        => unconfigured [r#"warning networks[0].link: unknown link "a", expected the id of one of the links"#];
+    version_2_in_yaml_is_named_as_what_it_is: "# cloud-init\nversion: 2\nethernets: {}\n"
+        => refused ["error version: cloud-init's network-config is not supported by this version, expected {SUPPORTED}"];
+    wrapped_version_1_in_yaml_is_named_as_what_it_is: "network:\r\n  version: 1\r\n"
+        => refused ["error network: cloud-init's network-config is not supported by this version, expected {SUPPORTED}"];
+    version_2_is_named_as_what_it_is: r#"{"version": 2, "ethernets": {"eth0": {"dhcp4": true}}}"#
+        => refused [
+            "error version: cloud-init's network-config is not supported by this version, expected {SUPPORTED}"
+        ];
+    wrapped_version_1_is_named_as_what_it_is: r#"{"network": {"version": 1, "config": []}}"#
+        => refused [
+            "error network: cloud-init's network-config is not supported by this version, expected {SUPPORTED}"
+        ];
+    disabled_by_cloud_inits_word: r#"{"config": "disabled"}"# => disabled [];
+    disabled_by_cloud_inits_word_in_yaml: "network: {config: disabled}" => disabled [];
+    ethernets_alone_are_named_as_what_they_are: r#"{"ethernets": {}}"#
+        => refused [
+            "error ethernets: cloud-init's network-config is not supported by this version, expected {SUPPORTED}"
+        ];
+    a_document_over_a_mebibyte: vec![b' '; 1024 * 1024 + 1]
+        => refused [r#"error document: too many bytes "1048577", expected at most 1048576"#];
+    nesting_over_64_levels: "[".repeat(65)
+        => refused [r#"error document: nested too deep "more than 64", expected at most 64 levels"#];
+    more_than_65536_values: format!("[{}1]", "1,".repeat(65_535))
+        => refused [r#"error document: too many values "more than 65536", expected at most 65536"#];
+}
+
+// === The lists of the document ===
+
+diagnoses! {
+    links_that_are_no_array: [], [dhcp!("a"), v4!("a")] { "links": "a" }
+        => refused [
+            r#"warning links: invalid list "a text", expected an array"#,
+            r#"warning networks[0].link: unknown link "a", expected {LINK}"#,
+            r#"error networks[1].link: unknown link "a", expected {LINK}"#
+        ];
+    networks_that_are_no_array: [card!("a")], [] { "networks": {} }
+        => refused [r#"error networks: invalid list "an object", expected an array"#];
+    services_that_are_no_array: [card!("a")], [dhcp!("a")] { "services": "8.8.8.8" }
+        => configured [r#"warning services: invalid list "a text", expected an array"#];
+    a_link_that_is_no_object: [null, card!("a", "mtu": 0)], [dhcp!("a")]
+        => configured [
+            r#"warning links[0]: invalid item "null", expected an object"#,
+            r#"warning links[1].mtu: invalid MTU "0", expected 68 to 65535 bytes"#
+        ];
+    a_network_that_is_no_object: [card!("a")], [5, v4!("a"), v4!("b")]
+        => refused [
+            r#"error networks[0]: invalid item "a number", expected an object"#,
+            r#"error networks[2].link: unknown link "b", expected {LINK}"#
+        ];
+    a_network_that_says_nothing: [card!("a")], [{"id": "n", "network_id": "n"}]
+        => refused ["error networks[0]: nothing known in it, expected the members that the schema requires"];
+    a_service_that_is_no_object: [card!("a")], [dhcp!("a")] { "services": ["8.8.8.8"] }
+        => configured [r#"warning services[0]: invalid item "a text", expected an object"#];
+    a_service_that_says_nothing_is_nothing: [card!("a")], [dhcp!("a")] { "services": [{}] } => configured [];
+    routes_that_are_no_array: [card!("a")], [v4!("a", "routes": "default")]
+        => refused [r#"error networks[0].routes: invalid list "a text", expected an array"#];
+    a_route_that_is_no_object: [card!("a")], [v4!("a", "routes": [[]])]
+        => refused [r#"error networks[0].routes[0]: invalid item "an array", expected an object"#];
+    a_route_that_says_nothing: [card!("a")], [v4!("a", "routes": [{}])]
+        => refused ["error networks[0].routes[0]: nothing known in it, expected the members that the schema requires"];
+    servers_that_are_no_list: [card!("a")], [v4!("a", "dns_nameservers": 8, "dns_search": {})]
+        => configured [
+            r#"warning networks[0].dns_nameservers: invalid list "a number", expected an array"#,
+            r#"warning networks[0].dns_search: invalid list "an object", expected an array"#
+        ];
+    ports_that_are_no_list: [bond!("b", "a")], []
+        => refused [
+            r#"error links[0].bond_links: invalid list "a text", expected an array"#,
+            "error links[0].bond_links: bond without a port, expected the ids of its links"
+        ];
+}
+
+// === Caps ===
+
+diagnoses! {
+    more_than_4096_links_or_networks:
+        [], [] { "links": vec![json!({}); 4097], "networks": vec![json!({}); 4097] }
+        => refused [
+            r#"error links: too many items "4097", expected at most 4096"#,
+            r#"error networks: too many items "4097", expected at most 4096"#
+        ];
+    more_than_4096_routes_or_services:
+        [card!("a")], [dhcp!("a", "routes": vec![json!({}); 4097], "services": vec![json!({}); 4097])]
+        => refused [
+            r#"error networks[0].routes: too many items "4097", expected at most 4096"#,
+            r#"error networks[0].services: too many items "4097", expected at most 4096"#
+        ];
+    more_than_4096_ports: [bond!("b", (vec!["a"; 4097]))], []
+        => refused [
+            r#"error links[0].bond_links: too many items "4097", expected at most 4096"#,
+            "error links[0].bond_links: bond without a port, expected the ids of its links"
+        ];
+    more_than_4096_words_in_a_text:
+        [card!("a")], [dhcp!("a", "dns_nameservers": "8.8.8.8 ".repeat(4097), "dns_search": "a,".repeat(4097))]
+        => refused [
+            r#"error networks[0].dns_nameservers: too many items "4097", expected at most 4096"#,
+            r#"error networks[0].dns_search: too many items "4097", expected at most 4096"#
+        ];
+    more_than_32_kib_of_arguments:
+        [card!("a")],
+        [dhcp!("a", "dns_nameservers": (0..2700).map(|n| format!("10.0.{}.{}", n / 256, n % 256)).collect::<Vec<_>>())]
+        => refused [r#"error kernel arguments: too many bytes "58357", expected at most 32768"#];
+}
+
+// === Links that nobody uses ===
+
+diagnoses! {
+    an_unused_card_may_be_anything:
+        [
+            card!("a"),
+            {
+                "id": 5, "type": "spaceship", "ethernet_mac_address": "x", "name": "a b", "mtu": null, "bond_links": 5,
+                "vlan_id": 9999
+            },
+            {}
+        ],
+        [dhcp!("a")]
+        => configured [];
+    an_unused_card_with_an_mtu_is_used:
+        [card!("a", "type": null, "mtu": 9000), {"id": "x y", "mtu": 9000}], []
+        => refused [
+            "warning links[0].type: missing, expected {LINK_TYPE}",
+            r#"error links[1].id: card without a MAC address or a name "x y", expected {KNOWN_BY}"#,
+            "warning links[1].type: missing, expected {LINK_TYPE}"
+        ];
+    an_mtu_that_is_none_asks_for_nothing_else:
+        [card!("a", "mtu": "huge", "name": "a b", "type": "x")], []
+        => unconfigured [r#"warning links[0].mtu: invalid MTU "huge", expected 68 to 65535 bytes"#];
+    an_unused_vlan_is_made_and_so_has_to_be_right: [vlan!("v", "a", 5)], []
+        => refused [r#"error links[0].vlan_link: unknown link "a", expected {LINK}"#];
+}
+
+// === Cards ===
+
+diagnoses! {
+    a_repeated_id: [card!("a"), card!("b", "id": "a"), card!("c", "id": 7), card!("d", "id": "7")], []
+        => refused [
+            r#"error links[1].id: repeated id "a", expected an id that no other link has"#,
+            r#"error links[3].id: repeated id "7", expected an id that no other link has"#
+        ];
+    two_links_for_one_card:
+        [card!("a"), card!("b", "ethernet_mac_address": "52-54-00-00-00-61")], [v4!("a"), dhcp!("b")]
+        => configured [
+            r#"warning links[0]: static and dynamic addresses of one family "[52:54:00:00:00:61]", expected {ANSWERS}"#,
+            r#"warning links[1]: same card as links[0] "b", expected one link for each card"#
+        ];
+    two_links_of_one_name:
+        [{"id": "x y", "type": "phy", "name": "eno1"}, {"id": "eno1", "type": "phy"}], [v4!("x y"), v6!("eno1")]
+        => configured [r#"warning links[1]: same card as links[0] "eno1", expected one link for each card"#];
+    two_mtus_for_one_card:
+        [card!("a", "mtu": 9000), card!("b", "ethernet_mac_address": "52:54:00:00:00:61", "mtu": 1500)], []
+        => configured [
+            r#"warning links[1]: same card as links[0] "b", expected one link for each card"#,
+            r#"warning links[1].mtu: second MTU "1500", expected the card's other MTU, 9000"#
+        ];
+    an_mtu_in_the_second_link_of_a_card_is_the_cards:
+        [card!("a"), card!("b", "ethernet_mac_address": "52:54:00:00:00:61", "mtu": 1500)], [dhcp!("a")]
+        => configured [r#"warning links[1]: same card as links[0] "b", expected one link for each card"#];
+    an_unknown_link_type_is_a_card: [card!("a", "type": "spaceship")], [dhcp!("a")]
+        => configured [r#"warning links[0].type: unknown link type "spaceship", expected {LINK_TYPE}"#];
+    a_missing_link_type_is_a_card: [card!("a", "type": null)], [dhcp!("a")]
+        => configured ["warning links[0].type: missing, expected {LINK_TYPE}"];
+    a_link_type_that_is_no_text: [card!("a", "type": {})], [dhcp!("a")]
+        => configured [r#"warning links[0].type: unknown link type "an object", expected {LINK_TYPE}"#];
+    a_broken_mac_address:
+        [
+            card!("a", "ethernet_mac_address": "52:54:00:00:00"), card!("b", "ethernet_mac_address": 5),
+            card!("c", "ethernet_mac_address": "01:00:5e:00:00:01")
+        ],
+        [dhcp!("a"), dhcp!("b"), v4!("c")]
+        => refused [
+            r#"error links[0].ethernet_mac_address: invalid MAC address "52:54:00:00:00", expected {MAC}"#,
+            r#"error links[1].ethernet_mac_address: invalid MAC address "5", expected {MAC}"#,
+            r#"error links[2].ethernet_mac_address: invalid MAC address "01:00:5e:00:00:01", expected {MAC}"#
+        ];
+    a_name_beside_a_mac_address_is_a_wish: [card!("a", "name": "a b")], [dhcp!("a")]
+        => configured [r#"warning links[0].name: invalid interface name "a b", expected {NAME}"#];
+    a_name_that_vlans_hang_on_is_needed: [card!("a", "name": "a b"), vlan!("v", "a", 5)], []
+        => refused [r#"error links[0].name: invalid interface name "a b", expected {NAME}"#];
+    a_name_without_a_mac_address_is_needed:
+        [{"id": "eno1", "type": "phy", "name": "$(reboot)"}], [dhcp!("eno1")]
+        => refused [r#"error links[0].name: invalid interface name "$(reboot)", expected {NAME}"#];
+    a_broken_mac_address_hides_no_broken_name:
+        [{"id": "a", "type": "x", "ethernet_mac_address": "y", "name": "z\n"}], [dhcp!("a")]
+        => refused [
+            r#"error links[0].ethernet_mac_address: invalid MAC address "y", expected {MAC}"#,
+            r#"warning links[0].name: invalid interface name "z\n", expected {NAME}"#,
+            r#"warning links[0].type: unknown link type "x", expected {LINK_TYPE}"#
+        ];
+    an_id_that_is_no_name_needs_something_beside_it:
+        [{"id": "tap 0", "type": "phy"}, {"type": "phy", "mtu": 9000}], [dhcp!("tap 0")]
+        => refused [
+            r#"error links[0].id: card without a MAC address or a name "tap 0", expected {KNOWN_BY}"#,
+            r#"error links[1].id: card without a MAC address or a name "", expected {KNOWN_BY}"#
+        ];
+    a_name_that_is_too_long:
+        [{"id": "a", "type": "phy", "name": "abcdefghijklmnop"}, {"id": "b", "type": "phy", "name": true}],
+        [dhcp!("a"), dhcp!("b")]
+        => refused [
+            r#"error links[0].name: invalid interface name "abcdefghijklmnop", expected {NAME}"#,
+            r#"error links[1].name: invalid interface name "a boolean", expected {NAME}"#
+        ];
+    a_name_of_a_bond_and_of_a_card:
+        [{"id": "b0", "type": "phy"}, card!("a"), bond!("b", ["a"], "name": "b0")], [dhcp!("b0")]
+        => refused [r#"error links[2].name: repeated name "b0", expected a name that no other link has"#];
+    an_mtu_out_of_range:
+        [card!("a", "mtu": 67), card!("b", "mtu": 65536), card!("c", "mtu": "large"), card!("d", "mtu": [])],
+        [v4!("a"), v4!("b"), v4!("c"), v4!("d")]
+        => configured [
+            r#"warning links[0].mtu: invalid MTU "67", expected 68 to 65535 bytes"#,
+            r#"warning links[1].mtu: invalid MTU "65536", expected 68 to 65535 bytes"#,
+            r#"warning links[2].mtu: invalid MTU "large", expected 68 to 65535 bytes"#,
+            r#"warning links[3].mtu: invalid MTU "an array", expected 68 to 65535 bytes"#
+        ];
+    an_mtu_that_is_too_small_for_ipv6:
+        [card!("a", "mtu": 1279), card!("b", "mtu": 1279), card!("c", "mtu": 1280)], [v6!("a"), v4!("b"), v6!("c")]
+        => configured [r#"warning links[0].mtu: MTU too small for IPv6 "1279", expected at least 1280 bytes"#];
+    a_name_of_the_kernels_cannot_be_given_to_a_card:
+        [card!("a", "name": "eth0"), vlan!("v", "a", 5)], [dhcp!("v")]
+        => configured [
+            r#"warning links[0].name: name that cannot be given "eth0", expected a free name, none like eth0 or ib0: kv0 is taken instead"#
+        ];
+}
+
+// === VLANs ===
+
+diagnoses! {
+    a_vlan_without_a_parent_and_an_id: [vlan!("v", null, null)], []
+        => refused [
+            "error links[0].vlan_id: missing, expected 1 to 4094",
+            "error links[0].vlan_link: missing, expected {LINK}"
+        ];
+    a_vlan_on_what_is_not_there: [vlan!("v", "x", 5)], []
+        => refused [r#"error links[0].vlan_link: unknown link "x", expected {LINK}"#];
+    a_vlan_id_out_of_range:
+        [card!("a"), vlan!("u", "a", 0), vlan!("v", "a", 4095), vlan!("w", "a", "five")], []
+        => refused [
+            r#"error links[1].vlan_id: invalid VLAN id "0", expected 1 to 4094"#,
+            r#"error links[2].vlan_id: invalid VLAN id "4095", expected 1 to 4094"#,
+            r#"error links[3].vlan_id: invalid VLAN id "five", expected 1 to 4094"#
+        ];
+    a_broken_mac_address_of_a_vlan: [card!("a"), vlan!("v", "a", 5, "vlan_mac_address": "x")], []
+        => refused [r#"error links[1].vlan_mac_address: invalid MAC address "x", expected {MAC}"#];
+    a_broken_name_of_a_vlan_is_a_wish: [card!("a"), vlan!("v", "a", 5, "name": "a/b")], [dhcp!("v")]
+        => configured [r#"warning links[1].name: invalid interface name "a/b", expected {NAME}"#];
+    a_name_of_a_vlan_without_its_id_cannot_be_given:
+        [card!("a"), vlan!("v", "a", 5, "name": "storage")], [dhcp!("v")]
+        => configured [
+            r#"warning links[1].name: name that cannot be given "storage", expected a free name, one that ends with 5: kv0.5 is taken instead"#
+        ];
+    a_name_of_a_vlan_that_is_taken_cannot_be_given:
+        [{"id": "x5", "type": "phy"}, card!("a"), vlan!("v", "a", 5, "name": "x5")], [dhcp!("v"), dhcp!("x5")]
+        => configured [
+            r#"warning links[2].name: name that cannot be given "x5", expected a free name, one that ends with 5: kv0.5 is taken instead"#
+        ];
+    vlans_on_each_other: [vlan!("u", "v", 5), vlan!("v", "u", 6), vlan!("w", "w", 7)], []
+        => refused [
+            r#"error links[0].vlan_link: VLAN on itself "v", expected a link that is not on this VLAN"#,
+            r#"error links[1].vlan_link: VLAN on itself "u", expected a link that is not on this VLAN"#,
+            r#"error links[2].vlan_link: VLAN on itself "w", expected a link that is not on this VLAN"#
+        ];
+    two_vlans_of_one_id: [card!("a"), vlan!("u", "a", 5), vlan!("v", "a", "5")], []
+        => refused [
+            r#"error links[2].vlan_id: repeated VLAN id "5", expected an id that no other VLAN on this link has"#
+        ];
+    one_id_on_two_links: [card!("a"), card!("b"), vlan!("u", "a", 5), vlan!("v", "b", 5)], [] => configured [];
+}
+
+// === Bonds ===
+
+diagnoses! {
+    a_bond_without_ports: [bond!("b", null), bond!("c", ["x"])], []
+        => refused [
+            "error links[0].bond_links: bond without a port, expected the ids of its links",
+            "error links[1].bond_links: bond without a port, expected the ids of its links",
+            r#"warning links[1].bond_links[0]: unknown link "x", expected {LINK}"#
+        ];
+    a_port_that_is_not_there: [card!("a"), bond!("b", ["a", "x", null])], []
+        => configured [
+            r#"warning links[1].bond_links[1]: unknown link "x", expected {LINK}"#,
+            r#"warning links[1].bond_links[2]: unknown link "null", expected {LINK}"#
+        ];
+    a_broken_mac_address_of_a_bond_hides_nothing:
+        [card!("a"), bond!("b", ["a"], "ethernet_mac_address": "x", "name": "a b", "bond_miimon": "often")], []
+        => refused [
+            r#"warning links[1].bond_miimon: invalid value "often", expected a number of 0 to 2147483647"#,
+            r#"error links[1].ethernet_mac_address: invalid MAC address "x", expected {MAC}"#,
+            r#"error links[1].name: invalid interface name "a b", expected {NAME}"#
+        ];
+    a_missing_mode: [card!("a"), bond!("b", ["a"], "bond_mode": null)], []
+        => configured ["warning links[1].bond_mode: missing, expected {MODE}"];
+    an_unknown_mode_hides_no_other_option:
+        [card!("a"), bond!("b", ["a"], "bond_mode": "lacp", "bond_frobnicate": 1, "bond_lacp_rate": "fast")], []
+        => refused [
+            r#"warning links[1].bond_frobnicate: unknown bond option "1", expected an option of the kernel's bonding driver"#,
+            r#"error links[1].bond_mode: invalid mode "lacp", expected {MODE}"#
+        ];
+    options_that_are_not_known_or_have_other_values:
+        [
+            card!("a"),
+            bond!(
+                "b", ["a"], "bond_frobnicate": 1, "bond_miimon": -1, "bond-fail-over-mac": "never",
+                "bond_use_carrier": 2, "bond_primary": "x", "bond_arp_ip_target": "router", "bond_ad_select": []
+            )
+        ],
+        []
+        => configured [
+            r#"warning links[1].bond-fail-over-mac: invalid value "never", expected one of none, active, follow"#,
+            r#"warning links[1].bond_ad_select: invalid value "an array", expected one of stable, bandwidth, count"#,
+            r#"warning links[1].bond_arp_ip_target: invalid value "router", expected IPv4 addresses"#,
+            r#"warning links[1].bond_frobnicate: unknown bond option "1", expected an option of the kernel's bonding driver"#,
+            r#"warning links[1].bond_miimon: invalid value "-1", expected a number of 0 to 2147483647"#,
+            r#"warning links[1].bond_primary: unknown port "x", expected the id of one of its links"#,
+            r#"warning links[1].bond_use_carrier: invalid value "2", expected 0 or 1"#
+        ];
+    options_of_another_mode:
+        [
+            card!("a"),
+            bond!("b", ["a"], "bond_lacp_rate": "fast", "bond_packets_per_slave": 2, "bond_tlb_dynamic_lb": 1),
+            card!("c"), bond!("d", ["c"], "bond_mode": 4, "bond_arp_validate": "all", "bond_primary": "c")
+        ],
+        []
+        => configured [
+            r#"warning links[1].bond_lacp_rate: useless bond option "fast", expected the mode 802.3ad"#,
+            r#"warning links[1].bond_packets_per_slave: useless bond option "2", expected the mode balance-rr"#,
+            r#"warning links[1].bond_tlb_dynamic_lb: useless bond option "1", expected the mode balance-tlb or balance-alb"#,
+            r#"warning links[3].bond_arp_validate: useless bond option "all", expected the mode balance-rr, active-backup, balance-xor or broadcast"#,
+            r#"warning links[3].bond_primary: useless bond option "c", expected the mode active-backup, balance-tlb or balance-alb"#
+        ];
+    options_that_cannot_be_together:
+        [
+            card!("a"),
+            bond!(
+                "b", ["a"], "bond_arp_interval": 100, "bond_miimon": 0, "bond_updelay": 200, "bond_downdelay": 200,
+                "bond_num_grat_arp": 1, "bond_num_unsol_na": 2, "bond_peer_notif_delay": 50
+            )
+        ],
+        []
+        => configured [
+            r#"warning links[1].bond_arp_interval: useless bond option "100", expected an arp_ip_target beside it"#,
+            r#"warning links[1].bond_downdelay: useless bond option "200", expected a miimon above 0 beside it"#,
+            r#"warning links[1].bond_num_unsol_na: useless bond option "2", expected the value of num_grat_arp"#,
+            r#"warning links[1].bond_peer_notif_delay: useless bond option "50", expected a multiple of miimon"#,
+            r#"warning links[1].bond_updelay: useless bond option "200", expected a miimon above 0 beside it"#
+        ];
+    a_target_without_an_interval: [card!("a"), bond!("b", ["a"], "bond_arp_ip_target": "10.0.0.1")], []
+        => configured [
+            r#"warning links[1].bond_arp_ip_target: useless bond option "10.0.0.1", expected an arp_interval beside it"#
+        ];
+    several_targets:
+        [card!("a"), bond!("b", ["a"], "bond_arp_interval": 100, "bond_arp_ip_target": "10.0.0.1,10.0.0.2")], []
+        => configured [
+            r#"warning links[1].bond_arp_ip_target: all ARP targets but the first left out "2", expected one address: no kernel argument carries it"#
+        ];
+    a_bond_of_a_bond_and_a_vlan:
+        [card!("a"), bond!("b", ["a"]), vlan!("v", "a", 5), bond!("c", ["b", "v"])], []
+        => refused [
+            r#"error links[1].type: port of a bond "bond", expected a card"#,
+            r#"error links[2].type: port of a bond "vlan", expected a card"#
+        ];
+    a_port_of_two_bonds: [card!("a"), card!("c"), bond!("b", ["a"]), bond!("d", ["a", "c", "c"])], []
+        => refused [
+            r#"error links[0].id: port more than once "a", expected a port of one bond, listed once"#,
+            r#"error links[1].id: port more than once "c", expected a port of one bond, listed once"#
+        ];
+    an_mtu_of_a_port:
+        [card!("a", "mtu": 9000), card!("c", "mtu": 1500), bond!("b", ["a", "c"], "mtu": 9000)], []
+        => configured [
+            r#"warning links[1].mtu: MTU of a bond's port left out "1500", expected the MTU of its bond, links[2]: no kernel argument carries it"#
+        ];
+    a_network_on_a_port: [card!("a"), bond!("b", ["a"])], [dhcp!("a"), v4!("a")]
+        => refused [
+            r#"warning networks[0].link: network on a bond's port "a", expected the link of its bond, links[1]"#,
+            r#"error networks[1].link: network on a bond's port "a", expected the link of its bond, links[1]"#
+        ];
+    a_dynamic_network_on_a_port: [card!("a"), bond!("b", ["a"])], [dhcp!("a")]
+        => configured [
+            r#"warning networks[0].link: network on a bond's port "a", expected the link of its bond, links[1]"#
+        ];
+    a_card_called_like_the_next_bond_leaves_it_the_next_number:
+        [{"id": "bond0", "type": "phy"}, card!("a"), bond!("b", ["a"])], [dhcp!("bond0"), v4!("b")]
+        => configured [];
+}
+
+// === Networks ===
+
+diagnoses! {
+    a_static_network_on_what_is_not_there: [card!("a")], [v4!("x"), v6!(null)]
+        => refused [
+            r#"error networks[0].link: unknown link "x", expected {LINK}"#,
+            "error networks[1].link: missing, expected {LINK}"
+        ];
+    a_dynamic_network_on_what_is_not_there: [card!("a")], [v4!("a"), dhcp!("x"), dhcp!(null)]
+        => configured [
+            r#"warning networks[1].link: unknown link "x", expected {LINK}"#,
+            "warning networks[2].link: missing, expected {LINK}"
+        ];
+    a_dynamic_network_on_what_is_not_there_alone: [card!("a")], [dhcp!("x")]
+        => unconfigured [r#"warning networks[0].link: unknown link "x", expected {LINK}"#];
+    a_network_without_its_link_is_looked_at_all_the_same:
+        [card!("a")], [dhcp!("a"), dhcp!("x", "gateway": "y", "dns_nameservers": ["z", "8.8.8.8"])]
+        => refused [
+            r#"warning networks[1].dns_nameservers[0]: invalid nameserver "z", expected an IP address"#,
+            r#"error networks[1].gateway: invalid gateway "y", expected the IPv4 address of a router"#,
+            r#"warning networks[1].link: unknown link "x", expected {LINK}"#
+        ];
+    an_unknown_network_type_on_a_link_that_works:
+        [card!("a")], [{"type": "ipv5", "link": "a"}, {"link": "a"}, dhcp!("a")]
+        => configured [
+            r#"warning networks[0].type: unknown network type "ipv5", expected {TYPE}"#,
+            "warning networks[1].type: missing, expected {TYPE}"
+        ];
+    an_unknown_network_type_alone:
+        [card!("a")], [{"type": "ipv5", "link": "a", "routes": [{"network": "10.0.0.0/8"}]}]
+        => refused [r#"error networks[0].type: unknown network type "ipv5", expected {TYPE}"#];
+    an_unknown_network_type_on_what_is_not_there: [card!("a")], [dhcp!("a"), {"type": "ipv5", "link": "x"}]
+        => refused [
+            r#"error networks[1].link: unknown link "x", expected {LINK}"#,
+            r#"error networks[1].type: unknown network type "ipv5", expected {TYPE}"#
+        ];
+    a_static_network_without_an_address:
+        [card!("a")], [v4!("a", "ip_address": null), {"type": "static", "link": "a"}]
+        => refused [
+            "error networks[0].ip_address: missing, expected {V4}",
+            "error networks[1].ip_address: missing, expected an IP address of a machine"
+        ];
+    an_address_that_is_none:
+        [card!("a")],
+        [
+            v4!("a", "ip_address": "10.0.0.300"), v4!("a", "ip_address": "10.0.0.5/33"), v4!("a", "ip_address": ""),
+            v4!("a", "ip_address": 10), v4!("a", "ip_address": "127.0.0.1"), v6!("a", "ip_address": "ff02::1")
+        ]
+        => refused [
+            r#"error networks[0].ip_address: invalid address "10.0.0.300", expected {V4}"#,
+            r#"error networks[1].ip_address: invalid address "10.0.0.5/33", expected {V4}"#,
+            r#"error networks[2].ip_address: invalid address "", expected {V4}"#,
+            r#"error networks[3].ip_address: invalid address "10", expected {V4}"#,
+            r#"error networks[4].ip_address: invalid address "127.0.0.1", expected {V4}"#,
+            r#"error networks[5].ip_address: invalid address "ff02::1", expected {V6}"#
+        ];
+    an_address_of_the_other_family:
+        [card!("a")],
+        [
+            v4!("a", "ip_address": "2001:db8::5"), v6!("a", "ip_address": "10.0.0.5"),
+            {"type": "static", "link": "a", "ip_address": "eth0"}
+        ]
+        => refused [
+            r#"error networks[0].ip_address: invalid address "2001:db8::5", expected {V4}"#,
+            r#"error networks[1].ip_address: invalid address "10.0.0.5", expected {V6}"#,
+            r#"error networks[2].ip_address: invalid address "eth0", expected an IP address of a machine"#
+        ];
+    a_mask_that_is_none:
+        [card!("a")],
+        [
+            v4!("a", "ip_address": "10.0.0.5", "netmask": "255.0.255.0"), v4!("a", "netmask": 33),
+            v4!("a", "ip_address": "10.0.0.5", "netmask": "ffff::"), v6!("a", "netmask": "255.255.255.0"),
+            v4!("a", "ip_address": "10.0.0.5", "netmask": "0.0.0.0")
+        ]
+        => refused [
+            r#"error networks[0].netmask: invalid netmask "255.0.255.0", expected {MASK}"#,
+            r#"error networks[1].netmask: invalid netmask "33", expected {MASK}"#,
+            r#"error networks[2].netmask: invalid netmask "ffff::", expected {MASK}"#,
+            r#"error networks[3].netmask: invalid netmask "255.255.255.0", expected {MASK}"#,
+            r#"error networks[4].netmask: invalid netmask "0.0.0.0", expected {MASK}"#
+        ];
+    a_broken_address_makes_no_route_unreachable:
+        [card!("a")], [v4!("a", "ip_address": "x", "gateway": "10.0.0.1")]
+        => refused [r#"error networks[0].ip_address: invalid address "x", expected {V4}"#];
+    a_gateway_that_is_none:
+        [card!("a")],
+        [
+            v4!("a", "gateway": "router"), v4!("a", "gateway": "fe80::1"), v6!("a", "gateway": "10.0.0.1"),
+            dhcp!("a", "gateway": "0.0.0.0")
+        ]
+        => refused [
+            r#"error networks[0].gateway: invalid gateway "router", expected the IPv4 address of a router"#,
+            r#"error networks[1].gateway: invalid gateway "fe80::1", expected the IPv4 address of a router"#,
+            r#"error networks[2].gateway: invalid gateway "10.0.0.1", expected the IPv6 address of a router"#,
+            r#"error networks[3].gateway: invalid gateway "0.0.0.0", expected the IPv4 address of a router"#
+        ];
+    static_and_dynamic_addresses_of_one_family:
+        [card!("a"), card!("b")], [v4!("a"), dhcp!("a"), v6!("b"), {"type": "ipv6_slaac", "link": "b"}]
+        => configured [
+            r#"warning links[0]: static and dynamic addresses of one family "[52:54:00:00:00:61]", expected {ANSWERS}"#,
+            r#"warning links[1]: static and dynamic addresses of one family "[52:54:00:00:00:62]", expected {ANSWERS}"#
+        ];
+}
+
+// === Routes ===
+
+diagnoses! {
+    a_route_without_a_network: [card!("a")], [v4!("a", "routes": [{"gateway": "10.0.0.1"}])]
+        => refused ["error networks[0].routes[0].network: missing, expected {DESTINATION}"];
+    a_route_to_nowhere:
+        [card!("a")],
+        [v4!("a", "routes": [{"network": "lan", "netmask": "255.0.255.0", "gateway": "x", "metric": "y"}])]
+        => refused [
+            r#"error networks[0].routes[0].gateway: invalid gateway "x", expected the IP address of a router"#,
+            r#"warning networks[0].routes[0].metric: invalid metric "y", expected a number of 0 to 4294967295"#,
+            r#"error networks[0].routes[0].network: invalid network "lan", expected {DESTINATION}"#
+        ];
+    a_route_with_a_broken_mask_gateway_and_metric:
+        [card!("a")],
+        [
+            v4!(
+                "a",
+                "routes": [
+                    {"network": "10.1.0.0", "netmask": "255.0.255.0", "gateway": "10.0.0.1"},
+                    {"network": "10.1.0.0/16", "gateway": "x", "metric": -1}
+                ]
+            )
+        ]
+        => refused [
+            r#"error networks[0].routes[0].netmask: invalid netmask "255.0.255.0", expected a mask without holes, or a prefix length"#,
+            r#"error networks[0].routes[1].gateway: invalid gateway "x", expected the IPv4 address of a router"#,
+            r#"warning networks[0].routes[1].metric: invalid metric "-1", expected a number of 0 to 4294967295"#
+        ];
+    a_gateway_of_the_other_family:
+        [card!("a")],
+        [
+            v4!(
+                "a",
+                "routes": [
+                    {"network": "0.0.0.0", "netmask": "0.0.0.0", "gateway": "fe80::1"},
+                    {"network": "::/0", "gateway": "10.0.0.1"}
+                ]
+            )
+        ]
+        => refused [
+            r#"error networks[0].routes[0].gateway: invalid gateway "fe80::1", expected the IPv4 address of a router"#,
+            r#"error networks[0].routes[1].gateway: invalid gateway "10.0.0.1", expected the IPv6 address of a router"#
+        ];
+    a_route_in_a_network_of_the_other_family_is_its_links:
+        [card!("a")],
+        [v4!("a", "routes": [{"network": "2001:db8::/32", "gateway": "fe80::1"}]), v6!("b", "link": "a", "routes": [])]
+        => configured [];
+    a_route_that_nothing_on_its_link_serves:
+        [card!("a")], [dhcp!("a", "routes": [{"network": "default", "gateway": "fe80::1"}])]
+        => configured [
+            r#"warning networks[0].routes[0]: unreachable route "::/0", expected an IPv6 address on its link"#
+        ];
+    a_metric:
+        [card!("a")], [v4!("a", "routes": [{"network": "10.1.0.0/16", "gateway": "10.0.0.1", "metric": 100}])]
+        => configured [
+            r#"warning networks[0].routes[0].metric: metric left out "100", expected none: no kernel argument carries it"#
+        ];
+    further_default_routes:
+        [card!("a"), card!("b")],
+        [
+            v4!(
+                "a", "gateway": "10.0.0.1",
+                "routes": [
+                    {"network": "0.0.0.0/0", "gateway": "10.0.0.1"}, {"network": "0.0.0.0/0", "gateway": "10.0.0.2"}
+                ]
+            ),
+            v6!("b", "gateway": "fe80::1"), dhcp!("b", "routes": [{"network": "default"}])
+        ]
+        => configured [
+            r#"warning networks[0].routes[1]: further default route "10.0.0.2", expected {GATEWAY}"#,
+            r#"warning networks[2].routes[0]: further default route "on-link", expected {GATEWAY}"#
+        ];
+}
+
+// === Services ===
+
+diagnoses! {
+    a_nameserver_that_is_no_address:
+        [card!("a")],
+        [
+            dhcp!(
+                "a", "services": [{"type": "dns", "address": "ns1.example.org"}], "dns_nameservers": ["8.8.8.8", null],
+                "routes": [{"network": "10.1.0.0/16", "services": [{"type": "dns", "address": "ff02::1"}]}]
+            )
+        ]
+        { "services": [{"type": "dns", "address": "[2001:db8::53]"}, {"type": "dns"}] }
+        => configured [
+            r#"warning networks[0].dns_nameservers[1]: invalid nameserver "null", expected an IP address"#,
+            r#"warning networks[0].routes[0].services[0].address: invalid nameserver "ff02::1", expected an IP address"#,
+            r#"warning networks[0].services[0].address: invalid nameserver "ns1.example.org", expected an IP address"#,
+            r#"warning services[0].address: invalid nameserver "[2001:db8::53]", expected an IP address"#,
+            "warning services[1].address: missing, expected an IP address"
+        ];
+    an_unknown_service:
+        [card!("a")], [dhcp!("a")] { "services": [{"type": "ntp", "address": "10.0.0.1"}, {"address": "10.0.0.1"}] }
+        => configured [
+            r#"warning services[0].type: unknown service "ntp", expected dns"#,
+            "warning services[1].type: missing, expected dns"
+        ];
+    a_search_domain:
+        [card!("a")],
+        [dhcp!("a", "dns_search": ["example.org", "a b"])]
+        { "services": [{"type": "dns", "search": "Example.org -x"}] }
+        => configured [
+            r#"warning networks[0].dns_search[1]: invalid search domain "a b", expected a domain name"#,
+            r#"warning search: search domain left out "example.org", expected none: no kernel argument carries it"#,
+            r#"warning services[0].search[1]: invalid search domain "-x", expected a domain name"#
+        ];
+    name_servers_without_a_network:
+        [], [] { "services": [{"type": "dns", "address": "8.8.8.8"}, {"type": "dns", "address": "8.8.8.8"}] }
+        => unconfigured [r#"warning services: name servers left out "1", expected {BESIDE}"#];
+    name_servers_beside_an_mtu_alone:
+        [card!("a", "mtu": 9000)], [] { "services": [{"type": "dns", "address": "8.8.8.8"}] }
+        => configured [r#"warning services: name servers left out "1", expected {BESIDE}"#];
+}
+
+// === All at once, in the document's order, on one line each ===
+
+diagnoses! {
+    every_mistake_is_told_at_once:
+        [card!("a", "ethernet_mac_address": "x"), bond!("b", []), vlan!("v", "v", 5), card!("c", "mtu": 0)],
+        [v4!("x", "netmask": "y"), v4!("c", "routes": [{"network": "z"}])]
+        { "services": [{"type": "dns", "address": "w"}] }
+        => refused [
+            "error links[1].bond_links: bond without a port, expected the ids of its links",
+            r#"error links[2].vlan_link: VLAN on itself "v", expected a link that is not on this VLAN"#,
+            r#"warning links[3].mtu: invalid MTU "0", expected 68 to 65535 bytes"#,
+            r#"error networks[0].link: unknown link "x", expected {LINK}"#,
+            r#"error networks[0].netmask: invalid netmask "y", expected {MASK}"#,
+            r#"error networks[1].routes[0].network: invalid network "z", expected {DESTINATION}"#,
+            r#"warning services[0].address: invalid nameserver "w", expected an IP address"#
+        ];
+    the_tenth_comes_after_the_second:
+        [card!("a")],
+        [
+            dhcp!("a"), dhcp!("x"), dhcp!("a"), dhcp!("a"), dhcp!("a"), dhcp!("a"), dhcp!("a"), dhcp!("a"), dhcp!("a"),
+            dhcp!("a"), dhcp!("y")
+        ]
+        => configured [
+            r#"warning networks[1].link: unknown link "x", expected {LINK}"#,
+            r#"warning networks[10].link: unknown link "y", expected {LINK}"#
+        ];
+    a_hostile_text_stays_on_its_line:
+        [
+            card!("a", "id": "a\nip=1.2.3.4 rd.break $(id) \u{1b}[2J", "mtu": "\u{202e}\u{0}"), card!("b"),
+            bond!("c", ["b"], "bond_x y\n": 1)
+        ],
+        [
+            dhcp!(
+                "a\nip=1.2.3.4 rd.break $(id) \u{1b}[2J",
+                "routes": [{"network": "default", "gateway": "10.0.0.1", "metric": 1}]
+            )
+        ]
+        => configured [
+            r#"warning links[0].mtu: invalid MTU "\u{{202e}}\0", expected 68 to 65535 bytes"#,
+            r#"warning links[2]."bond_x y\n": unknown bond option "1", expected an option of the kernel's bonding driver"#,
+            r#"warning networks[0].routes[0].metric: metric left out "1", expected none: no kernel argument carries it"#
+        ];
+    an_id_that_is_hostile_is_no_name:
+        [{"id": "a\nip=1.2.3.4 rd.break $(id)", "type": "phy"}], [dhcp!("a\nip=1.2.3.4 rd.break $(id)"), v4!("\"")]
+        => refused [
+            r#"error links[0].id: card without a MAC address or a name "a\nip=1.2.3.4 rd.break $(id)", expected {KNOWN_BY}"#,
+            r#"error networks[1].link: unknown link "\"", expected {LINK}"#
+        ];
+}
+
+// === What cloud-init takes gives no finding ===
+
+diagnoses! {
+    the_shape_of_nova:
+        [
+            {
+                "id": "tap1a81968a-79", "vif_id": "1a81968a", "type": "ovs", "mtu": null,
+                "ethernet_mac_address": "FA:16:3E:ED:9A:59"
+            }
+        ],
+        [{"id": "network0", "type": "ipv4_dhcp", "link": "tap1a81968a-79", "network_id": "da5bb487"}]
+        { "services": [] }
+        => configured [];
+    every_word_for_a_card:
+        [
+            card!("a"), card!("b", "type": "bridge"), card!("c", "type": "dvs"), card!("d", "type": "hw_veb"),
+            card!("e", "type": "hyperv"), card!("f", "type": "ovs"), card!("g", "type": "tap"),
+            card!("h", "type": "vhostuser"), card!("i", "type": "vif")
+        ],
+        [dhcp!("a"), dhcp!("b"), dhcp!("c"), dhcp!("d"), dhcp!("e"), dhcp!("f"), dhcp!("g"), dhcp!("h"), dhcp!("i")]
+        => configured [];
+    every_spelling_of_a_mask:
+        [card!("a")],
+        [
+            v4!("a", "ip_address": "10.0.0.5/24"), v4!("a", "ip_address": "10.0.0.5/24", "netmask": "255.255.0.0"),
+            v4!("a", "ip_address": "10.0.1.5", "netmask": ""), v4!("a", "ip_address": "10.0.2.5", "netmask": 24),
+            v4!("a", "ip_address": "10.0.3.5", "netmask": "24"), v4!("a", "ip_address": "10.0.4.5/255.255.255.0"),
+            v4!("a", "ip_address": "10.0.5.5"), v4!("a", "ip_address": "10.0.6.5", "netmask": null),
+            v6!("a", "ip_address": "2001:db8::6", "netmask": "ffff:ffff:ffff:ffff::"),
+            v6!("a", "ip_address": "2001:db8::7", "netmask": 64), v6!("a", "ip_address": "2001:db8::8"),
+            v6!("a", "ip_address": "fe80::5%eth0/64")
+        ]
+        => configured [];
+    every_spelling_of_a_link:
+        [
+            card!("a", "mtu": null), card!("b", "mtu": "1400", "ethernet_mac_address": "FA-16-3E-00-00-01"),
+            {"id": "eno101", "type": "phy", "ethernet_mac_address": null},
+            {"id": "c d", "type": "phy", "name": "eno102", "ethernet_mac_address": ""}, card!("e", "name": "eth7"),
+            card!("f")
+        ],
+        [dhcp!("a"), dhcp!("b"), dhcp!("eno101"), dhcp!("c d"), dhcp!("e")]
+        => configured [];
+    every_spelling_of_a_network:
+        [card!("a"), card!("b"), card!("c"), card!("d"), card!("e"), card!("f"), card!("g")],
+        [
+            v4!("a", "type": "static", "id": null, "network_id": null), v6!("a", "type": "static6"),
+            v6!("b", "type": "static"), v4!("c", "gateway": "10.0.0.1"), {"link": "d", "type": "ipv6_dhcp"},
+            {"link": "e", "type": "ipv6_slaac"},
+            {"link": "f", "type": "ipv6_dhcpv6-stateless", "ip_address": "2001:db8::9", "netmask": "ffff::"},
+            {"link": "g", "type": "ipv6_dhcpv6-stateful"}
+        ]
+        => configured [];
+    every_spelling_of_a_route:
+        [card!("a")],
+        [
+            v4!(
+                "a",
+                "routes": [
+                    {"network": "0.0.0.0", "netmask": "0.0.0.0", "gateway": "10.0.0.1"},
+                    {"network": "10.1.0.0/16", "gateway": "10.0.0.1"},
+                    {"network": "10.2.0.0", "netmask": "255.255.0.0", "gateway": "10.0.0.1"},
+                    {"network": "10.3.0.0/255.255.0.0", "gateway": null}, {"network": "10.4.0.1", "gateway": ""},
+                    {"network": "10.5.0.0/16", "gateway": "0.0.0.0"}
+                ]
+            ),
+            v6!(
+                "a",
+                "routes": [
+                    {"network": "default", "gateway": "fe80::1%eth0"},
+                    {"network": "2001:db8:1::", "netmask": "ffff:ffff:ffff::", "gateway": "fe80::1"},
+                    {"network": "2001:db8:2::", "netmask": 48}
+                ]
+            )
+        ]
+        => configured [];
+    every_place_of_a_nameserver:
+        [card!("a")],
+        [
+            dhcp!(
+                "a", "services": [{"type": "dns", "address": "10.0.0.1"}],
+                "dns_nameservers": "10.0.0.2 10.0.0.3,10.0.0.1", "dns_search": [],
+                "routes": [
+                    {
+                        "network": "10.1.0.0/16", "gateway": "10.0.0.1",
+                        "services": [{"type": "dns", "address": "2001:db8::53"}]
+                    }
+                ]
+            )
+        ]
+        { "services": [{"type": "dns", "address": "10.0.0.1"}] }
+        => configured [];
+    links_in_any_order:
+        [vlan!("w", "v", 6), vlan!("v", "b", 5), bond!("b", ["a", "c"]), card!("c"), card!("a")], [dhcp!("w")]
+        => configured [];
+    every_spelling_of_an_option:
+        [
+            card!("a"),
+            bond!(
+                "b", ["a"], "bond_mode": 1, "bond_miimon": "100", "bond-primary": "a", "bond_fail_over_mac": 1,
+                "bond-num-grat-arp": 2
+            ),
+            card!("c"),
+            bond!(
+                "d", ["c"], "bond_mode": "4", "bond_xmit_hash_policy": "layer3+4", "bond_lacp_rate": "fast",
+                "bond_use_carrier": true, "bond_min_links": null
+            )
+        ],
+        [dhcp!("b"), dhcp!("d")]
+        => configured [];
+    a_vlan_with_a_name_and_an_address:
+        [card!("a"), vlan!("v", "a", "5", "name": "storage5", "vlan_mac_address": "52-54-00-00-00-99", "mtu": 1400)],
+        [v4!("v")]
+        => configured [];
+}
