@@ -6,8 +6,10 @@
 
 pub mod attributes;
 mod command_line;
+pub mod hostname;
 pub mod platform;
 pub mod report;
+pub mod ssh_keys;
 pub mod storage;
 pub mod system;
 

@@ -9,7 +9,6 @@ use std::io::{self, IsTerminal, Write};
 use slog::{Drain, KV, Key, Level, Logger, Never, OwnedKVList, Record, Serializer, o};
 
 /// A logger to standard error that passes over what is less important than `least`.
-#[must_use]
 pub fn to_standard_error(least: Level) -> Logger {
     let priorities = !io::stderr().is_terminal();
     Logger::root(StandardError { least, priorities }.ignore_res(), o!())

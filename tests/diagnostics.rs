@@ -20,7 +20,7 @@ const TYPE: &str =
     "ipv4, ipv6, static, static6, ipv4_dhcp, ipv6_dhcp, ipv6_slaac, ipv6_dhcpv6-stateful or ipv6_dhcpv6-stateless";
 const LINK: &str = "the id of one of the links";
 const LINK_TYPE: &str = "phy, bond, vlan or another word of the schema";
-const MASK: &str = "a mask without holes, or a prefix length, above 0";
+const MASK: &str = "a mask without holes or a length";
 const V4: &str = "an IPv4 address of a machine";
 const V6: &str = "an IPv6 address of a machine";
 const DESTINATION: &str = "an address, a CIDR or default";
@@ -666,7 +666,7 @@ diagnoses! {
             )
         ]
         => refused [
-            r#"error networks[0].routes[0].netmask: invalid netmask "255.0.255.0", expected a mask without holes, or a prefix length"#,
+            r#"error networks[0].routes[0].netmask: invalid netmask "255.0.255.0", expected a mask without holes or a length"#,
             r#"error networks[0].routes[1].gateway: invalid gateway "x", expected the IPv4 address of a router"#,
             r#"warning networks[0].routes[1].metric: invalid metric "-1", expected a number of 0 to 4294967295"#
         ];

@@ -8,16 +8,19 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, Error, Result};
+use anyhow::{Context, Error, Result, anyhow, bail};
 use clap::{Args, Parser, Subcommand};
+use glowplug::finding::Findings;
 use glowplug::guest::attributes::{self, Attributes, Key, KeyError, Prefix};
+use glowplug::guest::hostname::{self, Hostname, HostnameError};
 use glowplug::guest::platform::Selection;
 use glowplug::guest::report::Report;
+use glowplug::guest::ssh_keys::{self, Account, AuthorizedKey, KeyFile};
 use glowplug::guest::system::Linux;
 use glowplug::guest::{self, DefaultValue, OnError, Options, Source};
 use glowplug::log;
 use glowplug::render::Renderer;
-use slog::Level;
+use slog::{Level, info, warn};
 
 #[cfg(target_env = "musl")]
 #[global_allocator]
@@ -39,6 +42,10 @@ enum Command {
     Check(Check),
     /// Write what the drive says about the machine as an EnvironmentFile= for units
     Attributes(WriteAttributes),
+    /// Write the hostname that the drive gives the machine
+    Hostname(WriteHostname),
+    /// Let the public keys of the drive log in as a user
+    SshKeys(SshKeys),
     /// Tell what the drive says about the machine: one line for each KEY, or all of it as a table
     Metadata(Metadata),
     /// Accepted for units that were written for afterburn
@@ -106,6 +113,27 @@ struct WriteAttributes {
 }
 
 #[derive(Args)]
+struct WriteHostname {
+    #[command(flatten)]
+    machine: Machine,
+    /// Write this file, such as /sysroot/etc/hostname
+    #[arg(long, value_name = "FILE")]
+    output: PathBuf,
+}
+
+#[derive(Args)]
+struct SshKeys {
+    #[command(flatten)]
+    machine: Machine,
+    /// Whose keys they are, by the name in /etc/passwd
+    #[arg(long, value_name = "USER")]
+    user: String,
+    /// The file in ~/.ssh/authorized_keys.d: glowplug or afterburn
+    #[arg(long, value_name = "NAME", default_value_t)]
+    key_file: KeyFile,
+}
+
+#[derive(Args)]
 struct Metadata {
     /// Such as hostname, instance-id, ipv4 or mac-1
     #[arg(value_name = "KEY")]
@@ -139,6 +167,8 @@ fn main() -> ExitCode {
         Command::NetworkKargs(args) | Command::Exp(Exp::RdNetworkKargs(args)) => network_kargs(args),
         Command::Check(args) => check(args),
         Command::Attributes(args) => attributes(args),
+        Command::Hostname(args) => hostname(args),
+        Command::SshKeys(args) => ssh_keys(args),
         Command::Metadata(args) => metadata(args),
     };
     done.unwrap_or_else(|error| {
@@ -201,6 +231,41 @@ fn attributes(args: WriteAttributes) -> Result<ExitCode> {
         guest::write_in_one_step(&args.output, &machine.attributes.environment_file(&args.prefix))
             .with_context(|| format!("writing {}", args.output.display()))?;
     }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn hostname(args: WriteHostname) -> Result<ExitCode> {
+    let log = log::to_standard_error(Level::Info);
+    let machine = guest::ask(&args.machine.options(), &Linux::default(), &log).map_err(Error::msg)?;
+    let Some(written) = machine.and_then(|machine| machine.meta_data.hostname) else { return Ok(ExitCode::SUCCESS) };
+    let name: Hostname =
+        written.parse().map_err(|e: HostnameError| anyhow!("hostname: invalid hostname {written:?}, {e}"))?;
+    hostname::write(&args.output, &name).with_context(|| format!("writing {}", args.output.display()))?;
+    info!(log, "wrote the hostname"; "hostname" => %name, "path" => %args.output.display());
+    Ok(ExitCode::SUCCESS)
+}
+
+fn ssh_keys(args: SshKeys) -> Result<ExitCode> {
+    let log = log::to_standard_error(Level::Info);
+    let options = args.machine.options();
+    let Some(machine) = guest::ask(&options, &Linux::default(), &log).map_err(Error::msg)? else {
+        return Ok(ExitCode::SUCCESS);
+    };
+    let texts = &machine.meta_data.public_keys;
+    let mut findings = Findings::default();
+    let keys: Vec<AuthorizedKey> =
+        texts.iter().flat_map(|(place, text)| ssh_keys::keys_in(text, place, &mut findings)).collect();
+    for finding in findings.kept() {
+        warn!(log, "ignored what is no public key"; "finding" => %finding);
+    }
+    if keys.is_empty() && !findings.kept().is_empty() {
+        // Whether the owner wants nobody to log in is not known, so what an earlier run wrote stays.
+        bail!("none of the drive's public keys is one, expected lines of authorized_keys");
+    }
+    let account = Account::find(&args.user, &options.root)?
+        .with_context(|| format!("unknown user {:?}, expected one of /etc/passwd", args.user))?;
+    let path = ssh_keys::write(&account, args.key_file, &keys).context("writing public keys")?;
+    info!(log, "wrote public keys"; "user" => args.user, "count" => keys.len(), "path" => %path.display());
     Ok(ExitCode::SUCCESS)
 }
 

@@ -6,10 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ipnetwork::IpNetwork;
 
 /// What a message calls a legal mask.
-pub(crate) const MASK_EXPECTED: &str = "a mask without holes, or a prefix length";
-
-/// The same for the mask of an address, which is never all the world's.
-pub(crate) const OWN_MASK_EXPECTED: &str = "a mask without holes, or a prefix length, above 0";
+pub(crate) const MASK_EXPECTED: &str = "a mask without holes or a length";
 
 /// A family of addresses, where a document names one.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

@@ -267,6 +267,16 @@ eno101  52:54:00:12:34:56  card     -    192.168.1.100/24     default via 192.16
 
 name servers  8.8.8.8
 
+metadata
+  hostname     worker-0
+  instance_id  worker-0.clusters-prod
+  ipv4         192.168.1.100
+  ipv6         2620:0:860:2::10
+  mac          52:54:00:12:34:56
+  name         worker-0
+  namespace    clusters-prod
+  uuid         5d307ca9-b3ef-428c-8861-06e72d69f223
+
 kernel arguments
   ip=192.168.1.100::192.168.1.1:24::[52:54:00:12:34:56]:none
   ip=[2620:0:860:2::10]::[2620:0:860:2::1]:64::[52:54:00:12:34:56]:none

@@ -1,6 +1,9 @@
 //! Whole runs of the guest's program: a directory in, files and words out.
 
+#![allow(clippy::unwrap_used, reason = "a helper of a test may fail the test")]
+
 mod boots;
 mod hostile;
 mod machine;
+mod metadata;
 mod usage;

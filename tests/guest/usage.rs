@@ -134,6 +134,15 @@ v     data.7  vlan 7 on data         -     10.0.0.5/24  default via 10.0.0.1
 
 name servers  10.0.0.53
 
+metadata
+  hostname     worker-0
+  instance_id  worker-0.clusters
+  interface    data.7
+  ipv4         10.0.0.5
+  mac          52:54:00:12:34:99
+  name         worker-0
+  namespace    clusters
+
 findings
   warning  services[1].type: unknown service \"ntp\", expected dns
 
@@ -196,6 +205,10 @@ fn check_prints_json_for_programs() {
             "mac_address": "52:54:00:12:34:56", "mtu": null, "addresses": ["10.0.0.5/24"], "routes": []
         }],
         "nameservers": [],
+        "metadata": {
+            "hostname": "worker-0", "instance_id": "worker-0.clusters", "name": "worker-0", "namespace": "clusters",
+            "ipv4": "10.0.0.5", "mac": "52:54:00:12:34:56"
+        },
         "arguments": ["ip=10.0.0.5:::24::[52:54:00:12:34:56]:none"],
         "fragment": null,
         "findings": [],

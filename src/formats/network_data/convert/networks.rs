@@ -7,7 +7,7 @@ use ipnetwork::IpNetwork;
 use super::links::LINK_EXPECTED;
 use super::{Converter, Method, NETWORKS};
 use crate::finding::{Finding, Place, Severity};
-use crate::formats::address::{self, Family, MASK_EXPECTED, OWN_MASK_EXPECTED, Wrong};
+use crate::formats::address::{self, Family, MASK_EXPECTED, Wrong};
 use crate::formats::network_data::{Network, Route, Scalar, Service};
 use crate::network::{self, DomainName, LinkIndex};
 
@@ -122,7 +122,7 @@ impl Converter<'_, '_> {
         match address::interface_address(&written.text(), mask.as_deref()) {
             Ok(address) if wanted.is_none_or(|family| family == Family::of(address.ip())) => return Some(address),
             Err(Wrong::Mask) => {
-                self.error(place, "netmask", "invalid netmask", mask.unwrap_or_default(), OWN_MASK_EXPECTED);
+                self.error(place, "netmask", "invalid netmask", mask.unwrap_or_default(), MASK_EXPECTED);
             }
             Ok(_) | Err(Wrong::Address) => self.error(place, "ip_address", "invalid address", written, expected),
         }

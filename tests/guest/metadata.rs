@@ -1,0 +1,267 @@
+//! What the program tells and writes about a machine.
+
+use std::fs;
+use std::process::Command;
+
+use crate::machine::{Machine, Run, run};
+
+const KEY: &str = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
+
+fn openstack(meta_data: &str) -> Machine {
+    Machine::new().with("openstack/latest/meta_data.json", meta_data).with(
+        "openstack/latest/network_data.json",
+        r#"{"links":[{"id":"eno1","type":"phy"}],
+            "networks":[{"link":"eno1","type":"ipv4","ip_address":"10.0.0.5/24"}]}"#,
+    )
+}
+
+fn typical() -> Machine {
+    openstack(
+        r#"{"instance_id":"worker-0.clusters","uuid":"5d307ca9-b3ef-428c-8861-06e72d69f223","hostname":"worker-0",
+            "instance_type":"u1 large"}"#,
+    )
+}
+
+/// Runs a command for a drive that was named.
+fn with_drive(drive: &Machine, arguments: &[&str]) -> Run {
+    let path = drive.path("");
+    run(&[arguments, &["--config-drive", path.to_str().unwrap()]].concat())
+}
+
+fn told(run: Run) -> (Option<i32>, String, String) {
+    (run.code, run.stdout, run.stderr)
+}
+
+fn answer(code: i32, stdout: &str) -> (Option<i32>, String, String) {
+    (Some(code), stdout.to_owned(), String::new())
+}
+
+#[test]
+fn without_a_key_all_is_told_as_a_table() {
+    let table = "\
+hostname       worker-0
+instance_id    worker-0.clusters
+instance_type  u1 large
+interface      eno1
+ipv4           10.0.0.5
+name           worker-0
+namespace      clusters
+uuid           5d307ca9-b3ef-428c-8861-06e72d69f223
+";
+    assert_eq!(told(with_drive(&typical(), &["metadata"])), answer(0, table));
+}
+
+#[test]
+fn with_keys_the_bare_values_are_told_one_a_line() {
+    let drive = typical();
+    assert_eq!(told(with_drive(&drive, &["metadata", "instance-type"])), answer(0, "u1 large\n"));
+    let several = ["metadata", "ipv4", "GLOWPLUG_KUBEVIRT_HOSTNAME"];
+    assert_eq!(told(with_drive(&drive, &several)), answer(0, "10.0.0.5\nworker-0\n"));
+}
+
+#[test]
+fn a_known_key_that_the_machine_does_not_have_ends_quietly_with_1() {
+    let drive = typical();
+    assert_eq!(told(with_drive(&drive, &["metadata", "ipv6"])), answer(1, ""));
+    assert_eq!(told(with_drive(&drive, &["metadata", "ipv6", "ipv4"])), answer(1, "\n10.0.0.5\n"));
+}
+
+#[test]
+fn an_unknown_key_is_refused_with_the_known_ones() {
+    let Run { code, stdout, stderr } = with_drive(&typical(), &["metadata", "colour"]);
+    assert_eq!((code, stdout.as_str()), (Some(2), ""));
+    assert_eq!(
+        stderr,
+        "error: unknown key \"colour\", expected one of hostname, instance_id, instance_type, name, namespace, uuid, \
+         interface, ipv4, ipv6, mac (of further interfaces with _1, _2 and so on behind it), and behind device_0_, \
+         device_1_ and so on: address, aligned_cpus, bus, mac, numa_node, serial, tags, type\n"
+    );
+}
+
+#[test]
+fn programs_get_json() {
+    let Run { code, stdout, .. } = with_drive(&typical(), &["metadata", "--json", "hostname", "ipv6"]);
+    let json: serde_json::Value = serde_json::from_str(&stdout).unwrap();
+    assert_eq!((code, json), (Some(1), serde_json::json!({"hostname": "worker-0"})));
+}
+
+#[test]
+fn the_file_of_the_unit_answers_before_any_drive_is_looked_for() {
+    let file = "GLOWPLUG_KUBEVIRT_HOSTNAME=\"a \\\"b\\\"\"\nGLOWPLUG_KUBEVIRT_IPV4=10.0.0.9\n";
+    // Reading this disk would fail.
+    let machine = Machine::kubevirt().with("run/metadata/glowplug", file).with("sys/class/block", "");
+    assert_eq!(told(machine.run(&["metadata", "hostname"])), answer(0, "a \"b\"\n"));
+    assert_eq!(told(machine.run(&["metadata", "uuid"])), answer(1, ""));
+}
+
+#[test]
+fn without_a_file_the_drive_of_the_machine_answers() {
+    let image = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/images/hypershift.iso");
+    let machine = Machine::kubevirt().with_disk("vdb", fs::read(image).unwrap());
+    assert_eq!(told(machine.run(&["metadata", "namespace"])), answer(0, "clusters-prod\n"));
+}
+
+#[test]
+fn a_machine_that_is_not_ours_knows_nothing() {
+    let machine = Machine::new();
+    assert_eq!(told(machine.run(&["metadata", "hostname"])), answer(1, ""));
+    let Run { code, stderr, .. } = machine.run(&["attributes", "--output", machine.path("out").to_str().unwrap()]);
+    assert_eq!(code, Some(0));
+    assert_eq!(
+        stderr,
+        "<6>nothing to do reason=\"this is not known to be KubeVirt: neither the kernel command line nor DMI tells\"\n"
+    );
+    assert_eq!(machine.read("out"), None);
+}
+
+#[test]
+fn attributes_are_written_for_units() {
+    let (drive, out) = (typical(), Machine::new());
+    let file = out.path("metadata/glowplug");
+    let arguments = ["attributes", "--provider", "kubevirt", "--output", file.to_str().unwrap()];
+    assert_eq!(with_drive(&drive, &arguments).code, Some(0));
+    assert_eq!(
+        out.read("metadata/glowplug").as_deref(),
+        Some(
+            "\
+GLOWPLUG_KUBEVIRT_HOSTNAME=worker-0
+GLOWPLUG_KUBEVIRT_INSTANCE_ID=worker-0.clusters
+GLOWPLUG_KUBEVIRT_INSTANCE_TYPE=\"u1 large\"
+GLOWPLUG_KUBEVIRT_INTERFACE=eno1
+GLOWPLUG_KUBEVIRT_IPV4=10.0.0.5
+GLOWPLUG_KUBEVIRT_NAME=worker-0
+GLOWPLUG_KUBEVIRT_NAMESPACE=clusters
+GLOWPLUG_KUBEVIRT_UUID=5d307ca9-b3ef-428c-8861-06e72d69f223
+"
+        )
+    );
+    assert_eq!(out.mode("metadata/glowplug"), 0o644);
+}
+
+#[test]
+fn attributes_can_have_afterburns_names() {
+    let (drive, out) = (typical(), Machine::new());
+    let file = out.path("afterburn");
+    let arguments =
+        ["attributes", "--provider", "kubevirt", "--prefix", "AFTERBURN_", "--output", file.to_str().unwrap()];
+    assert_eq!(with_drive(&drive, &arguments).code, Some(0));
+    let text = out.read("afterburn").unwrap();
+    let lines: Vec<&str> = text.lines().take(3).collect();
+    assert_eq!(
+        lines,
+        [
+            "AFTERBURN_KUBEVIRT_HOSTNAME=worker-0",
+            "AFTERBURN_KUBEVIRT_INSTANCE_ID=5d307ca9-b3ef-428c-8861-06e72d69f223",
+            "AFTERBURN_KUBEVIRT_INSTANCE_TYPE=\"u1 large\"",
+        ]
+    );
+}
+
+#[test]
+fn attributes_of_a_machine_whose_network_is_refused_are_written_all_the_same() {
+    let drive = Machine::new()
+        .with("openstack/latest/meta_data.json", r#"{"hostname":"worker-0"}"#)
+        .with("openstack/latest/network_data.json", r#"{"networks":[{"type":"ipv4","link":"x"}]}"#);
+    let out = Machine::new();
+    let file = out.path("out");
+    let run = with_drive(&drive, &["attributes", "--provider", "kubevirt", "--output", file.to_str().unwrap()]);
+    assert_eq!(told(run), answer(0, ""));
+    assert_eq!(out.read("out").as_deref(), Some("GLOWPLUG_KUBEVIRT_HOSTNAME=worker-0\n"));
+}
+
+#[test]
+fn a_file_that_cannot_be_written_fails() {
+    let out = Machine::new().with("file", "");
+    let file = out.path("file/out");
+    let file = file.to_str().unwrap();
+    let Run { code, stderr, .. } = with_drive(&typical(), &["attributes", "--provider", "kubevirt", "--output", file]);
+    assert_eq!(code, Some(1));
+    assert_eq!(stderr, format!("<3>failed error=\"writing {file}: File exists (os error 17)\"\n"));
+}
+
+/// What `glowplug hostname` makes of a drive: how it ended, what it said last, and the file.
+fn hostname(meta_data: &str) -> (Option<i32>, String, Option<String>) {
+    let out = Machine::new();
+    let file = out.path("etc/hostname");
+    let arguments = ["hostname", "--provider", "kubevirt", "--output", file.to_str().unwrap()];
+    let Run { code, stderr, .. } = with_drive(&openstack(meta_data), &arguments);
+    let said = stderr.lines().last().unwrap_or_default().replace(file.to_str().unwrap(), "FILE");
+    (code, said, out.read("etc/hostname"))
+}
+
+#[test]
+fn the_hostname_of_the_drive_is_written() {
+    assert_eq!(
+        hostname(r#"{"hostname":"worker-0"}"#),
+        (Some(0), "<6>wrote the hostname hostname=worker-0 path=FILE".to_owned(), Some("worker-0\n".to_owned()))
+    );
+}
+
+#[test]
+fn a_drive_without_a_hostname_is_nothing_to_do() {
+    assert_eq!(hostname("{}"), (Some(0), String::new(), None));
+}
+
+#[test]
+fn a_hostname_that_is_none_is_refused_by_name() {
+    let (code, said, file) = hostname(r#"{"hostname":"a\nb"}"#);
+    assert_eq!((code, file), (Some(1), None));
+    assert_eq!(
+        said,
+        "<3>failed error=\"hostname: invalid hostname \\\"a\\\\nb\\\", expected a host name: at most 64 letters, digits, '-' and '.', each label 1 to 63 and not with '-' at an end\""
+    );
+}
+
+#[test]
+fn the_keys_of_the_drive_are_written_and_a_bad_one_is_named() {
+    let drive =
+        openstack(&format!(r##"{{"public_keys":{{"0":"# both of us\n{KEY} a@b\nssh-foo AAAA\n","1":"{KEY} c@d"}}}}"##));
+    let (uid, gid) = owner();
+    let machine = Machine::new().with("etc/passwd", format!("core:x:{uid}:{gid}::/home/core:/bin/bash\n"));
+    fs::create_dir_all(machine.path("home/core")).unwrap();
+    let drive_path = drive.path("");
+    let Run { code, stderr, .. } = machine.run(&[
+        "ssh-keys",
+        "--provider",
+        "kubevirt",
+        "--user",
+        "core",
+        "--config-drive",
+        drive_path.to_str().unwrap(),
+    ]);
+    assert_eq!(code, Some(0), "{stderr}");
+    let file = "home/core/.ssh/authorized_keys.d/glowplug";
+    assert_eq!(machine.read(file), Some(format!("{KEY} a@b\n{KEY} c@d\n")));
+    assert_eq!(
+        [machine.mode(file), machine.mode("home/core/.ssh"), machine.mode("home/core/.ssh/authorized_keys.d")],
+        [0o600, 0o700, 0o700]
+    );
+    let first = stderr.lines().next().unwrap();
+    assert!(first.starts_with("<4>ignored what is no public key finding=\"public_keys.0 line 3: "), "{first}");
+}
+
+#[test]
+fn an_unknown_user_is_refused() {
+    let drive = openstack(&format!(r#"{{"public_keys":"{KEY}"}}"#));
+    let machine = Machine::new().with("etc/passwd", "root:x:0:0::/root:/bin/sh\n");
+    let drive_path = drive.path("");
+    let arguments =
+        ["ssh-keys", "--provider", "kubevirt", "--user", "core", "--config-drive", drive_path.to_str().unwrap()];
+    assert_eq!(
+        told(machine.run(&arguments)),
+        (
+            Some(1),
+            String::new(),
+            "<3>failed error=\"unknown user \\\"core\\\", expected one of /etc/passwd\"\n".to_owned()
+        )
+    );
+}
+
+/// Who runs the tests, since only root may write as somebody else.
+fn owner() -> (String, String) {
+    let id = |flag| {
+        let output = Command::new("id").arg(flag).output().unwrap();
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    };
+    (id("-u"), id("-g"))
+}
