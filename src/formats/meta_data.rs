@@ -309,10 +309,10 @@ mod tests {
         assert_eq!(
             findings,
             [
+                r#"devices[0]: invalid device "a number", expected an object"#,
                 r#"hostname: invalid value "an array", expected a text"#,
                 r#"public_keys[0]: invalid key "a number", expected a line of authorized_keys"#,
                 r#"public_keys[2]: invalid key "null", expected a line of authorized_keys"#,
-                r#"devices[0]: invalid device "a number", expected an object"#,
             ]
         );
     }

@@ -74,13 +74,14 @@ fn more_arguments_than_dracut_takes() {
 
 #[test]
 fn a_nul_byte() {
-    let expected = r#"line 1 column 3: not readable as JSON "trailing characters", expected a JSON document"#;
+    let expected = r#"line 1 column 3: not readable as JSON "trailing characters", expected a JSON or YAML document"#;
     assert_eq!(refusal(b"{}\0{}"), finding(expected));
 }
 
 #[test]
 fn invalid_utf_8() {
-    let expected = r#"line 1 column 14: not readable as JSON "invalid unicode code point", expected a JSON document"#;
+    let expected =
+        r#"line 1 column 14: not readable as JSON "invalid unicode code point", expected a JSON or YAML document"#;
     assert_eq!(refusal(b"{\"services\":\"\xff\xfe\"}"), finding(expected));
 }
 
@@ -159,6 +160,6 @@ fn a_name_server_for_every_value_that_there_may_be() {
             "networks":[{{"link":"eno1","type":"ipv4_dhcp","dns_nameservers":[{}]}}]}}"#,
         servers.join(",")
     );
-    let expected = r#"kernel arguments: too many bytes "1386006", expected at most 32768"#;
+    let expected = r#"networks[0].dns_nameservers: too many items "60000", expected at most 4096"#;
     assert_eq!(refusal(document), finding(expected));
 }
