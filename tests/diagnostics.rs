@@ -26,6 +26,7 @@ const V6: &str = "an IPv6 address of a machine";
 const DESTINATION: &str = "an address, a CIDR or default";
 const KNOWN_BY: &str = "an ethernet_mac_address or a name beside it, or an id that is an interface name";
 const SUPPORTED: &str = "OpenStack's network_data";
+const READABLE: &str = "a JSON or YAML document";
 const BESIDE: &str = "a network beside them, since they are told to the cards that have one";
 const GATEWAY: &str = "one in each family: the one of the lowest metric, else the first, is kept";
 const ANSWERS: &str = "a server or a router that answers: without one NetworkManager drops the static ones, too";
@@ -140,23 +141,28 @@ texts! {
     an_array_is_no_document: "[]" => refused [r#"error document: invalid document "an array", expected an object"#];
     a_text_is_no_document: r#""links""# => refused [r#"error document: invalid document "a text", expected an object"#];
     broken_json_is_named_by_its_line_and_column: "{\n  \"links\": [,]\n}"
-        => refused [r#"error line 2 column 13: not readable as JSON "expected value", expected a JSON or YAML document"#];
+        => refused [r#"error line 2 column 13: not readable as JSON "expected value", expected {READABLE}"#];
     a_document_that_ends_early_is_named_by_its_line_and_column: "{\"links\": ["
+        => refused [r#"error line 1 column 11: not readable as JSON "EOF while parsing a list", expected {READABLE}"#];
+    nonsense_is_a_text: "FakeNetwork" => refused [r#"error document: invalid document "a text", expected an object"#];
+    broken_yaml_is_named_by_its_line_and_column: "links:\n- id: [\n"
         => refused [
-            r#"error line 1 column 11: not readable as JSON "EOF while parsing a list", expected a JSON or YAML document"#
+            r#"error line 3 column 1: not readable as YAML "while parsing a node, did not find expected node content", expected {READABLE}"#
         ];
-    nonsense_is_no_document: "FakeNetwork"
-        => refused [r#"error document: invalid document "a text", expected an object"#];
-    broken_yaml_is_named_by_its_line_and_column: "links: []\nnetworks: a: b\n"
+    control_characters_are_named_by_their_line_and_column: "links:\n- \u{7}"
         => refused [
-            r#"error line 2 column 12: not readable as YAML "mapping values are not allowed in this context", expected a JSON or YAML document"#
+            r#"error line 2 column 3: control character "\u{{7}}", expected a document without control characters"#
         ];
-    openstack_in_yaml_is_read: "---\nlinks: []\nnetworks: [{type: ipv4_dhcp, link: a}]\n"
-        => unconfigured [r#"warning networks[0].link: unknown link "a", expected the id of one of the links"#];
+    text_that_is_no_utf_8_is_named_by_its_byte: b"links: \xff"
+        => refused [r#"error byte 8: not readable as YAML "invalid UTF-8", expected {READABLE}"#];
     version_2_in_yaml_is_named_as_what_it_is: "# cloud-init\nversion: 2\nethernets: {}\n"
-        => refused ["error version: cloud-init's network-config is not supported by this version, expected {SUPPORTED}"];
+        => refused [
+            "error version: cloud-init's network-config is not supported by this version, expected {SUPPORTED}"
+        ];
     wrapped_version_1_in_yaml_is_named_as_what_it_is: "network:\r\n  version: 1\r\n"
-        => refused ["error network: cloud-init's network-config is not supported by this version, expected {SUPPORTED}"];
+        => refused [
+            "error network: cloud-init's network-config is not supported by this version, expected {SUPPORTED}"
+        ];
     version_2_is_named_as_what_it_is: r#"{"version": 2, "ethernets": {"eth0": {"dhcp4": true}}}"#
         => refused [
             "error version: cloud-init's network-config is not supported by this version, expected {SUPPORTED}"
@@ -165,8 +171,10 @@ texts! {
         => refused [
             "error network: cloud-init's network-config is not supported by this version, expected {SUPPORTED}"
         ];
-    disabled_by_cloud_inits_word: r#"{"config": "disabled"}"# => disabled [];
-    disabled_by_cloud_inits_word_in_yaml: "network: {config: disabled}" => disabled [];
+    cloud_inits_word_disables_the_network: r#"{"config": "disabled"}"# => disabled [];
+    cloud_inits_word_disables_the_network_in_its_wrapper_too: "network:\n  config: disabled\n" => disabled [];
+    another_word_disables_nothing: r#"{"config": "off"}"#
+        => refused ["error config: cloud-init's network-config is not supported by this version, expected {SUPPORTED}"];
     ethernets_alone_are_named_as_what_they_are: r#"{"ethernets": {}}"#
         => refused [
             "error ethernets: cloud-init's network-config is not supported by this version, expected {SUPPORTED}"
@@ -177,6 +185,12 @@ texts! {
         => refused [r#"error document: nested too deep "more than 64", expected at most 64 levels"#];
     more_than_65536_values: format!("[{}1]", "1,".repeat(65_535))
         => refused [r#"error document: too many values "more than 65536", expected at most 65536"#];
+    yaml_says_the_same_as_json:
+        "links:\n- {id: eno101, type: phy, mtu: 5}\nnetworks:\n- {link: eno101, type: ipv4, ip_address: 10.0.0.5/24}\n"
+        => configured [r#"warning links[0].mtu: invalid MTU "5", expected 68 to 65535 bytes"#];
+    a_word_that_yaml_takes_for_a_boolean_is_no_name:
+        "links: [{id: on, type: phy}]\nnetworks: [{link: on, type: ipv4_dhcp}]"
+        => refused [r#"error links[0].id: card without a MAC address or a name "a boolean", expected {KNOWN_BY}"#];
 }
 
 // === The lists of the document ===
