@@ -171,7 +171,7 @@ fn a_broken_document_is_refused_and_the_fragment_of_an_earlier_run_goes() {
     assert_eq!(
         stderr,
         "<3>error in the network document finding=\"networks[0].netmask: invalid netmask \\\"255.0.255.0\\\", \
-         expected a mask without holes, or a prefix length, above 0\"\n\
+         expected a mask without holes or a length\"\n\
          <3>refused to configure the network reason=\"openstack/latest/network_data.json: 1 error\"\n"
     );
     assert_eq!(machine.fragment(), None);
