@@ -6,10 +6,10 @@
 use std::cmp::Ordering;
 use std::fmt::{self, Write as _};
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 /// What a finding costs.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
     /// The item is left out, everything else goes on.
@@ -49,7 +49,7 @@ pub enum Place<'a> {
 /// let netmask = Finding::error(Place::Document.field("netmask"), "invalid netmask", "255.0.255.0", "a length");
 /// assert_eq!(netmask.to_string(), r#"netmask: invalid netmask "255.0.255.0", expected a length"#);
 /// ```
-#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
 pub struct Finding {
     /// What it costs.
     pub severity: Severity,

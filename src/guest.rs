@@ -29,6 +29,7 @@ use slog::{Logger, error, info, warn};
 use crate::drive::MAX_FILE;
 use crate::finding::{Findings, Severity};
 use crate::formats::meta_data::MetaData;
+use crate::formats::value::Value;
 use crate::formats::{self, Meaning};
 use crate::network::NetworkConfig;
 use crate::render::{Renderer, dracut};
@@ -44,6 +45,9 @@ pub const FRAGMENT: &str = "etc/cmdline.d/50-glowplug-network-kargs.conf";
 
 /// Where every outcome is recorded, below a root. `/run` survives the switch to the real root.
 pub const PLAN: &str = "run/glowplug/plan.json";
+
+/// The same as a page for a person, who may have nothing but `cat` at an emergency shell.
+pub const PAGE: &str = "run/glowplug/plan.txt";
 
 /// The longest that all kernel arguments together may be, in bytes: at 128 KiB even `root=` cannot be read any more.
 const MAX_ALL_ARGUMENTS: usize = 96 * 1024;
@@ -188,26 +192,45 @@ pub fn apply(plan: &Plan, root: &Path, log: &Logger) -> io::Result<()> {
             report.reason = format!("writing /{FRAGMENT}: {e}");
         }
     }
-    let record = serde_json::to_string_pretty(&report).map_err(io::Error::from);
-    let record = record.and_then(|record| write_in_one_step(&root.join(PLAN), &format!("{record}\n")));
-    if let Err(e) = record {
+    let json = serde_json::to_string_pretty(&report).map_err(io::Error::from);
+    let recorded = json.and_then(|json| {
+        write_in_one_step(&root.join(PAGE), &report.to_string())?;
+        write_in_one_step(&root.join(PLAN), &format!("{json}\n"))
+    });
+    if let Err(e) = recorded {
         // It explains a boot; it does not decide it.
         warn!(log, "cannot record the plan"; "path" => format_args!("/{PLAN}"), "error" => %e);
     }
     written
 }
 
+/// What an earlier run recorded.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Recorded {
+    /// [`PLAN`]
+    pub json: String,
+    /// [`PAGE`]
+    pub page: String,
+    /// Whether that run was refused.
+    pub is_refused: bool,
+}
+
 /// Reads what an earlier run recorded. `None` when there was none.
 ///
 /// # Errors
 ///
-/// What the system says, or that the record cannot be understood.
-pub fn recorded(root: &Path) -> io::Result<Option<Report>> {
-    match fs::read(root.join(PLAN)) {
-        Ok(bytes) => Ok(Some(serde_json::from_slice(&bytes)?)),
-        Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
-        Err(e) => Err(e),
-    }
+/// What the system says.
+pub fn recorded(root: &Path) -> io::Result<Option<Recorded>> {
+    let json = match fs::read_to_string(root.join(PLAN)) {
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
+        read => read?,
+    };
+    let outcome = match formats::value::parse(json.as_bytes()) {
+        Ok(Value::Object(plan)) => plan.get("outcome").map(Value::to_string),
+        _ => None,
+    };
+    let is_refused = outcome.as_deref() == Some(Outcome::Refused.word());
+    Ok(Some(Recorded { page: fs::read_to_string(root.join(PAGE))?, json, is_refused }))
 }
 
 /// Writes a file of mode 0644 such that nobody ever sees a part of it. Its directory is created when it is missing.

@@ -14,7 +14,6 @@ use glowplug::finding::Findings;
 use glowplug::guest::attributes::{self, Attributes, Key, KeyError, Prefix};
 use glowplug::guest::hostname::{self, Hostname, HostnameError};
 use glowplug::guest::platform::Selection;
-use glowplug::guest::report::Report;
 use glowplug::guest::ssh_keys::{self, Account, AuthorizedKey, KeyFile};
 use glowplug::guest::system::Linux;
 use glowplug::guest::{self, DefaultValue, OnError, Options, Source};
@@ -205,7 +204,7 @@ fn network_kargs(args: NetworkKargs) -> Result<ExitCode> {
     } else if let Some(line) = &plan.line {
         print(&format!("{line}\n"))?;
     }
-    Ok(exit_code(&plan.report))
+    Ok(exit_code(plan.report.is_refused()))
 }
 
 fn check(args: Check) -> Result<ExitCode> {
@@ -215,13 +214,15 @@ fn check(args: Check) -> Result<ExitCode> {
         Some(_) => None,
         None => guest::recorded(&args.root).with_context(|| format!("reading /{}", guest::PLAN))?,
     };
-    let report = recorded.unwrap_or_else(|| {
-        let source = args.path.map_or(Source::Machine, Source::DriveOrDocument);
-        let options = Options { dry_run: true, ..Options::new(Selection::Detect, source, args.root) };
-        guest::plan(&options, &Linux::default(), &log).report
-    });
+    if let Some(recorded) = recorded {
+        print(if args.json { &recorded.json } else { &recorded.page })?;
+        return Ok(exit_code(recorded.is_refused));
+    }
+    let source = args.path.map_or(Source::Machine, Source::DriveOrDocument);
+    let options = Options { dry_run: true, ..Options::new(Selection::Detect, source, args.root) };
+    let report = guest::plan(&options, &Linux::default(), &log).report;
     print(&if args.json { serde_json::to_string_pretty(&report)? + "\n" } else { report.to_string() })?;
-    Ok(exit_code(&report))
+    Ok(exit_code(report.is_refused()))
 }
 
 fn attributes(args: WriteAttributes) -> Result<ExitCode> {
@@ -312,6 +313,6 @@ fn print(text: &str) -> Result<()> {
     io::stdout().write_all(text.as_bytes()).context("writing to standard output")
 }
 
-fn exit_code(report: &Report) -> ExitCode {
-    if report.is_refused() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+fn exit_code(is_refused: bool) -> ExitCode {
+    if is_refused { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }

@@ -27,8 +27,8 @@ pub enum Value {
     Bool(bool),
     /// A whole number.
     Integer(i64),
-    /// Any other number.
-    Float(f64),
+    /// Any other number. No document means one, so its value does not matter.
+    Fraction,
     /// Text.
     String(String),
     /// An array.
@@ -159,7 +159,7 @@ impl Value {
         match self {
             Self::Null => "null",
             Self::Bool(_) => "a boolean",
-            Self::Integer(_) | Self::Float(_) => "a number",
+            Self::Integer(_) | Self::Fraction => "a number",
             Self::String(_) => "a text",
             Self::Array(_) => "an array",
             Self::Object(_) => "an object",
@@ -173,7 +173,6 @@ impl fmt::Display for Value {
         match self {
             Self::Bool(value) => value.fmt(f),
             Self::Integer(value) => value.fmt(f),
-            Self::Float(value) => value.fmt(f),
             Self::String(value) => f.write_str(value),
             other => f.write_str(other.kind()),
         }
@@ -226,11 +225,13 @@ impl<'de> Visitor<'de> for Seed<'_> {
     }
 
     fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
-        Ok(i64::try_from(value).map_or(Value::Float(value as f64), Value::Integer))
+        Ok(i64::try_from(value).map_or(Value::Fraction, Value::Integer))
     }
 
     fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
-        Ok(Value::Float(value))
+        // `1500.0` is how some programs write 1500. Up to here every whole number is exact.
+        let is_whole = value.fract() == 0.0 && value.abs() <= 9_007_199_254_740_992.0;
+        Ok(if is_whole { Value::Integer(value as i64) } else { Value::Fraction })
     }
 
     fn visit_str<E>(self, value: &str) -> Result<Value, E> {

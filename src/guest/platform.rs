@@ -3,12 +3,12 @@
 use std::fs;
 use std::path::Path;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use super::command_line::CommandLine;
 
 /// What a machine is taken for, and why.
-#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
 pub struct Platform {
     /// `kubevirt`, the name of another one, or nothing where nobody knows.
     pub id: Option<String>,

@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
+use serde::{Serialize, Serializer};
 
 use super::platform::Platform;
 use crate::finding::{Finding, Severity};
 use crate::network::{Link, LinkIndex, LinkKind, NetworkConfig, Route};
 
 /// What one run found and decided.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
     /// Of this format. Members may be added to a version, but not changed.
     pub version: u32,
@@ -41,8 +41,7 @@ pub struct Report {
 }
 
 /// What follows for the boot.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Outcome {
     /// The arguments of the document are used.
     Configured,
@@ -55,7 +54,7 @@ pub enum Outcome {
 }
 
 /// A config drive.
-#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
 pub struct Drive {
     /// The device, or the path that was named.
     pub path: String,
@@ -72,7 +71,7 @@ pub struct Drive {
 }
 
 /// A document about the network.
-#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
 pub struct Document {
     /// Its path on the drive.
     pub path: String,
@@ -83,7 +82,7 @@ pub struct Document {
 }
 
 /// One link of the network, in words.
-#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
 pub struct LinkReport {
     /// What the document calls it.
     pub id: String,
@@ -184,14 +183,28 @@ fn route(route: &Route) -> String {
     text
 }
 
-impl fmt::Display for Outcome {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+impl Outcome {
+    /// As it is recorded.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
             Self::Configured => "configured",
             Self::Default => "default",
-            Self::NothingToDo => "nothing to do",
+            Self::NothingToDo => "nothing-to-do",
             Self::Refused => "refused",
-        })
+        }
+    }
+}
+
+impl Serialize for Outcome {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.word())
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.word().replace('-', " "))
     }
 }
 

@@ -46,7 +46,11 @@ fn only_the_fragment_and_the_record_are_left_behind() {
     let left: Vec<_> = left.into_keys().collect();
     assert_eq!(
         left,
-        [machine.path("etc/cmdline.d/50-glowplug-network-kargs.conf"), machine.path("run/glowplug/plan.json")]
+        [
+            machine.path("etc/cmdline.d/50-glowplug-network-kargs.conf"),
+            machine.path("run/glowplug/plan.json"),
+            machine.path("run/glowplug/plan.txt"),
+        ]
     );
 }
 
