@@ -354,7 +354,9 @@ impl Planner<'_> {
         let meta_data = self.meta_data.take()?;
         let network = self.network.as_ref().map(|(network, devices)| (network, devices.as_slice()));
         let mut findings = Findings::default();
-        let attributes = Attributes::of(&meta_data, network, &self.options.root, &mut findings);
+        // In the initramfs there are no cards yet, and a drive that a person names is not about this machine's.
+        let cards = if self.looks_elsewhere() { Vec::new() } else { attributes::cards(&self.options.root) };
+        let attributes = Attributes::of(&meta_data, network, &cards, &mut findings);
         for finding in findings.kept() {
             warn!(self.log, "warning about the machine's document"; "finding" => %finding);
         }

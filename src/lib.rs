@@ -1,4 +1,45 @@
-//! glowplug
+//! The first-boot network of CoreOS machines on KubeVirt.
+//!
+//! A machine that is to fetch its configuration with Ignition needs an address before anything else, and where there is
+//! no DHCP, somebody has to tell it. KubeVirt attaches a drive with a document about the network; this library reads the
+//! drive, says what the document means, and renders it as kernel arguments that dracut hands to NetworkManager.
+//!
+//! ```
+//! use glowplug::formats::{Meaning, read_network};
+//! use glowplug::render::dracut;
+//!
+//! let document = br#"{
+//!     "links": [{"id": "eno101", "type": "phy", "ethernet_mac_address": "52:54:00:12:34:56"}],
+//!     "networks": [{"link": "eno101", "type": "ipv4", "ip_address": "192.168.1.100", "netmask": "255.255.255.0",
+//!                   "routes": [{"network": "0.0.0.0", "netmask": "0.0.0.0", "gateway": "192.168.1.1"}]}],
+//!     "services": [{"type": "dns", "address": "8.8.8.8"}]
+//! }"#;
+//!
+//! let mut reading = read_network(document);
+//! let Meaning::Network(network) = reading.meaning else { panic!("the document asks for a network") };
+//! let rendered = dracut::render(&network, &mut reading.findings);
+//! assert_eq!(
+//!     dracut::line(&rendered.kargs),
+//!     "ip=192.168.1.100::192.168.1.1:24::[52:54:00:12:34:56]:none nameserver=8.8.8.8"
+//! );
+//! assert_eq!(reading.findings.kept(), []);
+//! ```
+//!
+//! # The map
+//!
+//! | module | what it knows |
+//! |---|---|
+//! | [`network`] | the model: what the machine's network should be. No file format, no renderer |
+//! | [`formats`] | documents, and the model that they mean |
+//! | [`render`] | the model, written for the program that brings the network up |
+//! | [`finding`] | what is to be said about a document: place, value, expectation, and whether the boot may go on |
+//! | `drive` | a config drive: its label, its layout, and reading it without trust |
+//! | `guest` | from a command line and a drive to the files of a boot |
+//! | `log` | the logger of the programs |
+//!
+//! Nobody imports upwards: `guest → formats, render, drive → network, finding`. The last three of the table come with the
+//! feature `guest`, which is what runs in the initramfs. The first four touch no file, no process and no clock.
+
 #[cfg(feature = "guest")]
 pub mod drive;
 pub mod finding;

@@ -65,11 +65,11 @@ impl Attributes {
     /// each link. A value that could not be read back from a file as it is becomes a finding, and is left out.
     ///
     /// The first interface is the first one with a static address, in the document's order, else the first one with any;
-    /// the others follow in the document's order. Below `root`, cards are looked up by their addresses for their names.
+    /// the others follow in the document's order. `cards` are those of the machine, as far as they are known.
     pub fn of(
         meta_data: &MetaData,
         network: Option<(&NetworkConfig, &[Device])>,
-        root: &Path,
+        cards: &[(MacAddr, String)],
         findings: &mut Findings,
     ) -> Self {
         let mut attributes = Self::default();
@@ -107,7 +107,7 @@ impl Attributes {
         }
         for (at, (link, device)) in interfaces.into_iter().enumerate() {
             let values = [
-                interface_name(device, root),
+                interface_name(device, cards),
                 link.ipv4.addresses.first().map(|address| address.ip().to_string()),
                 link.ipv6.addresses.first().map(|address| address.ip().to_string()),
                 link.mac_address().map(|address| address.to_string()),
@@ -182,19 +182,25 @@ impl Attributes {
     }
 }
 
-/// The name that an interface has: the one that the arguments give it, else that of the card with its address.
-fn interface_name(device: &Device, root: &Path) -> Option<String> {
-    let address = match device {
-        Device::Name(name) => return Some(name.to_string()),
-        Device::MacAddress(address) => *address,
-    };
-    let entries = fs::read_dir(root.join("sys/class/net")).ok()?;
+/// The cards of this machine by their addresses, as the kernel names them.
+pub(super) fn cards(root: &Path) -> Vec<(MacAddr, String)> {
+    let directory = root.join("sys/class/net");
+    let Ok(entries) = fs::read_dir(&directory) else { return Vec::new() };
     let mut names: Vec<String> = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect();
     names.sort_unstable();
-    names.into_iter().find(|name| {
-        let found = fs::read_to_string(root.join("sys/class/net").join(name).join("address"));
-        found.is_ok_and(|found| found.trim_ascii_end().parse::<MacAddr>() == Ok(address))
-    })
+    let card = |name: String| {
+        let address = fs::read_to_string(directory.join(&name).join("address")).ok()?;
+        Some((address.trim_ascii_end().parse().ok()?, name))
+    };
+    names.into_iter().filter_map(card).collect()
+}
+
+/// The name that an interface has: the one that the arguments give it, else that of the card with its address.
+fn interface_name(device: &Device, cards: &[(MacAddr, String)]) -> Option<String> {
+    match device {
+        Device::Name(name) => Some(name.to_string()),
+        Device::MacAddress(address) => cards.iter().find(|(card, _)| card == address).map(|(_, name)| name.clone()),
+    }
 }
 
 // === impl Key ===
@@ -332,7 +338,7 @@ mod tests {
         let meta_data = MetaData::read_openstack(meta_data.as_bytes(), &mut findings);
         let Meaning::Network(network) = read_network(network.as_bytes()).meaning else { panic!() };
         let devices = dracut::render(&network, &mut Findings::default()).devices;
-        let attributes = Attributes::of(&meta_data, Some((&network, &devices)), root, &mut findings);
+        let attributes = Attributes::of(&meta_data, Some((&network, &devices)), &cards(root), &mut findings);
         (attributes, findings.kept().iter().map(ToString::to_string).collect())
     }
 
@@ -398,7 +404,7 @@ mod tests {
             format!(r#"{{"hostname":"a\nGLOWPLUG_KUBEVIRT_IPV4=6.6.6.6","instance_type":"{long}","uuid":"ok"}}"#);
         let mut findings = Findings::default();
         let meta_data = MetaData::read_openstack(meta_data.as_bytes(), &mut findings);
-        let attributes = Attributes::of(&meta_data, None, Path::new("/nonexistent"), &mut findings);
+        let attributes = Attributes::of(&meta_data, None, &[], &mut findings);
         assert_eq!(attributes.environment_file(&Prefix::default()), "GLOWPLUG_KUBEVIRT_UUID=ok\n");
         let findings: Vec<String> = findings.kept().iter().map(ToString::to_string).collect();
         let expected = "expected at most 4096 bytes without control characters";

@@ -1,0 +1,70 @@
+//! Who may know whom: the part of the layering that the features of the crate do not prove.
+
+#![allow(clippy::unwrap_used, reason = "a helper of a test may fail the test")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Each layer, and what it may import of this crate.
+const LAYERS: [(&str, &[&str]); 7] = [
+    ("finding", &["finding"]),
+    ("network", &["network"]),
+    ("formats", &["formats", "network", "finding"]),
+    ("render", &["render", "network", "finding"]),
+    ("drive", &["drive"]),
+    ("log", &["log"]),
+    ("guest", &["guest", "drive", "formats", "render", "network", "finding"]),
+];
+
+fn sources(at: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(at).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            sources(&path, found);
+        } else {
+            found.push(path);
+        }
+    }
+}
+
+#[test]
+fn nobody_imports_upwards() {
+    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut files = Vec::new();
+    sources(&src, &mut files);
+    let mut offences = Vec::new();
+    for file in &files {
+        let relative = file.strip_prefix(&src).unwrap();
+        let layer = relative.components().next().unwrap().as_os_str().to_str().unwrap().trim_end_matches(".rs");
+        let Some((_, may)) = LAYERS.iter().find(|(name, _)| *name == layer) else { continue };
+        for line in fs::read_to_string(file).unwrap().lines() {
+            for imported in line.split("crate::").skip(1) {
+                let name: String = imported.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect();
+                if LAYERS.iter().any(|(layer, _)| *layer == name) && !may.contains(&name.as_str()) {
+                    offences.push(format!("{}: {}", relative.display(), line.trim()));
+                }
+            }
+        }
+    }
+    assert_eq!(offences, Vec::<String>::new());
+}
+
+#[test]
+fn no_layer_but_the_drives_and_the_guest_touches_a_file_a_process_or_a_clock() {
+    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut files = Vec::new();
+    for layer in ["formats", "network", "render"] {
+        files.push(src.join(format!("{layer}.rs")));
+        sources(&src.join(layer), &mut files);
+    }
+    files.push(src.join("finding.rs"));
+    let mut offences = Vec::new();
+    for file in files {
+        for line in fs::read_to_string(&file).unwrap().lines() {
+            if ["std::fs", "std::process", "std::time", "std::env", "nix::"].iter().any(|word| line.contains(word)) {
+                offences.push(format!("{}: {}", file.display(), line.trim()));
+            }
+        }
+    }
+    assert_eq!(offences, Vec::<String>::new());
+}
