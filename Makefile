@@ -51,13 +51,18 @@ lint:
 bench: guest
 	GLOWPLUG='$(abspath $(GUEST))' $(CARGO) bench --locked --profile guest --bench guest
 
-# PREFIX is where dracut looks: /usr, whatever else is in /usr/local.
+# dracut and systemd look below /usr. A drop-in that is for a unit of somebody else has that unit's name here.
 DRACUT_MODULE := $(PREFIX)/lib/dracut/modules.d/50glowplug
+UNITS := $(PREFIX)/lib/systemd/system
 
 install: guest
 	install -D -m 0755 $(GUEST) '$(DESTDIR)$(PREFIX)/bin/glowplug'
 	install -D -m 0755 -t '$(DESTDIR)$(DRACUT_MODULE)' dracut/50glowplug/module-setup.sh
 	install -D -m 0644 -t '$(DESTDIR)$(DRACUT_MODULE)' dracut/50glowplug/*.service dracut/50glowplug/*.conf
+	install -D -m 0644 -t '$(DESTDIR)$(UNITS)' systemd/*.service
+	install -D -m 0644 -t '$(DESTDIR)$(PREFIX)/lib/systemd/system-preset' systemd/90-glowplug.preset
+	for drop_in in systemd/*.conf; do name=$${drop_in##*/}; \
+	    install -D -m 0644 "$$drop_in" '$(DESTDIR)$(UNITS)'/"$${name%.conf}.service.d/50-glowplug.conf" || exit 1; done
 
 setup: target
 	tests/setup

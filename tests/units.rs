@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 const MODULE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/dracut/50glowplug");
+const SYSTEMD: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/systemd");
 const GLOWPLUG: &str = env!("CARGO_BIN_EXE_glowplug");
 
 /// What a program says. One that is missing is a failure, never a pass.
@@ -18,9 +19,10 @@ fn ask(program: &str, package: &str, arguments: &[&str]) -> String {
     format!("{text}{}", if status.success() { "" } else { "failed" })
 }
 
-/// The files of the module with this suffix, sorted.
+/// The units (`service`) or the drop-ins (`conf`) of the initramfs and of the real root, sorted.
 fn files(suffix: &str) -> Vec<PathBuf> {
-    let entries = fs::read_dir(MODULE).unwrap().map(|entry| entry.unwrap().path());
+    let entries = [MODULE, SYSTEMD].into_iter().flat_map(|directory| fs::read_dir(directory).unwrap());
+    let entries = entries.map(|entry| entry.unwrap().path());
     let mut files: Vec<_> = entries.filter(|path| path.extension().is_some_and(|it| it == suffix)).collect();
     files.sort();
     files
@@ -74,17 +76,36 @@ fn systemd_is_asked_in_earnest() {
 fn the_program_understands_what_the_units_ask_of_it() {
     for unit in files("service") {
         let text = fs::read_to_string(&unit).unwrap();
-        let line = text.lines().find_map(|line| line.strip_prefix("ExecStart=/usr/bin/glowplug ")).unwrap();
-        let line = line
-            .replace("${GLOWPLUG_RENDERER}", "network-manager")
-            .replace("$GLOWPLUG_NETWORK_KARGS_OPTIONS", "--neednet --provider=kubevirt --wait=0");
-        // A machine without anything: it starts, and writes below its root alone.
-        let root = tempfile::tempdir().unwrap();
-        let mut arguments: Vec<_> = line.split_ascii_whitespace().collect();
-        arguments.extend(["--root", root.path().to_str().unwrap()]);
-        let output = Command::new(GLOWPLUG).args(&arguments).output().unwrap();
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!((output.status.code(), said.contains("Usage")), (Some(1), false), "{said}");
+        let lines: Vec<_> = text.lines().filter_map(|line| line.strip_prefix("ExecStart=/usr/bin/glowplug ")).collect();
+        assert_ne!(lines, [""; 0], "{}", unit.display());
+        for line in lines {
+            let line = line
+                .replace("${GLOWPLUG_RENDERER}", "network-manager")
+                .replace("$GLOWPLUG_NETWORK_KARGS_OPTIONS", "--neednet --wait=0")
+                .replace("%i", "core");
+            // Somebody else's machine: the program starts, finds that out and leaves.
+            let root = tempfile::tempdir().unwrap();
+            fs::create_dir(root.path().join("proc")).unwrap();
+            fs::write(root.path().join("proc/cmdline"), "ignition.platform.id=metal\n").unwrap();
+            let mut arguments: Vec<_> = line.split_ascii_whitespace().collect();
+            arguments.extend(["--root", root.path().to_str().unwrap()]);
+            let output = Command::new(GLOWPLUG).args(&arguments).output().unwrap();
+            let expected = "<6>nothing to do reason=\"this is not known to be KubeVirt: \
+                            kernel command line has ignition.platform.id=metal\"\n";
+            assert_eq!((output.status.code(), String::from_utf8(output.stderr).unwrap().as_str()), (Some(0), expected));
+        }
+    }
+}
+
+/// How much of the system a unit of the real root can reach, in tenths, as systemd counts it.
+#[test]
+fn the_units_of_the_real_root_reach_little() {
+    for (unit, most) in [("glowplug-metadata.service", 9), ("glowplug-ssh-keys@.service", 16)] {
+        let path = Path::new(SYSTEMD).join(unit);
+        let threshold = format!("--threshold={most}");
+        let arguments = ["security", "--offline=yes", "--no-pager", &threshold, path.to_str().unwrap()];
+        let said = ask("systemd-analyze", "systemd", &arguments);
+        assert!(!said.ends_with("failed"), "{said}");
     }
 }
 

@@ -107,8 +107,13 @@ _glowplug_default() {
     fi
 }
 
+# Has a unit of afterburn leave KubeVirt to ours, whether or not the unit is in this image.
+_glowplug_stand_back() {
+    inst_simple "$moddir/$1.conf" "$systemdsystemunitdir/$1.service.d/50-glowplug.conf" || exit 1
+}
+
 install() {
-    local program renderer target unit_dir
+    local program renderer unit_dir
     renderer=$(_glowplug_renderer) \
         || _glowplug_fail "this version writes arguments for NetworkManager alone: add the dracut module network-manager"
 
@@ -133,14 +138,21 @@ install() {
     _glowplug_network_manager
 
     # afterburn knows KubeVirt as well. Two who name the cards of one machine undo each other.
-    inst_simple "$moddir/afterburn-network-kargs.conf" \
-        "$systemdsystemunitdir/afterburn-network-kargs.service.d/50-glowplug.conf" || exit 1
+    _glowplug_stand_back afterburn-network-kargs
 
     # With Ignition on the first boot alone, which is when its target is asked for: NetworkManager's profiles carry the
     # network on. Without it on every boot.
-    target=initrd.target
-    dracut_module_included ignition && target=ignition-complete.target
-    $SYSTEMCTL -q --root "$initdir" add-requires "$target" "$_glowplug_unit" || exit 1
+    if dracut_module_included ignition; then
+        $SYSTEMCTL -q --root "$initdir" add-requires ignition-complete.target "$_glowplug_unit" || exit 1
+
+        # The hostname is written once. In an image without a first boot it would undo, on every boot, what somebody changed.
+        inst_multiple mkdir || exit 1
+        inst_simple "$moddir/glowplug-hostname.service" "$systemdsystemunitdir/glowplug-hostname.service" || exit 1
+        _glowplug_stand_back afterburn-hostname
+        $SYSTEMCTL -q --root "$initdir" add-wants ignition-complete.target glowplug-hostname.service || exit 1
+    else
+        $SYSTEMCTL -q --root "$initdir" add-requires initrd.target "$_glowplug_unit" || exit 1
+    fi
 
     # Where the arguments go. dracut does not make it in every image.
     mkdir -p "$initdir/etc/cmdline.d" || exit 1
