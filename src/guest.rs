@@ -61,8 +61,9 @@ pub struct Options {
     pub source: Source,
     /// The network program of the initramfs.
     pub renderer: Renderer,
-    /// The distribution's arguments for a machine whose drive configures nothing.
-    pub default_value: Option<DefaultValue>,
+    /// The distribution's arguments for a machine whose drive configures nothing. An error is why they are not there
+    /// where they were required; it matters only where they are needed.
+    pub default_value: Result<Option<DefaultValue>, String>,
     /// What a broken document means for the boot.
     pub on_error: OnError,
     /// How long to wait for a drive on a machine that is known to be KubeVirt.
@@ -119,7 +120,7 @@ impl Options {
     /// What most runs ask: write for NetworkManager, wait for nothing, have no default, and fail on an error.
     #[must_use]
     pub fn new(selection: Selection, source: Source, root: PathBuf) -> Self {
-        let (renderer, default_value, on_error) = (Renderer::default(), None, OnError::Fail);
+        let (renderer, default_value, on_error) = (Renderer::default(), Ok(None), OnError::Fail);
         let (wait, dry_run, neednet) = (Duration::ZERO, false, false);
         Self { selection, source, renderer, default_value, on_error, wait, root, dry_run, neednet }
     }
@@ -516,9 +517,16 @@ impl Planner<'_> {
     }
 
     fn use_default(&mut self, reason: String) -> Option<String> {
+        let value = match &self.options.default_value {
+            Ok(value) => value.as_ref().map(|value| value.0.trim_ascii().to_owned()),
+            Err(missing) => {
+                self.report.outcome = Outcome::Refused;
+                self.report.reason = format!("{reason}, and the default is missing: {missing}");
+                return None;
+            }
+        };
         self.report.outcome = Outcome::Default;
         self.report.reason = reason;
-        let value = self.options.default_value.as_ref().map(|value| value.0.trim_ascii().to_owned());
         value.filter(|value| !value.is_empty())
     }
 

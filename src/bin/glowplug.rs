@@ -3,6 +3,7 @@
 //! Exit codes: 0 done or nothing to do, 1 refused or failed, 2 usage.
 
 use std::collections::BTreeMap;
+use std::env;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -20,6 +21,9 @@ use glowplug::guest::{self, DefaultValue, OnError, Options, Source};
 use glowplug::log;
 use glowplug::render::Renderer;
 use slog::{Level, info, warn};
+
+/// Where a distribution says its default arguments, in a drop-in of the unit.
+const DEFAULT_VARIABLE: &str = "GLOWPLUG_NETWORK_KARGS_DEFAULT";
 
 #[cfg(target_env = "musl")]
 #[global_allocator]
@@ -85,9 +89,13 @@ struct NetworkKargs {
     /// The network program of the initramfs: network-manager
     #[arg(long, value_name = "NAME", default_value_t)]
     renderer: Renderer,
-    /// Arguments for a machine whose drive configures nothing, or that has no drive
+    /// Arguments for a machine whose drive configures nothing, or that has no drive; else those of the variable
+    /// GLOWPLUG_NETWORK_KARGS_DEFAULT, else none
     #[arg(long, value_name = "KARGS")]
     default_value: Option<DefaultValue>,
+    /// Fail where a default is needed and neither the option nor the variable is there; empty means none
+    #[arg(long)]
+    require_default: bool,
     /// What a broken document means: fail, or go on with the default value
     #[arg(long, value_name = "fail|default", default_value = "fail")]
     on_error: OnError,
@@ -192,7 +200,7 @@ fn network_kargs(args: NetworkKargs) -> Result<ExitCode> {
     let log = log::to_standard_error(Level::Info);
     let options = Options {
         renderer: args.renderer,
-        default_value: args.default_value,
+        default_value: default_value(args.default_value, args.require_default),
         on_error: args.on_error,
         dry_run: args.print,
         neednet: args.neednet,
@@ -205,6 +213,21 @@ fn network_kargs(args: NetworkKargs) -> Result<ExitCode> {
         print(&format!("{line}\n"))?;
     }
     Ok(exit_code(plan.report.is_refused()))
+}
+
+/// The option wins over the variable. What is wrong with the variable costs nothing on a machine that needs no default.
+fn default_value(given: Option<DefaultValue>, required: bool) -> Result<Option<DefaultValue>, String> {
+    match env::var_os(DEFAULT_VARIABLE) {
+        _ if given.is_some() => Ok(given),
+        Some(text) => match text.to_string_lossy().parse() {
+            Ok(value) => Ok(Some(value)),
+            Err(e) => Err(format!("{DEFAULT_VARIABLE}: invalid value {text:?}, {e}")),
+        },
+        None if required => {
+            Err(format!("{DEFAULT_VARIABLE} is not set, expected kernel arguments, or nothing for none"))
+        }
+        None => Ok(None),
+    }
 }
 
 fn check(args: Check) -> Result<ExitCode> {

@@ -1,6 +1,7 @@
 //! What a boot finds, and what it leaves behind.
 
 use std::fs;
+use std::process::Command;
 
 use crate::machine::{Machine, Run, drive};
 
@@ -130,6 +131,58 @@ fn without_a_drive_the_default_applies() {
     assert_eq!(code, Some(0));
     assert_eq!(machine.fragment().as_deref(), Some("ip=dhcp,dhcp6 rd.neednet=1\n"));
     assert_eq!(recorded(&machine), ("default".to_owned(), "no config drive was there within 0 s".to_owned()));
+}
+
+const STATIC: &str = r#"{"links":[{"id":"a","type":"phy","ethernet_mac_address":"52:54:00:12:34:56"}],
+    "networks":[{"link":"a","type":"ipv4","ip_address":"10.0.0.5/24"}]}"#;
+
+/// A run with the distribution's variable, on a machine without a drive.
+fn with_variable(machine: &Machine, value: Option<&str>, arguments: &[&str]) -> (Option<i32>, Option<String>, String) {
+    let root = machine.path("");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_glowplug"));
+    command.args(["network-kargs", "--wait", "0", "--root", root.to_str().unwrap()]).args(arguments);
+    if let Some(value) = value {
+        command.env("GLOWPLUG_NETWORK_KARGS_DEFAULT", value);
+    }
+    let Run { code, .. } = Run::of(&mut command);
+    (code, machine.fragment(), recorded(machine).1)
+}
+
+const NO_DRIVE: &str = "no config drive was there within 0 s";
+
+#[test]
+fn the_distributions_variable_is_the_default_unless_the_option_is_given() {
+    let cases: [(Option<&str>, &[&str], Option<&str>); 4] = [
+        (None, &[], None),
+        (Some(""), &["--require-default"], None),
+        (Some("ip=dhcp"), &["--require-default"], Some("ip=dhcp\n")),
+        (Some("ip=dhcp"), &["--default-value", "ip=auto"], Some("ip=auto\n")),
+    ];
+    for (value, arguments, fragment) in cases {
+        let run = with_variable(&Machine::kubevirt(), value, arguments);
+        assert_eq!(run, (Some(0), fragment.map(str::to_owned), NO_DRIVE.to_owned()), "{value:?} {arguments:?}");
+    }
+}
+
+#[test]
+fn a_default_that_is_required_and_not_there_fails_where_it_is_needed() {
+    let missing = "GLOWPLUG_NETWORK_KARGS_DEFAULT is not set, expected kernel arguments, or nothing for none";
+    let illegal = "GLOWPLUG_NETWORK_KARGS_DEFAULT: invalid value \"ip=$(id)\", \
+                   expected kernel arguments of letters, digits, blanks and . _ : [ ] , / = + -";
+    for (value, why) in [(None, missing), (Some("ip=$(id)"), illegal)] {
+        let run = with_variable(&Machine::kubevirt(), value, &["--require-default"]);
+        assert_eq!(run, (Some(1), None, format!("{NO_DRIVE}, and the default is missing: {why}")));
+
+        let elsewhere = "this is not known to be KubeVirt: neither the kernel command line nor DMI tells";
+        let run = with_variable(&Machine::new(), value, &["--require-default"]);
+        assert_eq!(run, (Some(0), None, elsewhere.to_owned()));
+
+        let (machine, drive) = (Machine::kubevirt(), drive(STATIC));
+        let path = drive.path("");
+        let (code, fragment, _) =
+            with_variable(&machine, value, &["--require-default", "--config-drive", path.to_str().unwrap()]);
+        assert_eq!((code, fragment.as_deref()), (Some(0), Some("ip=10.0.0.5:::24::[52:54:00:12:34:56]:none\n")));
+    }
 }
 
 #[test]

@@ -1,0 +1,15 @@
+#!/bin/sh
+# What only the initramfs knows.
+show() { # title units
+    title=$1
+    shift
+    echo "== $title"
+    systemctl show -p Id,Result,ActiveState,ConditionResult,ExecMainStartTimestampMonotonic,ExecMainExitTimestampMonotonic,InactiveExitTimestampMonotonic,ActiveEnterTimestampMonotonic "$@"
+}
+show units glowplug-network-kargs.service modprobe@virtio_blk.service afterburn-network-kargs.service nm-initrd.service nm-wait-online-initrd.service dracut-cmdline.service
+echo '== fragment'
+cat /etc/cmdline.d/50-glowplug-network-kargs.conf 2>/dev/null
+echo '== afterburn'
+cat /run/afterburn-acted 2>/dev/null
+echo '== journal'
+journalctl -b -o short-monotonic --no-hostname -u glowplug-network-kargs.service

@@ -1,0 +1,2 @@
+#!/bin/sh
+# There is nothing to label.

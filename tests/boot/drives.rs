@@ -1,0 +1,63 @@
+//! Config drives as KubeVirt and others make them.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+fn run(program: &str, package: &str, arguments: &[&str]) {
+    let output = Command::new(program).args(arguments).output();
+    let output = output.unwrap_or_else(|e| panic!("{program}: {e}; install the Debian package {package}"));
+    assert!(output.status.success(), "{program}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// The files of a config drive, below `openstack/latest`.
+fn files(uuid: &str, network_data: Option<&str>, user_data: &str) -> Vec<(&'static str, String)> {
+    let meta_data = format!(r#"{{"instance_id": "worker-0.clusters", "uuid": "{uuid}", "hostname": "worker-0"}}"#);
+    let mut files = vec![("meta_data.json", meta_data), ("user_data", user_data.to_owned())];
+    files.extend(network_data.map(|document| ("network_data.json", document.to_owned())));
+    files
+}
+
+fn write(root: &Path, files: &[(&str, String)]) {
+    let directory = root.join("openstack/latest");
+    fs::create_dir_all(&directory).unwrap();
+    for (name, content) in files {
+        fs::write(directory.join(name), content).unwrap();
+    }
+}
+
+/// A drive with this label, of the machine with this uuid.
+pub(crate) fn iso(label: &str, uuid: &str, network_data: &str) -> Vec<u8> {
+    iso_of(label, &files(uuid, Some(network_data), ""))
+}
+
+/// A drive without a network document.
+pub(crate) fn iso_without_network(uuid: &str) -> Vec<u8> {
+    iso_of("config-2", &files(uuid, None, ""))
+}
+
+/// A drive that has something for Ignition as well.
+pub(crate) fn iso_with_user_data(uuid: &str, network_data: &str, user_data: &str) -> Vec<u8> {
+    iso_of("config-2", &files(uuid, Some(network_data), user_data))
+}
+
+fn iso_of(label: &str, files: &[(&str, String)]) -> Vec<u8> {
+    let directory = tempfile::tempdir().unwrap();
+    let (root, image) = (directory.path().join("root"), directory.path().join("image"));
+    write(&root, files);
+    let (root, image) = (root.to_str().unwrap(), image.to_str().unwrap());
+    run("xorrisofs", "xorriso", &["-quiet", "-V", label, "-joliet", "-rock", "-o", image, root]);
+    fs::read(image).unwrap()
+}
+
+/// The same on FAT.
+pub(crate) fn fat(label: &str, uuid: &str, network_data: &str) -> Vec<u8> {
+    let directory = tempfile::tempdir().unwrap();
+    let (root, image) = (directory.path().join("root"), directory.path().join("image"));
+    write(&root, &files(uuid, Some(network_data), ""));
+    fs::write(&image, vec![0; 1024 * 1024]).unwrap();
+    let (tree, image) = (root.join("openstack"), image.to_str().unwrap());
+    run("mkfs.vfat", "dosfstools", &["-n", label, image]);
+    run("mcopy", "mtools", &["-s", "-i", image, tree.to_str().unwrap(), "::"]);
+    fs::read(image).unwrap()
+}

@@ -1,0 +1,469 @@
+//! A machine in QEMU, which boots an image that was made once and says what became of its network.
+
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Condvar, Mutex, OnceLock};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+/// The machine's own uuid.
+pub(crate) const OWN: &str = "6aa1c2f8-39e5-5b71-8d0f-2c5f3b8f7d10";
+
+/// The addresses of its cards.
+const MACS: [&str; 2] = ["52:54:00:12:34:56", "52:54:00:12:34:57"];
+
+/// A boot takes some 20 seconds. After this it does not end any more.
+const LIMIT: Duration = Duration::from_secs(180);
+
+/// How many machines run at a time: each of them has two processors to emulate.
+const AT_A_TIME: usize = 2;
+
+/// Which initramfs is booted.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Image {
+    /// With NetworkManager alone.
+    Plain,
+    /// With Ignition and the stand-in for afterburn.
+    Ignition,
+}
+
+/// What a card is plugged into.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Network {
+    /// Nothing: there is nobody to ask, and so no DHCP.
+    Silent,
+    /// QEMU's own, 192.168.1.0/24, where 192.168.1.1 is the loopback of the machine that runs the tests.
+    User,
+    /// The same cut off, but for a DHCP server that knows no router.
+    Dhcp,
+}
+
+/// How a drive is attached.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Bus {
+    VirtioBlk,
+    SataDisk,
+    SataCdrom,
+    VirtioScsi,
+    Usb,
+    /// On virtio-blk, this long after our unit was started.
+    VirtioBlkLate(Duration),
+}
+
+/// A machine that is not started yet.
+pub(crate) struct Machine {
+    image: Image,
+    arguments: String,
+    is_kubevirt: bool,
+    network: Network,
+    cards: usize,
+    is_alone: bool,
+    drives: Vec<(Bus, PathBuf)>,
+    directory: TempDir,
+}
+
+/// What a boot said.
+pub(crate) struct Report {
+    /// The parts of the report, by their titles.
+    parts: BTreeMap<String, String>,
+    /// Everything that was on the console.
+    console: String,
+}
+
+/// What a real root finds of the network, as the kernel and the resolver's file say it.
+#[derive(Debug, Eq, PartialEq)]
+pub(crate) struct Found {
+    /// Card, address and length, without the loopback and what the kernel makes itself.
+    pub(crate) addresses: Vec<String>,
+    pub(crate) routes: Vec<String>,
+    pub(crate) nameservers: Vec<String>,
+}
+
+/// A QEMU that ends with this value.
+struct Running(Child);
+
+/// The right to run a machine, as one of several or alone.
+struct Turn(usize);
+
+static TAKEN: Mutex<usize> = Mutex::new(0);
+static GIVEN_BACK: Condvar = Condvar::new();
+
+/// The directory with the images, made by the first who asks.
+pub(crate) fn images() -> &'static Path {
+    static IMAGES: OnceLock<PathBuf> = OnceLock::new();
+    IMAGES.get_or_init(|| {
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/boot/image");
+        let output = Command::new(script).stdin(Stdio::null()).stderr(Stdio::inherit()).output().unwrap();
+        assert!(output.status.success(), "{script}: {}", output.status);
+        PathBuf::from(String::from_utf8(output.stdout).unwrap().trim())
+    })
+}
+
+/// Writes past the test runner, which shows what a test prints only when it fails.
+fn say(line: &dyn Display) {
+    let _ = writeln!(io::stderr(), "{line}");
+}
+
+// === impl Turn, Running ===
+
+impl Turn {
+    fn take(places: usize) -> Self {
+        let taken = TAKEN.lock().unwrap();
+        *GIVEN_BACK.wait_while(taken, |taken| *taken + places > AT_A_TIME).unwrap() += places;
+        Self(places)
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        *TAKEN.lock().unwrap() -= self.0;
+        GIVEN_BACK.notify_all();
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+// === impl Machine ===
+
+impl Machine {
+    /// A machine of KubeVirt with one card on a silent network, and no drive.
+    pub(crate) fn new(image: Image) -> Self {
+        let arguments = match image {
+            // What Ignition sees to on its images: somebody asks for the network before the real root.
+            Image::Plain => "rd.neednet=1",
+            Image::Ignition => "ignition.firstboot ignition.platform.id=kubevirt",
+        };
+        // The sockets' names have to be short.
+        let directory = tempfile::Builder::new().prefix("boot-").tempdir_in(images()).unwrap();
+        Self {
+            image,
+            arguments: arguments.to_owned(),
+            is_kubevirt: true,
+            network: Network::Silent,
+            cards: 1,
+            is_alone: false,
+            drives: Vec::new(),
+            directory,
+        }
+    }
+
+    pub(crate) fn elsewhere(mut self) -> Self {
+        self.is_kubevirt = false;
+        self
+    }
+
+    pub(crate) fn network(mut self, network: Network) -> Self {
+        self.network = network;
+        self
+    }
+
+    pub(crate) fn cards(mut self, cards: usize) -> Self {
+        self.cards = cards;
+        self
+    }
+
+    /// While no other machine runs.
+    pub(crate) fn alone(mut self) -> Self {
+        self.is_alone = true;
+        self
+    }
+
+    pub(crate) fn argument(mut self, argument: &str) -> Self {
+        self.arguments = format!("{} {argument}", self.arguments);
+        self
+    }
+
+    /// Without what [`Machine::new`] says on the kernel command line.
+    pub(crate) fn without_arguments(mut self) -> Self {
+        self.arguments.clear();
+        self
+    }
+
+    pub(crate) fn drive(mut self, bus: Bus, image: &[u8]) -> Self {
+        let path = self.directory.path().join(format!("drive{}", self.drives.len()));
+        fs::write(&path, image).unwrap();
+        self.drives.push((bus, path));
+        self
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn command(&self) -> Command {
+        let images = images();
+        let image = match self.image {
+            Image::Plain => "plain.img",
+            Image::Ignition => "ignition.img",
+        };
+        let mut qemu = Command::new("qemu-system-x86_64");
+        let mut add = |option: &str, value: &dyn Display| {
+            qemu.arg(option).arg(value.to_string());
+        };
+        add("-machine", &"q35");
+        add("-cpu", &"max");
+        add("-accel", &"tcg,thread=multi");
+        add("-smp", &"2");
+        add("-m", &"1024");
+        add("-display", &"none");
+        add("-monitor", &"none");
+        add("-kernel", &images.join("vmlinuz").display());
+        add("-initrd", &images.join(image).display());
+        // No shell where nobody sits, no pause before the machine goes off, and no colours.
+        let common = "console=ttyS0,115200 panic=-1 root=LABEL=root rw rd.shell=0 rd.emergency=poweroff \
+                      systemd.log_color=0 systemd.show_status=1";
+        add("-append", &format_args!("{common} {}", self.arguments));
+        add("-serial", &format_args!("file:{}", self.path("console").display()));
+        add("-serial", &format_args!("file:{}", self.path("report").display()));
+        add("-qmp", &format_args!("unix:{},server=on,wait=off", self.path("qmp").display()));
+        add("-uuid", &OWN);
+        if self.is_kubevirt {
+            add("-smbios", &"type=1,manufacturer=KubeVirt,product=None,family=KubeVirt");
+        }
+        // What is written to a disk is gone with the machine.
+        add(
+            "-drive",
+            &format_args!("if=none,id=root,format=raw,snapshot=on,file={}", images.join("root.img").display()),
+        );
+        add("-device", &"virtio-blk-pci,drive=root");
+        for card in 0..self.cards {
+            let (number, mac) = (card + 1, MACS[card]);
+            let network = match self.network {
+                Network::Silent => format!("hubport,id=net{card},hubid={card}"),
+                Network::User => format!("user,id=net{card},net=192.168.1.0/24,host=192.168.1.1,ipv6=off"),
+                Network::Dhcp => format!("user,id=net{card},net=192.168.1.0/24,host=192.168.1.1,ipv6=off,restrict=on"),
+            };
+            add("-netdev", &network);
+            // As HyperShift has KubeVirt do it, so that the card is eno101 and nothing else.
+            add("-device", &format_args!("pcie-root-port,id=port{card},chassis={number}"));
+            let device =
+                format!("virtio-net-pci,bus=port{card},netdev=net{card},mac={mac},acpi-index={}", 100 + number);
+            add("-device", &format_args!("{device},romfile="));
+        }
+        add("-device", &"pcie-root-port,id=late,chassis=9");
+        for (number, (bus, path)) in self.drives.iter().enumerate() {
+            let drive = format!("drive{number}");
+            add("-drive", &format_args!("if=none,id={drive},format=raw,snapshot=on,file={}", path.display()));
+            match bus {
+                Bus::VirtioBlk => add("-device", &format_args!("virtio-blk-pci,drive={drive}")),
+                Bus::SataDisk => add("-device", &format_args!("ide-hd,bus=ide.{number},drive={drive}")),
+                Bus::SataCdrom => add("-device", &format_args!("ide-cd,bus=ide.{number},drive={drive}")),
+                Bus::VirtioScsi => {
+                    add("-device", &format_args!("virtio-scsi-pci,id=scsi{number}"));
+                    add("-device", &format_args!("scsi-hd,bus=scsi{number}.0,drive={drive}"));
+                }
+                Bus::Usb => {
+                    add("-device", &format_args!("qemu-xhci,id=usb{number}"));
+                    add("-device", &format_args!("usb-storage,bus=usb{number}.0,drive={drive}"));
+                }
+                Bus::VirtioBlkLate(_) => (),
+            }
+        }
+        qemu.args(["-nodefaults", "-no-reboot"]);
+        // Where QEMU keeps what is written to the disks.
+        qemu.env("TMPDIR", self.directory.path()).stdin(Stdio::null()).stdout(Stdio::null());
+        qemu.stderr(File::create(self.path("qemu")).unwrap());
+        qemu
+    }
+
+    /// Boots until the machine is off.
+    pub(crate) fn boot(self) -> Report {
+        let _turn = Turn::take(if self.is_alone { AT_A_TIME } else { 1 });
+        let start = Instant::now();
+        let child = self.command().spawn().unwrap_or_else(|e| {
+            panic!("qemu-system-x86_64: {e}; install the Debian package qemu-system-x86");
+        });
+        let mut running = Running(child);
+        let late = self.drives.iter().position(|(bus, _)| matches!(bus, Bus::VirtioBlkLate(_)));
+        let mut late = late.map(|number| (number, self.drives[number].0, None::<Instant>));
+        while running.0.try_wait().unwrap().is_none() {
+            if start.elapsed() >= LIMIT {
+                self.keep(&self.console(), "");
+                panic!("the machine did not end, see the console in {}", self.log().display());
+            }
+            if let Some((number, Bus::VirtioBlkLate(delay), seen)) = &mut late {
+                if seen.is_none() && self.console().contains("Starting glowplug-network-kargs.service") {
+                    *seen = Some(Instant::now());
+                }
+                if seen.is_some_and(|seen| seen.elapsed() >= *delay) {
+                    self.plug(*number).unwrap();
+                    late = None;
+                }
+            }
+            thread::sleep(Duration::from_millis(50));
+        }
+        let report = String::from_utf8_lossy(&fs::read(self.path("report")).unwrap()).replace('\r', "");
+        let console = self.console();
+        self.keep(&console, &report);
+        let complete = report.ends_with("== end\n");
+        let qemu = fs::read_to_string(self.path("qemu")).unwrap();
+        assert!(complete, "no complete report, see the console in {}; QEMU: {qemu}", self.log().display());
+        let mut parts = BTreeMap::<String, String>::new();
+        let mut title = String::new();
+        for line in report.lines() {
+            if let Some(it) = line.strip_prefix("== ") {
+                it.clone_into(&mut title);
+                parts.entry(title.clone()).or_default();
+            } else {
+                parts.entry(title.clone()).or_default().push_str(&format!("{line}\n"));
+            }
+        }
+        Report { parts, console }
+    }
+
+    /// Where the console and the report of this test stay.
+    fn log(&self) -> PathBuf {
+        images().join(format!("{}.log", thread::current().name().unwrap_or("boot")))
+    }
+
+    fn keep(&self, console: &str, report: &str) {
+        fs::write(self.log(), format!("{console}\n{report}")).unwrap();
+    }
+
+    fn console(&self) -> String {
+        let bytes = fs::read(self.path("console")).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).replace('\r', "")
+    }
+
+    /// Plugs a drive into the empty port.
+    fn plug(&self, number: usize) -> io::Result<()> {
+        let mut socket = UnixStream::connect(self.path("qmp"))?;
+        socket.set_read_timeout(Some(Duration::from_secs(10)))?;
+        let mut answers = BufReader::new(socket.try_clone()?).lines();
+        // It says who it is, then answers each command with a line, among lines about what happens.
+        answers.next();
+        let plug = format!(
+            r#"{{"execute":"device_add","arguments":{{"driver":"virtio-blk-pci","bus":"late","id":"plugged","drive":"drive{number}"}}}}"#
+        );
+        for command in [r#"{"execute":"qmp_capabilities"}"#, plug.as_str()] {
+            writeln!(socket, "{command}")?;
+            loop {
+                let answer = answers.next().ok_or(io::ErrorKind::UnexpectedEof)??;
+                assert!(!answer.contains("\"error\""), "{answer}");
+                if answer.contains("\"return\"") {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+// === impl Report ===
+
+impl Report {
+    /// The part of the report with this title.
+    pub(crate) fn part(&self, title: &str) -> &str {
+        self.parts.get(title).map_or("", String::as_str)
+    }
+
+    fn lines(&self, title: &str) -> Vec<String> {
+        self.part(title).lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
+    }
+
+    /// What the real root found.
+    pub(crate) fn found(&self) -> Found {
+        let addresses = self.lines("addresses").into_iter().filter_map(|line| {
+            // `2: eno101 inet 192.168.1.100/24 brd …`
+            let words: Vec<_> = line.split(' ').collect();
+            let (card, address) = (words[1], words[3]);
+            (card != "lo" && !address.starts_with("fe80:")).then(|| format!("{card} {address}"))
+        });
+        // The kernel's own for every card that is up.
+        let is_own = |route: &String| route.starts_with("fe80::/64 ") || route.starts_with("multicast ff00::/8 ");
+        let resolver = self.lines("resolv.conf");
+        Found {
+            addresses: addresses.collect(),
+            routes: self.lines("routes").into_iter().filter(|route| !is_own(route)).collect(),
+            nameservers: resolver
+                .iter()
+                .filter_map(|line| line.strip_prefix("nameserver "))
+                .map(str::to_owned)
+                .collect(),
+        }
+    }
+
+    /// The MTU of a card.
+    pub(crate) fn mtu(&self, card: &str) -> Option<u32> {
+        // `2: eno101: <…> mtu 1500 …`, `3: eno101.7@eno101: <…> mtu …`
+        let lines = self.lines("links");
+        let line = lines.iter().find(|line| {
+            let name = line.split(' ').nth(1).unwrap_or_default().trim_end_matches(':');
+            name.split('@').next() == Some(card)
+        })?;
+        line.split_once(" mtu ")?.1.split(' ').next()?.parse().ok()
+    }
+
+    /// The ports of a bond.
+    pub(crate) fn ports(&self, bond: &str) -> Vec<String> {
+        let is_port = |line: &&String| line.contains(&format!(" master {bond} "));
+        let name = |line: &String| line.split(' ').nth(1).map(|name| name.trim_end_matches(':').to_owned());
+        self.lines("links").iter().filter(is_port).filter_map(name).collect()
+    }
+
+    /// What the program recorded.
+    pub(crate) fn plan(&self) -> serde_json::Value {
+        serde_json::from_str(self.part("plan")).unwrap_or_default()
+    }
+
+    /// What the program wrote for dracut.
+    pub(crate) fn fragment(&self) -> &str {
+        self.part("fragment").trim_end()
+    }
+
+    /// A property of a unit when the initramfs was left.
+    pub(crate) fn unit(&self, unit: &str, property: &str) -> &str {
+        let id = format!("Id={unit}");
+        let text =
+            self.part("units").split("\n\n").find(|text| text.lines().any(|line| line == id)).unwrap_or_default();
+        text.lines().find_map(|line| line.strip_prefix(property)?.strip_prefix('=')).unwrap_or_default()
+    }
+
+    fn moment(&self, unit: &str, property: &str) -> Option<Duration> {
+        let microseconds = self.unit(unit, property).parse().ok()?;
+        (microseconds > 0).then(|| Duration::from_micros(microseconds))
+    }
+
+    /// Whether the machine went to emergency instead of the real root.
+    pub(crate) fn is_emergency(&self) -> bool {
+        self.parts.contains_key("emergency")
+    }
+
+    /// What our unit said on the console.
+    pub(crate) fn said(&self) -> Vec<&str> {
+        let lines = self.console.lines().filter_map(|line| Some(line.split_once("glowplug[")?.1.split_once("]: ")?.1));
+        lines.collect()
+    }
+
+    /// Says how long the boot took, and answers with what our unit took of it.
+    pub(crate) fn say_figures(&self, title: &str) -> Duration {
+        const UNIT: &str = "glowplug-network-kargs.service";
+        const PRELOAD: &str = "modprobe@virtio_blk.service";
+        let moment = |unit: &str, property: &str| self.moment(unit, property).unwrap_or_default();
+        let unit = moment(UNIT, "ActiveEnterTimestampMonotonic") - moment(UNIT, "InactiveExitTimestampMonotonic");
+        let search = Duration::from_millis(self.plan()["drive"]["waited_ms"].as_u64().unwrap_or(0));
+        let preload =
+            moment(PRELOAD, "ExecMainExitTimestampMonotonic") - moment(PRELOAD, "ExecMainStartTimestampMonotonic");
+        say(&format_args!(
+            "boot: {title}: our unit {} ms, of which {} ms until the kernel had the drive; {} ms before it for virtio_blk; \
+             network up {:.1} s after the kernel's start",
+            unit.as_millis(),
+            search.as_millis(),
+            preload.as_millis(),
+            moment("nm-wait-online-initrd.service", "ActiveEnterTimestampMonotonic").as_secs_f64(),
+        ));
+        unit
+    }
+}

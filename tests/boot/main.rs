@@ -1,0 +1,358 @@
+//! Boots of a whole machine: Debian's kernel in QEMU, dracut, systemd, NetworkManager, Ignition, and a root that says what it
+//! found. No card here can ask anybody for an address but where a test says so.
+//!
+//! `make boot` runs these alone. They take minutes, so `cargo test` leaves them out unless it is asked for this target.
+#![cfg(feature = "guest")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
+
+mod drives;
+mod machine;
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use drives::{fat, iso, iso_with_user_data, iso_without_network};
+use machine::{Bus, Found, Image, Machine, Network, OWN, Report};
+
+/// The uuid of another machine.
+const OTHER: &str = "11111111-2222-3333-4444-555555555555";
+
+const UNIT: &str = "glowplug-network-kargs.service";
+
+fn found(addresses: &[&str], routes: &[&str], nameservers: &[&str]) -> Found {
+    let owned = |lines: &[&str]| lines.iter().map(|line| (*line).to_owned()).collect();
+    Found { addresses: owned(addresses), routes: owned(routes), nameservers: owned(nameservers) }
+}
+
+/// The document of a case.
+fn document(case: &str) -> String {
+    let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/guest"));
+    fs::read_to_string(root.join(case).join("openstack/latest/network_data.json")).unwrap()
+}
+
+/// The drive of this machine with the document of a case, as KubeVirt makes it.
+fn own(case: &str) -> Vec<u8> {
+    iso("config-2", OWN, &document(case))
+}
+
+/// A machine with the document of a case.
+fn with(case: &str) -> Machine {
+    Machine::new(Image::Plain).drive(Bus::VirtioBlk, &own(case))
+}
+
+/// What a machine with the case `static-ipv4` or `static-by-id` has.
+fn as_static() -> Found {
+    found(
+        &["eno101 192.168.1.100/24"],
+        &[
+            "default via 192.168.1.1 dev eno101 metric 100",
+            "192.168.1.0/24 dev eno101 scope link src 192.168.1.100 metric 100",
+        ],
+        &["8.8.8.8", "8.8.4.4"],
+    )
+}
+
+/// What a machine has that was left to the default of the distribution.
+fn as_default() -> Found {
+    found(
+        &["eno101 192.168.1.77/24"],
+        &[
+            "default via 192.168.1.1 dev eno101 metric 100",
+            "192.168.1.0/24 dev eno101 scope link src 192.168.1.77 metric 100",
+        ],
+        &[],
+    )
+}
+
+fn outcome(report: &Report) -> (String, String) {
+    let plan = report.plan();
+    let text = |name: &str| plan[name].as_str().unwrap_or_default().to_owned();
+    (text("outcome"), text("reason"))
+}
+
+fn words(outcome: &str, reason: &str) -> (String, String) {
+    (outcome.to_owned(), reason.to_owned())
+}
+
+// === what the document says ===
+
+#[test]
+fn a_card_is_known_by_its_mac_address() {
+    assert_eq!(with("static-ipv4").boot().found(), as_static());
+}
+
+#[test]
+fn a_card_is_known_by_its_name_alone() {
+    assert_eq!(with("static-by-id").boot().found(), as_static());
+}
+
+#[test]
+fn a_card_has_both_families() {
+    let expected = found(
+        &["eno101 10.0.0.5/24", "eno101 2001:db8::5/64"],
+        &[
+            "default via 10.0.0.1 dev eno101 metric 100",
+            "10.0.0.0/24 dev eno101 scope link src 10.0.0.5 metric 100",
+            "2001:db8::/64 dev eno101 metric 100",
+            "default via fe80::1 dev eno101 metric 100",
+        ],
+        &["10.0.0.53", "2001:db8::53"],
+    );
+    assert_eq!(with("static-dual-stack").boot().found(), expected);
+}
+
+#[test]
+fn the_default_route_is_on_the_right_one_of_two_cards() {
+    let expected = found(
+        &["eno101 10.0.0.5/24", "eno102 10.0.1.5/24"],
+        &[
+            "default via 10.0.1.1 dev eno102 metric 101",
+            "10.0.0.0/24 dev eno101 scope link src 10.0.0.5 metric 100",
+            "10.0.1.0/24 dev eno102 scope link src 10.0.1.5 metric 101",
+        ],
+        &[],
+    );
+    assert_eq!(with("two-cards").cards(2).boot().found(), expected);
+}
+
+#[test]
+fn a_card_has_its_mtu() {
+    let report = with("static-mtu").boot();
+    let addresses = vec!["eno101 10.0.0.5/24".to_owned(), "eno101 2001:db8::5/64".to_owned()];
+    assert_eq!((report.mtu("eno101"), report.found().addresses), (Some(1400), addresses));
+}
+
+#[test]
+fn a_vlan_is_on_its_card() {
+    let expected = found(
+        &["kv0.100 10.0.0.5/24"],
+        &["default via 10.0.0.1 dev kv0.100 metric 400", "10.0.0.0/24 dev kv0.100 scope link src 10.0.0.5 metric 400"],
+        &[],
+    );
+    assert_eq!(with("vlan").boot().found(), expected);
+}
+
+#[test]
+fn a_bond_is_made_of_two_cards() {
+    let expected = found(
+        &["bond0 10.0.0.5/24"],
+        &["default via 10.0.0.1 dev bond0 metric 300", "10.0.0.0/24 dev bond0 scope link src 10.0.0.5 metric 300"],
+        &[],
+    );
+    let report = with("bond").cards(2).boot();
+    assert_eq!((report.found(), report.ports("bond0")), (expected, vec!["eno101".to_owned(), "eno102".to_owned()]));
+}
+
+#[test]
+fn an_address_from_dhcp_goes_with_the_default_route_of_the_document() {
+    let document = document("default-route-with-dhcp").replace("192.0.2.1", "192.168.1.254");
+    let drive = iso("config-2", OWN, &document);
+    let report = Machine::new(Image::Plain).network(Network::Dhcp).drive(Bus::VirtioBlk, &drive).boot();
+    let expected = found(
+        &["eno101 192.168.1.15/24"],
+        &[
+            "default via 192.168.1.254 dev eno101 metric 100",
+            "192.168.1.0/24 dev eno101 scope link src 192.168.1.15 metric 100",
+        ],
+        &[],
+    );
+    assert_eq!(report.found(), expected);
+}
+
+// === where the drive is ===
+
+/// A boot in which the drive is found on this bus and nothing else takes the processors, with what our unit took of it.
+fn found_on(bus: Bus, device: &str, title: &str) -> Duration {
+    let report = Machine::new(Image::Plain).drive(bus, &own("static-ipv4")).alone().boot();
+    assert_eq!(report.found(), as_static());
+    let drive = &report.plan()["drive"];
+    assert_eq!((drive["path"].as_str(), drive["reason"].as_str()), (Some(device), Some("own-uuid")));
+    report.say_figures(title)
+}
+
+#[test]
+fn the_drive_is_on_virtio_blk_and_costs_no_more_than_its_budget() {
+    // Who else works on this machine is not known: the best of three counts.
+    let mut times = (0..3).map(|_| found_on(Bus::VirtioBlk, "/dev/vdb", "virtio-blk"));
+    assert!(times.any(|time| time <= Duration::from_millis(500)));
+}
+
+#[test]
+fn the_drive_is_a_sata_disk() {
+    found_on(Bus::SataDisk, "/dev/sda", "SATA disk");
+}
+
+#[test]
+fn the_drive_is_a_sata_cdrom() {
+    found_on(Bus::SataCdrom, "/dev/sr0", "SATA cdrom");
+}
+
+#[test]
+fn the_drive_is_on_virtio_scsi() {
+    found_on(Bus::VirtioScsi, "/dev/sda", "virtio-scsi");
+}
+
+#[test]
+fn the_drive_is_on_usb() {
+    found_on(Bus::Usb, "/dev/sda", "USB");
+}
+
+#[test]
+fn the_drive_comes_late() {
+    let late = Bus::VirtioBlkLate(Duration::from_secs(5));
+    // Plugging takes its time in emulation, too.
+    let report = Machine::new(Image::Plain).argument("glowplug.wait=60").drive(late, &own("static-ipv4")).boot();
+    assert_eq!(report.found(), as_static());
+    let waited = report.plan()["drive"]["waited_ms"].as_u64().unwrap();
+    assert!((4_000..30_000).contains(&waited), "{waited} ms");
+}
+
+#[test]
+fn the_label_is_in_upper_case() {
+    let drive = iso("CONFIG-2", OWN, &document("static-ipv4"));
+    assert_eq!(Machine::new(Image::Plain).drive(Bus::SataCdrom, &drive).boot().found(), as_static());
+}
+
+#[test]
+fn the_drive_has_fat() {
+    let drive = fat("CONFIG-2", OWN, &document("static-ipv4"));
+    assert_eq!(Machine::new(Image::Plain).drive(Bus::VirtioBlk, &drive).boot().found(), as_static());
+}
+
+#[test]
+fn other_disks_do_not_matter() {
+    let report = Machine::new(Image::Plain)
+        .drive(Bus::VirtioBlk, &[0xa5; 1024 * 1024])
+        .drive(Bus::VirtioBlk, &iso("config-2", OTHER, &document("static-by-id")))
+        .drive(Bus::SataDisk, &own("static-ipv4"))
+        .drive(Bus::SataCdrom, &iso("cidata", OTHER, &document("static-by-id")))
+        .boot();
+    assert_eq!(report.found(), as_static());
+    assert_eq!(report.plan()["drive"]["path"], "/dev/sda");
+}
+
+// === what is not said, or said wrongly ===
+
+#[test]
+fn without_a_drive_the_default_applies() {
+    let report = Machine::new(Image::Plain).argument("glowplug.wait=1").boot();
+    assert_eq!(report.found(), as_default());
+    assert_eq!(outcome(&report), words("default", "no config drive was there within 1 s"));
+}
+
+#[test]
+fn without_network_data_the_default_applies() {
+    let report = Machine::new(Image::Plain).drive(Bus::VirtioBlk, &iso_without_network(OWN)).boot();
+    assert_eq!(report.found(), as_default());
+    assert_eq!(outcome(&report), words("default", "the drive has no network configuration"));
+}
+
+#[test]
+fn a_broken_document_stops_the_boot_and_the_console_says_why() {
+    let document = document("static-ipv4").replace("255.255.255.0", "255.0.255.0");
+    assert!(document.contains("255.0.255.0"));
+    let report = Machine::new(Image::Plain).drive(Bus::VirtioBlk, &iso("config-2", OWN, &document)).boot();
+    assert!(report.is_emergency());
+    assert_eq!((report.unit(UNIT, "Result"), report.unit(UNIT, "ActiveState")), ("exit-code", "failed"));
+    assert_eq!(
+        report.said()[1..],
+        [
+            r#"error in the network document finding="networks[0].netmask: invalid netmask \"255.0.255.0\", expected a mask without holes or a length""#,
+            r#"warning about the network document finding="networks[0].routes[0]: unreachable route \"0.0.0.0/0\", expected an address of its family on the link""#,
+            r#"refused to configure the network reason="openstack/latest/network_data.json: 1 error""#,
+        ]
+    );
+}
+
+#[test]
+fn elsewhere_nothing_of_ours_acts() {
+    let platform = "ignition.platform.id=metal";
+    let report = with("static-ipv4").elsewhere().without_arguments().argument(platform).boot();
+    assert_eq!(report.found(), found(&[], &[], &[]));
+    let reason = "this is not known to be KubeVirt: kernel command line has ignition.platform.id=metal";
+    assert_eq!((outcome(&report), report.fragment()), (words("nothing-to-do", reason), ""));
+}
+
+#[test]
+fn a_network_from_the_boot_loader_wins() {
+    let argument = "ip=192.168.1.50::192.168.1.1:24::eno101:none";
+    let report = with("static-ipv4").argument(argument).boot();
+    let reason = format!("the kernel command line configures the network with {argument}");
+    assert_eq!(report.found().addresses, ["eno101 192.168.1.50/24"]);
+    assert_eq!((outcome(&report), report.fragment()), (words("nothing-to-do", &reason), ""));
+}
+
+// === Ignition ===
+
+/// A web server on the loopback with one document for whoever asks, and its port.
+fn serve(document: String) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let Ok(mut stream) = stream else { continue };
+            let Ok(reading) = stream.try_clone() else { continue };
+            let asked = BufReader::new(reading).lines().map_while(Result::ok).take_while(|line| !line.is_empty());
+            asked.for_each(drop);
+            let length = document.len();
+            let _ = write!(
+                stream,
+                "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{document}"
+            );
+        }
+    });
+    port
+}
+
+#[test]
+fn ignition_fetches_over_the_network_of_the_drive() {
+    let remote = r#"{"ignition": {"version": "3.3.0"}, "storage": {"files": [
+        {"path": "/etc/from-ignition", "contents": {"source": "data:,fetched%0A"}}]}}"#;
+    let port = serve(remote.to_owned());
+    let user_data = format!(
+        r#"{{"ignition": {{"version": "3.3.0", "config": {{"merge": [{{"source": "http://192.168.1.1:{port}/remote"}}]}}}}}}"#
+    );
+    let drive = iso_with_user_data(OWN, &document("static-ipv4"), &user_data);
+    let report = Machine::new(Image::Ignition).network(Network::User).drive(Bus::SataCdrom, &drive).boot();
+    assert_eq!((report.part("file"), report.found()), ("fetched\n", as_static()));
+    // What is on the drive beside the network.
+    assert_eq!((report.part("hostname"), report.part("relabel")), ("worker-0\n", "z /etc/hostname - - -\n"));
+}
+
+#[test]
+fn of_afterburn_and_us_only_we_act_on_kubevirt_with_the_default_that_afterburn_was_given() {
+    let machine = Machine::new(Image::Ignition).argument("rd.neednet=1");
+    let report = machine.drive(Bus::VirtioBlk, &iso_without_network(OWN)).boot();
+    let expected = found(
+        &["eno101 192.168.1.78/24"],
+        &[
+            "default via 192.168.1.1 dev eno101 metric 100",
+            "192.168.1.0/24 dev eno101 scope link src 192.168.1.78 metric 100",
+        ],
+        &[],
+    );
+    assert_eq!((report.found(), report.part("afterburn"), report.part("hostname")), (expected, "", "worker-0\n"));
+    assert_eq!(outcome(&report), words("default", "the drive has no network configuration"));
+}
+
+#[test]
+fn of_afterburn_and_us_only_afterburn_acts_elsewhere() {
+    let platform = "ignition.firstboot ignition.platform.id=metal";
+    let machine = Machine::new(Image::Ignition).elsewhere().without_arguments().argument(platform);
+    let report = machine.drive(Bus::VirtioBlk, &own("static-ipv4")).boot();
+    let arguments = "ip=192.168.1.78::192.168.1.1:24::eno101:none\n";
+    assert_eq!((report.part("afterburn"), report.part("hostname")), (&*format!("{arguments}hostname\n"), ""));
+    let reason = "this is not known to be KubeVirt: kernel command line has ignition.platform.id=metal";
+    assert_eq!((outcome(&report), report.fragment()), (words("nothing-to-do", reason), ""));
+}
+
+#[test]
+fn with_ignition_nothing_of_ours_runs_after_the_first_boot() {
+    let machine = Machine::new(Image::Ignition).without_arguments().argument("ignition.platform.id=kubevirt");
+    let report = machine.drive(Bus::VirtioBlk, &own("static-ipv4")).boot();
+    assert_eq!((report.plan(), report.fragment(), report.part("hostname")), (serde_json::Value::Null, "", ""));
+}

@@ -1,0 +1,135 @@
+//! The units and the dracut module, as their readers see them. What they do in a boot is in `tests/boot/`.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+const MODULE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/dracut/50glowplug");
+const SYSTEMD: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/systemd");
+const GLOWPLUG: &str = env!("CARGO_BIN_EXE_glowplug");
+
+/// What a program says. One that is missing is a failure, never a pass.
+fn ask(program: &str, package: &str, arguments: &[&str]) -> String {
+    let output = Command::new(program).args(arguments).output();
+    let Output { status, stdout, stderr } =
+        output.unwrap_or_else(|e| panic!("{program}: {e}; install the Debian package {package}"));
+    let text = [stdout, stderr].map(|bytes| String::from_utf8(bytes).unwrap()).concat();
+    format!("{text}{}", if status.success() { "" } else { "failed" })
+}
+
+/// The units (`service`) or the drop-ins (`conf`) of the initramfs and of the real root, sorted.
+fn files(suffix: &str) -> Vec<PathBuf> {
+    let entries = [MODULE, SYSTEMD].into_iter().flat_map(|directory| fs::read_dir(directory).unwrap());
+    let entries = entries.map(|entry| entry.unwrap().path());
+    let mut files: Vec<_> = entries.filter(|path| path.extension().is_some_and(|it| it == suffix)).collect();
+    files.sort();
+    files
+}
+
+fn name(path: &Path) -> &str {
+    path.file_name().unwrap().to_str().unwrap()
+}
+
+/// What systemd says about a unit with this text, and about a drop-in for it.
+fn verify(unit: &str, text: &str, drop_in: Option<&str>) -> String {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join(unit);
+    // It asks for programs that can be executed here.
+    let here = |text: &str| text.replace("/usr/bin/glowplug", GLOWPLUG).replace("@GENERATOR@", "/bin/true");
+    fs::write(&path, here(text)).unwrap();
+    if let Some(drop_in) = drop_in {
+        let drop_ins = directory.path().join(format!("{unit}.d"));
+        fs::create_dir(&drop_ins).unwrap();
+        fs::write(drop_ins.join("50-glowplug.conf"), here(drop_in)).unwrap();
+    }
+    ask("systemd-analyze", "systemd", &["verify", "--man=no", "--recursive-errors=no", path.to_str().unwrap()])
+}
+
+#[test]
+fn systemd_understands_every_unit() {
+    for unit in files("service") {
+        assert_eq!(verify(name(&unit), &fs::read_to_string(&unit).unwrap(), None), "", "{}", unit.display());
+    }
+}
+
+#[test]
+fn systemd_understands_every_drop_in_for_the_unit_of_somebody_else() {
+    let elses = "[Unit]\nDescription=Stand-in\n[Service]\nType=oneshot\nExecStart=/bin/false\n";
+    for drop_in in files("conf") {
+        let unit = format!("{}.service", drop_in.file_stem().unwrap().to_str().unwrap());
+        let text = fs::read_to_string(&drop_in).unwrap();
+        assert_eq!(verify(&unit, elses, Some(&text)), "", "{}", drop_in.display());
+    }
+}
+
+#[test]
+fn systemd_is_asked_in_earnest() {
+    let text = fs::read_to_string(Path::new(MODULE).join("glowplug-network-kargs.service")).unwrap();
+    let broken = text.replace("Before=dracut-cmdline.service", "Befor=dracut-cmdline.service");
+    assert_ne!(verify("glowplug-network-kargs.service", &broken, None), "");
+    assert_ne!(verify("glowplug-network-kargs.service", &text, Some("[Unit]\nConditionPath=/\n")), "");
+}
+
+#[test]
+fn the_program_understands_what_the_units_ask_of_it() {
+    for unit in files("service") {
+        let text = fs::read_to_string(&unit).unwrap();
+        let lines: Vec<_> = text.lines().filter_map(|line| line.strip_prefix("ExecStart=/usr/bin/glowplug ")).collect();
+        assert_ne!(lines, [""; 0], "{}", unit.display());
+        for line in lines {
+            let line = line
+                .replace("${GLOWPLUG_RENDERER}", "network-manager")
+                .replace("$GLOWPLUG_NETWORK_KARGS_OPTIONS", "--neednet --wait=0")
+                .replace("%i", "core");
+            // Somebody else's machine: the program starts, finds that out and leaves.
+            let root = tempfile::tempdir().unwrap();
+            fs::create_dir(root.path().join("proc")).unwrap();
+            fs::write(root.path().join("proc/cmdline"), "ignition.platform.id=metal\n").unwrap();
+            let mut arguments: Vec<_> = line.split_ascii_whitespace().collect();
+            arguments.extend(["--root", root.path().to_str().unwrap()]);
+            let output = Command::new(GLOWPLUG).args(&arguments).output().unwrap();
+            let expected = "<6>nothing to do reason=\"this is not known to be KubeVirt: \
+                            kernel command line has ignition.platform.id=metal\"\n";
+            assert_eq!((output.status.code(), String::from_utf8(output.stderr).unwrap().as_str()), (Some(0), expected));
+        }
+    }
+}
+
+/// How much of the system a unit of the real root can reach, in tenths, as systemd counts it.
+#[test]
+fn the_units_of_the_real_root_reach_little() {
+    for (unit, most) in [("glowplug-metadata.service", 9), ("glowplug-ssh-keys@.service", 16)] {
+        let path = Path::new(SYSTEMD).join(unit);
+        let threshold = format!("--threshold={most}");
+        let arguments = ["security", "--offline=yes", "--no-pager", &threshold, path.to_str().unwrap()];
+        let said = ask("systemd-analyze", "systemd", &arguments);
+        assert!(!said.ends_with("failed"), "{said}");
+    }
+}
+
+/// Why a line is there is above it: an ordering without a reason is not taken back by anybody.
+#[test]
+fn every_ordering_and_condition_has_its_reason_above_it() {
+    let explained = ["After=", "Before=", "Condition", "DefaultDependencies=", "OnFailure=", "Requires=", "Wants="];
+    for path in [files("service"), files("conf")].concat() {
+        let text = fs::read_to_string(&path).unwrap();
+        let mut reason = false;
+        for line in text.lines() {
+            if line.starts_with('#') {
+                reason = true;
+            } else if !explained.iter().any(|word| line.starts_with(word)) {
+                reason = false;
+            } else {
+                assert!(reason, "{}: {line}", path.display());
+            }
+        }
+    }
+}
+
+#[test]
+fn the_module_and_the_scripts_of_the_boot_tests_are_sound_shell() {
+    let module = Path::new(MODULE).join("module-setup.sh");
+    assert_eq!(ask("shellcheck", "shellcheck", &[module.to_str().unwrap()]), "");
+}
