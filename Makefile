@@ -45,6 +45,7 @@ lint:
 	$(CARGO) clippy --locked --no-default-features --features guest -- -D warnings
 	$(CARGO) clippy --locked --no-default-features --features host -- -D warnings
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --locked --no-deps --all-features --quiet
+	man --warnings -E UTF-8 -l -Tutf8 -Z man/glowplug.8 2>&1 >/dev/null | grep . && exit 1 || true
 	shellcheck .ci/run dracut/50glowplug/module-setup.sh fixtures/demo fixtures/images/make tests/setup \
 	    tests/boot/image tests/boot/init tests/boot/dracut/*/*.sh
 
@@ -57,6 +58,7 @@ UNITS := $(PREFIX)/lib/systemd/system
 
 install: guest
 	install -D -m 0755 $(GUEST) '$(DESTDIR)$(PREFIX)/bin/glowplug'
+	install -D -m 0644 -t '$(DESTDIR)$(PREFIX)/share/man/man8' man/glowplug.8
 	install -D -m 0755 -t '$(DESTDIR)$(DRACUT_MODULE)' dracut/50glowplug/module-setup.sh
 	install -D -m 0644 -t '$(DESTDIR)$(DRACUT_MODULE)' dracut/50glowplug/*.service dracut/50glowplug/*.conf
 	install -D -m 0644 -t '$(DESTDIR)$(UNITS)' systemd/*.service

@@ -216,3 +216,15 @@ fn check_prints_json_for_programs() {
     });
     assert_eq!((code, report), (Some(0), expected));
 }
+
+#[test]
+fn every_option_of_every_command_is_in_the_man_page() {
+    let page = include_str!("../../man/glowplug.8").replace("\\-", "-");
+    let mut missing = Vec::new();
+    for command in ["network-kargs", "check", "attributes", "metadata", "hostname", "ssh-keys"] {
+        let help = run(&[command, "--help"]).stdout;
+        let options = help.split([' ', '\n', ',']).filter(|word| word.starts_with("--") && *word != "--help");
+        missing.extend(options.filter(|option| !page.contains(option)).map(|option| format!("{command} {option}")));
+    }
+    assert_eq!(missing, Vec::<String>::new());
+}
