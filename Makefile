@@ -45,7 +45,7 @@ lint:
 	$(CARGO) clippy --locked --no-default-features --features guest -- -D warnings
 	$(CARGO) clippy --locked --no-default-features --features host -- -D warnings
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --locked --no-deps --all-features --quiet
-	man --warnings -E UTF-8 -l -Tutf8 -Z man/glowplug.8 2>&1 >/dev/null | grep . && exit 1 || true
+	! man --warnings -E UTF-8 -l -Tutf8 -Z man/glowplug.8 2>&1 >/dev/null | grep .
 	shellcheck .ci/run dracut/50glowplug/module-setup.sh fixtures/demo fixtures/images/make tests/setup \
 	    tests/boot/image tests/boot/init tests/boot/dracut/*/*.sh
 
