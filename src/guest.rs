@@ -29,7 +29,6 @@ use slog::{Logger, error, info, warn};
 use crate::drive::MAX_FILE;
 use crate::finding::{Findings, Severity};
 use crate::formats::meta_data::MetaData;
-use crate::formats::value::Value;
 use crate::formats::{self, Meaning};
 use crate::network::NetworkConfig;
 use crate::render::{Renderer, dracut};
@@ -225,11 +224,8 @@ pub fn recorded(root: &Path) -> io::Result<Option<Recorded>> {
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
         read => read?,
     };
-    let outcome = match formats::value::parse(json.as_bytes()) {
-        Ok(Value::Object(plan)) => plan.get("outcome").map(Value::to_string),
-        _ => None,
-    };
-    let is_refused = outcome.as_deref() == Some(Outcome::Refused.word());
+    // A member of the whole record, since no text of JSON has a line break. A record may be larger than any document.
+    let is_refused = json.contains(&format!("\n  \"outcome\": \"{}\"", Outcome::Refused.word()));
     Ok(Some(Recorded { page: fs::read_to_string(root.join(PAGE))?, json, is_refused }))
 }
 
