@@ -208,7 +208,7 @@ fn read_in_process(volume: &Volume, file: &File) -> Result<Option<ConfigDrive>, 
 fn meta_data(drive: &ConfigDrive, device: &Path, log: &Logger) -> MetaData {
     let ignored = |reason: &dyn fmt::Display| {
         warn!(log, "ignored what the drive says about its machine"; "device" => %device.display(), "reason" => %reason);
-        MetaData::default()
+        MetaData::unread()
     };
     let document = match &drive.meta_data {
         Ok(Some(document)) => document,

@@ -241,6 +241,28 @@ fn the_keys_of_the_drive_are_written_and_a_bad_one_is_named() {
 }
 
 #[test]
+fn keys_of_an_earlier_run_stay_until_the_drive_says_that_there_are_none() {
+    let (uid, gid) = owner();
+    let file = "home/core/.ssh/authorized_keys.d/glowplug";
+    let machine = Machine::new().with("etc/passwd", format!("core:x:{uid}:{gid}::/home/core:/bin/bash\n"));
+    fs::create_dir_all(machine.path("home/core")).unwrap();
+    let ssh_keys = |meta_data: &str| {
+        let drive = openstack(meta_data);
+        let drive = drive.path("");
+        let named = ["--config-drive", drive.to_str().unwrap()];
+        machine.run(&[&["ssh-keys", "--provider", "kubevirt", "--user", "core"][..], &named].concat()).code
+    };
+    assert_eq!(ssh_keys(&format!(r#"{{"public_keys":"{KEY}"}}"#)), Some(0));
+    for unreadable in ["{", "[]", r#"{"public_keys":7}"#, r#"{"public_keys":[["a"]]}"#, r#"{"public_keys":"ssh-foo"}"#]
+    {
+        assert_eq!(ssh_keys(unreadable), Some(1), "{unreadable}");
+        assert_eq!(machine.read(file), Some(format!("{KEY}\n")), "{unreadable}");
+    }
+    assert_eq!(ssh_keys(r#"{"public_keys":{}}"#), Some(0));
+    assert_eq!(machine.read(file), None);
+}
+
+#[test]
 fn an_unknown_user_is_refused() {
     let drive = openstack(&format!(r#"{{"public_keys":"{KEY}"}}"#));
     let machine = Machine::new().with("etc/passwd", "root:x:0:0::/root:/bin/sh\n");
