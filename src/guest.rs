@@ -325,11 +325,15 @@ impl Planner<'_> {
 
     fn decide(&mut self, command_line: &CommandLine) -> Result<String, Stop> {
         let platform = self.platform(command_line)?;
-        self.override_options(command_line)?;
-        let found = self.find(platform)?;
-        self.report.drive = found.drive;
-        self.meta_data = Some(found.meta_data);
-        let Some(document) = found.document else {
+        let overridden = self.override_options(command_line);
+        let found = self.find(platform).map(|found| {
+            self.report.drive = found.drive;
+            self.meta_data = Some(found.meta_data);
+            found.document
+        });
+        // A word that is none costs the network, not what the drive says about the machine.
+        overridden?;
+        let Some(document) = found? else {
             return Err(Stop::Default("the drive has no network configuration".to_owned()));
         };
         let line = self.render(&document)?;
@@ -372,8 +376,8 @@ impl Planner<'_> {
     /// A person at a boot loader has no other switch.
     fn override_options(&mut self, command_line: &CommandLine) -> Result<(), Stop> {
         fn read<T: FromStr<Err: fmt::Display>>(line: &CommandLine, key: &str) -> Result<Option<T>, Stop> {
-            let refused = |e| Stop::Refused(format!("kernel command line: {key}: {e}"));
-            line.value(key).map(str::parse).transpose().map_err(refused)
+            let Some(value) = line.value(key) else { return Ok(None) };
+            value.parse().map(Some).map_err(|e| Stop::Refused(format!("kernel command line: {key}={value}: {e}")))
         }
         if let Some(seconds) = read::<u64>(command_line, "glowplug.wait")? {
             self.options.wait = Duration::from_secs(seconds);
@@ -389,10 +393,12 @@ impl Planner<'_> {
 
     /// The platform, unless it is known not to be ours.
     fn platform(&mut self, command_line: &CommandLine) -> Result<Platform, Stop> {
-        let platform = if self.looks_elsewhere() && self.options.selection == Selection::Detect {
-            Platform::kubevirt("the drive was named")
-        } else {
-            Platform::of(&self.options.selection, command_line, &self.options.root)
+        let platform = match &self.options.selection {
+            // What would tell is this machine's.
+            Selection::CommandLine | Selection::Detect if self.looks_elsewhere() => {
+                Platform::kubevirt("the drive was named")
+            }
+            selection => Platform::of(selection, command_line, &self.options.root),
         };
         self.report.platform = Some(platform.clone());
         let may_be_ours =

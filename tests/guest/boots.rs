@@ -204,11 +204,11 @@ fn a_broken_document_boots_with_the_default_where_that_was_asked_for() {
 #[test]
 fn a_word_at_the_boot_loader_that_is_not_understood_is_refused() {
     for (line, reason) in [
-        ("glowplug.wait=soon", "glowplug.wait: invalid digit found in string"),
-        ("glowplug.on-error=retry", "glowplug.on-error: expected fail or default"),
+        ("glowplug.wait=soon", "glowplug.wait=soon: invalid digit found in string"),
+        ("glowplug.on-error=retry", "glowplug.on-error=retry: expected fail or default"),
         (
             "glowplug.renderer=network-legacy",
-            "glowplug.renderer: renderer \"network-legacy\" is not supported by this version, expected network-manager",
+            "glowplug.renderer=network-legacy: renderer \"network-legacy\" is not supported by this version, expected network-manager",
         ),
     ] {
         let machine = Machine::kubevirt().with("proc/cmdline", line);

@@ -170,6 +170,17 @@ fn attributes_of_a_machine_whose_network_is_refused_are_written_all_the_same() {
 }
 
 #[test]
+fn a_word_at_the_boot_loader_about_the_network_costs_no_attribute() {
+    let drive = typical();
+    let machine = Machine::kubevirt().with("proc/cmdline", "glowplug.renderer=none glowplug.on-error=x");
+    let (named, output) = (drive.path(""), machine.path("attributes"));
+    let run =
+        machine.run(&["attributes", "--config-drive", named.to_str().unwrap(), "--output", output.to_str().unwrap()]);
+    assert_eq!(told(run), answer(0, ""));
+    assert!(machine.read("attributes").unwrap().starts_with("GLOWPLUG_KUBEVIRT_HOSTNAME=worker-0\n"));
+}
+
+#[test]
 fn a_file_that_cannot_be_written_fails() {
     let out = Machine::new().with("file", "");
     let file = out.path("file/out");

@@ -16,6 +16,15 @@ fn print_writes_the_arguments_to_standard_output_and_nothing_anywhere_else() {
 }
 
 #[test]
+fn print_of_a_named_drive_asks_no_command_line_for_the_platform() {
+    let drive = drive(r#"{"links":[{"id":"eno1","type":"phy"}],"networks":[{"link":"eno1","type":"ipv4_dhcp"}]}"#);
+    let machine = Machine::new().with("proc/cmdline", "ignition.platform.id=aws ip=dhcp");
+    let path = drive.path("");
+    let run = machine.network_kargs(&["--cmdline", "--print", "--config-drive", path.to_str().unwrap()]);
+    assert_eq!((run.code, run.stdout), (Some(0), "ip=eno1:dhcp\n".to_owned()));
+}
+
+#[test]
 fn rd_neednet_is_said_on_request_only() {
     let drive = drive(STATIC);
     let path = drive.path("");
