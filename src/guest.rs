@@ -35,7 +35,7 @@ use crate::render::{Renderer, dracut};
 use attributes::Attributes;
 use platform::{Platform, Selection};
 use report::{Document, Drive, LinkReport, Outcome, Report};
-use storage::{Search, SearchError};
+use storage::{Chain, Search, SearchError};
 use system::System;
 
 /// The fragment of the kernel command line that is written, below a root. dracut asks outside modules to use the numbers
@@ -436,7 +436,7 @@ impl Planner<'_> {
             wait: self.options.wait,
             poll: Search::POLL,
         };
-        let found = search.run().map_err(|e| Stop::Refused(chain(&e)))?;
+        let found = search.run().map_err(|e| Stop::Refused(Chain(&e).to_string()))?;
         Ok(found.map(|found| {
             let drive = Drive {
                 path: found.device.display().to_string(),
@@ -474,7 +474,7 @@ impl Planner<'_> {
                 let (document, meta_data) = (Some(document), MetaData::default());
                 Ok(Found { drive: None, document, meta_data, is_kubevirts: false })
             }
-            Err(e) => Err(Stop::Refused(chain(&e))),
+            Err(e) => Err(Stop::Refused(Chain(&e).to_string())),
         }
     }
 
@@ -574,17 +574,6 @@ fn read_document(path: &Path) -> io::Result<Vec<u8>> {
     let most = u64::try_from(MAX_FILE).unwrap_or(u64::MAX).saturating_add(1);
     fs::File::open(path)?.take(most).read_to_end(&mut bytes)?;
     Ok(bytes)
-}
-
-/// An error with its causes, as one sentence.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(&format!(": {cause}"));
-        source = cause.source();
-    }
-    text
 }
 
 fn plural(count: usize, one: &'static str, many: &'static str) -> &'static str {

@@ -166,7 +166,7 @@ struct MountedDrive<'a> {
 }
 
 /// An error and its causes on one line.
-struct Chain<'a>(&'a dyn Error);
+pub(super) struct Chain<'a>(pub(super) &'a dyn Error);
 
 /// Devices, as in a sentence.
 struct List<'a>(&'a [PathBuf]);
