@@ -142,7 +142,8 @@ impl<'o, 'f> Reader<'o, 'f> {
         names.iter().find_map(|name| match self.object.get(name)? {
             Value::Null => None,
             Value::String(text) if text.is_empty() => None,
-            Value::Array(_) | Value::Object(_) => {
+            // None of these can be told as it was written.
+            Value::Array(_) | Value::Object(_) | Value::Bool(_) | Value::Fraction => {
                 let kind = self.object.get(name).map_or("", Value::kind);
                 self.findings.push(Finding::warning(Place::Document.field(name), "invalid value", kind, "a text"));
                 None
@@ -312,7 +313,7 @@ mod tests {
     #[test]
     fn a_field_of_a_wrong_kind_costs_itself_alone() {
         let (meta_data, findings) = openstack(
-            r#"{"hostname":["a"],"uuid":7,"instance_id":null,"instance_type":"","public_keys":[1,"k",null],
+            r#"{"hostname":["a"],"uuid":7,"instance_id":null,"instance_type":1.5,"local_hostname":true,"public_keys":[1,"k",null],
                 "devices":[1,{"tags":"one"}]}"#,
         );
         let devices = vec![Device { tags: vec!["one".to_owned()], ..Device::default() }];
@@ -323,6 +324,8 @@ mod tests {
             [
                 r#"devices[0]: invalid device "a number", expected an object"#,
                 r#"hostname: invalid value "an array", expected a text"#,
+                r#"instance_type: invalid value "a number", expected a text"#,
+                r#"local_hostname: invalid value "a boolean", expected a text"#,
                 r#"public_keys[0]: invalid key "a number", expected a line of authorized_keys"#,
                 r#"public_keys[2]: invalid key "null", expected a line of authorized_keys"#,
             ]
