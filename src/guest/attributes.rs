@@ -190,7 +190,9 @@ fn interface_name(device: &Device, root: &Path) -> Option<String> {
     };
     let entries = fs::read_dir(root.join("sys/class/net")).ok()?;
     let mut names: Vec<String> = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect();
-    names.sort_unstable();
+    // Bridges and VLANs share the address of their card, but are no devices.
+    let is_virtual = |name: &String| !root.join("sys/class/net").join(name).join("device").exists();
+    names.sort_unstable_by_key(|name| (is_virtual(name), name.clone()));
     names.into_iter().find(|name| {
         let found = fs::read_to_string(root.join("sys/class/net").join(name).join("address"));
         found.is_ok_and(|found| found.trim_ascii_end().parse::<MacAddr>() == Ok(address))
@@ -380,6 +382,21 @@ mod tests {
             GLOWPLUG_KUBEVIRT_UUID=5d307ca9-b3ef-428c-8861-06e72d69f223\n";
         assert_eq!(attributes.environment_file(&Prefix::default()), expected);
         assert_eq!(Attributes::read_environment_file(expected), attributes);
+    }
+
+    #[test]
+    fn a_bridge_with_the_address_of_its_card_is_not_taken_for_the_card() {
+        let root = tempfile::tempdir().unwrap();
+        for name in ["br-ex", "enp1s0", "vlan7"] {
+            let directory = root.path().join("sys/class/net").join(name);
+            fs::create_dir_all(&directory).unwrap();
+            fs::write(directory.join("address"), "52:54:00:00:00:01\n").unwrap();
+        }
+        fs::create_dir(root.path().join("sys/class/net/enp1s0/device")).unwrap();
+        let network = r#"{"links":[{"id":"a","type":"phy","ethernet_mac_address":"52:54:00:00:00:01"}],
+            "networks":[{"link":"a","type":"ipv4_dhcp"}]}"#;
+        let (attributes, _) = attributes("{}", network, root.path());
+        assert_eq!(attributes.get(&"interface".parse().unwrap()), Some("enp1s0"));
     }
 
     #[test]
