@@ -257,6 +257,7 @@ fn empty_report() -> Report {
         links: Vec::new(),
         nameservers: Vec::new(),
         metadata: BTreeMap::new(),
+        metadata_findings: Vec::new(),
         arguments: Vec::new(),
         fragment: None,
         findings: Vec::new(),
@@ -351,13 +352,15 @@ impl Planner<'_> {
 
     /// Puts together what is known of the machine, whatever became of its network.
     fn conclude(&mut self) -> Option<Machine> {
-        let meta_data = self.meta_data.take()?;
+        let mut meta_data = self.meta_data.take()?;
+        self.report.metadata_findings = std::mem::take(&mut meta_data.findings);
         let network = self.network.as_ref().map(|(network, devices)| (network, devices.as_slice()));
         let mut findings = Findings::default();
         let attributes = Attributes::of(&meta_data, network, &self.options.root, &mut findings);
         for finding in findings.kept() {
             warn!(self.log, "warning about the machine's document"; "finding" => %finding);
         }
+        self.report.metadata_findings.extend(findings.into_parts().0);
         Some(Machine { meta_data, attributes })
     }
 

@@ -23,6 +23,8 @@ pub struct MetaData {
     pub has_unread_keys: bool,
     /// Devices that the machine's owner has given tags.
     pub devices: Vec<Device>,
+    /// What is to be said about the document, for whoever keeps it.
+    pub findings: Vec<Finding>,
 }
 
 /// A device with tags. Only an OpenStack drive lists them.
@@ -280,6 +282,7 @@ mod tests {
                 aligned_cpus: vec!["0".to_owned(), "1".to_owned()],
                 tags: vec!["data".to_owned(), "fast".to_owned()],
             }],
+            findings: Vec::new(),
         };
         assert_eq!((meta_data.name_and_namespace(), &findings), (Some(("worker-0", "clusters")), &Vec::new()));
         assert_eq!(meta_data, expected);
@@ -295,6 +298,7 @@ mod tests {
             public_keys: vec![key("public-keys[0]", "ssh-ed25519 AAAA a")],
             has_unread_keys: false,
             devices: Vec::new(),
+            findings: Vec::new(),
         };
         let json = r#"{"instance-id":"5D307ca9-b3ef-428c-8861-06e72d69f223","instance-type":"u1.large",
             "local-hostname":"worker-0","public-keys":["ssh-ed25519 AAAA a"]}"#;
