@@ -149,7 +149,12 @@ pub struct Machine {
 pub fn ask(options: &Options, system: &dyn System, log: &Logger) -> Result<Option<Machine>, String> {
     let mut planner =
         Planner { options: options.clone(), report: empty_report(), meta_data: None, network: None, log, system };
-    let decided = planner.command_line().and_then(|line| planner.decide(&line));
+    let decided = planner.command_line().and_then(|line| {
+        let platform = planner.platform(&line)?;
+        // A word that is none costs the network, not what the drive says about the machine.
+        let _ = planner.override_options(&line);
+        planner.read(platform, &line)
+    });
     match (decided, planner.conclude()) {
         // Whatever became of the network: that is another unit's affair.
         (_, Some(machine)) => Ok(Some(machine)),
@@ -326,15 +331,15 @@ impl Planner<'_> {
 
     fn decide(&mut self, command_line: &CommandLine) -> Result<String, Stop> {
         let platform = self.platform(command_line)?;
-        let overridden = self.override_options(command_line);
-        let found = self.find(platform).map(|found| {
-            self.report.drive = found.drive;
-            self.meta_data = Some(found.meta_data);
-            found.document
-        });
-        // A word that is none costs the network, not what the drive says about the machine.
-        overridden?;
-        let Some(document) = found? else {
+        self.override_options(command_line)?;
+        self.read(platform, command_line)
+    }
+
+    fn read(&mut self, platform: Platform, command_line: &CommandLine) -> Result<String, Stop> {
+        let found = self.find(platform)?;
+        self.report.drive = found.drive;
+        self.meta_data = Some(found.meta_data);
+        let Some(document) = found.document else {
             return Err(Stop::Default("the drive has no network configuration".to_owned()));
         };
         let line = self.render(&document)?;
