@@ -29,14 +29,13 @@ use slog::{Logger, error, info, warn};
 use crate::drive::MAX_FILE;
 use crate::finding::{Findings, Severity};
 use crate::formats::meta_data::MetaData;
-use crate::formats::value::Value;
 use crate::formats::{self, Meaning};
 use crate::network::NetworkConfig;
 use crate::render::{Renderer, dracut};
 use attributes::Attributes;
 use platform::{Platform, Selection};
 use report::{Document, Drive, LinkReport, Outcome, Report};
-use storage::{Search, SearchError};
+use storage::{Chain, Search, SearchError};
 use system::System;
 
 /// The fragment of the kernel command line that is written, below a root. dracut asks outside modules to use the numbers
@@ -151,7 +150,12 @@ pub struct Machine {
 pub fn ask(options: &Options, system: &dyn System, log: &Logger) -> Result<Option<Machine>, String> {
     let mut planner =
         Planner { options: options.clone(), report: empty_report(), meta_data: None, network: None, log, system };
-    let decided = planner.command_line().and_then(|line| planner.decide(&line));
+    let decided = planner.command_line().and_then(|line| {
+        let platform = planner.platform(&line)?;
+        // A word that is none costs the network, not what the drive says about the machine.
+        let _ = planner.override_options(&line);
+        planner.read(platform, &line)
+    });
     match (decided, planner.conclude()) {
         // Whatever became of the network: that is another unit's affair.
         (_, Some(machine)) => Ok(Some(machine)),
@@ -226,11 +230,8 @@ pub fn recorded(root: &Path) -> io::Result<Option<Recorded>> {
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
         read => read?,
     };
-    let outcome = match formats::value::parse(json.as_bytes()) {
-        Ok(Value::Object(plan)) => plan.get("outcome").map(Value::to_string),
-        _ => None,
-    };
-    let is_refused = outcome.as_deref() == Some(Outcome::Refused.word());
+    // A member of the whole record, since no text of JSON has a line break. A record may be larger than any document.
+    let is_refused = json.contains(&format!("\n  \"outcome\": \"{}\"", Outcome::Refused.word()));
     Ok(Some(Recorded { page: fs::read_to_string(root.join(PAGE))?, json, is_refused }))
 }
 
@@ -262,6 +263,7 @@ fn empty_report() -> Report {
         links: Vec::new(),
         nameservers: Vec::new(),
         metadata: BTreeMap::new(),
+        metadata_findings: Vec::new(),
         arguments: Vec::new(),
         fragment: None,
         findings: Vec::new(),
@@ -331,6 +333,10 @@ impl Planner<'_> {
     fn decide(&mut self, command_line: &CommandLine) -> Result<String, Stop> {
         let platform = self.platform(command_line)?;
         self.override_options(command_line)?;
+        self.read(platform, command_line)
+    }
+
+    fn read(&mut self, platform: Platform, command_line: &CommandLine) -> Result<String, Stop> {
         let found = self.find(platform)?;
         self.report.drive = found.drive;
         self.meta_data = Some(found.meta_data);
@@ -352,7 +358,8 @@ impl Planner<'_> {
 
     /// Puts together what is known of the machine, whatever became of its network.
     fn conclude(&mut self) -> Option<Machine> {
-        let meta_data = self.meta_data.take()?;
+        let mut meta_data = self.meta_data.take()?;
+        self.report.metadata_findings = std::mem::take(&mut meta_data.findings);
         let network = self.network.as_ref().map(|(network, devices)| (network, devices.as_slice()));
         let mut findings = Findings::default();
         // In the initramfs there are no cards yet, and a drive that a person names is not about this machine's.
@@ -361,6 +368,7 @@ impl Planner<'_> {
         for finding in findings.kept() {
             warn!(self.log, "warning about the machine's document"; "finding" => %finding);
         }
+        self.report.metadata_findings.extend(findings.into_parts().0);
         Some(Machine { meta_data, attributes })
     }
 
@@ -379,8 +387,8 @@ impl Planner<'_> {
     /// A person at a boot loader has no other switch.
     fn override_options(&mut self, command_line: &CommandLine) -> Result<(), Stop> {
         fn read<T: FromStr<Err: fmt::Display>>(line: &CommandLine, key: &str) -> Result<Option<T>, Stop> {
-            let refused = |e| Stop::Refused(format!("kernel command line: {key}: {e}"));
-            line.value(key).map(str::parse).transpose().map_err(refused)
+            let Some(value) = line.value(key) else { return Ok(None) };
+            value.parse().map(Some).map_err(|e| Stop::Refused(format!("kernel command line: {key}={value}: {e}")))
         }
         if let Some(seconds) = read::<u64>(command_line, "glowplug.wait")? {
             self.options.wait = Duration::from_secs(seconds);
@@ -396,10 +404,12 @@ impl Planner<'_> {
 
     /// The platform, unless it is known not to be ours.
     fn platform(&mut self, command_line: &CommandLine) -> Result<Platform, Stop> {
-        let platform = if self.looks_elsewhere() && self.options.selection == Selection::Detect {
-            Platform::kubevirt("the drive was named")
-        } else {
-            Platform::of(&self.options.selection, command_line, &self.options.root)
+        let platform = match &self.options.selection {
+            // What would tell is this machine's.
+            Selection::CommandLine | Selection::Detect if self.looks_elsewhere() => {
+                Platform::kubevirt("the drive was named")
+            }
+            selection => Platform::of(selection, command_line, &self.options.root),
         };
         self.report.platform = Some(platform.clone());
         let may_be_ours =
@@ -437,7 +447,7 @@ impl Planner<'_> {
             wait: self.options.wait,
             poll: Search::POLL,
         };
-        let found = search.run().map_err(|e| Stop::Refused(chain(&e)))?;
+        let found = search.run().map_err(|e| Stop::Refused(Chain(&e).to_string()))?;
         Ok(found.map(|found| {
             let drive = Drive {
                 path: found.device.display().to_string(),
@@ -475,7 +485,7 @@ impl Planner<'_> {
                 let (document, meta_data) = (Some(document), MetaData::default());
                 Ok(Found { drive: None, document, meta_data, is_kubevirts: false })
             }
-            Err(e) => Err(Stop::Refused(chain(&e))),
+            Err(e) => Err(Stop::Refused(Chain(&e).to_string())),
         }
     }
 
@@ -582,17 +592,6 @@ fn read_document(path: &Path) -> io::Result<Vec<u8>> {
     let most = u64::try_from(MAX_FILE).unwrap_or(u64::MAX).saturating_add(1);
     fs::File::open(path)?.take(most).read_to_end(&mut bytes)?;
     Ok(bytes)
-}
-
-/// An error with its causes, as one sentence.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(&format!(": {cause}"));
-        source = cause.source();
-    }
-    text
 }
 
 fn plural(count: usize, one: &'static str, many: &'static str) -> &'static str {

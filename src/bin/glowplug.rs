@@ -282,14 +282,16 @@ fn ssh_keys(args: SshKeys) -> Result<ExitCode> {
     for finding in findings.kept() {
         warn!(log, "ignored what is no public key"; "finding" => %finding);
     }
-    if keys.is_empty() && !findings.kept().is_empty() {
+    let is_unsure = machine.meta_data.has_unread_keys || !findings.kept().is_empty();
+    if keys.is_empty() && is_unsure {
         // Whether the owner wants nobody to log in is not known, so what an earlier run wrote stays.
-        bail!("none of the drive's public keys is one, expected lines of authorized_keys");
+        bail!("none of the drive's public keys can be read, expected lines of authorized_keys");
     }
     let account = Account::find(&args.user, &options.root)?
         .with_context(|| format!("unknown user {:?}, expected one of /etc/passwd", args.user))?;
     let path = ssh_keys::write(&account, args.key_file, &keys).context("writing public keys")?;
-    info!(log, "wrote public keys"; "user" => args.user, "count" => keys.len(), "path" => %path.display());
+    let message = if keys.is_empty() { "the drive has no public keys" } else { "wrote public keys" };
+    info!(log, "{}", message; "user" => args.user, "count" => keys.len(), "path" => %path.display());
     Ok(ExitCode::SUCCESS)
 }
 

@@ -19,8 +19,12 @@ pub struct MetaData {
     pub hostname: Option<String>,
     /// Lines for `authorized_keys`, each text with its place: one text may have several lines.
     pub public_keys: Vec<(String, String)>,
+    /// Whether there may be public keys that could not be read, so that none may be no decision of the owner's.
+    pub has_unread_keys: bool,
     /// Devices that the machine's owner has given tags.
     pub devices: Vec<Device>,
+    /// What is to be said about the document, for whoever keeps it.
+    pub findings: Vec<Finding>,
 }
 
 /// A device with tags. Only an OpenStack drive lists them.
@@ -48,6 +52,7 @@ pub struct Device {
 struct Reader<'o, 'f> {
     object: &'o Object,
     findings: &'f mut Findings,
+    has_unread_keys: bool,
 }
 
 // === impl MetaData ===
@@ -55,8 +60,8 @@ struct Reader<'o, 'f> {
 impl MetaData {
     /// Reads OpenStack's `meta_data.json`. A document that cannot be read at all says nothing, with a finding.
     pub fn read_openstack(document: &[u8], findings: &mut Findings) -> Self {
-        let object = object(document, findings);
-        let mut reader = Reader { object: &object, findings };
+        let Some(object) = object(document, findings) else { return Self::unread() };
+        let mut reader = Reader::new(&object, findings);
         let uuid = reader.text(&["uuid"]).map(|uuid| uuid.to_ascii_lowercase());
         let instance_id = reader.text(&["instance_id", "instance-id"]);
         let hostname = reader.text(&["hostname", "local_hostname", "local-hostname"]);
@@ -65,12 +70,18 @@ impl MetaData {
 
     /// Reads NoCloud's `meta-data`. Where its instance id is a UUID, it is the firmware's.
     pub fn read_nocloud(document: &[u8], findings: &mut Findings) -> Self {
-        let object = object(document, findings);
-        let mut reader = Reader { object: &object, findings };
+        let Some(object) = object(document, findings) else { return Self::unread() };
+        let mut reader = Reader::new(&object, findings);
         let instance_id = reader.text(&["instance-id", "instance_id"]);
         let uuid = instance_id.as_ref().map(|id| id.to_ascii_lowercase()).filter(|id| is_uuid(id));
         let hostname = reader.text(&["local-hostname", "local_hostname", "hostname"]);
         Self { uuid, instance_id, hostname, ..reader.common() }
+    }
+
+    /// What is known where a document is there and cannot be read.
+    #[must_use]
+    pub fn unread() -> Self {
+        Self { has_unread_keys: true, ..Self::default() }
     }
 
     /// The name and the namespace of the VirtualMachineInstance, where the instance id is KubeVirt's `name.namespace`. A
@@ -100,29 +111,29 @@ pub fn is_uuid(text: &str) -> bool {
         })
 }
 
-fn object(document: &[u8], findings: &mut Findings) -> Object {
+fn object(document: &[u8], findings: &mut Findings) -> Option<Object> {
     match value::parse(document) {
-        Ok(Value::Object(object)) => object,
-        Ok(Value::Null) => Object::default(),
-        Ok(other) => {
-            findings.push(Finding::warning("document", "invalid document", other.kind(), "an object"));
-            Object::default()
-        }
-        Err(finding) => {
-            findings.push(finding);
-            Object::default()
-        }
+        Ok(Value::Object(object)) => return Some(object),
+        Ok(Value::Null) => return Some(Object::default()),
+        Ok(other) => findings.push(Finding::warning("document", "invalid document", other.kind(), "an object")),
+        Err(finding) => findings.push(finding),
     }
+    None
 }
 
 // === impl Reader ===
 
-impl Reader<'_, '_> {
+impl<'o, 'f> Reader<'o, 'f> {
+    fn new(object: &'o Object, findings: &'f mut Findings) -> Self {
+        Self { object, findings, has_unread_keys: false }
+    }
+
     /// What both documents call the same, but for dashes.
     fn common(&mut self) -> MetaData {
         MetaData {
             instance_type: self.text(&["instance_type", "instance-type"]),
             public_keys: self.public_keys(),
+            has_unread_keys: self.has_unread_keys,
             devices: self.devices(),
             ..MetaData::default()
         }
@@ -133,7 +144,8 @@ impl Reader<'_, '_> {
         names.iter().find_map(|name| match self.object.get(name)? {
             Value::Null => None,
             Value::String(text) if text.is_empty() => None,
-            Value::Array(_) | Value::Object(_) => {
+            // None of these can be told as it was written.
+            Value::Array(_) | Value::Object(_) | Value::Bool(_) | Value::Fraction => {
                 let kind = self.object.get(name).map_or("", Value::kind);
                 self.findings.push(Finding::warning(Place::Document.field(name), "invalid value", kind, "a text"));
                 None
@@ -170,6 +182,7 @@ impl Reader<'_, '_> {
         match value {
             Value::String(text) => Some((place.to_string(), text.clone())),
             other => {
+                self.has_unread_keys = true;
                 self.findings.push(Finding::warning(place, "invalid key", other.kind(), "a line of authorized_keys"));
                 None
             }
@@ -188,7 +201,7 @@ impl Reader<'_, '_> {
         let mut read = Vec::new();
         for (at, device) in devices.iter().enumerate() {
             match device {
-                Value::Object(object) => read.push(Reader { object, findings: self.findings }.device()),
+                Value::Object(object) => read.push(Reader::new(object, self.findings).device()),
                 other => {
                     let list = Place::Field(&Place::Document, "devices");
                     self.findings.push(Finding::warning(list.index(at), "invalid device", other.kind(), "an object"));
@@ -258,6 +271,7 @@ mod tests {
             instance_type: some("u1.large"),
             hostname: some("worker-0"),
             public_keys: vec![key("public_keys.0", "ssh-ed25519 AAAA a\nssh-ed25519 AAAA b\n")],
+            has_unread_keys: false,
             devices: vec![Device {
                 kind: some("nic"),
                 bus: some("pci"),
@@ -268,6 +282,7 @@ mod tests {
                 aligned_cpus: vec!["0".to_owned(), "1".to_owned()],
                 tags: vec!["data".to_owned(), "fast".to_owned()],
             }],
+            findings: Vec::new(),
         };
         assert_eq!((meta_data.name_and_namespace(), &findings), (Some(("worker-0", "clusters")), &Vec::new()));
         assert_eq!(meta_data, expected);
@@ -281,7 +296,9 @@ mod tests {
             instance_type: some("u1.large"),
             hostname: some("worker-0"),
             public_keys: vec![key("public-keys[0]", "ssh-ed25519 AAAA a")],
+            has_unread_keys: false,
             devices: Vec::new(),
+            findings: Vec::new(),
         };
         let json = r#"{"instance-id":"5D307ca9-b3ef-428c-8861-06e72d69f223","instance-type":"u1.large",
             "local-hostname":"worker-0","public-keys":["ssh-ed25519 AAAA a"]}"#;
@@ -300,17 +317,19 @@ mod tests {
     #[test]
     fn a_field_of_a_wrong_kind_costs_itself_alone() {
         let (meta_data, findings) = openstack(
-            r#"{"hostname":["a"],"uuid":7,"instance_id":null,"instance_type":"","public_keys":[1,"k",null],
+            r#"{"hostname":["a"],"uuid":7,"instance_id":null,"instance_type":1.5,"local_hostname":true,"public_keys":[1,"k",null],
                 "devices":[1,{"tags":"one"}]}"#,
         );
         let devices = vec![Device { tags: vec!["one".to_owned()], ..Device::default() }];
         let public_keys = vec![key("public_keys[1]", "k")];
-        assert_eq!(meta_data, MetaData { uuid: some("7"), public_keys, devices, ..MetaData::default() });
+        assert_eq!(meta_data, MetaData { uuid: some("7"), public_keys, devices, ..MetaData::unread() });
         assert_eq!(
             findings,
             [
                 r#"devices[0]: invalid device "a number", expected an object"#,
                 r#"hostname: invalid value "an array", expected a text"#,
+                r#"instance_type: invalid value "a number", expected a text"#,
+                r#"local_hostname: invalid value "a boolean", expected a text"#,
                 r#"public_keys[0]: invalid key "a number", expected a line of authorized_keys"#,
                 r#"public_keys[2]: invalid key "null", expected a line of authorized_keys"#,
             ]
@@ -322,7 +341,7 @@ mod tests {
         assert_eq!(
             nocloud("a: b: c"),
             (
-                MetaData::default(),
+                MetaData::unread(),
                 vec![
                     r#"line 1 column 5: not readable as YAML "mapping values are not allowed in this context", expected a JSON or YAML document"#
                         .to_owned()

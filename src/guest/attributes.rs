@@ -11,7 +11,7 @@ use pnet_base::MacAddr;
 
 use crate::finding::{Finding, Findings};
 use crate::formats::meta_data::MetaData;
-use crate::network::{Link, NetworkConfig};
+use crate::network::NetworkConfig;
 use crate::render::dracut::Device;
 
 /// Where the unit of the real root keeps the attributes, below a root.
@@ -64,8 +64,7 @@ impl Attributes {
     /// Puts together what a drive says about its machine and about the network, given how the kernel arguments call
     /// each link. A value that could not be read back from a file as it is becomes a finding, and is left out.
     ///
-    /// The first interface is the first one with a static address, in the document's order, else the first one with any;
-    /// the others follow in the document's order. `cards` are those of the machine, as far as they are known.
+    /// The interfaces are those that have an address from anywhere, in the document's order. `cards` are those of the machine, as far as they are known.
     pub fn of(
         meta_data: &MetaData,
         network: Option<(&NetworkConfig, &[Device])>,
@@ -99,13 +98,8 @@ impl Attributes {
             }
         }
         let (network, devices) = network.map_or((&[][..], &[][..]), |(network, devices)| (network.links(), devices));
-        let mut interfaces: Vec<(&Link, &Device)> =
-            network.iter().zip(devices).filter(|(link, _)| link.has_addresses()).collect();
-        let has_static = |link: &Link| !link.ipv4.addresses.is_empty() || !link.ipv6.addresses.is_empty();
-        if let Some(first) = interfaces.iter().position(|(link, _)| has_static(link)) {
-            interfaces[..=first].rotate_right(1);
-        }
-        for (at, (link, device)) in interfaces.into_iter().enumerate() {
+        let interfaces = network.iter().zip(devices).filter(|(link, _)| link.has_addresses());
+        for (at, (link, device)) in interfaces.enumerate() {
             let values = [
                 interface_name(device, cards),
                 link.ipv4.addresses.first().map(|address| address.ip().to_string()),
@@ -187,7 +181,9 @@ pub(super) fn cards(root: &Path) -> Vec<(MacAddr, String)> {
     let directory = root.join("sys/class/net");
     let Ok(entries) = fs::read_dir(&directory) else { return Vec::new() };
     let mut names: Vec<String> = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect();
-    names.sort_unstable();
+    // Bridges and VLANs share the address of their card, but are no devices.
+    let is_virtual = |name: &String| !directory.join(name).join("device").exists();
+    names.sort_unstable_by_key(|name| (is_virtual(name), name.clone()));
     let card = |name: String| {
         let address = fs::read_to_string(directory.join(&name).join("address")).ok()?;
         Some((address.trim_ascii_end().parse().ok()?, name))
@@ -373,19 +369,34 @@ mod tests {
             GLOWPLUG_KUBEVIRT_HOSTNAME=worker-0\n\
             GLOWPLUG_KUBEVIRT_INSTANCE_ID=worker-0.clusters\n\
             GLOWPLUG_KUBEVIRT_INSTANCE_TYPE=\"u1 large\"\n\
-            GLOWPLUG_KUBEVIRT_INTERFACE=kv0\n\
-            GLOWPLUG_KUBEVIRT_INTERFACE_1=enp1s0\n\
+            GLOWPLUG_KUBEVIRT_INTERFACE=enp1s0\n\
+            GLOWPLUG_KUBEVIRT_INTERFACE_1=kv0\n\
             GLOWPLUG_KUBEVIRT_INTERFACE_2=kv0.7\n\
-            GLOWPLUG_KUBEVIRT_IPV4=10.0.0.5\n\
-            GLOWPLUG_KUBEVIRT_IPV6=2001:db8::5\n\
+            GLOWPLUG_KUBEVIRT_IPV4_1=10.0.0.5\n\
+            GLOWPLUG_KUBEVIRT_IPV6_1=2001:db8::5\n\
             GLOWPLUG_KUBEVIRT_IPV6_2=2001:db8:7::5\n\
-            GLOWPLUG_KUBEVIRT_MAC=52:54:00:00:00:02\n\
-            GLOWPLUG_KUBEVIRT_MAC_1=52:54:00:00:00:01\n\
+            GLOWPLUG_KUBEVIRT_MAC=52:54:00:00:00:01\n\
+            GLOWPLUG_KUBEVIRT_MAC_1=52:54:00:00:00:02\n\
             GLOWPLUG_KUBEVIRT_NAME=worker-0\n\
             GLOWPLUG_KUBEVIRT_NAMESPACE=clusters\n\
             GLOWPLUG_KUBEVIRT_UUID=5d307ca9-b3ef-428c-8861-06e72d69f223\n";
         assert_eq!(attributes.environment_file(&Prefix::default()), expected);
         assert_eq!(Attributes::read_environment_file(expected), attributes);
+    }
+
+    #[test]
+    fn a_bridge_with_the_address_of_its_card_is_not_taken_for_the_card() {
+        let root = tempfile::tempdir().unwrap();
+        for name in ["br-ex", "enp1s0", "vlan7"] {
+            let directory = root.path().join("sys/class/net").join(name);
+            fs::create_dir_all(&directory).unwrap();
+            fs::write(directory.join("address"), "52:54:00:00:00:01\n").unwrap();
+        }
+        fs::create_dir(root.path().join("sys/class/net/enp1s0/device")).unwrap();
+        let network = r#"{"links":[{"id":"a","type":"phy","ethernet_mac_address":"52:54:00:00:00:01"}],
+            "networks":[{"link":"a","type":"ipv4_dhcp"}]}"#;
+        let (attributes, _) = attributes("{}", network, root.path());
+        assert_eq!(attributes.get(&"interface".parse().unwrap()), Some("enp1s0"));
     }
 
     #[test]

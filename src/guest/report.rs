@@ -30,6 +30,8 @@ pub struct Report {
     pub nameservers: Vec<String>,
     /// What the drive says about the machine, by the names under which `glowplug metadata` answers.
     pub metadata: BTreeMap<String, String>,
+    /// What is to be said about the machine's document, of which nothing costs the network.
+    pub metadata_findings: Vec<Finding>,
     /// The kernel arguments that follow.
     pub arguments: Vec<String>,
     /// The file that was written, if any, below the root.
@@ -239,15 +241,9 @@ impl fmt::Display for Report {
                 writeln!(f, "  {key:width$}  {value}")?;
             }
         }
+        list(f, "findings about the machine", &self.metadata_findings)?;
         if !self.findings.is_empty() {
-            writeln!(f, "\nfindings")?;
-            for finding in &self.findings {
-                let severity = match finding.severity {
-                    Severity::Error => "error  ",
-                    Severity::Warning => "warning",
-                };
-                writeln!(f, "  {severity}  {finding}")?;
-            }
+            list(f, "findings", &self.findings)?;
             if self.further_findings > 0 {
                 writeln!(f, "  and {} more", self.further_findings)?;
             }
@@ -260,6 +256,20 @@ impl fmt::Display for Report {
         }
         writeln!(f, "\n{}: {}", self.outcome, Text(&self.reason))
     }
+}
+
+fn list(f: &mut fmt::Formatter<'_>, title: &str, findings: &[Finding]) -> fmt::Result {
+    if !findings.is_empty() {
+        writeln!(f, "\n{title}")?;
+    }
+    for finding in findings {
+        let severity = match finding.severity {
+            Severity::Error => "error  ",
+            Severity::Warning => "warning",
+        };
+        writeln!(f, "  {severity}  {finding}")?;
+    }
+    Ok(())
 }
 
 /// Text from elsewhere, without what would leave its line.

@@ -24,7 +24,7 @@ use slog::{Logger, debug, info, warn};
 use super::system::System;
 use crate::drive::directory::Directory;
 use crate::drive::{ConfigDrive, FileSystem, Files, Layout, ReadError, Volume};
-use crate::finding::Findings;
+use crate::finding::{Finding, Findings, Severity};
 use crate::formats::meta_data::{MetaData, is_uuid};
 
 /// The labels of config drives, in any case: some tools know upper case only.
@@ -166,7 +166,7 @@ struct MountedDrive<'a> {
 }
 
 /// An error and its causes on one line.
-struct Chain<'a>(&'a dyn Error);
+pub(super) struct Chain<'a>(pub(super) &'a dyn Error);
 
 /// Devices, as in a sentence.
 struct List<'a>(&'a [PathBuf]);
@@ -208,7 +208,9 @@ fn read_in_process(volume: &Volume, file: &File) -> Result<Option<ConfigDrive>, 
 fn meta_data(drive: &ConfigDrive, device: &Path, log: &Logger) -> MetaData {
     let ignored = |reason: &dyn fmt::Display| {
         warn!(log, "ignored what the drive says about its machine"; "device" => %device.display(), "reason" => %reason);
-        MetaData::default()
+        let expected = "a document that can be read";
+        let finding = Finding::without_value(Severity::Warning, "document", &reason.to_string(), expected);
+        MetaData { findings: vec![finding], ..MetaData::unread() }
     };
     let document = match &drive.meta_data {
         Ok(Some(document)) => document,
@@ -224,7 +226,7 @@ fn meta_data(drive: &ConfigDrive, device: &Path, log: &Logger) -> MetaData {
         warn!(log, "warning about the machine's document"; "device" => %device.display(),
             "path" => &document.path, "finding" => %finding);
     }
-    read
+    MetaData { findings: findings.into_parts().0, ..read }
 }
 
 /// Whether the drive looks as `KubeVirt` makes them.

@@ -257,11 +257,11 @@ fn a_broken_document_boots_with_the_default_where_that_was_asked_for() {
 #[test]
 fn a_word_at_the_boot_loader_that_is_not_understood_is_refused() {
     for (line, reason) in [
-        ("glowplug.wait=soon", "glowplug.wait: invalid digit found in string"),
-        ("glowplug.on-error=retry", "glowplug.on-error: expected fail or default"),
+        ("glowplug.wait=soon", "glowplug.wait=soon: invalid digit found in string"),
+        ("glowplug.on-error=retry", "glowplug.on-error=retry: expected fail or default"),
         (
             "glowplug.renderer=network-legacy",
-            "glowplug.renderer: renderer \"network-legacy\" is not supported by this version, expected network-manager",
+            "glowplug.renderer=network-legacy: renderer \"network-legacy\" is not supported by this version, expected network-manager",
         ),
     ] {
         let machine = Machine::kubevirt().with("proc/cmdline", line);
@@ -350,6 +350,25 @@ fn check_of_a_refused_boot_ends_with_1() {
     let drive = drive(BROKEN);
     let path = drive.path("");
     machine.network_kargs(&["--config-drive", path.to_str().unwrap()]);
+    assert_eq!(machine.run(&["check"]).code, Some(1));
+}
+
+#[test]
+fn check_of_a_refused_boot_ends_with_1_however_long_the_record_is() {
+    let vlan = |id: u32| {
+        let (parent, tag) = (id / 4000, id % 4000 + 1);
+        let mac_address = format!("52:54:00:00:{:02x}:{:02x}", id / 256, id % 256);
+        format!(
+            r#",{{"id":"v{id}","type":"vlan","vlan_link":"p{parent}","vlan_id":{tag},"vlan_mac_address":"{mac_address}"}}"#
+        )
+    };
+    let links: String = (0..4090).map(vlan).collect();
+    let cards = r#"{"id":"p0","type":"phy"},{"id":"p1","type":"phy"}"#;
+    let document = format!(r#"{{"links":[{cards}{links}],"networks":[]}}"#);
+    let drive = Machine::new().with("openstack/latest/network_data.json", document);
+    let machine = Machine::kubevirt();
+    assert_eq!(machine.network_kargs(&["--config-drive", drive.path("").to_str().unwrap()]).code, Some(1));
+    assert!(machine.read("run/glowplug/plan.json").unwrap().len() > 1024 * 1024);
     assert_eq!(machine.run(&["check"]).code, Some(1));
 }
 

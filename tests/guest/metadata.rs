@@ -170,6 +170,17 @@ fn attributes_of_a_machine_whose_network_is_refused_are_written_all_the_same() {
 }
 
 #[test]
+fn a_word_at_the_boot_loader_about_the_network_costs_no_attribute() {
+    let drive = typical();
+    let machine = Machine::kubevirt().with("proc/cmdline", "glowplug.renderer=none glowplug.on-error=x");
+    let (named, output) = (drive.path(""), machine.path("attributes"));
+    let run =
+        machine.run(&["attributes", "--config-drive", named.to_str().unwrap(), "--output", output.to_str().unwrap()]);
+    assert_eq!(told(run), answer(0, ""));
+    assert!(machine.read("attributes").unwrap().starts_with("GLOWPLUG_KUBEVIRT_HOSTNAME=worker-0\n"));
+}
+
+#[test]
 fn a_file_that_cannot_be_written_fails() {
     let out = Machine::new().with("file", "");
     let file = out.path("file/out");
@@ -238,6 +249,28 @@ fn the_keys_of_the_drive_are_written_and_a_bad_one_is_named() {
     );
     let first = stderr.lines().next().unwrap();
     assert!(first.starts_with("<4>ignored what is no public key finding=\"public_keys.0 line 3: "), "{first}");
+}
+
+#[test]
+fn keys_of_an_earlier_run_stay_until_the_drive_says_that_there_are_none() {
+    let (uid, gid) = owner();
+    let file = "home/core/.ssh/authorized_keys.d/glowplug";
+    let machine = Machine::new().with("etc/passwd", format!("core:x:{uid}:{gid}::/home/core:/bin/bash\n"));
+    fs::create_dir_all(machine.path("home/core")).unwrap();
+    let ssh_keys = |meta_data: &str| {
+        let drive = openstack(meta_data);
+        let drive = drive.path("");
+        let named = ["--config-drive", drive.to_str().unwrap()];
+        machine.run(&[&["ssh-keys", "--provider", "kubevirt", "--user", "core"][..], &named].concat()).code
+    };
+    assert_eq!(ssh_keys(&format!(r#"{{"public_keys":"{KEY}"}}"#)), Some(0));
+    for unreadable in ["{", "[]", r#"{"public_keys":7}"#, r#"{"public_keys":[["a"]]}"#, r#"{"public_keys":"ssh-foo"}"#]
+    {
+        assert_eq!(ssh_keys(unreadable), Some(1), "{unreadable}");
+        assert_eq!(machine.read(file), Some(format!("{KEY}\n")), "{unreadable}");
+    }
+    assert_eq!(ssh_keys(r#"{"public_keys":{}}"#), Some(0));
+    assert_eq!(machine.read(file), None);
 }
 
 #[test]

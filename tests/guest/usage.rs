@@ -16,6 +16,15 @@ fn print_writes_the_arguments_to_standard_output_and_nothing_anywhere_else() {
 }
 
 #[test]
+fn print_of_a_named_drive_asks_no_command_line_for_the_platform() {
+    let drive = drive(r#"{"links":[{"id":"eno1","type":"phy"}],"networks":[{"link":"eno1","type":"ipv4_dhcp"}]}"#);
+    let machine = Machine::new().with("proc/cmdline", "ignition.platform.id=aws ip=dhcp");
+    let path = drive.path("");
+    let run = machine.network_kargs(&["--cmdline", "--print", "--config-drive", path.to_str().unwrap()]);
+    assert_eq!((run.code, run.stdout), (Some(0), "ip=eno1:dhcp\n".to_owned()));
+}
+
+#[test]
 fn rd_neednet_is_said_on_request_only() {
     let drive = drive(STATIC);
     let path = drive.path("");
@@ -161,6 +170,20 @@ configured: openstack/latest/network_data.json says so
 }
 
 #[test]
+fn check_says_what_is_wrong_with_what_the_drive_says_about_its_machine() {
+    for (meta_data, finding) in [
+        (r#"{"hostname":["a"]}"#, "hostname: invalid value \"an array\", expected a text"),
+        (r#"{"hostname":"a\nb"}"#, "hostname: invalid attribute \"a\\nb\", expected at most 4096 bytes"),
+        ("[]", "document: invalid document \"an array\", expected an object"),
+    ] {
+        let drive = drive(STATIC).with("openstack/latest/meta_data.json", meta_data);
+        let Run { code, stdout, .. } = run(&["check", drive.path("").to_str().unwrap()]);
+        assert_eq!(code, Some(0));
+        assert!(stdout.contains(&format!("\n\nfindings about the machine\n  warning  {finding}")), "{stdout}");
+    }
+}
+
+#[test]
 fn check_ends_with_1_when_the_boot_would_fail() {
     let drive = drive(r#"{"links":[{"id":"a","type":"phy"}],"networks":[{"link":"a","type":"ipv4"}]}"#);
     let document = drive.path("openstack/latest/network_data.json");
@@ -209,6 +232,7 @@ fn check_prints_json_for_programs() {
             "hostname": "worker-0", "instance_id": "worker-0.clusters", "name": "worker-0", "namespace": "clusters",
             "ipv4": "10.0.0.5", "mac": "52:54:00:12:34:56"
         },
+        "metadata_findings": [],
         "arguments": ["ip=10.0.0.5:::24::[52:54:00:12:34:56]:none"],
         "fragment": null,
         "findings": [],
