@@ -81,8 +81,8 @@ _glowplug_network_manager() {
         generator=
     done
     [[ $generator ]] || _glowplug_fail "the image has $unit and no nm-initrd-generator"
-    [[ -e $initdir/lib/dracut-lib.sh || -e $initdir/usr/lib/dracut-lib.sh ]] \
-        || _glowplug_fail "the image has $unit and no dracut-lib.sh, so nothing would read our arguments"
+    # It brings dracut-lib.sh, later than we run.
+    dracut_module_included base || _glowplug_fail "the image has $unit and no dracut-lib.sh to tell it of our arguments"
     mkdir -p "$unit_dir/$unit.d"
     sed "s,@GENERATOR@,$generator," "$moddir/NetworkManager-config-initrd.conf" >"$unit_dir/$unit.d/50-glowplug.conf" \
         || _glowplug_fail "cannot write a drop-in for $unit"

@@ -4,6 +4,13 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+/// A public key that was made for this, and whose private half is gone.
+pub(crate) const KEY: &str =
+    "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIEv9U5iRybj5IBUW2zRL/z9SnzOOQJIDHukL0jTMeLHG owner@example";
+
+/// A text in which systemd or a shell could find something to do.
+pub(crate) const HOSTILE: &str = r#" u1 "large" 'x' $HOME `id` $(id) \n \\ # ; %i é "#;
+
 fn run(program: &str, package: &str, arguments: &[&str]) {
     let output = Command::new(program).args(arguments).output();
     let output = output.unwrap_or_else(|e| panic!("{program}: {e}; install the Debian package {package}"));
@@ -12,8 +19,14 @@ fn run(program: &str, package: &str, arguments: &[&str]) {
 
 /// The files of a config drive, below `openstack/latest`.
 fn files(uuid: &str, network_data: Option<&str>, user_data: &str) -> Vec<(&'static str, String)> {
-    let meta_data = format!(r#"{{"instance_id": "worker-0.clusters", "uuid": "{uuid}", "hostname": "worker-0"}}"#);
-    let mut files = vec![("meta_data.json", meta_data), ("user_data", user_data.to_owned())];
+    let meta_data = serde_json::json!({
+        "instance_id": "worker-0.clusters",
+        "uuid": uuid,
+        "hostname": "worker-0",
+        "instance_type": HOSTILE,
+        "public_keys": {"0": format!("{KEY}\n")},
+    });
+    let mut files = vec![("meta_data.json", meta_data.to_string()), ("user_data", user_data.to_owned())];
     files.extend(network_data.map(|document| ("network_data.json", document.to_owned())));
     files
 }

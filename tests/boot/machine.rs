@@ -32,6 +32,8 @@ pub(crate) enum Image {
     Plain,
     /// With Ignition and the stand-in for afterburn.
     Ignition,
+    /// With NetworkManager's own units, in a dracut that does not know them.
+    Units,
 }
 
 /// What a card is plugged into.
@@ -65,6 +67,8 @@ pub(crate) struct Machine {
     network: Network,
     cards: usize,
     is_alone: bool,
+    /// The disk with the root, when it is to keep what is written to it.
+    root: Option<PathBuf>,
     drives: Vec<(Bus, PathBuf)>,
     directory: TempDir,
 }
@@ -106,6 +110,25 @@ pub(crate) fn images() -> &'static Path {
     })
 }
 
+/// What dracut says of our module when it makes an image of these modules, and whether it made one.
+pub(crate) fn try_image(modules: &str) -> (bool, Vec<String>) {
+    images();
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/boot/image");
+    let output = Command::new(script).args(modules.split(' ')).stdin(Stdio::null()).output().unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    let ours = said.lines().filter_map(|line| line.strip_prefix("dracut: glowplug: ")).map(str::to_owned).collect();
+    (output.status.success(), ours)
+}
+
+/// A disk with Debian on it, which nobody has booted.
+pub(crate) fn debian(directory: &Path) -> PathBuf {
+    let disk = directory.join("root");
+    // Most of it is holes.
+    let copy = Command::new("cp").arg("--sparse=always").arg(images().join("debian.img")).arg(&disk).status().unwrap();
+    assert!(copy.success());
+    disk
+}
+
 /// Writes past the test runner, which shows what a test prints only when it fails.
 fn say(line: &dyn Display) {
     let _ = writeln!(io::stderr(), "{line}");
@@ -142,7 +165,7 @@ impl Machine {
     pub(crate) fn new(image: Image) -> Self {
         let arguments = match image {
             // What Ignition sees to on its images: somebody asks for the network before the real root.
-            Image::Plain => "rd.neednet=1",
+            Image::Plain | Image::Units => "rd.neednet=1",
             Image::Ignition => "ignition.firstboot ignition.platform.id=kubevirt",
         };
         // The sockets' names have to be short.
@@ -154,6 +177,7 @@ impl Machine {
             network: Network::Silent,
             cards: 1,
             is_alone: false,
+            root: None,
             drives: Vec::new(),
             directory,
         }
@@ -171,6 +195,12 @@ impl Machine {
 
     pub(crate) fn cards(mut self, cards: usize) -> Self {
         self.cards = cards;
+        self
+    }
+
+    /// On this disk, which keeps what is written to it.
+    pub(crate) fn root(mut self, disk: &Path) -> Self {
+        self.root = Some(disk.to_owned());
         self
     }
 
@@ -207,6 +237,7 @@ impl Machine {
         let image = match self.image {
             Image::Plain => "plain.img",
             Image::Ignition => "ignition.img",
+            Image::Units => "units.img",
         };
         let mut qemu = Command::new("qemu-system-x86_64");
         let mut add = |option: &str, value: &dyn Display| {
@@ -232,11 +263,10 @@ impl Machine {
         if self.is_kubevirt {
             add("-smbios", &"type=1,manufacturer=KubeVirt,product=None,family=KubeVirt");
         }
-        // What is written to a disk is gone with the machine.
-        add(
-            "-drive",
-            &format_args!("if=none,id=root,format=raw,snapshot=on,file={}", images.join("root.img").display()),
-        );
+        // What is written to a disk is gone with the machine, unless it is the machine's own.
+        let snapshot = if self.root.is_some() { "off" } else { "on" };
+        let root = self.root.clone().unwrap_or_else(|| images.join("root.img"));
+        add("-drive", &format_args!("if=none,id=root,format=raw,snapshot={snapshot},file={}", root.display()));
         add("-device", &"virtio-blk-pci,drive=root");
         for card in 0..self.cards {
             let (number, mac) = (card + 1, MACS[card]);

@@ -15,7 +15,7 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use drives::{fat, iso, iso_with_user_data, iso_without_network};
+use drives::{HOSTILE, KEY, fat, iso, iso_with_user_data, iso_without_network};
 use machine::{Bus, Found, Image, Machine, Network, OWN, Report};
 
 /// The uuid of another machine.
@@ -54,6 +54,16 @@ fn as_static() -> Found {
         ],
         &["8.8.8.8", "8.8.4.4"],
     )
+}
+
+/// The same, as Debian's own tools say it.
+fn as_static_in_debian() -> Found {
+    let Found { addresses, nameservers, .. } = as_static();
+    let routes = [
+        "default via 192.168.1.1 dev eno101 proto static metric 100",
+        "192.168.1.0/24 dev eno101 proto kernel scope link src 192.168.1.100 metric 100",
+    ];
+    Found { addresses, routes: routes.map(str::to_owned).to_vec(), nameservers }
 }
 
 /// What a machine has that was left to the default of the distribution.
@@ -262,7 +272,6 @@ fn a_broken_document_stops_the_boot_and_the_console_says_why() {
         report.said()[1..],
         [
             r#"error in the network document finding="networks[0].netmask: invalid netmask \"255.0.255.0\", expected a mask without holes or a length""#,
-            r#"warning about the network document finding="networks[0].routes[0]: unreachable route \"0.0.0.0/0\", expected an address of its family on the link""#,
             r#"refused to configure the network reason="openstack/latest/network_data.json: 1 error""#,
         ]
     );
@@ -284,6 +293,32 @@ fn a_network_from_the_boot_loader_wins() {
     let reason = format!("the kernel command line configures the network with {argument}");
     assert_eq!(report.found().addresses, ["eno101 192.168.1.50/24"]);
     assert_eq!((outcome(&report), report.fragment()), (words("nothing-to-do", &reason), ""));
+}
+
+// === what is in the image ===
+
+const SYSTEMD: &str = "base systemd systemd-initrd dracut-systemd kernel-modules";
+
+#[test]
+fn a_unit_of_networkmanager_reads_what_we_write() {
+    assert_eq!(Machine::new(Image::Units).drive(Bus::VirtioBlk, &own("static-ipv4")).boot().found(), as_static());
+}
+
+#[test]
+fn an_image_without_networkmanager_is_not_made() {
+    let said = "this version writes arguments for NetworkManager alone: add the dracut module network-manager";
+    assert_eq!(machine::try_image(&format!("{SYSTEMD} network-legacy glowplug")), (false, vec![said.to_owned()]));
+}
+
+#[test]
+fn an_image_in_which_nobody_would_read_our_arguments_is_not_made() {
+    let warning = "no drop-in of glowplug-network-kargs.service sets GLOWPLUG_NETWORK_KARGS_DEFAULT (to nothing for none): \
+                   a KubeVirt machine that needs a default will not boot";
+    let error = "neither NetworkManager-config-initrd.service nor a hook of dracut would read our arguments";
+    assert_eq!(
+        machine::try_image(&format!("{SYSTEMD} network-manager-deaf glowplug")),
+        (false, vec![warning.to_owned(), error.to_owned()])
+    );
 }
 
 // === Ignition ===
@@ -355,4 +390,48 @@ fn with_ignition_nothing_of_ours_runs_after_the_first_boot() {
     let machine = Machine::new(Image::Ignition).without_arguments().argument("ignition.platform.id=kubevirt");
     let report = machine.drive(Bus::VirtioBlk, &own("static-ipv4")).boot();
     assert_eq!((report.plan(), report.fragment(), report.part("hostname")), (serde_json::Value::Null, "", ""));
+}
+
+/// The first boot of a machine with a root of Debian, and one after it.
+#[test]
+fn the_units_of_the_real_root_run_and_the_network_stays() {
+    let directory = tempfile::tempdir_in(machine::images()).unwrap();
+    let disk = machine::debian(directory.path());
+    let boot = |machine: Machine| machine.root(&disk).drive(Bus::SataCdrom, &own("static-ipv4")).boot();
+    let first = boot(Machine::new(Image::Ignition));
+    let second = boot(Machine::new(Image::Ignition).without_arguments().argument("ignition.platform.id=kubevirt"));
+
+    let attributes = |prefix: &str, instance_id: &str| {
+        let named = [
+            ("HOSTNAME", "worker-0"),
+            ("INSTANCE_ID", instance_id),
+            ("INSTANCE_TYPE", r#"" u1 \"large\" 'x' \$HOME \`id\` \$(id) \\n \\\\ # ; %i é ""#),
+            ("INTERFACE", "eno101"),
+            ("IPV4", "192.168.1.100"),
+            ("MAC", "52:54:00:12:34:56"),
+            ("NAME", "worker-0"),
+            ("NAMESPACE", "clusters"),
+            ("UUID", OWN),
+        ];
+        named.map(|(name, value)| format!("{prefix}_KUBEVIRT_{name}={value}\n")).concat()
+    };
+    let keys = format!(
+        "core 700 /home/core/.ssh\ncore 700 /home/core/.ssh/authorized_keys.d\n\
+         core 600 /home/core/.ssh/authorized_keys.d/glowplug\n{KEY}\n"
+    );
+    for (boot, report) in [("first", &first), ("second", &second)] {
+        assert_eq!(report.found(), as_static_in_debian(), "{boot}");
+        assert_eq!(report.part("hostname"), "worker-0\n", "{boot}");
+        assert_eq!(report.part("profile"), "\n52:54:00:12:34:56\n", "{boot}");
+        assert_eq!(report.part("attributes"), attributes("GLOWPLUG", "worker-0.clusters"), "{boot}");
+        // afterburn takes the uuid for the id.
+        assert_eq!(report.part("attributes for afterburn"), attributes("AFTERBURN", OWN), "{boot}");
+        assert_eq!(report.part("written for afterburn"), "worker-0\n", "{boot}");
+        assert_eq!(report.part("instance type"), format!("{HOSTILE}\n"), "{boot}");
+        assert_eq!(report.part("query"), "worker-0\n192.168.1.100\n", "{boot}");
+        assert_eq!(report.part("keys"), keys, "{boot}");
+        assert_eq!(report.part("afterburn"), "", "{boot}");
+        assert_eq!((report.part("failed"), report.part("active")), ("", "active\nactive\ninactive\n"), "{boot}");
+    }
+    assert_eq!((first.plan()["outcome"].as_str(), second.part("plan")), (Some("configured"), ""));
 }

@@ -8,7 +8,7 @@ check() {
 }
 
 install() {
-    inst_multiple cat journalctl poweroff stty systemctl
+    inst_multiple cat cp journalctl poweroff stty systemctl
     inst_script "$moddir/report.sh" /usr/bin/boot-test-report
     inst_hook pre-pivot 99 "$moddir/before-the-root.sh"
     # dracut-emergency runs it when there is to be no shell.
