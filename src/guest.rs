@@ -115,16 +115,6 @@ pub struct Plan {
     pub line: Option<String>,
 }
 
-impl Options {
-    /// What most runs ask: write for NetworkManager, wait for nothing, have no default, and fail on an error.
-    #[must_use]
-    pub fn new(selection: Selection, source: Source, root: PathBuf) -> Self {
-        let (renderer, default_value, on_error) = (Renderer::default(), Ok(None), OnError::Fail);
-        let (wait, dry_run, neednet) = (Duration::ZERO, false, false);
-        Self { selection, source, renderer, default_value, on_error, wait, root, dry_run, neednet }
-    }
-}
-
 /// A document with where it came from, or the reason why there is none.
 struct Found {
     drive: Option<Drive>,
@@ -142,14 +132,43 @@ pub struct Machine {
     pub attributes: Attributes,
 }
 
+/// What an earlier run recorded.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Recorded {
+    /// [`PLAN`]
+    pub json: String,
+    /// [`PAGE`]
+    pub page: String,
+    /// Whether that run was refused.
+    pub is_refused: bool,
+}
+
+/// A run on its way to a decision.
+struct Planner<'a> {
+    options: Options,
+    report: Report,
+    /// What the drive says about the machine, as soon as one has been read.
+    meta_data: Option<MetaData>,
+    /// The network, and how the arguments call its links, as soon as it has been rendered.
+    network: Option<(NetworkConfig, Vec<dracut::Device>)>,
+    log: &'a Logger,
+    system: &'a dyn System,
+}
+
+/// Why a run ends before there is a document to render.
+enum Stop {
+    NothingToDo(String),
+    Default(String),
+    Refused(String),
+}
+
 /// Asks who this machine is. `None` when it is not ours, or when there is no drive to ask.
 ///
 /// # Errors
 ///
 /// Why the drive cannot be read, as one sentence.
 pub fn ask(options: &Options, system: &dyn System, log: &Logger) -> Result<Option<Machine>, String> {
-    let mut planner =
-        Planner { options: options.clone(), report: empty_report(), meta_data: None, network: None, log, system };
+    let mut planner = Planner::new(options, system, log);
     let decided = planner.command_line().and_then(|line| {
         let platform = planner.platform(&line)?;
         // A word that is none costs the network, not what the drive says about the machine.
@@ -170,7 +189,7 @@ pub fn ask(options: &Options, system: &dyn System, log: &Logger) -> Result<Optio
 
 /// Decides what a boot needs. Nothing is written; drivers are loaded and drives mounted, where that is needed to know.
 pub fn plan(options: &Options, system: &dyn System, log: &Logger) -> Plan {
-    Planner { options: options.clone(), report: empty_report(), meta_data: None, network: None, log, system }.run()
+    Planner::new(options, system, log).run()
 }
 
 /// Writes what was decided: the fragment, in one step, and the record of the run.
@@ -209,17 +228,6 @@ pub fn apply(plan: &Plan, root: &Path, log: &Logger) -> io::Result<()> {
     written
 }
 
-/// What an earlier run recorded.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Recorded {
-    /// [`PLAN`]
-    pub json: String,
-    /// [`PAGE`]
-    pub page: String,
-    /// Whether that run was refused.
-    pub is_refused: bool,
-}
-
 /// Reads what an earlier run recorded. `None` when there was none.
 ///
 /// # Errors
@@ -252,46 +260,25 @@ pub fn write_in_one_step(path: &Path, text: &str) -> io::Result<()> {
     Ok(())
 }
 
-fn empty_report() -> Report {
-    Report {
-        version: Report::VERSION,
-        outcome: Outcome::NothingToDo,
-        reason: String::new(),
-        platform: None,
-        drive: None,
-        document: None,
-        links: Vec::new(),
-        nameservers: Vec::new(),
-        metadata: BTreeMap::new(),
-        metadata_findings: Vec::new(),
-        arguments: Vec::new(),
-        fragment: None,
-        findings: Vec::new(),
-        further_findings: 0,
+// === impl Options ===
+
+impl Options {
+    /// What most runs ask: write for NetworkManager, wait for nothing, have no default, and fail on an error.
+    #[must_use]
+    pub fn new(selection: Selection, source: Source, root: PathBuf) -> Self {
+        let (renderer, default_value, on_error) = (Renderer::default(), Ok(None), OnError::Fail);
+        let (wait, dry_run, neednet) = (Duration::ZERO, false, false);
+        Self { selection, source, renderer, default_value, on_error, wait, root, dry_run, neednet }
     }
-}
-
-struct Planner<'a> {
-    options: Options,
-    report: Report,
-    /// What the drive says about the machine, as soon as one has been read.
-    meta_data: Option<MetaData>,
-    /// The network, and how the arguments call its links, as soon as it has been rendered.
-    network: Option<(NetworkConfig, Vec<dracut::Device>)>,
-    log: &'a Logger,
-    system: &'a dyn System,
-}
-
-/// Why a run ends before there is a document to render.
-enum Stop {
-    NothingToDo(String),
-    Default(String),
-    Refused(String),
 }
 
 // === impl Planner ===
 
-impl Planner<'_> {
+impl<'a> Planner<'a> {
+    fn new(options: &Options, system: &'a dyn System, log: &'a Logger) -> Self {
+        Self { options: options.clone(), report: Report::default(), meta_data: None, network: None, log, system }
+    }
+
     fn run(mut self) -> Plan {
         let decided = self.command_line().and_then(|command_line| {
             if let Some(argument) = command_line.configures_network() {

@@ -110,6 +110,28 @@ pub struct LinkReport {
 
 // === impl Report ===
 
+impl Default for Report {
+    /// Nothing has been found, and nothing decided.
+    fn default() -> Self {
+        Self {
+            version: Self::VERSION,
+            outcome: Outcome::NothingToDo,
+            reason: String::new(),
+            platform: None,
+            drive: None,
+            document: None,
+            links: Vec::new(),
+            nameservers: Vec::new(),
+            metadata: BTreeMap::new(),
+            metadata_findings: Vec::new(),
+            arguments: Vec::new(),
+            fragment: None,
+            findings: Vec::new(),
+            further_findings: 0,
+        }
+    }
+}
+
 impl Report {
     /// Of the format that this program writes.
     pub const VERSION: u32 = 1;

@@ -478,14 +478,14 @@ impl Report {
     }
 
     /// Says how long the boot took, and answers with what our unit took of it.
-    pub(crate) fn say_figures(&self, title: &str) -> Duration {
+    pub(crate) fn say_figures(&self, title: &str) {
         const UNIT: &str = "glowplug-network-kargs.service";
         const PRELOAD: &str = "modprobe@virtio_blk.service";
         let moment = |unit: &str, property: &str| self.moment(unit, property).unwrap_or_default();
-        let unit = moment(UNIT, "ActiveEnterTimestampMonotonic") - moment(UNIT, "InactiveExitTimestampMonotonic");
+        let between = |unit, from, to| moment(unit, to).saturating_sub(moment(unit, from));
+        let unit = between(UNIT, "InactiveExitTimestampMonotonic", "ActiveEnterTimestampMonotonic");
         let search = Duration::from_millis(self.plan()["drive"]["waited_ms"].as_u64().unwrap_or(0));
-        let preload =
-            moment(PRELOAD, "ExecMainExitTimestampMonotonic") - moment(PRELOAD, "ExecMainStartTimestampMonotonic");
+        let preload = between(PRELOAD, "ExecMainStartTimestampMonotonic", "ExecMainExitTimestampMonotonic");
         say(&format_args!(
             "boot: {title}: our unit {} ms, of which {} ms until the kernel had the drive; {} ms before it for virtio_blk; \
              network up {:.1} s after the kernel's start",
@@ -494,6 +494,5 @@ impl Report {
             preload.as_millis(),
             moment("nm-wait-online-initrd.service", "ActiveEnterTimestampMonotonic").as_secs_f64(),
         ));
-        unit
     }
 }
