@@ -15,7 +15,6 @@ pub mod system;
 
 pub use command_line::CommandLine;
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
 use std::io::{self, ErrorKind, Read, Write};
