@@ -99,6 +99,10 @@ pub enum OnError {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct DefaultValue(String);
 
+/// How long to wait, in whole seconds.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Wait(u64);
+
 /// A value that an option does not take.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct OptionError {
@@ -376,8 +380,8 @@ impl<'a> Planner<'a> {
             let Some(value) = line.value(key) else { return Ok(None) };
             value.parse().map(Some).map_err(|e| Stop::Refused(format!("kernel command line: {key}={value}: {e}")))
         }
-        if let Some(seconds) = read::<u64>(command_line, "glowplug.wait")? {
-            self.options.wait = Duration::from_secs(seconds);
+        if let Some(wait) = read::<Wait>(command_line, "glowplug.wait")? {
+            self.options.wait = wait.into();
         }
         if let Some(on_error) = read(command_line, "glowplug.on-error")? {
             self.options.on_error = on_error;
@@ -584,7 +588,7 @@ fn plural(count: usize, one: &'static str, many: &'static str) -> &'static str {
     if count == 1 { one } else { many }
 }
 
-// === impl OnError, DefaultValue, OptionError ===
+// === impl OnError, DefaultValue, Wait, OptionError ===
 
 impl FromStr for OnError {
     type Err = OptionError;
@@ -607,6 +611,20 @@ impl FromStr for DefaultValue {
         } else {
             Err(OptionError { expected: "kernel arguments of letters, digits, blanks and . _ : [ ] , / = + -" })
         }
+    }
+}
+
+impl FromStr for Wait {
+    type Err = OptionError;
+
+    fn from_str(text: &str) -> Result<Self, OptionError> {
+        text.parse().map(Self).map_err(|_| OptionError { expected: "a whole number of seconds" })
+    }
+}
+
+impl From<Wait> for Duration {
+    fn from(Wait(seconds): Wait) -> Self {
+        Self::from_secs(seconds)
     }
 }
 

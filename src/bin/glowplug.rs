@@ -7,7 +7,6 @@ use std::env;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use anyhow::{Context, Error, Result, anyhow, bail};
 use clap::{Args, Parser, Subcommand};
@@ -17,7 +16,7 @@ use glowplug::guest::hostname::{self, Hostname, HostnameError};
 use glowplug::guest::platform::Selection;
 use glowplug::guest::ssh_keys::{self, Account, AuthorizedKey, KeyFile};
 use glowplug::guest::system::Linux;
-use glowplug::guest::{self, DefaultValue, OnError, Options, Source};
+use glowplug::guest::{self, DefaultValue, OnError, Options, Source, Wait};
 use glowplug::log;
 use glowplug::render::Renderer;
 use slog::{Level, info, warn};
@@ -75,8 +74,8 @@ struct Machine {
     #[arg(long, value_name = "PATH")]
     config_drive: Option<PathBuf>,
     /// How long to wait for a drive where the machine is known to be KubeVirt
-    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
-    wait: u64,
+    #[arg(long, value_name = "SECONDS", default_value = "10")]
+    wait: Wait,
     /// Read and write everything below this directory
     #[arg(long, value_name = "DIR", default_value = "/")]
     root: PathBuf,
@@ -192,7 +191,7 @@ impl Machine {
             None => Selection::Detect,
         };
         let source = self.config_drive.map_or(Source::Machine, Source::Drive);
-        Options { wait: Duration::from_secs(self.wait), ..Options::new(selection, source, self.root) }
+        Options { wait: self.wait.into(), ..Options::new(selection, source, self.root) }
     }
 }
 

@@ -257,7 +257,7 @@ fn a_broken_document_boots_with_the_default_where_that_was_asked_for() {
 #[test]
 fn a_word_at_the_boot_loader_that_is_not_understood_is_refused() {
     for (line, reason) in [
-        ("glowplug.wait=soon", "glowplug.wait=soon: invalid digit found in string"),
+        ("glowplug.wait=soon", "glowplug.wait=soon: expected a whole number of seconds"),
         ("glowplug.on-error=retry", "glowplug.on-error=retry: expected fail or default"),
         (
             "glowplug.renderer=network-legacy",
