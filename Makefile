@@ -47,7 +47,7 @@ lint:
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --locked --no-deps --all-features --quiet
 	! man --warnings -E UTF-8 -l -Tutf8 -Z man/glowplug.8 2>&1 >/dev/null | grep .
 	shellcheck .ci/run dracut/50glowplug/module-setup.sh fixtures/demo fixtures/images/make tests/setup \
-	    tests/boot/image tests/boot/root/init tests/boot/root/report tests/boot/dracut/*/*.sh
+	    tests/boot/image tests/boot/roots/init tests/boot/roots/report tests/boot/dracut/*/*.sh
 
 bench: guest
 	GLOWPLUG='$(abspath $(GUEST))' $(CARGO) bench --locked --profile guest --bench guest

@@ -9,7 +9,10 @@ mod route;
 
 pub use bond::{BondMode, BondOption, BondOptionError, BondOptions};
 pub(crate) use names::MAC_ADDRESS_EXPECTED;
-pub use names::{DomainName, InterfaceName, Mtu, VlanId, parse_mac_address};
+pub use names::{
+    DomainName, DomainNameError, InterfaceName, InterfaceNameError, Mtu, MtuError, VlanId, VlanIdError,
+    parse_mac_address,
+};
 pub use route::{MixedFamilies, Route};
 
 use std::fmt;

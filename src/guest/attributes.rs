@@ -36,12 +36,12 @@ pub struct Attributes(BTreeMap<String, String>);
 /// It is read in either case, with dashes or underscores, and with or without the prefix of the file.
 ///
 /// ```
-/// use glowplug::guest::attributes::Key;
+/// use glowplug::guest::attributes::{Key, KeyError};
 ///
 /// assert_eq!("ipv4".parse::<Key>(), "GLOWPLUG_KUBEVIRT_IPV4".parse());
 /// assert_eq!("instance-id".parse::<Key>(), "INSTANCE_ID".parse());
 /// assert_eq!("device-0-tags".parse::<Key>().unwrap().to_string(), "device_0_tags");
-/// assert!("colour".parse::<Key>().is_err());
+/// assert_eq!("colour".parse::<Key>(), Err(KeyError));
 /// ```
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Key(String);

@@ -15,10 +15,10 @@ use super::write_in_one_step;
 /// the kernel's `sethostname` refuses more than 64, and whoever reads `/etc/hostname` then uses no name at all.
 ///
 /// ```
-/// use glowplug::guest::hostname::Hostname;
+/// use glowplug::guest::hostname::{Hostname, HostnameError};
 ///
 /// assert_eq!("Worker-0.example".parse::<Hostname>().unwrap().as_str(), "Worker-0.example");
-/// assert!("worker\nPermitRootLogin".parse::<Hostname>().is_err());
+/// assert_eq!("worker\nPermitRootLogin".parse::<Hostname>(), Err(HostnameError));
 /// ```
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Hostname(String);

@@ -33,11 +33,11 @@ use crate::finding::{Finding, Findings};
 /// Not taken are DSA keys, which sshd no longer has, and certificates, which sshd does not look for in such a file.
 ///
 /// ```
-/// use glowplug::guest::ssh_keys::AuthorizedKey;
+/// use glowplug::guest::ssh_keys::{AuthorizedKey, AuthorizedKeyError};
 ///
 /// let line = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA  me@example";
 /// assert_eq!(line.parse::<AuthorizedKey>().unwrap().to_string(), line.replace("  ", " "));
-/// assert!(line.replace("AAAA  me", "  me").parse::<AuthorizedKey>().is_err());
+/// assert_eq!(line.replace("AAAA  me", "  me").parse::<AuthorizedKey>(), Err(AuthorizedKeyError::Key));
 /// ```
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct AuthorizedKey(String);

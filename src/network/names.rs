@@ -12,10 +12,10 @@ use pnet_base::MacAddr;
 /// directories of `/proc/sys/net`, nor `lo`, which is there already.
 ///
 /// ```
-/// use glowplug::network::InterfaceName;
+/// use glowplug::network::{InterfaceName, InterfaceNameError};
 ///
 /// assert_eq!("eno101".parse::<InterfaceName>().unwrap().as_str(), "eno101");
-/// assert!("eth0 rd.break".parse::<InterfaceName>().is_err());
+/// assert_eq!("eth0 rd.break".parse::<InterfaceName>(), Err(InterfaceNameError));
 /// ```
 #[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct InterfaceName(String);
