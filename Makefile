@@ -25,6 +25,7 @@ guest: target
 	    --bin glowplug --target $(TARGET)
 
 demo:
+	@tests/setup build
 	@CARGO='$(CARGO)' fixtures/demo
 
 test: setup lint guest
