@@ -176,7 +176,7 @@ impl fmt::Display for Finding {
 }
 
 /// The beginning of a value. A value of a megabyte costs no more than a short one.
-fn shortened(value: &dyn fmt::Display) -> String {
+pub(crate) fn shortened(value: &dyn fmt::Display) -> String {
     let mut beginning = Beginning { text: String::new(), room: Finding::VALUE_CHARS };
     // The only failure is that the rest does not fit.
     if write!(beginning, "{value}").is_err() {

@@ -1,17 +1,19 @@
 //! The model: what the guest's network should be.
 //!
 //! It knows no file format and no renderer. A [`NetworkConfig`] that exists is consistent: every reference between
-//! links leads to a link of the same configuration, VLANs never form a loop, and a port belongs to one bond.
+//! links leads to a link of the same configuration, no link is made of itself, and a port belongs to one bond or bridge.
 
 mod bond;
+mod bridge;
 mod names;
 mod route;
 
 pub use bond::{BondMode, BondOption, BondOptionError, BondOptions};
+pub use bridge::{BridgeOptions, BridgePort};
 pub(crate) use names::MAC_ADDRESS_EXPECTED;
 pub use names::{
-    DomainName, DomainNameError, InterfaceName, InterfaceNameError, Mtu, MtuError, VlanId, VlanIdError,
-    parse_mac_address,
+    DomainName, DomainNameError, InterfaceName, InterfaceNameError, Mtu, MtuError, Pattern, PatternError, VlanId,
+    VlanIdError, parse_mac_address,
 };
 pub use route::{MixedFamilies, Route};
 
@@ -27,15 +29,22 @@ pub struct NetworkConfig {
     links: Vec<Link>,
     /// For every link, what else is made of it.
     uses: Vec<Uses>,
+    /// Who is asked for names on the whole machine.
+    pub dns: Dns,
+}
+
+/// Who is asked for names.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Dns {
     /// Name servers, most important first, without repeats.
     pub nameservers: Vec<IpAddr>,
-    /// Domains in which short names are looked up, most important first.
+    /// Domains in which short names are looked up, most important first, without repeats.
     pub search: Vec<DomainName>,
 }
 
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 struct Uses {
-    bond: Option<LinkIndex>,
+    controller: Option<LinkIndex>,
     vlans: bool,
 }
 
@@ -54,10 +63,15 @@ pub struct Link {
     pub kind: LinkKind,
     /// The MTU that it shall have, in bytes.
     pub mtu: Option<Mtu>,
+    /// The MAC address that it shall take on, where that is not its own: the one by which a card is known, that of a
+    /// bond's or a bridge's first port, that of a VLAN's parent.
+    pub cloned_mac_address: Option<MacAddr>,
     /// How it gets its IPv4 addresses.
     pub ipv4: Ipv4Config,
     /// How it gets its IPv6 addresses.
     pub ipv6: Ipv6Config,
+    /// Who is asked for names through this link, beside [`NetworkConfig::dns`].
+    pub dns: Dns,
     /// Routes through this link, in the document's order. A default route is one of them.
     pub routes: Vec<Route>,
 }
@@ -75,8 +89,15 @@ pub enum LinkKind {
         ports: Vec<LinkIndex>,
         /// How it acts.
         options: BondOptions,
-        /// The address that it shall have, where that is not its first port's.
-        mac_address: Option<MacAddr>,
+    },
+    /// Links that are one network.
+    Bridge {
+        /// The name that it gets.
+        name: InterfaceName,
+        /// Cards, bonds and VLANs. There may be none yet.
+        ports: Vec<LinkIndex>,
+        /// How it acts.
+        options: BridgeOptions,
     },
     /// A tagged network on another link.
     Vlan {
@@ -86,8 +107,6 @@ pub enum LinkKind {
         parent: LinkIndex,
         /// Its tag.
         id: VlanId,
-        /// The address that it shall have, where that is not its parent's.
-        mac_address: Option<MacAddr>,
     },
 }
 
@@ -103,6 +122,16 @@ pub enum Card {
     },
     /// By the name that the kernel and udev give it.
     Name(InterfaceName),
+    /// By what it is like: every card that matches one of the names, if there are any, and one of the drivers, if there
+    /// are any. One of the two there is.
+    Pattern {
+        /// The names that the kernel and udev may give it.
+        names: Vec<Pattern>,
+        /// The kernel's names of its driver.
+        drivers: Vec<Pattern>,
+        /// A wish.
+        name: Option<InterfaceName>,
+    },
 }
 
 /// IPv4 on one link. Neither: the family is not used there.
@@ -110,6 +139,8 @@ pub enum Card {
 pub struct Ipv4Config {
     /// Ask a DHCP server.
     pub dhcp: bool,
+    /// What of the server's answer counts.
+    pub dhcp_options: DhcpOptions,
     /// Static addresses with their prefix length, in the document's order.
     pub addresses: Vec<Ipv4Network>,
 }
@@ -119,8 +150,34 @@ pub struct Ipv4Config {
 pub struct Ipv6Config {
     /// Ask the routers, and perhaps a DHCP server.
     pub dynamic: Option<Ipv6Dynamic>,
+    /// Whether router advertisements are listened to, where the document says so. Beside [`Ipv6Config::dynamic`], which
+    /// asks for addresses.
+    pub accept_ra: Option<bool>,
+    /// What of the server's answer counts.
+    pub dhcp_options: DhcpOptions,
     /// Static addresses with their prefix length, in the document's order.
     pub addresses: Vec<Ipv6Network>,
+}
+
+/// What of a DHCP server's answer counts, where the document says so (netplan's `dhcp4-overrides`).
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct DhcpOptions {
+    /// The metric of the routes that it gives.
+    pub route_metric: Option<u32>,
+    /// Whether its routes are used.
+    pub use_routes: Option<bool>,
+    /// Whether its name servers are used.
+    pub use_dns: Option<bool>,
+    /// Whether its domains are used.
+    pub use_domains: Option<bool>,
+    /// Whether the hostname that it gives is used.
+    pub use_hostname: Option<bool>,
+    /// Whether it is told the hostname.
+    pub send_hostname: Option<bool>,
+    /// Whether the MTU that it gives is used.
+    pub use_mtu: Option<bool>,
+    /// Whether its time servers are used.
+    pub use_ntp: Option<bool>,
 }
 
 /// How a link asks for IPv6 addresses, the more demanding ones last.
@@ -137,13 +194,15 @@ pub enum Ipv6Dynamic {
 /// A [`NetworkConfig`] that contradicts itself, with the links concerned.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Contradiction {
-    /// A VLAN or a bond refers to a link that is not there.
+    /// A VLAN, a bond or a bridge refers to a link that is not there.
     NoSuchLink(LinkIndex),
-    /// A VLAN is, through its parents, on itself.
-    VlanLoop(LinkIndex),
+    /// A link is, through what it is made of, made of itself.
+    Loop(LinkIndex),
     /// A bond's port is no card.
     PortIsNoCard(LinkIndex),
-    /// A card is a port of two bonds, or twice of one.
+    /// A bridge's port is a bridge.
+    PortIsBridge(LinkIndex),
+    /// A link is a port of two bonds or bridges, or twice of one.
     PortTwice(LinkIndex),
     /// Two VLANs with one id on one parent.
     VlanTwice(LinkIndex),
@@ -161,7 +220,7 @@ impl NetworkConfig {
         let contradictions = contradictions(&links);
         if contradictions.is_empty() {
             let uses = uses(&links);
-            Ok(Self { links, uses, nameservers: Vec::new(), search: Vec::new() })
+            Ok(Self { links, uses, dns: Dns::default() })
         } else {
             Err(contradictions)
         }
@@ -170,7 +229,7 @@ impl NetworkConfig {
     /// Whether it asks for nothing.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.links.is_empty() && self.nameservers.is_empty() && self.search.is_empty()
+        self.links.is_empty() && self.dns == Dns::default()
     }
 
     /// The links, in the document's order.
@@ -185,10 +244,10 @@ impl NetworkConfig {
         &self.links[index.0]
     }
 
-    /// The bond of which a link is a port.
+    /// The bond or the bridge of which a link is a port.
     #[must_use]
-    pub fn bond_of(&self, port: LinkIndex) -> Option<LinkIndex> {
-        self.uses[port.0].bond
+    pub fn controller_of(&self, port: LinkIndex) -> Option<LinkIndex> {
+        self.uses[port.0].controller
     }
 
     /// Whether VLANs are on a link.
@@ -203,7 +262,9 @@ fn uses(links: &[Link]) -> Vec<Uses> {
     for (index, link) in links.iter().enumerate() {
         match &link.kind {
             LinkKind::Card(_) => {}
-            LinkKind::Bond { ports, .. } => ports.iter().for_each(|port| uses[port.0].bond = Some(LinkIndex(index))),
+            LinkKind::Bond { ports, .. } | LinkKind::Bridge { ports, .. } => {
+                ports.iter().for_each(|port| uses[port.0].controller = Some(LinkIndex(index)));
+            }
             LinkKind::Vlan { parent, .. } => uses[parent.0].vlans = true,
         }
     }
@@ -216,19 +277,15 @@ fn contradictions(links: &[Link]) -> Vec<Contradiction> {
     let mut vlans = Vec::new();
     for (index, link) in links.iter().enumerate() {
         let here = LinkIndex(index);
-        match &link.kind {
-            LinkKind::Card(_) => {}
-            LinkKind::Bond { ports: own, .. } => {
-                for port in own {
-                    match links.get(port.0).map(|link| &link.kind) {
-                        None => found.push(Contradiction::NoSuchLink(here)),
-                        Some(LinkKind::Card(_)) => ports.push(*port),
-                        Some(_) => found.push(Contradiction::PortIsNoCard(*port)),
-                    }
-                }
+        for at in link.kind.made_of() {
+            match (&link.kind, links.get(at.0).map(|link| &link.kind)) {
+                (_, None) => found.push(Contradiction::NoSuchLink(here)),
+                (LinkKind::Vlan { id, .. }, _) => vlans.push((*at, *id, here)),
+                (LinkKind::Bond { .. }, Some(LinkKind::Card(_))) => ports.push(*at),
+                (LinkKind::Bond { .. }, _) => found.push(Contradiction::PortIsNoCard(*at)),
+                (_, Some(LinkKind::Bridge { .. })) => found.push(Contradiction::PortIsBridge(*at)),
+                _ => ports.push(*at),
             }
-            LinkKind::Vlan { parent, .. } if parent.0 >= links.len() => found.push(Contradiction::NoSuchLink(here)),
-            LinkKind::Vlan { parent, id, .. } => vlans.push((*parent, *id, here)),
         }
     }
     found.extend(loops(links));
@@ -240,55 +297,85 @@ fn contradictions(links: &[Link]) -> Vec<Contradiction> {
     found
 }
 
-/// VLANs whose parents never end in something that is no VLAN.
-fn loops(links: &[Link]) -> Vec<Contradiction> {
-    #[derive(Clone, Copy, PartialEq)]
-    enum Seen {
-        Not,
-        InThisWalk,
-        Ends,
-        Loops,
-    }
-    let mut seen = vec![Seen::Not; links.len()];
-    let mut found = Vec::new();
-    for start in 0..links.len() {
-        let mut walk = Vec::new();
-        let mut at = start;
-        let end = loop {
-            match (seen.get(at), links.get(at).map(|link| &link.kind)) {
-                (Some(Seen::Not), Some(LinkKind::Vlan { parent, .. })) => {
-                    seen[at] = Seen::InThisWalk;
-                    walk.push(at);
-                    at = parent.0;
-                }
-                (Some(Seen::InThisWalk | Seen::Loops), _) => break Seen::Loops,
-                _ => break Seen::Ends,
+/// Links that are left when every link is taken away as soon as all that it is made of is.
+fn loops(links: &[Link]) -> impl Iterator<Item = Contradiction> {
+    let there = |link: &Link| link.kind.made_of().iter().filter(|at| at.0 < links.len()).count();
+    let mut missing: Vec<usize> = links.iter().map(there).collect();
+    let mut used_by = vec![Vec::new(); links.len()];
+    for (index, link) in links.iter().enumerate() {
+        for at in link.kind.made_of() {
+            if let Some(users) = used_by.get_mut(at.0) {
+                users.push(index);
             }
-        };
-        walk.iter().for_each(|at| seen[*at] = end);
-        if seen[start] == Seen::Loops {
-            found.push(Contradiction::VlanLoop(LinkIndex(start)));
         }
     }
-    found
+    let mut complete: Vec<usize> = (0..links.len()).filter(|index| missing[*index] == 0).collect();
+    while let Some(index) = complete.pop() {
+        for user in std::mem::take(&mut used_by[index]) {
+            missing[user] -= 1;
+            if missing[user] == 0 {
+                complete.push(user);
+            }
+        }
+    }
+    missing
+        .into_iter()
+        .enumerate()
+        .filter(|(_, missing)| *missing > 0)
+        .map(|(at, _)| Contradiction::Loop(LinkIndex(at)))
 }
 
 // === impl Link ===
 
 impl Link {
+    /// A link on which nothing is to be set yet.
+    #[must_use]
+    pub fn new(id: String, place: String, kind: LinkKind) -> Self {
+        Self {
+            id,
+            place,
+            kind,
+            mtu: None,
+            cloned_mac_address: None,
+            ipv4: Ipv4Config::default(),
+            ipv6: Ipv6Config::default(),
+            dns: Dns::default(),
+            routes: Vec::new(),
+        }
+    }
+
     /// Whether any address, of either family and from any source, is to be on this link.
     #[must_use]
     pub fn has_addresses(&self) -> bool {
         self.ipv4.is_used() || self.ipv6.is_used()
     }
 
-    /// The address by which the link is known, or which it is given.
+    /// Whether the link has addresses of a route's family: without one the route leads nowhere.
+    #[must_use]
+    pub fn can_route(&self, route: &Route) -> bool {
+        if route.destination().is_ipv4() { self.ipv4.is_used() } else { self.ipv6.is_used() }
+    }
+
+    /// The address that the link takes on, or else the one by which it is known.
     #[must_use]
     pub fn mac_address(&self) -> Option<MacAddr> {
         match &self.kind {
-            LinkKind::Card(Card::MacAddress { mac_address, .. }) => Some(*mac_address),
-            LinkKind::Card(Card::Name(_)) => None,
-            LinkKind::Bond { mac_address, .. } | LinkKind::Vlan { mac_address, .. } => *mac_address,
+            LinkKind::Card(Card::MacAddress { mac_address, .. }) => self.cloned_mac_address.or(Some(*mac_address)),
+            _ => self.cloned_mac_address,
+        }
+    }
+}
+
+// === impl LinkKind ===
+
+impl LinkKind {
+    /// The links of which this one is made: a bond's or a bridge's ports, a VLAN's parent.
+    #[must_use]
+    pub fn made_of(&self) -> &[LinkIndex] {
+        match self {
+            Self::Card(_) => &[],
+            Self::Bond { ports, .. } | Self::Bridge { ports, .. } => ports,
+            Self::Vlan { parent, .. } => std::slice::from_ref(parent),
         }
     }
 }
@@ -327,9 +414,10 @@ impl fmt::Display for Contradiction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoSuchLink(at) => write!(f, "link {} refers to a link that is not there", at.0),
-            Self::VlanLoop(at) => write!(f, "link {} is a VLAN on itself", at.0),
+            Self::Loop(at) => write!(f, "link {} is made of itself", at.0),
             Self::PortIsNoCard(at) => write!(f, "link {} is a bond's port and no card", at.0),
-            Self::PortTwice(at) => write!(f, "link {} is a bond's port twice", at.0),
+            Self::PortIsBridge(at) => write!(f, "link {} is a bridge's port and a bridge", at.0),
+            Self::PortTwice(at) => write!(f, "link {} is a port twice", at.0),
             Self::VlanTwice(at) => write!(f, "link {} is a VLAN that its parent has already", at.0),
         }
     }
@@ -342,8 +430,7 @@ mod tests {
     use super::*;
 
     fn link(kind: LinkKind) -> Link {
-        let (ipv4, ipv6, routes) = (Ipv4Config::default(), Ipv6Config::default(), Vec::new());
-        Link { id: String::new(), place: String::new(), kind, mtu: None, ipv4, ipv6, routes }
+        Link::new(String::new(), String::new(), kind)
     }
 
     fn card() -> Link {
@@ -353,12 +440,17 @@ mod tests {
     fn bond(ports: &[usize]) -> Link {
         let ports = ports.iter().copied().map(LinkIndex).collect();
         let name = "bond0".parse().unwrap();
-        link(LinkKind::Bond { name, ports, options: BondOptions::default(), mac_address: None })
+        link(LinkKind::Bond { name, ports, options: BondOptions::default() })
+    }
+
+    fn bridge(ports: &[usize]) -> Link {
+        let ports = ports.iter().copied().map(LinkIndex).collect();
+        link(LinkKind::Bridge { name: "br0".parse().unwrap(), ports, options: BridgeOptions::default() })
     }
 
     fn vlan(parent: usize, id: i64) -> Link {
         let id = VlanId::try_from(id).unwrap();
-        link(LinkKind::Vlan { name: None, parent: LinkIndex(parent), id, mac_address: None })
+        link(LinkKind::Vlan { name: None, parent: LinkIndex(parent), id })
     }
 
     macro_rules! contradicts {
@@ -375,25 +467,30 @@ mod tests {
         a_chain_of_vlans_on_a_bond_is_fine: [vlan(1, 7), vlan(2, 6), bond(&[3, 4]), card(), card()] => [];
         one_id_on_two_parents_is_fine: [card(), card(), vlan(0, 5), vlan(1, 5)] => [];
         a_vlan_on_a_port_is_fine: [card(), bond(&[0]), vlan(0, 5)] => [];
-        a_vlan_on_itself: [vlan(0, 5)] => [VlanLoop 0];
+        a_vlan_on_itself: [vlan(0, 5)] => [Loop 0];
         vlans_on_each_other_and_one_that_hangs_on_them:
-            [vlan(1, 5), vlan(2, 5), vlan(1, 6), card(), vlan(3, 5)] => [VlanLoop 0, VlanLoop 1, VlanLoop 2];
+            [vlan(1, 5), vlan(2, 5), vlan(1, 6), card(), vlan(3, 5)] => [Loop 0, Loop 1, Loop 2];
         a_parent_that_is_not_there: [vlan(9, 5), vlan(0, 6)] => [NoSuchLink 0];
         a_port_that_is_not_there: [bond(&[9])] => [NoSuchLink 0];
+        a_bridge_of_a_card_a_bond_and_a_vlan_is_fine:
+            [bridge(&[1, 2, 3]), card(), bond(&[4]), vlan(4, 5), card(), vlan(0, 6), bridge(&[])] => [];
+        a_bridge_of_a_vlan_on_itself: [bridge(&[1]), vlan(0, 5)] => [Loop 0, Loop 1];
+        a_bridge_of_a_bridge: [bridge(&[1]), bridge(&[])] => [PortIsBridge 1];
+        a_port_of_a_bond_and_of_a_bridge: [card(), bond(&[0]), bridge(&[0])] => [PortTwice 0];
         a_bond_of_a_bond: [card(), bond(&[0]), bond(&[1])] => [PortIsNoCard 1];
         a_bond_of_a_vlan: [card(), vlan(0, 5), bond(&[1])] => [PortIsNoCard 1];
         a_port_of_two_bonds: [card(), bond(&[0]), bond(&[0])] => [PortTwice 0];
         a_port_twice_in_a_bond: [card(), bond(&[0, 0])] => [PortTwice 0];
         one_id_twice_on_one_parent: [card(), vlan(0, 5), vlan(0, 6), vlan(0, 5)] => [VlanTwice 3];
         all_of_them_at_once: [vlan(0, 5), card(), bond(&[1, 1]), vlan(1, 5), vlan(1, 5)]
-            => [VlanLoop 0, PortTwice 1, VlanTwice 4];
+            => [Loop 0, PortTwice 1, VlanTwice 4];
     }
 
     #[test]
     fn a_link_knows_what_is_made_of_it() {
         let config = NetworkConfig::new(vec![card(), card(), bond(&[1]), vlan(2, 5)]).unwrap();
-        let bonds = [0, 1, 2, 3].map(|at| config.bond_of(LinkIndex(at)));
-        assert_eq!(bonds, [None, Some(LinkIndex(2)), None, None]);
+        let controllers = [0, 1, 2, 3].map(|at| config.controller_of(LinkIndex(at)));
+        assert_eq!(controllers, [None, Some(LinkIndex(2)), None, None]);
         let carries = [0, 1, 2, 3].map(|at| config.carries_vlans(LinkIndex(at)));
         assert_eq!(carries, [false, false, true, false]);
     }

@@ -24,6 +24,22 @@ pub struct InterfaceName(String);
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct InterfaceNameError;
 
+/// A shell pattern that names of interfaces or of drivers are held against: the letters of names with `*`, `?` and
+/// `[...]`, at most 64 bytes.
+///
+/// ```
+/// use glowplug::network::{Pattern, PatternError};
+///
+/// assert_eq!("en*".parse::<Pattern>().unwrap().as_str(), "en*");
+/// assert_eq!("en* eth*".parse::<Pattern>(), Err(PatternError));
+/// ```
+#[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct Pattern(String);
+
+/// A text that is no [`Pattern`].
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct PatternError;
+
 /// A maximum transmission unit that Linux accepts on an Ethernet card, in bytes: 68 to 65,535.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub struct Mtu(u16);
@@ -89,6 +105,38 @@ impl FromStr for InterfaceName {
 }
 
 impl fmt::Display for InterfaceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+// === impl Pattern ===
+
+impl Pattern {
+    /// What a message calls a legal pattern.
+    pub const EXPECTED: &'static str = "1 to 64 letters, digits, '.', '_', '-', '*', '?', '[' or ']'";
+
+    /// The pattern.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for Pattern {
+    type Err = PatternError;
+
+    fn from_str(text: &str) -> Result<Self, PatternError> {
+        let legal = |b: u8| b.is_ascii_alphanumeric() || b"._-*?[]".contains(&b);
+        if (1..=64).contains(&text.len()) && text.bytes().all(legal) {
+            Ok(Self(text.to_owned()))
+        } else {
+            Err(PatternError)
+        }
+    }
+}
+
+impl fmt::Display for Pattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }

@@ -13,6 +13,10 @@ pub struct Route {
     destination: IpNetwork,
     gateway: Option<IpAddr>,
     metric: Option<u32>,
+    /// Whether the gateway is on the link although no address of it is in the gateway's subnet.
+    pub on_link: bool,
+    /// The routing table, where it is not the main one.
+    pub table: Option<u32>,
 }
 
 /// A gateway of the other family than its destination.
@@ -31,7 +35,14 @@ impl Route {
         if gateway.is_some_and(|gateway| gateway.is_ipv4() != destination.is_ipv4()) {
             return Err(MixedFamilies);
         }
-        Ok(Self { place: String::new(), destination: masked(destination), gateway, metric })
+        Ok(Self {
+            place: String::new(),
+            destination: masked(destination),
+            gateway,
+            metric,
+            on_link: false,
+            table: None,
+        })
     }
 
     /// The same route, with where it stands in the document.
