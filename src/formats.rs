@@ -3,23 +3,30 @@
 //! KubeVirt passes the network text of a drive through untouched, whatever the kind of the drive, so the format is
 //! recognised from the content alone.
 
-mod address;
+pub(crate) mod address;
+mod convert;
 pub mod meta_data;
+mod network_config;
 pub mod network_data;
+mod reader;
 pub mod value;
 
 use std::fmt;
 
-use crate::finding::{Finding, Findings, Severity};
+use crate::finding::{Finding, Findings, Place, Severity};
 use crate::network::NetworkConfig;
 use network_data::NetworkData;
-use value::{Object, Value};
+use value::{Object, Scalar, Value};
 
 /// The format of a document about the network.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Format {
     /// OpenStack's `network_data.json`.
     NetworkData,
+    /// cloud-init's network-config, version 1.
+    NetworkConfigV1,
+    /// cloud-init's network-config, version 2: a part of netplan's.
+    NetworkConfigV2,
 }
 
 /// What a document about the network says.
@@ -52,14 +59,16 @@ impl fmt::Display for Format {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::NetworkData => "network_data",
+            Self::NetworkConfigV1 => "network-config v1",
+            Self::NetworkConfigV2 => "network-config v2",
         })
     }
 }
 
 /// Reads a document about the network.
 ///
-/// An empty document, one of comments only, `null` and one without a word about links, networks or services configure
-/// nothing.
+/// An empty document, one of comments only, `null` and one without a member of any format configure nothing. Where a
+/// document is YAML that cannot be read, the finding says line and column; everywhere else it says the path.
 ///
 /// ```
 /// use glowplug::formats::{Meaning, read_network};
@@ -79,9 +88,13 @@ pub fn read_network(document: &[u8]) -> Reading {
             return Reading { format, meaning: Meaning::Disabled, findings };
         }
         Ok(object) => {
-            format = recognise(&object, &mut findings);
-            match format {
-                Some(Format::NetworkData) => NetworkData::read(&object, &mut findings).convert(&mut findings),
+            let recognised = recognise(&object, &mut findings);
+            format = recognised.map(|(format, ..)| format);
+            match recognised {
+                Some((Format::NetworkData, object, _)) => {
+                    NetworkData::read(object, &mut findings).convert(&mut findings)
+                }
+                Some((format, object, place)) => network_config::convert(format, object, &place, &mut findings),
                 None => None,
             }
         }
@@ -115,26 +128,52 @@ fn parse(document: &[u8]) -> Result<Object, Finding> {
     }
 }
 
-fn unsupported(place: &str, what: &str) -> Finding {
-    let problem = format!("{what} is not supported by this version");
-    Finding::without_value(Severity::Error, place, &problem, "OpenStack's network_data")
-}
-
 /// cloud-init's `config: disabled`, bare or under `network`.
 fn is_disabled(document: &Object) -> bool {
     let says_so = |object: &Object| matches!(object.get("config"), Some(Value::String(word)) if word == "disabled");
-    says_so(document) || matches!(document.get("network"), Some(Value::Object(network)) if says_so(network))
+    says_so(document) || matches!(document.get(WRAPPER), Some(Value::Object(network)) if says_so(network))
 }
 
-fn recognise(document: &Object, findings: &mut Findings) -> Option<Format> {
-    let has = |name: &&str| document.get(name).is_some();
-    if ["links", "networks", "services"].iter().any(has) {
-        return Some(Format::NetworkData);
+/// The member under which network-config may stand as a whole.
+const WRAPPER: &str = "network";
+const OPENSTACKS: [&str; 3] = ["links", "networks", "services"];
+const CLOUD_INITS: [&str; 6] = ["config", "ethernets", "bonds", "bridges", "vlans", "wifis"];
+
+/// The format of a document, the object that is of it and where that stands: the document itself, or what its wrapper
+/// holds. Members of two formats are an error, since to prefer one would be a guess.
+fn recognise<'d>(document: &'d Object, findings: &mut Findings) -> Option<(Format, &'d Object, Place<'static>)> {
+    let said = |name: &&&str| !matches!(document.get(name), None | Some(Value::Null));
+    let [openstacks, cloud_inits, wrapper] =
+        [&OPENSTACKS[..], &CLOUD_INITS[..], &[WRAPPER]].map(|names| names.iter().find(said));
+    let mut formats = [openstacks, cloud_inits, wrapper].into_iter().flatten();
+    if let (Some(first), Some(second)) = (formats.next(), formats.next()) {
+        let expected = "either OpenStack's links, networks and services, or cloud-init's network-config, bare or as a \
+                        whole under network";
+        let place = Place::Document.field(second);
+        findings.push(Finding::error(place, "member of another format beside", first, expected));
+        return None;
     }
-    // Their meaning is not known here, and to boot without it would be a guess.
-    let cloud_inits = ["network", "version", "config", "ethernets", "bonds", "bridges", "vlans", "wifis"];
-    if let Some(name) = cloud_inits.iter().find(|name| has(name)) {
-        findings.push(unsupported(name, "cloud-init's network-config"));
+    let (object, place) = match wrapper.and_then(|name| document.get(name)) {
+        // A list of `null` is one without items, and a version by itself is a word that anybody may use.
+        None if OPENSTACKS.iter().any(|name| document.get(name).is_some()) => {
+            return Some((Format::NetworkData, document, Place::Document));
+        }
+        None if cloud_inits.is_some() || said(&&"version") => (document, Place::Document),
+        Some(Value::Object(network)) if !network.is_empty() => (network, Place::Field(&Place::Document, WRAPPER)),
+        None | Some(Value::Object(_)) => return None,
+        Some(other) => {
+            findings.push(Finding::error(Place::Document.field(WRAPPER), "invalid item", other.kind(), "an object"));
+            return None;
+        }
+    };
+    let version = object.get("version").and_then(Scalar::of);
+    match version.as_ref().and_then(Scalar::integer) {
+        Some(1) => Some((Format::NetworkConfigV1, object, place)),
+        Some(2) => Some((Format::NetworkConfigV2, object, place)),
+        _ => {
+            let place = place.field("version");
+            convert::unknown(findings, Severity::Error, place, "unknown version", version.as_ref(), "1 or 2");
+            None
+        }
     }
-    None
 }

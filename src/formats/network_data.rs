@@ -6,14 +6,12 @@
 
 mod convert;
 
-use std::borrow::Cow;
-use std::fmt;
+pub use super::reader::MAX_ITEMS;
+pub use super::value::Scalar;
 
+use super::reader::Reader;
 use super::value::{Object, Value};
-use crate::finding::{Finding, Findings, Place, Severity};
-
-/// The most items of a list: of links, of networks, and also of words in one text.
-pub const MAX_ITEMS: usize = 4096;
+use crate::finding::{Findings, Place, Severity};
 
 /// A document, as it was written.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -100,20 +98,6 @@ pub struct Service {
     pub search: Vec<Scalar>,
 }
 
-/// Text or a whole number: authors write one where the schema has the other.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Scalar {
-    /// As it was written.
-    Text(String),
-    /// As it was written.
-    Integer(i64),
-}
-
-/// Reads members of objects into the types above, and says what does not fit.
-struct Reader<'f> {
-    findings: &'f mut Findings,
-}
-
 // === impl NetworkData ===
 
 impl NetworkData {
@@ -130,99 +114,9 @@ impl NetworkData {
     }
 }
 
-// === impl Scalar ===
-
-impl Scalar {
-    /// A value as text or number. `null` is absent; what is neither becomes a text that no field takes, so that the
-    /// check of the field names the place and what was expected there.
-    fn of(value: &Value) -> Option<Self> {
-        match value {
-            Value::Null => None,
-            Value::Integer(number) => Some(Self::Integer(*number)),
-            Value::Bool(_) => Some(Self::Text(value.kind().to_owned())),
-            other => Some(Self::Text(other.to_string())),
-        }
-    }
-
-    /// As text, the same for `7` and `"7"`.
-    #[must_use]
-    pub fn text(&self) -> Cow<'_, str> {
-        match self {
-            Self::Text(text) => Cow::Borrowed(text),
-            Self::Integer(number) => Cow::Owned(number.to_string()),
-        }
-    }
-
-    /// The number, also where it was written as text.
-    #[must_use]
-    pub fn integer(&self) -> Option<i64> {
-        match self {
-            Self::Integer(number) => Some(*number),
-            Self::Text(text) => text.parse().ok(),
-        }
-    }
-}
-
-impl fmt::Display for Scalar {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Text(text) => f.write_str(text),
-            Self::Integer(number) => number.fmt(f),
-        }
-    }
-}
-
 // === impl Reader ===
 
 impl Reader<'_> {
-    /// The elements of an array of objects.
-    fn items<T: Default + PartialEq>(
-        &mut self,
-        parent: &Object,
-        at: (&Place<'_>, &str),
-        otherwise: Severity,
-        read: fn(&mut Self, &Object, &Place<'_>) -> T,
-    ) -> Vec<T> {
-        let elements = self.array(parent, at, otherwise);
-        let place = at.0.field(at.1);
-        let read_one = |(index, element): (usize, &Value)| {
-            let place = place.index(index);
-            // What says nothing is a default in the list, so that the places of those that follow stay the document's.
-            let item = if let Value::Object(object) = element { read(self, object, &place) } else { T::default() };
-            if !matches!(element, Value::Object(_)) {
-                self.findings.push(Finding::new(otherwise, place, "invalid item", element.kind(), "an object"));
-            } else if otherwise == Severity::Error && item == T::default() {
-                let expected = "the members that the schema requires";
-                self.findings.push(Finding::without_value(otherwise, place, "nothing known in it", expected));
-            }
-            item
-        };
-        elements.iter().enumerate().map(read_one).collect()
-    }
-
-    /// The elements of an array. `null` is empty; anything else is reported and empty.
-    fn array<'v>(&mut self, parent: &'v Object, (place, name): (&Place<'_>, &str), otherwise: Severity) -> &'v [Value] {
-        match parent.get(name) {
-            None | Some(Value::Null) => &[],
-            Some(Value::Array(array)) if self.may_have((place, name), array.len()) => array,
-            Some(Value::Array(_)) => &[],
-            Some(other) => {
-                let place = place.field(name);
-                self.findings.push(Finding::new(otherwise, place, "invalid list", other.kind(), "an array"));
-                &[]
-            }
-        }
-    }
-
-    /// Whether a list may have so many items.
-    fn may_have(&mut self, (place, name): (&Place<'_>, &str), items: usize) -> bool {
-        if items > MAX_ITEMS {
-            let expected = format!("at most {MAX_ITEMS}");
-            self.findings.push(Finding::error(place.field(name), "too many items", items, &expected));
-        }
-        items <= MAX_ITEMS
-    }
-
     fn link(&mut self, object: &Object, place: &Place<'_>) -> Link {
         let scalar = |name| Scalar::of(object.get(name)?);
         let is_bond = matches!(object.get("type"), Some(Value::String(kind)) if kind == "bond");
@@ -250,8 +144,8 @@ impl Reader<'_> {
             gateway: scalar("gateway"),
             routes: self.items(object, (place, "routes"), Severity::Error, Reader::route),
             services: self.services(object, place),
-            dns_nameservers: self.words(object, (place, "dns_nameservers")),
-            dns_search: self.words(object, (place, "dns_search")),
+            dns_nameservers: self.words(object, (place, "dns_nameservers"), Severity::Warning),
+            dns_search: self.words(object, (place, "dns_search"), Severity::Warning),
         }
     }
 
@@ -270,26 +164,8 @@ impl Reader<'_> {
         self.items(parent, (place, "services"), Severity::Warning, |reader, object, place| Service {
             kind: object.get("type").and_then(Scalar::of),
             address: object.get("address").and_then(Scalar::of),
-            search: reader.words(object, (place, "search")),
+            search: reader.words(object, (place, "search"), Severity::Warning),
         })
-    }
-
-    fn scalars(&mut self, object: &Object, at: (&Place<'_>, &str), otherwise: Severity) -> Vec<Scalar> {
-        // Here `null` is no absence: it stands where an element was meant.
-        let scalar = |value| Scalar::of(value).unwrap_or_else(|| Scalar::Text("null".to_owned()));
-        self.array(object, at, otherwise).iter().map(scalar).collect()
-    }
-
-    /// A list of words, or one text with blanks or commas between them.
-    fn words(&mut self, object: &Object, at: (&Place<'_>, &str)) -> Vec<Scalar> {
-        let Some(Value::String(text)) = object.get(at.1) else {
-            return self.scalars(object, at, Severity::Warning);
-        };
-        let words = || text.split(|c: char| c.is_ascii_whitespace() || c == ',').filter(|word| !word.is_empty());
-        if !self.may_have(at, words().count()) {
-            return Vec::new();
-        }
-        words().map(|word| Scalar::Text(word.to_owned())).collect()
     }
 }
 

@@ -4,10 +4,13 @@
 
 mod yaml;
 
+use std::borrow::Cow;
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::fmt;
 
 use serde::de::{DeserializeSeed, Error, MapAccess, SeqAccess, Visitor};
+use serde::{Serialize, Serializer, ser};
 
 use crate::finding::Finding;
 
@@ -41,6 +44,15 @@ pub enum Value {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Object(Vec<(String, Value)>);
 
+/// Text or a whole number: authors write one where the schema has the other.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Scalar {
+    /// As it was written.
+    Text(String),
+    /// As it was written.
+    Integer(i64),
+}
+
 /// Reads a document of JSON or YAML.
 ///
 /// # Errors
@@ -54,21 +66,13 @@ pub fn parse(document: &[u8]) -> Result<Value, Finding> {
     // A collection of either format begins with these, and what is broken is more often JSON.
     let is_like_json = document.trim_ascii_start().first().is_some_and(|byte| matches!(byte, b'{' | b'['));
     if !is_like_json {
-        return parse_yaml(document);
+        return yaml::parse(document);
     }
     match parse_json(document) {
         Ok(value) => Ok(value),
         Err(Broken::Cap(finding)) => Err(finding),
-        Err(Broken::Syntax(finding)) => parse_yaml(document).map_err(|_| finding),
+        Err(Broken::Syntax(finding)) => yaml::parse(document).map_err(|_| finding),
     }
-}
-
-fn parse_yaml(document: &[u8]) -> Result<Value, Finding> {
-    let text = std::str::from_utf8(document).map_err(|e| {
-        let place = format!("byte {}", e.valid_up_to() + 1);
-        Finding::error(place, "not readable as YAML", "invalid UTF-8", EXPECTED)
-    })?;
-    yaml::parse(text)
 }
 
 fn parse_json(document: &[u8]) -> Result<Value, Broken> {
@@ -120,6 +124,9 @@ struct Seed<'a> {
 // === impl Object ===
 
 impl Object {
+    /// Without members.
+    pub(crate) const EMPTY: Self = Self(Vec::new());
+
     /// The member of that name.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&Value> {
@@ -129,18 +136,38 @@ impl Object {
     /// Every member once, in the document's order.
     #[must_use]
     pub fn members(&self) -> Vec<(&str, &Value)> {
-        let mut order: Vec<usize> = (0..self.0.len()).collect();
-        // By name, the last of a repeated one first, so that `dedup_by` keeps it.
-        order.sort_unstable_by(|a, b| self.0[*a].0.cmp(&self.0[*b].0).then(b.cmp(a)));
-        order.dedup_by(|a, b| self.0[*a].0 == self.0[*b].0);
-        order.sort_unstable();
-        order.into_iter().map(|at| (self.0[at].0.as_str(), &self.0[at].1)).collect()
+        let mut seen = BTreeSet::new();
+        // From the end, so that the last of a repeated name stays.
+        let lasts = self.0.iter().rev().filter(|(name, _)| seen.insert(name.as_str()));
+        let mut members: Vec<(&str, &Value)> = lasts.map(|(name, value)| (name.as_str(), value)).collect();
+        members.reverse();
+        members
+    }
+
+    /// The member of that name, to be changed.
+    pub fn get_mut(&mut self, name: &str) -> Option<&mut Value> {
+        self.0.iter_mut().rev().find(|(key, _)| key == name).map(|(_, value)| value)
+    }
+
+    /// Sets the member of that name where it stands, or adds it at the end.
+    pub fn insert(&mut self, name: &str, value: Value) {
+        match self.get_mut(name) {
+            Some(member) => *member = value,
+            None => self.0.push((name.to_owned(), value)),
+        }
     }
 
     /// Whether it has no member.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+}
+
+/// Every member once, in the document's order.
+impl Serialize for Object {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.members())
     }
 }
 
@@ -167,6 +194,21 @@ impl Value {
     }
 }
 
+/// The value as it was read. A [`Value::Fraction`] cannot be written, since it is not known any more.
+impl Serialize for Value {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Null => serializer.serialize_unit(),
+            Self::Bool(value) => serializer.serialize_bool(*value),
+            Self::Integer(value) => serializer.serialize_i64(*value),
+            Self::Fraction => Err(ser::Error::custom("a number that is not whole")),
+            Self::String(value) => serializer.serialize_str(value),
+            Self::Array(elements) => serializer.collect_seq(elements),
+            Self::Object(object) => object.serialize(serializer),
+        }
+    }
+}
+
 impl fmt::Display for Value {
     /// A scalar as it was written, anything else by its kind.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -175,6 +217,48 @@ impl fmt::Display for Value {
             Self::Integer(value) => value.fmt(f),
             Self::String(value) => f.write_str(value),
             other => f.write_str(other.kind()),
+        }
+    }
+}
+
+// === impl Scalar ===
+
+impl Scalar {
+    /// A value as text or number. `null` is absent; what is neither becomes a text that no field takes, so that the
+    /// check of the field names the place and what was expected there.
+    pub(crate) fn of(value: &Value) -> Option<Self> {
+        match value {
+            Value::Null => None,
+            Value::Integer(number) => Some(Self::Integer(*number)),
+            Value::Bool(_) => Some(Self::Text(value.kind().to_owned())),
+            other => Some(Self::Text(other.to_string())),
+        }
+    }
+
+    /// As text, the same for `7` and `"7"`.
+    #[must_use]
+    pub fn text(&self) -> Cow<'_, str> {
+        match self {
+            Self::Text(text) => Cow::Borrowed(text),
+            Self::Integer(number) => Cow::Owned(number.to_string()),
+        }
+    }
+
+    /// The number, also where it was written as text.
+    #[must_use]
+    pub fn integer(&self) -> Option<i64> {
+        match self {
+            Self::Integer(number) => Some(*number),
+            Self::Text(text) => text.parse().ok(),
+        }
+    }
+}
+
+impl fmt::Display for Scalar {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Text(text) => f.write_str(text),
+            Self::Integer(number) => number.fmt(f),
         }
     }
 }
@@ -278,6 +362,23 @@ mod tests {
         let Value::Object(object) = parse(br#"{"a": 1, "b": 2, "a": 3}"#).unwrap() else { panic!() };
         assert_eq!(object.get("a"), Some(&Value::Integer(3)));
         assert_eq!(object.members(), [("b", &Value::Integer(2)), ("a", &Value::Integer(3))]);
+    }
+
+    #[test]
+    fn a_document_is_written_as_it_was_read() {
+        let document = b"b: [1, yes, ~, {x: '1'}]\na: -7\nc: [1, yes, ~, {x: '1'}]\n";
+        let Value::Object(mut object) = parse(document).unwrap() else { panic!() };
+        let write = |object: &Object| serde_json::to_string(object).map_err(|error| error.to_string());
+        assert_eq!(
+            write(&object),
+            Ok(r#"{"b":[1,true,null,{"x":"1"}],"a":-7,"c":[1,true,null,{"x":"1"}]}"#.to_owned())
+        );
+        object.insert("b", Value::Null);
+        object.insert("c", Value::Object(Object::default()));
+        object.insert("d", Value::Bool(false));
+        assert_eq!(write(&object), Ok(r#"{"b":null,"a":-7,"c":{},"d":false}"#.to_owned()));
+        object.insert("a", Value::Fraction);
+        assert_eq!(write(&object), Err("a number that is not whole".to_owned()));
     }
 
     #[test]

@@ -4,14 +4,14 @@ mod links;
 mod networks;
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
-use std::net::IpAddr;
 
 use super::{Link, Network, NetworkData, Scalar};
 use crate::finding::{Finding, Findings, Place, Severity};
 use crate::formats::address::Family;
-use crate::network::{self, Contradiction, DomainName, Ipv6Dynamic, LinkIndex, Mtu, NetworkConfig};
+use crate::formats::convert;
+use crate::network::{self, Contradiction, Dns, Ipv6Dynamic, LinkIndex, Mtu, NetworkConfig};
 
 static LINKS: Place<'static> = Place::Field(&Place::Document, "links");
 static NETWORKS: Place<'static> = Place::Field(&Place::Document, "networks");
@@ -50,8 +50,7 @@ struct Converter<'d, 'f> {
     links: Vec<network::Link>,
     /// For every link of the model, the bond of which it is a port.
     bond_of: Vec<Option<LinkIndex>>,
-    nameservers: Vec<IpAddr>,
-    search: Vec<DomainName>,
+    dns: Dns,
 }
 
 // === impl NetworkData ===
@@ -70,8 +69,7 @@ impl NetworkData {
             origin: Vec::new(),
             links: Vec::new(),
             bond_of: Vec::new(),
-            nameservers: Vec::new(),
-            search: Vec::new(),
+            dns: Dns::default(),
         };
         converter.index_links();
         converter.choose_links();
@@ -85,29 +83,11 @@ impl NetworkData {
 // === impl Converter ===
 
 impl Converter<'_, '_> {
-    fn finish(mut self) -> Option<NetworkConfig> {
-        for (link, origin) in self.links.iter_mut().zip(&self.origin) {
-            if let Some(mtu) = link.mtu.filter(|mtu| *mtu < Mtu::LEAST_FOR_IPV6 && link.ipv6.is_used()) {
-                let place = LINKS.index(*origin);
-                let (place, expected) = (place.field("mtu"), Mtu::EXPECTED_FOR_IPV6);
-                self.findings.push(Finding::warning(place, "MTU too small for IPv6", mtu, expected));
-                link.mtu = None;
-            }
-        }
-        match NetworkConfig::new(self.links) {
-            Ok(mut config) if !self.findings.has_errors() => {
-                config.nameservers = distinct(self.nameservers);
-                config.search = distinct(self.search);
-                Some(config)
-            }
-            Ok(_) => None,
-            Err(contradictions) => {
-                for contradiction in contradictions {
-                    self.findings.push(contradiction_finding(self.document, &self.origin, contradiction));
-                }
-                None
-            }
-        }
+    fn finish(self) -> Option<NetworkConfig> {
+        let (document, origin) = (self.document, self.origin);
+        convert::put_together(self.findings, self.links, self.dns, &|contradiction| {
+            contradiction_finding(document, &origin, contradiction)
+        })
     }
 
     fn find(&self, id: Option<&Scalar>) -> Option<usize> {
@@ -121,43 +101,17 @@ impl Converter<'_, '_> {
     fn warning(&mut self, place: &Place<'_>, name: &str, problem: &str, value: impl fmt::Display, expected: &str) {
         self.findings.push(Finding::warning(place.field(name), problem, value, expected));
     }
-
-    fn missing(&mut self, place: &Place<'_>, name: &str, expected: &str) {
-        self.findings.push(Finding::without_value(Severity::Error, place.field(name), "missing", expected));
-    }
-
-    /// A finding about a word of a fixed set, or about its absence.
-    fn unknown(&mut self, severity: Severity, place: Place<'_>, problem: &str, word: Option<&Scalar>, expected: &str) {
-        self.findings.push(match word {
-            Some(word) => Finding::new(severity, place, problem, word, expected),
-            None => Finding::without_value(severity, place, "missing", expected),
-        });
-    }
-}
-
-fn distinct<T: Clone + Ord>(values: Vec<T>) -> Vec<T> {
-    let mut seen = BTreeSet::new();
-    values.into_iter().filter(|value| seen.insert(value.clone())).collect()
 }
 
 fn contradiction_finding(document: &NetworkData, origin: &[usize], contradiction: Contradiction) -> Finding {
-    let (at, field, problem, expected) = match contradiction {
-        // A reference that leads nowhere has been reported where it was read; this is for completeness.
-        Contradiction::NoSuchLink(at) => (at, "id", "link that refers to none", "a link of the document"),
-        Contradiction::VlanLoop(at) => (at, "vlan_link", "VLAN on itself", "a link that is not on this VLAN"),
-        Contradiction::PortIsNoCard(at) => (at, "type", "port of a bond", "a card"),
-        Contradiction::PortTwice(at) => (at, "id", "port more than once", "a port of one bond, listed once"),
-        Contradiction::VlanTwice(at) => {
-            (at, "vlan_id", "repeated VLAN id", "an id that no other VLAN on this link has")
-        }
-    };
+    let (at, problem, expected) = convert::contradiction(contradiction);
     let index = origin[at.0];
     let link = &document.links[index];
-    let value = match field {
-        "vlan_link" => &link.vlan_link,
-        "type" => &link.kind,
-        "vlan_id" => &link.vlan_id,
-        _ => &link.id,
+    let (field, value) = match contradiction {
+        Contradiction::Loop(_) => ("vlan_link", &link.vlan_link),
+        Contradiction::PortIsNoCard(_) | Contradiction::PortIsBridge(_) => ("type", &link.kind),
+        Contradiction::VlanTwice(_) => ("vlan_id", &link.vlan_id),
+        Contradiction::NoSuchLink(_) | Contradiction::PortTwice(_) => ("id", &link.id),
     };
     let value = value.as_ref().map_or(Cow::Borrowed(""), Scalar::text);
     Finding::error(LINKS.index(index).field(field), problem, value, expected)

@@ -16,15 +16,17 @@ use crate::finding::Finding;
 /// # Errors
 ///
 /// One finding: the document is no YAML (its place is then `line L column C`), or over a cap. Several documents in one
-/// text, and keys that are no scalars, are errors, too.
-pub(super) fn parse(document: &str) -> Result<Value, Finding> {
+/// text, keys that are no scalars, and a key that says something else the second time are errors, too.
+pub(super) fn parse(document: &[u8]) -> Result<Value, Finding> {
+    let document = std::str::from_utf8(document).map_err(|e| {
+        let before = String::from_utf8_lossy(document.get(..e.valid_up_to()).unwrap_or_default());
+        Finding::error(place_after(&before), "not readable as YAML", "invalid UTF-8", super::EXPECTED)
+    })?;
     // The parser takes NUL for the end of the text, so what follows would be lost silently.
     let control = |c: char| c.is_control() && !matches!(c, '\t' | '\n' | '\r' | '\u{85}');
     if let Some((at, found)) = document.char_indices().find(|(_, c)| control(*c)) {
-        let line = document[..at].matches('\n').count() + 1;
-        let column = document[..at].chars().rev().take_while(|c| *c != '\n').count() + 1;
-        let place = format!("line {line} column {column}");
-        return Err(Finding::error(place, "control character", found, "a document without control characters"));
+        let expected = "a document without control characters";
+        return Err(Finding::error(place_after(&document[..at]), "control character", found, expected));
     }
     let mut reader = Reader { values: MAX_VALUES, bytes: MAX_BYTES, ..Reader::default() };
     for event in Parser::new_from_str(document) {
@@ -37,6 +39,12 @@ pub(super) fn parse(document: &str) -> Result<Value, Finding> {
 
 fn place(at: Marker) -> String {
     format!("line {} column {}", at.line(), at.col() + 1)
+}
+
+fn place_after(before: &str) -> String {
+    let line = before.matches('\n').count() + 1;
+    let column = before.chars().rev().take_while(|c| *c != '\n').count() + 1;
+    format!("line {line} column {column}")
 }
 
 #[derive(Default)]
@@ -59,11 +67,13 @@ struct Collection {
 
 enum Kind {
     Array(Vec<Value>),
-    /// With the key whose value comes next, and what `<<` takes in: it counts less than what the mapping says itself.
+    /// With the key whose value comes next and where that stands, where each key is among the members, and what `<<`
+    /// takes in: it counts less than what the mapping says itself.
     Object {
         merged: Vec<(String, Value)>,
         members: Vec<(String, Value)>,
-        key: Option<String>,
+        keys: BTreeMap<String, usize>,
+        key: Option<(String, Marker)>,
     },
 }
 
@@ -90,8 +100,8 @@ impl Reader {
             Event::DocumentStart(_) => Ok(()),
             Event::SequenceStart(anchor, _) => self.begin(anchor, Kind::Array(Vec::new())),
             Event::MappingStart(anchor, _) => {
-                let (merged, members) = (Vec::new(), Vec::new());
-                self.begin(anchor, Kind::Object { merged, members, key: None })
+                let (merged, members, keys) = (Vec::new(), Vec::new(), BTreeMap::new());
+                self.begin(anchor, Kind::Object { merged, members, keys, key: None })
             }
             Event::SequenceEnd | Event::MappingEnd => {
                 let Some(Collection { anchor, kind }) = self.open.pop() else { return Ok(()) };
@@ -137,14 +147,25 @@ impl Reader {
         match self.open.last_mut().map(|collection| &mut collection.kind) {
             None => self.document = Some(value),
             Some(Kind::Array(elements)) => elements.push(value),
-            Some(Kind::Object { merged, members, key }) => match (key.take(), value) {
-                (None, Value::String(text)) => *key = Some(text),
+            Some(Kind::Object { merged, members, keys, key }) => match (key.take(), value) {
+                (None, Value::String(text)) => *key = Some((text, at.start)),
                 (None, other) => {
                     let expected = "a text as the key of a mapping";
                     return Err(Finding::error(place(at.start), "invalid key", other.kind(), expected));
                 }
-                (Some(key), value) if key == MERGE => merge(value, merged),
-                (Some(key), value) => members.push((key, value)),
+                (Some((key, _)), value) if key == MERGE => merge(value, merged),
+                (Some((key, here)), value) => match keys.get(&key).and_then(|at| members.get(*at)) {
+                    // The same once more loses nothing.
+                    Some((_, first)) if *first == value => {}
+                    Some(_) => {
+                        let expected = "each key of a mapping once";
+                        return Err(Finding::error(place(here), "repeated key", key, expected));
+                    }
+                    None => {
+                        keys.insert(key.clone(), members.len());
+                        members.push((key, value));
+                    }
+                },
             },
         }
         Ok(())
@@ -233,12 +254,12 @@ mod tests {
     use super::*;
 
     fn refusal(document: &str) -> String {
-        parse(document).unwrap_err().to_string()
+        parse(document.as_bytes()).unwrap_err().to_string()
     }
 
     macro_rules! means {
         ($($name:ident: $yaml:expr => $json:expr;)*) => {
-            $(#[test] fn $name() { assert_eq!(parse($yaml), super::super::parse($json.as_bytes())); })*
+            $(#[test] fn $name() { assert_eq!(parse($yaml.as_bytes()), super::super::parse($json.as_bytes())); })*
         };
     }
 
@@ -257,6 +278,7 @@ mod tests {
             => r#"{"a": {"b": 1, "c": 2}, "d": {"b": 1, "c": 2, "c": 3}}"#;
         of_several_merges_the_first_counts: "a: &x {b: 1}\nc: &y {b: 2}\nd: {<<: [*x, *y]}\n"
             => r#"{"a": {"b": 1}, "c": {"b": 2}, "d": {"b": 2, "b": 1}}"#;
+        a_key_that_says_the_same_once_more: "a: {b: 1}\nc: 2\na: {b: 1}\n" => r#"{"a": {"b": 1}, "c": 2}"#;
         a_tag_makes_a_text: "a: !!str 12" => r#"{"a": "12"}"#;
         nothing: "# only words\n---\n" => "null";
         a_text: "just words" => r#""just words""#;
@@ -267,6 +289,22 @@ mod tests {
         assert_eq!(
             refusal("a: b\nc: d: e\n"),
             r#"line 2 column 5: not readable as YAML "mapping values are not allowed in this context", expected a JSON or YAML document"#
+        );
+    }
+
+    #[test]
+    fn invalid_utf_8_is_named_by_line_and_column() {
+        assert_eq!(
+            parse(b"# \xc3\xa4\n# M\xfcller\n").unwrap_err().to_string(),
+            r#"line 2 column 4: not readable as YAML "invalid UTF-8", expected a JSON or YAML document"#
+        );
+    }
+
+    #[test]
+    fn a_key_that_says_something_else_the_second_time_is_refused() {
+        assert_eq!(
+            refusal("eth0:\n  a: [1]\neth1: {}\neth0:\n  a: [2]\n"),
+            r#"line 4 column 1: repeated key "eth0", expected each key of a mapping once"#
         );
     }
 

@@ -1,0 +1,589 @@
+//! cloud-init's network-config: version 1, and version 2 as far as it is netplan's.
+//!
+//! The readers whose meaning counts are `canonical/cloud-init:cloudinit/net/network_state.py` and, for what that one
+//! leaves to netplan, `canonical/netplan:doc/netplan-yaml.md`. The tree of the document is read as it is: both versions say
+//! the same with other words ([`Dialect`]), so a mirror of each would be one more thing between the document and its
+//! meaning.
+//!
+//! `docs/cloud-init.md` has every case in which a document means something else here than to cloud-init 22.4, with the
+//! reason; `tests/elder` asks it.
+
+#[cfg(test)]
+mod tests;
+mod v1;
+mod v2;
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use pnet_base::MacAddr;
+
+use super::address::Family;
+use super::convert::{self, Reported, WrittenOption, WrittenRoute};
+use super::reader::{MAX_ITEMS, Reader, switch};
+use super::value::{Object, Scalar, Value};
+use crate::finding::{Finding, Findings, Place, Severity};
+use crate::formats::Format;
+use crate::network::{
+    BondOptions, BridgeOptions, BridgePort, Card, Contradiction, Dns, InterfaceName, Ipv6Dynamic, Link, LinkIndex,
+    LinkKind, NetworkConfig, Route,
+};
+
+/// Decides what the document means. `base` is where its `version` stands. `None`: there are errors.
+pub(super) fn convert(
+    format: Format,
+    document: &Object,
+    base: &Place<'_>,
+    findings: &mut Findings,
+) -> Option<NetworkConfig> {
+    match format {
+        Format::NetworkConfigV1 => v1::convert(document, base, findings),
+        _ => v2::convert(document, base, findings),
+    }
+}
+
+/// How a version calls what both have.
+struct Dialect {
+    /// Where a device's name stands; in version 2 it is the key of the device.
+    name: Option<&'static str>,
+    bond_ports: &'static str,
+    bridge_ports: &'static str,
+    options: &'static str,
+    vlan_parent: &'static str,
+    vlan_id: &'static str,
+    mac_address: &'static str,
+    /// Where a route leads.
+    destination: &'static str,
+    /// Every member of a device that is known, used or not.
+    members: &'static [&'static str],
+    card: fn(&mut Converter<'_, '_>, &Entry<'_>) -> Reported<Card>,
+    /// What is to be set on a device; the routes are returned, since they need its addresses.
+    settings: fn(&mut Converter<'_, '_>, &Entry<'_>, &mut Link) -> Vec<Route>,
+}
+
+#[derive(Clone, Copy, Eq, PartialEq)]
+enum Kind {
+    Card,
+    Bond,
+    Bridge,
+    Vlan,
+    Loopback,
+}
+
+/// A device of the document.
+struct Entry<'d> {
+    kind: Kind,
+    /// What other devices call it.
+    key: Cow<'d, str>,
+    object: &'d Object,
+    place: Place<'d>,
+}
+
+struct Converter<'d, 'f> {
+    dialect: &'static Dialect,
+    reader: Reader<'f>,
+    /// Without loopback.
+    entries: Vec<Entry<'d>>,
+    /// How many entries there are.
+    described: usize,
+    by_key: BTreeMap<String, LinkIndex>,
+    /// The model, in the order of the entries. Where one could not be read, a card stands in its place.
+    links: Vec<Link>,
+    /// Cards that have no entry, but that others are made of. They come after the others.
+    implied: Vec<Link>,
+    dns: Dns,
+}
+
+/// netplan's and ifupdown's names of what the kernel calls otherwise.
+const OPTIONS: &[(&str, &str)] = &[
+    ("ageing", "ageing_time"),
+    ("aging_time", "ageing_time"),
+    ("all_members_active", "all_slaves_active"),
+    ("arp_ip_targets", "arp_ip_target"),
+    ("bridgeprio", "priority"),
+    ("down_delay", "downdelay"),
+    ("fail_over_mac_policy", "fail_over_mac"),
+    ("fd", "forward_delay"),
+    ("gratuitious_arp", "num_grat_arp"),
+    ("gratuitous_arp", "num_grat_arp"),
+    ("hello", "hello_time"),
+    ("learn_packet_interval", "lp_interval"),
+    ("maxage", "max_age"),
+    ("mii_monitor_interval", "miimon"),
+    ("packets_per_member", "packets_per_slave"),
+    ("pathcost", "path_cost"),
+    ("portprio", "port_priority"),
+    ("primary_reselect_policy", "primary_reselect"),
+    ("transmit_hash_policy", "xmit_hash_policy"),
+    ("up_delay", "updelay"),
+];
+
+// === impl Entry ===
+
+impl Entry<'_> {
+    fn scalar(&self, name: &str) -> Option<Scalar> {
+        Scalar::of(self.object.get(name)?)
+    }
+}
+
+// === impl Converter ===
+
+impl<'d, 'f> Converter<'d, 'f> {
+    fn new(dialect: &'static Dialect, findings: &'f mut Findings) -> Self {
+        Self {
+            dialect,
+            reader: Reader { findings },
+            entries: Vec::new(),
+            described: 0,
+            by_key: BTreeMap::new(),
+            links: Vec::new(),
+            implied: Vec::new(),
+            dns: Dns::default(),
+        }
+    }
+
+    fn findings(&mut self) -> &mut Findings {
+        self.reader.findings
+    }
+
+    /// Takes in a device, in the document's order.
+    fn add(&mut self, entry: Entry<'d>) {
+        if entry.kind == Kind::Loopback {
+            self.loopback(&entry);
+            return;
+        }
+        let at = LinkIndex(self.entries.len());
+        if !entry.key.is_empty() && self.by_key.insert(entry.key.to_string(), at).is_some() {
+            let expected = "a name that no other device has";
+            self.findings().push(Finding::error(entry.place, "repeated name", &entry.key, expected));
+        }
+        self.entries.push(entry);
+        self.described += 1;
+    }
+
+    /// The loopback device is there already. What is said about name servers counts nevertheless.
+    fn loopback(&mut self, entry: &Entry<'_>) {
+        let mut link = Link::new(entry.key.to_string(), entry.place.to_string(), unreadable());
+        let mut findings = Findings::default();
+        let mut aside = Converter::new(self.dialect, &mut findings);
+        (self.dialect.settings)(&mut aside, entry, &mut link);
+        // 127.0.0.1 is no address that another device can have.
+        let warnings = findings.into_parts().0.into_iter().filter(|finding| finding.severity == Severity::Warning);
+        warnings.for_each(|finding| self.findings().push(finding));
+        if link.has_addresses() {
+            let expected = "none: it has its own";
+            self.findings().push(Finding::warning(
+                entry.place,
+                "addresses of the loopback device",
+                &entry.key,
+                expected,
+            ));
+        }
+        self.dns.nameservers.append(&mut link.dns.nameservers);
+        self.dns.search.append(&mut link.dns.search);
+    }
+
+    fn make_links(&mut self) {
+        let entries = std::mem::take(&mut self.entries);
+        for entry in &entries {
+            let kind = self.kind(entry).unwrap_or_else(|()| unreadable());
+            let place = entry.place.to_string();
+            let id = if entry.key.is_empty() { place.clone() } else { entry.key.to_string() };
+            let mut link = Link::new(id, place, kind);
+            link.mtu = convert::mtu(self.findings(), entry.place.field("mtu"), entry.scalar("mtu").as_ref());
+            // In version 1 it is what a card is known by.
+            if entry.kind != Kind::Card || self.dialect.name.is_none() {
+                let written = entry.scalar(self.dialect.mac_address);
+                let place = entry.place.field(self.dialect.mac_address);
+                link.cloned_mac_address =
+                    convert::mac_address(self.findings(), place, written.as_ref()).unwrap_or(None);
+            }
+            let errors = self.findings().errors();
+            let routes = (self.dialect.settings)(self, entry, &mut link);
+            link.ipv6.accept_ra = self.reader.switch(entry.object, (&entry.place, "accept-ra"), Severity::Warning);
+            if link.ipv6.accept_ra == Some(true) && !link.ipv6.is_used() {
+                link.ipv6.dynamic = Some(Ipv6Dynamic::Slaac);
+            }
+            let is_sure = self.findings().errors() == errors;
+            convert::add_routes(self.findings(), &mut link, routes, is_sure);
+            self.links.push(link);
+        }
+        self.links.append(&mut self.implied);
+        if self.links.len() > MAX_ITEMS {
+            let (devices, expected) = (self.links.len(), format!("at most {MAX_ITEMS}"));
+            self.findings().push(Finding::error(Place::Document, "too many devices", devices, &expected));
+        }
+        self.look_at_ports(&entries);
+        self.look_for_repeats();
+    }
+
+    fn kind(&mut self, entry: &Entry<'_>) -> Reported<LinkKind> {
+        let (dialect, place) = (self.dialect, &entry.place);
+        match entry.kind {
+            Kind::Card | Kind::Loopback => (dialect.card)(self, entry).map(LinkKind::Card),
+            Kind::Vlan => {
+                // Every VLAN can be named after its parent and its id.
+                let name = self.name(entry, Severity::Warning);
+                let written = entry.scalar(dialect.vlan_parent);
+                let parent_place = place.field(dialect.vlan_parent);
+                let parent = match &written {
+                    Some(written) => self.device(written, parent_place, Severity::Error),
+                    None => {
+                        let finding = Finding::without_value(Severity::Error, parent_place, "missing", DEVICE_EXPECTED);
+                        self.findings().push(finding);
+                        None
+                    }
+                };
+                let id = entry.scalar(dialect.vlan_id);
+                let id = convert::vlan_id(self.findings(), place.field(dialect.vlan_id), id.as_ref());
+                Ok(LinkKind::Vlan { name, parent: parent.ok_or(())?, id: id? })
+            }
+            Kind::Bond => {
+                let name = self.name(entry, Severity::Error);
+                let ports = self.ports(entry, dialect.bond_ports);
+                if ports.is_empty() {
+                    let (place, expected) = (place.field(dialect.bond_ports), "the names of its devices");
+                    let finding = Finding::without_value(Severity::Error, place, "bond without a port", expected);
+                    self.findings().push(finding);
+                }
+                let options = self.bond_options(entry, &ports);
+                Ok(LinkKind::Bond { name: name.ok_or(())?, ports, options: options? })
+            }
+            Kind::Bridge => {
+                let name = self.name(entry, Severity::Error);
+                let ports = self.ports(entry, dialect.bridge_ports);
+                let options = self.bridge_options(entry, &ports);
+                Ok(LinkKind::Bridge { name: name.ok_or(())?, ports, options })
+            }
+        }
+    }
+
+    /// The name of a device, which is also what others call it.
+    fn name(&mut self, entry: &Entry<'_>, otherwise: Severity) -> Option<InterfaceName> {
+        let name = entry.key.parse().ok();
+        if name.is_none() {
+            let place = self.dialect.name.map_or(entry.place, |name| entry.place.field(name));
+            self.findings().push(if entry.key.is_empty() {
+                Finding::without_value(otherwise, place, "missing", InterfaceName::EXPECTED)
+            } else {
+                Finding::new(otherwise, place, "invalid interface name", &entry.key, InterfaceName::EXPECTED)
+            });
+        }
+        name
+    }
+
+    fn ports(&mut self, entry: &Entry<'_>, name: &str) -> Vec<LinkIndex> {
+        let list = entry.place.field(name);
+        let ports = self.reader.words(entry.object, (&entry.place, name), Severity::Error);
+        let port = |(index, port)| self.device(port, list.index(index), Severity::Warning);
+        ports.iter().enumerate().filter_map(port).collect()
+    }
+
+    /// Another device. One that has no entry is a card of that name, as it is to cloud-init.
+    fn device(&mut self, written: &Scalar, place: Place<'_>, otherwise: Severity) -> Option<LinkIndex> {
+        let text = written.text();
+        if let Some(at) = self.by_key.get(text.as_ref()) {
+            return Some(*at);
+        }
+        let Ok(name) = text.parse() else {
+            self.findings().push(Finding::new(otherwise, place, "unknown device", written, DEVICE_EXPECTED));
+            return None;
+        };
+        let expected = "a device of the document: it is taken for the name of a card";
+        self.findings().push(Finding::warning(place, "device without an entry", written, expected));
+        let at = LinkIndex(self.described + self.implied.len());
+        let card = LinkKind::Card(Card::Name(name));
+        self.implied.push(Link::new(text.to_string(), place.to_string(), card));
+        self.by_key.insert(text.into_owned(), at);
+        Some(at)
+    }
+
+    /// The options of a bond or a bridge, under the kernel's names.
+    fn options<'e>(&mut self, entry: &Entry<'e>) -> Vec<WrittenOption<'e>> {
+        let Some(options) = self.reader.object(entry.object, (&entry.place, self.dialect.options), Severity::Warning)
+        else {
+            return Vec::new();
+        };
+        let option = |(written, value): (&'e str, &'e Value)| {
+            let prefixes = ["bond-", "bond_", "bridge-", "bridge_"];
+            let bare = prefixes.iter().find_map(|prefix| written.strip_prefix(prefix)).unwrap_or(written);
+            let bare = bare.replace('-', "_");
+            let kernels = OPTIONS.iter().find(|(name, _)| *name == bare).map(|(_, kernels)| Cow::Borrowed(*kernels));
+            let name = kernels.unwrap_or(Cow::Owned(bare));
+            let is_in_seconds = entry.kind == Kind::Bridge || name == "lp_interval";
+            let value = duration(value, is_in_seconds).map_or(Cow::Borrowed(value), Cow::Owned);
+            (*value != Value::Null).then_some(WrittenOption { written, name, value })
+        };
+        options.members().into_iter().filter_map(option).collect()
+    }
+
+    fn bond_options(&mut self, entry: &Entry<'_>, ports: &[LinkIndex]) -> Reported<BondOptions> {
+        let options = self.options(entry);
+        let place = entry.place.field(self.dialect.options);
+        let Self { by_key, reader, .. } = self;
+        let port = |wanted: &str| by_key.get(wanted).copied().filter(|port| ports.contains(port));
+        convert::bond_options(reader.findings, &place, &options, &port)
+    }
+
+    fn bridge_options(&mut self, entry: &Entry<'_>, ports: &[LinkIndex]) -> BridgeOptions {
+        let written = self.options(entry);
+        let mut options = BridgeOptions::default();
+        let place = entry.place.field(self.dialect.options);
+        options.stp = written.iter().rfind(|option| option.name == "stp").and_then(|option| switch(&option.value));
+        for option in &written {
+            let (place, value) = (place.field(option.written), option.value.as_ref());
+            let (field, least, most) = match option.name.as_ref() {
+                "stp" => {
+                    if options.stp.is_none() {
+                        self.findings().push(Finding::warning(place, "invalid switch", value, "true or false"));
+                    }
+                    continue;
+                }
+                "path_cost" | "port_priority" => {
+                    self.bridge_ports(&place, option, ports, &mut options.ports);
+                    continue;
+                }
+                // Without the protocol no port waits, and this is how people say so.
+                "forward_delay" if options.stp != Some(true) && value.to_string() == "0" => continue,
+                // How long ifupdown waits for ports, and the ports themselves once more.
+                "gcint" | "maxwait" | "ports" | "waitport" => continue,
+                "priority" => {
+                    options.priority = self.number(&place, value, 0, 65_535).and_then(|number| number.try_into().ok());
+                    continue;
+                }
+                "ageing_time" => (&mut options.ageing_time, 0, u32::MAX),
+                "forward_delay" => (&mut options.forward_delay, 2, 30),
+                "hello_time" => (&mut options.hello_time, 1, 10),
+                "max_age" => (&mut options.max_age, 6, 40),
+                _ => {
+                    let expected = "an option of netplan's bridges";
+                    self.findings().push(Finding::warning(place, "unknown bridge option", value, expected));
+                    continue;
+                }
+            };
+            *field = self.number(&place, value, least, most);
+        }
+        options
+    }
+
+    fn number(&mut self, place: &Place<'_>, value: &Value, least: u32, most: u32) -> Option<u32> {
+        let number = value.to_string().parse().ok().filter(|number| (least..=most).contains(number));
+        if number.is_none() {
+            let expected = format!("a number of {least} to {most}");
+            self.findings().push(Finding::warning(place, "invalid value", value, &expected));
+        }
+        number
+    }
+
+    /// What single ports of a bridge are told: a mapping, or ifupdown's pairs of words.
+    fn bridge_ports(
+        &mut self,
+        place: &Place<'_>,
+        option: &WrittenOption<'_>,
+        ports: &[LinkIndex],
+        told: &mut Vec<BridgePort>,
+    ) {
+        let is_cost = option.name == "path_cost";
+        let pair = |text: &Value| {
+            let text = text.to_string();
+            let (port, number) = text.split_once(' ').unwrap_or((&text, ""));
+            (port.to_owned(), Value::String(number.trim().to_owned()))
+        };
+        let pairs: Vec<(String, Value)> = match option.value.as_ref() {
+            Value::Object(pairs) => {
+                pairs.members().into_iter().map(|(port, number)| (port.to_owned(), number.clone())).collect()
+            }
+            Value::Array(pairs) => pairs.iter().map(pair).collect(),
+            other => vec![pair(other)],
+        };
+        for (port, number) in pairs {
+            let place = place.field(&port);
+            let Some(at) = self.by_key.get(&port).copied().filter(|at| ports.contains(at)) else {
+                self.findings().push(Finding::warning(place, "unknown port", &port, "one of its ports"));
+                continue;
+            };
+            let (least, most) = if is_cost { (1, 65_535) } else { (0, 63) };
+            let Some(number) = self.number(&place, &number, least, most) else { continue };
+            let index = told.iter().position(|told| told.port == at).unwrap_or_else(|| {
+                told.push(BridgePort { port: at, path_cost: None, priority: None });
+                told.len() - 1
+            });
+            if is_cost {
+                told[index].path_cost = number.try_into().ok();
+            } else {
+                told[index].priority = number.try_into().ok();
+            }
+        }
+    }
+
+    /// A port has no addresses of its own; and a device that asks for nothing, in words that nobody knows, is one whose
+    /// words are misspelt.
+    fn look_at_ports(&mut self, entries: &[Entry<'_>]) {
+        let mut is_used = vec![false; self.links.len()];
+        for at in 0..self.links.len() {
+            let is_vlan = matches!(self.links[at].kind, LinkKind::Vlan { .. });
+            let (made_of, place) = (self.links[at].kind.made_of().to_vec(), self.links[at].place.clone());
+            for port in made_of {
+                is_used[port.0] = true;
+                let link = &mut self.links[port.0];
+                if is_vlan || !link.has_addresses() {
+                    continue;
+                }
+                let is_static = !(link.ipv4.addresses.is_empty() && link.ipv6.addresses.is_empty());
+                let severity = if is_static { Severity::Error } else { Severity::Warning };
+                let expected = format!("them on {place}");
+                let finding = Finding::new(severity, &link.place, "addresses on a port", &link.id, &expected);
+                (link.ipv4, link.ipv6, link.routes) = Default::default();
+                self.reader.findings.push(finding);
+            }
+        }
+        for ((entry, link), is_used) in entries.iter().zip(&self.links).zip(is_used) {
+            if is_used || link.has_addresses() {
+                continue;
+            }
+            for (member, value) in entry.object.members() {
+                if !self.dialect.members.contains(&member) {
+                    let place = entry.place.field(member);
+                    let expected = "a member that devices have, since this one asks for nothing without it";
+                    self.reader.findings.push(Finding::error(place, "unknown member", value, expected));
+                }
+            }
+        }
+    }
+
+    /// Every name and every MAC address belongs to one device.
+    fn look_for_repeats(&mut self) {
+        let mut seen: BTreeMap<String, usize> = BTreeMap::new();
+        for (at, link) in self.links.iter().enumerate() {
+            let (mac_address, name) = match &link.kind {
+                LinkKind::Card(Card::MacAddress { mac_address, name }) => (Some(*mac_address), name.as_ref()),
+                LinkKind::Card(Card::Pattern { name, .. }) | LinkKind::Vlan { name, .. } => (None, name.as_ref()),
+                LinkKind::Card(Card::Name(name)) | LinkKind::Bond { name, .. } | LinkKind::Bridge { name, .. } => {
+                    (None, Some(name))
+                }
+            };
+            let mac_address = mac_address.filter(|address| *address != MacAddr::zero());
+            for (what, value) in [
+                ("name", name.map(ToString::to_string)),
+                ("MAC address", mac_address.map(|address| address.to_string())),
+            ] {
+                let Some(value) = value else { continue };
+                let first = *seen.entry(value.clone()).or_insert(at);
+                // Two entries of one key have been reported.
+                if first != at && self.links[first].id != link.id {
+                    let problem = format!("{what} of {}", self.links[first].place);
+                    let expected = "one that no other device has";
+                    self.reader.findings.push(Finding::error(&link.place, &problem, value, expected));
+                }
+            }
+        }
+    }
+
+    fn finish(self) -> Option<NetworkConfig> {
+        let places: Vec<(String, String)> =
+            self.links.iter().map(|link| (link.place.clone(), link.id.clone())).collect();
+        let is_bridge: Vec<bool> = self.links.iter().map(|link| matches!(link.kind, LinkKind::Bridge { .. })).collect();
+        convert::put_together(self.reader.findings, self.links, self.dns, &|contradiction| {
+            let (at, problem, expected) = convert::contradiction(contradiction);
+            let (problem, expected) = match contradiction {
+                Contradiction::Loop(at) if is_bridge[at.0] => ("bridge of itself", "ports that are not on this bridge"),
+                _ => (problem, expected),
+            };
+            let (place, id) = &places[at.0];
+            Finding::error(place, problem, id, expected)
+        })
+    }
+
+    /// Name servers and search domains: lists, or texts with blanks between the words.
+    fn name_servers(&mut self, object: &Object, place: &Place<'_>, names: [&str; 2], into: &mut Dns) {
+        let servers = self.reader.words(object, (place, names[0]), Severity::Warning);
+        convert::nameservers(self.reader.findings, &place.field(names[0]), &servers, into);
+        let domains = self.reader.words(object, (place, names[1]), Severity::Warning);
+        convert::search_domains(self.reader.findings, &place.field(names[1]), &domains, into);
+    }
+
+    /// The routes of a device or a subnet; `family` is that of a `default` without a gateway.
+    fn routes(&mut self, parent: &Object, place: &Place<'_>, family: Option<Family>, routes: &mut Vec<Route>) {
+        let list = place.field("routes");
+        for (index, value) in self.reader.values(parent, (place, "routes"), Severity::Error).iter().enumerate() {
+            let place = list.index(index);
+            match value {
+                Value::Object(object) => routes.extend(self.route(object, &place, family)),
+                other => self.findings().push(Finding::error(place, "invalid item", other.kind(), "an object")),
+            }
+        }
+    }
+
+    /// A route in the words of either version.
+    fn route(&mut self, object: &Object, place: &Place<'_>, family: Option<Family>) -> Option<Route> {
+        let destination = member(object, &[self.dialect.destination, "network", "destination", "to"]);
+        let netmask = member(object, &["netmask", "prefix"]);
+        let gateway = member(object, &["via", "gateway"]);
+        let metric = member(object, &["metric"]);
+        let table = member(object, &["table"]);
+        let written = WrittenRoute {
+            destination: (destination.0, destination.1.as_ref()),
+            netmask: (netmask.0, netmask.1.as_ref()),
+            gateway: (gateway.0, gateway.1.as_ref()),
+            metric: (metric.0, metric.1.as_ref()),
+        };
+        let route = convert::route(self.findings(), place, &written, family);
+        let on_link = self.reader.switch(object, (place, "on-link"), Severity::Warning).unwrap_or(false);
+        let table_place = place.field("table");
+        let table = table.1.and_then(|written| {
+            let table = written.integer().and_then(|table| u32::try_from(table).ok());
+            if table.is_none() {
+                let expected = "a number of 0 to 4294967295: the main table is taken";
+                self.findings().push(Finding::warning(table_place, "invalid table", written, expected));
+            }
+            table
+        });
+        for name in ["type", "scope", "from", "mtu"] {
+            // In version 1 `route` is the type of an item.
+            let is_usual =
+                |value: &&Value| matches!(value, Value::String(word) if word == "unicast" || word == "route");
+            let Some(value) = object.get(name).filter(|value| !is_usual(value)) else { continue };
+            let is_type = name == "type";
+            let expected = if is_type { "unicast: the route is left out" } else { "none: it is left out" };
+            self.findings().push(Finding::warning(place.field(name), "unsupported member of a route", value, expected));
+            // A route that shall lead nowhere must not lead somewhere.
+            if is_type {
+                return None;
+            }
+        }
+        let mut route = route?;
+        route.on_link = on_link;
+        // 254 is the main table.
+        route.table = table.filter(|table| *table != 254);
+        Some(route)
+    }
+}
+
+/// The first of several spellings of a member; without any of them the first name.
+fn member(object: &Object, names: &[&'static str]) -> (&'static str, Option<Scalar>) {
+    let said = |name: &&'static str| Some((*name, Some(Scalar::of(object.get(name)?)?)));
+    names.iter().find_map(said).unwrap_or((names[0], None))
+}
+
+/// A time with its unit, as the number that the kernel takes.
+fn duration(value: &Value, is_in_seconds: bool) -> Option<Value> {
+    let Value::String(text) = value else { return None };
+    let (number, is_milli) = match text.strip_suffix("ms") {
+        Some(number) => (number, true),
+        None => (text.strip_suffix('s')?, false),
+    };
+    let number: i64 = number.parse().ok()?;
+    Some(Value::Integer(match (is_milli, is_in_seconds) {
+        (true, true) => number / 1000,
+        (false, false) => number.saturating_mul(1000),
+        _ => number,
+    }))
+}
+
+/// What stands for a device that could not be read: that has been reported and costs the document, but the others want to
+/// be looked at, too.
+fn unreadable() -> LinkKind {
+    LinkKind::Card(Card::MacAddress { mac_address: MacAddr::zero(), name: None })
+}
+
+const DEVICE_EXPECTED: &str = "the name of a device";

@@ -1,0 +1,237 @@
+//! Version 1: a list of devices, name servers and routes.
+
+use std::borrow::Cow;
+
+use super::{Converter, Dialect, Entry, Kind, member};
+use crate::finding::{Finding, Findings, Place, Severity};
+use crate::formats::address::Family;
+use crate::formats::convert::{self, Reported};
+use crate::formats::value::{Object, Scalar, Value};
+use crate::network::{Card, Ipv6Dynamic, Link, NetworkConfig, Route};
+
+static DIALECT: Dialect = Dialect {
+    name: Some("name"),
+    bond_ports: "bond_interfaces",
+    bridge_ports: "bridge_interfaces",
+    options: "params",
+    vlan_parent: "vlan_link",
+    vlan_id: "vlan_id",
+    mac_address: "mac_address",
+    destination: "destination",
+    members: &[
+        "accept-ra",
+        "bond_interfaces",
+        "bridge_interfaces",
+        "id",
+        "keep_configuration",
+        "mac_address",
+        "mtu",
+        "name",
+        "params",
+        "subnets",
+        "type",
+        "vlan_id",
+        "vlan_link",
+        "wakeonlan",
+    ],
+    card,
+    settings,
+};
+
+const TYPE_EXPECTED: &str = "physical, bond, bridge, vlan, loopback, nameserver or route";
+const SUBNET_EXPECTED: &str =
+    "dhcp, dhcp4, dhcp6, static, static6, manual, ipv6_slaac, ipv6_dhcpv6-stateful or ipv6_dhcpv6-stateless";
+
+pub(super) fn convert(document: &Object, base: &Place<'_>, findings: &mut Findings) -> Option<NetworkConfig> {
+    let list = base.field("config");
+    let mut converter = Converter::new(&DIALECT, findings);
+    let mut commands = Vec::new();
+    for (index, item) in converter.reader.array(document, (base, "config"), Severity::Error).iter().enumerate() {
+        let place = list.index(index);
+        let Value::Object(object) = item else {
+            converter.findings().push(Finding::error(place, "invalid item", item.kind(), "an object"));
+            continue;
+        };
+        let kind = object.get("type").and_then(Scalar::of);
+        let kind = match kind.as_ref().map(Scalar::text).as_deref() {
+            Some("physical" | "infiniband") => Kind::Card,
+            Some("bond") => Kind::Bond,
+            Some("bridge") => Kind::Bridge,
+            Some("vlan") => Kind::Vlan,
+            Some("loopback") => Kind::Loopback,
+            Some(command @ ("nameserver" | "route")) => {
+                commands.push((command == "route", object, place));
+                continue;
+            }
+            _ => {
+                let (severity, place) = (Severity::Warning, place.field("type"));
+                convert::unknown(converter.findings(), severity, place, "unknown type", kind.as_ref(), TYPE_EXPECTED);
+                Kind::Card
+            }
+        };
+        let key = object.get("name").and_then(Scalar::of).map_or(String::new(), |name| name.to_string());
+        let kind = if key == "lo" { Kind::Loopback } else { kind };
+        converter.add(Entry { kind, key: Cow::Owned(key), object, place });
+    }
+    for (name, value) in document.members() {
+        let holds = match value {
+            Value::Object(object) => !object.is_empty(),
+            Value::Array(array) => !array.is_empty(),
+            other => *other != Value::Null && DIALECT.members.contains(&name),
+        };
+        if holds && name != "config" {
+            let expected = "it inside of an item of config, which takes more indentation in YAML";
+            converter.findings().push(Finding::error(base.field(name), "member beside the list", value, expected));
+        }
+    }
+    converter.make_links();
+    for (is_route, object, place) in commands {
+        if is_route {
+            converter.global_route(object, &place);
+        } else {
+            converter.global_nameserver(object, &place);
+        }
+    }
+    converter.finish()
+}
+
+/// How a card is known: by its MAC address, and then the name is a wish, else by its name.
+fn card(converter: &mut Converter<'_, '_>, entry: &Entry<'_>) -> Reported<Card> {
+    let is_infiniband = matches!(entry.object.get("type"), Some(Value::String(kind)) if kind == "infiniband");
+    let place = entry.place.field("mac_address");
+    let mut written = entry.scalar("mac_address");
+    if let Some(written) = written.take_if(|_| is_infiniband) {
+        let expected = "none: such a card is known by its name";
+        converter.findings().push(Finding::warning(place, "MAC address left out", written, expected));
+    }
+    let mac_address = convert::mac_address(converter.findings(), place, written.as_ref());
+    if let Ok(Some(mac_address)) = mac_address {
+        let name = if entry.key.is_empty() { None } else { converter.name(entry, Severity::Warning) };
+        return Ok(Card::MacAddress { mac_address, name });
+    }
+    let name = converter.name(entry, Severity::Error);
+    mac_address?;
+    Ok(Card::Name(name.ok_or(())?))
+}
+
+fn settings(converter: &mut Converter<'_, '_>, entry: &Entry<'_>, link: &mut Link) -> Vec<Route> {
+    let list = entry.place.field("subnets");
+    let mut routes = Vec::new();
+    let mut unknown = Vec::new();
+    let subnets = converter.reader.values(entry.object, (&entry.place, "subnets"), Severity::Error);
+    for (index, subnet) in subnets.iter().enumerate() {
+        let place = list.index(index);
+        let Value::Object(subnet) = subnet else {
+            converter.findings().push(Finding::error(place, "invalid item", subnet.kind(), "an object"));
+            continue;
+        };
+        let kind = subnet.get("type").and_then(Scalar::of);
+        let metric = member(subnet, &["metric"]).1;
+        let metric = convert::metric(converter.findings(), place.field("metric"), metric.as_ref());
+        let dynamic = match kind.as_ref().map(Scalar::text).as_deref() {
+            Some("dhcp6" | "ipv6_dhcpv6-stateful") => Some(Ipv6Dynamic::StatefulDhcp),
+            Some("ipv6_dhcpv6-stateless") => Some(Ipv6Dynamic::StatelessDhcp),
+            Some("ipv6_slaac") => Some(Ipv6Dynamic::Slaac),
+            _ => None,
+        };
+        let family = match kind.as_ref().map(Scalar::text).as_deref() {
+            _ if dynamic.is_some() => {
+                link.ipv6.dynamic = link.ipv6.dynamic.max(dynamic);
+                link.ipv6.dhcp_options.route_metric = link.ipv6.dhcp_options.route_metric.or(metric);
+                Some(Family::V6)
+            }
+            Some("dhcp" | "dhcp4") => {
+                link.ipv4.dhcp = true;
+                link.ipv4.dhcp_options.route_metric = link.ipv4.dhcp_options.route_metric.or(metric);
+                Some(Family::V4)
+            }
+            Some(kind @ ("static" | "static6")) => {
+                let wanted = (kind == "static6").then_some(Family::V6);
+                let address = member(subnet, &["address", "ip_address"]);
+                let netmask = member(subnet, &["netmask", "prefix"]);
+                let (written, netmask) = ((address.0, address.1.as_ref()), (netmask.0, netmask.1.as_ref()));
+                let address = convert::static_address(converter.findings(), &place, written, netmask, wanted);
+                address.into_iter().for_each(|address| convert::add_address(link, address));
+                address.map(|address| Family::of(address.ip())).or(wanted)
+            }
+            Some("manual" | "loopback") => {
+                if let Some(address) = subnet.get("address").filter(|address| **address != Value::Null) {
+                    let expected = "the type static beside it";
+                    let finding = Finding::warning(place.field("address"), "address left out", address, expected);
+                    converter.findings().push(finding);
+                }
+                None
+            }
+            _ => {
+                unknown.push((index, kind));
+                None
+            }
+        };
+        let gateway = member(subnet, &["gateway"]).1;
+        let gateway =
+            convert::default_route(converter.findings(), place.field("gateway"), gateway.as_ref(), family, metric);
+        routes.extend(gateway);
+        converter.routes(subnet, &place, family, &mut routes);
+        converter.name_servers(subnet, &place, ["dns_nameservers", "dns_search"], &mut link.dns);
+        let mtu = subnet.get("mtu").and_then(Scalar::of);
+        let mtu = convert::mtu(converter.findings(), place.field("mtu"), mtu.as_ref());
+        convert::merge_mtu(converter.findings(), place.field("mtu"), link, mtu);
+    }
+    // What is not understood costs only itself as long as the device has something else.
+    let severity = if link.has_addresses() { Severity::Warning } else { Severity::Error };
+    for (index, kind) in unknown {
+        let place = list.index(index);
+        let place = place.field("type");
+        convert::unknown(converter.findings(), severity, place, "unknown subnet type", kind.as_ref(), SUBNET_EXPECTED);
+    }
+    routes
+}
+
+impl Converter<'_, '_> {
+    /// Name servers of the machine, or of one of its devices.
+    fn global_nameserver(&mut self, object: &Object, place: &Place<'_>) {
+        let interface = object.get("interface").and_then(Scalar::of);
+        let link = interface.as_ref().and_then(|name| self.by_key.get(name.text().as_ref()).copied());
+        if let (Some(interface), None) = (&interface, link)
+            && interface.text() != "lo"
+        {
+            let expected = "the name of a device: the name servers are taken for the machine's";
+            let place = place.field("interface");
+            self.findings().push(Finding::warning(place, "unknown device", interface, expected));
+        }
+        let mut dns = std::mem::take(link.map_or(&mut self.dns, |link| &mut self.links[link.0].dns));
+        if matches!(object.get("address"), None | Some(Value::Null)) {
+            let (place, expected) = (place.field("address"), "IP addresses");
+            self.findings().push(Finding::without_value(Severity::Warning, place, "missing", expected));
+        }
+        self.name_servers(object, place, ["address", "search"], &mut dns);
+        *link.map_or(&mut self.dns, |link| &mut self.links[link.0].dns) = dns;
+    }
+
+    /// A route that names no device: it is the one that has the gateway in a subnet, else the only one.
+    fn global_route(&mut self, object: &Object, place: &Place<'_>) {
+        let Some(route) = self.route(object, place, None) else { return };
+        let is_v4 = route.destination().is_ipv4();
+        let uses = |link: &Link| if is_v4 { link.ipv4.is_used() } else { link.ipv6.is_used() };
+        let mut users = (0..self.links.len()).filter(|at| uses(&self.links[*at]));
+        let (first, second) = (users.next(), users.next());
+        let holds = |link: &Link| match route.gateway() {
+            Some(std::net::IpAddr::V4(hop)) => link.ipv4.addresses.iter().any(|address| address.contains(hop)),
+            Some(std::net::IpAddr::V6(hop)) => link.ipv6.addresses.iter().any(|address| address.contains(hop)),
+            None => false,
+        };
+        match self.links.iter().position(holds).or(first.filter(|_| second.is_none())) {
+            Some(at) => self.links[at].routes.push(route),
+            None if first.is_none() => {
+                let expected = "a device with an address of its family";
+                let finding = Finding::warning(place, "unreachable route", route.destination(), expected);
+                self.findings().push(finding);
+            }
+            None => {
+                let expected = "a gateway in the subnet of a device";
+                let finding = Finding::error(place, "route without a device", route.destination(), expected);
+                self.findings().push(finding);
+            }
+        }
+    }
+}

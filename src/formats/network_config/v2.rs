@@ -1,0 +1,314 @@
+//! Version 2, netplan's: devices by their kind and a key.
+
+use std::borrow::Cow;
+
+use ipnetwork::IpNetwork;
+
+use super::{Converter, Dialect, Entry, Kind, switch};
+use crate::finding::{Finding, Findings, Place, Severity};
+use crate::formats::address::Family;
+use crate::formats::convert::{self, Reported};
+use crate::formats::value::{Object, Scalar, Value};
+use crate::network::{Card, DhcpOptions, InterfaceName, Ipv6Dynamic, Link, LinkIndex, NetworkConfig, Pattern, Route};
+
+static DIALECT: Dialect = Dialect {
+    name: None,
+    bond_ports: "interfaces",
+    bridge_ports: "interfaces",
+    options: "parameters",
+    vlan_parent: "link",
+    vlan_id: "id",
+    mac_address: "macaddress",
+    destination: "to",
+    members: &[
+        "accept-ra",
+        "activation-mode",
+        "addresses",
+        "critical",
+        "dhcp-identifier",
+        "dhcp4",
+        "dhcp4-overrides",
+        "dhcp6",
+        "dhcp6-overrides",
+        "gateway4",
+        "gateway6",
+        "id",
+        "ignore-carrier",
+        "interfaces",
+        "ipv6-address-generation",
+        "ipv6-mtu",
+        "ipv6-privacy",
+        "link",
+        "link-local",
+        "macaddress",
+        "match",
+        "mtu",
+        "nameservers",
+        "optional",
+        "optional-addresses",
+        "parameters",
+        "renderer",
+        "routes",
+        "routing-policy",
+        "set-name",
+        "wakeonlan",
+    ],
+    card,
+    settings,
+};
+
+const SECTIONS: [(&str, Kind); 4] =
+    [("ethernets", Kind::Card), ("bonds", Kind::Bond), ("bridges", Kind::Bridge), ("vlans", Kind::Vlan)];
+
+/// netplan's other kinds of devices.
+const UNSUPPORTED: [&str; 8] =
+    ["dummy-devices", "modems", "nm-devices", "openvswitch", "tunnels", "virtual-ethernets", "vrfs", "wifis"];
+
+const SECTION_EXPECTED: &str = "ethernets, bonds, bridges or vlans";
+
+pub(super) fn convert(document: &Object, base: &Place<'_>, findings: &mut Findings) -> Option<NetworkConfig> {
+    let places = SECTIONS.map(|(name, _)| base.field(name));
+    let mut converter = Converter::new(&DIALECT, findings);
+    let mut strangers = Vec::new();
+    for (name, value) in document.members() {
+        match SECTIONS.iter().position(|(section, _)| *section == name) {
+            Some(at) => {
+                let devices = converter.reader.object(document, (base, name), Severity::Error);
+                let devices = devices.map(Object::members).unwrap_or_default();
+                devices.into_iter().for_each(|device| converter.add_device(SECTIONS[at].1, &places[at], device));
+            }
+            // What holds nothing can hold no device.
+            None => match value {
+                Value::Object(object) if !object.is_empty() => strangers.push((name, value)),
+                Value::Array(array) if !array.is_empty() => strangers.push((name, value)),
+                _ => {}
+            },
+        }
+    }
+    converter.add_aliases();
+    let has_devices = converter.described > 0;
+    for (name, value) in strangers {
+        let is_netplans = UNSUPPORTED.contains(&name);
+        // The machine may do without such a device as long as it has another.
+        let severity = if is_netplans && has_devices { Severity::Warning } else { Severity::Error };
+        let problem = if is_netplans { "unsupported section" } else { "unknown section" };
+        let finding = Finding::new(severity, base.field(name), problem, value.kind(), SECTION_EXPECTED);
+        converter.findings().push(finding);
+    }
+    converter.make_links();
+    converter.finish()
+}
+
+impl<'d> Converter<'d, '_> {
+    fn add_device(&mut self, kind: Kind, section: &'d Place<'d>, (key, value): (&'d str, &'d Value)) {
+        static EMPTY: Object = Object::EMPTY;
+        let place = section.field(key);
+        let object = match value {
+            Value::Object(object) => object,
+            Value::Null => &EMPTY,
+            other => {
+                self.findings().push(Finding::error(place, "invalid item", other.kind(), "an object"));
+                return;
+            }
+        };
+        let kind = if kind == Kind::Card && key == "lo" { Kind::Loopback } else { kind };
+        self.add(Entry { kind, key: Cow::Borrowed(key), object, place });
+    }
+
+    /// Others may call a card by the name that it has or gets, as they do where cloud-init reads them, unless an entry has
+    /// that name for its key.
+    fn add_aliases(&mut self) {
+        for (at, entry) in self.entries.iter().enumerate() {
+            let matched = match entry.object.get("match") {
+                Some(Value::Object(matched)) => matched.get("name"),
+                _ => None,
+            };
+            for name in [entry.object.get("set-name"), matched].into_iter().flatten() {
+                self.by_key.entry(name.to_string()).or_insert(LinkIndex(at));
+            }
+        }
+    }
+}
+
+/// How a card is known: by its MAC address, else by its name, else by what it is like. Without a `match` its key is its
+/// name.
+fn card(converter: &mut Converter<'_, '_>, entry: &Entry<'_>) -> Reported<Card> {
+    let wish = entry.scalar("set-name");
+    let wish = convert::said(wish.as_ref());
+    let place = entry.place.field("set-name");
+    let name = wish.and_then(|wish| wish.text().parse::<InterfaceName>().ok());
+    if let (Some(wish), None) = (wish, &name) {
+        let expected = InterfaceName::EXPECTED;
+        converter.findings().push(Finding::warning(place, "invalid interface name", wish, expected));
+    }
+    let by_name = |converter: &mut Converter<'_, '_>, known: InterfaceName| {
+        if let Some(name) = name.as_ref().filter(|name| **name != known) {
+            let expected = format!("a match by macaddress beside it: the card stays {known}");
+            converter.findings().push(Finding::warning(
+                place,
+                "new name for a card known by its name",
+                name,
+                &expected,
+            ));
+        }
+        Ok(Card::Name(known))
+    };
+    let errors = converter.findings().errors();
+    let Some(matched) = converter.reader.object(entry.object, (&entry.place, "match"), Severity::Error) else {
+        if converter.findings().errors() > errors {
+            return Err(());
+        }
+        let known = converter.name(entry, Severity::Error).ok_or(())?;
+        return by_name(converter, known);
+    };
+    let place = entry.place.field("match");
+    let mac_address = Scalar::of(matched.get("macaddress").unwrap_or(&Value::Null));
+    let mac_address = convert::mac_address(converter.findings(), place.field("macaddress"), mac_address.as_ref())?;
+    let names = converter.patterns(matched, &place, "name")?;
+    let drivers = converter.patterns(matched, &place, "driver")?;
+    let is_literal = |pattern: &Pattern| !pattern.as_str().contains(['*', '?', '[']);
+    let literal = match names.as_slice() {
+        [one] if is_literal(one) => Some(one.as_str().parse::<InterfaceName>()),
+        _ => None,
+    };
+    if let Some(driver) = drivers.first().filter(|_| mac_address.is_some() || literal.is_some()) {
+        let expected = "none: the card is known without it";
+        let finding = Finding::warning(place.field("driver"), "driver left out", driver, expected);
+        converter.findings().push(finding);
+    }
+    match (mac_address, literal) {
+        (Some(mac_address), _) => Ok(Card::MacAddress { mac_address, name }),
+        (None, Some(Ok(known))) => by_name(converter, known),
+        (None, Some(Err(_))) => {
+            let (place, expected) = (place.field("name"), InterfaceName::EXPECTED);
+            converter.findings().push(Finding::error(place, "invalid interface name", &names[0], expected));
+            Err(())
+        }
+        // An empty match is every card.
+        (None, None) if names.is_empty() && drivers.is_empty() => {
+            Ok(Card::Pattern { names: "*".parse().into_iter().collect(), drivers, name })
+        }
+        (None, None) => Ok(Card::Pattern { names, drivers, name }),
+    }
+}
+
+impl Converter<'_, '_> {
+    fn patterns(&mut self, matched: &Object, place: &Place<'_>, name: &str) -> Reported<Vec<Pattern>> {
+        let errors = self.findings().errors();
+        let words = self.reader.words(matched, (place, name), Severity::Error);
+        let place = place.field(name);
+        let mut patterns = Vec::new();
+        for word in &words {
+            match word.text().parse() {
+                Ok(pattern) => patterns.push(pattern),
+                Err(_) => {
+                    let finding = Finding::error(place, "invalid pattern", word, Pattern::EXPECTED);
+                    self.findings().push(finding);
+                }
+            }
+        }
+        // What is said and matches nothing must not become every card.
+        if let Some(said) = matched.get(name).filter(|said| **said != Value::Null && words.is_empty())
+            && self.findings().errors() == errors
+        {
+            self.findings().push(Finding::error(place, "empty pattern", said, Pattern::EXPECTED));
+        }
+        if self.findings().errors() == errors { Ok(patterns) } else { Err(()) }
+    }
+
+    fn dhcp_options(&mut self, entry: &Entry<'_>, name: &str) -> DhcpOptions {
+        let place = entry.place.field(name);
+        let Some(overrides) = self.reader.object(entry.object, (&entry.place, name), Severity::Warning) else {
+            return DhcpOptions::default();
+        };
+        if let Some(hostname) = overrides.get("hostname").filter(|hostname| **hostname != Value::Null) {
+            let expected = "none: the machine's own is told";
+            self.findings().push(Finding::warning(place.field("hostname"), "hostname left out", hostname, expected));
+        }
+        let metric = overrides.get("route-metric").and_then(Scalar::of);
+        let route_metric = convert::metric(self.findings(), place.field("route-metric"), metric.as_ref());
+        let mut switch = |name: &str| self.reader.switch(overrides, (&place, name), Severity::Warning);
+        DhcpOptions {
+            route_metric,
+            use_routes: switch("use-routes"),
+            use_dns: switch("use-dns"),
+            use_domains: switch("use-domains"),
+            use_hostname: switch("use-hostname"),
+            send_hostname: switch("send-hostname"),
+            use_mtu: switch("use-mtu"),
+            use_ntp: switch("use-ntp"),
+        }
+    }
+
+    /// A static address, perhaps with options of its own.
+    fn address(&mut self, value: &Value, place: &Place<'_>) -> Option<IpNetwork> {
+        let written = match value {
+            Value::Object(object) => match object.members().as_slice() {
+                [(address, options)] => {
+                    if let Value::Object(options) = options {
+                        for (name, option) in options.members() {
+                            let expected = "none: it is left out";
+                            let place = place.field(name);
+                            let finding = Finding::warning(place, "unsupported option of an address", option, expected);
+                            self.findings().push(finding);
+                        }
+                    }
+                    Some(Scalar::Text((*address).to_owned()))
+                }
+                _ => None,
+            },
+            other => Scalar::of(other),
+        };
+        let address = written.as_ref().map(|written| crate::formats::address::interface_address(&written.text(), None));
+        match address {
+            Some(Ok(address)) => Some(address),
+            _ => {
+                let written = written.unwrap_or_else(|| Scalar::Text(value.kind().to_owned()));
+                let expected = "an IP address of a machine";
+                self.findings().push(Finding::error(place, "invalid address", written, expected));
+                None
+            }
+        }
+    }
+}
+
+fn settings(converter: &mut Converter<'_, '_>, entry: &Entry<'_>, link: &mut Link) -> Vec<Route> {
+    let (object, place) = (entry.object, &entry.place);
+    let is_on = |name| object.get(name).and_then(switch) == Some(true);
+    link.ipv4.dhcp = is_on("dhcp4");
+    link.ipv6.dynamic = is_on("dhcp6").then_some(Ipv6Dynamic::StatefulDhcp);
+    link.ipv4.dhcp_options = converter.dhcp_options(entry, "dhcp4-overrides");
+    link.ipv6.dhcp_options = converter.dhcp_options(entry, "dhcp6-overrides");
+
+    let list = place.field("addresses");
+    for (index, value) in converter.reader.values(object, (place, "addresses"), Severity::Error).iter().enumerate() {
+        if let Some(address) = converter.address(value, &list.index(index)) {
+            convert::add_address(link, address);
+        }
+    }
+    // What is not understood costs only itself as long as the device has something else.
+    let severity = if link.has_addresses() { Severity::Warning } else { Severity::Error };
+    for name in ["dhcp4", "dhcp6"] {
+        converter.reader.switch(object, (place, name), severity);
+    }
+    for name in ["activation-mode", "ipv6-mtu", "routing-policy"] {
+        if let Some(value) = object.get(name).filter(|value| **value != Value::Null) {
+            let (place, expected) = (place.field(name), "none: it is left out");
+            let finding = Finding::warning(place, "unsupported member of a device", value, expected);
+            converter.findings().push(finding);
+        }
+    }
+
+    let mut routes = Vec::new();
+    for (name, family) in [("gateway4", Family::V4), ("gateway6", Family::V6)] {
+        let written = entry.scalar(name);
+        let place = place.field(name);
+        routes.extend(convert::default_route(converter.findings(), place, written.as_ref(), Some(family), None));
+    }
+    converter.routes(object, place, None, &mut routes);
+    if let Some(servers) = converter.reader.object(object, (place, "nameservers"), Severity::Warning) {
+        let place = place.field("nameservers");
+        converter.name_servers(servers, &place, ["addresses", "search"], &mut link.dns);
+    }
+    routes
+}

@@ -1,0 +1,143 @@
+//! Reading members of objects, saying what does not fit.
+
+use super::value::{Object, Scalar, Value};
+use crate::finding::{Finding, Findings, Place, Severity};
+
+/// The most items of a list: of links, of networks, and also of words in one text.
+pub const MAX_ITEMS: usize = 4096;
+
+/// Reads members of objects, and says what is not of the right shape.
+pub(super) struct Reader<'f> {
+    pub(super) findings: &'f mut Findings,
+}
+
+// === impl Reader ===
+
+impl Reader<'_> {
+    /// The elements of an array of objects.
+    pub(super) fn items<T: Default + PartialEq>(
+        &mut self,
+        parent: &Object,
+        at: (&Place<'_>, &str),
+        otherwise: Severity,
+        read: fn(&mut Self, &Object, &Place<'_>) -> T,
+    ) -> Vec<T> {
+        let elements = self.array(parent, at, otherwise);
+        let place = at.0.field(at.1);
+        let read_one = |(index, element): (usize, &Value)| {
+            let place = place.index(index);
+            // What says nothing is a default in the list, so that the places of those that follow stay the document's.
+            let item = if let Value::Object(object) = element { read(self, object, &place) } else { T::default() };
+            if !matches!(element, Value::Object(_)) {
+                self.findings.push(Finding::new(otherwise, place, "invalid item", element.kind(), "an object"));
+            } else if otherwise == Severity::Error && item == T::default() {
+                let expected = "the members that the schema requires";
+                self.findings.push(Finding::without_value(otherwise, place, "nothing known in it", expected));
+            }
+            item
+        };
+        elements.iter().enumerate().map(read_one).collect()
+    }
+
+    /// The elements of an array. `null` is empty; anything else is reported and empty.
+    pub(super) fn array<'v>(
+        &mut self,
+        parent: &'v Object,
+        (place, name): (&Place<'_>, &str),
+        otherwise: Severity,
+    ) -> &'v [Value] {
+        match parent.get(name) {
+            None | Some(Value::Null) => &[],
+            Some(Value::Array(array)) if self.may_have((place, name), array.len()) => array,
+            Some(Value::Array(_)) => &[],
+            Some(other) => {
+                let place = place.field(name);
+                self.findings.push(Finding::new(otherwise, place, "invalid list", other.kind(), "an array"));
+                &[]
+            }
+        }
+    }
+
+    /// The same where one item may stand without its array.
+    pub(super) fn values<'v>(
+        &mut self,
+        parent: &'v Object,
+        at: (&Place<'_>, &str),
+        otherwise: Severity,
+    ) -> &'v [Value] {
+        match parent.get(at.1) {
+            Some(one @ (Value::String(_) | Value::Object(_))) => std::slice::from_ref(one),
+            _ => self.array(parent, at, otherwise),
+        }
+    }
+
+    /// An object. `null` is none; anything else is reported and none.
+    pub(super) fn object<'v>(
+        &mut self,
+        parent: &'v Object,
+        (place, name): (&Place<'_>, &str),
+        otherwise: Severity,
+    ) -> Option<&'v Object> {
+        match parent.get(name)? {
+            Value::Object(object) => Some(object),
+            Value::Null => None,
+            other => {
+                let place = place.field(name);
+                self.findings.push(Finding::new(otherwise, place, "invalid item", other.kind(), "an object"));
+                None
+            }
+        }
+    }
+
+    /// A switch, also where it is written as a text. `null` is none; anything else is reported and none.
+    pub(super) fn switch(
+        &mut self,
+        parent: &Object,
+        (place, name): (&Place<'_>, &str),
+        otherwise: Severity,
+    ) -> Option<bool> {
+        let value = parent.get(name)?;
+        let state = switch(value);
+        if state.is_none() && *value != Value::Null {
+            let place = place.field(name);
+            self.findings.push(Finding::new(otherwise, place, "invalid switch", value, "true or false"));
+        }
+        state
+    }
+
+    /// Whether a list may have so many items.
+    pub(super) fn may_have(&mut self, (place, name): (&Place<'_>, &str), items: usize) -> bool {
+        if items > MAX_ITEMS {
+            let expected = format!("at most {MAX_ITEMS}");
+            self.findings.push(Finding::error(place.field(name), "too many items", items, &expected));
+        }
+        items <= MAX_ITEMS
+    }
+
+    pub(super) fn scalars(&mut self, object: &Object, at: (&Place<'_>, &str), otherwise: Severity) -> Vec<Scalar> {
+        // Here `null` is no absence: it stands where an element was meant.
+        let scalar = |value| Scalar::of(value).unwrap_or_else(|| Scalar::Text("null".to_owned()));
+        self.array(object, at, otherwise).iter().map(scalar).collect()
+    }
+
+    /// A list of words, or one text with blanks or commas between them.
+    pub(super) fn words(&mut self, object: &Object, at: (&Place<'_>, &str), otherwise: Severity) -> Vec<Scalar> {
+        let Some(Value::String(text)) = object.get(at.1) else {
+            return self.scalars(object, at, otherwise);
+        };
+        let words = || text.split(|c: char| c.is_ascii_whitespace() || c == ',').filter(|word| !word.is_empty());
+        if !self.may_have(at, words().count()) {
+            return Vec::new();
+        }
+        words().map(|word| Scalar::Text(word.to_owned())).collect()
+    }
+}
+
+/// On or off, in the words that YAML 1.1 and cloud-init have for it.
+pub(super) fn switch(value: &Value) -> Option<bool> {
+    match value.to_string().to_ascii_lowercase().as_str() {
+        "true" | "yes" | "on" | "1" => Some(true),
+        "false" | "no" | "off" | "0" => Some(false),
+        _ => None,
+    }
+}
