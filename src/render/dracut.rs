@@ -1,15 +1,16 @@
 //! Kernel arguments of dracut's grammar (dracut.cmdline(7)), as `nm-initrd-generator` understands them
-//! (`NetworkManager/NetworkManager:src/nm-initrd-generator/nmi-cmdline-reader.c`).
+//! (`NetworkManager/NetworkManager:src/nm-initrd-generator/nmi-cmdline-reader.c`), or dracut's own scripts
+//! ([`super::legacy`]).
 //!
-//! The grammar is shared on paper only: each choice below was measured on NetworkManager 1.42 and 1.52, and
-//! `tests/readers.rs` asks the program itself.
+//! The grammar is shared on paper only: each choice below was measured on NetworkManager 1.42 and 1.52 and on dracut 059,
+//! and `tests/readers.rs` asks the programs themselves.
 
 mod karg;
 mod names;
 #[cfg(test)]
 mod tests;
 
-pub use karg::{Device, Karg, Method};
+pub use karg::{Karg, Method};
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -19,19 +20,32 @@ use ipnetwork::IpNetwork;
 use pnet_base::MacAddr;
 
 use crate::finding::{Finding, Findings};
-use crate::network::{BondOptions, Card, InterfaceName, Ipv6Dynamic, Link, LinkIndex, LinkKind, NetworkConfig, Route};
+use crate::network::{
+    BondOptions, BridgeOptions, Card, DhcpOptions, InterfaceName, Ipv6Dynamic, Link, LinkIndex, LinkKind,
+    NetworkConfig, Pattern, Route,
+};
+use crate::render::Device;
 use names::Names;
 
 /// The longest line that is rendered, in bytes. dracut hands all arguments on in one environment string, which ends at
 /// 128 KiB; whoever adds to them leaves room for the others.
 pub const MAX_BYTES: usize = 32 * 1024;
 
+/// Who reads the arguments.
+#[derive(Clone, Copy, Eq, PartialEq)]
+pub(super) enum Reader {
+    /// `nm-initrd-generator`.
+    NetworkManager,
+    /// The scripts of dracut's module `network-legacy`.
+    NetworkLegacy,
+}
+
 /// A network as kernel arguments.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Rendered {
     /// In the order in which they are to be written.
     pub kargs: Vec<Karg>,
-    /// For every link of the network, in its order: what the arguments call it.
+    /// For every link of the network, in its order: how it is known.
     pub devices: Vec<Device>,
 }
 
@@ -43,9 +57,14 @@ pub struct Rendered {
 ///
 /// The arguments never say `rd.neednet`: on Ignition systems the network is started on demand.
 pub fn render(config: &NetworkConfig, findings: &mut Findings) -> Rendered {
-    let names = Names::assign(config);
-    let mut render = Render { config, names, findings, gateways: Gateways::default() };
-    render.gateways = render.choose_gateways();
+    render_for(Reader::NetworkManager, config, findings)
+}
+
+/// The same for another reader, of a network that it can be told.
+pub(super) fn render_for(reader: Reader, config: &NetworkConfig, findings: &mut Findings) -> Rendered {
+    let names = Names::assign(config, reader);
+    let gateways = Gateways::choose(config);
+    let mut render = Render { config, reader, names, findings, gateways, made: made(config) };
     let kargs = render.kargs();
     render.report_what_cannot_be_said();
     let devices = render.names.devices;
@@ -79,14 +98,17 @@ pub fn is_legal(line: &str) -> bool {
 
 struct Render<'c, 'f> {
     config: &'c NetworkConfig,
+    reader: Reader,
     names: Names,
     findings: &'f mut Findings,
     gateways: Gateways,
+    /// As [`made`] has it.
+    made: Vec<bool>,
 }
 
 /// The one default route of each family: its link, and its place among the link's routes.
 #[derive(Clone, Copy, Default)]
-struct Gateways {
+pub(super) struct Gateways {
     ipv4: Option<(LinkIndex, usize)>,
     ipv6: Option<(LinkIndex, usize)>,
 }
@@ -113,59 +135,78 @@ impl Render<'_, '_> {
             Karg::Ifname { name, mac_address }
         };
         let mut kargs = self.names.ties.iter().map(tie).collect();
-        for index in self.parents_first() {
+        for index in parents_first(config) {
             self.structure(index, &mut kargs);
         }
         for index in self.gateways_first() {
-            self.addresses(index, &mut kargs);
-            self.routes(index, &mut kargs);
+            if self.made[index.0] {
+                self.addresses(index, &mut kargs);
+                self.routes(index, &mut kargs);
+            }
         }
         if self.has_addresses() {
-            kargs.extend(config.nameservers.iter().copied().map(Karg::Nameserver));
+            kargs.extend(nameservers(config).into_iter().map(Karg::Nameserver));
+        }
+        if self.ignores_dns() == Some(true) {
+            kargs.push(Karg::NoPeerDns);
         }
         kargs
     }
 
-    /// Bonds and VLANs in the document's order, but each after what it is made of: NetworkManager takes a parent that
-    /// it has not met for a card.
-    fn parents_first(&self) -> Vec<LinkIndex> {
-        let mut order = Vec::new();
-        let mut placed = vec![false; self.config.links().len()];
-        for index in (0..placed.len()).map(LinkIndex) {
-            let mut chain = Vec::new();
-            let mut at = Some(index);
-            while let Some(here) = at.filter(|here| !placed[here.0]) {
-                placed[here.0] = true;
-                chain.push(here);
-                at = match &self.config.link(here).kind {
-                    LinkKind::Vlan { parent, .. } => Some(*parent),
-                    _ => None,
-                };
-            }
-            order.extend(chain.into_iter().rev());
-        }
-        order
-    }
-
     fn gateways_first(&self) -> Vec<LinkIndex> {
-        let firsts = [self.gateways.ipv4, self.gateways.ipv6].into_iter().flatten().map(|(link, _)| link);
+        let gateways = [self.gateways.ipv4, self.gateways.ipv6];
+        let firsts = gateways.iter().flatten().map(|(link, _)| *link);
+        let count = firsts.clone().collect::<BTreeSet<_>>().len();
         let all = (0..self.config.links().len()).map(LinkIndex);
         let mut seen = BTreeSet::new();
-        firsts.chain(all).filter(|link| seen.insert(*link)).collect()
+        let mut order: Vec<LinkIndex> = firsts.chain(all).filter(|link| seen.insert(*link)).collect();
+        if self.reader == Reader::NetworkLegacy {
+            // The last default route wins.
+            order.rotate_left(count);
+        }
+        order
     }
 
     fn structure(&mut self, index: LinkIndex, kargs: &mut Vec<Karg>) {
         let link = self.config.link(index);
         match &link.kind {
             LinkKind::Card(_) => {}
+            LinkKind::Bridge { name, .. } if !self.made[index.0] => {
+                // NetworkManager would take `eth0` for its port, network-legacy would wait for one.
+                let expected = "at least one, without which no kernel argument makes a bridge";
+                self.findings.push(Finding::warning(&link.place, "bridge without ports left out", name, expected));
+            }
+            _ if !self.made[index.0] => {
+                let expected = "a bridge with ports below it";
+                self.findings.push(Finding::warning(&link.place, "VLAN left out", self.device(index), expected));
+            }
             LinkKind::Bond { name, ports, options, .. } => {
                 let options = self.bond_options(link, options);
                 let ports = ports.iter().map(|port| self.device(*port)).collect();
                 kargs.push(Karg::Bond { name: name.clone(), ports, options, mtu: link.mtu });
             }
+            LinkKind::Bridge { name, ports, options } => {
+                self.bridge_options(link, options);
+                let ports = ports.iter().filter(|port| self.made[port.0]).map(|port| self.device(*port)).collect();
+                kargs.push(Karg::Bridge { name: name.clone(), ports });
+            }
             LinkKind::Vlan { parent, .. } => {
                 kargs.push(Karg::Vlan { vlan: self.device(index), parent: self.device(*parent) });
             }
+        }
+    }
+
+    /// An argument makes a bridge that does not speak STP, and tells it nothing more.
+    fn bridge_options(&mut self, link: &Link, options: &BridgeOptions) {
+        let mut told: Vec<&str> = Vec::new();
+        let numbers = [options.ageing_time, options.forward_delay, options.hello_time, options.max_age];
+        let names = ["ageing-time", "forward-delay", "hello-time", "max-age"];
+        told.extend(options.stp.filter(|stp| *stp).map(|_| "stp"));
+        told.extend(numbers.iter().zip(names).filter(|(number, _)| number.is_some()).map(|(_, name)| name));
+        told.extend(options.priority.map(|_| "priority"));
+        told.extend(options.ports.first().map(|_| "port options"));
+        if !told.is_empty() {
+            self.left_out(&link.place, "bridge options", told.join(", "), "none, nor STP");
         }
     }
 
@@ -188,31 +229,31 @@ impl Render<'_, '_> {
 
     fn addresses(&mut self, index: LinkIndex, kargs: &mut Vec<Karg>) {
         let link = self.config.link(index);
-        if let Some(bond) = self.config.bond_of(index) {
-            // A profile of its own would take the card away from the bond, which sets its ports' MTU.
-            let bond = self.config.link(bond);
-            if let Some(mtu) = link.mtu.filter(|mtu| Some(*mtu) != bond.mtu) {
-                let expected = format!("the MTU of its bond, {}", bond.place);
-                self.left_out(&format!("{}.mtu", link.place), "MTU of a bond's port", mtu, &expected);
-            }
+        if let Some(controller) = self.config.controller_of(index) {
+            self.report_port(link, self.config.link(controller));
             return;
         }
         let device = self.device(index);
-        let (mtu, mac_address) = match &link.kind {
-            LinkKind::Card(_) => (link.mtu, None),
-            // The MTU stands in `bond=` already.
-            LinkKind::Bond { mac_address, .. } => (None, *mac_address),
-            LinkKind::Vlan { mac_address, .. } => (link.mtu, *mac_address),
-        };
+        // A bond's MTU stands in `bond=` already.
+        let mtu = link.mtu.filter(|_| !matches!(link.kind, LinkKind::Bond { .. }));
+        let mac_address = link.cloned_mac_address;
         let ip = |address, method| Karg::Ip { address, device: device.clone(), method, mtu, mac_address };
         if !link.has_addresses() {
             let structural = !matches!(link.kind, LinkKind::Card(_)) && !self.config.carries_vlans(index);
-            if structural || mtu.is_some() || mac_address.is_some() {
+            if self.reader == Reader::NetworkLegacy {
+                let expected = "addresses beside it: network-legacy sets it with them alone";
+                if let Some(mtu) = mtu {
+                    push_left_out(self.findings, &format!("{}.mtu", link.place), "MTU", mtu, expected);
+                }
+                if let Some(mac_address) = mac_address {
+                    push_left_out(self.findings, &link.place, "other MAC address", mac_address, expected);
+                }
+            } else if structural || mtu.is_some() || mac_address.is_some() {
                 kargs.push(ip(None, Method::Off));
             }
             return;
         }
-        let methods = Methods::of(link);
+        let methods = Methods::of(link, self.reader);
         let mut gateway = self.static_gateway(index, self.gateways.ipv4, !link.ipv4.addresses.is_empty());
         for address in &link.ipv4.addresses {
             kargs.push(ip(Some((IpNetwork::V4(*address), gateway.take())), methods.ipv4));
@@ -236,16 +277,50 @@ impl Render<'_, '_> {
         }
     }
 
+    /// A profile of its own would take a port away from its bond or bridge.
+    fn report_port(&mut self, link: &Link, controller: &Link) {
+        let is_bond = matches!(controller.kind, LinkKind::Bond { .. });
+        let own_mtu = link.mtu.filter(|_| !matches!(link.kind, LinkKind::Bond { .. }));
+        // A bond sets the MTU of its ports.
+        if let Some(mtu) = own_mtu.filter(|mtu| !is_bond || Some(*mtu) != controller.mtu) {
+            let (what, expected) = if is_bond {
+                ("MTU of a bond's port", format!("the MTU of its bond, {}", controller.place))
+            } else {
+                ("MTU of a bridge's port", "none".to_owned())
+            };
+            self.left_out(&format!("{}.mtu", link.place), what, mtu, &expected);
+        }
+        if let Some(mac_address) = link.cloned_mac_address {
+            self.left_out(&link.place, "other MAC address of a port", mac_address, "none");
+        }
+        if link.has_addresses() {
+            let expected = format!("addresses of what it is a port of, {}", controller.place);
+            push_left_out(self.findings, &link.place, "addresses of a port", &link.id, &expected);
+        }
+    }
+
     /// The gateway that goes into the `ip=` of a static address.
     fn static_gateway(&self, index: LinkIndex, chosen: Option<(LinkIndex, usize)>, has_static: bool) -> Option<IpAddr> {
         let (_, route) = chosen.filter(|(link, _)| *link == index && has_static)?;
         self.config.link(index).routes[route].gateway()
     }
 
+    /// A gateway that no subnet of its link has needs nothing more: NetworkManager adds a route to it, of either family.
     fn routes(&mut self, index: LinkIndex, kargs: &mut Vec<Karg>) {
         let link = self.config.link(index);
         let device = self.device(index);
+        let is_port = self.config.controller_of(index).is_some();
         for (at, route) in link.routes.iter().enumerate() {
+            if let Some(table) = route.table {
+                self.left_out(&route.place, "route of another table", table, "the main table");
+                continue;
+            }
+            if is_port || !link.can_route(route) {
+                // To NetworkManager a card with a route alone is one that asks by DHCP.
+                let expected = "an address of its family on its link";
+                push_left_out(self.findings, &route.place, "route", route.destination(), expected);
+                continue;
+            }
             if let Some(metric) = route.metric() {
                 self.left_out(&format!("{}.metric", route.place), "metric", metric, "none");
             }
@@ -275,24 +350,14 @@ impl Render<'_, '_> {
         chosen.is_some_and(|(link, at)| link == index && self.config.link(link).routes[at].gateway() == route.gateway())
     }
 
-    /// The lowest metric wins, else the first in the document; no metric is the kernel's 0.
-    fn choose_gateways(&self) -> Gateways {
-        let choose = |ipv4: bool| {
-            let links = self.config.links().iter().enumerate();
-            let routes = links.flat_map(|(link, it)| it.routes.iter().enumerate().map(move |at| (LinkIndex(link), at)));
-            routes
-                .filter(|(_, (_, route))| route.is_default() && route.destination().is_ipv4() == ipv4)
-                .min_by_key(|(_, (_, route))| route.metric().unwrap_or(0))
-                .map(|(link, (at, _))| (link, at))
-        };
-        Gateways { ipv4: choose(true), ipv6: choose(false) }
-    }
-
     fn report_what_cannot_be_said(&mut self) {
         let config = self.config;
         for (link, given) in config.links().iter().zip(&self.names.devices) {
             let (wish, expected) = match &link.kind {
                 LinkKind::Card(Card::MacAddress { name: Some(name), .. }) => (name, "none like eth0 or ib0".to_owned()),
+                LinkKind::Vlan { name: Some(name), id, .. } if self.reader == Reader::NetworkLegacy => {
+                    (name, format!("vlan{id} or one that ends with .{id}"))
+                }
                 LinkKind::Vlan { name: Some(name), id, .. } => (name, format!("one that ends with {id}")),
                 _ => continue,
             };
@@ -304,24 +369,120 @@ impl Render<'_, '_> {
                 self.findings.push(Finding::warning(place, "name that cannot be given", wish, &expected));
             }
         }
-        for domain in &config.search {
+        let ignores_dns = self.ignores_dns() == Some(true);
+        for (index, link) in config.links().iter().enumerate() {
+            self.report_pattern(LinkIndex(index), link);
+            self.report_dynamic(link, ignores_dns);
+        }
+        let search = config.links().iter().flat_map(|link| &link.dns.search);
+        let mut seen = BTreeSet::new();
+        for domain in config.dns.search.iter().chain(search).filter(|domain| seen.insert(*domain)) {
             self.left_out("search", "search domain", domain, "none");
         }
-        if !config.nameservers.is_empty() && !self.has_addresses() {
-            let servers = config.nameservers.len();
-            let expected = "a network beside them, since they are told to the cards that have one";
-            self.findings.push(Finding::warning("services", "name servers left out", servers, expected));
+        let nameservers = nameservers(config);
+        if !self.has_addresses() {
+            if !nameservers.is_empty() {
+                let servers = nameservers.len();
+                let expected = "a network beside them, since they are told to the cards that have one";
+                self.findings.push(Finding::warning("services", "name servers left out", servers, expected));
+            }
+            return;
+        }
+        // Where IPv4 comes from DHCP, IPv6 is listened for.
+        let has_ipv4 = self.addressable().any(|link| link.ipv4.is_used());
+        let has_ipv6 = self.addressable().any(|link| link.ipv6.is_used() || link.ipv4.dhcp);
+        for server in nameservers.iter().filter(|server| if server.is_ipv4() { !has_ipv4 } else { !has_ipv6 }) {
+            let expected = "one of a family in which a card has an address";
+            self.findings.push(Finding::warning("nameservers", "name server out of reach", server, expected));
         }
     }
 
+    /// No argument knows a card by a pattern: it is about one card, or about whichever there is.
+    fn report_pattern(&mut self, index: LinkIndex, link: &Link) {
+        let LinkKind::Card(Card::Pattern { names, drivers, .. }) = &link.kind else { return };
+        let is_used = self.config.controller_of(index).is_some() || self.config.carries_vlans(index);
+        if !is_used && !asks(link) {
+            return;
+        }
+        let patterns: Vec<&str> = names.iter().chain(drivers).map(Pattern::as_str).collect();
+        let (problem, patterns) = ("card that is known by a pattern alone", patterns.join(", "));
+        let others = self.config.links().iter().enumerate();
+        self.findings.push(if is_used || others.filter(|(at, _)| *at != index.0).any(|(_, other)| asks(other)) {
+            let expected =
+                "a MAC address or a name: among several links no kernel argument could tell which card is meant";
+            Finding::error(&link.place, problem, &patterns, expected)
+        } else {
+            let expected = "a MAC address or a name: the arguments hold for every card";
+            Finding::warning(&link.place, problem, &patterns, expected)
+        });
+    }
+
+    /// What is asked of routers and DHCP servers beside addresses. That all of them are ignored as to names can be said.
+    fn report_dynamic(&mut self, link: &Link, ignores_dns: bool) {
+        let dynamic = link.ipv6.dynamic.is_some();
+        let cannot = match (self.reader, link.ipv6.accept_ra) {
+            // A family without dynamic addresses does not listen, but DHCPv4 brings IPv6 along.
+            (Reader::NetworkManager, Some(false)) => dynamic || link.ipv4.dhcp,
+            (Reader::NetworkManager, Some(true)) => !dynamic && link.ipv6.is_used(),
+            // The kernel listens wherever nobody tells it not to.
+            (Reader::NetworkLegacy, accepts) => accepts == Some(false),
+            (_, None) => false,
+        };
+        if let Some(accepts) = link.ipv6.accept_ra.filter(|_| cannot) {
+            self.left_out(&format!("{}.accept-ra", link.place), "word about router advertisements", accepts, "none");
+        }
+        let families =
+            [("dhcp4", &link.ipv4.dhcp_options, link.ipv4.dhcp), ("dhcp6", &link.ipv6.dhcp_options, dynamic)];
+        for (family, options, _) in families.into_iter().filter(|(.., is_used)| *is_used) {
+            let DhcpOptions {
+                route_metric,
+                use_routes,
+                use_dns,
+                use_domains,
+                use_hostname,
+                send_hostname,
+                use_mtu,
+                ..
+            } = *options;
+            let use_dns = use_dns.filter(|_| !ignores_dns);
+            let names = ["use-routes", "use-dns", "use-domains", "use-hostname", "send-hostname", "use-mtu"];
+            let values = [use_routes, use_dns, use_domains, use_hostname, send_hostname, use_mtu];
+            // Everything that a server says counts, if nobody says otherwise.
+            for (name, _) in names.into_iter().zip(values).filter(|(_, value)| *value == Some(false)) {
+                self.left_out(&format!("{}.{family}-overrides.{name}", link.place), "DHCP option", false, "true");
+            }
+            if let Some(metric) = route_metric {
+                let place = format!("{}.{family}-overrides.route-metric", link.place);
+                self.left_out(&place, "metric", metric, "none");
+            }
+        }
+    }
+
+    /// Whether the name servers of DHCP servers and routers are to be ignored on every link that asks any; `None` when
+    /// none does.
+    fn ignores_dns(&self) -> Option<bool> {
+        let families = self.addressable().flat_map(|link| {
+            let (ipv4, ipv6) = (&link.ipv4, &link.ipv6);
+            let options = [ipv4.dhcp.then_some(&ipv4.dhcp_options), ipv6.dynamic.map(|_| &ipv6.dhcp_options)];
+            options.into_iter().flatten()
+        });
+        families.map(|options| options.use_dns == Some(false)).reduce(|all, one| all && one)
+    }
+
     fn left_out(&mut self, place: &str, what: &str, value: impl fmt::Display, expected: &str) {
-        let (problem, expected) = (format!("{what} left out"), format!("{expected}: no kernel argument carries it"));
-        self.findings.push(Finding::warning(place, &problem, value, &expected));
+        push_left_out(self.findings, place, what, value, &format!("{expected}: no kernel argument carries it"));
     }
 
     /// Whether any address is given or asked for. A name server alone makes no profile, and so is told to nobody.
     fn has_addresses(&self) -> bool {
-        self.config.links().iter().any(Link::has_addresses)
+        self.addressable().any(Link::has_addresses)
+    }
+
+    /// The links that may be told addresses: neither ports nor what no argument makes.
+    fn addressable(&self) -> impl Iterator<Item = &Link> {
+        let links = self.config.links().iter().enumerate();
+        let is_free = |at| self.made[at] && self.config.controller_of(LinkIndex(at)).is_none();
+        links.filter(move |(at, _)| is_free(*at)).map(|(_, link)| link)
     }
 
     fn device(&self, index: LinkIndex) -> Device {
@@ -329,11 +490,108 @@ impl Render<'_, '_> {
     }
 }
 
+/// Links in the document's order, but each after what it is made of: NetworkManager takes a parent that it has not met
+/// for a card.
+fn parents_first(config: &NetworkConfig) -> Vec<LinkIndex> {
+    let mut order = Vec::new();
+    let mut placed = vec![false; config.links().len()];
+    for index in (0..placed.len()).map(LinkIndex) {
+        // What is on the way, and how much of what it is made of has been seen to.
+        let mut chain = vec![(index, 0)];
+        while let Some((here, seen)) = chain.last_mut() {
+            let below = if placed[here.0] { None } else { config.link(*here).kind.made_of().get(*seen) };
+            match below {
+                Some(below) => {
+                    *seen += 1;
+                    chain.push((*below, 0));
+                }
+                None => {
+                    if !std::mem::replace(&mut placed[here.0], true) {
+                        order.push(*here);
+                    }
+                    chain.pop();
+                }
+            }
+        }
+    }
+    order
+}
+
+/// For every link, whether arguments make it: not a bridge without ports, nor what is on it.
+fn made(config: &NetworkConfig) -> Vec<bool> {
+    let mut made = vec![true; config.links().len()];
+    for index in parents_first(config) {
+        made[index.0] = match &config.link(index).kind {
+            LinkKind::Card(_) | LinkKind::Bond { .. } => true,
+            LinkKind::Bridge { ports, .. } => ports.iter().any(|port| made[port.0]),
+            LinkKind::Vlan { parent, .. } => made[parent.0],
+        };
+    }
+    made
+}
+
+pub(super) fn push_left_out(
+    findings: &mut Findings,
+    place: &str,
+    what: &str,
+    value: impl fmt::Display,
+    expected: &str,
+) {
+    findings.push(Finding::warning(place, &format!("{what} left out"), value, expected));
+}
+
+/// Whether anything is to be done about a link: a card that is only there is left alone.
+pub(crate) fn asks(link: &Link) -> bool {
+    let is_made = !matches!(link.kind, LinkKind::Card(_));
+    is_made || link.has_addresses() || link.mtu.is_some() || link.cloned_mac_address.is_some()
+}
+
+/// Every name server, those of the whole machine first: an argument names it for all cards.
+pub(crate) fn nameservers(config: &NetworkConfig) -> Vec<IpAddr> {
+    let of_links = config.links().iter().flat_map(|link| &link.dns.nameservers);
+    let mut seen = BTreeSet::new();
+    config.dns.nameservers.iter().chain(of_links).copied().filter(|server| seen.insert(*server)).collect()
+}
+
+// === impl Gateways ===
+
+impl Gateways {
+    /// The lowest metric wins, else the first in the document; no metric is the kernel's 0.
+    pub(super) fn choose(config: &NetworkConfig) -> Self {
+        let made = made(config);
+        let choose = |ipv4: bool| {
+            let is_free = |(at, _): &(usize, &Link)| made[*at] && config.controller_of(LinkIndex(*at)).is_none();
+            let links = config.links().iter().enumerate().filter(is_free);
+            let routes = links.flat_map(|(at, link)| {
+                let routes = link.routes.iter().enumerate().filter(|(_, route)| link.can_route(route));
+                routes.map(move |route| (LinkIndex(at), route))
+            });
+            routes
+                .filter(|(_, (_, route))| {
+                    route.is_default() && route.table.is_none() && route.destination().is_ipv4() == ipv4
+                })
+                .min_by_key(|(_, (_, route))| route.metric().unwrap_or(0))
+                .map(|(link, (at, _))| (link, at))
+        };
+        Self { ipv4: choose(true), ipv6: choose(false) }
+    }
+
+    /// Those that are on a link, of IPv4 and of IPv6.
+    pub(super) fn of(&self, config: &NetworkConfig, link: LinkIndex) -> [Option<IpAddr>; 2] {
+        [self.ipv4, self.ipv6].map(|chosen| {
+            let (_, route) = chosen.filter(|(chosen, _)| *chosen == link)?;
+            config.link(link).routes[route].gateway()
+        })
+    }
+}
+
 // === impl Methods ===
 
 impl Methods {
     /// The rows were found by trying every sequence of up to three arguments on NetworkManager 1.42.
-    fn of(link: &Link) -> Self {
+    ///
+    /// network-legacy gets one address or one word for each link, and reads a pair of words in its own way.
+    fn of(link: &Link, reader: Reader) -> Self {
         let static4 = !link.ipv4.addresses.is_empty();
         let static6 = !link.ipv6.addresses.is_empty();
         let dhcp4 = link.ipv4.dhcp;
@@ -348,7 +606,10 @@ impl Methods {
             (_, false, _, None) => each(Method::None),
             (false, true, false, None) => alone(Method::Dhcp),
             (false, false, false, Some(dynamic)) => alone(dynamic),
-            (false, true, false, Some(_)) => alone(Method::DhcpDhcp6),
+            (false, true, false, Some(_)) => alone(match reader {
+                Reader::NetworkManager => Method::DhcpDhcp6,
+                Reader::NetworkLegacy => Method::DhcpElseDhcp6,
+            }),
             // The static family is kept when nobody answers for the other one.
             (true, false, false, Some(_)) | (false, true, true, None) => each(Method::On),
             (true, true, _, None) | (true, true, false, Some(_)) => each(Method::Dhcp),

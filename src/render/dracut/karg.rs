@@ -7,6 +7,7 @@ use ipnetwork::IpNetwork;
 use pnet_base::MacAddr;
 
 use crate::network::{InterfaceName, Mtu};
+use crate::render::Device;
 
 /// One kernel argument.
 ///
@@ -32,6 +33,13 @@ pub enum Karg {
         /// In bytes.
         mtu: Option<Mtu>,
     },
+    /// Several links are one network.
+    Bridge {
+        /// Its name.
+        name: InterfaceName,
+        /// What it is made of.
+        ports: Vec<Device>,
+    },
     /// A tagged network; the tag is what the name ends with.
     Vlan {
         /// Called by its name.
@@ -52,7 +60,7 @@ pub enum Karg {
         /// The address that the device shall take on.
         mac_address: Option<MacAddr>,
     },
-    /// A route, always with its device: without one it goes to whichever profile is first.
+    /// A route, with its device wherever that is known: without one it goes to whichever profile is first.
     Route {
         /// Where it leads.
         destination: IpNetwork,
@@ -63,15 +71,8 @@ pub enum Karg {
     },
     /// A name server for the whole machine.
     Nameserver(IpAddr),
-}
-
-/// How an argument calls a device.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Device {
-    /// By its permanent address.
-    MacAddress(MacAddr),
-    /// By its name.
-    Name(InterfaceName),
+    /// The name servers of DHCP servers and routers do not count.
+    NoPeerDns,
 }
 
 /// dracut's words for how a device gets addresses.
@@ -91,6 +92,8 @@ pub enum Method {
     Auto6,
     /// Both families, one of them at least.
     DhcpDhcp6,
+    /// DHCPv6 where nobody answers to DHCPv4: what network-legacy makes of the same word.
+    DhcpElseDhcp6,
 }
 
 struct Bracketed(IpAddr);
@@ -115,12 +118,24 @@ impl fmt::Display for Karg {
                 }
                 mtu.map_or(Ok(()), |mtu| write!(f, ":{mtu}"))
             }
+            Self::Bridge { name, ports } => {
+                write!(f, "bridge={name}")?;
+                for (at, port) in ports.iter().enumerate() {
+                    write!(f, "{}{}", if at == 0 { ":" } else { "," }, AsPort(port))?;
+                }
+                Ok(())
+            }
             Self::Vlan { vlan, parent } => write!(f, "vlan={vlan}:{parent}"),
             Self::Ip { address, device, method, mtu, mac_address } => {
                 match address {
                     Some((address, gateway)) => {
                         let (ip, gateway) = (Bracketed(address.ip()), OrNothing(gateway.map(Bracketed)));
                         write!(f, "ip={ip}::{gateway}:{}::{device}:{method}", address.prefix())?;
+                    }
+                    // network-legacy takes a list of words in the long form alone.
+                    None if *method == Method::DhcpElseDhcp6 => write!(f, "ip=:::::{device}:{method}")?,
+                    None if *device == Device::Any && mtu.is_none() && mac_address.is_none() => {
+                        return write!(f, "ip={method}");
                     }
                     None => write!(f, "ip={device}:{method}")?,
                 }
@@ -134,28 +149,19 @@ impl fmt::Display for Karg {
             Self::Route { destination, gateway, device } => {
                 let gateway = OrNothing(gateway.map(Bracketed));
                 match destination {
-                    IpNetwork::V4(destination) => write!(f, "rd.route={destination}:{gateway}:{device}"),
-                    IpNetwork::V6(destination) => write!(f, "rd.route=[{destination}]:{gateway}:{device}"),
+                    IpNetwork::V4(destination) => write!(f, "rd.route={destination}:{gateway}")?,
+                    IpNetwork::V6(destination) => write!(f, "rd.route=[{destination}]:{gateway}")?,
                 }
+                if *device == Device::Any { Ok(()) } else { write!(f, ":{device}") }
             }
             // Bare for IPv6 too: brackets end up in network-legacy's resolv.conf.
             Self::Nameserver(server) => write!(f, "nameserver={server}"),
+            Self::NoPeerDns => f.write_str("rd.peerdns=0"),
         }
     }
 }
 
 // === impl Device, Method ===
-
-impl Device {
-    /// The address or the name alone, for people.
-    #[must_use]
-    pub fn bare(&self) -> String {
-        match self {
-            Self::MacAddress(mac_address) => mac_address.to_string(),
-            Self::Name(name) => name.to_string(),
-        }
-    }
-}
 
 impl fmt::Display for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -163,6 +169,7 @@ impl fmt::Display for Device {
             // In brackets: the fields are separated by colons.
             Self::MacAddress(mac_address) => write!(f, "[{mac_address}]"),
             Self::Name(name) => name.fmt(f),
+            Self::Any => Ok(()),
         }
     }
 }
@@ -177,6 +184,7 @@ impl fmt::Display for AsPort<'_> {
                 rest.iter().try_for_each(|octet| write!(f, "-{octet:02x}"))
             }
             Device::Name(name) => name.fmt(f),
+            Device::Any => Ok(()),
         }
     }
 }
@@ -191,7 +199,7 @@ impl fmt::Display for Method {
             Self::Dhcp => "dhcp",
             Self::Dhcp6 => "dhcp6",
             Self::Auto6 => "auto6",
-            Self::DhcpDhcp6 => "dhcp,dhcp6",
+            Self::DhcpDhcp6 | Self::DhcpElseDhcp6 => "dhcp,dhcp6",
         })
     }
 }

@@ -2,14 +2,16 @@
 //!
 //! A card with a MAC address is called by that, everywhere: the name that the guest's kernel gives it is not known yet
 //! when the arguments are read. But `vlan=` and a bond's `primary` take names only, and two names for one card make two
-//! profiles. So a card that needs a name is tied to one with `ifname=`, and called by it everywhere.
+//! profiles. So a card that needs a name is tied to one with `ifname=`, and called by it everywhere. network-legacy takes
+//! names alone for the ports of bonds and bridges, too, and never finds the card of a route by anything else.
 
 use std::collections::BTreeSet;
 
 use pnet_base::MacAddr;
 
-use super::Device;
-use crate::network::{Card, InterfaceName, LinkIndex, LinkKind, NetworkConfig, VlanId};
+use super::Reader;
+use crate::network::{Card, InterfaceName, Link, LinkIndex, LinkKind, NetworkConfig, VlanId};
+use crate::render::{Device, name_vlans};
 
 pub(super) struct Names {
     /// How every argument calls each link: by a name, but for a card with a MAC address that nothing needs to name.
@@ -28,12 +30,13 @@ struct Taken {
 // === impl Names ===
 
 impl Names {
-    pub(super) fn assign(config: &NetworkConfig) -> Self {
+    pub(super) fn assign(config: &NetworkConfig, reader: Reader) -> Self {
         let mut taken = Taken::default();
         let mut primaries = BTreeSet::new();
         for link in config.links() {
             match &link.kind {
                 LinkKind::Card(Card::Name(name)) => _ = taken.take(name.clone()),
+                LinkKind::Bridge { name, .. } => _ = taken.take(name.clone()),
                 LinkKind::Bond { name, options, .. } => {
                     _ = taken.take(name.clone());
                     primaries.extend(options.primary);
@@ -47,7 +50,10 @@ impl Names {
             let index = LinkIndex(at);
             let device = match &link.kind {
                 LinkKind::Card(Card::MacAddress { mac_address, name })
-                    if config.carries_vlans(index) || primaries.contains(&index) =>
+                    if config.carries_vlans(index)
+                        || primaries.contains(&index)
+                        || (reader == Reader::NetworkLegacy
+                            && (config.controller_of(index).is_some() || has_route_argument(link))) =>
                 {
                     let wish = name.clone().filter(may_be_given);
                     let name = wish.and_then(|name| taken.take(name)).unwrap_or_else(|| taken.number(""));
@@ -55,45 +61,39 @@ impl Names {
                     Some(Device::Name(name))
                 }
                 LinkKind::Card(Card::MacAddress { mac_address, .. }) => Some(Device::MacAddress(*mac_address)),
-                LinkKind::Card(Card::Name(name)) | LinkKind::Bond { name, .. } => Some(Device::Name(name.clone())),
+                LinkKind::Card(Card::Name(name)) | LinkKind::Bond { name, .. } | LinkKind::Bridge { name, .. } => {
+                    Some(Device::Name(name.clone()))
+                }
+                LinkKind::Card(Card::Pattern { .. }) => Some(Device::Any),
                 LinkKind::Vlan { .. } => None,
             };
             devices.push(device);
         }
-        for at in 0..devices.len() {
-            name_vlan(config, LinkIndex(at), &mut devices, &mut taken);
-        }
-        // None is left without: the cards and bonds were named above, and then the VLANs.
-        Self { devices: devices.into_iter().flatten().collect(), ties }
+        let devices =
+            name_vlans(config, devices, |wish, id, _, parent| vlan_name(reader, wish, id, parent, &mut taken));
+        Self { devices, ties }
     }
 }
 
-/// Names a VLAN, and before it what it is on.
-fn name_vlan(config: &NetworkConfig, vlan: LinkIndex, devices: &mut [Option<Device>], taken: &mut Taken) {
-    let mut chain = vec![vlan];
-    while let Some(LinkKind::Vlan { parent, .. }) = chain.last().map(|last| &config.link(*last).kind)
-        && devices[parent.0].is_none()
-    {
-        chain.push(*parent);
-    }
-    for index in chain.into_iter().rev() {
-        let LinkKind::Vlan { name, parent, id, .. } = &config.link(index).kind else { continue };
-        if devices[index.0].is_some() {
-            continue;
-        }
-        // A name of the kernel's own may belong to a card that comes later.
-        let wish = name.clone().filter(|name| ends_with_id(name, *id) && !name.is_kernels_own());
-        let after_parent = || match &devices[parent.0] {
-            Some(Device::Name(parent)) => format!("{parent}.{id}").parse().ok(),
-            _ => None,
-        };
-        let name = wish
-            .and_then(|name| taken.take(name))
-            .or_else(|| after_parent().and_then(|name| taken.take(name)))
-            // The parent's name leaves no room for the id.
-            .unwrap_or_else(|| taken.number(&format!(".{id}")));
-        devices[index.0] = Some(Device::Name(name));
-    }
+/// The name that the document wishes, else one after the parent, else a number: whichever is free first.
+fn vlan_name(
+    reader: Reader,
+    wish: Option<&InterfaceName>,
+    id: VlanId,
+    parent: Option<&Device>,
+    taken: &mut Taken,
+) -> InterfaceName {
+    // A name of the kernel's own may belong to a card that comes later.
+    let says_id = |name: &InterfaceName| id_in(name, reader) == id.to_string();
+    let wish = wish.filter(|name| says_id(name) && !name.is_kernels_own()).cloned();
+    let after_parent = || match parent {
+        Some(Device::Name(parent)) => format!("{parent}.{id}").parse().ok().filter(says_id),
+        _ => None,
+    };
+    wish.and_then(|name| taken.take(name))
+        .or_else(|| after_parent().and_then(|name| taken.take(name)))
+        // The parent's name leaves no room for the id.
+        .unwrap_or_else(|| taken.number(&format!(".{id}")))
 }
 
 /// Whether a card can be renamed to this. A name of the kernel's own may be another card's, and a card whose name begins
@@ -102,10 +102,25 @@ fn may_be_given(name: &InterfaceName) -> bool {
     !name.is_kernels_own() && !name.as_str().starts_with("ib")
 }
 
-/// The readers take a VLAN's id from the digits that its name ends with; a leading zero would make it octal to some.
-fn ends_with_id(name: &InterfaceName, id: VlanId) -> bool {
-    let digits = name.as_str().bytes().rev().take_while(u8::is_ascii_digit).count();
-    name.as_str()[name.as_str().len() - digits..] == id.to_string()
+/// Whether an `rd.route=` will be about this link: all of its routes but the gateway of a static address.
+fn has_route_argument(link: &Link) -> bool {
+    link.routes.iter().any(|route| {
+        let ipv4 = route.destination().is_ipv4();
+        let has_static = if ipv4 { !link.ipv4.addresses.is_empty() } else { !link.ipv6.addresses.is_empty() };
+        !route.is_default() || route.gateway().is_none() || !has_static
+    })
+}
+
+/// Where the readers take a VLAN's id from: the digits that its name ends with (a leading zero would make it octal to
+/// some); for network-legacy what is behind `vlan`, else behind the last dot.
+fn id_in(name: &InterfaceName, reader: Reader) -> &str {
+    let name = name.as_str();
+    match reader {
+        Reader::NetworkManager => &name[name.trim_end_matches(|c: char| c.is_ascii_digit()).len()..],
+        Reader::NetworkLegacy => {
+            name.strip_prefix("vlan").unwrap_or_else(|| name.rsplit_once('.').map_or("", |(_, id)| id))
+        }
+    }
 }
 
 // === impl Taken ===

@@ -1,7 +1,8 @@
 //! The exact arguments of each kind of network, and the names in them.
 
 use super::*;
-use crate::network::{BondMode, Ipv4Config, Ipv6Config, Mtu, VlanId};
+use crate::network::{BondMode, BridgePort, Mtu, VlanId};
+use crate::render::legacy;
 
 // The last byte of a card's MAC address is its number.
 fn mac(number: u8) -> MacAddr {
@@ -13,8 +14,7 @@ fn name(text: &str) -> Option<InterfaceName> {
 }
 
 fn link(kind: LinkKind) -> Link {
-    let (ipv4, ipv6) = (Ipv4Config::default(), Ipv6Config::default());
-    Link { id: "id".to_owned(), place: "links[0]".to_owned(), kind, mtu: None, ipv4, ipv6, routes: Vec::new() }
+    Link::new("id".to_owned(), "links[0]".to_owned(), kind)
 }
 
 fn card(number: u8) -> Link {
@@ -31,12 +31,21 @@ fn card_by_name(text: &str) -> Link {
 
 fn vlan(parent: usize, id: i64, wish: Option<InterfaceName>) -> Link {
     let (parent, id) = (LinkIndex(parent), VlanId::try_from(id).unwrap());
-    link(LinkKind::Vlan { name: wish, parent, id, mac_address: None })
+    link(LinkKind::Vlan { name: wish, parent, id })
 }
 
 fn bond(text: &str, ports: &[usize], options: BondOptions) -> Link {
     let ports = ports.iter().copied().map(LinkIndex).collect();
-    link(LinkKind::Bond { name: text.parse().unwrap(), ports, options, mac_address: None })
+    link(LinkKind::Bond { name: text.parse().unwrap(), ports, options })
+}
+
+fn bridge(text: &str, ports: &[usize]) -> Link {
+    let ports = ports.iter().copied().map(LinkIndex).collect();
+    link(LinkKind::Bridge { name: text.parse().unwrap(), ports, options: BridgeOptions::default() })
+}
+
+fn card_by_pattern(text: &str) -> Link {
+    link(LinkKind::Card(Card::Pattern { names: vec![text.parse().unwrap()], drivers: Vec::new(), name: None }))
 }
 
 fn active_backup() -> BondOptions {
@@ -97,27 +106,38 @@ impl Link {
     }
 
     fn mac(mut self, number: u8) -> Self {
-        if let LinkKind::Bond { mac_address, .. } | LinkKind::Vlan { mac_address, .. } = &mut self.kind {
-            *mac_address = Some(mac(number));
-        }
+        self.cloned_mac_address = Some(mac(number));
         self
     }
 }
 
-fn rendered(links: Vec<Link>, nameservers: &[&str]) -> (String, usize) {
+type RenderFn = fn(&NetworkConfig, &mut Findings) -> Rendered;
+
+fn rendered(render: RenderFn, links: Vec<Link>, nameservers: &[&str]) -> (String, usize) {
     let mut config = NetworkConfig::new(links).unwrap();
-    config.nameservers = nameservers.iter().map(|server| server.parse().unwrap()).collect();
+    config.dns.nameservers = nameservers.iter().map(|server| server.parse().unwrap()).collect();
     let mut findings = Findings::default();
     let rendered = render(&config, &mut findings);
     (line(&rendered.kargs), findings.kept().len())
 }
 
+/// What is said about a network.
+fn said(render: RenderFn, links: Vec<Link>) -> Vec<String> {
+    let mut findings = Findings::default();
+    render(&NetworkConfig::new(links).unwrap(), &mut findings);
+    findings.kept().iter().map(|finding| format!("{:?} {finding}", finding.severity)).collect()
+}
+
 /// A test of each network: its links, perhaps name servers, the exact arguments, and perhaps how many warnings.
 macro_rules! renders {
-    ($($name:ident: [$($link:expr),*] $(dns [$($server:literal),*])? => $line:literal $(, $warnings:literal)?;)*) => {
+    ($($rest:tt)*) => { renders_for! { render, $($rest)* } };
+}
+
+macro_rules! renders_for {
+    ($render:path, $($name:ident: [$($link:expr),*] $(dns [$($server:literal),*])? => $line:literal $(, $warnings:literal)?;)*) => {
         $(#[test] fn $name() {
             let servers: &[&str] = &[$($($server),*)?];
-            assert_eq!(rendered(vec![$($link),*], servers), ($line.to_owned(), 0 $(+ $warnings)?));
+            assert_eq!(rendered($render, vec![$($link),*], servers), ($line.to_owned(), 0 $(+ $warnings)?));
         })*
     };
 }
@@ -275,6 +295,230 @@ renders! {
         => "bond=b:52-54-00-12-34-01:mode=active-backup:1400 ip=b:dhcp";
     another_mtu_of_a_port_is_left_out: [card(1).mtu(9000), bond("b", &[0], active_backup()).dhcp()]
         => "bond=b:52-54-00-12-34-01:mode=active-backup ip=b:dhcp", 1;
+}
+
+// Bridges, other MAC addresses of cards, and cards that are known by a pattern.
+renders! {
+    a_bridge_has_ports_of_every_kind:
+        [
+            bridge("br0", &[1, 2, 4]).v4("10.0.0.5/24").via("0.0.0.0/0", "10.0.0.1").mtu(1400),
+            vlan(3, 5, None), card(2), card_by_name("eno1"), bond("b", &[5], active_backup()), card(6)
+        ]
+        => "vlan=eno1.5:eno1 bond=b:52-54-00-12-34-06:mode=active-backup \
+            bridge=br0:eno1.5,52-54-00-12-34-02,b ip=10.0.0.5::10.0.0.1:24::br0:none:1400";
+    a_vlan_may_be_on_a_bridge: [card(1), bridge("br0", &[0]), vlan(1, 7, None).dhcp()]
+        => "bridge=br0:52-54-00-12-34-01 vlan=br0.7:br0 ip=br0.7:dhcp";
+    a_bridge_without_addresses_is_off: [card(1), bridge("br0", &[0]).mac(9)]
+        => "bridge=br0:52-54-00-12-34-01 ip=br0:off::52:54:00:12:34:09";
+    a_bridge_without_ports_is_left_out_with_what_is_on_it:
+        [bridge("br0", &[]).v4("10.0.0.5/24"), vlan(0, 7, None).dhcp(), card(1).dhcp()]
+        => "ip=[52:54:00:12:34:01]:dhcp", 2;
+    a_default_route_that_is_left_out_with_its_bridge_leaves_room_for_another:
+        [
+            bridge("br0", &[]).v4("10.0.0.5/24").via("0.0.0.0/0", "10.0.0.1"),
+            card(1).v4("10.1.0.5/24").via("0.0.0.0/0", "10.1.0.1")
+        ]
+        => "ip=10.1.0.5::10.1.0.1:24::[52:54:00:12:34:01]:none", 1;
+    what_a_port_asks_for_itself_is_left_out: [card(1).mtu(1400).mac(9).dhcp(), bridge("br0", &[0]).mtu(1400).dhcp()]
+        => "bridge=br0:52-54-00-12-34-01 ip=br0:dhcp:1400", 3;
+    a_card_takes_on_another_mac_address: [card(1).v4("10.0.0.5/24").mac(9), card(2).mac(8)]
+        => "ip=10.0.0.5:::24::[52:54:00:12:34:01]:none::52:54:00:12:34:09 \
+            ip=[52:54:00:12:34:02]:off::52:54:00:12:34:08";
+    a_pattern_alone_is_any_card_with_dhcp: [card_by_pattern("en*").dhcp(), card(1)] => "ip=dhcp", 1;
+    a_pattern_alone_is_any_card_with_an_address:
+        [card_by_pattern("en*").v4("10.0.0.5/24").via("0.0.0.0/0", "10.0.0.1").via("10.1.0.0/16", "10.0.0.2")]
+        => "ip=10.0.0.5::10.0.0.1:24:::none rd.route=10.1.0.0/16:10.0.0.2", 1;
+    a_pattern_that_asks_for_nothing_costs_nothing: [card_by_pattern("en*"), card(1).dhcp()]
+        => "ip=[52:54:00:12:34:01]:dhcp";
+    a_route_of_a_link_without_addresses_is_left_out: [card(1).on_link("10.1.0.0/16"), card(2).dhcp()]
+        => "ip=[52:54:00:12:34:02]:dhcp", 1;
+    a_name_server_that_no_card_reaches_is_told_and_said: [card(1).v4("10.0.0.5/24")] dns ["2001:db8::53"]
+        => "ip=10.0.0.5:::24::[52:54:00:12:34:01]:none nameserver=2001:db8::53", 1;
+}
+
+// Dracut's own scripts: one argument for a link, and names for whatever has routes.
+renders_for! {
+    legacy::render,
+    legacy_static_ipv4: [card(1).v4("10.0.0.5/24").via("0.0.0.0/0", "10.0.0.1").mtu(1400)]
+        => "ip=10.0.0.5::10.0.0.1:24::[52:54:00:12:34:01]:none:1400";
+    legacy_of_two_static_families_ipv4_is_kept:
+        [
+            card(1).v4("10.0.0.5/24").via("0.0.0.0/0", "10.0.0.1").v6("2001:db8::5/64").via("::/0", "2001:db8::1")
+        ]
+        => "ip=10.0.0.5::10.0.0.1:24::[52:54:00:12:34:01]:none", 2;
+    legacy_ipv6_is_kept_where_it_alone_has_the_default_route:
+        [card(1).v4("10.0.0.5/24").v6("2001:db8::5/64").via("::/0", "2001:db8::1")]
+        => "ip=[2001:db8::5]::[2001:db8::1]:64::[52:54:00:12:34:01]:none", 1;
+    legacy_of_several_addresses_the_one_of_the_gateway_is_kept:
+        [card(1).v4("10.0.0.5/24").v4("10.1.0.5/24").via("10.0.9.0/24", "10.0.0.1").via("0.0.0.0/0", "10.1.0.1")]
+        => "ip=10.1.0.5::10.1.0.1:24::[52:54:00:12:34:01]:none", 2;
+    legacy_a_static_address_is_kept_before_a_dynamic_one:
+        [card(1).v4("10.0.0.5/24").dhcp().dynamic(Ipv6Dynamic::Slaac)]
+        => "ip=10.0.0.5:::24::[52:54:00:12:34:01]:none", 1;
+    legacy_a_static_ipv6_without_a_gateway_gives_way_to_dhcp: [card(1).dhcp().v6("2001:db8::5/64")]
+        => "ip=[52:54:00:12:34:01]:dhcp", 1;
+    legacy_a_default_route_that_is_lost_is_had_through_another_card:
+        [
+            card(1).v4("10.0.0.5/24").via("0.0.0.0/0", "10.0.0.1").v6("2001:db8::5/64").via("::/0", "2001:db8::1"),
+            card(2).v6("2001:db8:1::5/128").via("::/0", "2001:db8:2::1")
+        ]
+        => "ifname=kv0:52:54:00:12:34:02 ip=10.0.0.5::10.0.0.1:24::[52:54:00:12:34:01]:none \
+            ip=[2001:db8:1::5]::[2001:db8:2::1]:128::kv0:none rd.route=[2001:db8:2::1/128]::kv0", 2;
+    legacy_two_dynamic_families_are_one_argument: [card(1).dhcp().dynamic(Ipv6Dynamic::Slaac)]
+        => "ip=:::::[52:54:00:12:34:01]:dhcp,dhcp6", 1;
+    legacy_a_card_with_a_route_has_a_name:
+        [card(1).v4("10.0.0.5/24").via("0.0.0.0/0", "10.0.0.1").via("10.1.0.0/16", "10.0.0.2").on_link("10.2.0.0/16")]
+        => "ifname=kv0:52:54:00:12:34:01 ip=10.0.0.5::10.0.0.1:24::kv0:none rd.route=10.2.0.0/16::kv0 \
+            rd.route=10.1.0.0/16:10.0.0.2:kv0";
+    legacy_a_far_gateway_has_a_route_to_itself: [card(1).v4("10.0.0.5/32").via("0.0.0.0/0", "169.254.1.1")]
+        => "ifname=kv0:52:54:00:12:34:01 ip=10.0.0.5::169.254.1.1:32::kv0:none rd.route=169.254.1.1/32::kv0";
+    legacy_a_default_route_beside_dhcp_may_lose: [card(1).dhcp().via("0.0.0.0/0", "192.0.2.1")]
+        => "ifname=kv0:52:54:00:12:34:01 ip=kv0:dhcp rd.route=0.0.0.0/0:192.0.2.1:kv0", 1;
+    legacy_the_card_of_the_default_route_is_last:
+        [card(1).v4("10.0.0.5/24").via("0.0.0.0/0", "10.0.0.1"), card(2).v4("10.1.0.5/24")]
+        => "ip=10.1.0.5:::24::[52:54:00:12:34:02]:none ip=10.0.0.5::10.0.0.1:24::[52:54:00:12:34:01]:none";
+    legacy_ports_have_names:
+        [card(1), card(2), bond("bond0", &[0, 1], active_backup()).mtu(1400).dynamic(Ipv6Dynamic::Slaac)]
+        => "ifname=kv0:52:54:00:12:34:01 ifname=kv1:52:54:00:12:34:02 bond=bond0:kv0,kv1:mode=active-backup:1400 \
+            ip=bond0:auto6";
+    legacy_a_vlan_keeps_a_name_that_says_its_id: [card(1), vlan(0, 5, name("vlan5")).dhcp(), vlan(0, 6, name("a.6")).dhcp()]
+        => "ifname=kv0:52:54:00:12:34:01 vlan=vlan5:kv0 vlan=a.6:kv0 ip=vlan5:dhcp ip=a.6:dhcp";
+    legacy_a_vlan_loses_a_name_that_only_ends_with_its_id: [card(1), vlan(0, 5, name("lan5")).dhcp()]
+        => "ifname=kv0:52:54:00:12:34:01 vlan=kv0.5:kv0 ip=kv0.5:dhcp", 1;
+    legacy_a_vlan_on_a_vlan_says_its_own_id: [card(1), vlan(0, 5, name("vlan5")), vlan(1, 6, None).dhcp()]
+        => "ifname=kv0:52:54:00:12:34:01 vlan=vlan5:kv0 vlan=kv1.6:vlan5 ip=kv1.6:dhcp";
+    legacy_nothing_is_off: [card(1).mtu(9000), card(2), bond("b", &[1], active_backup()), vlan(2, 5, None).mac(9)]
+        => "ifname=kv0:52:54:00:12:34:02 bond=b:kv0:mode=active-backup vlan=b.5:b", 2;
+    legacy_only_static_addresses_bring_a_mac_address_and_ipv6_no_mtu:
+        [card(1).dynamic(Ipv6Dynamic::Slaac).mtu(1400), card(2).dhcp().mtu(1400).mac(9)]
+        => "ip=[52:54:00:12:34:01]:auto6 ip=[52:54:00:12:34:02]:dhcp:1400", 2;
+}
+
+// A default route that nobody gets takes no other's place.
+renders! {
+    a_default_route_of_a_family_that_its_link_has_not:
+        [card(1).v4("10.0.0.5/24").via("::/0", "fe80::1"), card(2).v6("2001:db8::5/64").via("::/0", "fe80::2")]
+        => "ip=[2001:db8::5]::[fe80::2]:64::[52:54:00:12:34:02]:none ip=10.0.0.5:::24::[52:54:00:12:34:01]:none", 1;
+    a_default_route_of_a_bridge_without_ports:
+        [bridge("br0", &[]).v4("10.0.1.5/24").via("0.0.0.0/0", "10.0.1.1"),
+         card(1).v4("10.0.0.5/24").via("0.0.0.0/0", "10.0.0.1")]
+        => "ip=10.0.0.5::10.0.0.1:24::[52:54:00:12:34:01]:none", 1;
+}
+
+renders_for! {
+    legacy::render,
+    legacy_the_first_of_two_default_routes_is_kept_whichever_has_a_gateway:
+        [card(1).v4("10.0.0.5/24").via("0.0.0.0/0", "10.0.0.1").on_link("0.0.0.0/0")]
+        => "ifname=kv0:52:54:00:12:34:01 ip=10.0.0.5::10.0.0.1:24::kv0:none", 1;
+}
+
+#[test]
+fn what_is_lost_with_dracuts_scripts_is_named() {
+    let card = card(1).v4("10.0.0.5/24").v6("2001:db8::5/64").dynamic(Ipv6Dynamic::Slaac).on_link("2001:db8:1::/64");
+    assert_eq!(
+        said(legacy::render, vec![card]),
+        [
+            r#"Warning : route left out "2001:db8:1::/64", expected one of the family that its link keeps"#,
+            "Warning links[0]: further addresses left out \"2001:db8::5/64, slaac\", \
+             expected one address on a link: network-legacy stops the boot at a second one",
+        ]
+    );
+}
+
+#[test]
+fn a_pattern_among_other_links_is_refused() {
+    let problem = "Error links[0]: card that is known by a pattern alone \"en*\", expected a MAC address or a name: \
+                   among several links no kernel argument could tell which card is meant";
+    assert_eq!(said(render, vec![card_by_pattern("en*").dhcp(), card(1).mtu(1400)]), [problem]);
+    assert_eq!(said(render, vec![card_by_pattern("en*"), vlan(0, 5, None).dhcp()]), [problem]);
+}
+
+#[test]
+fn what_a_bridge_cannot_be_told_is_said_once() {
+    let mut link = bridge("br0", &[1]).dhcp();
+    let LinkKind::Bridge { options, .. } = &mut link.kind else { panic!() };
+    (options.stp, options.max_age, options.priority) = (Some(true), Some(20), Some(9));
+    options.ports.push(BridgePort { port: LinkIndex(1), path_cost: Some(9), priority: None });
+    assert_eq!(
+        said(render, vec![link, card(1)]),
+        ["Warning links[0]: bridge options left out \"stp, max-age, priority, port options\", \
+          expected none, nor STP: no kernel argument carries it"]
+    );
+}
+
+#[test]
+fn what_dhcp_and_routers_may_decide_is_said() {
+    let mut link = card(1).dhcp().dynamic(Ipv6Dynamic::StatefulDhcp);
+    link.ipv6.accept_ra = Some(false);
+    link.ipv4.dhcp_options = DhcpOptions {
+        route_metric: Some(7),
+        use_routes: Some(false),
+        use_dns: Some(false),
+        use_ntp: Some(false),
+        use_mtu: Some(true),
+        ..DhcpOptions::default()
+    };
+    let left_out = |place: &str, what: &str, expected: &str| {
+        format!("Warning links[0].{place}: {what}, expected {expected}: no kernel argument carries it")
+    };
+    assert_eq!(
+        said(render, vec![link]),
+        [
+            left_out("accept-ra", "word about router advertisements left out \"false\"", "none"),
+            left_out("dhcp4-overrides.route-metric", "metric left out \"7\"", "none"),
+            left_out("dhcp4-overrides.use-dns", "DHCP option left out \"false\"", "true"),
+            left_out("dhcp4-overrides.use-routes", "DHCP option left out \"false\"", "true"),
+        ]
+    );
+}
+
+#[test]
+fn only_networkmanager_with_static_addresses_listens_to_no_router() {
+    let with = |mut link: Link, accepts| {
+        link.ipv6.accept_ra = Some(accepts);
+        vec![link]
+    };
+    let [fixed, asks] = [card(1).v6("2001:db8::5/64"), card(1).dhcp()];
+    let counts = |render: RenderFn| {
+        [with(fixed.clone(), false), with(fixed.clone(), true), with(asks.clone(), false), with(asks.clone(), true)]
+            .map(|links| said(render, links).len())
+    };
+    assert_eq!((counts(render), counts(legacy::render)), ([0, 1, 1, 0], [1, 0, 1, 0]));
+}
+
+#[test]
+fn name_servers_of_dhcp_are_ignored_where_nobody_wants_them() {
+    let mut link = card(1).dhcp();
+    link.ipv4.dhcp_options.use_dns = Some(false);
+    assert_eq!(
+        rendered(render, vec![link.clone(), card(2).v4("10.0.0.5/24")], &["1.1.1.1"]),
+        (
+            "ip=[52:54:00:12:34:01]:dhcp ip=10.0.0.5:::24::[52:54:00:12:34:02]:none nameserver=1.1.1.1 rd.peerdns=0"
+                .to_owned(),
+            0
+        )
+    );
+    assert_eq!(
+        rendered(render, vec![link.clone(), bridge("br0", &[]).dhcp()], &[]),
+        ("ip=[52:54:00:12:34:01]:dhcp rd.peerdns=0".to_owned(), 1)
+    );
+    assert_eq!(
+        rendered(render, vec![link, card(2).dhcp()], &[]),
+        ("ip=[52:54:00:12:34:01]:dhcp ip=[52:54:00:12:34:02]:dhcp".to_owned(), 1)
+    );
+}
+
+#[test]
+fn name_servers_and_domains_of_links_come_after_those_of_the_machine_once() {
+    let mut link = card(1).dhcp();
+    link.dns.nameservers = ["8.8.8.8", "1.1.1.1"].map(|server| server.parse().unwrap()).to_vec();
+    link.dns.search = vec!["example.org".parse().unwrap()];
+    let mut routes = card(2).dhcp().via("10.0.0.0/8", "10.0.0.1");
+    routes.routes[0].table = Some(7);
+    assert_eq!(
+        rendered(render, vec![link, routes], &["1.1.1.1"]),
+        ("ip=[52:54:00:12:34:01]:dhcp ip=[52:54:00:12:34:02]:dhcp nameserver=1.1.1.1 nameserver=8.8.8.8".to_owned(), 2)
+    );
 }
 
 #[test]

@@ -1,0 +1,159 @@
+//! Kernel arguments for dracut's own scripts, its module `network-legacy`
+//! (`dracut-ng/dracut:modules.d/35network-legacy/`).
+//!
+//! The scripts take one `ip=` for a link and stop the boot at a second one, so a link has one address, or one way to get
+//! some. What is kept is what the machine is reached by: IPv4, unless IPv6 alone has a static address with the default
+//! route; of its static addresses the one in whose subnet the default gateway is, else the first; a static address before
+//! a dynamic one, since it is there whoever answers. What is lost is named in a warning.
+
+use std::net::IpAddr;
+
+use ipnetwork::IpNetwork;
+
+use super::dracut::{self, Gateways, Reader, Rendered, push_left_out};
+use crate::finding::{Finding, Findings};
+use crate::network::{Link, LinkIndex, LinkKind, NetworkConfig, Route};
+
+/// Renders a network as kernel arguments for network-legacy, as [`dracut::render`] does it for NetworkManager.
+pub fn render(config: &NetworkConfig, findings: &mut Findings) -> Rendered {
+    dracut::render_for(Reader::NetworkLegacy, &reduce(config, findings), findings)
+}
+
+/// The same network with no more than one `ip=` for a link, and with a route to each gateway that no subnet has.
+fn reduce(config: &NetworkConfig, findings: &mut Findings) -> NetworkConfig {
+    let gateways = Gateways::choose(config);
+    let mut links = config.links().to_vec();
+    for (at, link) in links.iter_mut().enumerate().filter(|(_, link)| link.has_addresses()) {
+        let lost = keep_one_address(link, gateways.of(config, LinkIndex(at)), findings);
+        drop_routes_without(link, &lost, findings);
+        say_what_dynamic_addresses_lack(link, findings);
+    }
+    let reduced = with_links(config, links.clone());
+    // A default route may have been lost, and the next best one have taken its place.
+    let gateways = Gateways::choose(&reduced);
+    for (at, link) in links.iter_mut().enumerate().filter(|(_, link)| link.has_addresses()) {
+        add_routes_to_gateways(link, gateways.of(&reduced, LinkIndex(at)));
+    }
+    with_links(config, links)
+}
+
+fn with_links(config: &NetworkConfig, links: Vec<Link>) -> NetworkConfig {
+    // The same links, so no contradiction is new.
+    let mut reduced = NetworkConfig::new(links).unwrap_or_default();
+    reduced.dns = config.dns.clone();
+    reduced
+}
+
+/// Answers with the static addresses that are lost.
+fn keep_one_address(link: &mut Link, gateways: [Option<IpAddr>; 2], findings: &mut Findings) -> Vec<IpNetwork> {
+    let mut statics = addresses(link);
+    let (ipv4, ipv6) = (&mut link.ipv4, &mut link.ipv6);
+    let [is_sure4, is_sure6] = [(gateways[0], ipv4.addresses.is_empty()), (gateways[1], ipv6.addresses.is_empty())]
+        .map(|(gateway, is_empty)| gateway.is_some() && !is_empty);
+    let keeps_ipv4 = ipv4.is_used() && (is_sure4 || !is_sure6);
+    let gateway = gateways[usize::from(!keeps_ipv4)];
+    let of_family = || statics.iter().filter(|address| address.is_ipv4() == keeps_ipv4);
+    let near = of_family().find(|address| gateway.is_some_and(|gateway| address.contains(gateway)));
+    let kept = near.or_else(|| of_family().next()).copied();
+
+    let mut lost: Vec<String> = Vec::new();
+    let asks_both = statics.is_empty() && ipv4.dhcp && ipv6.dynamic.is_some();
+    statics.retain(|address| Some(*address) != kept);
+    lost.extend(statics.iter().map(ToString::to_string));
+    if ipv4.dhcp && (kept.is_some() || !keeps_ipv4) {
+        ipv4.dhcp = false;
+        lost.push("dhcp4".to_owned());
+    }
+    if let Some(dynamic) = ipv6.dynamic.filter(|_| !asks_both && (kept.is_some() || keeps_ipv4)) {
+        ipv6.dynamic = None;
+        lost.push(dynamic.to_string());
+    }
+    ipv4.addresses.retain(|address| Some(IpNetwork::V4(*address)) == kept);
+    ipv4.addresses.truncate(1);
+    ipv6.addresses.retain(|address| Some(IpNetwork::V6(*address)) == kept);
+    ipv6.addresses.truncate(1);
+    if !lost.is_empty() {
+        let expected = "one address on a link: network-legacy stops the boot at a second one";
+        push_left_out(findings, &link.place, "further addresses", lost.join(", "), expected);
+    }
+    if asks_both {
+        let expected = "one family: network-legacy asks for IPv6 where nobody answers for IPv4";
+        push_left_out(findings, &link.place, "second dynamic family", "dhcp4", expected);
+    }
+    statics
+}
+
+/// Takes out the routes of a family that is not kept, and those through the subnet of an address that is lost.
+fn drop_routes_without(link: &mut Link, lost: &[IpNetwork], findings: &mut Findings) {
+    let own = addresses(link);
+    let (has_ipv4, has_ipv6) = (link.ipv4.is_used(), link.ipv6.is_used());
+    link.routes.retain(|route| {
+        let is_used = if route.destination().is_ipv4() { has_ipv4 } else { has_ipv6 };
+        let expected = match route.gateway() {
+            _ if !is_used => "one of the family that its link keeps",
+            Some(gateway) if !has(&own, gateway) && has(lost, gateway) => {
+                "a gateway in the subnet of the address that its link keeps"
+            }
+            _ => return true,
+        };
+        push_left_out(findings, &route.place, "route", route.destination(), expected);
+        false
+    });
+}
+
+/// The scripts add routes in their order, and then the default route once more: so one to its gateway mends it.
+fn add_routes_to_gateways(link: &mut Link, gateways: [Option<IpAddr>; 2]) {
+    let own = addresses(link);
+    // Of two equal default routes the first one counts.
+    link.routes.sort_by_key(|route| route.gateway().is_some() || route.is_default());
+    let far = link.routes.iter().filter_map(|route| {
+        let gateway = route.gateway().filter(|gateway| !has(&own, *gateway))?;
+        let is_link_local = matches!(gateway, IpAddr::V6(gateway) if gateway.is_unicast_link_local());
+        let is_kept = route.table.is_none() && (!route.is_default() || gateways.contains(&Some(gateway)));
+        // What a DHCP server's subnet will have is not known.
+        (is_kept && !is_link_local && (route.on_link || !own.is_empty())).then_some(gateway)
+    });
+    for gateway in far.collect::<Vec<_>>() {
+        let on_link =
+            |route: &Route| route.gateway().is_none() && !route.is_default() && route.destination().contains(gateway);
+        if !link.routes.iter().any(on_link)
+            && let Ok(route) = Route::new(IpNetwork::from(gateway), None, None)
+        {
+            link.routes.insert(0, route);
+        }
+    }
+}
+
+fn addresses(link: &Link) -> Vec<IpNetwork> {
+    let ipv4 = link.ipv4.addresses.iter().copied().map(IpNetwork::V4);
+    ipv4.chain(link.ipv6.addresses.iter().copied().map(IpNetwork::V6)).collect()
+}
+
+fn has(networks: &[IpNetwork], gateway: IpAddr) -> bool {
+    networks.iter().any(|network| network.contains(gateway))
+}
+
+/// Whether the scripts set something depends on how the address comes.
+fn say_what_dynamic_addresses_lack(link: &mut Link, findings: &mut Findings) {
+    if !addresses(link).is_empty() {
+        return;
+    }
+    let expected = "a static address beside it: network-legacy sets it with one alone";
+    if let Some(mac_address) = link.cloned_mac_address.take() {
+        push_left_out(findings, &link.place, "other MAC address", mac_address, expected);
+    }
+    // That of a bond is an option of the bond.
+    if let Some(mtu) = link.mtu.filter(|_| !link.ipv4.dhcp && !matches!(link.kind, LinkKind::Bond { .. })) {
+        link.mtu = None;
+        push_left_out(findings, &format!("{}.mtu", link.place), "MTU", mtu, expected);
+    }
+    for route in link.routes.iter().filter(|route| route.is_default() && route.destination().is_ipv4()) {
+        let expected = "no router from the DHCP server, which network-legacy prefers";
+        findings.push(Finding::warning(
+            &route.place,
+            "default route beside DHCP",
+            route.gateway().map_or_else(|| "on-link".to_owned(), |gateway| gateway.to_string()),
+            expected,
+        ));
+    }
+}

@@ -1,0 +1,90 @@
+//! How bonds and bridges act.
+
+use super::text::Text;
+use crate::finding::{Finding, Findings};
+use crate::network::{BondOptions, BridgeOptions, Link};
+
+/// So many addresses the kernel takes for a bond to ask.
+const ARP_TARGETS: usize = 16;
+
+/// The kernel's name of an option, networkd's, and the unit of its number.
+const BOND_OPTIONS: &[(&str, &str, &str)] = &[
+    ("ad_actor_sys_prio", "AdActorSystemPriority", ""),
+    ("ad_select", "AdSelect", ""),
+    ("ad_user_port_key", "AdUserPortKey", ""),
+    ("all_slaves_active", "AllSlavesActive", ""),
+    ("arp_all_targets", "ARPAllTargets", ""),
+    ("arp_interval", "ARPIntervalSec", "ms"),
+    ("arp_validate", "ARPValidate", ""),
+    ("downdelay", "DownDelaySec", "ms"),
+    ("fail_over_mac", "FailOverMACPolicy", ""),
+    ("lacp_rate", "LACPTransmitRate", ""),
+    // 252 takes it and does not pass it on to the kernel.
+    ("lp_interval", "LearnPacketIntervalSec", ""),
+    ("miimon", "MIIMonitorSec", "ms"),
+    ("min_links", "MinLinks", ""),
+    // One number to the kernel.
+    ("num_grat_arp", "GratuitousARP", ""),
+    ("num_unsol_na", "GratuitousARP", ""),
+    ("packets_per_slave", "PacketsPerSlave", ""),
+    ("primary_reselect", "PrimaryReselectPolicy", ""),
+    ("resend_igmp", "ResendIGMP", ""),
+    ("tlb_dynamic_lb", "DynamicTransmitLoadBalancing", ""),
+    ("updelay", "UpDelaySec", "ms"),
+    ("xmit_hash_policy", "TransmitHashPolicy", ""),
+];
+
+/// Values for which networkd has no word.
+const UNKNOWN: &[(&str, &str)] = &[
+    ("arp_validate", "filter"),
+    ("arp_validate", "filter_active"),
+    ("arp_validate", "filter_backup"),
+    ("xmit_hash_policy", "vlan+srcmac"),
+];
+
+pub(super) fn bond(text: &mut Text, link: &Link, options: &BondOptions, findings: &mut Findings) {
+    text.section("Bond");
+    text.line("Mode", &options.mode);
+    for option in options.others() {
+        let known = BOND_OPTIONS.iter().find(|(name, ..)| *name == option.name);
+        match known {
+            Some((_, key, unit)) if !UNKNOWN.contains(&(option.name, option.value.as_str())) => {
+                text.line(key, &format_args!("{}{unit}", option.value));
+            }
+            // The kernel's default.
+            None if option.name == "use_carrier" && option.value == "1" => {}
+            _ => left_out(link, &format!("bond_{}", option.name), &option.value, findings),
+        }
+    }
+    let asks = options.get("arp_interval").is_some_and(|interval| interval != "0");
+    if options.get("miimon").is_none() && !asks {
+        // NetworkManager's default. With the kernel's a port that is dead is never noticed.
+        text.line("MIIMonitorSec", &"100ms");
+    }
+    for (at, target) in options.arp_ip_target.iter().enumerate() {
+        if at < ARP_TARGETS {
+            text.line("ARPIPTargets", target);
+        } else {
+            left_out(link, "bond_arp_ip_target", &target.to_string(), findings);
+        }
+    }
+}
+
+pub(super) fn bridge(text: &mut Text, link: &Link, options: &BridgeOptions, findings: &mut Findings) {
+    text.section("Bridge");
+    text.switch("STP", options.stp);
+    text.option("AgeingTimeSec", options.ageing_time);
+    text.option("ForwardDelaySec", options.forward_delay);
+    text.option("HelloTimeSec", options.hello_time);
+    text.option("MaxAgeSec", options.max_age);
+    if options.priority == Some(0) {
+        left_out(link, "priority", "0", findings);
+    } else {
+        text.option("Priority", options.priority);
+    }
+}
+
+fn left_out(link: &Link, name: &str, value: &str, findings: &mut Findings) {
+    let (place, expected) = (format!("{}.{name}", link.place), "none: systemd-networkd has no word for it");
+    findings.push(Finding::warning(place, "option left out", value, expected));
+}

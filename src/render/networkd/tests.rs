@@ -1,0 +1,172 @@
+//! The exact files of each kind of network. What networkd makes of them is in `tests/networkd.rs`.
+
+use super::*;
+use crate::network::{BondMode, BondOptions, BridgeOptions, InterfaceName, VlanId};
+
+// The last byte of a card's MAC address is its number.
+fn mac(number: u8) -> MacAddr {
+    MacAddr::new(0x52, 0x54, 0, 0x12, 0x34, number)
+}
+
+fn name(text: &str) -> InterfaceName {
+    text.parse().unwrap()
+}
+
+fn link(kind: LinkKind) -> Link {
+    Link::new("id".to_owned(), "links[0]".to_owned(), kind)
+}
+
+fn card(number: u8) -> Link {
+    link(LinkKind::Card(Card::MacAddress { mac_address: mac(number), name: None }))
+}
+
+fn card_with_wish(number: u8, wish: &str) -> Link {
+    link(LinkKind::Card(Card::MacAddress { mac_address: mac(number), name: Some(name(wish)) }))
+}
+
+fn with_ipv4(mut link: Link, address: &str, gateway: Option<&str>) -> Link {
+    link.ipv4.addresses.push(address.parse().unwrap());
+    let gateway = gateway.map(|gateway| gateway.parse().unwrap());
+    link.routes.extend(gateway.map(|gateway| Route::new("0.0.0.0/0".parse().unwrap(), Some(gateway), None).unwrap()));
+    link
+}
+
+/// The files with their paths, and what is to be said.
+fn rendered(links: Vec<Link>) -> (Vec<(String, String)>, Vec<String>) {
+    let mut findings = Findings::default();
+    let files = render(&NetworkConfig::new(links).unwrap(), &mut findings).files;
+    let path = |file: &File| file.path.trim_start_matches("run/systemd/network/").to_owned();
+    let files = files.iter().map(|file| (path(file), file.text.clone())).collect();
+    (files, findings.kept().iter().map(ToString::to_string).collect())
+}
+
+fn file(path: &str, text: &str) -> (String, String) {
+    (path.to_owned(), text.to_owned())
+}
+
+#[test]
+fn a_static_card_is_found_by_its_address() {
+    let (files, findings) = rendered(vec![with_ipv4(card(1), "10.0.0.5/24", Some("10.0.0.1"))]);
+    let text = "[Match]\nMACAddress=52:54:00:12:34:01\nKind=!bond bridge vlan\n\n\
+                [Network]\nLinkLocalAddressing=no\nIPv6AcceptRA=no\nAddress=10.0.0.5/24\n\n\
+                [Route]\nDestination=0.0.0.0/0\nGateway=10.0.0.1\n";
+    assert_eq!(files, [file("50-glowplug-0000-52-54-00-12-34-01.network", text)]);
+    assert_eq!(findings, Vec::<String>::new());
+}
+
+#[test]
+fn a_card_of_which_nobody_asks_anything_is_left_alone() {
+    let (files, _) = rendered(vec![card(1)]);
+    let text = "[Match]\nMACAddress=52:54:00:12:34:01\nKind=!bond bridge vlan\n\n[Link]\nUnmanaged=yes\n";
+    assert_eq!(files, [file("50-glowplug-0000-52-54-00-12-34-01.network", text)]);
+}
+
+#[test]
+fn a_card_gets_the_name_that_the_document_gives_it_but_none_of_the_kernels() {
+    let (files, findings) = rendered(vec![card_with_wish(1, "lan0"), card_with_wish(2, "eth1")]);
+    let link = "[Match]\nPermanentMACAddress=52:54:00:12:34:01\n\n\
+                [Link]\nName=lan0\nAlternativeNamesPolicy=database onboard slot path\n";
+    assert_eq!(files[0], file("50-glowplug-0000-52-54-00-12-34-01.link", link));
+    let paths: Vec<&str> = files.iter().map(|(path, _)| path.as_str()).collect();
+    let network = |number: u8| format!("50-glowplug-000{}-52-54-00-12-34-0{number}.network", number - 1);
+    assert_eq!(paths, [files[0].0.clone(), network(1), network(2)]);
+    assert_eq!(findings, Vec::<String>::new());
+}
+
+#[test]
+fn a_name_is_given_once() {
+    let (_, findings) = rendered(vec![card_with_wish(1, "lan0"), card_with_wish(2, "lan0")]);
+    let expected =
+        "links[0].name: name that cannot be given \"lan0\", expected a free name, for a card that no name matches";
+    assert_eq!(findings, [expected]);
+}
+
+#[test]
+fn a_bond_has_the_address_of_its_first_port_and_watches_its_ports() {
+    let mut options = BondOptions::new(BondMode::ActiveBackup);
+    options.set("updelay", "400").unwrap();
+    options.primary = Some(LinkIndex(1));
+    let bond = LinkKind::Bond { name: name("bond0"), ports: vec![LinkIndex(0), LinkIndex(1)], options };
+    let (files, _) = rendered(vec![card(1), card(2), link(bond)]);
+    let port = "[Match]\nPermanentMACAddress=52:54:00:12:34:02\n\n[Link]\nRequiredForOnline=no\n\n\
+                [Network]\nBond=bond0\nPrimarySlave=yes\nLinkLocalAddressing=no\nIPv6AcceptRA=no\n";
+    let netdev = "[NetDev]\nName=bond0\nKind=bond\nMACAddress=52:54:00:12:34:01\n\n\
+                  [Bond]\nMode=active-backup\nUpDelaySec=400ms\nMIIMonitorSec=100ms\n";
+    let network = "[Match]\nName=bond0\n\n[Link]\nRequiredForOnline=no\n\n\
+                   [Network]\nLinkLocalAddressing=no\nIPv6AcceptRA=no\n";
+    let expected = [
+        file("50-glowplug-0001-52-54-00-12-34-02.network", port),
+        file("50-glowplug-0002-bond0.netdev", netdev),
+        file("50-glowplug-0002-bond0.network", network),
+    ];
+    assert_eq!(files[1..], expected);
+}
+
+#[test]
+fn a_bridge_of_a_card_known_by_name_takes_the_address_that_the_kernel_gives_it() {
+    let card = link(LinkKind::Card(Card::Name(name("eno1"))));
+    let bridge = LinkKind::Bridge { name: name("br0"), ports: vec![LinkIndex(0)], options: BridgeOptions::default() };
+    let (files, _) = rendered(vec![card, link(bridge)]);
+    let netdev = "[NetDev]\nName=br0\nKind=bridge\nMACAddress=none\n";
+    let link = "[Match]\nOriginalName=br0\n\n[Link]\nMACAddressPolicy=none\n";
+    assert_eq!(files[1..3], [file("50-glowplug-0001-br0.netdev", netdev), file("50-glowplug-0001-br0.link", link)]);
+}
+
+#[test]
+fn a_vlan_is_named_as_the_document_wishes_or_after_its_parent() {
+    let vlan = |parent: usize, id: i64, wish: Option<&str>| {
+        let (name, id) = (wish.map(name), VlanId::try_from(id).unwrap());
+        link(LinkKind::Vlan { name, parent: LinkIndex(parent), id })
+    };
+    let links = vec![card(1), vlan(0, 100, Some("storage")), vlan(1, 200, None), vlan(0, 300, Some("storage"))];
+    let devices = render(&NetworkConfig::new(links).unwrap(), &mut Findings::default()).devices;
+    let named = |text: &str| Device::Name(name(text));
+    let expected = [Device::MacAddress(mac(1)), named("storage"), named("storage.200"), named("kv0.300")];
+    assert_eq!(devices, expected);
+}
+
+#[test]
+fn of_two_default_routes_without_a_metric_the_first_is_preferred() {
+    let links = ["10.0.0", "10.0.1"].map(|net| with_ipv4(card(1), &format!("{net}.5/24"), Some(&format!("{net}.1"))));
+    let metrics = routes::metrics(&NetworkConfig::new(links.into()).unwrap());
+    assert_eq!(metrics, [[Some(0)], [Some(1)]]);
+}
+
+#[test]
+fn a_route_of_a_family_that_its_link_has_not_is_left_out_with_a_warning() {
+    let mut card = with_ipv4(card(1), "10.0.0.5/24", None);
+    card.routes.push(Route::new("::/0".parse().unwrap(), "fe80::1".parse().ok(), None).unwrap().at("routes[0]"));
+    let (files, findings) = rendered(vec![card]);
+    let text = "[Match]\nMACAddress=52:54:00:12:34:01\nKind=!bond bridge vlan\n\n\
+                [Network]\nLinkLocalAddressing=no\nIPv6AcceptRA=no\nAddress=10.0.0.5/24\n";
+    assert_eq!(files, [file("50-glowplug-0000-52-54-00-12-34-01.network", text)]);
+    assert_eq!(findings, [r#"routes[0]: route left out "::/0", expected an address of its family on its link"#]);
+}
+
+#[test]
+fn dhcpv6_is_asked_without_a_router_that_points_to_it() {
+    let mut card = card(1);
+    card.ipv6.dynamic = Some(Ipv6Dynamic::StatefulDhcp);
+    let (files, _) = rendered(vec![card]);
+    let text = "[Match]\nMACAddress=52:54:00:12:34:01\nKind=!bond bridge vlan\n\n\
+                [Network]\nDHCP=ipv6\nKeepConfiguration=dhcp-on-stop\nLinkLocalAddressing=ipv6\nIPv6AcceptRA=yes\n\n\
+                [DHCPv6]\nDUIDType=link-layer\nWithoutRA=solicit\n";
+    assert_eq!(files, [file("50-glowplug-0000-52-54-00-12-34-01.network", text)]);
+}
+
+#[test]
+fn what_networkd_has_no_word_for_is_left_out_with_a_warning() {
+    let mut options = BondOptions::new(BondMode::ActiveBackup);
+    for (name, value) in [("use_carrier", "0"), ("arp_validate", "filter"), ("peer_notif_delay", "100")] {
+        options.set(name, value).unwrap();
+    }
+    let bond = LinkKind::Bond { name: name("bond0"), ports: vec![LinkIndex(0)], options };
+    let (_, findings) = rendered(vec![card(1), link(bond)]);
+    let left_out = |option: &str, value: &str| {
+        format!("links[0].bond_{option}: option left out {value:?}, expected none: systemd-networkd has no word for it")
+    };
+    assert_eq!(
+        findings,
+        [left_out("arp_validate", "filter"), left_out("peer_notif_delay", "100"), left_out("use_carrier", "0")]
+    );
+}
