@@ -15,6 +15,7 @@ pub mod system;
 
 pub use command_line::CommandLine;
 
+use std::ffi::OsString;
 use std::fmt;
 use std::fs;
 use std::io::{self, ErrorKind, Read, Write};
@@ -26,20 +27,34 @@ use std::time::Duration;
 use slog::{Logger, error, info, warn};
 
 use crate::drive::MAX_FILE;
-use crate::finding::{Findings, Severity};
+use crate::finding::{Finding, Findings, Severity};
 use crate::formats::meta_data::MetaData;
 use crate::formats::{self, Meaning};
 use crate::network::NetworkConfig;
-use crate::render::{Renderer, dracut};
+use crate::render::networkd::{self, File};
+use crate::render::{Device, Renderer, dracut, legacy};
 use attributes::Attributes;
 use platform::{Platform, Selection};
-use report::{Document, Drive, LinkReport, Outcome, Report};
+use report::{Document, Drive, LinkReport, Outcome, Report, WrittenFile};
 use storage::{Chain, Search, SearchError};
 use system::System;
 
 /// The fragment of the kernel command line that is written, below a root. dracut asks outside modules to use the numbers
 /// 50 to 59, and reads the suffix `.conf` alone.
 pub const FRAGMENT: &str = "etc/cmdline.d/50-glowplug-network-kargs.conf";
+
+/// What the names of files begin with that are not written to their end. Without a suffix nobody reads them.
+const UNFINISHED_PREFIX: &str = ".glowplug-";
+
+/// Whatever a run may leave, below a root: a directory, and what the names of our files there begin with.
+const LEFT_BEHIND: [(&str, &str); 6] = [
+    ("etc/cmdline.d", UNFINISHED_PREFIX),
+    ("etc/cmdline.d", "50-glowplug-network-kargs.conf"),
+    ("run/systemd/network", UNFINISHED_PREFIX),
+    ("run/systemd/network", networkd::PREFIXES[0]),
+    ("run/systemd/network", networkd::PREFIXES[1]),
+    ("run/glowplug", UNFINISHED_PREFIX),
+];
 
 /// Where every outcome is recorded, below a root. `/run` survives the switch to the real root.
 pub const PLAN: &str = "run/glowplug/plan.json";
@@ -49,6 +64,9 @@ pub const PAGE: &str = "run/glowplug/plan.txt";
 
 /// The longest that all kernel arguments together may be, in bytes: at 128 KiB even `root=` cannot be read any more.
 const MAX_ALL_ARGUMENTS: usize = 96 * 1024;
+
+/// The longest that all files for systemd-networkd together may be, in bytes. They are in memory, and so is the record.
+const MAX_ALL_FILES: usize = 1024 * 1024;
 
 /// What one run is asked to do.
 #[derive(Clone, Debug)]
@@ -114,14 +132,23 @@ pub struct OptionError {
 pub struct Plan {
     /// What was found and decided.
     pub report: Report,
-    /// The line to write, without a final newline.
-    pub line: Option<String>,
+    /// What is to be written.
+    pub output: Output,
 }
 
-/// A document with where it came from, or the reason why there is none.
+/// What is to be written.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Output {
+    /// Kernel arguments, as one line without a final newline.
+    pub line: Option<String>,
+    /// Files for a network program that reads no kernel arguments.
+    pub files: Vec<File>,
+}
+
+/// A document with where it came from, or why it cannot be read.
 struct Found {
     drive: Option<Drive>,
-    document: Option<crate::drive::Document>,
+    document: Result<Option<crate::drive::Document>, SearchError>,
     meta_data: MetaData,
     is_kubevirts: bool,
 }
@@ -153,7 +180,7 @@ struct Planner<'a> {
     /// What the drive says about the machine, as soon as one has been read.
     meta_data: Option<MetaData>,
     /// The network, and how the arguments call its links, as soon as it has been rendered.
-    network: Option<(NetworkConfig, Vec<dracut::Device>)>,
+    network: Option<(NetworkConfig, Vec<Device>)>,
     log: &'a Logger,
     system: &'a dyn System,
 }
@@ -195,28 +222,27 @@ pub fn plan(options: &Options, system: &dyn System, log: &Logger) -> Plan {
     Planner::new(options, system, log).run()
 }
 
-/// Writes what was decided: the fragment, in one step, and the record of the run.
+/// Writes what was decided, each file in one step, and the record of the run.
 ///
-/// A fragment of an earlier run does not outlive its reason: it is removed where this run has none.
+/// What an earlier run wrote does not outlive its reason: it is removed first, but for the arguments, which are replaced.
+/// A run that is ended on its way leaves no record, and the next one is as if it had not been.
 ///
 /// # Errors
 ///
-/// Why the fragment could not be written. The record says so too.
+/// What could not be written or removed. The record says so too. A part of a network is none, so nothing is left then.
 pub fn apply(plan: &Plan, root: &Path, log: &Logger) -> io::Result<()> {
     let mut report = plan.report.clone();
-    let path = root.join(FRAGMENT);
-    let written = match &plan.line {
-        Some(line) => write_in_one_step(&path, &format!("{line}\n")),
-        None => match fs::remove_file(&path) {
-            Err(e) if e.kind() != ErrorKind::NotFound => Err(e),
-            _ => Ok(()),
-        },
-    };
+    // Where that fails, and a new one cannot be written either, it is said below.
+    let _ = remove(&root.join(PLAN));
+    let written = plan.output.write(root);
     match &written {
-        Ok(()) => report.fragment = plan.line.as_ref().map(|_| format!("/{FRAGMENT}")),
+        Ok(()) => report.fragment = plan.output.line.as_ref().map(|_| format!("/{FRAGMENT}")),
         Err(e) => {
             report.outcome = Outcome::Refused;
-            report.reason = format!("writing /{FRAGMENT}: {e}");
+            report.reason = e.to_string();
+            if let Err(e) = Output::default().write(root) {
+                warn!(log, "cannot remove what was written"; "error" => %e);
+            }
         }
     }
     let json = serde_json::to_string_pretty(&report).map_err(io::Error::from);
@@ -254,13 +280,67 @@ pub fn recorded(root: &Path) -> io::Result<Option<Recorded>> {
 pub fn write_in_one_step(path: &Path, text: &str) -> io::Result<()> {
     let directory = path.parent().ok_or(ErrorKind::InvalidInput)?;
     fs::create_dir_all(directory)?;
-    // A name without the suffix `.conf`, so that nobody reads it half-written.
-    let mut file = tempfile::Builder::new().prefix(".glowplug-").tempfile_in(directory)?;
-    file.write_all(text.as_bytes())?;
+    // The name of a temporary file, which it would say as well, means nothing to anybody.
+    let without_name = |e: io::Error| io::Error::from(e.kind());
+    let file = tempfile::Builder::new().prefix(UNFINISHED_PREFIX).tempfile_in(directory).map_err(without_name)?;
+    file.as_file().write_all(text.as_bytes())?;
     file.as_file().set_permissions(fs::Permissions::from_mode(0o644))?;
     file.as_file().sync_all()?;
     file.persist(path)?;
     Ok(())
+}
+
+fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
+        removed => removed,
+    }
+}
+
+/// The names in a directory; none when there is no such directory.
+fn names_in(directory: &Path) -> io::Result<Vec<OsString>> {
+    match fs::read_dir(directory) {
+        Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(Vec::new()),
+        entries => entries?.map(|entry| Ok(entry?.file_name())).collect(),
+    }
+}
+
+// === impl Output ===
+
+impl Output {
+    /// Removes what earlier runs have left, and only then writes, so that there never are parts of two networks. Kernel
+    /// arguments alone are replaced in one step.
+    fn write(&self, root: &Path) -> io::Result<()> {
+        let at = |path: &str, e: io::Error| io::Error::new(e.kind(), format!("writing /{path}: {e}"));
+        for (directory, prefix) in LEFT_BEHIND {
+            for name in names_in(&root.join(directory)).map_err(|e| at(directory, e))? {
+                let path = format!("{directory}/{}", name.to_string_lossy());
+                let is_replaced = self.line.is_some() && self.files.is_empty() && path == FRAGMENT;
+                if name.as_encoded_bytes().starts_with(prefix.as_bytes()) && !is_replaced {
+                    remove(&root.join(&path)).map_err(|e| at(&path, e))?;
+                }
+            }
+        }
+        let fragment = self.line.as_ref().map(|line| File { path: FRAGMENT.to_owned(), text: format!("{line}\n") });
+        for file in self.files.iter().chain(&fragment) {
+            write_in_one_step(&root.join(&file.path), &file.text).map_err(|e| at(&file.path, e))?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Output {
+    /// As a person reads it: the line, then each file below its path.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(line) = &self.line {
+            writeln!(f, "{line}")?;
+        }
+        for (at, File { path, text }) in self.files.iter().enumerate() {
+            let gap = if at == 0 && self.line.is_none() { "" } else { "\n" };
+            write!(f, "{gap}# /{path}\n{text}")?;
+        }
+        Ok(())
+    }
 }
 
 // === impl Options ===
@@ -290,15 +370,15 @@ impl<'a> Planner<'a> {
             }
             self.decide(&command_line)
         });
-        let line = match decided {
-            Ok(line) => {
+        let output = match decided {
+            Ok(output) => {
                 self.report.outcome = Outcome::Configured;
-                Some(line)
+                output
             }
             Err(Stop::NothingToDo(reason)) => {
                 self.report.outcome = Outcome::NothingToDo;
                 self.report.reason = reason;
-                None
+                Output::default()
             }
             Err(Stop::Default(reason)) => self.use_default(reason),
             Err(Stop::Refused(reason)) if self.options.on_error == OnError::Default => {
@@ -308,42 +388,44 @@ impl<'a> Planner<'a> {
             Err(Stop::Refused(reason)) => {
                 self.report.outcome = Outcome::Refused;
                 self.report.reason = reason;
-                None
+                Output::default()
             }
         };
-        self.report.arguments =
-            line.iter().flat_map(|line: &String| line.split_ascii_whitespace()).map(str::to_owned).collect();
+        let words = output.line.iter().flat_map(|line| line.split_ascii_whitespace());
+        self.report.arguments = words.map(str::to_owned).collect();
+        self.report.files = output.files.iter().map(WrittenFile::of).collect();
         if let Some(machine) = self.conclude() {
             self.report.metadata = machine.attributes.by_key();
         }
         self.say();
-        Plan { report: self.report, line }
+        Plan { report: self.report, output }
     }
 
-    fn decide(&mut self, command_line: &CommandLine) -> Result<String, Stop> {
+    fn decide(&mut self, command_line: &CommandLine) -> Result<Output, Stop> {
         let platform = self.platform(command_line)?;
         self.override_options(command_line)?;
         self.read(platform, command_line)
     }
 
-    fn read(&mut self, platform: Platform, command_line: &CommandLine) -> Result<String, Stop> {
+    fn read(&mut self, platform: Platform, command_line: &CommandLine) -> Result<Output, Stop> {
         let found = self.find(platform)?;
         self.report.drive = found.drive;
         self.meta_data = Some(found.meta_data);
-        let Some(document) = found.document else {
+        let document = found.document.map_err(|e| Stop::Refused(Chain(&e).to_string()))?;
+        let Some(document) = document else {
             return Err(Stop::Default("the drive has no network configuration".to_owned()));
         };
-        let line = self.render(&document)?;
+        let output = self.render(&document)?;
         self.report.reason = format!("{} says so", document.path);
+        let length = output.line.as_ref().map_or(0, String::len);
         let already = command_line.length() + self.other_fragments();
-        if already + line.len() > MAX_ALL_ARGUMENTS {
+        if length > 0 && already + length > MAX_ALL_ARGUMENTS {
             let reason = format!(
-                "kernel arguments: {} bytes beside the {already} that are there, expected at most {MAX_ALL_ARGUMENTS}",
-                line.len()
+                "kernel arguments: {length} bytes beside the {already} that are there, expected at most {MAX_ALL_ARGUMENTS}"
             );
             return Err(Stop::Refused(reason));
         }
-        Ok(line)
+        Ok(output)
     }
 
     /// Puts together what is known of the machine, whatever became of its network.
@@ -448,7 +530,8 @@ impl<'a> Planner<'a> {
                 waited_ms: u64::try_from(found.waited.as_millis()).unwrap_or(u64::MAX),
             };
             // On a machine that nobody knows, no other drive is found.
-            let document = found.drive.and_then(|drive| drive.network);
+            let document = found.drive.map_or(Ok(None), |drive| drive.network);
+            let document = document.map_err(|source| SearchError::Unreadable { device: found.device, source });
             Found { drive: Some(drive), document, meta_data: found.meta_data, is_kubevirts: true }
         }))
     }
@@ -465,21 +548,22 @@ impl<'a> Planner<'a> {
                     reason: "named".to_owned(),
                     waited_ms: 0,
                 };
-                let (document, meta_data) = (given.drive.network, given.meta_data);
-                Ok(Found { drive: Some(drive), document, meta_data, is_kubevirts })
+                let unreadable = |source| SearchError::Unreadable { device: path.to_owned(), source };
+                let document = given.drive.network.map_err(unreadable);
+                Ok(Found { drive: Some(drive), document, meta_data: given.meta_data, is_kubevirts })
             }
             Err(SearchError::NoDrive { .. }) if or_document && path.is_file() => {
                 let bytes =
                     read_document(path).map_err(|e| Stop::Refused(format!("reading {}: {e}", path.display())))?;
                 let document = crate::drive::Document { path: path.display().to_string(), bytes };
-                let (document, meta_data) = (Some(document), MetaData::default());
+                let (document, meta_data) = (Ok(Some(document)), MetaData::default());
                 Ok(Found { drive: None, document, meta_data, is_kubevirts: false })
             }
             Err(e) => Err(Stop::Refused(Chain(&e).to_string())),
         }
     }
 
-    fn render(&mut self, document: &crate::drive::Document) -> Result<String, Stop> {
+    fn render(&mut self, document: &crate::drive::Document) -> Result<Output, Stop> {
         let reading = formats::read_network(&document.bytes);
         self.report.document = Some(Document {
             path: document.path.clone(),
@@ -487,25 +571,26 @@ impl<'a> Planner<'a> {
             size: document.bytes.len(),
         });
         let mut findings = reading.findings;
-        let line = match reading.meaning {
+        let output = match reading.meaning {
             Meaning::Refused => Err(Stop::Refused(String::new())),
             Meaning::Disabled => Err(Stop::NothingToDo(format!("{} disables the network", document.path))),
             Meaning::Unconfigured => Err(Stop::Default(format!("{} configures nothing", document.path))),
             Meaning::Network(network) => {
-                let rendered = dracut::render(&network, &mut findings);
-                if rendered.kargs.is_empty() && !findings.has_errors() {
+                let (mut output, devices) = self.output(&network, &mut findings);
+                if output == Output::default() && !findings.has_errors() {
                     (self.report.findings, self.report.further_findings) = findings.into_parts();
                     return Err(Stop::Default(format!("{} configures nothing", document.path)));
                 }
-                let called = |link: crate::network::LinkIndex| rendered.devices[link.0].bare();
+                let called = |link: crate::network::LinkIndex| devices[link.0].bare();
                 self.report.links = LinkReport::of(&network, &called);
-                self.report.nameservers = network.nameservers.iter().map(ToString::to_string).collect();
-                let mut line = dracut::line(&rendered.kargs);
-                if self.options.neednet {
-                    line.push_str(" rd.neednet=1");
+                self.report.nameservers = dracut::nameservers(&network).iter().map(ToString::to_string).collect();
+                // dracut's own scripts bring cards up for as long as somebody waits for them, or else for none at all.
+                if self.options.neednet || self.options.renderer == Renderer::NetworkLegacy {
+                    let line = output.line.as_deref().map_or_else(String::new, |line| format!("{line} "));
+                    output.line = Some(line + "rd.neednet=1");
                 }
-                self.network = Some((network, rendered.devices));
-                Ok(line)
+                self.network = Some((network, devices));
+                Ok(output)
             }
         };
         let errors = findings.errors();
@@ -513,21 +598,45 @@ impl<'a> Planner<'a> {
         if errors > 0 {
             return Err(Stop::Refused(format!("{}: {errors} {}", document.path, plural(errors, "error", "errors"))));
         }
-        line
+        output
     }
 
-    fn use_default(&mut self, reason: String) -> Option<String> {
+    /// Writes the network for the program of this initramfs.
+    fn output(&self, network: &NetworkConfig, findings: &mut Findings) -> (Output, Vec<Device>) {
+        let render = match self.options.renderer {
+            Renderer::NetworkManager => dracut::render,
+            Renderer::NetworkLegacy => legacy::render,
+            Renderer::SystemdNetworkd => {
+                let networkd::Rendered { mut files, devices } = networkd::render(network, findings);
+                if !network.links().iter().any(dracut::asks) {
+                    // Files that only keep others from cards would keep the default from them.
+                    files.clear();
+                }
+                let length = files.iter().map(|file| file.text.len()).sum::<usize>();
+                if length > MAX_ALL_FILES {
+                    let expected = format!("at most {MAX_ALL_FILES}");
+                    findings.push(Finding::error("files of systemd-networkd", "too many bytes", length, &expected));
+                }
+                return (Output { line: None, files }, devices);
+            }
+        };
+        let dracut::Rendered { kargs, devices } = render(network, findings);
+        let line = Some(dracut::line(&kargs)).filter(|line| !line.is_empty());
+        (Output { line, files: Vec::new() }, devices)
+    }
+
+    fn use_default(&mut self, reason: String) -> Output {
         let value = match &self.options.default_value {
             Ok(value) => value.as_ref().map(|value| value.0.trim_ascii().to_owned()),
             Err(missing) => {
                 self.report.outcome = Outcome::Refused;
                 self.report.reason = format!("{reason}, and the default is missing: {missing}");
-                return None;
+                return Output::default();
             }
         };
         self.report.outcome = Outcome::Default;
         self.report.reason = reason;
-        value.filter(|value| !value.is_empty())
+        Output { line: value.filter(|value| !value.is_empty()), files: Vec::new() }
     }
 
     fn other_fragments(&self) -> usize {
@@ -554,7 +663,9 @@ impl<'a> Planner<'a> {
             warn!(self.log, "further findings in the network document"; "count" => report.further_findings);
         }
         let reason = report.reason.as_str();
-        let arguments = report.arguments.join(" ");
+        let files = report.files.iter().map(|file| file.path.as_str());
+        let arguments: Vec<&str> = report.arguments.iter().map(String::as_str).chain(files).collect();
+        let arguments = arguments.join(" ");
         let drive = report.drive.as_ref().map_or("", |drive| drive.path.as_str());
         match report.outcome {
             Outcome::Configured => {

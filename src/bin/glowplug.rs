@@ -2,7 +2,6 @@
 //!
 //! Exit codes: 0 done or nothing to do, 1 refused or failed, 2 usage.
 
-use std::collections::BTreeMap;
 use std::env;
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -19,6 +18,8 @@ use glowplug::guest::system::Linux;
 use glowplug::guest::{self, DefaultValue, OnError, Options, Source, Wait};
 use glowplug::log;
 use glowplug::render::Renderer;
+#[cfg(target_env = "musl")]
+use glowplug_unwind as _;
 use slog::{Level, info, warn};
 
 /// Where a distribution says its default arguments, in a drop-in of the unit.
@@ -30,7 +31,7 @@ static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
 
 /// The first-boot network of CoreOS machines on KubeVirt
 #[derive(Parser)]
-#[command(name = "glowplug", version, max_term_width = 100)]
+#[command(name = "glowplug", version = glowplug::VERSION, max_term_width = 100)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -85,7 +86,7 @@ struct Machine {
 struct NetworkKargs {
     #[command(flatten)]
     machine: Machine,
-    /// The network program of the initramfs: network-manager
+    /// The network program of the initramfs: network-manager, systemd-networkd or network-legacy
     #[arg(long, value_name = "NAME", default_value_t)]
     renderer: Renderer,
     /// Arguments for a machine whose drive configures nothing, or that has no drive; else those of the variable
@@ -101,7 +102,7 @@ struct NetworkKargs {
     /// Ask dracut to start the network in any case (rd.neednet=1); Ignition asks for itself
     #[arg(long)]
     neednet: bool,
-    /// Print the arguments as one line, and write nothing
+    /// Print the arguments as one line, and the files for systemd-networkd each below its path, and write nothing
     #[arg(long)]
     print: bool,
 }
@@ -159,6 +160,9 @@ struct Metadata {
 struct Check {
     /// A directory, an image, a device or a single document
     path: Option<PathBuf>,
+    /// Explain it for this network program
+    #[arg(long, value_name = "NAME", default_value_t)]
+    renderer: Renderer,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -207,9 +211,9 @@ fn network_kargs(args: NetworkKargs) -> Result<ExitCode> {
     };
     let plan = guest::plan(&options, &Linux::default(), &log);
     if !options.dry_run {
-        guest::apply(&plan, &options.root, &log).with_context(|| format!("writing /{}", guest::FRAGMENT))?;
-    } else if let Some(line) = &plan.line {
-        print(&format!("{line}\n"))?;
+        guest::apply(&plan, &options.root, &log)?;
+    } else {
+        print(&plan.output.to_string())?;
     }
     Ok(exit_code(plan.report.is_refused()))
 }
@@ -241,7 +245,8 @@ fn check(args: Check) -> Result<ExitCode> {
         return Ok(exit_code(recorded.is_refused));
     }
     let source = args.path.map_or(Source::Machine, Source::DriveOrDocument);
-    let options = Options { dry_run: true, ..Options::new(Selection::Detect, source, args.root) };
+    let options =
+        Options { renderer: args.renderer, dry_run: true, ..Options::new(Selection::Detect, source, args.root) };
     let report = guest::plan(&options, &Linux::default(), &log).report;
     print(&if args.json { serde_json::to_string_pretty(&report)? + "\n" } else { report.to_string() })?;
     Ok(exit_code(report.is_refused()))
@@ -298,7 +303,8 @@ fn metadata(args: Metadata) -> Result<ExitCode> {
     let keys: Vec<Key> = match args.keys.iter().map(|key| key.parse().map_err(|e| (key, e))).collect() {
         Ok(keys) => keys,
         Err((key, KeyError)) => {
-            eprintln!("error: unknown key {key:?}, {KeyError}");
+            // Whether or not anybody listens.
+            let _ = writeln!(io::stderr(), "error: unknown key {key:?}, {KeyError}");
             return Ok(ExitCode::from(2));
         }
     };
@@ -315,11 +321,8 @@ fn metadata(args: Metadata) -> Result<ExitCode> {
             guest::ask(&options, &Linux::default(), &log).map_err(Error::msg)?.unwrap_or_default().attributes
         }
     };
-    let all = known.by_key();
-    let asked: BTreeMap<String, String> = match keys.as_slice() {
-        [] => all,
-        keys => all.into_iter().filter(|(name, _)| keys.iter().any(|key| key.to_string() == *name)).collect(),
-    };
+    let mut asked = known.by_key();
+    asked.retain(|name, _| keys.is_empty() || keys.iter().any(|key| key.to_string() == *name));
     let is_complete = keys.iter().all(|key| known.get(key).is_some());
     if args.json {
         print(&(serde_json::to_string_pretty(&asked)? + "\n"))?;

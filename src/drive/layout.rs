@@ -14,8 +14,8 @@ pub struct ConfigDrive {
     pub layout: Layout,
     /// What it says about its machine. That it cannot be read costs the machine its name, not its network.
     pub meta_data: Result<Option<Document>, ReadError>,
-    /// What it says about the network.
-    pub network: Option<Document>,
+    /// What it says about the network. That it cannot be read costs the machine its network, not its name.
+    pub network: Result<Option<Document>, ReadError>,
 }
 
 /// How the files of a config drive are laid out.
@@ -59,7 +59,7 @@ impl ConfigDrive {
     ///
     /// # Errors
     ///
-    /// Why the network's file cannot be read.
+    /// Why its directories cannot be read.
     pub fn read_from(files: &dyn Files) -> Result<Option<Self>, ReadError> {
         if let Some(versions) = files.list("openstack")?
             && let Some(version) = newest(&versions)
@@ -69,12 +69,12 @@ impl ConfigDrive {
             return Ok(Some(Self {
                 layout: Layout::OpenStack { latest_only },
                 meta_data: document("meta_data.json"),
-                network: document("network_data.json")?,
+                network: document("network_data.json"),
             }));
         }
         let meta_data = read(files, "meta-data".to_owned());
-        let network = read(files, "network-config".to_owned())?;
-        if matches!(meta_data, Ok(None)) && network.is_none() {
+        let network = read(files, "network-config".to_owned());
+        if matches!((&meta_data, &network), (Ok(None), Ok(None))) {
             return Ok(None);
         }
         Ok(Some(Self { layout: Layout::NoCloud, meta_data, network }))

@@ -12,7 +12,7 @@ use pnet_base::MacAddr;
 use crate::finding::{Finding, Findings};
 use crate::formats::meta_data::MetaData;
 use crate::network::NetworkConfig;
-use crate::render::dracut::Device;
+use crate::render::Device;
 
 /// Where the unit of the real root keeps the attributes, below a root.
 pub const CACHE: &str = "run/metadata/glowplug";
@@ -181,14 +181,15 @@ pub(super) fn cards(root: &Path) -> Vec<(MacAddr, String)> {
     let directory = root.join("sys/class/net");
     let Ok(entries) = fs::read_dir(&directory) else { return Vec::new() };
     let mut names: Vec<String> = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect();
-    // Bridges and VLANs share the address of their card, but are no devices.
-    let is_virtual = |name: &String| !directory.join(name).join("device").exists();
-    names.sort_unstable_by_key(|name| (is_virtual(name), name.clone()));
+    names.sort_unstable();
+    // Bridges and VLANs share the address of their card, but are no devices: they come last.
+    let is_device = |name: &String| directory.join(name).join("device").exists();
+    let (devices, others): (Vec<String>, Vec<String>) = names.into_iter().partition(is_device);
     let card = |name: String| {
         let address = fs::read_to_string(directory.join(&name).join("address")).ok()?;
         Some((address.trim_ascii_end().parse().ok()?, name))
     };
-    names.into_iter().filter_map(card).collect()
+    devices.into_iter().chain(others).filter_map(card).collect()
 }
 
 /// The name that an interface has: the one that the arguments give it, else that of the card with its address.
@@ -196,6 +197,7 @@ fn interface_name(device: &Device, cards: &[(MacAddr, String)]) -> Option<String
     match device {
         Device::Name(name) => Some(name.to_string()),
         Device::MacAddress(address) => cards.iter().find(|(card, _)| card == address).map(|(_, name)| name.clone()),
+        Device::Any => None,
     }
 }
 

@@ -8,6 +8,7 @@ use serde::{Serialize, Serializer};
 use super::platform::Platform;
 use crate::finding::{Finding, Severity};
 use crate::network::{Link, LinkIndex, LinkKind, NetworkConfig, Route};
+use crate::render::networkd::File;
 
 /// What one run found and decided.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -34,8 +35,10 @@ pub struct Report {
     pub metadata_findings: Vec<Finding>,
     /// The kernel arguments that follow.
     pub arguments: Vec<String>,
-    /// The file that was written, if any, below the root.
+    /// The file of kernel arguments that was written, if any, below the root.
     pub fragment: Option<String>,
+    /// The files for systemd-networkd that follow.
+    pub files: Vec<WrittenFile>,
     /// What is to be said about the document.
     pub findings: Vec<Finding>,
     /// How many findings are not among them.
@@ -83,12 +86,21 @@ pub struct Document {
     pub size: usize,
 }
 
+/// A file for systemd-networkd.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
+pub struct WrittenFile {
+    /// Below the root.
+    pub path: String,
+    /// What is in it.
+    pub text: String,
+}
+
 /// One link of the network, in words.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize)]
 pub struct LinkReport {
     /// What the document calls it.
     pub id: String,
-    /// `card`, `bond` or `vlan`.
+    /// `card`, `bond`, `bridge` or `vlan`.
     pub kind: String,
     /// How the arguments call it: a MAC address or a name.
     pub device: String,
@@ -126,6 +138,7 @@ impl Default for Report {
             metadata_findings: Vec::new(),
             arguments: Vec::new(),
             fragment: None,
+            files: Vec::new(),
             findings: Vec::new(),
             further_findings: 0,
         }
@@ -140,6 +153,12 @@ impl Report {
     #[must_use]
     pub fn is_refused(&self) -> bool {
         self.outcome == Outcome::Refused
+    }
+}
+
+impl WrittenFile {
+    pub(super) fn of(file: &File) -> Self {
+        Self { path: format!("/{}", file.path), text: file.text.clone() }
     }
 }
 
@@ -161,6 +180,10 @@ impl LinkReport {
                 options.extend(set.arp_ip_target.iter().map(|target| format!("arp_ip_target={target}")));
                 options.extend(set.primary.map(|primary| format!("primary={}", names(primary))));
                 "bond"
+            }
+            LinkKind::Bridge { ports, .. } => {
+                on.extend(ports.iter().copied().map(names));
+                "bridge"
             }
             LinkKind::Vlan { parent, id, .. } => {
                 on.push(names(*parent));
@@ -189,7 +212,7 @@ impl LinkReport {
     fn made_of(&self) -> String {
         match (&self.vlan_id, self.on.is_empty()) {
             (Some(id), _) => format!("vlan {id} on {}", self.on.join(", ")),
-            (None, false) => format!("bond of {}", self.on.join(", ")),
+            (None, false) => format!("{} of {}", self.kind, self.on.join(", ")),
             (None, true) => self.kind.clone(),
         }
     }
@@ -276,6 +299,12 @@ impl fmt::Display for Report {
                 writeln!(f, "  {}", Text(argument))?;
             }
         }
+        for WrittenFile { path, text } in &self.files {
+            writeln!(f, "\n{path}")?;
+            for line in text.lines() {
+                writeln!(f, "{}{}", if line.is_empty() { "" } else { "  " }, Text(line))?;
+            }
+        }
         writeln!(f, "\n{}: {}", self.outcome, Text(&self.reason))
     }
 }
@@ -304,6 +333,9 @@ impl fmt::Display for Text<'_> {
     }
 }
 
+/// No column is made wider than this for the sake of one row, such as that of a bridge of thousands of ports.
+const MAX_WIDTH: usize = 60;
+
 fn links(f: &mut fmt::Formatter<'_>, links: &[LinkReport]) -> fmt::Result {
     let cell = |text: &str| vec![Text(text).to_string()];
     let mut rows = vec![["link", "device", "made of", "mtu", "addresses", "routes"].map(cell)];
@@ -316,7 +348,7 @@ fn links(f: &mut fmt::Formatter<'_>, links: &[LinkReport]) -> fmt::Result {
         rows.push([cell(&link.id), cell(&link.device), made_of, mtu, link.addresses.clone(), link.routes.clone()]);
     }
     let width = |column: usize| rows.iter().flat_map(|row| &row[column]).map(|text| text.chars().count()).max();
-    let widths: Vec<usize> = (0..6).map(|column| width(column).unwrap_or(0)).collect();
+    let widths: Vec<usize> = (0..6).map(|column| width(column).unwrap_or(0).min(MAX_WIDTH)).collect();
     for row in &rows {
         let height = row.iter().map(Vec::len).max().unwrap_or(0);
         for at in 0..height {

@@ -102,7 +102,7 @@ pub enum SearchError {
         /// The cause.
         source: io::Error,
     },
-    /// What should say which drives there are cannot be read.
+    /// What should say which drives there are, or a device that may be one, cannot be read.
     Io {
         /// What was read.
         path: PathBuf,
@@ -137,8 +137,8 @@ enum Device {
     Silent(Option<i32>),
     /// Something else.
     Other,
-    /// A drive that cannot be read.
-    Unreadable(ReadError),
+    /// A drive that cannot be read, and whether it is still there.
+    Unreadable(ReadError, bool),
     /// A drive.
     Drive(Box<Candidate>),
 }
@@ -288,8 +288,8 @@ impl Search<'_> {
     ///
     /// # Errors
     ///
-    /// [`SearchError::Ambiguous`] instead of a guess, [`SearchError::Unreadable`] when the only drive is broken, and
-    /// [`SearchError::Permission`].
+    /// [`SearchError::Ambiguous`] instead of a guess, [`SearchError::Unreadable`] when the only drive is broken,
+    /// [`SearchError::Io`] when there is none and a device that may be one fails, and [`SearchError::Permission`].
     pub fn run(&self) -> Result<Option<Found>, SearchError> {
         let start = self.system.now();
         let own = self.own_uuid();
@@ -334,11 +334,20 @@ impl Search<'_> {
         let looked_at = names(&seen);
         // First, since the broken one may be the machine's own.
         let broken =
-            seen.iter().find(|(_, device)| matches!(device, Device::Unreadable(_))).map(|(name, _)| name.clone());
+            seen.iter().find(|(_, device)| matches!(device, Device::Unreadable(..))).map(|(name, _)| name.clone());
         if let Some(name) = broken
-            && let Some(Device::Unreadable(source)) = seen.remove(&name)
+            && let Some(Device::Unreadable(source, _)) = seen.remove(&name)
         {
             return Err(SearchError::Unreadable { device: device_path(&name), source });
+        }
+        // And so may one of which not even the label could be read.
+        for (name, device) in &seen {
+            if let Device::Silent(Some(error)) = device {
+                let source = io::Error::from_raw_os_error(*error);
+                if !is_absence(&source) {
+                    return Err(SearchError::Io { path: device_path(name), source });
+                }
+            }
         }
         let found = self.take(&mut seen, waited, |_| true)?;
         match &found {
@@ -357,10 +366,17 @@ impl Search<'_> {
     /// Looks at every device that is new, or that was silent before.
     fn look(&self, seen: &mut Seen, own: Option<&str>) -> Result<(), SearchError> {
         let names = self.block_devices()?;
-        seen.retain(|name, _| names.contains(name));
+        // Whoever pulls a drive out while it is read does not mean that there is none.
+        seen.retain(|name, device| match device {
+            Device::Unreadable(_, is_there) => {
+                *is_there &= names.contains(name);
+                true
+            }
+            _ => names.contains(name),
+        });
         for name in names {
             let before = match seen.get(&name) {
-                None => None,
+                None | Some(Device::Unreadable(_, false)) => None,
                 Some(Device::Silent(error)) => Some(*error),
                 Some(_) => continue,
             };
@@ -372,9 +388,9 @@ impl Search<'_> {
 
     fn block_devices(&self) -> Result<BTreeSet<String>, SearchError> {
         let path = "sys/class/block";
-        let names = self.sysfs().entries(path).map_err(|e| SearchError::io(&Path::new("/").join(path), e))?;
-        let is_drive = |name: &String| !NOT_DRIVES.iter().any(|prefix| name.starts_with(prefix));
-        Ok(names.into_iter().filter(is_drive).collect())
+        let mut names = self.sysfs().entries(path).map_err(|e| SearchError::io(&Path::new("/").join(path), e))?;
+        names.retain(|name| !NOT_DRIVES.iter().any(|prefix| name.starts_with(prefix)));
+        Ok(names)
     }
 
     fn examine(&self, name: &str, own: Option<&str>, before: Option<Option<i32>>) -> Result<Device, SearchError> {
@@ -414,7 +430,7 @@ impl Search<'_> {
             Err(e) => {
                 let device = device.display();
                 warn!(self.log, "ignored a broken drive"; "device" => %device, "reason" => %Chain(&e));
-                Ok(Device::Unreadable(e))
+                Ok(Device::Unreadable(e, true))
             }
         }
     }
@@ -439,7 +455,9 @@ impl Search<'_> {
         };
         match mounted.read() {
             // Among them that this kernel lacks a call.
-            Err(e @ ReadError::Io { .. }) => self.read_unmounted(name, file, volume, &Chain(&e)),
+            Err(e @ ReadError::Io { .. }) | Ok(Some(ConfigDrive { network: Err(e @ ReadError::Io { .. }), .. })) => {
+                self.read_unmounted(name, file, volume, &Chain(&e))
+            }
             read => read,
         }
     }
@@ -555,8 +573,11 @@ impl Sysfs<'_> {
 // === impl Candidate ===
 
 impl Candidate {
-    fn network(&self) -> Option<&[u8]> {
-        Some(&self.drive.as_ref()?.network.as_ref()?.bytes)
+    /// The document, or why it cannot be read.
+    fn network(&self) -> Result<Option<&[u8]>, String> {
+        let Some(drive) = &self.drive else { return Ok(None) };
+        let document = drive.network.as_ref().map_err(|e| Chain(e).to_string())?;
+        Ok(document.as_ref().map(|document| document.bytes.as_slice()))
     }
 }
 
@@ -822,13 +843,17 @@ mod tests {
 
     impl From<Found> for Answer {
         fn from(found: Found) -> Self {
-            let network = found.drive.as_ref().and_then(|drive| drive.network.clone());
+            let layout = found.drive.as_ref().map(|drive| drive.layout);
+            let network = found.drive.map_or(Ok(None), |drive| drive.network);
             Self {
                 device: found.device.display().to_string(),
                 label: found.volume.label,
-                layout: found.drive.map(|drive| drive.layout),
+                layout,
                 uuid: found.meta_data.uuid,
-                network: network.map(|document| String::from_utf8(document.bytes).unwrap()),
+                network: match network {
+                    Ok(document) => document.map(|document| String::from_utf8(document.bytes).unwrap()),
+                    Err(e) => Some(Chain(&e).to_string()),
+                },
                 waited: found.waited,
                 why: found.why,
             }
@@ -983,14 +1008,76 @@ mod tests {
     #[test]
     fn a_device_that_fails_does_not_end_the_search() {
         let machine = Machine::new(Some(OWN));
-        machine.file("sys/class/block/sda/size", "2048\n");
-        fs::create_dir_all(machine.root.path().join("dev")).unwrap();
-        // Nothing is mapped there, so reading it fails with EIO.
-        symlink("/proc/self/mem", machine.root.path().join("dev/sda")).unwrap();
+        failing_device(machine.root.path(), "sda");
         machine.device("vdb", config_2("", "{}"));
         assert_eq!(machine.found(), Some(answer("/dev/vdb", "", "{}", 0, Why::Shape)));
         let line = format!("WARN ignored a device reason={} device=/dev/sda", io::Error::from(Errno::EIO));
         assert_eq!(machine.lines()[0], line);
+    }
+
+    /// A device that lists and fails to read with EIO: nothing is mapped there.
+    fn failing_device(root: &Path, name: &str) {
+        file(root, &format!("sys/class/block/{name}/size"), "2048\n");
+        fs::create_dir_all(root.join("dev")).unwrap();
+        symlink("/proc/self/mem", root.join("dev").join(name)).unwrap();
+    }
+
+    #[test]
+    fn a_device_that_fails_may_be_the_own_drive_so_neither_none_nor_another_machines_is_taken() {
+        let expected = format!("reading /dev/sda: {}", io::Error::from(Errno::EIO));
+        let machine = Machine::new(Some(OWN));
+        failing_device(machine.root.path(), "sda");
+        assert_eq!(machine.error(), expected);
+        machine.device("vdb", config_2(OTHER, "{}"));
+        assert_eq!(machine.error(), expected);
+    }
+
+    #[test]
+    fn a_drive_that_is_pulled_out_while_it_is_read_is_an_error_unless_it_comes_back() {
+        let gone = |root: &Path| {
+            fs::remove_dir_all(root.join("sys/class/block/vdb")).unwrap();
+            fs::remove_file(root.join("dev/vdb")).unwrap();
+        };
+        let mut machine = Machine::with_clock(Some(OWN), move |root, nth| {
+            if nth == 1 {
+                gone(root);
+            }
+        });
+        machine.refuse(Errno::EBUSY);
+        machine.device("vdb", torn());
+        let expected = "reading config drive /dev/vdb: invalid block size of the volume, expected 2048 bytes";
+        assert_eq!(machine.error(), expected);
+
+        let image = config_2(OWN, "{}");
+        let mut machine = Machine::with_clock(Some(OWN), move |root, nth| match nth {
+            1 => gone(root),
+            2 => device(root, "vdb", &image),
+            _ => {}
+        });
+        machine.refuse(Errno::EBUSY);
+        machine.device("vdb", torn());
+        assert_eq!(machine.found(), Some(answer("/dev/vdb", OWN, "{}", 40, Why::OwnUuid)));
+    }
+
+    #[test]
+    fn a_clock_that_leaps_ends_the_wait_after_one_more_look() {
+        let image = config_2(OWN, "{}");
+        for comes in [true, false] {
+            let mut machine = Machine::without_sleep(Some(OWN));
+            machine.system.checkpoint();
+            let clock = Arc::new(Mutex::new(Duration::ZERO));
+            let (read, root, image) = (clock.clone(), machine.root.clone(), image.clone());
+            machine.system.expect_now().returning(move || *read.lock().unwrap());
+            // As on a machine that was halted for a year.
+            machine.system.expect_sleep().times(1).returning(move |_| {
+                *clock.lock().unwrap() += Duration::from_secs(365 * 24 * 3600);
+                if comes {
+                    device(root.path(), "vdb", &image);
+                }
+            });
+            machine.refuse(Errno::EBUSY);
+            assert_eq!(machine.found().map(|found| found.device), comes.then(|| "/dev/vdb".to_owned()));
+        }
     }
 
     #[test]
@@ -1279,10 +1366,20 @@ mod tests {
     #[test]
     fn a_drive_is_unmounted_when_its_content_is_broken() {
         let machine = mounting(&[("openstack/latest/network_data.json/is-a-directory", "")], unmount);
-        let expected = "reading config drive /dev/vdb: openstack/latest/network_data.json: \
-                        expected a regular file that is on the drive itself";
-        assert_eq!(machine.error(), expected);
+        let why = "openstack/latest/network_data.json: expected a regular file that is on the drive itself";
+        let expected = Answer { uuid: None, ..answer("/dev/vdb", "", why, 0, Why::Label) };
+        assert_eq!(machine.found(), Some(expected));
         assert_eq!(machine.left_behind(), [""; 0].map(PathBuf::from));
+    }
+
+    #[test]
+    fn a_mounted_drive_that_fails_is_read_in_process() {
+        let mut machine = Machine::with_clock(Some(OWN), |_, _| {});
+        machine.device("vdb", config_2(OWN, "{}"));
+        // What is mounted cannot be opened any more.
+        machine.system.expect_mount_read_only().times(1).returning(|_, _, at| fs::remove_dir(at));
+        machine.system.expect_unmount().times(1).returning(|_| Ok(()));
+        assert_eq!(machine.found(), Some(answer("/dev/vdb", OWN, "{}", 0, Why::OwnUuid)));
     }
 
     #[test]
