@@ -1,0 +1,742 @@
+//! Addresses as numbers: what pools are made of, and the strict reading of their text.
+//!
+//! An address that two texts can name could have two owners, so every text is parsed and none is kept: those of pools, of
+//! requests, and of records that are read back. What no machine may have is refused in all of them.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::str::FromStr;
+
+use crate::finding::{Finding, shortened};
+
+/// An address family. The two never mix: a pool is a set of addresses for each.
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub enum Family {
+    /// IPv4
+    Ipv4,
+    /// IPv6
+    Ipv6,
+}
+
+/// Addresses of one family from a first to a last one, both included. At least one.
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct AddressRange {
+    family: Family,
+    first: u128,
+    last: u128,
+}
+
+/// A set of addresses, of either family or both, as the fewest ranges that hold it: sorted, disjoint, and never touching.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct AddressSet(Vec<AddressRange>);
+
+/// One text of a pool's `addresses` or `excludedAddresses`.
+///
+/// A network (`10.0.0.0/24`), a range with both its ends (`10.0.0.10-10.0.0.50`), or one address (`10.0.0.5`,
+/// `10.0.0.5/32`, `fd00::5/128`). It is written again in the one form that every revision of the API takes.
+///
+/// ```
+/// use glowplug::host::address::Entry;
+///
+/// assert_eq!("fd00:0::5".parse::<Entry>().unwrap().to_string(), "fd00::5/128");
+/// assert_eq!(
+///     "10.0.0.9-10.0.0.5".parse::<Entry>().unwrap_err().to_string(),
+///     r#"reversed range "10.0.0.9-10.0.0.5", expected 10.0.0.5-10.0.0.9"#
+/// );
+/// ```
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Entry {
+    range: AddressRange,
+    length: Option<u8>,
+}
+
+/// A text that names no address, or none that a machine may have.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct AddressError {
+    text: String,
+    problem: String,
+    expected: String,
+}
+
+/// Addresses that no machine may have.
+struct Refused {
+    kind: &'static str,
+    cidr: &'static str,
+    family: Family,
+    first: u128,
+    length: u8,
+}
+
+/// The first that holds an address names it.
+const REFUSED: [Refused; 8] = [
+    Refused::of("unspecified", "0.0.0.0/8", Family::Ipv4, 0, 8),
+    Refused::of("loopback", "127.0.0.0/8", Family::Ipv4, 0x7f00_0000, 8),
+    Refused::of("multicast", "224.0.0.0/4", Family::Ipv4, 0xe000_0000, 4),
+    Refused::of("reserved", "240.0.0.0/4", Family::Ipv4, 0xf000_0000, 4),
+    // `::`, `::1`, and the deprecated IPv4-compatible ones, in which `::a00:1` is 10.0.0.1.
+    Refused::of("reserved", "::/96", Family::Ipv6, 0, 96),
+    // Another spelling of an IPv4 address.
+    Refused::of("IPv4-mapped", "::ffff:0:0/96", Family::Ipv6, 0xffff_0000_0000, 96),
+    // Without a zone it means another machine on every link.
+    Refused::of("link-local", "fe80::/10", Family::Ipv6, 0xfe80 << 112, 10),
+    Refused::of("multicast", "ff00::/8", Family::Ipv6, 0xff00 << 112, 8),
+];
+
+/// What a message calls the text of a pool.
+const ENTRY_EXPECTED: &str = "an address, a CIDR or a range, such as 10.0.0.5, 10.0.0.0/24 or 10.0.0.5-10.0.0.9";
+
+// === impl Family ===
+
+impl Family {
+    /// The family of an address.
+    #[must_use]
+    pub fn of(address: IpAddr) -> Self {
+        if address.is_ipv4() { Self::Ipv4 } else { Self::Ipv6 }
+    }
+
+    /// The length of an address in bits, which is the longest prefix length.
+    #[must_use]
+    pub fn bits(self) -> u8 {
+        match self {
+            Self::Ipv4 => 32,
+            Self::Ipv6 => 128,
+        }
+    }
+
+    /// The bits of a number that a prefix of that length leaves to the host.
+    pub(crate) fn hosts(self, length: u8) -> u128 {
+        u128::MAX.checked_shr(128 - u32::from(self.bits().saturating_sub(length))).unwrap_or(0)
+    }
+
+    /// The address of a number. What lies beyond the family's last address does not count.
+    #[must_use]
+    pub fn address(self, number: u128) -> IpAddr {
+        match self {
+            Self::Ipv4 => IpAddr::V4(Ipv4Addr::from((number & u128::from(u32::MAX)) as u32)),
+            Self::Ipv6 => IpAddr::V6(Ipv6Addr::from(number)),
+        }
+    }
+
+    /// The number of an address.
+    #[must_use]
+    pub fn number(address: IpAddr) -> u128 {
+        match address {
+            IpAddr::V4(address) => u128::from(u32::from(address)),
+            IpAddr::V6(address) => u128::from(address),
+        }
+    }
+}
+
+impl fmt::Display for Family {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Ipv4 => "IPv4",
+            Self::Ipv6 => "IPv6",
+        })
+    }
+}
+
+// === impl AddressRange ===
+
+impl AddressRange {
+    /// From `first` to `last`. `None` when they are of two families, or the wrong way round.
+    #[must_use]
+    pub fn new(first: IpAddr, last: IpAddr) -> Option<Self> {
+        let family = Family::of(first);
+        let (first, number) = (Family::number(first), Family::number(last));
+        (family == Family::of(last) && first <= number).then_some(Self { family, first, last: number })
+    }
+
+    /// Its family.
+    #[must_use]
+    pub fn family(&self) -> Family {
+        self.family
+    }
+
+    /// The network of that length that holds an address. The length is at most the family's.
+    pub(crate) fn subnet(address: IpAddr, length: u8) -> Self {
+        let (family, number) = (Family::of(address), Family::number(address));
+        let hosts = family.hosts(length);
+        Self { family, first: number & !hosts, last: number | hosts }
+    }
+
+    /// The number of its first address.
+    #[must_use]
+    pub fn first(&self) -> u128 {
+        self.first
+    }
+
+    /// The number of its last address.
+    #[must_use]
+    pub fn last(&self) -> u128 {
+        self.last
+    }
+
+    /// How many they are. Of the one range that has more than `u128` counts, `::` to the last address, one less.
+    #[must_use]
+    pub fn count(&self) -> u128 {
+        (self.last - self.first).saturating_add(1)
+    }
+
+    /// Whether all addresses of another range are in it.
+    #[must_use]
+    pub fn covers(&self, other: &Self) -> bool {
+        self.family == other.family && self.first <= other.first && other.last <= self.last
+    }
+
+    /// The addresses of both.
+    #[must_use]
+    pub fn intersection(&self, other: &Self) -> Option<Self> {
+        let (first, last) = (self.first.max(other.first), self.last.min(other.last));
+        (self.family == other.family && first <= last).then_some(Self { first, last, ..*self })
+    }
+
+    /// Whether an address is one of them.
+    #[must_use]
+    pub fn contains(&self, address: IpAddr) -> bool {
+        let number = Family::number(address);
+        Family::of(address) == self.family && self.first <= number && number <= self.last
+    }
+}
+
+/// `10.0.0.5-10.0.0.9`, or the one address.
+impl fmt::Display for AddressRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.family.address(self.first).fmt(f)?;
+        if self.first == self.last { Ok(()) } else { write!(f, "-{}", self.family.address(self.last)) }
+    }
+}
+
+// === impl AddressSet ===
+
+impl AddressSet {
+    /// The ranges, IPv4 first.
+    #[must_use]
+    pub fn ranges(&self) -> &[AddressRange] {
+        &self.0
+    }
+
+    /// Whether there is no address in it.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// How many addresses are in it, at most `u128::MAX`.
+    #[must_use]
+    pub fn count(&self) -> u128 {
+        self.0.iter().map(AddressRange::count).fold(0, u128::saturating_add)
+    }
+
+    /// Whether an address is in it.
+    #[must_use]
+    pub fn contains(&self, address: IpAddr) -> bool {
+        self.up_to(Family::of(address), Family::number(address)).is_some_and(|range| range.contains(address))
+    }
+
+    /// Whether all addresses of a range are in it.
+    #[must_use]
+    pub fn covers(&self, range: &AddressRange) -> bool {
+        self.up_to(range.family, range.first).is_some_and(|ours| ours.covers(range))
+    }
+
+    /// Whether any address of a range is in it.
+    #[must_use]
+    pub fn meets(&self, range: &AddressRange) -> bool {
+        self.up_to(range.family, range.last).is_some_and(|ours| ours.intersection(range).is_some())
+    }
+
+    /// The last range that begins at or before a number.
+    fn up_to(&self, family: Family, number: u128) -> Option<&AddressRange> {
+        let after = self.0.partition_point(|range| (range.family, range.first) <= (family, number));
+        after.checked_sub(1).and_then(|at| self.0.get(at))
+    }
+
+    /// What is in both.
+    #[must_use]
+    pub fn intersection(&self, other: &Self) -> Self {
+        let (mut ours, mut theirs) = (self.0.iter().peekable(), other.0.iter().peekable());
+        let mut both = Vec::new();
+        while let (Some(a), Some(b)) = (ours.peek(), theirs.peek()) {
+            both.extend(a.intersection(b));
+            if (a.family, a.last) < (b.family, b.last) {
+                ours.next()
+            } else {
+                theirs.next()
+            };
+        }
+        Self(both)
+    }
+
+    /// What is in this one alone.
+    #[must_use]
+    pub fn difference(&self, other: &Self) -> Self {
+        let mut rest = Vec::new();
+        let mut theirs = other.0.iter().peekable();
+        for ours in &self.0 {
+            // What is left of the range, while it is cut from its beginning.
+            let mut left = Some(*ours);
+            while let (Some(range), Some(cut)) = (left, theirs.peek()) {
+                if cut.family != range.family || cut.last < range.first || range.last < cut.first {
+                    if (cut.family, cut.last) < (range.family, range.first) {
+                        theirs.next();
+                        continue;
+                    }
+                    break;
+                }
+                if range.first < cut.first {
+                    rest.push(AddressRange { last: cut.first - 1, ..range });
+                }
+                left = (cut.last < range.last).then(|| AddressRange { first: cut.last + 1, ..range });
+            }
+            rest.extend(left);
+        }
+        Self(rest)
+    }
+}
+
+impl FromIterator<AddressRange> for AddressSet {
+    /// The union of ranges in any order.
+    fn from_iter<T: IntoIterator<Item = AddressRange>>(ranges: T) -> Self {
+        let mut ranges: Vec<AddressRange> = ranges.into_iter().collect();
+        ranges.sort_unstable();
+        ranges.dedup_by(|next, last| {
+            let joins = last.family == next.family && last.last.checked_add(1).is_none_or(|after| next.first <= after);
+            if joins {
+                last.last = last.last.max(next.last);
+            }
+            joins
+        });
+        Self(ranges)
+    }
+}
+
+// === impl Entry ===
+
+impl Entry {
+    /// Its addresses.
+    #[must_use]
+    pub fn range(&self) -> AddressRange {
+        self.range
+    }
+
+    /// The prefix length, of a network. A single address has none: `/32` is a spelling of it, and no prefix of a machine.
+    #[must_use]
+    pub fn length(&self) -> Option<u8> {
+        self.length
+    }
+
+    fn cidr(text: &str, address: &str, length: &str) -> Result<Self, AddressError> {
+        let address = syntax(text, address)?;
+        let family = Family::of(address);
+        let refused = |problem: &str, expected: String| AddressError::new(text, problem, expected);
+        if let Ok(mask) = length.parse::<IpAddr>() {
+            let bits = Family::number(mask) << (128 - u32::from(Family::of(mask).bits()));
+            let is_mask = Family::of(mask) == family && bits.leading_ones() == bits.count_ones();
+            let cidr = format!("{address}/{}", bits.leading_ones());
+            return Err(refused("mask instead of a length", if is_mask { cidr } else { lengths(family) }));
+        }
+        let Some(length) = parse_length(length, family) else {
+            return Err(refused("invalid prefix length", lengths(family)));
+        };
+        let range = AddressRange::subnet(address, length);
+        if range.first != Family::number(address) {
+            let (network, bits) = (family.address(range.first), family.bits());
+            let expected = format!("no bits behind the length: did you mean {network}/{length} or {address}/{bits}");
+            return Err(refused("host bits are set", expected));
+        }
+        Ok(Self { range, length: Some(length).filter(|length| *length < family.bits()) })
+    }
+
+    fn range_of(text: &str, first: &str, last: &str) -> Result<Self, AddressError> {
+        if text.contains('/') {
+            return Err(AddressError::new(text, "prefix length in a range", "two addresses, first-last"));
+        }
+        if first.is_empty() || last.is_empty() || last.contains('-') {
+            return Err(AddressError::new(text, "invalid range", "two addresses, first-last"));
+        }
+        let (first, last) = (syntax(text, first)?, syntax(text, last)?);
+        if Family::of(first) != Family::of(last) {
+            return Err(AddressError::new(text, "range of two families", "two addresses of one family"));
+        }
+        let reversed = || AddressError::new(text, "reversed range", format!("{last}-{first}"));
+        AddressRange::new(first, last).ok_or_else(reversed).map(|range| Self { range, length: None })
+    }
+}
+
+impl FromStr for Entry {
+    type Err = AddressError;
+
+    fn from_str(text: &str) -> Result<Self, AddressError> {
+        let entry = match (text.split_once('-'), text.split_once('/')) {
+            (Some((first, last)), _) => Self::range_of(text, first, last)?,
+            (None, Some((address, length))) => Self::cidr(text, address, length)?,
+            // A word, not even meant as an address.
+            (None, None) if !text.contains(['.', ':']) => {
+                return Err(AddressError::new(text, "invalid address", ENTRY_EXPECTED));
+            }
+            (None, None) => {
+                let range = AddressRange::subnet(syntax(text, text)?, u8::MAX);
+                Self { range, length: None }
+            }
+        };
+        match REFUSED.iter().find(|refused| refused.range().intersection(&entry.range).is_some()) {
+            Some(refused) if entry.range.first == entry.range.last => Err(refused.address(text)),
+            Some(refused) => {
+                let problem = format!("{} addresses", refused.kind);
+                Err(AddressError::new(text, problem, format!("addresses outside {}", refused.cidr)))
+            }
+            None => Ok(entry),
+        }
+    }
+}
+
+/// The form that every revision of the API takes: one address has its full length.
+impl fmt::Display for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let AddressRange { family, first, last } = self.range;
+        match self.length {
+            Some(length) => write!(f, "{}/{length}", family.address(first)),
+            None if first == last => write!(f, "{}/{}", family.address(first), family.bits()),
+            None => self.range.fmt(f),
+        }
+    }
+}
+
+// === Addresses ===
+
+/// Reads an address that a machine may have.
+///
+/// # Errors
+///
+/// The text is no address; it has a zone, a leading zero or blanks; it is an IPv6 spelling of an IPv4 address; or the
+/// address is unspecified, loopback, multicast, reserved or link-local.
+///
+/// ```
+/// use glowplug::host::address::parse_address;
+///
+/// assert_eq!(parse_address("FD00:0::01").unwrap().to_string(), "fd00::1");
+/// assert_eq!(
+///     parse_address("::ffff:10.0.0.1").unwrap_err().to_string(),
+///     r#"IPv4-mapped address "::ffff:10.0.0.1", expected 10.0.0.1"#
+/// );
+/// ```
+pub fn parse_address(text: &str) -> Result<IpAddr, AddressError> {
+    let address = syntax(text, text)?;
+    match REFUSED.iter().find(|refused| refused.range().contains(address)) {
+        Some(refused) => Err(refused.address(text)),
+        None => Ok(address),
+    }
+}
+
+/// Reads an address that a machine may have with the prefix length behind it, if there is one, as records have it:
+/// `10.0.0.5/24` or `10.0.0.5`.
+///
+/// # Errors
+///
+/// Those of [`parse_address`], and a length that is none.
+///
+/// ```
+/// use glowplug::host::address::parse_interface_address;
+///
+/// assert_eq!(parse_interface_address("10.0.0.5/24"), Ok(("10.0.0.5".parse().unwrap(), Some(24))));
+/// assert_eq!(parse_interface_address("10.0.0.5"), Ok(("10.0.0.5".parse().unwrap(), None)));
+/// ```
+pub fn parse_interface_address(text: &str) -> Result<(IpAddr, Option<u8>), AddressError> {
+    let Some((address, length)) = text.split_once('/') else { return Ok((parse_address(text)?, None)) };
+    let address = parse_address(address).map_err(|error| AddressError { text: text.to_owned(), ..error })?;
+    let family = Family::of(address);
+    let length = parse_length(length, family);
+    length
+        .map(|length| (address, Some(length)))
+        .ok_or_else(|| AddressError::new(text, "invalid prefix length", lengths(family)))
+}
+
+/// Reads a prefix length: one to three digits, no leading zero, 1 to the family's bits.
+fn parse_length(text: &str, family: Family) -> Option<u8> {
+    let digits = text.len() <= 3 && text.bytes().all(|b| b.is_ascii_digit()) && !text.starts_with('0');
+    text.parse().ok().filter(|length| digits && (1..=family.bits()).contains(length))
+}
+
+fn lengths(family: Family) -> String {
+    format!("a length of 1 to {} without sign or leading zero", family.bits())
+}
+
+/// The address that is `part` of a text, whoever may have it.
+fn syntax(text: &str, part: &str) -> Result<IpAddr, AddressError> {
+    let refused = |problem: &str, expected: &str| Err(AddressError::new(text, problem, expected));
+    match part.parse() {
+        Ok(address) => Ok(address),
+        Err(_) if part.contains('%') => refused("address with a zone", "an address without a zone"),
+        Err(_) if text.contains(char::is_whitespace) => refused("blanks in an address", "no blanks"),
+        Err(_) => match without_leading_zeros(part) {
+            // Octal to some readers.
+            Some(address) => refused("leading zero in an address", &address.to_string()),
+            None => refused("invalid address", "an IPv4 or IPv6 address"),
+        },
+    }
+}
+
+fn without_leading_zeros(text: &str) -> Option<Ipv4Addr> {
+    let octets: Vec<&str> = text.split('.').map(|octet| octet.trim_start_matches('0')).collect();
+    let octets: Vec<&str> = octets.into_iter().map(|octet| if octet.is_empty() { "0" } else { octet }).collect();
+    octets.join(".").parse().ok()
+}
+
+// === impl Refused ===
+
+impl Refused {
+    const fn of(kind: &'static str, cidr: &'static str, family: Family, first: u128, length: u8) -> Self {
+        Self { kind, cidr, family, first, length }
+    }
+
+    fn range(&self) -> AddressRange {
+        AddressRange::subnet(self.family.address(self.first), self.length)
+    }
+
+    fn address(&self, text: &str) -> AddressError {
+        let problem = format!("{} address", self.kind);
+        let mapped = text.split('/').next().and_then(|address| address.parse::<Ipv6Addr>().ok()?.to_ipv4_mapped());
+        let expected =
+            mapped.map_or_else(|| format!("an address outside {}", self.cidr), |address| address.to_string());
+        AddressError::new(text, problem, expected)
+    }
+}
+
+// === impl AddressError ===
+
+impl AddressError {
+    fn new(text: &str, problem: impl Into<String>, expected: impl Into<String>) -> Self {
+        Self { text: text.to_owned(), problem: problem.into(), expected: expected.into() }
+    }
+
+    /// The error as a finding about the text at a place, which forbids the document.
+    #[must_use]
+    pub fn at(&self, place: impl fmt::Display) -> Finding {
+        Finding::error(place, &self.problem, &self.text, &self.expected)
+    }
+}
+
+impl fmt::Display for AddressError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {:?}, expected {}", self.problem, shortened(&self.text), self.expected)
+    }
+}
+
+impl std::error::Error for AddressError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    macro_rules! accepts {
+        ($($name:ident: $text:expr => $canonical:expr;)*) => {
+            $(#[test] fn $name() {
+                assert_eq!($text.parse::<Entry>().map(|entry| entry.to_string()), Ok($canonical.to_owned()));
+            })*
+        };
+    }
+
+    accepts! {
+        a_network: "10.0.0.0/24" => "10.0.0.0/24";
+        a_network_of_ipv6: "FD00:0::/8" => "fd00::/8";
+        a_network_of_two: "10.0.0.4/31" => "10.0.0.4/31";
+        a_range: "10.0.0.10-10.0.0.50" => "10.0.0.10-10.0.0.50";
+        a_range_of_ipv6: "2620:0:860:2::10-2620:0:860:2::50" => "2620:0:860:2::10-2620:0:860:2::50";
+        a_range_of_one: "10.0.0.5-10.0.0.5" => "10.0.0.5/32";
+        a_bare_address: "192.168.1.100" => "192.168.1.100/32";
+        a_bare_address_of_ipv6: "fd00::01" => "fd00::1/128";
+        an_address_with_its_full_length: "192.168.1.100/32" => "192.168.1.100/32";
+        an_address_of_ipv6_with_its_full_length: "fd00::1/128" => "fd00::1/128";
+        the_first_and_the_last_of_ipv4: "1.0.0.0-126.255.255.255" => "1.0.0.0-126.255.255.255";
+        the_address_before_multicast: "223.255.255.255" => "223.255.255.255/32";
+        the_addresses_after_those_that_map_ipv4: "::1:0:0:0-::2:0:0:0" => "::1:0:0:0-::2:0:0:0";
+        unique_local_addresses: "fd00::/8" => "fd00::/8";
+    }
+
+    macro_rules! rejects {
+        ($($name:ident: $text:expr => $error:expr;)*) => {
+            $(#[test] fn $name() {
+                let error = $text.parse::<Entry>().map_err(|error| error.to_string());
+                assert_eq!(error, Err($error.to_owned()));
+            })*
+        };
+    }
+
+    rejects! {
+        a_reversed_range: "10.0.0.9-10.0.0.5"
+            => r#"reversed range "10.0.0.9-10.0.0.5", expected 10.0.0.5-10.0.0.9"#;
+        a_range_of_two_families: "10.0.0.5-fd00::9"
+            => r#"range of two families "10.0.0.5-fd00::9", expected two addresses of one family"#;
+        host_bits: "10.0.0.5/24"
+            => "host bits are set \"10.0.0.5/24\", expected no bits behind the length: \
+                did you mean 10.0.0.0/24 or 10.0.0.5/32";
+        host_bits_of_ipv6: "fd00::5/64"
+            => "host bits are set \"fd00::5/64\", expected no bits behind the length: \
+                did you mean fd00::/64 or fd00::5/128";
+        a_mapped_address: "::ffff:10.0.0.1" => r#"IPv4-mapped address "::ffff:10.0.0.1", expected 10.0.0.1"#;
+        a_mapped_address_with_its_full_length: "::ffff:10.0.0.1/128"
+            => r#"IPv4-mapped address "::ffff:10.0.0.1/128", expected 10.0.0.1"#;
+        a_mapped_network: "::ffff:10.0.0.0/120"
+            => r#"IPv4-mapped addresses "::ffff:10.0.0.0/120", expected addresses outside ::ffff:0:0/96"#;
+        an_ipv4_compatible_address: "::10.0.0.1"
+            => r#"reserved address "::10.0.0.1", expected an address outside ::/96"#;
+        the_loopback_address_of_ipv6: "::1" => r#"reserved address "::1", expected an address outside ::/96"#;
+        a_sign_in_the_length: "10.0.0.0/+24"
+            => "invalid prefix length \"10.0.0.0/+24\", expected a length of 1 to 32 without sign or leading zero";
+        a_leading_zero_in_the_length: "10.0.0.0/024"
+            => "invalid prefix length \"10.0.0.0/024\", expected a length of 1 to 32 without sign or leading zero";
+        a_length_that_is_too_long: "10.0.0.0/33"
+            => "invalid prefix length \"10.0.0.0/33\", expected a length of 1 to 32 without sign or leading zero";
+        a_length_that_is_too_long_for_ipv6: "fd00::/129"
+            => "invalid prefix length \"fd00::/129\", expected a length of 1 to 128 without sign or leading zero";
+        a_length_that_no_byte_holds: "10.0.0.0/256"
+            => "invalid prefix length \"10.0.0.0/256\", expected a length of 1 to 32 without sign or leading zero";
+        no_length: "10.0.0.0/"
+            => "invalid prefix length \"10.0.0.0/\", expected a length of 1 to 32 without sign or leading zero";
+        two_lengths: "10.0.0.0/24/24"
+            => "invalid prefix length \"10.0.0.0/24/24\", expected a length of 1 to 32 without sign or leading zero";
+        a_mask: "10.0.0.0/255.255.255.0"
+            => r#"mask instead of a length "10.0.0.0/255.255.255.0", expected 10.0.0.0/24"#;
+        a_mask_with_holes: "10.0.0.0/255.0.255.0"
+            => "mask instead of a length \"10.0.0.0/255.0.255.0\", \
+                expected a length of 1 to 32 without sign or leading zero";
+        a_zone: "fd00::1%eth0" => r#"address with a zone "fd00::1%eth0", expected an address without a zone"#;
+        a_leading_zero: "10.0.0.05" => r#"leading zero in an address "10.0.0.05", expected 10.0.0.5"#;
+        a_leading_zero_in_a_range: "10.0.0.05-10.0.0.9"
+            => r#"leading zero in an address "10.0.0.05-10.0.0.9", expected 10.0.0.5"#;
+        blanks: " 10.0.0.5" => r#"blanks in an address " 10.0.0.5", expected no blanks"#;
+        blanks_around_a_hyphen: "10.0.0.5 - 10.0.0.9" => r#"blanks in an address "10.0.0.5 - 10.0.0.9", expected no blanks"#;
+        an_empty_text: ""
+            => "invalid address \"\", expected an address, a CIDR or a range, \
+                such as 10.0.0.5, 10.0.0.0/24 or 10.0.0.5-10.0.0.9";
+        a_range_without_an_end: "10.0.0.5-" => r#"invalid range "10.0.0.5-", expected two addresses, first-last"#;
+        a_range_without_a_beginning: "-10.0.0.5" => r#"invalid range "-10.0.0.5", expected two addresses, first-last"#;
+        a_length_alone: "/24" => r#"invalid address "/24", expected an IPv4 or IPv6 address"#;
+        a_word: "dhcp"
+            => "invalid address \"dhcp\", expected an address, a CIDR or a range, \
+                such as 10.0.0.5, 10.0.0.0/24 or 10.0.0.5-10.0.0.9";
+        three_parts: "10.0.0.5-10.0.0.7-10.0.0.9"
+            => r#"invalid range "10.0.0.5-10.0.0.7-10.0.0.9", expected two addresses, first-last"#;
+        a_range_of_networks: "10.0.0.0/24-10.0.1.0/24"
+            => r#"prefix length in a range "10.0.0.0/24-10.0.1.0/24", expected two addresses, first-last"#;
+        an_address_that_is_too_large: "10.0.0.256" => r#"invalid address "10.0.0.256", expected an IPv4 or IPv6 address"#;
+        three_octets: "10.0.0" => r#"invalid address "10.0.0", expected an IPv4 or IPv6 address"#;
+        everything: "0.0.0.0/0"
+            => "invalid prefix length \"0.0.0.0/0\", expected a length of 1 to 32 without sign or leading zero";
+        everything_of_ipv6: "::/0"
+            => "invalid prefix length \"::/0\", expected a length of 1 to 128 without sign or leading zero";
+        half_of_everything: "0.0.0.0/1" => r#"unspecified addresses "0.0.0.0/1", expected addresses outside 0.0.0.0/8"#;
+        half_of_everything_of_ipv6: "::/1" => r#"reserved addresses "::/1", expected addresses outside ::/96"#;
+        the_unspecified_address: "0.0.0.0" => r#"unspecified address "0.0.0.0", expected an address outside 0.0.0.0/8"#;
+        loopback: "127.0.0.1" => r#"loopback address "127.0.0.1", expected an address outside 127.0.0.0/8"#;
+        a_range_that_meets_loopback: "126.0.0.0-128.0.0.0"
+            => r#"loopback addresses "126.0.0.0-128.0.0.0", expected addresses outside 127.0.0.0/8"#;
+        multicast: "224.0.0.0/4" => r#"multicast addresses "224.0.0.0/4", expected addresses outside 224.0.0.0/4"#;
+        broadcast: "255.255.255.255" => r#"reserved address "255.255.255.255", expected an address outside 240.0.0.0/4"#;
+        link_local: "fe80::1" => r#"link-local address "fe80::1", expected an address outside fe80::/10"#;
+        multicast_of_ipv6: "ff02::1" => r#"multicast address "ff02::1", expected an address outside ff00::/8"#;
+        a_range_into_multicast_of_ipv6: "fd00::-ffff::"
+            => r#"link-local addresses "fd00::-ffff::", expected addresses outside fe80::/10"#;
+    }
+
+    #[test]
+    fn a_hostile_text_is_shortened_and_stays_on_its_line() {
+        let error = format!("a.\n{}", "x".repeat(100)).parse::<Entry>().unwrap_err().to_string();
+        assert_eq!(error, format!("blanks in an address \"a.\\n{}…\", expected no blanks", "x".repeat(61)));
+    }
+
+    #[test]
+    fn an_address_is_read_as_an_entry_of_one_is() {
+        assert_eq!(parse_address("fd00:0::01"), Ok("fd00::1".parse().unwrap()));
+        let refusal = |text: &str| parse_address(text).unwrap_err().to_string();
+        assert_eq!(refusal("127.0.0.1"), r#"loopback address "127.0.0.1", expected an address outside 127.0.0.0/8"#);
+        assert_eq!(refusal("::ffff:10.0.0.1"), r#"IPv4-mapped address "::ffff:10.0.0.1", expected 10.0.0.1"#);
+        assert_eq!(refusal("10.0.0.5/24"), r#"invalid address "10.0.0.5/24", expected an IPv4 or IPv6 address"#);
+    }
+
+    #[test]
+    fn a_record_is_an_address_with_or_without_a_length() {
+        let read = |text: &str| parse_interface_address(text).map_err(|error| error.to_string());
+        assert_eq!(read("10.10.0.42/24"), Ok(("10.10.0.42".parse().unwrap(), Some(24))));
+        assert_eq!(read("fd41:1234::932/64"), Ok(("fd41:1234::932".parse().unwrap(), Some(64))));
+        assert_eq!(read("10.10.0.42"), Ok(("10.10.0.42".parse().unwrap(), None)));
+        assert_eq!(
+            read("::ffff:10.0.0.1/96"),
+            Err(r#"IPv4-mapped address "::ffff:10.0.0.1/96", expected 10.0.0.1"#.to_owned())
+        );
+        assert_eq!(
+            read("10.0.0.5/024"),
+            Err("invalid prefix length \"10.0.0.5/024\", expected a length of 1 to 32 without sign or leading zero"
+                .to_owned())
+        );
+    }
+
+    fn set(ranges: &[(u32, u32)]) -> AddressSet {
+        let address = |number: u32| Ipv4Addr::from(number).into();
+        ranges.iter().filter_map(|(first, last)| AddressRange::new(address(*first), address(*last))).collect()
+    }
+
+    fn naive(set: &AddressSet) -> Vec<u128> {
+        set.ranges().iter().flat_map(|range| range.first()..=range.last()).collect()
+    }
+
+    #[test]
+    fn ranges_that_touch_are_one_and_those_of_two_families_are_two() {
+        assert_eq!(set(&[(7, 9), (1, 3), (4, 5)]), set(&[(1, 5), (7, 9)]));
+        let v6 = AddressRange::new("::1".parse().unwrap(), "::3".parse().unwrap()).unwrap();
+        let both: AddressSet = set(&[(1, 2)]).ranges().iter().copied().chain([v6]).collect();
+        assert_eq!((both.ranges().len(), both.count()), (2, 5));
+    }
+
+    #[test]
+    fn the_largest_range_is_counted_as_far_as_numbers_go() {
+        let [first, last] = ["::", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"].map(|text| text.parse().unwrap());
+        let all: AddressSet = AddressRange::new(first, last).into_iter().chain(AddressRange::new(last, last)).collect();
+        assert_eq!((all.ranges().len(), all.count()), (1, u128::MAX));
+        assert_eq!(all.difference(&all), AddressSet::default());
+    }
+
+    proptest! {
+        #[test]
+        fn sets_agree_with_lists_of_numbers(
+            a in prop::collection::vec((0_u32..60, 0_u32..60), 0..8),
+            b in prop::collection::vec((0_u32..60, 0_u32..60), 0..8),
+        ) {
+            let (a, b) = (set(&a), set(&b));
+            let (list_a, list_b) = (naive(&a), naive(&b));
+            let both: Vec<u128> = list_a.iter().copied().filter(|number| list_b.contains(number)).collect();
+            let alone: Vec<u128> = list_a.iter().copied().filter(|number| !list_b.contains(number)).collect();
+            prop_assert_eq!(naive(&a.intersection(&b)), both);
+            prop_assert_eq!(naive(&a.difference(&b)), alone);
+            prop_assert_eq!(a.count(), list_a.len() as u128);
+            for number in 0..64 {
+                let address = Family::Ipv4.address(number);
+                prop_assert_eq!(a.contains(address), list_a.contains(&number));
+            }
+            for range in b.ranges() {
+                let mut numbers = range.first()..=range.last();
+                prop_assert_eq!(a.meets(range), numbers.clone().any(|number| list_a.contains(&number)));
+                prop_assert_eq!(a.covers(range), numbers.all(|number| list_a.contains(&number)));
+            }
+            prop_assert!(a.ranges().windows(2).all(|pair| pair[0].last() + 1 < pair[1].first()));
+        }
+
+        #[test]
+        fn what_an_entry_is_written_as_is_read_again(text in "[0-9a-f:./-]{0,24}") {
+            if let Ok(entry) = text.parse::<Entry>() {
+                prop_assert_eq!(entry.to_string().parse(), Ok(entry));
+            }
+        }
+
+        #[test]
+        fn every_range_is_read_but_one_that_machines_may_not_have(a in any::<u32>(), b in any::<u32>()) {
+            let [first, last] = [a.min(b), a.max(b).max(1)].map(|number| IpAddr::V4(Ipv4Addr::from(number)));
+            let range = AddressRange::new(first, last).unwrap();
+            let is_refused = REFUSED.iter().any(|refused| refused.range().intersection(&range).is_some());
+            let read = format!("{first}-{last}").parse::<Entry>().ok().map(|entry| entry.range());
+            prop_assert_eq!(read, Some(range).filter(|_| !is_refused));
+        }
+    }
+}

@@ -1,0 +1,457 @@
+//! Pools: which addresses of a network may be given to machines.
+//!
+//! A pool is the union of its entries. Of it are withheld, whatever is asked for: gateways, name servers and exclusions;
+//! and, unless the pool says otherwise, what each subnet reserves: the first and the last address of an IPv4 subnet with
+//! a length up to 30 (RFC 3021 gives both of a /31), the first address of an IPv6 subnet with a length up to 126 (the
+//! subnet-router anycast of RFC 4291, which RFC 6164 gives up on a /127). A subnet has the prefix length of the pool, and
+//! each one that the pool touches counts, so that these are never listed, only computed.
+
+mod file;
+mod overlap;
+mod spec;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::net::IpAddr;
+
+use super::address::{AddressRange, AddressSet, Family};
+use crate::network::InterfaceName;
+
+pub use file::read_pools;
+pub use overlap::{Overlap, Overlaps, overlaps};
+pub(crate) use spec::Members;
+pub use spec::PoolSpec;
+
+/// The addresses of one network from which the machines of one NodePool are served.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Pool {
+    /// Whose pool it is: `namespace/name` of the NodePool.
+    pub name: String,
+    /// The hosted cluster of the NodePool, where it is known.
+    pub cluster: Option<String>,
+    /// The network on which its addresses are: `namespace/name` of the network attachment definition, or
+    /// [`Pool::DEFAULT_NETWORK`]. Two pools with one network share its addresses.
+    pub network: String,
+    /// The interface that has the addresses.
+    pub interface: InterfaceName,
+    /// At most one of each family, IPv4 first.
+    pub gateways: Vec<IpAddr>,
+    /// Most important first.
+    pub nameservers: Vec<IpAddr>,
+    spaces: BTreeMap<Family, Space>,
+}
+
+/// The addresses of one family.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Space {
+    family: Family,
+    prefix: u8,
+    ranges: AddressSet,
+    withheld: AddressSet,
+    withholds_ends: bool,
+}
+
+/// Why an address of a pool is never given.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub enum Withheld {
+    /// It is a gateway.
+    Gateway,
+    /// It is a name server.
+    Nameserver,
+    /// The pool excludes it.
+    Excluded,
+    /// It is the first of an IPv4 subnet.
+    NetworkAddress,
+    /// It is the last of an IPv4 subnet.
+    Broadcast,
+    /// It is the first of an IPv6 subnet: all its routers answer to it.
+    SubnetRouterAnycast,
+}
+
+/// How many addresses of one family a pool has.
+///
+/// `u128` counts them all: what no machine may have is never in a pool, so none has the 2^128 addresses that it does not
+/// count.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Count {
+    /// All of them.
+    pub total: u128,
+    /// What is never given, each address once: under the first reason that holds. Without zeros.
+    pub withheld: BTreeMap<Withheld, u128>,
+    /// What may be given.
+    pub allocatable: u128,
+}
+
+// === impl Pool ===
+
+impl Pool {
+    /// The network of pods, on which a machine is unless its NodePool says otherwise. It is no network attachment
+    /// definition and so has no namespace.
+    pub const DEFAULT_NETWORK: &'static str = "default";
+
+    /// The interface of a machine's first card with the `acpiIndex` that HyperShift gives it.
+    pub const DEFAULT_INTERFACE: &'static str = "eno101";
+
+    /// A pool of `spaces`, of which each family has at most one.
+    pub(crate) fn from_spaces(
+        name: String,
+        network: String,
+        interface: InterfaceName,
+        gateways: Vec<IpAddr>,
+        nameservers: Vec<IpAddr>,
+        spaces: Vec<Space>,
+    ) -> Self {
+        let spaces = spaces.into_iter().map(|space| (space.family, space)).collect();
+        Self { name, cluster: None, network, interface, gateways, nameservers, spaces }
+    }
+
+    /// What a message calls it: `cluster/namespace/name`, or without a cluster where none is known.
+    #[must_use]
+    pub fn title(&self) -> String {
+        self.cluster.as_ref().map_or_else(|| self.name.clone(), |cluster| format!("{cluster}/{}", self.name))
+    }
+
+    /// The addresses of a family, if it has any.
+    #[must_use]
+    pub fn space(&self, family: Family) -> Option<&Space> {
+        self.spaces.get(&family)
+    }
+
+    /// The addresses by family, IPv4 first.
+    pub fn spaces(&self) -> impl Iterator<Item = &Space> {
+        self.spaces.values()
+    }
+
+    /// Why an address of the pool is never given. `None` for one that may be given, and for one that is not of the pool.
+    #[must_use]
+    pub fn why_withheld(&self, address: IpAddr) -> Option<Withheld> {
+        let space = self.space(Family::of(address))?;
+        if !space.contains(address) {
+            None
+        } else if !space.withheld.contains(address) {
+            space.end(Family::number(address))
+        } else if self.gateways.contains(&address) {
+            Some(Withheld::Gateway)
+        } else if self.nameservers.contains(&address) {
+            Some(Withheld::Nameserver)
+        } else {
+            Some(Withheld::Excluded)
+        }
+    }
+
+    /// How many addresses it has of a family, if it has any. The cost does not depend on how many there are.
+    #[must_use]
+    pub fn count(&self, family: Family) -> Option<Count> {
+        let space = self.space(family)?;
+        let [all, named] = [&space.ranges, &space.withheld].map(AddressSet::count);
+        let [first, last] = space.count_ends();
+        let withheld = |servers: &[IpAddr]| -> BTreeSet<IpAddr> {
+            servers.iter().copied().filter(|server| space.withheld.contains(*server)).collect()
+        };
+        let (gateways, nameservers) = (withheld(&self.gateways), withheld(&self.nameservers));
+        let nameservers = nameservers.difference(&gateways).count() as u128;
+        let gateways = gateways.len() as u128;
+        let (first_is, last_is) = Space::ends_are(family);
+        let reasons = [
+            (Withheld::Gateway, gateways),
+            (Withheld::Nameserver, nameservers),
+            (Withheld::Excluded, named.saturating_sub(gateways + nameservers)),
+            (first_is, first),
+            (last_is, last),
+        ];
+        let withheld = reasons.into_iter().filter(|(_, count)| *count > 0).collect();
+        Some(Count { total: all, withheld, allocatable: space.allocatable() })
+    }
+}
+
+// === impl Space ===
+
+impl Space {
+    /// The addresses of `ranges` of which `withheld` are never given. The ranges may overlap and stand in any order; of
+    /// another family's nothing is taken.
+    pub(crate) fn new(
+        family: Family,
+        prefix: u8,
+        mut ranges: Vec<AddressRange>,
+        mut withheld: Vec<AddressRange>,
+        withholds_ends: bool,
+    ) -> Self {
+        ranges.retain(|range| range.family() == family);
+        withheld.retain(|range| range.family() == family);
+        let ranges = AddressSet::from_iter(ranges);
+        let withheld = AddressSet::from_iter(withheld).intersection(&ranges);
+        Self { family, prefix: prefix.min(family.bits()), ranges, withheld, withholds_ends }
+    }
+
+    /// Its family.
+    #[must_use]
+    pub fn family(&self) -> Family {
+        self.family
+    }
+
+    /// The length of the prefix that every address of it has on its interface.
+    #[must_use]
+    pub fn prefix(&self) -> u8 {
+        self.prefix
+    }
+
+    /// What it is made of: sorted, disjoint, and never touching.
+    #[must_use]
+    pub fn ranges(&self) -> &[AddressRange] {
+        self.ranges.ranges()
+    }
+
+    /// What of it is never given: gateways, name servers, exclusions. Sorted, disjoint, within [`Space::ranges`].
+    #[must_use]
+    pub fn withheld(&self) -> &[AddressRange] {
+        self.withheld.ranges()
+    }
+
+    /// Whether a number is the end of a subnet that is not to be given: the first and the last address of an IPv4 subnet,
+    /// the first of an IPv6 subnet, where it is large enough. There may be more of them than fit into memory.
+    #[must_use]
+    pub fn is_end_of_subnet(&self, number: u128) -> bool {
+        self.end(number).is_some()
+    }
+
+    /// Whether an address is one of the pool, given or withheld.
+    #[must_use]
+    pub fn contains(&self, address: IpAddr) -> bool {
+        self.ranges.contains(address)
+    }
+
+    /// Whether an address may be given.
+    #[must_use]
+    pub fn offers(&self, address: IpAddr) -> bool {
+        let is_open = self.ranges.contains(address) && !self.withheld.contains(address);
+        is_open && !self.is_end_of_subnet(Family::number(address))
+    }
+
+    /// How many addresses may be given.
+    #[must_use]
+    pub fn allocatable(&self) -> u128 {
+        let [first, last] = self.count_ends();
+        self.ranges.count().saturating_sub(self.withheld.count()).saturating_sub(first + last)
+    }
+
+    /// Which end of its subnet a number is, where that end is withheld.
+    fn end(&self, number: u128) -> Option<Withheld> {
+        let hosts = self.family.hosts(self.prefix);
+        let (first, last) = Self::ends_are(self.family);
+        if !self.has_ends() {
+            None
+        } else if number & hosts == 0 {
+            Some(first)
+        } else if number & hosts == hosts && self.family == Family::Ipv4 {
+            Some(last)
+        } else {
+            None
+        }
+    }
+
+    /// Whether the ends of its subnets are withheld at all.
+    fn has_ends(&self) -> bool {
+        self.withholds_ends && self.family.bits() - self.prefix >= 2
+    }
+
+    /// What the first and the last address of a subnet are.
+    fn ends_are(family: Family) -> (Withheld, Withheld) {
+        match family {
+            Family::Ipv4 => (Withheld::NetworkAddress, Withheld::Broadcast),
+            Family::Ipv6 => (Withheld::SubnetRouterAnycast, Withheld::Broadcast),
+        }
+    }
+
+    /// How many first and how many last addresses of subnets are withheld as such, and for no other reason.
+    fn count_ends(&self) -> [u128; 2] {
+        if !self.has_ends() {
+            return [0, 0];
+        }
+        let hosts = self.family.hosts(self.prefix);
+        let before = |number: u128| number.checked_shr(hosts.count_ones()).unwrap_or(0);
+        // Each block of the prefix's size that begins, or ends, within the range.
+        let firsts = |range: &AddressRange| {
+            before(range.last()) - before(range.first()) + u128::from(range.first() & hosts == 0)
+        };
+        let lasts = |range: &AddressRange| {
+            before(range.last()) - before(range.first()) + u128::from(range.last() & hosts == hosts)
+        };
+        let sum =
+            |set: &AddressSet, count: &dyn Fn(&AddressRange) -> u128| set.ranges().iter().map(count).sum::<u128>();
+        let rest = |count: &dyn Fn(&AddressRange) -> u128| sum(&self.ranges, count) - sum(&self.withheld, count);
+        let last = if self.family == Family::Ipv4 { rest(&lasts) } else { 0 };
+        [rest(&firsts), last]
+    }
+}
+
+// === impl Withheld ===
+
+impl fmt::Display for Withheld {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Gateway => "gateway",
+            Self::Nameserver => "name server",
+            Self::Excluded => "excluded",
+            Self::NetworkAddress => "network address",
+            Self::Broadcast => "broadcast address",
+            Self::SubnetRouterAnycast => "subnet-router anycast",
+        })
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// The one pool of a document.
+    pub(in crate::host) fn pool(document: &str) -> Pool {
+        let (specs, mut findings) = read_pools(document.as_bytes());
+        let pool = specs.first().and_then(|spec| Pool::new(spec, &BTreeMap::new(), &mut findings));
+        pool.unwrap_or_else(|| panic!("{:?}", findings.kept()))
+    }
+
+    fn of(members: &str) -> Pool {
+        pool(&format!("{{name: workers, network: vlan10, {members}}}"))
+    }
+
+    fn address(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    macro_rules! counts {
+        ($($name:ident: $members:expr => $family:ident, $total:expr, [$($why:ident: $count:expr),*], $allocatable:expr;)*) => {
+            $(#[test] fn $name() {
+                let withheld = BTreeMap::from([$((Withheld::$why, $count)),*]);
+                let count = Count { total: $total, withheld, allocatable: $allocatable };
+                assert_eq!(of($members).count(Family::$family), Some(count));
+            })*
+        };
+    }
+
+    counts! {
+        a_subnet_withholds_both_its_ends_and_its_gateway: "addresses: [10.0.0.0/24], gateway: [10.0.0.1]"
+            => Ipv4, 256, [NetworkAddress: 1, Broadcast: 1, Gateway: 1], 253;
+        each_subnet_that_the_pool_touches_counts: "addresses: [10.0.0.0/24, 10.0.1.0/24, 10.0.7.0/24]"
+            => Ipv4, 768, [NetworkAddress: 3, Broadcast: 3], 762;
+        a_slice_of_a_subnet_has_no_ends: "addresses: [10.0.0.16/28], machineNetwork: [{cidr: 10.0.0.0/24}]"
+            => Ipv4, 16, [], 16;
+        a_slice_at_the_end_of_its_subnet_has_one: "addresses: [10.0.0.240/28], machineNetwork: [{cidr: 10.0.0.0/24}]"
+            => Ipv4, 16, [Broadcast: 1], 15;
+        both_of_a_31_are_given: "addresses: [10.0.0.4/31]" => Ipv4, 2, [], 2;
+        two_of_a_30_are_given: "addresses: [10.0.0.4/30]" => Ipv4, 4, [NetworkAddress: 1, Broadcast: 1], 2;
+        both_of_a_127_are_given: "addresses: ['fd00::4/127']" => Ipv6, 2, [], 2;
+        three_of_a_126_are_given: "addresses: ['fd00::4/126']" => Ipv6, 4, [SubnetRouterAnycast: 1], 3;
+        one_address_is_given: "addresses: [10.0.0.5/32], machineNetwork: [{cidr: 10.0.0.0/24}]" => Ipv4, 1, [], 1;
+        one_address_of_ipv6_is_given: "addresses: ['fd00::5/128'], machineNetwork: [{cidr: 'fd00::/64'}]"
+            => Ipv6, 1, [], 1;
+        the_ends_are_given_on_request: "addresses: [10.0.0.0/24], gateway: [10.0.0.1], allocateReservedIPAddresses: true"
+            => Ipv4, 256, [Gateway: 1], 255;
+        entries_that_overlap_count_once:
+            "addresses: [10.0.0.10-10.0.0.20, 10.0.0.15-10.0.0.30, 10.0.0.12], machineNetwork: [{cidr: 10.0.0.0/24}]"
+            => Ipv4, 21, [], 21;
+        every_address_is_withheld_once:
+            "addresses: [10.0.0.0/24], gateway: [10.0.0.1], nameservers: [10.0.0.1, 10.0.0.2, 8.8.8.8], \
+             excludedAddresses: [10.0.0.0-10.0.0.9, 10.0.0.5, 10.0.0.250-10.0.1.7]"
+            => Ipv4, 256, [Gateway: 1, Nameserver: 1, Excluded: 14], 240;
+        a_network_of_class_a: "addresses: [10.0.0.0/8], gateway: [10.0.0.1], excludedAddresses: [10.1.0.0/16]"
+            => Ipv4, 1 << 24, [NetworkAddress: 1, Broadcast: 1, Gateway: 1, Excluded: 1 << 16], (1 << 24) - (1 << 16) - 3;
+        a_48: "addresses: ['2001:db8::/48'], gateway: ['2001:db8::1']"
+            => Ipv6, 1 << 80, [SubnetRouterAnycast: 1, Gateway: 1], (1 << 80) - 2;
+        all_unique_local_addresses: "addresses: ['fd00::/8'], excludedAddresses: ['fd00::/16']"
+            => Ipv6, 1 << 120, [Excluded: 1 << 112], (1 << 120) - (1 << 112);
+        a_quarter_of_ipv6: "addresses: ['4000::/2']"
+            => Ipv6, 1 << 126, [SubnetRouterAnycast: 1], (1 << 126) - 1;
+    }
+
+    #[test]
+    fn the_ends_of_four_thousand_million_subnets_are_counted_and_not_listed() {
+        let document = "{name: a, network: b, addresses: ['2001:db8::/32'], excludedAddresses: ['2001:db8:1::/48']}";
+        let (specs, mut findings) = read_pools(document.as_bytes());
+        let pool = Pool::new(&specs[0], &BTreeMap::from([(Family::Ipv6, 64)]), &mut findings).unwrap();
+        let withheld =
+            BTreeMap::from([(Withheld::Excluded, 1 << 80), (Withheld::SubnetRouterAnycast, (1 << 32) - (1 << 16))]);
+        let allocatable = (1 << 96) - (1 << 80) - (1 << 32) + (1 << 16);
+        assert_eq!(pool.count(Family::Ipv6), Some(Count { total: 1 << 96, withheld, allocatable }));
+        assert_eq!(pool.why_withheld(address("2001:db8:ffff:ffff::")), Some(Withheld::SubnetRouterAnycast));
+    }
+
+    #[test]
+    fn the_first_reason_is_told() {
+        let pool = of("addresses: [10.0.0.0/24], gateway: [10.0.0.1], nameservers: [10.0.0.1, 10.0.0.2], \
+                       excludedAddresses: [10.0.0.2-10.0.0.4]");
+        let why = |text: &str| pool.why_withheld(address(text));
+        assert_eq!(why("10.0.0.0"), Some(Withheld::NetworkAddress));
+        assert_eq!(why("10.0.0.1"), Some(Withheld::Gateway));
+        assert_eq!(why("10.0.0.2"), Some(Withheld::Nameserver));
+        assert_eq!(why("10.0.0.3"), Some(Withheld::Excluded));
+        assert_eq!(why("10.0.0.5"), None);
+        assert_eq!(why("10.0.0.255"), Some(Withheld::Broadcast));
+        assert_eq!(why("10.0.1.0"), None);
+        assert_eq!(why("fd00::"), None);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(1024))]
+
+        #[test]
+        fn counts_agree_with_a_list_of_all_addresses(
+            prefix in 24_u8..=32,
+            v6 in any::<bool>(),
+            ends in any::<bool>(),
+            ranges in prop::collection::vec((0_u32..300, 0_u32..40), 1..6),
+            excluded in prop::collection::vec((0_u32..340, 0_u32..20), 0..4),
+            servers in prop::collection::vec(0_u32..340, 0..4),
+        ) {
+            let (family, prefix, base) =
+                if v6 { (Family::Ipv6, prefix + 96, 0xfd00_u128 << 112) } else { (Family::Ipv4, prefix, 10 << 24) };
+            let address = |offset: u32| family.address(base + u128::from(offset));
+            let range = |(first, more): &(u32, u32)| AddressRange::new(address(*first), address(first + more)).unwrap();
+            let servers: Vec<IpAddr> = servers.iter().map(|at| address(*at)).collect();
+            let mut withheld: Vec<AddressRange> = excluded.iter().map(range).collect();
+            withheld.extend(servers.iter().map(|server| AddressRange::new(*server, *server).unwrap()));
+            let ranges: Vec<AddressRange> = ranges.iter().map(range).collect();
+            let space = Space::new(family, prefix, ranges.clone(), withheld.clone(), ends);
+            let (gateways, nameservers) = servers.split_at(servers.len().min(1));
+            let interface = "eno101".parse().unwrap();
+            let pool = Pool::from_spaces(
+                "a".to_owned(), "b".to_owned(), interface, gateways.to_vec(), nameservers.to_vec(), vec![space.clone()],
+            );
+
+            let mut expected = Count { total: 0, withheld: BTreeMap::new(), allocatable: 0 };
+            for at in 0..400 {
+                let address = address(at);
+                let is_in = |ranges: &[AddressRange]| ranges.iter().any(|range| range.contains(address));
+                prop_assert_eq!(space.contains(address), is_in(&ranges));
+                if !is_in(&ranges) {
+                    prop_assert_eq!((pool.why_withheld(address), space.offers(address)), (None, false));
+                    continue;
+                }
+                // The prefix is 24 or longer, so the last octet tells where in its subnet an address is.
+                let (octet, size) = (at % 256, 1 << (family.bits() - prefix));
+                let why = if gateways.contains(&address) {
+                    Some(Withheld::Gateway)
+                } else if nameservers.contains(&address) {
+                    Some(Withheld::Nameserver)
+                } else if is_in(&withheld) {
+                    Some(Withheld::Excluded)
+                } else if !ends || size < 4 {
+                    None
+                } else if octet % size == 0 {
+                    Some(if v6 { Withheld::SubnetRouterAnycast } else { Withheld::NetworkAddress })
+                } else if octet % size == size - 1 && !v6 {
+                    Some(Withheld::Broadcast)
+                } else {
+                    None
+                };
+                prop_assert_eq!((pool.why_withheld(address), space.offers(address)), (why, why.is_none()));
+                expected.total += 1;
+                match why {
+                    Some(why) => *expected.withheld.entry(why).or_default() += 1,
+                    None => expected.allocatable += 1,
+                }
+            }
+            prop_assert_eq!(pool.count(family), Some(expected));
+        }
+    }
+}

@@ -1,0 +1,347 @@
+//! Documents with pools in them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::PoolSpec;
+use super::spec::Members;
+use crate::finding::{Finding, Findings, Place, Severity};
+use crate::formats::value::{self, Object, Value};
+use crate::host::nodepool;
+
+/// Reads the pools of a document of JSON or YAML.
+///
+/// The document is one pool, a list of them, or an object with a list of `pools`. A pool may also be a NodePool with a
+/// `bootstrapNetworkConfig`, alone or in a list such as `kubectl get -o yaml` prints; a HostedCluster of that list says the
+/// `machineNetwork` of its NodePools.
+///
+/// An unknown key is an error, since a key that is misspelt would be lost. In objects of Kubernetes other keys are
+/// normal; only within `bootstrapNetworkConfig` they are told, as warnings.
+///
+/// The pools are as they were written, and of use only to [`Pool::new`](super::Pool::new) and only without an error.
+#[must_use]
+pub fn read_pools(document: &[u8]) -> (Vec<PoolSpec>, Findings) {
+    let mut reader = Reader::default();
+    match value::parse(document) {
+        Ok(value) => reader.document(&value),
+        Err(finding) => reader.findings.push(finding),
+    }
+    reader.complete();
+    (reader.specs, reader.findings)
+}
+
+#[derive(Default)]
+struct Reader {
+    specs: Vec<PoolSpec>,
+    /// The networks of hosted clusters, by namespace and name.
+    machine_networks: BTreeMap<(String, String), Vec<String>>,
+    findings: Findings,
+}
+
+/// What a message calls a document with pools.
+const EXPECTED: &str = "a pool, a list of pools, or NodePools with a bootstrapNetworkConfig";
+
+// === impl Reader ===
+
+impl Reader {
+    fn document(&mut self, document: &Value) {
+        match document {
+            Value::Array(elements) => {
+                for (at, element) in elements.iter().enumerate() {
+                    self.item(element, Place::Document.index(at));
+                }
+            }
+            Value::Object(object) if object.get("pools").is_some() => {
+                let mut members = Members::new(object, Place::Document);
+                let list = Place::Document.field("pools");
+                for (at, element) in members.list("pools", &mut self.findings).iter().enumerate() {
+                    self.item(element, list.index(at));
+                }
+                members.finish(Severity::Error, &mut self.findings);
+            }
+            Value::Object(object) if object.get("kind").is_some() && object.get("items").is_some() => {
+                let mut members = Members::new(object, Place::Document);
+                let list = Place::Document.field("items");
+                for (at, element) in members.list("items", &mut self.findings).iter().enumerate() {
+                    self.item(element, list.index(at));
+                }
+            }
+            Value::Null => {}
+            other => self.item(other, Place::Document),
+        }
+    }
+
+    fn item(&mut self, item: &Value, place: Place<'_>) {
+        let Value::Object(object) = item else {
+            self.findings.push(Finding::error(place, "invalid pool", item, "an object"));
+            return;
+        };
+        match object.get("kind") {
+            None | Some(Value::Null) => {
+                let spec = self.pool(object, place);
+                self.specs.push(spec);
+            }
+            Some(Value::String(kind)) if kind == "NodePool" => {
+                self.specs.extend(nodepool::read(object, place, &mut self.findings));
+            }
+            Some(Value::String(kind)) if kind == "HostedCluster" => {
+                let network = nodepool::read_machine_network(object, place, &mut self.findings);
+                self.machine_networks.extend(network);
+            }
+            Some(kind) => {
+                self.findings.push(Finding::warning(place.field("kind"), "no pool", kind, "NodePool or HostedCluster"));
+            }
+        }
+    }
+
+    fn pool(&mut self, object: &Object, place: Place<'_>) -> PoolSpec {
+        let findings = &mut self.findings;
+        let mut members = Members::new(object, place);
+        let name = members.text("name", findings).unwrap_or_default();
+        let namespace = members.text("namespace", findings);
+        let cluster_name = members.text("clusterName", findings);
+        let spec = PoolSpec::read(&mut members, findings);
+        members.finish(Severity::Error, findings);
+        PoolSpec { name, namespace, cluster_name, ..spec }
+    }
+
+    /// What is to be said about all of them.
+    fn complete(&mut self) {
+        if self.specs.is_empty() && !self.findings.has_errors() {
+            self.findings.push(Finding::without_value(Severity::Error, "document", "no pool in it", EXPECTED));
+        }
+        let mut names = BTreeSet::new();
+        for spec in &mut self.specs {
+            let cluster = (spec.namespace.clone().unwrap_or_default(), spec.cluster_name.clone().unwrap_or_default());
+            if spec.machine_network.is_empty() {
+                spec.machine_network = self.machine_networks.get(&cluster).cloned().unwrap_or_default();
+            }
+            let name = spec.full_name();
+            if !spec.name.is_empty() && !names.insert(name.clone()) {
+                let place = spec.at("name");
+                self.findings.push(Finding::error(place, "second pool of that name", name, "another name"));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Pool;
+    use super::*;
+    use crate::host::address::Family;
+    use proptest::prelude::*;
+
+    fn names(document: &str) -> (Vec<String>, Vec<String>) {
+        let (specs, findings) = read_pools(document.as_bytes());
+        let names = specs.iter().map(|spec| format!("{} {}", spec.place, spec.full_name())).collect();
+        (names, findings.kept().iter().map(ToString::to_string).collect())
+    }
+
+    fn refusal(document: &str) -> Vec<String> {
+        names(document).1
+    }
+
+    #[test]
+    fn a_document_is_a_pool_a_list_or_an_object_with_a_list() {
+        let pool = "{name: a, network: n, addresses: [10.0.0.0/24]}";
+        let alone = |place: &str| (vec![format!("{place} default/a")], Vec::new());
+        assert_eq!(names(pool), alone(""));
+        assert_eq!(names(&format!("[{pool}]")), alone("document[0]"));
+        assert_eq!(names(&format!("pools:\n- {pool}\n")), alone("pools[0]"));
+        assert_eq!(
+            names(r#"{"pools": [{"name": "a", "network": "n", "addresses": ["10.0.0.5"]}]}"#),
+            alone("pools[0]")
+        );
+    }
+
+    #[test]
+    fn every_key_of_a_pool_is_read() {
+        let document = "
+            pools:
+            - name: workers
+              namespace: clusters
+              clusterName: blue
+              network: infra/vlan10
+              interface: eno102
+              addresses: [10.0.0.0/24, 'fd00::10-fd00::20']
+              excludedAddresses: [10.0.0.7]
+              gateway: [10.0.0.1]
+              nameservers: [8.8.8.8]
+              machineNetwork:
+              - cidr: fd00::/64
+              allocateReservedIPAddresses: true
+              onLinkGateway: yes
+        ";
+        let (specs, findings) = read_pools(document.as_bytes());
+        assert_eq!(findings.kept(), []);
+        let texts = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<Vec<String>>();
+        assert_eq!(
+            specs,
+            [PoolSpec {
+                place: "pools[0]".to_owned(),
+                name: "workers".to_owned(),
+                namespace: Some("clusters".to_owned()),
+                cluster_name: Some("blue".to_owned()),
+                network: "infra/vlan10".to_owned(),
+                attachment: None,
+                interface: Some("eno102".to_owned()),
+                addresses: Some(texts(&["10.0.0.0/24", "fd00::10-fd00::20"])),
+                excluded_addresses: texts(&["10.0.0.7"]),
+                gateway: texts(&["10.0.0.1"]),
+                nameservers: texts(&["8.8.8.8"]),
+                machine_network: texts(&["fd00::/64"]),
+                allocate_reserved_ip_addresses: true,
+                on_link_gateway: true,
+            }]
+        );
+    }
+
+    #[test]
+    fn a_misspelt_key_is_not_lost() {
+        assert_eq!(
+            refusal(
+                "{pools: [{name: a, network: n, addresses: [10.0.0.0/24], exludedAddresses: [10.0.0.1]}], pool: []}"
+            ),
+            [
+                "pool: unknown key, expected one of pools",
+                "pools[0].exludedAddresses: unknown key, expected one of name, namespace, clusterName, network, \
+                 interface, addresses, excludedAddresses, gateway, nameservers, machineNetwork, \
+                 allocateReservedIPAddresses, onLinkGateway",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_finding_of_a_pool_has_the_place_of_the_pool() {
+        let document =
+            "pools:\n- {name: a, network: n, addresses: [10.0.0.0/24]}\n- {name: b, network: n, addresses: [x.y]}";
+        let (specs, mut findings) = read_pools(document.as_bytes());
+        let pools: Vec<bool> =
+            specs.iter().map(|spec| Pool::new(spec, &BTreeMap::new(), &mut findings).is_some()).collect();
+        assert_eq!(pools, [true, false]);
+        assert_eq!(
+            findings.kept().iter().map(ToString::to_string).collect::<Vec<String>>(),
+            [r#"pools[1].addresses[0]: invalid address "x.y", expected an IPv4 or IPv6 address"#]
+        );
+    }
+
+    #[test]
+    fn a_document_without_pools_is_refused() {
+        let none =
+            ["document: no pool in it, expected a pool, a list of pools, or NodePools with a bootstrapNetworkConfig"];
+        assert_eq!(refusal(""), none);
+        assert_eq!(refusal("[]"), none);
+        assert_eq!(refusal("pools: []"), none);
+        assert_eq!(refusal("{kind: NodePool, metadata: {name: a}, spec: {platform: {type: AWS}}}"), none);
+        assert_eq!(refusal("text"), [r#"document: invalid pool "text", expected an object"#]);
+        assert_eq!(refusal("[text]"), [r#"document[0]: invalid pool "text", expected an object"#]);
+        assert_eq!(refusal("pools: {name: a}"), [r#"pools: invalid list "an object", expected an array"#]);
+        assert_eq!(
+            refusal("[1"),
+            [r#"line 1 column 2: not readable as JSON "EOF while parsing a list", expected a JSON or YAML document"#]
+        );
+    }
+
+    #[test]
+    fn several_documents_in_one_are_refused_for_a_list() {
+        assert_eq!(
+            refusal("name: a\n---\nname: b\n"),
+            [r#"line 2 column 1: second document "---", expected one document"#]
+        );
+    }
+
+    #[test]
+    fn two_pools_of_one_name_are_refused() {
+        let document = "[{name: a, network: n}, {name: a, network: m}, {name: a, namespace: other, network: n}]";
+        assert_eq!(
+            refusal(document),
+            [r#"document[1].name: second pool of that name "default/a", expected another name"#]
+        );
+    }
+
+    #[test]
+    fn a_list_of_kubernetes_may_have_other_objects() {
+        let document = "
+            apiVersion: v1
+            kind: List
+            items:
+            - {kind: ConfigMap, metadata: {name: a}}
+            - kind: NodePool
+              metadata: {name: workers, namespace: clusters}
+              spec:
+                clusterName: blue
+                platform: {kubevirt: {bootstrapNetworkConfig: {network: n, addresses: [10.0.0.10-10.0.0.20]}}}
+            - kind: HostedCluster
+              metadata: {name: blue, namespace: clusters}
+              spec: {networking: {machineNetwork: [{cidr: 10.0.0.0/24}], clusterNetwork: [{cidr: 10.132.0.0/14}]}}
+        ";
+        let (specs, mut findings) = read_pools(document.as_bytes());
+        let pool = Pool::new(&specs[0], &BTreeMap::new(), &mut findings).unwrap();
+        assert_eq!((pool.title().as_str(), pool.network.as_str()), ("blue/clusters/workers", "clusters-blue/n"));
+        assert_eq!(
+            findings.kept().iter().map(ToString::to_string).collect::<Vec<String>>(),
+            [r#"items[0].kind: no pool "ConfigMap", expected NodePool or HostedCluster"#]
+        );
+    }
+
+    /// Values as they are written and as they are mistaken.
+    fn value() -> impl Strategy<Value = String> {
+        let text = prop::sample::select(vec![
+            "10.0.0.0/24",
+            "10.0.0.0/31",
+            "10.0.0.16/28",
+            "10.0.0.5",
+            "10.0.0.1-10.0.3.9",
+            "fd00::/64",
+            "fd00::1",
+            "fd00::/8",
+            "fd00::5-fd01::",
+            "::/0",
+            "255.255.255.255",
+            "eno101",
+            "default",
+            "a/b",
+            "-",
+            "",
+            "true",
+            "7",
+        ]);
+        let text = text.prop_map(|text| format!("{text:?}"));
+        let list = prop::collection::vec(text.clone(), 0..4).prop_map(|list| format!("[{}]", list.join(", ")));
+        let cidrs = text.clone().prop_map(|text| format!("[{{cidr: {text}}}]"));
+        let other = prop::sample::select(vec!["null", "true", "7", "{}", "[[]]", "[{}]", "[{cidr: {}}, {}]"]);
+        prop_oneof![4 => list, 2 => cidrs, 1 => text, 1 => other.prop_map(str::to_owned)]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2048))]
+
+        #[test]
+        fn whatever_is_written_is_a_pool_or_has_an_error(
+            members in prop::collection::vec(
+                (prop::sample::select(vec![
+                    "addresses", "addresses", "excludedAddresses", "gateway", "nameservers", "machineNetwork", "interface",
+                    "allocateReservedIPAddresses", "onLinkGateway",
+                ]), value()),
+                0..6,
+            ),
+            template in prop::collection::btree_map(prop::sample::select(vec![Family::Ipv4, Family::Ipv6]), 0_u8..=129, 0..2),
+        ) {
+            let members: Vec<String> = members.iter().map(|(name, value)| format!("{name}: {value}")).collect();
+            let document = format!("{{name: a, network: n, {}}}", members.join(", "));
+            let (specs, mut findings) = read_pools(document.as_bytes());
+            let pool = specs.first().and_then(|spec| Pool::new(spec, &template, &mut findings));
+            prop_assert_eq!(pool.is_none(), findings.has_errors());
+            for space in pool.iter().flat_map(Pool::spaces) {
+                let count = pool.as_ref().and_then(|pool| pool.count(space.family())).unwrap();
+                prop_assert_eq!(count.total, count.allocatable + count.withheld.values().sum::<u128>());
+            }
+        }
+
+        #[test]
+        fn no_document_is_fatal(document in any::<Vec<u8>>()) {
+            let (specs, findings) = read_pools(&document);
+            prop_assert!(findings.has_errors() || !specs.is_empty());
+        }
+    }
+}

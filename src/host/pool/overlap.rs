@@ -1,0 +1,247 @@
+//! Which pools offer the same addresses.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use super::{Pool, Space};
+use crate::host::address::{AddressRange, AddressSet, Family};
+
+/// Two pools of one network that offer the same addresses.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Overlap<'a> {
+    /// The pools, as they were given.
+    pub pools: [&'a Pool; 2],
+    /// What both offer.
+    pub addresses: AddressSet,
+}
+
+/// The overlaps among some pools.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Overlaps<'a> {
+    /// At most [`Overlaps::KEPT`], by the places of their pools.
+    pub kept: Vec<Overlap<'a>>,
+    /// Whether there are others, or further addresses of these. Whoever mends these will see them.
+    pub is_cut: bool,
+}
+
+/// A stretch of addresses that a pool offers.
+struct Stretch<'a> {
+    pool: usize,
+    space: &'a Space,
+    range: AddressRange,
+}
+
+// === impl Overlaps ===
+
+impl Overlaps<'_> {
+    /// So many overlaps are kept. Pools that are all alike would have one for every two of them.
+    pub const KEPT: usize = 1024;
+}
+
+/// Finds the addresses that two pools of one network offer.
+///
+/// What a pool withholds it does not offer, so an address that one of them excludes is no overlap. The pools may be of
+/// any namespaces and clusters: what counts is the network. One sweep in the order of the addresses, O(log n) for each
+/// range and each overlap.
+#[must_use]
+pub fn overlaps<'a>(pools: impl IntoIterator<Item = &'a Pool>) -> Overlaps<'a> {
+    let pools: Vec<&Pool> = pools.into_iter().collect();
+    let mut by_network: BTreeMap<(&str, Family), Vec<Stretch<'a>>> = BTreeMap::new();
+    for (at, pool) in pools.iter().enumerate() {
+        for space in pool.spaces() {
+            let stretches = by_network.entry((&pool.network, space.family)).or_default();
+            let offered = space.ranges.difference(&space.withheld);
+            stretches.extend(offered.ranges().iter().map(|range| Stretch { pool: at, space, range: *range }));
+        }
+    }
+    let mut found: BTreeMap<[usize; 2], Vec<AddressRange>> = BTreeMap::new();
+    let mut is_cut = false;
+    for mut stretches in by_network.into_values() {
+        stretches.sort_by_key(|stretch| (stretch.range, stretch.pool));
+        // Those that reach the place of the sweep, by their ends.
+        let mut open: BTreeSet<(u128, usize)> = BTreeSet::new();
+        for (at, stretch) in stretches.iter().enumerate() {
+            open = open.split_off(&(stretch.range.first(), 0));
+            for (_, other) in &open {
+                let Some(both) = stretch.offered_with(&stretches[*other]) else { continue };
+                let mut parties = [stretch.pool, stretches[*other].pool];
+                parties.sort_unstable();
+                if found.len() < Overlaps::KEPT || found.contains_key(&parties) {
+                    found.entry(parties).or_default().push(both);
+                } else {
+                    is_cut = true;
+                    break;
+                }
+            }
+            open.insert((stretch.range.last(), at));
+        }
+    }
+    let overlap = |([a, b], ranges): ([usize; 2], Vec<AddressRange>)| Overlap {
+        pools: [pools[a], pools[b]],
+        addresses: ranges.into_iter().collect(),
+    };
+    Overlaps { kept: found.into_iter().map(overlap).collect(), is_cut }
+}
+
+// === impl Stretch ===
+
+impl Stretch<'_> {
+    /// From the first to the last address that both offer. An end of a subnet at the edge is offered by nobody; one within
+    /// is left in, since there may be more of them than fit into memory. At most two of them are neighbours.
+    fn offered_with(&self, other: &Self) -> Option<AddressRange> {
+        let both = self.range.intersection(&other.range)?;
+        let is_end = |number: &u128| self.space.is_end_of_subnet(*number) || other.space.is_end_of_subnet(*number);
+        let first = (both.first()..=both.last()).find(|number| !is_end(number))?;
+        let last = (first..=both.last()).rev().find(|number| !is_end(number))?;
+        let family = both.family();
+        AddressRange::new(family.address(first), family.address(last))
+    }
+}
+
+// === impl Overlap ===
+
+/// `pools blue/ns/a and ns/b offer the same addresses of network ns/vlan: 10.0.0.5-10.0.0.9`
+impl fmt::Display for Overlap<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        /// More ranges are counted: a line is for a person.
+        const SHOWN: usize = 8;
+        let [a, b] = self.pools;
+        write!(f, "pools {} and {} offer the same addresses of network {}: ", a.title(), b.title(), a.network)?;
+        let ranges = self.addresses.ranges();
+        for (at, range) in ranges.iter().take(SHOWN).enumerate() {
+            write!(f, "{}{range}", if at == 0 { "" } else { ", " })?;
+        }
+        match ranges.len().saturating_sub(SHOWN) {
+            0 => Ok(()),
+            further => write!(f, " and {further} further ranges"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::pool;
+    use super::*;
+    use proptest::prelude::*;
+
+    fn said(documents: &[&str]) -> Vec<String> {
+        let pools: Vec<Pool> = documents.iter().map(|document| pool(document)).collect();
+        overlaps(&pools).kept.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn both_parties_and_what_both_offer_are_named() {
+        assert_eq!(
+            said(&[
+                "{name: a, namespace: clusters, clusterName: blue, network: infra/vlan10, \
+                  addresses: [10.0.0.10-10.0.0.50, 10.0.0.100], machineNetwork: [{cidr: 10.0.0.0/24}]}",
+                "{name: b, namespace: other, clusterName: red, network: infra/vlan10, \
+                  addresses: [10.0.0.40-10.0.0.120, 'fd00::/64'], machineNetwork: [{cidr: 10.0.0.0/24}]}",
+                "{name: c, namespace: infra, network: vlan10, addresses: ['fd00::/96'], machineNetwork: [{cidr: 'fd00::/64'}]}",
+            ]),
+            [
+                "pools blue/clusters/a and red/other/b offer the same addresses of network infra/vlan10: \
+                 10.0.0.40-10.0.0.50, 10.0.0.100",
+                "pools red/other/b and infra/c offer the same addresses of network infra/vlan10: \
+                 fd00::1-fd00::ffff:ffff",
+            ]
+        );
+    }
+
+    #[test]
+    fn pools_of_two_networks_may_have_the_same_addresses() {
+        assert_eq!(
+            said(&[
+                "{name: a, namespace: blue, network: vlan10, addresses: [10.0.0.0/24]}",
+                "{name: a, namespace: red, network: vlan10, addresses: [10.0.0.0/24]}",
+                "{name: b, namespace: red, network: default, addresses: [10.0.0.0/24]}",
+                "{name: c, namespace: red, network: default/default, addresses: [10.0.0.0/24]}",
+            ]),
+            Vec::<String>::new()
+        );
+    }
+
+    #[test]
+    fn the_network_of_pods_is_one_in_every_namespace() {
+        assert_eq!(
+            said(&[
+                "{name: a, namespace: blue, network: default, addresses: [10.0.0.0/30]}",
+                "{name: a, namespace: red, network: default, addresses: [10.0.0.0/24]}",
+            ]),
+            ["pools blue/a and red/a offer the same addresses of network default: 10.0.0.1-10.0.0.2"]
+        );
+    }
+
+    #[test]
+    fn what_one_of_them_withholds_is_no_overlap() {
+        assert_eq!(
+            said(&[
+                "{name: a, network: n, addresses: [10.0.0.0/24], excludedAddresses: [10.0.0.128/25]}",
+                "{name: b, network: n, addresses: [10.0.0.128/25, 10.0.0.1, 10.0.0.0], gateway: [10.0.0.1], \
+                  machineNetwork: [{cidr: 10.0.0.0/24}], allocateReservedIPAddresses: true}",
+                "{name: c, network: n, addresses: [10.0.0.1], gateway: [10.0.0.9], machineNetwork: [{cidr: 10.0.0.0/24}]}",
+            ]),
+            ["pools default/a and default/c offer the same addresses of network default/n: 10.0.0.1"]
+        );
+    }
+
+    #[test]
+    fn many_ranges_are_counted_in_the_message_and_kept_in_the_value() {
+        let every_second: Vec<String> = (1..=20).map(|at| format!("10.0.0.{}", at * 2)).collect();
+        let a = format!(
+            "{{name: a, network: n, addresses: [{}], machineNetwork: [{{cidr: 10.0.0.0/24}}]}}",
+            every_second.join(", ")
+        );
+        let pools = [pool(&a), pool("{name: b, network: n, addresses: [10.0.0.0/24]}")];
+        let found = overlaps(&pools);
+        assert_eq!((found.kept.len(), found.kept[0].addresses.count(), found.is_cut), (1, 20, false));
+        assert_eq!(
+            found.kept[0].to_string(),
+            "pools default/a and default/b offer the same addresses of network default/n: \
+             10.0.0.2, 10.0.0.4, 10.0.0.6, 10.0.0.8, 10.0.0.10, 10.0.0.12, 10.0.0.14, 10.0.0.16 and 12 further ranges"
+        );
+    }
+
+    #[test]
+    fn pools_that_are_all_alike_are_not_all_told() {
+        let alike = pool("{name: a, network: n, addresses: [10.0.0.0/24]}");
+        let pools = vec![alike; 5_000];
+        let found = overlaps(&pools);
+        assert_eq!((found.kept.len(), found.is_cut), (Overlaps::KEPT, true));
+    }
+
+    proptest! {
+        #[test]
+        fn overlaps_agree_with_a_comparison_of_every_two_pools(
+            pools in prop::collection::vec(
+                (prop::collection::vec((0_u32..60, 0_u32..12), 1..5), prop::collection::vec((0_u32..60, 0_u32..6), 0..3)),
+                0..6,
+            ),
+        ) {
+            let range = |(first, more): &(u32, u32)| {
+                let [first, last] = [*first, first + more].map(|at| Family::Ipv4.address((10 << 24) + u128::from(at)));
+                AddressRange::new(first, last).unwrap()
+            };
+            let pools: Vec<Pool> = pools.iter().enumerate().map(|(at, (ranges, withheld))| {
+                let [ranges, withheld] = [ranges, withheld].map(|list| list.iter().map(range).collect());
+                let space = Space::new(Family::Ipv4, 24, ranges, withheld, false);
+                let interface = "eno101".parse().unwrap();
+                Pool::from_spaces(format!("a/{at}"), "n".to_owned(), interface, Vec::new(), Vec::new(), vec![space])
+            }).collect();
+            let mut expected = Vec::new();
+            for (at, a) in pools.iter().enumerate() {
+                for b in &pools[at + 1..] {
+                    let offered = |pool: &Pool| {
+                        let space = pool.space(Family::Ipv4).unwrap();
+                        space.ranges.difference(&space.withheld)
+                    };
+                    let both = offered(a).intersection(&offered(b));
+                    if !both.is_empty() {
+                        expected.push(Overlap { pools: [a, b], addresses: both });
+                    }
+                }
+            }
+            prop_assert_eq!(overlaps(&pools), Overlaps { kept: expected, is_cut: false });
+        }
+    }
+}

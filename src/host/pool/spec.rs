@@ -1,0 +1,709 @@
+//! A pool as its owner writes it, and whether it can be one.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::net::IpAddr;
+
+use super::{Pool, Space};
+use crate::finding::{Finding, Findings, Place, Severity};
+use crate::formats::value::{Object, Value};
+use crate::host::address::{AddressRange, AddressSet, Entry, Family, parse_address};
+use crate::network::InterfaceName;
+
+/// A pool, as it was written. It decides nothing; [`Pool::new`] decides.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct PoolSpec {
+    /// Where it stands in the document, such as `pools[0]`; empty for the document itself. For messages only.
+    pub place: String,
+    /// The name of the NodePool.
+    pub name: String,
+    /// The namespace of the NodePool; `default` if it is not said.
+    pub namespace: Option<String>,
+    /// The hosted cluster of the NodePool. In a document: `clusterName`.
+    pub cluster_name: Option<String>,
+    /// The network: `namespace/name` of its network attachment definition, or a name in the pool's own namespace. The
+    /// bare word `default` is the network of pods.
+    pub network: String,
+    /// The network that is behind that name, where a NodePool says to what its machines are attached. It has the form of
+    /// [`Pool::network`], and counts more than the name.
+    pub attachment: Option<String>,
+    /// The interface that has the addresses; [`Pool::DEFAULT_INTERFACE`] if it is not said.
+    pub interface: Option<String>,
+    /// What the pool is made of, each an [`Entry`].
+    pub addresses: Option<Vec<String>>,
+    /// What is never given, each an [`Entry`].
+    pub excluded_addresses: Vec<String>,
+    /// At most one of each family.
+    pub gateway: Vec<String>,
+    /// Most important first.
+    pub nameservers: Vec<String>,
+    /// The subnet of the machines, at most one of each family, as HostedCluster has it. In a document: a list of
+    /// `cidr: …`.
+    pub machine_network: Vec<String>,
+    /// Whether the ends of subnets are given, too. In a document: `allocateReservedIPAddresses`.
+    pub allocate_reserved_ip_addresses: bool,
+    /// Whether a gateway may be outside the subnet of the machines: they then reach it on the link without a route.
+    pub on_link_gateway: bool,
+}
+
+/// Reads members of an object and remembers which there may be.
+pub(crate) struct Members<'a> {
+    object: &'a Object,
+    place: Place<'a>,
+    known: Vec<&'static str>,
+}
+
+/// What is known about a pool while it is checked.
+struct Check<'a> {
+    spec: &'a PoolSpec,
+    findings: &'a mut Findings,
+}
+
+/// The addresses of a family, with the place of each entry.
+type Entries = Vec<(usize, Entry)>;
+
+// === impl PoolSpec ===
+
+impl PoolSpec {
+    /// Reads the members that say which addresses there are, wherever they stand.
+    pub(crate) fn read(members: &mut Members<'_>, findings: &mut Findings) -> Self {
+        Self {
+            place: match members.place {
+                Place::Document => String::new(),
+                place => place.to_string(),
+            },
+            network: members.text("network", findings).unwrap_or_default(),
+            interface: members.text("interface", findings),
+            addresses: members.has("addresses").then(|| members.texts("addresses", findings)),
+            excluded_addresses: members.texts("excludedAddresses", findings),
+            gateway: members.texts("gateway", findings),
+            nameservers: members.texts("nameservers", findings),
+            machine_network: members.machine_network(findings),
+            allocate_reserved_ip_addresses: members.switch("allocateReservedIPAddresses", findings),
+            on_link_gateway: members.switch("onLinkGateway", findings),
+            ..Self::default()
+        }
+    }
+
+    /// The pool's name with its namespace.
+    #[must_use]
+    pub fn full_name(&self) -> String {
+        format!("{}/{}", self.namespace(), self.name)
+    }
+
+    fn namespace(&self) -> &str {
+        self.namespace.as_deref().unwrap_or("default")
+    }
+
+    /// The network with its namespace: what two pools on it have in common.
+    fn full_network(&self) -> String {
+        if let Some(attachment) = &self.attachment {
+            attachment.clone()
+        } else if self.network == Pool::DEFAULT_NETWORK || self.network.contains('/') {
+            self.network.clone()
+        } else {
+            format!("{}/{}", self.namespace(), self.network)
+        }
+    }
+
+    /// The place of one of its members.
+    pub(crate) fn at(&self, member: impl fmt::Display) -> String {
+        if self.place.is_empty() { member.to_string() } else { format!("{}.{member}", self.place) }
+    }
+}
+
+// === impl Pool ===
+
+impl Pool {
+    /// Makes a pool of what its owner wrote. Everything that is wrong with it is told at once.
+    ///
+    /// `template` has the prefix lengths that the template of the machines' document already says for the pool's interface.
+    /// The prefix length of a family is that of `machineNetwork`, else the template's, else that of the CIDRs among the
+    /// pool's own addresses when they agree and hold all the others. Nothing else is taken for one. A pool has one of each
+    /// family, since its machines are on one network, and a gateway is in the subnet of every machine, unless
+    /// [`PoolSpec::on_link_gateway`] asks for another one.
+    ///
+    /// `None` when `findings` has an error, also one from before: nothing is used of a document with errors.
+    ///
+    /// ```
+    /// use std::collections::{BTreeMap, BTreeSet};
+    ///
+    /// use glowplug::finding::Findings;
+    /// use glowplug::host::address::Family;
+    /// use glowplug::host::pool::{Pool, read_pools};
+    ///
+    /// let (specs, mut findings) = read_pools(b"{name: workers, network: vlan10, addresses: [10.0.0.0/24], gateway: [10.0.0.1]}");
+    /// let pool = Pool::new(&specs[0], &BTreeMap::new(), &mut findings).unwrap();
+    /// assert_eq!(pool.count(Family::Ipv4).unwrap().allocatable, 253);
+    ///
+    /// let (specs, mut findings) = read_pools(b"{name: workers, network: vlan10, addresses: [10.0.0.5/24]}");
+    /// assert_eq!(Pool::new(&specs[0], &BTreeMap::new(), &mut findings), None);
+    /// assert_eq!(
+    ///     findings.kept()[0].to_string(),
+    ///     "addresses[0]: host bits are set \"10.0.0.5/24\", expected no bits behind the length: \
+    ///      did you mean 10.0.0.0/24 or 10.0.0.5/32"
+    /// );
+    /// ```
+    #[must_use]
+    pub fn new(spec: &PoolSpec, template: &BTreeMap<Family, u8>, findings: &mut Findings) -> Option<Self> {
+        let mut check = Check { spec, findings };
+        check.names();
+        let interface = check.interface();
+        let entries = check.addresses();
+        let networks = check.machine_network();
+        let gateways = check.gateways(&entries);
+        let nameservers = check.nameservers(&entries);
+        let excluded = check.excluded(&entries);
+        let servers = gateways.values().map(|(_, gateway)| gateway).chain(&nameservers);
+        let servers = servers.map(|server| AddressRange::subnet(*server, u8::MAX));
+        let withheld: Vec<AddressRange> = servers.chain(excluded).collect();
+        let networks = networks?;
+        let mut spaces = Vec::new();
+        for (family, entries) in &entries {
+            let network = networks.get(family).copied();
+            let template = template.get(family).copied();
+            let gateway = gateways.get(family);
+            let Some(prefix) = check.prefix(entries, network, template, gateway.map(|(_, gateway)| *gateway)) else {
+                continue;
+            };
+            if let Some((member, gateway)) = gateway {
+                check.gateway(entries, prefix, member, *gateway);
+            }
+            let ranges = entries.iter().map(|(_, entry)| entry.range()).collect();
+            let withholds_ends = !spec.allocate_reserved_ip_addresses;
+            spaces.push(Space::new(*family, prefix, ranges, withheld.clone(), withholds_ends));
+        }
+        if findings.has_errors() {
+            return None;
+        }
+        for space in spaces.iter().filter(|space| space.allocatable() == 0) {
+            let problem = format!("no {} address is left to give", space.family());
+            let expected = "more addresses than are withheld";
+            findings.push(Finding::without_value(Severity::Warning, spec.at("addresses"), &problem, expected));
+        }
+        let gateways = gateways.into_values().map(|(_, gateway)| gateway).collect();
+        let pool = Self::from_spaces(spec.full_name(), spec.full_network(), interface?, gateways, nameservers, spaces);
+        Some(Self { cluster: spec.cluster_name.clone(), ..pool })
+    }
+}
+
+// === impl Check ===
+
+/// What a message calls the network of machines.
+const SUBNET: &str = "the CIDR of a subnet, such as 10.0.0.0/24";
+
+impl Check<'_> {
+    fn error(&mut self, member: impl fmt::Display, problem: &str, value: impl fmt::Display, expected: &str) {
+        self.findings.push(Finding::error(self.spec.at(member), problem, value, expected));
+    }
+
+    fn warning(&mut self, member: impl fmt::Display, problem: &str, value: impl fmt::Display, expected: &str) {
+        self.findings.push(Finding::warning(self.spec.at(member), problem, value, expected));
+    }
+
+    fn missing(&mut self, member: &str, expected: &str) {
+        self.findings.push(Finding::without_value(Severity::Error, self.spec.at(member), "missing", expected));
+    }
+
+    fn names(&mut self) {
+        const EXPECTED: &str = "lower case letters, digits, '-' and '.'";
+        let spec = self.spec;
+        if spec.name.is_empty() {
+            self.missing("name", "the name of the NodePool");
+        } else if !is_name(&spec.name) {
+            self.error("name", "invalid name", &spec.name, EXPECTED);
+        }
+        let others = [("namespace", &spec.namespace), ("clusterName", &spec.cluster_name)];
+        for (member, name) in others {
+            if let Some(name) = name.as_ref().filter(|name| !is_name(name)) {
+                self.error(member, "invalid name", name, EXPECTED);
+            }
+        }
+        if spec.network.is_empty() {
+            self.missing("network", "the network attachment definition, namespace/name or a name");
+        }
+        for network in [&spec.network].into_iter().chain(&spec.attachment).filter(|network| !network.is_empty()) {
+            if !network.splitn(2, '/').all(is_name) {
+                self.error("network", "invalid network", network, "namespace/name or a name");
+            }
+        }
+    }
+
+    fn interface(&mut self) -> Option<InterfaceName> {
+        let text = self.spec.interface.as_deref().unwrap_or(Pool::DEFAULT_INTERFACE);
+        let name = text.parse().ok();
+        if name.is_none() {
+            self.error("interface", "invalid interface name", text, InterfaceName::EXPECTED);
+        }
+        name
+    }
+
+    fn entries(&mut self, texts: &[String], member: impl Fn(usize) -> String) -> Entries {
+        let mut entries = Vec::new();
+        for (at, text) in texts.iter().enumerate() {
+            match text.parse::<Entry>() {
+                Ok(entry) => entries.push((at, entry)),
+                Err(error) => self.findings.push(error.at(self.spec.at(member(at)))),
+            }
+        }
+        entries
+    }
+
+    /// The entries of each family; none when one cannot be read, since what else is wrong with them depends on all.
+    fn addresses(&mut self) -> BTreeMap<Family, Entries> {
+        let Some(texts) = &self.spec.addresses else {
+            self.missing("addresses", "the addresses of the pool");
+            return BTreeMap::new();
+        };
+        if texts.is_empty() {
+            let expected = "at least one address";
+            let place = self.spec.at("addresses");
+            self.findings.push(Finding::without_value(Severity::Error, place, "empty list", expected));
+        }
+        let entries = self.entries(texts, |at| format!("addresses[{at}]"));
+        let mut families: BTreeMap<Family, Entries> = BTreeMap::new();
+        if entries.len() == texts.len() {
+            for (at, entry) in entries {
+                families.entry(entry.range().family()).or_default().push((at, entry));
+            }
+        }
+        families
+    }
+
+    /// The network of each family, with its place. `None` after an error.
+    fn machine_network(&mut self) -> Option<BTreeMap<Family, (usize, Entry)>> {
+        let errors = self.findings.errors();
+        let mut networks = BTreeMap::new();
+        let member = |at: usize| format!("machineNetwork[{at}].cidr");
+        for (at, entry) in self.entries(&self.spec.machine_network, member) {
+            let member = member(at);
+            let family = entry.range().family();
+            if entry.length().is_none() {
+                self.error(member, "no subnet", entry, SUBNET);
+            } else if networks.insert(family, (at, entry)).is_some() {
+                self.error(member, &format!("second {family} network"), entry, "at most one of each family");
+            }
+        }
+        (self.findings.errors() == errors).then_some(networks)
+    }
+
+    fn servers(&mut self, member: &str, texts: &[String]) -> Vec<(String, IpAddr)> {
+        let (mut servers, mut seen) = (Vec::new(), BTreeSet::new());
+        for (at, text) in texts.iter().enumerate() {
+            let member = format!("{member}[{at}]");
+            match parse_address(text) {
+                Ok(address) if seen.insert(address) => servers.push((member, address)),
+                Ok(address) => self.warning(member, "repeated address", address, "each address once"),
+                Err(error) => self.findings.push(error.at(self.spec.at(member))),
+            }
+        }
+        servers
+    }
+
+    /// The gateway of each family, with the member that says it.
+    fn gateways(&mut self, entries: &BTreeMap<Family, Entries>) -> BTreeMap<Family, (String, IpAddr)> {
+        let mut gateways = BTreeMap::new();
+        for (member, gateway) in self.servers("gateway", &self.spec.gateway) {
+            let family = Family::of(gateway);
+            if !entries.is_empty() && !entries.contains_key(&family) {
+                let expected = format!("{family} addresses in the pool");
+                self.error(member, "gateway of a family without addresses", gateway, &expected);
+            } else if gateways.insert(family, (member.clone(), gateway)).is_some() {
+                self.error(member, &format!("second {family} gateway"), gateway, "at most one of each family");
+            }
+        }
+        gateways
+    }
+
+    fn nameservers(&mut self, entries: &BTreeMap<Family, Entries>) -> Vec<IpAddr> {
+        let servers = self.servers("nameservers", &self.spec.nameservers);
+        for (member, server) in &servers {
+            let family = Family::of(*server);
+            if !entries.is_empty() && !entries.contains_key(&family) {
+                let expected = format!("{family} addresses in the pool");
+                self.warning(member, "name server of a family without addresses", server, &expected);
+            }
+        }
+        servers.into_iter().map(|(_, server)| server).collect()
+    }
+
+    fn excluded(&mut self, entries: &BTreeMap<Family, Entries>) -> Vec<AddressRange> {
+        let all: AddressSet = entries.values().flatten().map(|(_, entry)| entry.range()).collect();
+        let member = |at: usize| format!("excludedAddresses[{at}]");
+        let excluded = self.entries(&self.spec.excluded_addresses, member);
+        for (at, entry) in &excluded {
+            if !entries.is_empty() && !all.meets(&entry.range()) {
+                self.warning(member(*at), "exclusion outside the pool", entry, "addresses of the pool");
+            }
+        }
+        excluded.into_iter().map(|(_, entry)| entry.range()).collect()
+    }
+
+    /// The prefix length of a family, `None` after an error.
+    fn prefix(
+        &mut self,
+        entries: &Entries,
+        network: Option<(usize, Entry)>,
+        template: Option<u8>,
+        gateway: Option<IpAddr>,
+    ) -> Option<u8> {
+        if let Some((at, network)) = network {
+            let length = network.length()?;
+            if let Some(template) = template.filter(|template| *template != length) {
+                let expected = format!("the length of the template's netmask, {template}");
+                self.error(
+                    format_args!("machineNetwork[{at}].cidr"),
+                    "other subnet than the template's",
+                    network,
+                    &expected,
+                );
+                return None;
+            }
+            let subnet = network.range();
+            let outside: Entries =
+                entries.iter().filter(|(_, entry)| !subnet.covers(&entry.range())).copied().collect();
+            for (at, entry) in &outside {
+                let expected = format!("addresses of {network}");
+                self.error(format_args!("addresses[{at}]"), "outside the machine network", entry, &expected);
+            }
+            return outside.is_empty().then_some(length);
+        }
+        if template.is_some() {
+            return template;
+        }
+        let line = || format!("the line {:?} with the subnet of the machines", machine_network_of(entries, gateway));
+        let mut cidrs = entries.iter().filter_map(|(at, entry)| Some((at, entry, entry.length()?)));
+        let said = cidrs.next().map(|(_, _, length)| length);
+        if let Some((at, entry, _)) = cidrs.find(|(_, _, length)| Some(*length) != said) {
+            self.error(format_args!("addresses[{at}]"), "second prefix length", entry, &line());
+            return None;
+        }
+        let cidrs = entries.iter().filter(|(_, entry)| entry.length().is_some());
+        let cidrs: AddressSet = cidrs.map(|(_, entry)| entry.range()).collect();
+        if let Some((at, entry)) = entries.iter().find(|(_, entry)| !cidrs.covers(&entry.range())) {
+            self.error(format_args!("addresses[{at}]"), "no prefix length for", entry, &line());
+            return None;
+        }
+        said
+    }
+
+    /// Whether every machine reaches the gateway. This finds most wrong prefix lengths.
+    fn gateway(&mut self, entries: &Entries, prefix: u8, member: &str, gateway: IpAddr) {
+        let family = Family::of(gateway);
+        let subnet = AddressRange::subnet(gateway, prefix);
+        let outside = entries.iter().find(|(_, entry)| !subnet.covers(&entry.range()));
+        if let Some((at, entry)) = outside.filter(|_| !self.spec.on_link_gateway) {
+            let far = if subnet.contains(family.address(entry.range().first())) {
+                entry.range().last()
+            } else {
+                entry.range().first()
+            };
+            let far = AddressRange::subnet(family.address(far), prefix);
+            let network = family.address(far.first());
+            let expected = format!("an address of {network}/{prefix} as addresses[{at}] has, or onLinkGateway: true");
+            self.error(member, "gateway outside the subnet", gateway, &expected);
+        } else if family == Family::Ipv4 && prefix <= 30 && is_end(gateway, subnet) {
+            self.error(member, "gateway at the end of its subnet", gateway, "neither its first nor its last address");
+        }
+    }
+}
+
+fn is_end(address: IpAddr, subnet: AddressRange) -> bool {
+    [subnet.first(), subnet.last()].contains(&Family::number(address))
+}
+
+/// An RFC 1123 name, as objects of Kubernetes have it.
+pub(crate) fn is_name(text: &str) -> bool {
+    let legal = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'.');
+    let ends = |b: Option<&u8>| b.is_some_and(u8::is_ascii_alphanumeric);
+    let bytes = text.as_bytes();
+    bytes.len() <= 253 && bytes.iter().copied().all(legal) && ends(bytes.first()) && ends(bytes.last())
+}
+
+/// A line that would make a pool of these entries: the usual subnet, larger if it has to be.
+fn machine_network_of(entries: &Entries, gateway: Option<IpAddr>) -> String {
+    let ranges = entries.iter().map(|(_, entry)| entry.range());
+    let ranges: Vec<AddressRange> =
+        ranges.chain(gateway.map(|gateway| AddressRange::subnet(gateway, u8::MAX))).collect();
+    let Some(any) = ranges.first() else { return String::new() };
+    let family = any.family();
+    let longest = match family {
+        Family::Ipv4 => 24,
+        Family::Ipv6 => 64,
+    };
+    let first = family.address(any.first());
+    let mut subnets = (1..=longest).rev().map(|length| (length, AddressRange::subnet(first, length)));
+    let found = subnets.find(|(_, subnet)| ranges.iter().all(|range| subnet.covers(range)));
+    let cidr = found.map(|(length, subnet)| format!("{}/{length}", family.address(subnet.first())));
+    // Entries that no subnet of machines holds are for their author to sort out.
+    let cidr = cidr.filter(|cidr| cidr.parse::<Entry>().is_ok()).unwrap_or_else(|| "SUBNET".to_owned());
+    format!("machineNetwork: [{{cidr: {cidr}}}]")
+}
+
+// === impl Members ===
+
+impl<'a> Members<'a> {
+    pub(crate) fn new(object: &'a Object, place: Place<'a>) -> Self {
+        Self { object, place, known: Vec::new() }
+    }
+
+    /// A member that is not `null`.
+    pub(crate) fn get(&mut self, name: &'static str) -> Option<&'a Value> {
+        self.known.push(name);
+        self.object.get(name).filter(|value| **value != Value::Null)
+    }
+
+    pub(crate) fn has(&self, name: &str) -> bool {
+        !matches!(self.object.get(name), None | Some(Value::Null))
+    }
+
+    pub(crate) fn text(&mut self, name: &'static str, findings: &mut Findings) -> Option<String> {
+        match self.get(name)? {
+            Value::String(text) => Some(text.clone()),
+            other => {
+                findings.push(Finding::error(self.place.field(name), "invalid value", other, "a text"));
+                None
+            }
+        }
+    }
+
+    pub(crate) fn switch(&mut self, name: &'static str, findings: &mut Findings) -> bool {
+        match self.get(name) {
+            None => false,
+            Some(Value::Bool(value)) => *value,
+            Some(other) => {
+                findings.push(Finding::error(self.place.field(name), "invalid value", other, "true or false"));
+                false
+            }
+        }
+    }
+
+    pub(crate) fn list(&mut self, name: &'static str, findings: &mut Findings) -> &'a [Value] {
+        match self.get(name) {
+            None => &[],
+            Some(Value::Array(elements)) => elements,
+            Some(other) => {
+                findings.push(Finding::error(self.place.field(name), "invalid list", other, "an array"));
+                &[]
+            }
+        }
+    }
+
+    /// The elements of a list as they were written. What is no text is none of what these lists are for, so that whoever
+    /// reads it refuses it.
+    pub(crate) fn texts(&mut self, name: &'static str, findings: &mut Findings) -> Vec<String> {
+        self.list(name, findings).iter().map(Value::to_string).collect()
+    }
+
+    /// The networks of `machineNetwork`, as they were written, up to the first that is none: their places have to stay.
+    pub(crate) fn machine_network(&mut self, findings: &mut Findings) -> Vec<String> {
+        let place = self.place;
+        let list = place.field("machineNetwork");
+        let mut networks = Vec::new();
+        for (at, element) in self.list("machineNetwork", findings).iter().enumerate() {
+            let place = list.index(at);
+            let Value::Object(network) = element else {
+                findings.push(Finding::error(place, "invalid item", element, "an object with a cidr"));
+                continue;
+            };
+            let mut members = Members::new(network, place);
+            match members.text("cidr", findings) {
+                Some(cidr) if networks.len() == at => networks.push(cidr),
+                Some(_) => {}
+                None => findings.push(Finding::without_value(Severity::Error, place.field("cidr"), "missing", SUBNET)),
+            }
+            members.finish(Severity::Error, findings);
+        }
+        networks
+    }
+
+    /// Reports the members that nobody asked for.
+    pub(crate) fn finish(self, severity: Severity, findings: &mut Findings) {
+        for (name, _) in self.object.members() {
+            if !self.known.contains(&name) {
+                let expected = format!("one of {}", self.known.join(", "));
+                findings.push(Finding::without_value(severity, self.place.field(name), "unknown key", &expected));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Pool, read_pools};
+    use super::*;
+
+    /// The prefix lengths of the pool, or nothing; and everything that is to be said about it.
+    fn check(members: &str, template: &[(Family, u8)]) -> (Vec<u8>, Vec<String>) {
+        let document = format!("{{name: workers, network: vlan10, {members}}}");
+        let (specs, mut findings) = read_pools(document.as_bytes());
+        let pool = Pool::new(&specs[0], &template.iter().copied().collect(), &mut findings);
+        let prefixes = pool.iter().flat_map(Pool::spaces).map(Space::prefix).collect();
+        (prefixes, findings.kept().iter().map(ToString::to_string).collect())
+    }
+
+    macro_rules! accepts {
+        ($($name:ident: $members:expr, $template:expr => $prefixes:expr, [$($warning:expr),*];)*) => {
+            $(#[test] fn $name() {
+                let warnings: &[&str] = &[$($warning),*];
+                assert_eq!(check($members, &$template), ($prefixes.to_vec(), warnings.iter().map(|w| (*w).to_owned()).collect()));
+            })*
+        };
+    }
+
+    const NONE: [(Family, u8); 0] = [];
+
+    accepts! {
+        a_range_has_the_prefix_of_the_machine_network:
+            "addresses: [192.168.1.10-192.168.1.50], machineNetwork: [{cidr: 192.168.1.0/24}]", NONE => [24], [];
+        a_range_has_the_prefix_of_the_template:
+            "addresses: [192.168.1.10-192.168.1.50]", [(Family::Ipv4, 24)] => [24], [];
+        a_range_has_the_prefix_of_the_network_that_holds_it:
+            "addresses: [10.0.0.0/23, 10.0.0.10-10.0.1.50, 10.0.0.7]", NONE => [23], [];
+        a_range_over_two_networks_has_the_prefix_of_both:
+            "addresses: [10.0.0.0/24, 10.0.1.0/24, 10.0.0.200-10.0.1.50]", NONE => [24], [];
+        the_template_says_how_large_the_subnets_of_a_network_are:
+            "addresses: [10.0.0.0/16]", [(Family::Ipv4, 24)] => [24], [];
+        the_machine_network_counts_when_the_template_agrees:
+            "addresses: [10.0.0.16/28], machineNetwork: [{cidr: 10.0.0.0/24}]", [(Family::Ipv4, 24)] => [24], [];
+        both_families_have_their_own_prefix:
+            "addresses: ['fd00::10-fd00::50', 10.0.0.0/24], machineNetwork: [{cidr: 'fd00::/64'}]", NONE => [24, 64], [];
+        a_machine_network_without_addresses_is_no_matter:
+            "addresses: [10.0.0.0/24], machineNetwork: [{cidr: 'fd00::/64'}, {cidr: 10.0.0.0/16}]", NONE => [16], [];
+        a_gateway_on_the_link_is_asked_for_by_name:
+            "addresses: [10.0.0.0/24], gateway: [192.168.0.1], onLinkGateway: true", NONE => [24], [];
+        a_gateway_that_is_the_anycast_address_is_a_router:
+            "addresses: ['fd00::/64'], gateway: ['fd00::']", NONE => [64], [];
+        an_exclusion_outside_the_pool_is_told:
+            "addresses: [10.0.0.0/24], excludedAddresses: [10.0.0.7, 10.0.1.0-10.0.1.9, 'fd00::1']", NONE => [24],
+            [r#"excludedAddresses[1]: exclusion outside the pool "10.0.1.0-10.0.1.9", expected addresses of the pool"#,
+             r#"excludedAddresses[2]: exclusion outside the pool "fd00::1/128", expected addresses of the pool"#];
+        an_exclusion_that_is_partly_in_the_pool_is_none_outside:
+            "addresses: [10.0.0.0/24], excludedAddresses: [10.0.0.250-10.0.1.9]", NONE => [24], [];
+        a_name_server_that_no_machine_reaches_is_told:
+            "addresses: [10.0.0.0/24], nameservers: [8.8.8.8, '2001:4860:4860::8888', 8.8.8.8]", NONE => [24],
+            [r#"nameservers[1]: name server of a family without addresses "2001:4860:4860::8888", expected IPv6 addresses in the pool"#,
+             r#"nameservers[2]: repeated address "8.8.8.8", expected each address once"#];
+        a_pool_with_nothing_left_is_told:
+            "addresses: [10.0.0.4/30], excludedAddresses: [10.0.0.5-10.0.0.6]", NONE => [30],
+            ["addresses: no IPv4 address is left to give, expected more addresses than are withheld"];
+    }
+
+    macro_rules! rejects {
+        ($($name:ident: $members:expr, $template:expr => [$($error:expr),*];)*) => {
+            $(#[test] fn $name() {
+                assert_eq!(check($members, &$template), (Vec::new(), vec![$($error.to_owned()),*]));
+            })*
+        };
+    }
+
+    rejects! {
+        a_range_alone: "addresses: [192.168.1.10-192.168.1.50, '2620:0:860:2::10-2620:0:860:2::50'], \
+                        gateway: [192.168.1.1, '2620:0:860:2::1']", NONE
+            => ["addresses[0]: no prefix length for \"192.168.1.10-192.168.1.50\", expected the line \
+                 \"machineNetwork: [{cidr: 192.168.1.0/24}]\" with the subnet of the machines",
+                "addresses[1]: no prefix length for \"2620:0:860:2::10-2620:0:860:2::50\", expected the line \
+                 \"machineNetwork: [{cidr: 2620:0:860:2::/64}]\" with the subnet of the machines"];
+        a_single_address_alone: "addresses: [10.0.0.5/32]", NONE
+            => ["addresses[0]: no prefix length for \"10.0.0.5/32\", expected the line \
+                 \"machineNetwork: [{cidr: 10.0.0.0/24}]\" with the subnet of the machines"];
+        addresses_that_are_far_apart: "addresses: [10.0.0.5, 192.168.0.5]", NONE
+            => ["addresses[0]: no prefix length for \"10.0.0.5/32\", expected the line \
+                 \"machineNetwork: [{cidr: SUBNET}]\" with the subnet of the machines"];
+        a_range_that_no_network_holds: "addresses: [10.0.0.0/24, 10.0.0.250-10.0.1.5]", NONE
+            => ["addresses[1]: no prefix length for \"10.0.0.250-10.0.1.5\", expected the line \
+                 \"machineNetwork: [{cidr: 10.0.0.0/23}]\" with the subnet of the machines"];
+        two_lengths: "addresses: [10.0.0.0/24, 10.0.1.0/25]", NONE
+            => ["addresses[1]: second prefix length \"10.0.1.0/25\", expected the line \
+                 \"machineNetwork: [{cidr: 10.0.0.0/23}]\" with the subnet of the machines"];
+        a_template_of_another_subnet: "addresses: [10.0.0.16/28], machineNetwork: [{cidr: 10.0.0.0/24}]", [(Family::Ipv4, 23)]
+            => ["machineNetwork[0].cidr: other subnet than the template's \"10.0.0.0/24\", \
+                 expected the length of the template's netmask, 23"];
+        addresses_outside_the_machine_network:
+            "addresses: [10.0.0.16/28, 10.0.1.0/24, 10.0.0.250-10.0.1.5], machineNetwork: [{cidr: 10.0.0.0/24}]", NONE
+            => [r#"addresses[1]: outside the machine network "10.0.1.0/24", expected addresses of 10.0.0.0/24"#,
+                r#"addresses[2]: outside the machine network "10.0.0.250-10.0.1.5", expected addresses of 10.0.0.0/24"#];
+        a_machine_network_of_one: "addresses: [10.0.0.5], machineNetwork: [{cidr: 10.0.0.5/32}]", NONE
+            => [r#"machineNetwork[0].cidr: no subnet "10.0.0.5/32", expected the CIDR of a subnet, such as 10.0.0.0/24"#];
+        a_second_machine_network: "addresses: [10.0.0.5], machineNetwork: [{cidr: 10.0.0.0/24}, {cidr: 10.0.0.0/23}]", NONE
+            => [r#"machineNetwork[1].cidr: second IPv4 network "10.0.0.0/23", expected at most one of each family"#];
+        a_machine_network_without_a_cidr: "addresses: [10.0.0.0/24], machineNetwork: [{}, 10.0.0.0/24, {cdir: 1}]", NONE
+            => ["machineNetwork[0].cidr: missing, expected the CIDR of a subnet, such as 10.0.0.0/24",
+                r#"machineNetwork[1]: invalid item "10.0.0.0/24", expected an object with a cidr"#,
+                "machineNetwork[2].cdir: unknown key, expected one of cidr",
+                "machineNetwork[2].cidr: missing, expected the CIDR of a subnet, such as 10.0.0.0/24"];
+        a_gateway_outside_the_subnet: "addresses: [10.0.1.0/24], gateway: [10.0.0.1]", NONE
+            => ["gateway[0]: gateway outside the subnet \"10.0.0.1\", \
+                 expected an address of 10.0.1.0/24 as addresses[0] has, or onLinkGateway: true"];
+        a_gateway_of_the_first_subnet_alone: "addresses: [10.0.0.0/24, 10.0.1.0/24], gateway: [10.0.0.1]", NONE
+            => ["gateway[0]: gateway outside the subnet \"10.0.0.1\", \
+                 expected an address of 10.0.1.0/24 as addresses[1] has, or onLinkGateway: true"];
+        a_gateway_that_is_the_network_itself: "addresses: [10.0.0.0/24], gateway: [10.0.0.0]", NONE
+            => ["gateway[0]: gateway at the end of its subnet \"10.0.0.0\", \
+                 expected neither its first nor its last address"];
+        a_second_gateway: "addresses: [10.0.0.0/24], gateway: [10.0.0.1, 10.0.0.2]", NONE
+            => [r#"gateway[1]: second IPv4 gateway "10.0.0.2", expected at most one of each family"#];
+        a_gateway_of_the_other_family: "addresses: [10.0.0.0/24], gateway: ['fd00::1']", NONE
+            => [r#"gateway[0]: gateway of a family without addresses "fd00::1", expected IPv6 addresses in the pool"#];
+        a_gateway_that_no_machine_may_have: "addresses: ['fd00::/64'], gateway: ['fe80::1']", NONE
+            => [r#"gateway[0]: link-local address "fe80::1", expected an address outside fe80::/10"#];
+        a_name_server_that_no_machine_may_have: "addresses: [10.0.0.0/24], nameservers: [127.0.0.53]", NONE
+            => [r#"nameservers[0]: loopback address "127.0.0.53", expected an address outside 127.0.0.0/8"#];
+        an_empty_list: "addresses: []", NONE => ["addresses: empty list, expected at least one address"];
+        no_list: "interface: eno102", NONE => ["addresses: missing, expected the addresses of the pool"];
+        one_text_for_a_list: "addresses: 10.0.0.0/24", NONE
+            => [r#"addresses: invalid list "10.0.0.0/24", expected an array"#,
+                "addresses: empty list, expected at least one address"];
+        elements_that_are_no_texts: "addresses: [10.0.0.0/24, 10, null, [], {}]", NONE
+            => ["addresses[1]: invalid address \"10\", expected an address, a CIDR or a range, \
+                 such as 10.0.0.5, 10.0.0.0/24 or 10.0.0.5-10.0.0.9",
+                "addresses[2]: invalid address \"null\", expected an address, a CIDR or a range, \
+                 such as 10.0.0.5, 10.0.0.0/24 or 10.0.0.5-10.0.0.9",
+                "addresses[3]: invalid address \"an array\", expected an address, a CIDR or a range, \
+                 such as 10.0.0.5, 10.0.0.0/24 or 10.0.0.5-10.0.0.9",
+                "addresses[4]: invalid address \"an object\", expected an address, a CIDR or a range, \
+                 such as 10.0.0.5, 10.0.0.0/24 or 10.0.0.5-10.0.0.9"];
+        everything_at_once:
+            "addresses: [10.0.0.9-10.0.0.5, 10.0.0.5/24], excludedAddresses: [x], gateway: [1.2.3], nameservers: [y], \
+             interface: 'a b', allocateReservedIPAddresses: 1", NONE
+            => ["addresses[0]: reversed range \"10.0.0.9-10.0.0.5\", expected 10.0.0.5-10.0.0.9",
+                "addresses[1]: host bits are set \"10.0.0.5/24\", expected no bits behind the length: \
+                 did you mean 10.0.0.0/24 or 10.0.0.5/32",
+                r#"allocateReservedIPAddresses: invalid value "1", expected true or false"#,
+                "excludedAddresses[0]: invalid address \"x\", expected an address, a CIDR or a range, \
+                 such as 10.0.0.5, 10.0.0.0/24 or 10.0.0.5-10.0.0.9",
+                r#"gateway[0]: invalid address "1.2.3", expected an IPv4 or IPv6 address"#,
+                "interface: invalid interface name \"a b\", expected 1 to 15 letters, digits, '.', '_' or '-', \
+                 not digits alone, nor all, default or lo",
+                "nameservers[0]: invalid address \"y\", expected an IPv4 or IPv6 address"];
+    }
+
+    #[test]
+    fn names_are_those_of_kubernetes() {
+        let document = "{name: Workers, namespace: a_b, clusterName: '-', network: a/b/c, addresses: [10.0.0.0/24]}";
+        let (specs, mut findings) = read_pools(document.as_bytes());
+        assert_eq!(Pool::new(&specs[0], &BTreeMap::new(), &mut findings), None);
+        let found: Vec<String> = findings.kept().iter().map(ToString::to_string).collect();
+        assert_eq!(
+            found,
+            [
+                "clusterName: invalid name \"-\", expected lower case letters, digits, '-' and '.'",
+                "name: invalid name \"Workers\", expected lower case letters, digits, '-' and '.'",
+                "namespace: invalid name \"a_b\", expected lower case letters, digits, '-' and '.'",
+                "network: invalid network \"a/b/c\", expected namespace/name or a name",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_network_is_of_the_pools_own_namespace_unless_it_is_said() {
+        let network = |members: &str| {
+            let document = format!("{{name: a, addresses: [10.0.0.0/24], {members}}}");
+            super::super::tests::pool(&document).network
+        };
+        assert_eq!(network("network: vlan10"), "default/vlan10");
+        assert_eq!(network("network: vlan10, namespace: clusters"), "clusters/vlan10");
+        assert_eq!(network("network: infra/vlan10, namespace: clusters"), "infra/vlan10");
+        assert_eq!(network("network: default, namespace: clusters"), "default");
+    }
+}
