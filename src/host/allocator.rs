@@ -1,0 +1,1032 @@
+//! The allocator: decides who gets which address. It keeps nothing on disk, asks no clock and knows no Kubernetes.
+//!
+//! An allocator is made from what is known already, and in no other way, so there is none that might give an address
+//! that is in use. What it decides it changes in memory at once, and writes into the [`Journal`] that it is given: what
+//! has to be recorded before the answer leaves the process, and what takes it all back if that fails.
+//!
+//! Addresses are unique on a network, whichever pool they come from. An address is given only when a pool offers it and
+//! nobody holds it, nobody contends for it, and the reuse delay of who held it last is over.
+
+mod address_map;
+mod adopt;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ipnetwork::IpNetwork;
+
+use super::address::Family;
+use super::claim::{Allocation, Claim, Claimant, Contender, Lease, Machine};
+use super::free_ranges::FreeRanges;
+use super::ledger::News;
+use super::pool::{Pool, Space, Withheld};
+use crate::network::InterfaceName;
+use address_map::AddressMap;
+
+pub use adopt::{Adoption, Oddity, Problem};
+
+/// Who holds which address of which network, who waits, and what is free.
+///
+/// Times are milliseconds since 1970 and come with each call. One that is earlier than that of a call before counts as
+/// that one.
+#[derive(Debug)]
+pub struct Allocator {
+    pools: Vec<PoolState>,
+    pool_by_name: BTreeMap<String, usize>,
+    networks: Vec<Network>,
+    network_by_name: BTreeMap<Arc<str>, usize>,
+    // Where the machines of a namespace and name have, had or contend for an address. Looked up, never listed.
+    places_by_name: HashMap<Name, Vec<Place>>,
+    names: RandomState,
+    waiters: BTreeMap<Machine, Waiter>,
+    queues: BTreeMap<Queue, BTreeSet<Turn>>,
+    // Those who may get what a namesake left, although it rests and their queue does not move.
+    heirs: BTreeSet<Turn>,
+    missing: BTreeMap<Machine, u64>,
+    now: u64,
+}
+
+/// What is now the case. A ledger tells it and records it, and applying it twice is applying it once.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Change {
+    /// Who holds an address, or held it last.
+    Lease {
+        /// The network.
+        network: Arc<str>,
+        /// The address.
+        address: IpAddr,
+        /// `None` if nobody ever did.
+        lease: Option<Lease>,
+    },
+    /// Who else has a record of an address.
+    Contenders {
+        /// The network.
+        network: Arc<str>,
+        /// The address.
+        address: IpAddr,
+        /// All of them.
+        contenders: Vec<Contender>,
+    },
+    /// What a machine waits for.
+    Waiter {
+        /// The machine.
+        machine: Machine,
+        /// `None` if it does not wait.
+        claim: Option<Arc<Claim>>,
+    },
+    /// Since when a machine is missing.
+    Missing {
+        /// The machine.
+        machine: Machine,
+        /// When it was missing first. `None` if it is there.
+        since: Option<u64>,
+    },
+}
+
+/// What was decided and is not recorded yet.
+#[derive(Debug, Default)]
+pub struct Journal {
+    changes: Vec<Change>,
+    before: Vec<Change>,
+}
+
+/// Why a claim is refused.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum ClaimError {
+    /// No address of a family is free, and the machine waits unless it named an address.
+    Exhausted {
+        /// The interface that gets none.
+        interface: InterfaceName,
+        /// The pool.
+        pool: String,
+        /// The family.
+        family: Family,
+    },
+    /// The claim requests nothing.
+    Nothing,
+    /// There is no such pool.
+    UnknownPool(String),
+    /// Two requests, or two addresses of one, are for the same family of one interface.
+    Twice {
+        /// The interface.
+        interface: InterfaceName,
+        /// The family.
+        family: Family,
+    },
+    /// The interface has an address of another pool.
+    OtherPool {
+        /// The interface.
+        interface: InterfaceName,
+        /// What it has.
+        held: IpAddr,
+        /// The pool of that.
+        pool: String,
+    },
+    /// The interface has another address than the one that the claim names.
+    OtherAddress {
+        /// The interface.
+        interface: InterfaceName,
+        /// What it has.
+        held: IpAddr,
+        /// What the claim names.
+        named: IpAddr,
+    },
+    /// The named address is not of the pool.
+    NotInPool {
+        /// What the claim names.
+        named: IpAddr,
+        /// The pool.
+        pool: String,
+    },
+    /// The named address is of the pool but never given.
+    Withheld {
+        /// What the claim names.
+        named: IpAddr,
+        /// The pool.
+        pool: String,
+        /// What it is there.
+        why: Option<Withheld>,
+    },
+    /// Somebody else holds the named address, or has a record of it.
+    Taken {
+        /// What the claim names.
+        named: IpAddr,
+        /// Who.
+        by: Claimant,
+    },
+    /// The reuse delay of the named address is not over.
+    Cooling {
+        /// What the claim names.
+        named: IpAddr,
+        /// When it is, in milliseconds since 1970.
+        until: u64,
+    },
+}
+
+/// How many addresses of one family a pool has, and where they are.
+///
+/// `total` is always the sum of `withheld`, `used`, `contended`, `cooling` and `free`.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Usage {
+    /// The family.
+    pub family: Family,
+    /// All addresses of the pool.
+    pub total: u128,
+    /// Those that are never given.
+    pub withheld: u128,
+    /// Those that are held, of which some may have come from another pool on the network.
+    pub used: u128,
+    /// Those that only a record names, which is not the ledger's.
+    pub contended: u128,
+    /// Those whose reuse delay is not over.
+    pub cooling: u128,
+    /// Those that the next claim may get.
+    pub free: u128,
+    /// Those that machines hold from this pool although it does not, or no longer, offer them. They are in none of the
+    /// other figures but `withheld`, where they are of the pool.
+    pub outside: u128,
+}
+
+#[derive(Debug)]
+struct PoolState {
+    pool: Pool,
+    name: Arc<str>,
+    network: usize,
+    // Also the ends of subnets, of which there may be more than fit into memory. They go when they are met.
+    free: BTreeMap<Family, FreeRanges>,
+}
+
+#[derive(Debug)]
+struct Network {
+    name: Arc<str>,
+    pools: Vec<usize>,
+    leases: AddressMap<Slot>,
+    contenders: AddressMap<Vec<Contender>>,
+    cooling: BTreeSet<(u64, IpAddr)>,
+}
+
+#[derive(Debug)]
+struct Slot {
+    lease: Lease,
+    cools: bool,
+}
+
+#[derive(Debug)]
+struct Waiter {
+    claim: Arc<Claim>,
+    // `None` while there is no pool that it waits for.
+    queue: Option<Queue>,
+}
+
+/// A hash of namespace and name. It is a hint at which machines are meant: whoever looks up compares them.
+type Name = u64;
+
+/// An address of a network.
+type Place = (usize, IpAddr);
+
+/// The pool and the family that is exhausted.
+type Queue = (usize, Family);
+
+/// Creation time, then namespace and name.
+type Turn = (u64, Machine);
+
+/// An address that a claim lacks.
+struct Want {
+    pool: usize,
+    family: Family,
+    named: Option<IpAddr>,
+}
+
+/// Why a want gets none.
+enum Refusal {
+    Exhausted(Queue),
+    Other(ClaimError),
+}
+
+// === impl Allocator ===
+
+impl Allocator {
+    /// An allocator of `pools` that knows what `known` tells, which is everything that a ledger has. Of several pools of
+    /// one name the last one counts.
+    #[must_use]
+    pub fn rebuild(pools: impl IntoIterator<Item = Pool>, known: impl IntoIterator<Item = Change>) -> Self {
+        let mut allocator = Self {
+            pools: Vec::new(),
+            pool_by_name: BTreeMap::new(),
+            networks: Vec::new(),
+            network_by_name: BTreeMap::new(),
+            places_by_name: HashMap::new(),
+            names: RandomState::new(),
+            waiters: BTreeMap::new(),
+            queues: BTreeMap::new(),
+            heirs: BTreeSet::new(),
+            missing: BTreeMap::new(),
+            now: 0,
+        };
+        for pool in pools {
+            allocator.resize(pool);
+        }
+        for change in known {
+            allocator.apply(change);
+        }
+        allocator
+    }
+
+    /// Takes over what is now the case, and returns what was before.
+    pub fn apply(&mut self, change: Change) -> Change {
+        match change {
+            Change::Lease { network, address, lease } => {
+                let lease = self.set_lease(&network, address, lease);
+                Change::Lease { network, address, lease }
+            }
+            Change::Contenders { network, address, contenders } => {
+                let contenders = self.set_contenders(&network, address, contenders);
+                Change::Contenders { network, address, contenders }
+            }
+            Change::Waiter { machine, claim } => {
+                let claim = self.set_waiter(&machine, claim);
+                Change::Waiter { machine, claim }
+            }
+            Change::Missing { machine, since } => {
+                let before = match since {
+                    Some(since) => self.missing.insert(machine.clone(), since),
+                    None => self.missing.remove(&machine),
+                };
+                Change::Missing { machine, since: before }
+            }
+        }
+    }
+
+    /// Takes over what a ledger tells.
+    pub fn learn(&mut self, news: News) {
+        if news.is_everything {
+            let (pools, now) = (std::mem::take(&mut self.pools), self.now);
+            *self = Self::rebuild(pools.into_iter().map(|state| state.pool), news.changes);
+            self.advance(now);
+        } else {
+            for change in news.changes {
+                self.apply(change);
+            }
+        }
+    }
+
+    /// Takes back what a journal says, which could not be recorded.
+    pub fn undo(&mut self, journal: Journal) {
+        for change in journal.before.into_iter().rev() {
+            self.apply(change);
+        }
+    }
+
+    /// Gives the interfaces of a machine what they hold already, or else what they ask for: all of it or nothing.
+    ///
+    /// Asking twice is asking once, so a controller may call this on every pass. Who asks is not missing. Whoever waits and
+    /// can be served is served first. A claim that is refused because a pool is exhausted waits from then on, unless it names addresses:
+    /// the journal has that, too, so it is to be recorded also when the claim is refused.
+    ///
+    /// # Errors
+    ///
+    /// The reason why nothing is given; see [`ClaimError`].
+    pub fn claim(&mut self, claim: &Claim, now: u64, journal: &mut Journal) -> Result<Vec<Allocation>, ClaimError> {
+        self.serve(now, journal);
+        self.note_seen(&claim.machine, journal);
+        let waits = self.waiters.get(&claim.machine).map(|waiter| Arc::clone(&waiter.claim));
+        match self.allocate(claim, journal) {
+            Ok(()) => {
+                if waits.is_some() {
+                    self.decide(Change::Waiter { machine: claim.machine.clone(), claim: None }, journal);
+                }
+                Ok(self.answer(claim))
+            }
+            Err(Refusal::Exhausted((pool, family))) => {
+                let Pool { name, interface, .. } = &self.pools[pool].pool;
+                let (interface, pool) = (interface.clone(), name.clone());
+                let may_wait = claim.requests.iter().all(|request| request.addresses.is_empty());
+                if may_wait && waits.is_none_or(|waits| *waits != *claim) {
+                    let (machine, claim) = (claim.machine.clone(), Some(Arc::new(claim.clone())));
+                    self.decide(Change::Waiter { machine, claim }, journal);
+                }
+                Err(ClaimError::Exhausted { interface, pool, family })
+            }
+            Err(Refusal::Other(error)) => Err(error),
+        }
+    }
+
+    /// Takes back everything that a machine holds, waits for or contends for. Its addresses are given again after
+    /// `delay` milliseconds; what it held is returned. Only this very machine: its UID counts.
+    ///
+    /// To be called only when the machine is gone, that is when it cannot send from its addresses any more.
+    pub fn release(&mut self, machine: &Machine, now: u64, delay: u64, journal: &mut Journal) -> Vec<Allocation> {
+        self.advance(now);
+        let mut held = BTreeMap::new();
+        // No delay is none also for a process whose clock is behind.
+        let rests_until = (delay > 0).then(|| self.now.saturating_add(delay));
+        for (at, address) in self.places_by_name.get(&self.name_of(machine)).cloned().unwrap_or_default() {
+            let network = &self.networks[at];
+            let name = Arc::clone(&network.name);
+            if let Some(contenders) = network.contenders.get(address)
+                && contenders.iter().any(|contender| contender.claimant.machine == *machine)
+            {
+                let mut contenders = contenders.clone();
+                contenders.retain(|contender| contender.claimant.machine != *machine);
+                self.decide(Change::Contenders { network: Arc::clone(&name), address, contenders }, journal);
+            }
+            if let Some(lease) = self.networks[at].held(address)
+                && lease.claimant.machine == *machine
+            {
+                add_to(&mut held, address, lease);
+                let lease = Some(Lease { released: Some(self.now), rests_until, ..lease.clone() });
+                self.decide(Change::Lease { network: name, address, lease }, journal);
+            }
+        }
+        if self.waiters.contains_key(machine) {
+            self.decide(Change::Waiter { machine: machine.clone(), claim: None }, journal);
+        }
+        if self.missing.contains_key(machine) {
+            self.decide(Change::Missing { machine: machine.clone(), since: None }, journal);
+        }
+        held.into_values().collect()
+    }
+
+    /// Serves whoever waits and can be served, in their order, and returns what they got.
+    pub fn serve(&mut self, now: u64, journal: &mut Journal) -> Vec<Allocation> {
+        self.advance(now);
+        let mut served = Vec::new();
+        // To serve takes and never frees, so who is refused once is refused until the end: also who lacks the second of
+        // two addresses of pools that overlap, of which either alone is free.
+        let mut tried: BTreeSet<Turn> = BTreeSet::new();
+        loop {
+            self.heirs.retain(|turn| !tried.contains(turn));
+            let queues: Vec<Queue> = self.queues.keys().copied().collect();
+            let open = queues.into_iter().filter(|(pool, family)| self.lowest(*pool, *family).is_some());
+            let open: Vec<Queue> = open.collect();
+            let untried = |queue| self.queues.get(queue)?.iter().find(|turn| !tried.contains(*turn));
+            let turns = open.iter().filter_map(untried);
+            let Some(turn) = turns.chain(self.heirs.first()).min().cloned() else { return served };
+            self.heirs.remove(&turn);
+            tried.insert(turn.clone());
+            let (_, machine) = turn;
+            let Some(claim) = self.waiters.get(&machine).map(|waiter| Arc::clone(&waiter.claim)) else { continue };
+            match self.allocate(&claim, journal) {
+                Ok(()) => {
+                    self.decide(Change::Waiter { machine, claim: None }, journal);
+                    served.extend(self.answer(&claim));
+                }
+                Err(Refusal::Exhausted(queue)) => self.enqueue(&machine, Some(queue)),
+                // Who has that pool serves it.
+                Err(Refusal::Other(ClaimError::UnknownPool(_))) => {}
+                // It holds an address of another pool by now. Asked again it is told so; to wait is no use.
+                Err(Refusal::Other(_)) => self.decide(Change::Waiter { machine, claim: None }, journal),
+            }
+        }
+    }
+
+    /// Puts a pool in the place of the one of its name, or beside the others if there is none, and returns that one.
+    ///
+    /// Nobody loses an address: what the pool does not offer any more stays with its holder, is counted as outside, and
+    /// is not given again. Nobody is served either; for that there is [`Allocator::serve`].
+    pub fn resize(&mut self, pool: Pool) -> Option<Pool> {
+        let network = self.network(&Arc::from(pool.network.as_str()));
+        let name = pool.name.clone();
+        let free = self.networks[network].free_of(&pool);
+        let state = PoolState { name: Arc::from(name.as_str()), free, pool, network };
+        let before = match self.pool_by_name.get(&name) {
+            Some(&at) => {
+                let before = std::mem::replace(&mut self.pools[at], state);
+                self.networks[before.network].pools.retain(|pool| *pool != at);
+                self.networks[network].pools.push(at);
+                Some(before.pool)
+            }
+            None => {
+                self.networks[network].pools.push(self.pools.len());
+                self.pool_by_name.insert(name, self.pools.len());
+                self.pools.push(state);
+                None
+            }
+        };
+        for machine in self.waiters.keys().cloned().collect::<Vec<_>>() {
+            self.enqueue_again(&machine);
+        }
+        before
+    }
+
+    /// Notes that a machine was looked for and is missing, and returns when that was so first: `None` if it is now.
+    pub fn note_missing(&mut self, machine: &Machine, now: u64, journal: &mut Journal) -> Option<u64> {
+        self.advance(now);
+        let since = self.missing.get(machine).copied();
+        if since.is_none() {
+            self.decide(Change::Missing { machine: machine.clone(), since: Some(self.now) }, journal);
+        }
+        since
+    }
+
+    /// Notes that a machine is there.
+    pub fn note_seen(&mut self, machine: &Machine, journal: &mut Journal) {
+        if self.missing.contains_key(machine) {
+            self.decide(Change::Missing { machine: machine.clone(), since: None }, journal);
+        }
+    }
+
+    /// The pools, by name.
+    pub fn pools(&self) -> impl Iterator<Item = &Pool> {
+        self.pool_by_name.values().map(|&at| &self.pools[at].pool)
+    }
+
+    /// The addresses that are held, by network and number, IPv4 first.
+    pub fn leases(&self) -> impl Iterator<Item = (&str, IpAddr, &Lease)> {
+        let networks = self.network_by_name.values().map(|&at| &self.networks[at]);
+        networks.flat_map(|network| {
+            let held = network.leases.iter().filter(|(_, slot)| slot.lease.released.is_none());
+            held.map(|(address, slot)| (&*network.name, address, &slot.lease))
+        })
+    }
+
+    /// The addresses that records name which are not the ledger's, by network and number.
+    pub fn contenders(&self) -> impl Iterator<Item = (&str, IpAddr, &[Contender])> {
+        let networks = self.network_by_name.values().map(|&at| &self.networks[at]);
+        networks.flat_map(|network| {
+            network.contenders.iter().map(|(address, contenders)| (&*network.name, address, contenders.as_slice()))
+        })
+    }
+
+    /// The claims that wait, in the order in which they will be served.
+    #[must_use]
+    pub fn waiters(&self) -> Vec<&Claim> {
+        let mut waiters: Vec<&Claim> = self.waiters.values().map(|waiter| &*waiter.claim).collect();
+        waiters.sort_by_key(|claim| (claim.created, &claim.machine));
+        waiters
+    }
+
+    /// The machines that are missing, and since when.
+    pub fn missing(&self) -> impl Iterator<Item = (&Machine, u64)> {
+        self.missing.iter().map(|(machine, since)| (machine, *since))
+    }
+
+    /// What machines hold from a pool that does not offer it any more.
+    #[must_use]
+    pub fn outside(&self, pool: &str) -> Vec<Allocation> {
+        let Some(state) = self.pool_by_name.get(pool).map(|&at| &self.pools[at]) else { return Vec::new() };
+        let mut outside = BTreeMap::new();
+        for (address, slot) in self.networks[state.network].leases.iter() {
+            let lease = &slot.lease;
+            if lease.released.is_none() && *lease.pool == *pool && !offers(&state.pool, address) {
+                add_to(&mut outside, address, lease);
+            }
+        }
+        outside.into_values().collect()
+    }
+
+    /// How many addresses of each family a pool has, and where they are. `None` if there is no such pool.
+    ///
+    /// It looks at each address that is known on the pool's network.
+    pub fn usage(&mut self, pool: &str, now: u64) -> Option<Vec<Usage>> {
+        self.advance(now);
+        let state = &self.pools[*self.pool_by_name.get(pool)?];
+        let network = &self.networks[state.network];
+        let usage = |space: &Space| {
+            let total = space
+                .ranges()
+                .iter()
+                .map(|range| range.last() - range.first())
+                .fold(0, |sum: u128, more| sum.saturating_add(more).saturating_add(1));
+            let (mut used, mut contended, mut cooling, mut outside) = (0, 0, 0, 0);
+            for (address, slot) in network.leases.iter().filter(|(address, _)| Family::of(*address) == space.family()) {
+                let is_held = slot.lease.released.is_none();
+                if !space.offers(address) {
+                    outside += u128::from(is_held && *slot.lease.pool == *pool);
+                } else if is_held {
+                    used += 1;
+                } else if network.contenders.contains(address) {
+                    contended += 1;
+                } else if slot.cools {
+                    cooling += 1;
+                }
+            }
+            let only_contended = |address: &IpAddr| space.offers(*address) && !network.leases.contains(*address);
+            contended += network.contenders.addresses().filter(only_contended).count() as u128;
+            let offered = space.allocatable();
+            Usage {
+                family: space.family(),
+                total,
+                withheld: total - offered,
+                used,
+                contended,
+                cooling,
+                free: offered - used - contended - cooling,
+                outside,
+            }
+        };
+        Some(state.pool.spaces().map(usage).collect())
+    }
+
+    /// Frees what has cooled down.
+    fn advance(&mut self, now: u64) {
+        self.now = self.now.max(now);
+        for at in 0..self.networks.len() {
+            while let Some(&(until, address)) = self.networks[at].cooling.first()
+                && until <= self.now
+            {
+                let network = &mut self.networks[at];
+                network.cooling.pop_first();
+                if let Some(slot) = network.leases.get_mut(address) {
+                    slot.cools = false;
+                }
+                if !network.is_occupied(address) {
+                    self.occupy((at, address), false);
+                }
+            }
+        }
+    }
+
+    /// Does it, and writes it down.
+    fn decide(&mut self, change: Change, journal: &mut Journal) {
+        journal.changes.push(change.clone());
+        let before = self.apply(change);
+        journal.before.push(before);
+    }
+
+    /// Gives what a claim lacks, or takes all of that back.
+    fn allocate(&mut self, claim: &Claim, journal: &mut Journal) -> Result<(), Refusal> {
+        let wants = self.wants(claim).map_err(Refusal::Other)?;
+        let begin = journal.changes.len();
+        // One for both families.
+        let mut claimant: Option<Arc<Claimant>> = None;
+        for want in wants {
+            match self.pick(&want, claim) {
+                Ok(address) => {
+                    let PoolState { pool, name, network, .. } = &self.pools[want.pool];
+                    let network = Arc::clone(&self.networks[*network].name);
+                    let own = claimant.take().filter(|claimant| claimant.interface == pool.interface);
+                    let new = || Claimant { machine: claim.machine.clone(), interface: pool.interface.clone() };
+                    let own = own.unwrap_or_else(|| Arc::new(new()));
+                    let lease = Lease {
+                        claimant: Arc::clone(claimant.insert(own)),
+                        pool: Arc::clone(name),
+                        prefix: pool.space(want.family).map_or(want.family.bits(), Space::prefix),
+                        since: self.now,
+                        released: None,
+                        rests_until: None,
+                    };
+                    self.decide(Change::Lease { network, address, lease: Some(lease) }, journal);
+                }
+                Err(refusal) => {
+                    journal.changes.truncate(begin);
+                    let before = journal.before.split_off(begin);
+                    self.undo(Journal { changes: Vec::new(), before });
+                    return Err(refusal);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What a claim asks for and its machine does not hold yet.
+    fn wants(&self, claim: &Claim) -> Result<Vec<Want>, ClaimError> {
+        let held = self.held_by(&claim.machine);
+        let mut wants: Vec<Want> = Vec::new();
+        if claim.requests.is_empty() {
+            return Err(ClaimError::Nothing);
+        }
+        for request in &claim.requests {
+            let unknown = || ClaimError::UnknownPool(request.pool.clone());
+            let at = *self.pool_by_name.get(&request.pool).ok_or_else(unknown)?;
+            let pool = &self.pools[at].pool;
+            let interface = || pool.interface.clone();
+            let strange = request.addresses.iter().find(|named| pool.space(Family::of(**named)).is_none());
+            if let Some(&named) = strange {
+                return Err(ClaimError::NotInPool { named, pool: pool.name.clone() });
+            }
+            for family in pool.spaces().map(Space::family) {
+                let mut names = request.addresses.iter().copied().filter(|named| Family::of(*named) == family);
+                let named = names.next();
+                let is_same =
+                    |want: &Want| want.family == family && self.pools[want.pool].pool.interface == pool.interface;
+                if names.next().is_some() || wants.iter().any(is_same) {
+                    return Err(ClaimError::Twice { interface: interface(), family });
+                }
+                let holds = held.iter().find(|(_, address, lease)| {
+                    lease.claimant.interface == pool.interface && Family::of(*address) == family
+                });
+                match (holds, named) {
+                    (None, named) => wants.push(Want { pool: at, family, named }),
+                    (Some((_, held, lease)), _) if *lease.pool != *pool.name => {
+                        let pool = lease.pool.to_string();
+                        return Err(ClaimError::OtherPool { interface: interface(), held: *held, pool });
+                    }
+                    (Some((_, held, _)), Some(named)) if *held != named => {
+                        return Err(ClaimError::OtherAddress { interface: interface(), held: *held, named });
+                    }
+                    _ => {}
+                }
+            }
+        }
+        Ok(wants)
+    }
+
+    /// The address for a want.
+    fn pick(&mut self, want: &Want, claim: &Claim) -> Result<IpAddr, Refusal> {
+        let state = &self.pools[want.pool];
+        if let Some(named) = want.named {
+            let pool = || state.pool.name.clone();
+            let network = &self.networks[state.network];
+            let error = if !state.pool.space(want.family).is_some_and(|space| space.contains(named)) {
+                ClaimError::NotInPool { named, pool: pool() }
+            } else if !offers(&state.pool, named) {
+                ClaimError::Withheld { named, pool: pool(), why: state.pool.why_withheld(named) }
+            } else if let Some(lease) = network.held(named) {
+                ClaimError::Taken { named, by: Claimant::clone(&lease.claimant) }
+            } else if let Some(contender) = network.contenders.get(named).and_then(|contenders| contenders.first()) {
+                ClaimError::Taken { named, by: contender.claimant.clone() }
+            } else if let Some(until) = network.cools_until(named) {
+                ClaimError::Cooling { named, until }
+            } else {
+                return Ok(named);
+            };
+            return Err(Refusal::Other(error));
+        }
+        let remembered = if claim.sticky { self.remembered(want, &claim.machine) } else { None };
+        match remembered.or_else(|| self.lowest(want.pool, want.family)) {
+            Some(address) => Ok(address),
+            None => Err(Refusal::Exhausted((want.pool, want.family))),
+        }
+    }
+
+    /// What a machine of that namespace and name gave back last, unless somebody else has it.
+    fn remembered(&self, want: &Want, machine: &Machine) -> Option<IpAddr> {
+        let state = &self.pools[want.pool];
+        let network = &self.networks[state.network];
+        let places = self.places_by_name.get(&self.name_of(machine))?.iter();
+        let left = places.filter(|(at, address)| *at == state.network && Family::of(*address) == want.family);
+        let left = left.filter_map(|(_, address)| Some((network.leases.get(*address)?.lease.released?, *address)));
+        let free = left.filter(|(_, address)| {
+            let is_own = network.leases.get(*address).is_some_and(|slot| {
+                let Claimant { machine: last, interface } = &*slot.lease.claimant;
+                is_namesake(last, machine) && *interface == state.pool.interface
+            });
+            is_own && offers(&state.pool, *address) && !network.contenders.contains(*address)
+        });
+        // The latest; of two of one time the lower address.
+        free.max_by(|(a, lower), (b, higher)| a.cmp(b).then(higher.cmp(lower))).map(|(_, address)| address)
+    }
+
+    /// The lowest free address of a pool.
+    fn lowest(&mut self, pool: usize, family: Family) -> Option<IpAddr> {
+        let PoolState { pool, free, .. } = &mut self.pools[pool];
+        let (space, free) = (pool.space(family)?, free.get_mut(&family)?);
+        loop {
+            let number = free.lowest()?;
+            if !space.is_end_of_subnet(number) {
+                return Some(family.address(number));
+            }
+            free.take(number).ok()?;
+        }
+    }
+
+    /// What a claim's interfaces hold, in the order of its requests.
+    fn answer(&self, claim: &Claim) -> Vec<Allocation> {
+        let mut held = self.held_by(&claim.machine);
+        held.sort_by_key(|(_, address, _)| *address);
+        let mut answer: Vec<Allocation> = Vec::new();
+        for request in &claim.requests {
+            let Some(&at) = self.pool_by_name.get(&request.pool) else { continue };
+            let interface = &self.pools[at].pool.interface;
+            if answer.iter().any(|allocation| allocation.claimant.interface == *interface) {
+                continue;
+            }
+            let its = held.iter().filter(|(_, _, lease)| lease.claimant.interface == *interface);
+            let addresses = its.map(|(_, address, lease)| with_prefix(*address, lease.prefix)).collect();
+            let claimant = Claimant { machine: claim.machine.clone(), interface: interface.clone() };
+            answer.push(Allocation { claimant, addresses });
+        }
+        answer
+    }
+
+    fn held_by(&self, machine: &Machine) -> Vec<(usize, IpAddr, &Lease)> {
+        let places = self.places_by_name.get(&self.name_of(machine)).map_or(&[][..], Vec::as_slice).iter();
+        let held = places.filter_map(|&(at, address)| Some((at, address, self.networks[at].held(address)?)));
+        held.filter(|(_, _, lease)| lease.claimant.machine == *machine).collect()
+    }
+
+    /// The index of a network, which may have no pool here.
+    fn network(&mut self, name: &Arc<str>) -> usize {
+        if let Some(&at) = self.network_by_name.get(name) {
+            return at;
+        }
+        self.network_by_name.insert(Arc::clone(name), self.networks.len());
+        self.networks.push(Network {
+            name: Arc::clone(name),
+            pools: Vec::new(),
+            leases: AddressMap::default(),
+            contenders: AddressMap::default(),
+            cooling: BTreeSet::new(),
+        });
+        self.networks.len() - 1
+    }
+
+    fn set_lease(&mut self, network: &Arc<str>, address: IpAddr, lease: Option<Lease>) -> Option<Lease> {
+        let at = self.network(network);
+        let network = &mut self.networks[at];
+        let cools = lease.as_ref().and_then(|lease| lease.rests_until).filter(|until| *until > self.now);
+        let slot = lease.map(|lease| Slot { lease, cools: cools.is_some() });
+        let is_occupied = slot.as_ref().is_some_and(Slot::is_occupied);
+        let is = slot.as_ref().map(|slot| (Arc::clone(&slot.lease.claimant), slot.lease.released.is_some()));
+        let before = network.leases.set(address, slot);
+        if let Some(Slot { lease, cools: true }) = &before
+            && let Some(until) = lease.rests_until
+        {
+            network.cooling.remove(&(until, address));
+        }
+        network.cooling.extend(cools.map(|until| (until, address)));
+        if before.as_ref().is_some_and(Slot::is_occupied) != is_occupied && !network.contenders.contains(address) {
+            self.occupy((at, address), is_occupied);
+        }
+        let before = before.map(|slot| slot.lease);
+        let was = before.as_ref().map(|was| (Arc::clone(&was.claimant), was.released.is_some()));
+        if !was.as_ref().zip(is.as_ref()).is_some_and(|((was, _), (is, _))| is_namesake(&was.machine, &is.machine)) {
+            was.iter().chain(&is).for_each(|(claimant, _)| self.index(&claimant.machine, (at, address)));
+        }
+        // What a waiter lacks is more, or less, when it loses or gets an address.
+        for (claimant, is_released) in was.iter().chain(&is) {
+            if *is_released {
+                self.stir_heirs(&claimant.machine);
+            } else {
+                self.enqueue_again(&claimant.machine);
+            }
+        }
+        before
+    }
+
+    fn set_contenders(&mut self, network: &Arc<str>, address: IpAddr, contenders: Vec<Contender>) -> Vec<Contender> {
+        let at = self.network(network);
+        let place = (at, address);
+        let network = &mut self.networks[at];
+        let was_occupied = network.is_occupied(address);
+        let mut machines: Vec<Machine> = contenders.iter().map(|is| is.claimant.machine.clone()).collect();
+        let contenders = Some(contenders).filter(|contenders| !contenders.is_empty());
+        let before = network.contenders.set(address, contenders).unwrap_or_default();
+        let is_occupied = network.is_occupied(address);
+        if was_occupied != is_occupied {
+            self.occupy(place, is_occupied);
+        }
+        machines.extend(before.iter().map(|was| was.claimant.machine.clone()));
+        machines.iter().for_each(|machine| self.index(machine, place));
+        if let Some(slot) = self.networks[at].leases.get(address) {
+            let claimant = Arc::clone(&slot.lease.claimant);
+            self.stir_heirs(&claimant.machine);
+        }
+        before
+    }
+
+    fn set_waiter(&mut self, machine: &Machine, claim: Option<Arc<Claim>>) -> Option<Arc<Claim>> {
+        self.enqueue(machine, None);
+        let before = self.waiters.remove(machine).map(|waiter| waiter.claim);
+        if let Some(claim) = &before {
+            self.heirs.remove(&(claim.created, machine.clone()));
+        }
+        if let Some(claim) = claim {
+            self.waiters.insert(machine.clone(), Waiter { claim, queue: None });
+            self.enqueue_again(machine);
+        }
+        before
+    }
+
+    /// Puts a waiter into the queue of what it lacks and is exhausted, or of what it lacks.
+    fn enqueue_again(&mut self, machine: &Machine) {
+        let Some(claim) = self.waiters.get(machine).map(|waiter| Arc::clone(&waiter.claim)) else { return };
+        let wants = self.wants(&claim).unwrap_or_default();
+        let mut queues = wants.iter().map(|want| (want.pool, want.family));
+        let first = queues.clone().next();
+        let exhausted = queues.find(|(pool, family)| self.lowest(*pool, *family).is_none());
+        self.enqueue(machine, exhausted.or(first));
+        if claim.sticky {
+            self.heirs.insert((claim.created, machine.clone()));
+        }
+    }
+
+    /// Lets those who wait look at what a machine of their name left.
+    fn stir_heirs(&mut self, machine: &Machine) {
+        if self.waiters.is_empty() {
+            return;
+        }
+        let first = Machine { uid: String::new(), ..machine.clone() };
+        for (heir, waiter) in self.waiters.range(first..).take_while(|(heir, _)| is_namesake(heir, machine)) {
+            if waiter.claim.sticky {
+                self.heirs.insert((waiter.claim.created, heir.clone()));
+            }
+        }
+    }
+
+    fn enqueue(&mut self, machine: &Machine, queue: Option<Queue>) {
+        let Some(waiter) = self.waiters.get_mut(machine) else { return };
+        let turn = (waiter.claim.created, machine.clone());
+        if let Some(before) = std::mem::replace(&mut waiter.queue, queue)
+            && let Some(turns) = self.queues.get_mut(&before)
+        {
+            turns.remove(&turn);
+            if turns.is_empty() {
+                self.queues.remove(&before);
+            }
+        }
+        if let Some(queue) = queue {
+            self.queues.entry(queue).or_default().insert(turn);
+        }
+    }
+
+    /// Takes an address from what is free in the pools of its network, or puts it there.
+    fn occupy(&mut self, (at, address): Place, is_occupied: bool) {
+        let (family, number) = (Family::of(address), Family::number(address));
+        for &pool in &self.networks[at].pools {
+            let PoolState { pool, free, .. } = &mut self.pools[pool];
+            if let Some(free) = free.get_mut(&family)
+                && offers(pool, address)
+            {
+                let done = if is_occupied { free.take(number) } else { free.give_back(number) };
+                debug_assert_eq!(done, Ok(()), "{address}");
+            }
+        }
+    }
+
+    /// Remembers whether the name of a machine has to do with a place.
+    fn index(&mut self, machine: &Machine, place: Place) {
+        let (at, address) = place;
+        let network = &self.networks[at];
+        let lease = network.leases.get(address).map(|slot| &slot.lease.claimant.machine);
+        let contenders = network.contenders.get(address).into_iter().flatten();
+        let mut machines = contenders.map(|contender| &contender.claimant.machine).chain(lease);
+        let name = self.name_of(machine);
+        // Also one that only has the same hash keeps the place.
+        if machines.any(|other| is_namesake(other, machine) || self.name_of(other) == name) {
+            // Most have one or two, and room for four would be most of the memory.
+            let places = self.places_by_name.entry(name).or_default();
+            if !places.contains(&place) {
+                places.reserve_exact(1);
+                places.push(place);
+            }
+        } else if let Some(places) = self.places_by_name.get_mut(&name) {
+            places.retain(|other| *other != place);
+            if places.is_empty() {
+                self.places_by_name.remove(&name);
+            }
+        }
+    }
+
+    fn name_of(&self, machine: &Machine) -> Name {
+        self.names.hash_one((&machine.namespace, &machine.name))
+    }
+}
+
+// === impl Slot ===
+
+impl Slot {
+    fn is_occupied(&self) -> bool {
+        self.cools || self.lease.released.is_none()
+    }
+}
+
+// === impl Network ===
+
+impl Network {
+    fn held(&self, address: IpAddr) -> Option<&Lease> {
+        self.leases.get(address).map(|slot| &slot.lease).filter(|lease| lease.released.is_none())
+    }
+
+    fn cools_until(&self, address: IpAddr) -> Option<u64> {
+        self.leases.get(address).filter(|slot| slot.cools).and_then(|slot| slot.lease.rests_until)
+    }
+
+    /// Whether it cannot be given, whatever a pool offers.
+    fn is_occupied(&self, address: IpAddr) -> bool {
+        self.leases.get(address).is_some_and(Slot::is_occupied) || self.contenders.contains(address)
+    }
+
+    /// What of a pool is free, and the ends of subnets.
+    fn free_of(&self, pool: &Pool) -> BTreeMap<Family, FreeRanges> {
+        let mut free_by_family = BTreeMap::new();
+        for space in pool.spaces() {
+            let mut free = FreeRanges::default();
+            for range in space.ranges() {
+                // They are disjoint, and not all addresses that there are.
+                let done = free.give_back_range(range.first(), range.last());
+                debug_assert_eq!(done, Ok(()), "{range}");
+            }
+            for range in space.withheld() {
+                free.take_range(range.first(), range.last());
+            }
+            free_by_family.insert(space.family(), free);
+        }
+        for address in self.leases.addresses().chain(self.contenders.addresses()) {
+            if let Some(free) = free_by_family.get_mut(&Family::of(address))
+                && self.is_occupied(address)
+            {
+                let number = Family::number(address);
+                free.take_range(number, number);
+            }
+        }
+        free_by_family
+    }
+}
+
+// === impl Journal ===
+
+impl Journal {
+    /// What has to be recorded, in this order.
+    #[must_use]
+    pub fn changes(&self) -> &[Change] {
+        &self.changes
+    }
+}
+
+fn is_namesake(one: &Machine, other: &Machine) -> bool {
+    one.name == other.name && one.namespace == other.namespace
+}
+
+fn offers(pool: &Pool, address: IpAddr) -> bool {
+    pool.space(Family::of(address)).is_some_and(|space| space.offers(address))
+}
+
+fn with_prefix(address: IpAddr, prefix: u8) -> IpNetwork {
+    // A length that is none would have come from a store that somebody else wrote.
+    IpNetwork::new(address, prefix).unwrap_or_else(|_| IpNetwork::from(address))
+}
+
+fn add_to(allocations: &mut BTreeMap<Arc<Claimant>, Allocation>, address: IpAddr, lease: &Lease) {
+    let new = || Allocation { claimant: Claimant::clone(&lease.claimant), addresses: Vec::new() };
+    let addresses = &mut allocations.entry(Arc::clone(&lease.claimant)).or_insert_with(new).addresses;
+    addresses.push(with_prefix(address, lease.prefix));
+    addresses.sort_unstable_by_key(IpNetwork::ip);
+}
+
+// === impl ClaimError ===
+
+impl fmt::Display for ClaimError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            // The words of the enhancement, for which its users look.
+            Self::Exhausted { interface, .. } => write!(f, "No available IPs in pool for interface {interface}"),
+            Self::Nothing => f.write_str("no request in the claim, expected one for each pool"),
+            Self::UnknownPool(pool) => write!(f, "unknown pool {pool:?}"),
+            Self::Twice { interface, family } => {
+                write!(f, "{interface}: more than one {family} address, expected at most one")
+            }
+            Self::OtherPool { interface, held, pool } => {
+                write!(f, "{interface}: has {held} of pool {pool:?} already, expected a release before another pool")
+            }
+            Self::OtherAddress { interface, held, named } => {
+                write!(f, "{interface}: has {held} already, expected a release before it gets {named}")
+            }
+            Self::NotInPool { named, pool } => write!(f, "{named}: not in pool {pool:?}"),
+            Self::Withheld { named, pool, why } => {
+                write!(f, "{named}: withheld in pool {pool:?}")?;
+                why.map_or(Ok(()), |why| write!(f, " ({why})"))
+            }
+            Self::Taken { named, by } => write!(f, "{named}: taken by {by}"),
+            Self::Cooling { named, until } => write!(f, "{named}: not given again before {until} ms since 1970"),
+        }
+    }
+}
+
+impl std::error::Error for ClaimError {}

@@ -1,0 +1,213 @@
+//! Taking over what the records of Kubernetes say. It only adds, and reports what does not fit; it never frees.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use super::{Allocator, Change, Journal, PoolState, offers};
+use crate::host::address::Family;
+use crate::host::claim::{Claimant, Contender, Lease, Record};
+use crate::host::pool::Withheld;
+
+/// What became of some records.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Adoption {
+    /// So many addresses were not held and now are.
+    pub adopted: usize,
+    /// So many were held by the same claimant already.
+    pub known: usize,
+    /// What does not fit, in the order of the records. Nobody gets such an address before it is released.
+    pub oddities: Vec<Oddity>,
+}
+
+/// An address of a record that does not fit.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Oddity {
+    /// The record.
+    pub source: String,
+    /// Who holds the address by the record.
+    pub claimant: Claimant,
+    /// The address.
+    pub address: IpAddr,
+    /// What is odd about it.
+    pub problem: Problem,
+}
+
+/// What is odd about an address of a record.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Problem {
+    /// Somebody else has it. It stays with whom it is, and is not given again before both are gone.
+    Duplicate(Claimant),
+    /// No pool has such an interface and such an address. It is not given before this machine is gone.
+    Stranger,
+    /// The interface has another address of the family. It keeps that one, and this one is not given before the machine is
+    /// gone.
+    Conflict(IpAddr),
+    /// The pool of the interface does not have it. The machine keeps it.
+    OutOfPool(String),
+    /// The pool of the interface never gives it. The machine keeps it.
+    Withheld(String, Option<Withheld>),
+    /// The pool of the interface has another prefix length, which is this. The machine keeps the one that it has.
+    Prefix(u8),
+}
+
+impl Allocator {
+    /// Takes over what records say: who has an address by a record and not by the ledger, has it.
+    ///
+    /// It never frees and never changes who holds an address. What does not fit is reported, each time anew, and is given
+    /// to nobody. Of two records with one address the first one counts.
+    pub fn adopt(&mut self, records: impl IntoIterator<Item = Record>, now: u64, journal: &mut Journal) -> Adoption {
+        self.advance(now);
+        let mut adoption = Adoption::default();
+        for record in records {
+            // One for both families.
+            let mut claimant: Option<Arc<Claimant>> = None;
+            for network in &record.addresses {
+                let (address, prefix) = (network.ip(), network.prefix());
+                let prefix = Some(prefix).filter(|prefix| *prefix < Family::of(address).bits());
+                let mut tell = |problem| {
+                    let Record { source, claimant, .. } = record.clone();
+                    adoption.oddities.push(Oddity { source, claimant, address, problem });
+                };
+                let Some(pool) = self.pool_of(&record, address) else {
+                    for at in self.networks_with(&record, address) {
+                        self.contend(at, address, &record, journal);
+                    }
+                    tell(Problem::Stranger);
+                    continue;
+                };
+                let at = self.pools[pool].network;
+                match self.networks[at].held(address).map(|lease| &lease.claimant) {
+                    Some(holder) if **holder == record.claimant => {
+                        adoption.known += 1;
+                        continue;
+                    }
+                    Some(holder) => {
+                        tell(Problem::Duplicate(Claimant::clone(holder)));
+                        self.contend(at, address, &record, journal);
+                        continue;
+                    }
+                    None => {}
+                }
+                let holds = self.held_by(&record.claimant.machine).into_iter().find(|(_, held, lease)| {
+                    *lease.claimant == record.claimant && Family::of(*held) == Family::of(address)
+                });
+                if let Some((_, held, _)) = holds {
+                    tell(Problem::Conflict(held));
+                    self.contend(at, address, &record, journal);
+                    continue;
+                }
+                let own = |contender: &Contender| contender.claimant == record.claimant;
+                let contenders = self.networks[at].contenders.get(address).map_or(&[][..], Vec::as_slice);
+                if let Some(other) = contenders.iter().find(|contender| !own(contender)) {
+                    tell(Problem::Duplicate(other.claimant.clone()));
+                }
+                let PoolState { pool, name, .. } = &self.pools[pool];
+                let space = pool.space(Family::of(address));
+                if !space.is_some_and(|space| space.contains(address)) {
+                    tell(Problem::OutOfPool(pool.name.clone()));
+                } else if !offers(pool, address) {
+                    tell(Problem::Withheld(pool.name.clone(), pool.why_withheld(address)));
+                }
+                let pools = space.map(|space| space.prefix());
+                if let (Some(prefix), Some(pools)) = (prefix, pools)
+                    && prefix != pools
+                {
+                    tell(Problem::Prefix(pools));
+                }
+                let lease = Lease {
+                    claimant: Arc::clone(claimant.get_or_insert_with(|| Arc::new(record.claimant.clone()))),
+                    pool: Arc::clone(name),
+                    prefix: prefix.or(pools).unwrap_or(Family::of(address).bits()),
+                    since: self.now,
+                    released: None,
+                    rests_until: None,
+                };
+                let network = Arc::clone(&self.networks[at].name);
+                if contenders.iter().any(own) {
+                    let contenders = contenders.iter().filter(|contender| !own(contender)).cloned().collect();
+                    self.decide(Change::Contenders { network: Arc::clone(&network), address, contenders }, journal);
+                }
+                self.decide(Change::Lease { network, address, lease: Some(lease) }, journal);
+                adoption.adopted += 1;
+            }
+        }
+        adoption
+    }
+
+    /// Gives an address to nobody before the machine of `contender` is released, on every network of which a pool has it.
+    pub fn set_aside(&mut self, address: IpAddr, contender: Contender, now: u64, journal: &mut Journal) {
+        self.advance(now);
+        let Contender { claimant, source } = contender;
+        let record = Record { claimant, network: None, addresses: Vec::new(), source };
+        for at in self.networks_with(&record, address) {
+            self.contend(at, address, &record, journal);
+        }
+    }
+
+    /// The pool from which an address of a record came: of those with its interface the one that offers the address, else
+    /// one that has it, else the only one that there is.
+    fn pool_of(&self, record: &Record, address: IpAddr) -> Option<usize> {
+        let fits = |at: &&usize| {
+            let pool = &self.pools[**at].pool;
+            pool.interface == record.claimant.interface && record.network.as_ref().is_none_or(|is| *is == pool.network)
+        };
+        let has = |at: &usize| {
+            let space = self.pools[*at].pool.space(Family::of(address));
+            space.is_some_and(|space| space.contains(address))
+        };
+        let mut candidates = self.pool_by_name.values().filter(fits).copied();
+        let first = candidates.clone().next();
+        let offering = candidates.clone().find(|at| offers(&self.pools[*at].pool, address));
+        let having = offering.or_else(|| candidates.clone().find(has));
+        // Two pools on one network are one as far as the address goes.
+        let network = first.map(|at| self.pools[at].network);
+        let is_only = candidates.all(|at| Some(self.pools[at].network) == network);
+        having.or(first.filter(|_| is_only))
+    }
+
+    /// The networks on which an address may be that no pool explains.
+    fn networks_with(&self, record: &Record, address: IpAddr) -> Vec<usize> {
+        let named = record.network.as_deref().map(|name| self.network_by_name.get(name).copied());
+        let has = |at: &usize| {
+            let mut pools = self.networks[*at].pools.iter().map(|pool| &self.pools[*pool].pool);
+            pools.any(|pool| pool.space(Family::of(address)).is_some_and(|space| space.contains(address)))
+        };
+        match named {
+            Some(named) => named.into_iter().collect(),
+            None => self.network_by_name.values().copied().filter(has).collect(),
+        }
+    }
+
+    /// Notes that a record names an address which is not its claimant's.
+    fn contend(&mut self, at: usize, address: IpAddr, record: &Record, journal: &mut Journal) {
+        let network = &self.networks[at];
+        let mut contenders = network.contenders.get(address).cloned().unwrap_or_default();
+        if contenders.iter().all(|contender| contender.claimant != record.claimant) {
+            contenders.push(Contender { claimant: record.claimant.clone(), source: record.source.clone() });
+            contenders.sort_by(|a, b| a.claimant.cmp(&b.claimant));
+            let network = Arc::clone(&network.name);
+            self.decide(Change::Contenders { network, address, contenders }, journal);
+        }
+    }
+}
+
+// === impl Oddity ===
+
+impl fmt::Display for Oddity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { source, claimant, address, problem } = self;
+        write!(f, "{source}: {address} of {claimant} ")?;
+        match problem {
+            Problem::Duplicate(other) => write!(f, "is also of {other}"),
+            Problem::Stranger => f.write_str("belongs to no pool"),
+            Problem::Conflict(held) => write!(f, "is not what it holds, which is {held}"),
+            Problem::OutOfPool(pool) => write!(f, "is not in pool {pool:?}"),
+            Problem::Withheld(pool, why) => {
+                write!(f, "is withheld in pool {pool:?}")?;
+                why.map_or(Ok(()), |why| write!(f, " ({why})"))
+            }
+            Problem::Prefix(length) => write!(f, "has another prefix length than its pool, which has {length}"),
+        }
+    }
+}

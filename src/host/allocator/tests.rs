@@ -1,0 +1,234 @@
+use ipnetwork::IpNetwork;
+
+use super::*;
+use crate::host::address::AddressRange;
+use crate::host::claim::{Record, Request};
+use crate::host::pool::read_pools;
+
+fn pool(name: &str, interface: &str, rest: &str) -> Pool {
+    let text = format!("{{name: {name}, namespace: n, network: vlan10, interface: {interface}, {rest}}}");
+    let (specs, mut findings) = read_pools(text.as_bytes());
+    let pool = specs.first().and_then(|spec| Pool::new(spec, &BTreeMap::new(), &mut findings));
+    pool.unwrap_or_else(|| panic!("{text}: {:?}", findings.kept()))
+}
+
+fn machine(name: &str, uid: &str) -> Machine {
+    Machine { namespace: "n".into(), name: name.into(), uid: uid.into() }
+}
+
+fn claim(name: &str, uid: &str, pools: &[&str]) -> Claim {
+    let requests = pools.iter().map(|pool| Request { pool: (*pool).to_owned(), addresses: Vec::new() });
+    Claim { machine: machine(name, uid), created: 0, requests: requests.collect(), sticky: false }
+}
+
+fn given(allocator: &mut Allocator, claim: &Claim, now: u64) -> String {
+    match allocator.claim(claim, now, &mut Journal::default()) {
+        Ok(allocations) => {
+            let addresses = allocations.iter().flat_map(|allocation| &allocation.addresses);
+            addresses.map(ToString::to_string).collect::<Vec<_>>().join(" ")
+        }
+        Err(error) => error.to_string(),
+    }
+}
+
+fn named(name: &str, uid: &str, pool: &str, addresses: &[&str]) -> Claim {
+    let mut claim = claim(name, uid, &[pool]);
+    claim.requests[0].addresses = addresses.iter().map(|address| address.parse().unwrap()).collect();
+    claim
+}
+
+fn free_and_withheld(allocator: &mut Allocator, pool: &str) -> Vec<(u128, u128, u128)> {
+    let usage = allocator.usage(pool, 0).unwrap();
+    usage.iter().map(|usage| (usage.total, usage.withheld, usage.free)).collect()
+}
+
+#[test]
+fn an_exhausted_pool_is_told_in_the_words_of_the_enhancement() {
+    let one = pool("one", "eno101", "addresses: [10.0.0.8], machineNetwork: [{cidr: 10.0.0.0/24}]");
+    let mut allocator = Allocator::rebuild([one], []);
+    assert_eq!(given(&mut allocator, &claim("a", "1", &["n/one"]), 0), "10.0.0.8/24");
+    let refused = given(&mut allocator, &claim("b", "1", &["n/one"]), 0);
+    assert_eq!(refused, "No available IPs in pool for interface eno101");
+    assert_eq!(allocator.waiters(), [&claim("b", "1", &["n/one"])]);
+}
+
+#[test]
+fn a_successor_is_another_machine_and_a_late_release_frees_only_its_own() {
+    let mut allocator = Allocator::rebuild([pool("one", "eth0", "addresses: [10.0.0.0/24]")], []);
+    assert_eq!(given(&mut allocator, &claim("a", "1", &["n/one"]), 0), "10.0.0.1/24");
+    assert_eq!(given(&mut allocator, &claim("a", "2", &["n/one"]), 0), "10.0.0.2/24");
+    allocator.release(&machine("a", "1"), 1, 0, &mut Journal::default());
+    assert_eq!(allocator.release(&machine("a", "1"), 1, 0, &mut Journal::default()), []);
+    assert_eq!(given(&mut allocator, &claim("b", "3", &["n/one"]), 2), "10.0.0.1/24");
+    assert_eq!(given(&mut allocator, &claim("a", "2", &["n/one"]), 2), "10.0.0.2/24");
+}
+
+#[test]
+fn who_waits_for_a_pool_that_is_not_here_waits_on() {
+    let waits = Claim { sticky: true, ..claim("a", "1", &["n/one"]) };
+    let change = Change::Waiter { machine: waits.machine.clone(), claim: Some(Arc::new(waits.clone())) };
+    let mut allocator = Allocator::rebuild([pool("two", "eth0", "addresses: [10.0.0.0/24]")], [change]);
+    let mut journal = Journal::default();
+    assert_eq!(allocator.serve(1, &mut journal), []);
+    assert_eq!((journal.changes(), allocator.waiters()), (&[][..], vec![&waits]));
+    allocator.resize(pool("one", "eth0", "addresses: [10.0.1.0/24]"));
+    let served = allocator.serve(2, &mut journal);
+    assert_eq!(served[0].addresses, ["10.0.1.1/24".parse().unwrap()]);
+}
+
+#[test]
+fn who_asks_is_not_missing() {
+    let mut allocator = Allocator::rebuild([pool("one", "eth0", "addresses: [10.0.0.0/24]")], []);
+    let (machine, mut journal) = (machine("a", "1"), Journal::default());
+    given(&mut allocator, &claim("a", "1", &["n/one"]), 0);
+    assert_eq!(allocator.note_missing(&machine, 1, &mut journal), None);
+    assert_eq!(given(&mut allocator, &claim("a", "1", &["n/one"]), 2), "10.0.0.1/24");
+    assert_eq!(allocator.note_missing(&machine, 3, &mut journal), None);
+    assert_eq!(allocator.note_missing(&machine, 4, &mut journal), Some(3));
+}
+
+#[test]
+fn a_sticky_claim_gets_what_its_name_left_until_somebody_else_takes_it() {
+    let mut allocator = Allocator::rebuild([pool("one", "eth0", "addresses: [10.0.0.0/24]")], []);
+    let sticky = |name: &str, uid: &str| Claim { sticky: true, ..claim(name, uid, &["n/one"]) };
+    for name in ["a", "b", "c"] {
+        given(&mut allocator, &claim(name, "1", &["n/one"]), 0);
+    }
+    // It rests for others.
+    allocator.release(&machine("c", "1"), 1, 1_000, &mut Journal::default());
+    allocator.release(&machine("a", "1"), 1, 0, &mut Journal::default());
+    assert_eq!(given(&mut allocator, &sticky("c", "2"), 2), "10.0.0.3/24");
+    assert_eq!(given(&mut allocator, &claim("d", "1", &["n/one"]), 2), "10.0.0.1/24");
+    assert_eq!(given(&mut allocator, &sticky("a", "2"), 2), "10.0.0.4/24");
+}
+
+#[test]
+fn a_named_address_is_given_or_refused_with_the_reason() {
+    let one = pool("one", "eth0", "addresses: [10.0.0.0/24], gateway: [10.0.0.254]");
+    let mut allocator = Allocator::rebuild([one], []);
+    let mut ask = |name: &str, address: &str| given(&mut allocator, &named(name, "1", "n/one", &[address]), 0);
+    assert_eq!(ask("a", "10.0.0.77"), "10.0.0.77/24");
+    assert_eq!(ask("a", "10.0.0.77"), "10.0.0.77/24");
+    assert_eq!(ask("a", "10.0.0.78"), "eth0: has 10.0.0.77 already, expected a release before it gets 10.0.0.78");
+    assert_eq!(ask("b", "10.0.0.77"), "10.0.0.77: taken by eth0 of n/a (1)");
+    assert_eq!(ask("b", "10.0.0.254"), r#"10.0.0.254: withheld in pool "n/one" (gateway)"#);
+    assert_eq!(ask("b", "10.0.0.0"), r#"10.0.0.0: withheld in pool "n/one" (network address)"#);
+    assert_eq!(ask("b", "10.0.1.1"), r#"10.0.1.1: not in pool "n/one""#);
+    assert_eq!(ask("b", "fd00::1"), r#"fd00::1: not in pool "n/one""#);
+    allocator.release(&machine("a", "1"), 5, 10, &mut Journal::default());
+    let mut ask = |now| given(&mut allocator, &named("b", "1", "n/one", &["10.0.0.77"]), now);
+    assert_eq!(ask(14), "10.0.0.77: not given again before 15 ms since 1970");
+    assert_eq!(ask(15), "10.0.0.77/24");
+    assert_eq!(allocator.waiters(), Vec::<&Claim>::new());
+}
+
+#[test]
+fn the_ends_of_subnets_are_passed_over_however_many_there_are() {
+    let of = |name: &str, interface: &str, prefix, first: &str, last: &str| {
+        let range = AddressRange::new(first.parse().unwrap(), last.parse().unwrap()).unwrap();
+        let space = Space::new(range.family(), prefix, vec![range], Vec::new(), true);
+        let interface = interface.parse().unwrap();
+        Pool::from_spaces(name.to_owned(), "n/vlan10".to_owned(), interface, Vec::new(), Vec::new(), vec![space])
+    };
+    let huge = of("n/huge", "eth0", 64, "fd00::", "fd00:0:ffff:ffff:ffff:ffff:ffff:ffff");
+    let small = of("n/small", "eth1", 30, "10.0.0.0", "10.0.3.255");
+    let mut allocator = Allocator::rebuild([huge, small], []);
+    assert_eq!(given(&mut allocator, &claim("a", "1", &["n/huge"]), 0), "fd00::1/64");
+    assert_eq!(free_and_withheld(&mut allocator, "n/huge"), [(1 << 96, 1 << 32, (1 << 96) - (1 << 32) - 1)]);
+    let mut all = BTreeSet::new();
+    for at in 0..512 {
+        all.insert(given(&mut allocator, &claim(&at.to_string(), "1", &["n/small"]), 0));
+    }
+    assert_eq!((all.len(), all.first().map(String::as_str)), (512, Some("10.0.0.1/30")));
+    assert_eq!(free_and_withheld(&mut allocator, "n/small"), [(1024, 512, 0)]);
+}
+
+#[test]
+fn a_slash_16_is_filled_and_each_address_is_given_once() {
+    let mut allocator = Allocator::rebuild([pool("one", "eth0", "addresses: [10.0.0.0/16]")], []);
+    for at in 1..65_535_u32 {
+        let expected = format!("10.0.{}.{}/16", at / 256, at % 256);
+        assert_eq!(given(&mut allocator, &claim(&at.to_string(), "1", &["n/one"]), 0), expected);
+    }
+    assert_eq!(free_and_withheld(&mut allocator, "n/one"), [(65_536, 2, 0)]);
+    let late = claim("late", "1", &["n/one"]);
+    assert_eq!(given(&mut allocator, &late, 0), "No available IPs in pool for interface eth0");
+    // More addresses end it.
+    allocator.resize(pool("one", "eth0", "addresses: [10.0.0.0/15]"));
+    let served = allocator.serve(1, &mut Journal::default());
+    let network: IpNetwork = "10.0.255.255/15".parse().unwrap();
+    assert_eq!((served.len(), &served[0].addresses[..]), (1, &[network][..]));
+}
+
+#[test]
+fn a_claim_for_two_interfaces_gets_all_addresses_or_none() {
+    let eth0 = pool("one", "eth0", "addresses: [10.0.0.0/24, fd00::/64]");
+    let eth1 = pool("two", "eth1", "addresses: [10.0.1.8], machineNetwork: [{cidr: 10.0.1.0/24}]");
+    let mut allocator = Allocator::rebuild([eth0, eth1], []);
+    let both = |name: &str| claim(name, "1", &["n/one", "n/two"]);
+    assert_eq!(given(&mut allocator, &both("a"), 0), "10.0.0.1/24 fd00::1/64 10.0.1.8/24");
+    assert_eq!(given(&mut allocator, &both("b"), 0), "No available IPs in pool for interface eth1");
+    assert_eq!(given(&mut allocator, &claim("c", "1", &["n/one"]), 0), "10.0.0.2/24 fd00::2/64");
+}
+
+#[test]
+fn a_rebuild_adds_and_reports_and_nothing_reported_is_given() {
+    let one = pool("one", "eth0", "addresses: [10.0.0.0/29], gateway: [10.0.0.6]");
+    let mut allocator = Allocator::rebuild([one], []);
+    assert_eq!(given(&mut allocator, &claim("a", "1", &["n/one"]), 0), "10.0.0.1/29");
+    let record = |name: &str, interface: &str, addresses: &[&str]| Record {
+        claimant: Claimant { machine: machine(name, "1"), interface: interface.parse().unwrap() },
+        network: None,
+        addresses: addresses.iter().map(|address| address.parse().unwrap()).collect(),
+        source: format!("KubevirtMachine n/{name}"),
+    };
+    let records = [
+        record("a", "eth0", &["10.0.0.1"]),
+        record("b", "eth0", &["10.0.0.2/29"]),
+        record("c", "eth0", &["10.0.0.1"]),
+        record("a", "eth0", &["10.0.0.3"]),
+        record("d", "eth9", &["10.0.0.4"]),
+        record("e", "eth0", &["10.9.9.9/16"]),
+        record("f", "eth0", &["10.0.0.6"]),
+    ];
+    let adoption = allocator.adopt(records.clone(), 1, &mut Journal::default());
+    let told: Vec<String> = adoption.oddities.iter().map(ToString::to_string).collect();
+    assert_eq!((adoption.adopted, adoption.known), (3, 1));
+    assert_eq!(
+        told,
+        [
+            "KubevirtMachine n/c: 10.0.0.1 of eth0 of n/c (1) is also of eth0 of n/a (1)",
+            "KubevirtMachine n/a: 10.0.0.3 of eth0 of n/a (1) is not what it holds, which is 10.0.0.1",
+            "KubevirtMachine n/d: 10.0.0.4 of eth9 of n/d (1) belongs to no pool",
+            r#"KubevirtMachine n/e: 10.9.9.9 of eth0 of n/e (1) is not in pool "n/one""#,
+            "KubevirtMachine n/e: 10.9.9.9 of eth0 of n/e (1) has another prefix length than its pool, which has 29",
+            r#"KubevirtMachine n/f: 10.0.0.6 of eth0 of n/f (1) is withheld in pool "n/one" (gateway)"#,
+        ]
+    );
+    let again = allocator.adopt(records, 2, &mut Journal::default());
+    assert_eq!((again.adopted, again.known, again.oddities.len()), (0, 4, 3));
+    let usage = allocator.usage("n/one", 2).unwrap()[0];
+    assert_eq!((usage.used, usage.contended, usage.outside, usage.withheld, usage.free), (2, 2, 2, 3, 1));
+    // What is left is one address; the holder's alone does not come back while somebody contends for it.
+    assert_eq!(given(&mut allocator, &claim("x", "1", &["n/one"]), 3), "10.0.0.5/29");
+    allocator.release(&machine("a", "1"), 4, 0, &mut Journal::default());
+    assert_eq!(given(&mut allocator, &claim("y", "1", &["n/one"]), 5), "10.0.0.3/29");
+    assert_eq!(given(&mut allocator, &claim("z", "1", &["n/one"]), 5), "No available IPs in pool for interface eth0");
+    allocator.release(&machine("c", "1"), 6, 0, &mut Journal::default());
+    assert_eq!(given(&mut allocator, &claim("z", "1", &["n/one"]), 7), "10.0.0.1/29");
+}
+
+#[test]
+fn a_shrink_strands_nobody_and_what_is_outside_is_not_given_again() {
+    let mut allocator = Allocator::rebuild([pool("one", "eth0", "addresses: [10.0.0.0/24]")], []);
+    let (a, b) = (claim("a", "1", &["n/one"]), claim("b", "1", &["n/one"]));
+    given(&mut allocator, &a, 0);
+    given(&mut allocator, &b, 0);
+    allocator.resize(pool("one", "eth0", "addresses: [10.0.0.2-10.0.0.9], machineNetwork: [{cidr: 10.0.0.0/24}]"));
+    let outside = allocator.outside("n/one");
+    assert_eq!((outside.len(), &outside[0].claimant.machine), (1, &a.machine));
+    assert_eq!(given(&mut allocator, &a, 1), "10.0.0.1/24");
+    allocator.release(&a.machine, 2, 0, &mut Journal::default());
+    assert_eq!(allocator.outside("n/one"), []);
+    assert_eq!(given(&mut allocator, &a, 3), "10.0.0.3/24");
+}
