@@ -1,0 +1,102 @@
+//! The recovery procedure: what the objects of machines say, beside what the ledger says.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use super::allocator::{Adoption, Journal};
+use super::claim::{Allocation, Claimant, Contender, Machine, Record};
+use super::ledger::{Ledger, LedgerError};
+use super::pool::Pool;
+use super::records::Survey;
+use super::registry::{Registry, Released};
+
+/// What an audit found.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Audit {
+    /// What a rebuild would do with the records: how many it would add, and which do not fit.
+    pub adoption: Adoption,
+    /// The machines that the ledger knows and that are not there any more.
+    pub missing: Vec<Missing>,
+    /// What those got who waited for what was released.
+    pub served: Vec<Allocation>,
+}
+
+/// A machine that is not there any more.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Missing {
+    /// Which.
+    pub machine: Machine,
+    /// When an audit missed it first, in milliseconds since 1970. `None`: only this one did.
+    pub since: Option<u64>,
+    /// What was released. `None`: nothing was.
+    pub released: Option<Vec<Allocation>>,
+}
+
+/// Compares the ledger with the objects of all machines.
+///
+/// A machine is missing when the ledger knows it and there is no object of it, provided that the survey was of complete
+/// lists: KubevirtMachines, VirtualMachines and VirtualMachineInstances of all namespaces. That is noted in the ledger. With
+/// `release_missing`, one that an earlier audit missed already, and none has seen since, is released: who looks once may
+/// look at the wrong moment. Nothing else changes who holds an address.
+///
+/// # Errors
+///
+/// The ledger failed, and nothing was released; what was noted before stays so.
+pub fn audit<L: Ledger>(
+    registry: &mut Registry<L>,
+    survey: &Survey,
+    release_missing: bool,
+    now: u64,
+) -> Result<Audit, LedgerError> {
+    let allocator = registry.allocator()?;
+    let mut journal = Journal::default();
+    let adoption = allocator.adopt(survey.records.iter().map(Record::from), now, &mut journal);
+    allocator.undo(journal);
+    let holders = allocator.leases().map(|(_, _, lease)| lease.claimant.machine.clone());
+    let waiters = allocator.waiters().into_iter().map(|claim| claim.machine.clone());
+    let contenders = allocator.contenders().flat_map(|(_, _, contenders)| contenders);
+    let contenders = contenders.map(|contender| contender.claimant.machine.clone());
+    let known: BTreeSet<Machine> = holders
+        .chain(waiters)
+        .chain(contenders)
+        .chain(allocator.missing().map(|(machine, _)| machine.clone()))
+        .collect();
+    let unread: BTreeSet<Machine> = unreadable(survey).map(|(_, contender)| contender.claimant.machine).collect();
+    let is_there = |machine: &Machine| survey.is_there(machine) || unread.contains(machine);
+    let (there, missing): (Vec<Machine>, Vec<Machine>) = known.into_iter().partition(is_there);
+    let since = registry.note_looked_for(&there, &missing, now)?;
+    let mut missing: Vec<Missing> =
+        missing.into_iter().zip(since).map(|(machine, since)| Missing { machine, since, released: None }).collect();
+    let again = missing.iter_mut().filter(|missing| release_missing && missing.since.is_some());
+    let mut released: BTreeMap<&Machine, &mut Vec<Allocation>> =
+        again.map(|missing| (&missing.machine, missing.released.insert(Vec::new()))).collect();
+    let Released { held, served } = registry.release_all(released.keys().copied(), now)?;
+    for allocation in held {
+        if let Some(released) = released.get_mut(&allocation.claimant.machine) {
+            released.push(allocation);
+        }
+    }
+    Ok(Audit { adoption, missing, served })
+}
+
+/// The addresses of records that nobody can read, for [`Registry::set_aside`].
+///
+/// Somebody may use them. In the name of whom they are set aside is no machine that could be, `-/unreadable-record`, with
+/// the address for its UID; an audit misses it as soon as no such record is there any more.
+pub fn unreadable(survey: &Survey) -> impl Iterator<Item = (IpAddr, Contender)> {
+    survey.remarks.iter().flat_map(|remark| {
+        remark.addresses.iter().filter_map(|address| {
+            let machine = Machine { namespace: "-".into(), name: "unreadable-record".into(), uid: address.to_string() };
+            let claimant = Claimant { machine, interface: Pool::DEFAULT_INTERFACE.parse().ok()? };
+            Some((*address, Contender { claimant, source: remark.to_string() }))
+        })
+    })
+}
+
+/// On whichever network a pool of its interface is.
+impl From<&super::records::Record> for Record {
+    fn from(record: &super::records::Record) -> Self {
+        let (claimant, addresses, source) = (record.claimant.clone(), record.addresses.clone(), record.source.clone());
+        Self { claimant, network: None, addresses, source }
+    }
+}

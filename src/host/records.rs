@@ -1,0 +1,240 @@
+//! Records of allocations on Kubernetes objects, both directions.
+//!
+//! There are two, and both are written and read: the annotation of the enhancement's first text, and the status map of its
+//! newer one (`openshift/enhancements` pull request 1855). The text has no grammar for the annotation's value; it is written
+//! as the status map and the proof of concept have it, a JSON list of `ip/prefix`, IPv4 first. One bare address, one
+//! `ip/prefix`, and several with commas between them are read, too.
+
+mod list;
+mod merge;
+mod object;
+mod skim;
+#[cfg(test)]
+mod tests;
+
+pub use list::{MAX_OBJECT, MAX_OBJECTS, ReadError};
+pub use merge::{Record, Remark, Survey};
+pub use object::Kind;
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::io::Read;
+
+use ipnetwork::IpNetwork;
+use serde_json::{Map, Value, json};
+
+use super::claim::{Allocation, Machine};
+use crate::network::InterfaceName;
+use object::Object;
+
+/// What the key of the annotation begins with; the name of the interface follows.
+pub const ANNOTATION: &str = "kubevirt.cluster.x-k8s.io/allocated-ip-";
+
+/// The member of the status that holds the map.
+pub const STATUS: &str = "allocatedBootstrapAddresses";
+
+/// The objects of lists, as far as they matter for records.
+///
+/// ```
+/// use glowplug::host::records::Objects;
+///
+/// let list = br#"{"kind": "List", "items": [{
+///     "kind": "KubevirtMachine",
+///     "metadata": {
+///         "namespace": "clusters", "name": "worker-0", "uid": "u-1",
+///         "annotations": {"kubevirt.cluster.x-k8s.io/allocated-ip-eno101": "[\"10.0.0.5/24\"]"}
+///     }
+/// }]}"#;
+/// let mut objects = Objects::default();
+/// objects.read("machines.json", list.as_slice()).unwrap();
+/// let survey = objects.survey();
+/// assert_eq!(survey.records[0].claimant.machine.to_string(), "clusters/worker-0 (u-1)");
+/// assert_eq!(survey.records[0].addresses, ["10.0.0.5/24".parse().unwrap()]);
+/// assert_eq!(survey.remarks, []);
+/// ```
+#[derive(Debug, Default)]
+pub struct Objects {
+    objects: Vec<Object>,
+    sources: Vec<String>,
+    remarks: Vec<Remark>,
+}
+
+/// Why there is no patch.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum PatchError {
+    /// The name of the interface would make an illegal key: a key ends with a letter or a digit.
+    Key(InterfaceName),
+    /// One of the allocations is another machine's, this one's.
+    Machine(Box<Machine>),
+}
+
+// === Writing ===
+
+/// The key of the annotation for an interface.
+///
+/// # Errors
+///
+/// [`PatchError::Key`] for a name that ends with `-`, `_` or `.`: Kubernetes takes no such key. Whoever has such an
+/// interface has the status map, and should know before anything is allocated.
+///
+/// ```
+/// use glowplug::host::records::annotation_key;
+///
+/// assert_eq!(
+///     annotation_key(&"eno101".parse().unwrap()).unwrap(),
+///     "kubevirt.cluster.x-k8s.io/allocated-ip-eno101"
+/// );
+/// assert_eq!(
+///     annotation_key(&"eno-".parse().unwrap()).unwrap_err().to_string(),
+///     r#"no annotation key for interface "eno-", expected a letter or a digit at its end"#
+/// );
+/// ```
+pub fn annotation_key(interface: &InterfaceName) -> Result<String, PatchError> {
+    // What comes before it is 13 characters, and a name has at most 15: the limit of 63 is far.
+    if interface.as_str().ends_with(|last: char| last.is_ascii_alphanumeric()) {
+        Ok(format!("{ANNOTATION}{interface}"))
+    } else {
+        Err(PatchError::Key(interface.clone()))
+    }
+}
+
+/// The value of the annotation: a JSON list of `ip/prefix`.
+#[must_use]
+pub fn annotation_value(addresses: &[IpNetwork]) -> String {
+    list(addresses).to_string()
+}
+
+/// The JSON merge patch that annotates a machine's object with its allocations.
+///
+/// It names the UID, which the server lets nobody change, so that the successor of a machine never gets its record; and the
+/// resource version, if it is given, so that of two writers the second one is refused (409).
+///
+/// # Errors
+///
+/// [`PatchError`]
+pub fn annotation_patch(
+    machine: &Machine,
+    allocations: &[Allocation],
+    resource_version: Option<&str>,
+) -> Result<Value, PatchError> {
+    let mut annotations = Map::new();
+    for allocation in own(machine, allocations) {
+        let Allocation { claimant, addresses } = allocation?;
+        annotations.insert(annotation_key(&claimant.interface)?, annotation_value(addresses).into());
+    }
+    let mut metadata = metadata(machine, resource_version);
+    metadata.insert("annotations".to_owned(), annotations.into());
+    Ok(json!({"metadata": metadata}))
+}
+
+/// The JSON merge patch of the `status` subresource of a KubevirtMachine, with the same conditions.
+///
+/// A server whose definition of KubevirtMachine does not know the map drops it and reports success: read back what was
+/// written.
+///
+/// # Errors
+///
+/// [`PatchError::Machine`]
+pub fn status_patch(
+    machine: &Machine,
+    allocations: &[Allocation],
+    resource_version: Option<&str>,
+) -> Result<Value, PatchError> {
+    let mut map = Map::new();
+    for allocation in own(machine, allocations) {
+        let Allocation { claimant, addresses } = allocation?;
+        map.insert(claimant.interface.to_string(), list(addresses));
+    }
+    Ok(json!({"metadata": metadata(machine, resource_version), "status": {STATUS: map}}))
+}
+
+/// The allocations, as long as they are the machine's.
+fn own<'a>(
+    machine: &Machine,
+    allocations: &'a [Allocation],
+) -> impl Iterator<Item = Result<&'a Allocation, PatchError>> {
+    allocations.iter().map(move |allocation| {
+        let found = &allocation.claimant.machine;
+        if found == machine { Ok(allocation) } else { Err(PatchError::Machine(Box::new(found.clone()))) }
+    })
+}
+
+fn metadata(machine: &Machine, resource_version: Option<&str>) -> Map<String, Value> {
+    let mut metadata = Map::new();
+    metadata.insert("uid".to_owned(), machine.uid.as_str().into());
+    if let Some(version) = resource_version {
+        metadata.insert("resourceVersion".to_owned(), version.into());
+    }
+    metadata
+}
+
+fn list(addresses: &[IpNetwork]) -> Value {
+    let mut addresses = addresses.to_vec();
+    // IPv4 is less than IPv6.
+    addresses.sort_unstable();
+    addresses.iter().map(IpNetwork::to_string).collect()
+}
+
+// === Reading ===
+
+impl Objects {
+    /// Reads KubevirtMachines, VirtualMachines and VirtualMachineInstances: a list of one kind or of several, as
+    /// `kubectl get -o json` or the server itself writes it, whole or metadata only, or a single object. `source` names it
+    /// in messages. Returns how many objects there were.
+    ///
+    /// At most one object at a time is in memory, and what is kept of the others: whose they are, and their records.
+    ///
+    /// # Errors
+    ///
+    /// [`ReadError`]: it is no list, or only a part of one. An object or a record that cannot be read is no error but a
+    /// [`Remark`].
+    pub fn read(&mut self, source: &str, input: impl Read) -> Result<usize, ReadError> {
+        let source = (self.sources.len(), source);
+        self.sources.push(source.1.to_owned());
+        let Self { objects, remarks, .. } = self;
+        list::read(input, |place, item| {
+            let mut reader = object::Reader { place, source, remarks: &mut *remarks, doubts: Vec::new() };
+            objects.extend(reader.object(item));
+        })
+    }
+
+    /// The KubevirtMachines in the order of the lists, each once, and when they were created, as Kubernetes writes it.
+    pub fn machines(&self) -> impl Iterator<Item = (Machine, Option<&str>)> {
+        let mut seen = BTreeSet::new();
+        let machines = self.objects.iter().filter(|object| object.kind == Kind::Machine);
+        machines.filter(move |object| seen.insert(&object.uid)).map(|object| {
+            let (namespace, name, uid) = (object.namespace.clone(), object.name.clone(), object.uid.clone());
+            (Machine { namespace, name, uid }, object.created.as_deref())
+        })
+    }
+
+    /// What is odd about single objects and records, in the order of the lists. [`Objects::survey`] has more.
+    #[must_use]
+    pub fn remarks(&self) -> &[Remark] {
+        &self.remarks
+    }
+
+    /// What they say together.
+    #[must_use]
+    pub fn survey(self) -> Survey {
+        merge::merge(self.objects, &self.sources, self.remarks)
+    }
+}
+
+// === impl PatchError ===
+
+impl fmt::Display for PatchError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Key(interface) => {
+                let interface = interface.as_str();
+                write!(f, "no annotation key for interface {interface:?}, expected a letter or a digit at its end")
+            }
+            Self::Machine(found) => {
+                write!(f, "allocation of another machine, {found}, expected one of the object's own")
+            }
+        }
+    }
+}
+
+impl std::error::Error for PatchError {}

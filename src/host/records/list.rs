@@ -1,0 +1,423 @@
+//! A list of objects, read one object at a time.
+//!
+//! serde_json reads from memory several times faster than from a stream. So the stream is read into a buffer, and each
+//! object from there; one that is cut off at the end of the buffer is read once more when there is more of it.
+
+use std::fmt;
+use std::io::{self, Read};
+
+use serde::de::{DeserializeOwned, IgnoredAny};
+
+use super::object::{Item, MEMBERS, Metadata, Spec, Status, Unreadable};
+use super::skim::skim;
+use crate::finding::Place;
+
+/// The largest object, in bytes: many times what a Kubernetes server stores.
+pub const MAX_OBJECT: usize = 16 * 1024 * 1024;
+/// The most objects of one list.
+pub const MAX_OBJECTS: usize = 1_000_000;
+
+/// How much is read at once.
+const BUFFER: usize = 256 * 1024;
+
+/// Why a list cannot be used.
+#[derive(Debug)]
+pub enum ReadError {
+    /// It could not be read to its end.
+    Read(io::Error),
+    /// It is no JSON.
+    Syntax {
+        /// The member or the item where it is broken.
+        place: String,
+        /// Counted from one.
+        byte: u64,
+        /// What is wrong.
+        problem: String,
+    },
+    /// A member of the list itself is not what it should be.
+    Member {
+        /// Which.
+        place: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// A part of a list, from which nothing can be concluded about the rest.
+    Partial {
+        /// How many more there are, where the server says so.
+        remaining: Option<u64>,
+    },
+    /// An object is larger than [`MAX_OBJECT`].
+    TooLarge {
+        /// Which.
+        place: String,
+    },
+    /// There are more than [`MAX_OBJECTS`] objects.
+    TooMany,
+}
+
+/// What is read of an input, and where it is.
+struct Input<R> {
+    input: R,
+    buffer: Vec<u8>,
+    /// What comes next in the buffer.
+    at: usize,
+    /// Where the buffer ends in the input.
+    end: u64,
+    /// How much is read at once, at least.
+    chunk: usize,
+    has_ended: bool,
+}
+
+/// Calls `each` with the place and the value of every object.
+pub(super) fn read(
+    input: impl Read,
+    each: impl FnMut(&Place<'_>, Result<Item, Unreadable<'_>>),
+) -> Result<usize, ReadError> {
+    read_by(BUFFER, input, each)
+}
+
+fn read_by(
+    chunk: usize,
+    input: impl Read,
+    mut each: impl FnMut(&Place<'_>, Result<Item, Unreadable<'_>>),
+) -> Result<usize, ReadError> {
+    let mut input = Input { input, buffer: Vec::new(), at: 0, end: 0, chunk, has_ended: false };
+    let document = Place::Document;
+    let mut items = None;
+    let (mut kind, mut metadata, mut spec, mut status) =
+        (None, Metadata::default(), Spec::default(), Status::default());
+    input.punctuation(&document, b"{")?;
+    let mut separator = if input.is_next(b'}')? { b'}' } else { b',' };
+    while separator == b',' {
+        let name: String = input.member(&document)?;
+        let place = document.field(&name);
+        input.punctuation(&place, b":")?;
+        match name.as_str() {
+            "items" => items = Some(input.items(&place, &mut each)?),
+            "kind" => kind = input.member(&place)?,
+            "metadata" => metadata = input.member::<Option<_>>(&place)?.unwrap_or_default(),
+            "spec" => spec = input.member::<Option<_>>(&place)?.unwrap_or_default(),
+            "status" => status = input.member::<Option<_>>(&place)?.unwrap_or_default(),
+            _ => drop(input.member::<IgnoredAny>(&place)?),
+        }
+        separator = input.punctuation(&place, b",}")?;
+    }
+    if input.next()?.is_some() {
+        return Err(input.syntax(&document, "something after its end".to_owned()));
+    }
+    if metadata.is_partial() {
+        let remaining = metadata.remaining_item_count.and_then(|count| u64::try_from(count).ok());
+        return Err(ReadError::Partial { remaining });
+    }
+    match items {
+        Some(items) => Ok(items),
+        None => {
+            each(&document, Ok(Item { kind, metadata, spec: Some(spec), status: Some(status) }));
+            Ok(1)
+        }
+    }
+}
+
+// === impl Input ===
+
+impl<R: Read> Input<R> {
+    /// The elements of `items`, which may be null.
+    fn items(
+        &mut self,
+        place: &Place<'_>,
+        each: &mut impl FnMut(&Place<'_>, Result<Item, Unreadable<'_>>),
+    ) -> Result<usize, ReadError> {
+        if self.is_next(b'n')? {
+            return self.member::<()>(place).map(|()| 0);
+        }
+        self.punctuation(place, b"[")?;
+        if self.is_next(b']')? {
+            self.punctuation(place, b"]")?;
+            return Ok(0);
+        }
+        let mut kept = Vec::new();
+        for index in 0..MAX_OBJECTS {
+            let place = place.index(index);
+            let item = match self.skimmed(&mut kept)? {
+                Some(item) => Ok(item),
+                None => self.item(&place)?,
+            };
+            each(&place, item);
+            if self.punctuation(&place, b",]")? == b']' {
+                return Ok(index + 1);
+            }
+        }
+        Err(ReadError::TooMany)
+    }
+
+    /// The next object if it is one of those that are read fast. `kept` is room for what matters of it.
+    fn skimmed(&mut self, kept: &mut Vec<u8>) -> Result<Option<Item>, ReadError> {
+        self.next()?;
+        kept.clear();
+        let Some(length) = skim(&self.buffer[self.at..], &MEMBERS, kept) else { return Ok(None) };
+        let item = serde_json::from_slice(kept).ok();
+        if item.is_some() {
+            self.at += length;
+        }
+        Ok(item)
+    }
+
+    /// The next value, which may be no object that can be read.
+    fn item(&mut self, place: &Place<'_>) -> Result<Result<Item, Unreadable<'_>>, ReadError> {
+        match self.value(place)? {
+            Ok(item) => Ok(Ok(item)),
+            Err(error) if error.is_data() => {
+                let start = self.position();
+                // The rest of it has to be JSON, at least.
+                self.member::<IgnoredAny>(place)?;
+                let length = (self.position() - start) as usize;
+                Ok(Err(Unreadable { error, text: &self.buffer[self.at - length..self.at] }))
+            }
+            Err(error) => Err(self.broken(place, &error)),
+        }
+    }
+
+    /// A value that has to be of its kind.
+    fn member<T: DeserializeOwned>(&mut self, place: &Place<'_>) -> Result<T, ReadError> {
+        match self.value(place)? {
+            Ok(value) => Ok(value),
+            Err(error) if error.is_data() => {
+                Err(ReadError::Member { place: place.to_string(), problem: message(&error) })
+            }
+            Err(error) => Err(self.broken(place, &error)),
+        }
+    }
+
+    /// The next value. After an error it is still the next.
+    fn value<T: DeserializeOwned>(&mut self, place: &Place<'_>) -> Result<Result<T, serde_json::Error>, ReadError> {
+        // An error is then told from its first byte on.
+        self.next()?;
+        let mut last = None;
+        loop {
+            let rest = &self.buffer[self.at..];
+            let mut values = serde_json::Deserializer::from_slice(rest).into_iter::<T>();
+            match values.next() {
+                // A number at the end of the buffer may go on behind it.
+                Some(Ok(value)) if self.has_ended || values.byte_offset() < rest.len() => {
+                    self.at += values.byte_offset();
+                    return Ok(Ok(value));
+                }
+                Some(Err(error)) => {
+                    // What is cut off is broken, too, but somewhere else when there is more of it.
+                    let at = Some((error.line(), error.column()));
+                    if self.has_ended || last == at {
+                        return Ok(Err(error));
+                    }
+                    last = at;
+                }
+                None if self.has_ended => return Err(self.syntax(place, "EOF while parsing a value".to_owned())),
+                _ => {}
+            }
+            if rest.len() >= MAX_OBJECT {
+                return Err(ReadError::TooLarge { place: place.to_string() });
+            }
+            self.fill()?;
+        }
+    }
+
+    /// The next byte that is no blank, without taking it.
+    fn next(&mut self) -> Result<Option<u8>, ReadError> {
+        loop {
+            let blanks = self.buffer[self.at..].iter().take_while(|byte| b" \t\r\n".contains(byte)).count();
+            self.at += blanks;
+            match self.buffer.get(self.at) {
+                Some(byte) => return Ok(Some(*byte)),
+                None if self.has_ended => return Ok(None),
+                None => self.fill()?,
+            }
+        }
+    }
+
+    fn is_next(&mut self, byte: u8) -> Result<bool, ReadError> {
+        Ok(self.next()? == Some(byte))
+    }
+
+    /// Takes one of these bytes.
+    fn punctuation(&mut self, place: &Place<'_>, bytes: &[u8]) -> Result<u8, ReadError> {
+        let found = self.next()?;
+        if let Some(found) = found.filter(|found| bytes.contains(found)) {
+            self.at += 1;
+            return Ok(found);
+        }
+        let expected: Vec<String> = bytes.iter().map(|byte| format!("`{}`", char::from(*byte))).collect();
+        Err(self.syntax(place, format!("expected {}", expected.join(" or "))))
+    }
+
+    /// Reads more into the buffer, behind what is left in it.
+    fn fill(&mut self) -> Result<(), ReadError> {
+        self.buffer.drain(..self.at);
+        self.at = 0;
+        // Twice as much each time, so that a large object is not read over and over.
+        let more = self.buffer.len().max(self.chunk) as u64;
+        let read = self.input.by_ref().take(more).read_to_end(&mut self.buffer).map_err(ReadError::Read)?;
+        self.end += read as u64;
+        self.has_ended = (read as u64) < more;
+        Ok(())
+    }
+
+    /// Where it is in the input.
+    fn position(&self) -> u64 {
+        self.end - (self.buffer.len() - self.at) as u64
+    }
+
+    fn broken(&self, place: &Place<'_>, error: &serde_json::Error) -> ReadError {
+        self.syntax(place, message(error))
+    }
+
+    fn syntax(&self, place: &Place<'_>, problem: String) -> ReadError {
+        let byte = self.position() + 1;
+        ReadError::Syntax { place: place.to_string(), byte, problem }
+    }
+}
+
+/// What serde_json says, without the place, which counts from the buffer.
+pub(super) fn message(error: &serde_json::Error) -> String {
+    let message = error.to_string();
+    message.rsplit_once(" at line ").map_or(message.as_str(), |(message, _)| message).to_owned()
+}
+
+// === impl Metadata ===
+
+impl Metadata {
+    fn is_partial(&self) -> bool {
+        let goes_on = self.next.as_deref().is_some_and(|token| !token.is_empty());
+        goes_on || self.remaining_item_count.is_some_and(|count| count != 0)
+    }
+}
+
+// === impl ReadError ===
+
+impl fmt::Display for ReadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Read(_) => f.write_str("reading the list"),
+            Self::Syntax { place, byte, problem } => {
+                write!(f, "{place}: not readable as JSON {problem:?} from byte {byte} on, expected a list of objects")
+            }
+            Self::Member { place, problem } => {
+                write!(f, "{place}: invalid member {problem:?}, expected a list of objects")
+            }
+            Self::Partial { remaining } => {
+                f.write_str("metadata.continue: part of a list")?;
+                if let Some(remaining) = remaining {
+                    write!(f, ", {remaining} objects are missing")?;
+                }
+                f.write_str(", expected the whole list, since whoever is missing would lose its addresses")
+            }
+            Self::TooLarge { place } => write!(f, "{place}: too large, expected at most {MAX_OBJECT} bytes"),
+            Self::TooMany => write!(f, "items: too many objects, expected at most {MAX_OBJECTS}"),
+        }
+    }
+}
+
+impl std::error::Error for ReadError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Read(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const LIST: &str = concat!(
+        r#"{"apiVersion": "v1", "n": 12.5e+1, "items": [{"kind": "VirtualMachine", "metadata": {"name": "\u00e4\\","#,
+        r#" "labels": null, "annotations": {"a": "\"", "kubevirt.cluster.x-k8s.io/allocated-ip-eno101": "10.0.0.5"}}},"#,
+        "\n\t{\"spec\": {\"template\": {}}, \"metadata\": {\"uid\": 7}}, [], null, -1 ] ,",
+        r#" "kind": "List", "t": true, "metadata": {"continue": "", "remainingItemCount": 0}, "l": 12}  "#,
+    );
+
+    /// All that comes of a text, read by so many bytes at once.
+    fn outcome(chunk: usize, text: &[u8]) -> (Vec<String>, String) {
+        let mut items = Vec::new();
+        let read = read_by(chunk, text, |place, item| {
+            items.push(format!("{place} {:?}", item.map_err(|it| (message(&it.error), it.text.to_vec()))));
+        });
+        (items, read.map_or_else(|error| error.to_string(), |read| read.to_string()))
+    }
+
+    #[test]
+    fn it_does_not_matter_where_a_value_is_cut_off() {
+        let whole = outcome(BUFFER, LIST.as_bytes());
+        assert_eq!((whole.0.len(), whole.1.as_str()), (5, "5"));
+        for chunk in 1..LIST.len() {
+            assert_eq!(outcome(chunk, LIST.as_bytes()), whole);
+        }
+    }
+
+    const OBJECT: &str = concat!(
+        r#"{"kind": "VirtualMachine", "apiVersion": "kubevirt.io/v1", "metadata": {"name": "worker-0", "uid": "u-1","#,
+        "\n        \"annotations\": {\n            ",
+        r#""kubevirt.cluster.x-k8s.io/allocated-ip-eno101": "[\"10.0.0.5/24\"]", "n": "\u00e4\\"},"#,
+        r#" "managedFields": [{"time": null}, [], {}], "labels": null, "continue": "",  "generation": -1, "#,
+        r#""ownerReferences": [{"kind": "K", "name": "k", "uid": "o", "controller": true}]},"#,
+        "\n    \"spec\": {\n        \"running\": false,\n        ",
+        r#""template": {"spec": {"cores": [0, 10, -3]}, "metadata": {"annotations": {"a": "b"}, "labels": {}}}},"#,
+        r#" "status": {"ready": true, "allocatedBootstrapAddresses": {"eno101": ["10.0.0.5/24", "fd00::5/64"]}}} ,"#,
+    );
+
+    /// Letters of JSON, a control character, and a byte that is no text.
+    const BREAKS: &[u8] = b"{}[],:\"\\ \n\tabdeftu0123456789-.+/\x01\x80";
+
+    fn skimmed(text: &[u8]) -> Option<(String, usize)> {
+        let mut kept = Vec::new();
+        let length = skim(text, &MEMBERS, &mut kept)?;
+        serde_json::from_slice::<Item>(&kept).ok().map(|item| (format!("{item:?}"), length))
+    }
+
+    fn parsed(text: &[u8]) -> Option<(String, usize)> {
+        let mut items = serde_json::Deserializer::from_slice(text).into_iter::<Item>();
+        let item = items.next()?.ok()?;
+        Some((format!("{item:?}"), items.byte_offset()))
+    }
+
+    #[test]
+    fn what_is_skimmed_is_what_would_be_parsed() {
+        assert!(parsed(OBJECT.as_bytes()).is_some());
+        assert_eq!(skimmed(OBJECT.as_bytes()), parsed(OBJECT.as_bytes()));
+    }
+
+    proptest! {
+        // A test writes nothing into the sources; what fails is printed.
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn a_broken_object_is_skimmed_as_it_would_be_parsed_or_not_at_all(
+            breaks in prop::collection::vec((any::<prop::sample::Index>(), prop::sample::select(BREAKS)), 1..4),
+            end in any::<prop::sample::Index>(),
+        ) {
+            let mut text = OBJECT.as_bytes().to_vec();
+            for (at, byte) in breaks {
+                text[at.index(OBJECT.len())] = byte;
+            }
+            text.truncate(end.index(2 * OBJECT.len()));
+            if let Some(skimmed) = skimmed(&text) {
+                prop_assert_eq!(Some(skimmed), parsed(&text));
+            }
+        }
+
+        #[test]
+        fn a_broken_list_is_refused_the_same_wherever_it_is_cut_off(
+            mut text in Just(LIST.as_bytes().to_vec()),
+            breaks in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
+            end in any::<prop::sample::Index>(),
+            chunk in 1_usize..64,
+        ) {
+            for (at, byte) in breaks {
+                text[at.index(LIST.len())] = byte;
+            }
+            text.truncate(end.index(2 * LIST.len()));
+            prop_assert_eq!(outcome(chunk, &text), outcome(BUFFER, &text));
+        }
+    }
+}

@@ -1,0 +1,296 @@
+//! What several objects say of one machine.
+
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, HashMap, hash_map};
+use std::fmt;
+use std::net::IpAddr;
+
+use ipnetwork::IpNetwork;
+
+use super::object::{Hold, Kind, Object};
+use crate::finding::Finding;
+use crate::host::address::Family;
+use crate::host::claim::{Claimant, Machine};
+use crate::network::InterfaceName;
+
+/// What one interface of one machine holds.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Record {
+    /// Who holds it. The UID is that of the object that [`Record::known_by`] says.
+    pub claimant: Claimant,
+    /// IPv4 first, each address once. One that was recorded without a prefix length has the longest, 32 or 128.
+    pub addresses: Vec<IpNetwork>,
+    /// Where it was read, such as `machines.json: items[3].status.allocatedBootstrapAddresses.eno101`.
+    pub source: String,
+    /// Whose UID the machine has. It is its KubevirtMachine's, unless that is gone, or is the successor of the one whose
+    /// guest still holds the addresses: its UID is not known any more then, and the VirtualMachine's stands for it.
+    pub known_by: Kind,
+}
+
+/// Something odd about an object or a record.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Remark {
+    /// Which list it was in.
+    pub source: String,
+    /// What it is.
+    pub finding: Finding,
+    /// The addresses that it speaks of, and that are in none of [`Survey::records`] because of it. Whose they seem to be is
+    /// in [`Survey::doubts`], unless nobody can tell.
+    pub addresses: Vec<IpAddr>,
+}
+
+/// What the objects of all lists say together.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Survey {
+    /// By namespace, name and UID of the machine, then by interface. No machine has two for one interface.
+    pub records: Vec<Record>,
+    /// In the order of the lists, then those about objects that contradict each other.
+    pub remarks: Vec<Remark>,
+    /// What machines seem to hold by records that cannot be read, or that others contradict. Each is remarked; it is no
+    /// record, but nobody else is to be given such an address.
+    pub doubts: Vec<Record>,
+    /// The machines that are there, or of which a guest is.
+    present: BTreeSet<Machine>,
+    /// Namespace and name of machines of which a guest is there, but not its KubevirtMachine.
+    orphans: BTreeSet<(String, String)>,
+}
+
+/// The objects of all machines that have one name, one after the other.
+#[derive(Default)]
+struct Namesakes<'o> {
+    machines: Vec<&'o Object>,
+    /// A VirtualMachine and its instance, by the UID of the VirtualMachine.
+    guests: BTreeMap<&'o str, Vec<&'o Object>>,
+}
+
+/// What the interfaces of one machine hold, and where that was read first.
+type Held<'o> = BTreeMap<&'o InterfaceName, (Vec<IpNetwork>, &'o Hold)>;
+
+struct Merge<'o> {
+    sources: &'o [String],
+    survey: Survey,
+}
+
+pub(super) fn merge(objects: Vec<Object>, sources: &[String], remarks: Vec<Remark>) -> Survey {
+    let objects = join_repeated(objects);
+    let mut merge = Merge { sources, survey: Survey { remarks, ..Survey::default() } };
+    for ((namespace, name), namesakes) in group(&objects) {
+        merge.machine(namespace, name, &namesakes);
+    }
+    merge.survey.records.sort_by(|a, b| a.claimant.cmp(&b.claimant));
+    merge.survey
+}
+
+/// Makes one object of those that have one UID: a list that is read twice says nothing twice.
+fn join_repeated(objects: Vec<Object>) -> Vec<Object> {
+    let mut first = HashMap::with_capacity(objects.len());
+    let mut joined: Vec<Object> = Vec::with_capacity(objects.len());
+    for object in objects {
+        match first.entry(object.uid.clone()) {
+            hash_map::Entry::Vacant(unknown) => {
+                unknown.insert(joined.len());
+                joined.push(object);
+            }
+            hash_map::Entry::Occupied(known) => {
+                let first = &mut joined[*known.get()];
+                first.holds.extend(object.holds);
+                first.doubts.extend(object.doubts);
+            }
+        }
+    }
+    joined
+}
+
+fn group(objects: &[Object]) -> BTreeMap<(&str, &str), Namesakes<'_>> {
+    fn of(object: &Object) -> (&str, &str) {
+        let labelled = object.machine.as_ref().map(|(namespace, name)| (namespace.as_str(), name.as_str()));
+        labelled.unwrap_or((&object.namespace, &object.name))
+    }
+    let mut groups: BTreeMap<(&str, &str), Namesakes<'_>> = BTreeMap::new();
+    let mut machines = BTreeMap::new();
+    for object in objects {
+        match object.kind {
+            Kind::Machine => {
+                groups.entry((&object.namespace, &object.name)).or_default().machines.push(object);
+            }
+            Kind::VirtualMachine => {
+                machines.insert(object.uid.as_str(), of(object));
+                groups.entry(of(object)).or_default().guests.entry(&object.uid).or_default().push(object);
+            }
+            Kind::Instance => {}
+        }
+    }
+    for object in objects.iter().filter(|object| object.kind == Kind::Instance) {
+        let owner = object.owner.as_ref().map(|(uid, name)| (uid.as_str(), name.as_str()));
+        let key = match owner {
+            Some((uid, name)) => machines.get(uid).copied().unwrap_or_else(|| match &object.machine {
+                Some(_) => of(object),
+                None => (&object.namespace, name),
+            }),
+            None => of(object),
+        };
+        let uid = owner.map_or(object.uid.as_str(), |(uid, _)| uid);
+        groups.entry(key).or_default().guests.entry(uid).or_default().push(object);
+    }
+    groups
+}
+
+// === impl Merge ===
+
+impl<'o> Merge<'o> {
+    fn machine(&mut self, namespace: &str, name: &str, namesakes: &Namesakes<'o>) {
+        let named = |uid: &str| Machine { namespace: namespace.to_owned(), name: name.to_owned(), uid: uid.to_owned() };
+        let mut machines: Vec<(&Object, Held<'o>)> = Vec::new();
+        for machine in &namesakes.machines {
+            self.survey.present.insert(named(&machine.uid));
+            let (held, doubts) = self.held(&[machine]);
+            self.add_doubts(&named(&machine.uid), Kind::Machine, doubts);
+            machines.push((machine, held));
+        }
+        // The one that is there now; more than one come from lists of several times.
+        machines.sort_by_key(|(machine, _)| &machine.created);
+        for (uid, guest) in &namesakes.guests {
+            let (held, mut doubts) = self.held(guest);
+            let created = guest.iter().filter_map(|object| object.created.as_ref()).min();
+            let Some((machine, own)) = machines.last_mut() else {
+                self.orphan(namespace, name);
+                self.survey.present.insert(named(uid));
+                self.add(&named(uid), known_by(guest), held);
+                self.add_doubts(&named(uid), known_by(guest), doubts);
+                continue;
+            };
+            let is_predecessors = machine.created.as_ref().zip(created).is_some_and(|(machine, guest)| guest < machine);
+            let mut predecessors = Held::new();
+            for (interface, said) in held {
+                match own.entry(interface) {
+                    Entry::Vacant(unknown) if !is_predecessors => drop(unknown.insert(said)),
+                    Entry::Occupied(mut known) => {
+                        if agrees(&mut known.get_mut().0, &said.0) {
+                            continue;
+                        }
+                        if is_predecessors {
+                            predecessors.insert(interface, said);
+                        } else {
+                            self.survey.remarks.push(contradiction(self.sources, known.get(), &said));
+                            doubts.push(said.1);
+                        }
+                    }
+                    Entry::Vacant(_) => drop(predecessors.insert(interface, said)),
+                }
+            }
+            if is_predecessors {
+                self.orphan(namespace, name);
+                self.survey.present.insert(named(uid));
+                self.add_doubts(&named(uid), known_by(guest), doubts);
+            } else {
+                self.add_doubts(&named(&machine.uid), Kind::Machine, doubts);
+            }
+            self.add(&named(uid), known_by(guest), predecessors);
+        }
+        for (machine, held) in machines {
+            self.add(&named(&machine.uid), Kind::Machine, held);
+        }
+    }
+
+    /// What the objects of one machine say, the first one in doubt.
+    fn held(&mut self, objects: &[&'o Object]) -> (Held<'o>, Vec<&'o Hold>) {
+        let mut held = Held::new();
+        let mut doubts: Vec<&Hold> = objects.iter().flat_map(|object| &object.doubts).collect();
+        for hold in objects.iter().flat_map(|object| &object.holds) {
+            let said = (hold.addresses.clone(), hold);
+            match held.entry(&hold.interface) {
+                Entry::Vacant(unknown) => drop(unknown.insert(said)),
+                Entry::Occupied(mut known) => {
+                    if !agrees(&mut known.get_mut().0, &said.0) {
+                        self.survey.remarks.push(contradiction(self.sources, known.get(), &said));
+                        doubts.push(hold);
+                    }
+                }
+            }
+        }
+        (held, doubts)
+    }
+
+    fn add_doubts(&mut self, machine: &Machine, known_by: Kind, doubts: Vec<&'o Hold>) {
+        for hold in doubts {
+            let claimant = Claimant { machine: machine.clone(), interface: hold.interface.clone() };
+            let (addresses, source) = (hold.addresses.clone(), source(self.sources, hold));
+            self.survey.doubts.push(Record { claimant, addresses, source, known_by });
+        }
+    }
+
+    fn orphan(&mut self, namespace: &str, name: &str) {
+        self.survey.orphans.insert((namespace.to_owned(), name.to_owned()));
+    }
+
+    fn add(&mut self, machine: &Machine, known_by: Kind, held: Held<'o>) {
+        for (interface, (addresses, hold)) in held {
+            let claimant = Claimant { machine: machine.clone(), interface: interface.clone() };
+            let source = source(self.sources, hold);
+            self.survey.records.push(Record { claimant, addresses, source, known_by });
+        }
+    }
+}
+
+/// Whose UID stands for a guest: its VirtualMachine's, also where only the instance is there and names it.
+fn known_by(guest: &[&Object]) -> Kind {
+    let instance = guest.iter().all(|object| object.kind == Kind::Instance && object.owner.is_none());
+    if instance { Kind::Instance } else { Kind::VirtualMachine }
+}
+
+/// Whether both are the same addresses. A prefix length that one of them does not say is the other's.
+fn agrees(known: &mut [IpNetwork], said: &[IpNetwork]) -> bool {
+    let unsaid = |address: &IpNetwork| address.prefix() == Family::of(address.ip()).bits();
+    let agree = |(a, b): (&IpNetwork, &IpNetwork)| a.ip() == b.ip() && (a == b || unsaid(a) || unsaid(b));
+    if known.len() != said.len() || !known.iter().zip(said).all(agree) {
+        return false;
+    }
+    for (known, said) in known.iter_mut().zip(said).filter(|(known, _)| unsaid(known)) {
+        *known = *said;
+    }
+    true
+}
+
+fn contradiction(sources: &[String], known: &(Vec<IpNetwork>, &Hold), said: &(Vec<IpNetwork>, &Hold)) -> Remark {
+    let expected = format!("{} as in {}", Addresses(&known.0), source(sources, known.1));
+    let finding = Finding::error(&said.1.place, "contradicting record", Addresses(&said.0), &expected);
+    let is_new = |address: &IpAddr| !known.0.iter().any(|known| known.ip() == *address);
+    let addresses = said.0.iter().map(IpNetwork::ip).filter(is_new).collect();
+    Remark { source: sources[said.1.source].clone(), finding, addresses }
+}
+
+fn source(sources: &[String], hold: &Hold) -> String {
+    format!("{}: {}", sources[hold.source], hold.place)
+}
+
+struct Addresses<'a>(&'a [IpNetwork]);
+
+impl fmt::Display for Addresses<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, address) in self.0.iter().enumerate() {
+            write!(f, "{}{address}", if index == 0 { "" } else { ", " })?;
+        }
+        Ok(())
+    }
+}
+
+// === impl Survey ===
+
+impl Survey {
+    /// Whether anything of a machine is there: its KubevirtMachine, or a guest that may be its own.
+    ///
+    /// Only whoever is not there may be missing, if the lists were complete: all three kinds of all namespaces.
+    #[must_use]
+    pub fn is_there(&self, machine: &Machine) -> bool {
+        let name = || (machine.namespace.clone(), machine.name.clone());
+        self.present.contains(machine) || self.orphans.contains(&name())
+    }
+}
+
+// === impl Remark ===
+
+impl fmt::Display for Remark {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.source, self.finding)
+    }
+}

@@ -1,0 +1,409 @@
+//! One object: whose it is, and what it records.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr};
+
+use ipnetwork::IpNetwork;
+use serde::Deserialize;
+use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde_json::Value;
+
+use super::skim::Members;
+use super::{ANNOTATION, Remark, STATUS, list};
+use crate::finding::{Finding, Place, Severity};
+use crate::host::address::{Family, parse_interface_address};
+use crate::network::InterfaceName;
+
+/// What an object is.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub enum Kind {
+    /// `KubevirtMachine`, of Cluster API's provider.
+    Machine,
+    /// `VirtualMachine`, of KubeVirt.
+    VirtualMachine,
+    /// `VirtualMachineInstance`, of KubeVirt: a guest that runs.
+    Instance,
+}
+
+/// What is kept of an object.
+#[derive(Debug)]
+pub(super) struct Object {
+    pub(super) kind: Kind,
+    pub(super) namespace: String,
+    pub(super) name: String,
+    pub(super) uid: String,
+    /// In the one form that Kubernetes writes, so that the older one is less.
+    pub(super) created: Option<String>,
+    /// Namespace and name of its KubevirtMachine, where labels say so.
+    pub(super) machine: Option<(String, String)>,
+    /// UID and name of the VirtualMachine that owns it.
+    pub(super) owner: Option<(String, String)>,
+    pub(super) holds: Vec<Hold>,
+    /// What it seems to hold by records that cannot be read.
+    pub(super) doubts: Vec<Hold>,
+}
+
+/// What one interface holds, as one object says.
+#[derive(Debug)]
+pub(super) struct Hold {
+    pub(super) interface: InterfaceName,
+    /// Sorted, without repeats. An address that comes without a prefix length has the longest.
+    pub(super) addresses: Vec<IpNetwork>,
+    pub(super) place: String,
+    /// Its list, among those that were read.
+    pub(super) source: usize,
+}
+
+/// An object as it is written. Members that do not matter here are passed over.
+#[derive(Debug, Deserialize)]
+pub(super) struct Item {
+    pub(super) kind: Option<String>,
+    #[serde(default)]
+    pub(super) metadata: Metadata,
+    pub(super) spec: Option<Spec>,
+    pub(super) status: Option<Status>,
+}
+
+/// The members of an [`Item`] that are not passed over.
+pub(super) const MEMBERS: Members = {
+    const METADATA: Members = Members(&[
+        ("continue", None),
+        ("remainingItemCount", None),
+        ("namespace", None),
+        ("name", None),
+        ("uid", None),
+        ("creationTimestamp", None),
+        ("labels", None),
+        ("annotations", None),
+        ("ownerReferences", None),
+    ]);
+    const TEMPLATE: Members = Members(&[("metadata", Some(&Members(&[("annotations", None)])))]);
+    Members(&[
+        ("kind", None),
+        ("metadata", Some(&METADATA)),
+        ("spec", Some(&Members(&[("template", Some(&TEMPLATE))]))),
+        ("status", Some(&Members(&[(STATUS, None)]))),
+    ])
+};
+
+/// Of an object or of a list.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct Metadata {
+    #[serde(rename = "continue")]
+    pub(super) next: Option<String>,
+    pub(super) remaining_item_count: Option<i64>,
+    namespace: Option<String>,
+    name: Option<String>,
+    uid: Option<String>,
+    creation_timestamp: Option<String>,
+    labels: Option<Labels>,
+    annotations: Option<Annotations>,
+    owner_references: Option<Vec<Owner>>,
+}
+
+/// By which a VirtualMachine knows its KubevirtMachine, which may be in another cluster and so owns nothing.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Labels {
+    #[serde(rename = "capk.cluster.x-k8s.io/kubevirt-machine-namespace")]
+    namespace: Option<String>,
+    #[serde(rename = "capk.cluster.x-k8s.io/kubevirt-machine-name")]
+    name: Option<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Owner {
+    kind: String,
+    name: String,
+    uid: String,
+}
+
+/// The records among the annotations: name of the interface, and value.
+#[derive(Debug, Default)]
+struct Annotations(Vec<(String, String)>);
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Spec {
+    template: Option<Template>,
+}
+
+/// What a VirtualMachine gives its instances.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Template {
+    metadata: Option<TemplateMetadata>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct TemplateMetadata {
+    annotations: Option<Annotations>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct Status {
+    allocated_bootstrap_addresses: Value,
+}
+
+/// An object that has a member of another type.
+pub(super) struct Unreadable<'t> {
+    pub(super) error: serde_json::Error,
+    /// All of it, as it is written.
+    pub(super) text: &'t [u8],
+}
+
+/// Reads the object at one place.
+pub(super) struct Reader<'a> {
+    pub(super) place: &'a Place<'a>,
+    /// The list, among those that were read, and its name.
+    pub(super) source: (usize, &'a str),
+    pub(super) remarks: &'a mut Vec<Remark>,
+    pub(super) doubts: Vec<Hold>,
+}
+
+/// What a message calls the value of a record.
+const EXPECTED: &str = "a list of ip/prefix";
+
+// === impl Reader ===
+
+impl Reader<'_> {
+    /// What is to be kept of an object. `None`: nobody can tell whose it is, which has been remarked.
+    pub(super) fn object(&mut self, item: Result<Item, Unreadable<'_>>) -> Option<Object> {
+        let place = *self.place;
+        let Item { kind, metadata, spec, status } = match item {
+            Ok(item) => item,
+            Err(Unreadable { error, text }) => {
+                let message = list::message(&error);
+                let finding = Finding::error(place, "invalid object", message, "an object as Kubernetes writes it");
+                self.remark(finding, addresses_in(&String::from_utf8_lossy(text)));
+                return None;
+            }
+        };
+        let holds = self.holds(&metadata, spec.unwrap_or_default(), status.unwrap_or_default());
+        let owner = metadata.owner_references.into_iter().flatten().find(|owner| owner.kind == "VirtualMachine");
+        let owner = owner.map(|owner| (owner.uid, owner.name));
+        let owner = owner.filter(|(uid, name)| is_identity(uid) && is_identity(name));
+        let machine = metadata.labels.and_then(|labels| labels.namespace.zip(labels.name));
+        let kind = match kind.as_deref() {
+            Some("KubevirtMachine") => Ok(Kind::Machine),
+            Some("VirtualMachine") => Ok(Kind::VirtualMachine),
+            Some("VirtualMachineInstance") => Ok(Kind::Instance),
+            // Of a list without the objects' content; and KubeVirt's own server leaves the kind out.
+            Some("PartialObjectMetadata") | None if owner.is_some() => Ok(Kind::Instance),
+            Some("PartialObjectMetadata") | None if machine.is_some() => Ok(Kind::VirtualMachine),
+            Some("PartialObjectMetadata") | None => Ok(Kind::Machine),
+            Some(other) => Err(Finding::error(
+                place.field("kind"),
+                "unknown kind",
+                other,
+                "KubevirtMachine, VirtualMachine or VirtualMachineInstance",
+            )),
+        };
+        let metadata_place = place.field("metadata");
+        let identity = |name: &str, value: Option<String>| match value {
+            Some(value) if is_identity(&value) => Ok(value),
+            Some(value) => {
+                let (place, expected) = (metadata_place.field(name), "letters, digits, '-' or '.', at most 253");
+                Err(Finding::error(place, "invalid value", value, expected))
+            }
+            None => {
+                let place = metadata_place.field(name);
+                Err(Finding::without_value(Severity::Error, place, "missing", "the object as it is in the cluster"))
+            }
+        };
+        let object = identity("namespace", metadata.namespace).and_then(|namespace| {
+            let name = identity("name", metadata.name)?;
+            let uid = identity("uid", metadata.uid)?;
+            Ok((kind?, namespace, name, uid))
+        });
+        match object {
+            Ok((kind, namespace, name, uid)) => {
+                let created = metadata.creation_timestamp;
+                // Only a VirtualMachine and what it owns are somebody else's.
+                let machine = machine.filter(|(namespace, name)| is_identity(namespace) && is_identity(name));
+                let doubts = std::mem::take(&mut self.doubts);
+                Some(Object { kind, namespace, name, uid, created, machine, owner, holds, doubts })
+            }
+            Err(finding) => {
+                let held = holds.iter().flat_map(|hold| &hold.addresses).map(IpNetwork::ip).collect();
+                self.remark(finding, held);
+                None
+            }
+        }
+    }
+
+    fn holds(&mut self, metadata: &Metadata, spec: Spec, status: Status) -> Vec<Hold> {
+        let mut holds = Vec::new();
+        let place = *self.place;
+        let own = place.field("metadata");
+        self.annotations(metadata.annotations.as_ref(), &own, &mut holds);
+        let (spec_place, template) = (place.field("spec"), spec.template.and_then(|template| template.metadata));
+        let template_place = spec_place.field("template");
+        let annotations = template.and_then(|metadata| metadata.annotations);
+        self.annotations(annotations.as_ref(), &template_place.field("metadata"), &mut holds);
+        let status_place = place.field("status");
+        let map_place = status_place.field(STATUS);
+        match status.allocated_bootstrap_addresses {
+            Value::Null => {}
+            Value::Object(map) => {
+                for (interface, value) in map {
+                    let place = map_place.field(&interface);
+                    match texts(&value) {
+                        Some(texts) => holds.extend(self.hold(&place, &interface, &texts, &value.to_string())),
+                        None => self.unreadable(&place, &interface, &value.to_string()),
+                    }
+                }
+            }
+            other => self.unreadable(&map_place, "", &other.to_string()),
+        }
+        holds
+    }
+
+    fn annotations(&mut self, annotations: Option<&Annotations>, metadata: &Place<'_>, holds: &mut Vec<Hold>) {
+        let list = metadata.field("annotations");
+        for (interface, value) in annotations.into_iter().flat_map(|annotations| &annotations.0) {
+            let key = format!("{ANNOTATION}{interface}");
+            let place = list.field(&key);
+            let parsed = if value.starts_with('[') { serde_json::from_str(value).ok() } else { None };
+            match parsed {
+                Some(value @ Value::Array(_)) => match texts(&value) {
+                    Some(texts) => holds.extend(self.hold(&place, interface, &texts, &value.to_string())),
+                    None => self.unreadable(&place, interface, &value.to_string()),
+                },
+                _ => {
+                    let texts: Vec<&str> = value.split(',').map(str::trim_ascii).collect();
+                    holds.extend(self.hold(&place, interface, &texts, value));
+                }
+            }
+        }
+    }
+
+    /// One record. Every address of it counts that can be read.
+    fn hold(&mut self, place: &Place<'_>, interface: &str, texts: &[&str], value: &str) -> Option<Hold> {
+        let Ok(interface) = interface.parse::<InterfaceName>() else {
+            let expected = InterfaceName::EXPECTED;
+            let finding = Finding::error(place, "record of an invalid interface name", interface, expected);
+            self.remark(finding, addresses_in(value));
+            return None;
+        };
+        let mut addresses = Vec::new();
+        for text in texts {
+            let read = parse_interface_address(text).map(|(address, length)| {
+                let length = length.unwrap_or(Family::of(address).bits());
+                IpNetwork::new(address, length).unwrap_or_else(|_| IpNetwork::from(address))
+            });
+            match read {
+                Ok(address) => addresses.push(address),
+                Err(error) => {
+                    self.doubt(place, &interface, text);
+                    self.remark(error.at(place), addresses_in(text));
+                }
+            }
+        }
+        addresses.sort_unstable();
+        let written = addresses.len();
+        addresses.dedup_by_key(|address| address.ip());
+        if addresses.len() < written {
+            self.remark(Finding::error(place, "repeated address in", value, "each address once"), Vec::new());
+        }
+        if texts.is_empty() {
+            self.unreadable(place, interface.as_str(), value);
+        }
+        (!addresses.is_empty()).then(|| Hold { interface, addresses, place: place.to_string(), source: self.source.0 })
+    }
+
+    fn doubt(&mut self, place: &Place<'_>, interface: &InterfaceName, text: &str) {
+        let addresses: Vec<IpNetwork> = addresses_in(text).into_iter().map(IpNetwork::from).collect();
+        if !addresses.is_empty() {
+            let (interface, place, source) = (interface.clone(), place.to_string(), self.source.0);
+            self.doubts.push(Hold { interface, addresses, place, source });
+        }
+    }
+
+    fn unreadable(&mut self, place: &Place<'_>, interface: &str, value: &str) {
+        if let Ok(interface) = interface.parse() {
+            self.doubt(place, &interface, value);
+        }
+        self.remark(Finding::error(place, "unreadable record", value, EXPECTED), addresses_in(value));
+    }
+
+    fn remark(&mut self, finding: Finding, addresses: Vec<IpAddr>) {
+        self.remarks.push(Remark { source: self.source.1.to_owned(), finding, addresses });
+    }
+}
+
+/// The texts of a list of texts.
+fn texts(value: &Value) -> Option<Vec<&str>> {
+    value.as_array()?.iter().map(Value::as_str).collect()
+}
+
+/// Every address that a person would find in a text, whatever is wrong with its spelling.
+fn addresses_in(text: &str) -> Vec<IpAddr> {
+    let pieces = text.split(|c: char| !(c.is_ascii_hexdigit() || matches!(c, ':' | '.')));
+    let mut addresses: Vec<IpAddr> = pieces.filter_map(address_of).collect();
+    addresses.sort_unstable();
+    addresses.dedup();
+    addresses
+}
+
+fn address_of(piece: &str) -> Option<IpAddr> {
+    let without_zeros = || {
+        let octets = piece.split('.').map(|octet| octet.parse::<u8>().ok());
+        let octets: [u8; 4] = octets.collect::<Option<Vec<u8>>>()?.try_into().ok()?;
+        Some(IpAddr::V4(Ipv4Addr::from(octets)))
+    };
+    piece.parse().ok().map(|address: IpAddr| address.to_canonical()).or_else(without_zeros)
+}
+
+/// Whether a text is what Kubernetes takes for a name, a namespace or a UID.
+fn is_identity(text: &str) -> bool {
+    let legal = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.');
+    (1..=253).contains(&text.len()) && text.bytes().all(legal)
+}
+
+// === impl Annotations ===
+
+impl<'de> Deserialize<'de> for Annotations {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(Records)
+    }
+}
+
+/// Keeps the records, and passes over what may be many times as large.
+struct Records;
+
+impl<'de> Visitor<'de> for Records {
+    type Value = Annotations;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("annotations")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Annotations, A::Error> {
+        let mut records = Vec::new();
+        while let Some(key) = members.next_key::<Cow<'de, str>>()? {
+            match key.strip_prefix(ANNOTATION) {
+                Some(interface) => records.push((interface.to_owned(), members.next_value()?)),
+                None => drop(members.next_value::<IgnoredAny>()?),
+            }
+        }
+        Ok(Annotations(records))
+    }
+}
+
+// === impl Kind ===
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Machine => "KubevirtMachine",
+            Self::VirtualMachine => "VirtualMachine",
+            Self::Instance => "VirtualMachineInstance",
+        })
+    }
+}

@@ -1,0 +1,411 @@
+#![allow(clippy::unwrap_used, reason = "a helper of a test may fail the test")]
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::host::claim::Claimant;
+
+const KEY: &str = "kubevirt.cluster.x-k8s.io/allocated-ip-eno101";
+
+fn machine() -> Machine {
+    Machine { namespace: "clusters".to_owned(), name: "w".to_owned(), uid: "m-1".to_owned() }
+}
+
+fn allocation(interface: &str, addresses: &[&str]) -> Allocation {
+    let claimant = Claimant { machine: machine(), interface: interface.parse().unwrap() };
+    Allocation { claimant, addresses: addresses.iter().map(|address| address.parse().unwrap()).collect() }
+}
+
+/// A KubevirtMachine `clusters/w` with the UID `m-1`, and what is put in its place.
+fn object(kind: &str, uid: &str, more: Value) -> Value {
+    let mut object = json!({"kind": kind, "metadata": {"namespace": "clusters", "name": "w", "uid": uid}});
+    merge(&mut object, more);
+    object
+}
+
+fn merge(into: &mut Value, more: Value) {
+    match (into, more) {
+        (Value::Object(into), Value::Object(more)) => {
+            for (name, value) in more {
+                merge(into.entry(name).or_insert(Value::Null), value);
+            }
+        }
+        (into, more) => *into = more,
+    }
+}
+
+fn annotated(value: &str) -> Value {
+    json!({"metadata": {"annotations": {KEY: value}}})
+}
+
+fn survey_of(items: Value) -> Survey {
+    let list = json!({"apiVersion": "v1", "items": items, "kind": "List", "metadata": {"resourceVersion": ""}});
+    let mut objects = Objects::default();
+    objects.read("list", list.to_string().as_bytes()).unwrap();
+    objects.survey()
+}
+
+/// Every record and every remark as one line, with the addresses that nobody may have because of the remark.
+fn lines(survey: &Survey) -> (Vec<String>, Vec<String>) {
+    let record = |record: &Record| {
+        let Record { claimant: Claimant { machine, interface }, addresses, source, known_by } = record;
+        format!("{machine} {interface} {} by {known_by} in {source}", annotation_value(addresses))
+    };
+    let remark = |remark: &Remark| format!("{remark} {:?}", remark.addresses);
+    (survey.records.iter().map(record).collect(), survey.remarks.iter().map(remark).collect())
+}
+
+fn read(items: Value) -> (Vec<String>, Vec<String>) {
+    lines(&survey_of(items))
+}
+
+// === Writing ===
+
+#[test]
+fn a_patch_annotates_every_interface_with_ipv4_first() {
+    let allocations = [allocation("eno102", &["10.1.0.9/16"]), allocation("eno101", &["fd00::5/64", "10.0.0.5/24"])];
+    assert_eq!(
+        annotation_patch(&machine(), &allocations, Some("77")),
+        Ok(json!({"metadata": {
+            "uid": "m-1",
+            "resourceVersion": "77",
+            "annotations": {
+                "kubevirt.cluster.x-k8s.io/allocated-ip-eno101": "[\"10.0.0.5/24\",\"fd00::5/64\"]",
+                "kubevirt.cluster.x-k8s.io/allocated-ip-eno102": "[\"10.1.0.9/16\"]",
+            },
+        }}))
+    );
+}
+
+#[test]
+fn a_patch_of_the_status_has_the_map() {
+    let allocations = [allocation("eno101", &["fd00::5/64", "10.0.0.5/24"]), allocation("eno.", &["10.1.0.9/16"])];
+    assert_eq!(
+        status_patch(&machine(), &allocations, None),
+        Ok(json!({
+            "metadata": {"uid": "m-1"},
+            "status": {"allocatedBootstrapAddresses": {
+                "eno101": ["10.0.0.5/24", "fd00::5/64"], "eno.": ["10.1.0.9/16"],
+            }},
+        }))
+    );
+}
+
+#[test]
+fn an_interface_that_makes_no_key_is_refused() {
+    for name in ["eno-", "eno.", "eno_"] {
+        let refusal = annotation_patch(&machine(), &[allocation(name, &["10.0.0.5/24"])], None);
+        assert_eq!(refusal, Err(PatchError::Key(name.parse().unwrap())));
+    }
+}
+
+#[test]
+fn an_allocation_of_another_machine_is_refused() {
+    let successor = Machine { uid: "m-2".to_owned(), ..machine() };
+    let allocations = [allocation("eno101", &["10.0.0.5/24"])];
+    let message = "allocation of another machine, clusters/w (m-1), expected one of the object's own";
+    assert_eq!(annotation_patch(&successor, &allocations, None).unwrap_err().to_string(), message);
+    assert_eq!(status_patch(&successor, &allocations, None).unwrap_err().to_string(), message);
+}
+
+#[test]
+fn what_is_written_is_read() {
+    let allocations = [allocation("eno101", &["10.0.0.5/24", "fd00::5/64"]), allocation("br-ex", &["10.1.0.9/16"])];
+    for patch in [annotation_patch(&machine(), &allocations, None), status_patch(&machine(), &allocations, None)] {
+        let survey = survey_of(json!([object("KubevirtMachine", "m-1", patch.unwrap())]));
+        let read: Vec<_> = survey.records.into_iter().map(|record| (record.claimant, record.addresses)).collect();
+        let written: Vec<_> = allocations.iter().rev().map(|a| (a.claimant.clone(), a.addresses.clone())).collect();
+        assert_eq!((read, survey.remarks), (written, Vec::new()));
+    }
+}
+
+// === Spellings ===
+
+/// What an annotation means: the addresses of its record, and its remarks without their place.
+fn value(text: &str) -> (String, Vec<String>) {
+    let survey = survey_of(json!([object("KubevirtMachine", "m-1", annotated(text))]));
+    let place = format!("list: items[0].metadata.annotations.\"{KEY}\": ");
+    let remark = |remark: String| remark.strip_prefix(&place).unwrap().to_owned();
+    let addresses: Vec<IpNetwork> = survey.records.iter().flat_map(|record| record.addresses.clone()).collect();
+    (annotation_value(&addresses), lines(&survey).1.into_iter().map(remark).collect())
+}
+
+macro_rules! values {
+    ($($name:ident: $text:expr => $addresses:expr, $remarks:expr;)*) => {
+        $(#[test] fn $name() {
+            let remarks: &[&str] = &$remarks;
+            assert_eq!(value($text), ($addresses.to_owned(), remarks.iter().map(ToString::to_string).collect()));
+        })*
+    };
+}
+
+values! {
+    a_json_list: r#"["10.0.0.5/24", "fd00:0::5/64"]"# => r#"["10.0.0.5/24","fd00::5/64"]"#, [];
+    an_address_with_its_prefix: "10.0.0.5/24" => r#"["10.0.0.5/24"]"#, [];
+    a_bare_address_has_the_longest_prefix: "FD00::05" => r#"["fd00::5/128"]"#, [];
+    commas_between: "fd00::5/64, 10.0.0.5/24" => r#"["10.0.0.5/24","fd00::5/64"]"#, [];
+    a_repeated_address: r#"["10.0.0.5/24","10.0.0.5"]"# => r#"["10.0.0.5/24"]"#,
+        [r#"repeated address in "[\"10.0.0.5/24\",\"10.0.0.5\"]", expected each address once []"#];
+    an_empty_text: "" => "[]", [r#"invalid address "", expected an IPv4 or IPv6 address []"#];
+    an_empty_list: "[]" => "[]", [r#"unreadable record "[]", expected a list of ip/prefix []"#];
+    a_list_of_something_else: r#"["10.0.0.5/24", 7]"# => "[]",
+        [r#"unreadable record "[\"10.0.0.5/24\",7]", expected a list of ip/prefix [10.0.0.5]"#];
+    ipv4_in_ipv6: "::ffff:10.0.0.5/120" => "[]",
+        [r#"IPv4-mapped address "::ffff:10.0.0.5/120", expected 10.0.0.5 [10.0.0.5]"#];
+    a_zone: "fe80::5%eth0/64" => "[]",
+        [r#"address with a zone "fe80::5%eth0/64", expected an address without a zone [fe80::5]"#];
+    a_leading_zero: "10.0.0.05/24" => "[]",
+        [r#"leading zero in an address "10.0.0.05/24", expected 10.0.0.5 [10.0.0.5]"#];
+    a_length_with_a_zero: "10.0.0.5/024" => "[]",
+        [r#"invalid prefix length "10.0.0.5/024", expected a length of 1 to 32 without sign or leading zero [10.0.0.5]"#];
+    a_length_that_is_too_long: "10.0.0.5/33" => "[]",
+        [r#"invalid prefix length "10.0.0.5/33", expected a length of 1 to 32 without sign or leading zero [10.0.0.5]"#];
+    the_readable_part_of_a_list_counts: r#"["10.0.0.5/24", "fd00::5/+64"]"# => r#"["10.0.0.5/24"]"#,
+        [r#"invalid prefix length "fd00::5/+64", expected a length of 1 to 128 without sign or leading zero [fd00::5]"#];
+    words: "pending" => "[]", [r#"invalid address "pending", expected an IPv4 or IPv6 address []"#];
+    a_list_that_is_broken: r#"["10.0.0.5/24""# => "[]",
+        [r#"invalid address "[\"10.0.0.5/24\"", expected an IPv4 or IPv6 address [10.0.0.5]"#];
+}
+
+#[test]
+fn a_record_of_no_interface_name_is_remarked_and_its_addresses_are_kept_back() {
+    let annotations = json!({"metadata": {"annotations": {
+        "kubevirt.cluster.x-k8s.io/allocated-ip-12": "10.0.0.5/24",
+        "kubevirt.cluster.x-k8s.io/allocated-ips-eno101": "somebody else's",
+    }}});
+    let remark = "list: items[0].metadata.annotations.\"kubevirt.cluster.x-k8s.io/allocated-ip-12\": record of an \
+        invalid interface name \"12\", expected 1 to 15 letters, digits, '.', '_' or '-', not digits alone, nor all, \
+        default or lo [10.0.0.5]";
+    assert_eq!(read(json!([object("KubevirtMachine", "m-1", annotations)])), (vec![], vec![remark.to_owned()]));
+}
+
+#[test]
+fn a_status_map_that_is_none_is_remarked() {
+    let status = |value: Value| object("KubevirtMachine", "m-1", json!({"status": {STATUS: value}}));
+    assert_eq!(
+        read(json!([status(json!(["10.0.0.5/24"]))])).1,
+        [
+            r#"list: items[0].status.allocatedBootstrapAddresses: unreadable record "[\"10.0.0.5/24\"]", expected a list of ip/prefix [10.0.0.5]"#
+        ]
+    );
+    assert_eq!(
+        read(json!([status(json!({"eno101": "10.0.0.5/24"}))])).1,
+        [
+            r#"list: items[0].status.allocatedBootstrapAddresses.eno101: unreadable record "\"10.0.0.5/24\"", expected a list of ip/prefix [10.0.0.5]"#
+        ]
+    );
+}
+
+// === Objects ===
+
+#[test]
+fn objects_of_which_nobody_can_tell_whose_they_are_are_remarked() {
+    let with = |more: Value| {
+        let mut object = object("KubevirtMachine", "m-1", annotated("10.0.0.5/24"));
+        merge(&mut object, more);
+        object
+    };
+    let items = json!([
+        with(json!({"metadata": {"uid": null}})),
+        with(json!({"metadata": {"name": "w\n"}})),
+        with(json!({"metadata": {"namespace": ""}})),
+        with(json!({"kind": "Pod"})),
+        with(json!({"metadata": {"annotations": "none"}})),
+        with(json!({"metadata": {"labels": 7}})),
+        7,
+    ]);
+    let identity = "letters, digits, '-' or '.', at most 253";
+    assert_eq!(
+        read(items),
+        (
+            vec![],
+            vec![
+                "list: items[0].metadata.uid: missing, expected the object as it is in the cluster [10.0.0.5]".to_owned(),
+                format!(r#"list: items[1].metadata.name: invalid value "w\n", expected {identity} [10.0.0.5]"#),
+                format!(r#"list: items[2].metadata.namespace: invalid value "", expected {identity} [10.0.0.5]"#),
+                r#"list: items[3].kind: unknown kind "Pod", expected KubevirtMachine, VirtualMachine or VirtualMachineInstance [10.0.0.5]"#.to_owned(),
+                r#"list: items[4]: invalid object "invalid type: string \"none\", expected annotations", expected an object as Kubernetes writes it []"#.to_owned(),
+                r#"list: items[5]: invalid object "invalid type: integer `7`, expected struct Labels", expected an object as Kubernetes writes it [10.0.0.5]"#.to_owned(),
+                r#"list: items[6]: invalid object "invalid type: integer `7`, expected struct Item", expected an object as Kubernetes writes it []"#.to_owned(),
+            ]
+        )
+    );
+}
+
+// === Machines ===
+
+fn guest(kind: &str, uid: &str, more: Value) -> Value {
+    let mut guest = object(kind, uid, more);
+    let labels = json!({"metadata": {"namespace": "infra", "labels": {
+        "capk.cluster.x-k8s.io/kubevirt-machine-namespace": "clusters",
+        "capk.cluster.x-k8s.io/kubevirt-machine-name": "w",
+    }}});
+    merge(&mut guest, labels);
+    guest
+}
+
+fn instance(uid: &str, owner: &str, more: Value) -> Value {
+    let mut instance = object("VirtualMachineInstance", uid, more);
+    let owner = json!({"metadata": {"namespace": "infra", "ownerReferences": [
+        {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": "w", "uid": owner, "controller": true},
+    ]}});
+    merge(&mut instance, owner);
+    instance
+}
+
+fn created(at: &str) -> Value {
+    json!({"metadata": {"creationTimestamp": at}})
+}
+
+fn with(mut object: Value, more: Value) -> Value {
+    merge(&mut object, more);
+    object
+}
+
+const AT: &str = "metadata.annotations.\"kubevirt.cluster.x-k8s.io/allocated-ip-eno101\"";
+
+#[test]
+fn records_of_one_machine_that_agree_are_one() {
+    let status = json!({"status": {STATUS: {"eno101": ["10.0.0.5/24"]}}});
+    let template = json!({"spec": {"template": {"metadata": {"annotations": {KEY: "10.0.0.5/24"}}}}});
+    let items = json!([
+        instance("i-1", "v-1", annotated("10.0.0.5/24")),
+        guest("VirtualMachine", "v-1", with(annotated("10.0.0.5"), template)),
+        with(object("KubevirtMachine", "m-1", annotated("10.0.0.5")), status),
+    ]);
+    let record = format!(r#"clusters/w (m-1) eno101 ["10.0.0.5/24"] by KubevirtMachine in list: items[2].{AT}"#);
+    assert_eq!(read(items), (vec![record], vec![]));
+}
+
+#[test]
+fn a_guest_of_which_the_machine_is_gone_keeps_its_addresses() {
+    let by_vm = json!([instance("i-1", "v-1", annotated("10.0.0.5/24")), guest("VirtualMachine", "v-1", json!({})),]);
+    let record =
+        |by: &str, uid: &str| format!(r#"clusters/w ({uid}) eno101 ["10.0.0.5/24"] by {by} in list: items[0].{AT}"#);
+    assert_eq!(read(by_vm), (vec![record("VirtualMachine", "v-1")], vec![]));
+    // Nothing is known of its VirtualMachine but the name, which is in the namespace of the instance.
+    let record = record("VirtualMachine", "v-1").replace("clusters", "infra");
+    assert_eq!(read(json!([instance("i-1", "v-1", annotated("10.0.0.5/24"))])), (vec![record], vec![]));
+    let alone = json!([object("VirtualMachineInstance", "i-1", annotated("10.0.0.5/24"))]);
+    let record = format!(r#"clusters/w (i-1) eno101 ["10.0.0.5/24"] by VirtualMachineInstance in list: items[0].{AT}"#);
+    assert_eq!(read(alone), (vec![record], vec![]));
+}
+
+#[test]
+fn an_owner_that_can_be_none_does_not_count() {
+    let record = format!(r#"infra/w (i-1) eno101 ["10.0.0.5/24"] by VirtualMachineInstance in list: items[0].{AT}"#);
+    for owner in [json!({"uid": ""}), json!({"name": "w("})] {
+        let mut instance = instance("i-1", "v-1", annotated("10.0.0.5/24"));
+        merge(&mut instance["metadata"]["ownerReferences"][0], owner);
+        assert_eq!(read(json!([instance])), (vec![record.clone()], vec![]));
+    }
+}
+
+#[test]
+fn a_guests_record_is_its_machines() {
+    let items = json!([
+        guest("VirtualMachine", "v-1", with(annotated("10.0.0.5/24"), created("2026-08-01T10:00:01Z"))),
+        object("KubevirtMachine", "m-1", created("2026-08-01T10:00:00Z")),
+    ]);
+    let record = format!(r#"clusters/w (m-1) eno101 ["10.0.0.5/24"] by KubevirtMachine in list: items[0].{AT}"#);
+    assert_eq!(read(items), (vec![record], vec![]));
+}
+
+#[test]
+fn a_guest_that_is_older_than_its_machine_is_a_predecessors() {
+    let old = guest("VirtualMachine", "v-1", with(annotated("10.0.0.5/24"), created("2026-08-01T09:00:00Z")));
+    let predecessors = format!(r#"clusters/w (v-1) eno101 ["10.0.0.5/24"] by VirtualMachine in list: items[0].{AT}"#);
+    let new = object("KubevirtMachine", "m-2", created("2026-08-01T10:00:00Z"));
+    assert_eq!(read(json!([old, new])), (vec![predecessors.clone()], vec![]));
+    let successors = format!(r#"clusters/w (m-2) eno101 ["10.0.0.6/24"] by KubevirtMachine in list: items[1].{AT}"#);
+    let with_another = with(new.clone(), annotated("10.0.0.6/24"));
+    assert_eq!(read(json!([old, with_another])), (vec![successors, predecessors], vec![]));
+    // A machine that was moved from another cluster is younger than its guest, too.
+    let moved = format!(r#"clusters/w (m-2) eno101 ["10.0.0.5/24"] by KubevirtMachine in list: items[1].{AT}"#);
+    assert_eq!(read(json!([old, with(new, annotated("10.0.0.5/24"))])), (vec![moved], vec![]));
+}
+
+#[test]
+fn records_of_one_machine_that_contradict_each_other_are_remarked() {
+    let items = json!([
+        with(
+            object("KubevirtMachine", "m-1", annotated("10.0.0.5/24")),
+            json!({"status": {STATUS: {"eno101": ["10.0.0.5/16", "fd00::5/64"]}}})
+        ),
+        guest("VirtualMachine", "v-1", annotated("10.0.0.7/24")),
+    ]);
+    let record = format!(r#"clusters/w (m-1) eno101 ["10.0.0.5/24"] by KubevirtMachine in list: items[0].{AT}"#);
+    let expected = format!("expected 10.0.0.5/24 as in list: items[0].{AT}");
+    let remarks = [
+        format!(
+            r#"list: items[0].status.allocatedBootstrapAddresses.eno101: contradicting record "10.0.0.5/16, fd00::5/64", {expected} [fd00::5]"#
+        ),
+        format!(r#"list: items[1].{AT}: contradicting record "10.0.0.7/24", {expected} [10.0.0.7]"#),
+    ];
+    assert_eq!(read(items), (vec![record], remarks.to_vec()));
+}
+
+#[test]
+fn a_list_that_is_read_twice_says_nothing_twice() {
+    let list = |address: &str| json!({"items": [object("KubevirtMachine", "m-1", annotated(address))]}).to_string();
+    let mut objects = Objects::default();
+    for (name, address) in [("a", "10.0.0.5/24"), ("b", "10.0.0.5/24"), ("c", "10.0.0.6/24")] {
+        objects.read(name, list(address).as_bytes()).unwrap();
+    }
+    let record = format!(r#"clusters/w (m-1) eno101 ["10.0.0.5/24"] by KubevirtMachine in a: items[0].{AT}"#);
+    let remark = format!(
+        r#"c: items[0].{AT}: contradicting record "10.0.0.6/24", expected 10.0.0.5/24 as in a: items[0].{AT} [10.0.0.6]"#
+    );
+    assert_eq!(lines(&objects.survey()), (vec![record], vec![remark]));
+}
+
+#[test]
+fn machines_of_one_name_in_two_namespaces_are_two() {
+    let other = json!({"metadata": {"namespace": "others"}});
+    let items = json!([
+        with(object("KubevirtMachine", "m-2", annotated("10.0.0.5/24")), other),
+        object("KubevirtMachine", "m-1", annotated("10.0.0.5/24")),
+    ]);
+    let records = [
+        format!(r#"clusters/w (m-1) eno101 ["10.0.0.5/24"] by KubevirtMachine in list: items[1].{AT}"#),
+        format!(r#"others/w (m-2) eno101 ["10.0.0.5/24"] by KubevirtMachine in list: items[0].{AT}"#),
+    ];
+    assert_eq!(read(items), (records.to_vec(), vec![]));
+}
+
+#[test]
+fn a_machine_is_there_as_long_as_anything_of_it_may_be() {
+    let named = |uid: &str| Machine { uid: uid.to_owned(), ..machine() };
+    let there = |items: Value| {
+        let survey = survey_of(items);
+        ["m-1", "m-2", "v-1"].map(|uid| survey.is_there(&named(uid)))
+    };
+    let new = || object("KubevirtMachine", "m-2", created("2026-08-01T10:00:00Z"));
+    let guest = |at: &str| guest("VirtualMachine", "v-1", created(at));
+    assert_eq!(there(json!([])), [false, false, false]);
+    assert_eq!(there(json!([new()])), [false, true, false]);
+    // Whose guest it was is not known: anybody's of that name.
+    assert_eq!(there(json!([guest("2026-08-01T10:00:01Z")])), [true, true, true]);
+    // The guest is the new machine's own.
+    assert_eq!(there(json!([new(), guest("2026-08-01T10:00:01Z")])), [false, true, false]);
+    // The guest is older than the new machine.
+    assert_eq!(there(json!([new(), guest("2026-08-01T09:00:00Z")])), [true, true, true]);
+}
+
+#[test]
+fn what_cannot_be_read_or_is_contradicted_seems_to_be_the_machines() {
+    let items = json!([
+        with(object("KubevirtMachine", "m-1", annotated("10.0.0.5/24, 10.0.0.6/33")), created("2026-08-01T10:00:00Z")),
+        guest("VirtualMachine", "v-1", with(annotated("10.0.0.7/24"), created("2026-08-01T10:00:01Z"))),
+        guest("VirtualMachine", "v-0", with(annotated("[[\"10.0.0.8\"]]"), created("2026-08-01T09:00:00Z"))),
+    ]);
+    let doubt = |doubt: &Record| format!("{} {}", doubt.claimant.machine, annotation_value(&doubt.addresses));
+    assert_eq!(
+        survey_of(items).doubts.iter().map(doubt).collect::<Vec<_>>(),
+        [
+            r#"clusters/w (m-1) ["10.0.0.6/32"]"#,
+            r#"clusters/w (v-0) ["10.0.0.8/32"]"#,
+            r#"clusters/w (m-1) ["10.0.0.7/24"]"#,
+        ]
+    );
+}
