@@ -1,0 +1,580 @@
+//! A template and what was allocated make the document that one machine reads.
+//!
+//! The template is an OpenStack `network_data.json`, of JSON or YAML. What it says stays as it was, also what is not known
+//! here, in its order; addresses are put where they are missing, and what the pool knows beside them (gateway, name
+//! servers) is added where the template says nothing about it. The host cannot write what the guest cannot read: every
+//! document is read again with the guest's reader before it is handed out.
+
+mod secret;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::net::IpAddr;
+
+use ipnetwork::IpNetwork;
+use pnet_base::MacAddr;
+
+use super::address::Family;
+use super::claim::Allocation;
+use crate::finding::{Finding, Findings, Place, Severity};
+use crate::formats::value::{self, Object, Value};
+use crate::formats::{Meaning, address, read_network};
+use crate::network::{InterfaceName, NetworkConfig, parse_mac_address};
+
+/// What every machine of a NodePool has in its document.
+///
+/// ```
+/// use glowplug::host::claim::{Allocation, Claimant, Machine};
+/// use glowplug::host::expand::{Grant, Template};
+///
+/// let template = Template::parse(br#"{"links": [{"id": "eno101", "type": "phy"}]}"#).unwrap();
+/// let machine = Machine { namespace: "clusters".into(), name: "worker-0".into(), uid: "u-1".into() };
+/// let interface = "eno101".parse().unwrap();
+/// let addresses = vec!["192.168.1.100/24".parse().unwrap()];
+/// let allocation = Allocation { claimant: Claimant { machine, interface }, addresses };
+/// let (gateways, nameservers) = (["192.168.1.1".parse().unwrap()], ["8.8.8.8".parse().unwrap()]);
+/// let grant =
+///     Grant { allocation: &allocation, gateways: &gateways, nameservers: &nameservers, mac_address: None };
+/// assert_eq!(
+///     template.expand(&[grant]).unwrap().text(),
+///     concat!(
+///         r#"{"links":[{"id":"eno101","type":"phy"}],"#,
+///         r#""networks":[{"id":"network0","type":"ipv4","link":"eno101","ip_address":"192.168.1.100","#,
+///         r#""netmask":"255.255.255.0","routes":[{"network":"0.0.0.0","netmask":"0.0.0.0","gateway":"192.168.1.1"}],"#,
+///         r#""network_id":"network0"}],"services":[{"type":"dns","address":"8.8.8.8"}]}"#
+///     )
+/// );
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct Template(Object);
+
+/// What one interface is given.
+#[derive(Clone, Copy, Debug)]
+pub struct Grant<'a> {
+    /// The interface and its addresses.
+    pub allocation: &'a Allocation,
+    /// Of the pool: at most one of each family.
+    pub gateways: &'a [IpAddr],
+    /// Of the pool: most important first.
+    pub nameservers: &'a [IpAddr],
+    /// By which the guest is to know the card; without one it is known by its name.
+    pub mac_address: Option<MacAddr>,
+}
+
+/// A machine's `network_data.json`, which the guest reads as it was meant.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Document {
+    text: String,
+    warnings: Vec<Finding>,
+}
+
+/// Why there is no document.
+#[derive(Debug)]
+pub enum ExpandError {
+    /// The template cannot take what was allocated, with every reason.
+    Template(Findings),
+    /// Something is given twice to one interface.
+    Twice(InterfaceName),
+    /// An interface is given no address, or two of one family.
+    Addresses(InterfaceName, Vec<IpNetwork>),
+    /// The guest would refuse the document, with what it would say.
+    Refused(Findings),
+    /// The guest would read other addresses than were allocated.
+    Differs {
+        /// The interface.
+        interface: InterfaceName,
+        /// What the guest would read, in order.
+        read: Vec<IpNetwork>,
+        /// What was allocated, in order.
+        allocated: Vec<IpNetwork>,
+    },
+}
+
+static LINKS: Place<'static> = Place::Field(&Place::Document, "links");
+static NETWORKS: Place<'static> = Place::Field(&Place::Document, "networks");
+
+/// A document that is being made.
+struct Draft {
+    document: Object,
+    findings: Findings,
+    /// For every interface and family, its entry of `networks`.
+    entries: BTreeMap<(InterfaceName, Family), usize>,
+    /// For every interface, its entry of `links`.
+    links: BTreeMap<InterfaceName, usize>,
+}
+
+// === impl Template ===
+
+impl Template {
+    /// Reads a template of JSON or YAML.
+    ///
+    /// # Errors
+    ///
+    /// [`ExpandError::Template`] when it is neither, no object, or has a number that could not be written again.
+    pub fn parse(document: &[u8]) -> Result<Self, ExpandError> {
+        let mut findings = Findings::default();
+        let value = value::parse(document).unwrap_or_else(|finding| {
+            findings.push(finding);
+            Value::Object(Object::default())
+        });
+        fractions(&value, &Place::Document, &mut findings);
+        match value {
+            Value::Object(object) if !findings.has_errors() => return Ok(Self(object)),
+            Value::Object(_) => {}
+            other => findings.push(Finding::error("document", "invalid document", other.kind(), "an object")),
+        }
+        Err(ExpandError::Template(findings))
+    }
+
+    /// The template of machines that have cards of these names and nothing else to be said about them.
+    pub fn minimal<'a>(interfaces: impl IntoIterator<Item = &'a InterfaceName>) -> Self {
+        let card = |name: &InterfaceName| object([("id", text(name)), ("type", text("phy"))]);
+        let links = interfaces.into_iter().map(card).collect();
+        Self(members([
+            ("links", Value::Array(links)),
+            ("networks", Value::Array(Vec::new())),
+            ("services", Value::Array(Vec::new())),
+        ]))
+    }
+
+    /// The prefix length that the template has for the addresses of one family on an interface, if it says any.
+    ///
+    /// # Errors
+    ///
+    /// [`ExpandError::Template`] when the template has no such interface, or a netmask that is none.
+    pub fn prefix(&self, interface: &InterfaceName, family: Family) -> Result<Option<u8>, ExpandError> {
+        let mut draft = Draft::new(self);
+        let mut prefix = None;
+        if let Some((_, id)) = draft.find_link(interface) {
+            for (index, entry) in draft.entries_on(&id) {
+                if let Some(mask) = said(&entry, "netmask").filter(|_| static_family(&entry) == Some(family)) {
+                    let length = prefix_length(mask, family);
+                    if length.is_none() {
+                        let place = NETWORKS.index(index);
+                        let expected = address::MASK_EXPECTED;
+                        draft.findings.push(Finding::error(place.field("netmask"), "invalid netmask", mask, expected));
+                    }
+                    prefix = prefix.or(length);
+                }
+            }
+        }
+        if draft.findings.has_errors() { Err(ExpandError::Template(draft.findings)) } else { Ok(prefix) }
+    }
+
+    /// Makes a machine's document.
+    ///
+    /// Each interface is the link whose `id` or `name` it is. An address goes into the entry of `networks` that the
+    /// template has for it, else into a new one. Where no link has a default route of a family, the first gateway of that
+    /// family is one, on its own interface; where the template has no name server of a family, those of the pools are
+    /// added.
+    ///
+    /// # Errors
+    ///
+    /// [`ExpandError`]; of a template all reasons at once.
+    pub fn expand(&self, grants: &[Grant<'_>]) -> Result<Document, ExpandError> {
+        let mut seen = BTreeSet::new();
+        for Grant { allocation, .. } in grants {
+            let (interface, addresses) = (&allocation.claimant.interface, &allocation.addresses);
+            let families: BTreeSet<Family> = addresses.iter().map(|address| Family::of(address.ip())).collect();
+            if families.is_empty() || families.len() != addresses.len() {
+                return Err(ExpandError::Addresses(interface.clone(), addresses.clone()));
+            }
+            if !seen.insert(interface) {
+                return Err(ExpandError::Twice(interface.clone()));
+            }
+        }
+        let mut draft = Draft::new(self);
+        for grant in grants {
+            draft.put_addresses(grant);
+        }
+        let (network, _) = draft.read()?;
+        draft.add_routes(grants, &network);
+        draft.add_services(grants, &network);
+        let (network, document) = draft.read()?;
+        for grant in grants {
+            draft.check(grant.allocation, &network)?;
+        }
+        Ok(document)
+    }
+}
+
+/// Reports every number that is not known any more.
+fn fractions(value: &Value, place: &Place<'_>, findings: &mut Findings) {
+    match value {
+        Value::Fraction => {
+            let (problem, expected) = ("number that cannot be kept", "a whole number of 64 bits, or a text");
+            findings.push(Finding::without_value(Severity::Error, place, problem, expected));
+        }
+        Value::Array(elements) => {
+            elements.iter().enumerate().for_each(|(index, element)| fractions(element, &place.index(index), findings));
+        }
+        Value::Object(object) => {
+            object.members().into_iter().for_each(|(name, member)| fractions(member, &place.field(name), findings));
+        }
+        _ => {}
+    }
+}
+
+// === impl Draft ===
+
+impl Draft {
+    fn new(template: &Template) -> Self {
+        let document = template.0.clone();
+        Self { document, findings: Findings::default(), entries: BTreeMap::new(), links: BTreeMap::new() }
+    }
+
+    /// The elements of an array of the document. What is absent is empty; what is no array becomes a finding.
+    fn array(&mut self, name: &str) -> Option<&mut Vec<Value>> {
+        if matches!(self.document.get(name), None | Some(Value::Null)) {
+            self.document.insert(name, Value::Array(Vec::new()));
+        }
+        match self.document.get_mut(name) {
+            Some(Value::Array(array)) => Some(array),
+            Some(other) => {
+                let finding = Finding::error(name, "invalid list", other.kind(), "an array");
+                // Once, however many interfaces ask for it.
+                if !self.findings.kept().contains(&finding) {
+                    self.findings.push(finding);
+                }
+                None
+            }
+            None => None,
+        }
+    }
+
+    /// Where the interface stands in `links`, and the id by which networks name it. A link without one gets it.
+    fn find_link(&mut self, interface: &InterfaceName) -> Option<(usize, String)> {
+        let is_it = |link: &Value| match link {
+            Value::Object(link) => ["id", "name"].iter().any(|name| is_text(link.get(name), interface.as_str())),
+            _ => false,
+        };
+        let links = self.array("links")?;
+        let mut found = links.iter().enumerate().filter(|(_, link)| is_it(link)).map(|(index, _)| index);
+        let (first, second) = (found.next(), found.next());
+        let expected = "one link whose id or name it is";
+        let Some(index) = first else {
+            self.findings.push(Finding::error("links", "no link for the interface", interface, expected));
+            return None;
+        };
+        if let Some(second) = second {
+            let problem = format!("second link for the interface, after links[{index}],");
+            self.findings.push(Finding::error(LINKS.index(second), &problem, interface, expected));
+            return None;
+        }
+        let Some(Value::Object(link)) = links.get_mut(index) else { return None };
+        if said(link, "id").is_none() {
+            link.insert("id", text(interface));
+        }
+        said(link, "id").map(|id| (index, id.to_string()))
+    }
+
+    /// The entries of `networks` that are on a link.
+    fn entries_on(&mut self, link: &str) -> Vec<(usize, Object)> {
+        let networks = self.array("networks").map(|networks| networks.iter().enumerate());
+        let on_link = |(index, entry): (usize, &Value)| match entry {
+            Value::Object(entry) if is_text(entry.get("link"), link) => Some((index, entry.clone())),
+            _ => None,
+        };
+        networks.into_iter().flatten().filter_map(on_link).collect()
+    }
+
+    fn put_addresses(&mut self, grant: &Grant<'_>) {
+        let interface = &grant.allocation.claimant.interface;
+        let Some((link, id)) = self.find_link(interface) else { return };
+        self.links.insert(interface.clone(), link);
+        if let Some(mac_address) = grant.mac_address {
+            self.set_mac_address(link, mac_address);
+        }
+        for (index, entry) in self.entries_on(&id) {
+            if let Some(family) = static_family(&entry) {
+                self.put_into_entry(index, entry, family, grant.allocation);
+            }
+        }
+        for address in &grant.allocation.addresses {
+            let family = Family::of(address.ip());
+            if !self.entries.contains_key(&(interface.clone(), family)) {
+                self.add_entry(&id, interface, *address);
+            }
+        }
+    }
+
+    fn set_mac_address(&mut self, link: usize, mac_address: MacAddr) {
+        let Some(Value::Object(object)) = self.array("links").and_then(|links| links.get_mut(link)) else { return };
+        let place = LINKS.index(link);
+        let finding = match said(object, "ethernet_mac_address") {
+            _ if is_text(object.get("type"), "vlan") => {
+                Some(Finding::error(place.field("type"), "MAC address for", "vlan", "a card or a bond"))
+            }
+            Some(written) if parse_mac_address(&written.to_string()) == Some(mac_address) => None,
+            Some(written) => {
+                let place = place.field("ethernet_mac_address");
+                Some(Finding::error(place, "other MAC address", written, &mac_address.to_string()))
+            }
+            None => {
+                object.insert("ethernet_mac_address", text(mac_address));
+                None
+            }
+        };
+        finding.into_iter().for_each(|finding| self.findings.push(finding));
+    }
+
+    /// Fills an entry of the template that waits for an address, and reports why it cannot be.
+    fn put_into_entry(&mut self, index: usize, mut entry: Object, family: Family, allocation: &Allocation) {
+        let interface = &allocation.claimant.interface;
+        let place = NETWORKS.index(index);
+        if let Some(written) = said(&entry, "ip_address") {
+            let expected = "none: a template serves many machines";
+            self.findings.push(Finding::error(place.field("ip_address"), "address in a template", written, expected));
+            return;
+        }
+        let Some(address) = allocation.addresses.iter().find(|address| Family::of(address.ip()) == family) else {
+            let (written, expected) = (entry.get("type").cloned().unwrap_or(Value::Null), "one from the pool");
+            let problem = format!("no {family} address for a network of type");
+            self.findings.push(Finding::error(place.field("type"), &problem, written, expected));
+            return;
+        };
+        if let Some(first) = self.entries.get(&(interface.clone(), family)) {
+            let problem = format!("second {family} network, after networks[{first}], on");
+            self.findings.push(Finding::error(place, &problem, interface, "one for each family"));
+            return;
+        }
+        let mask = mask(*address);
+        match said(&entry, "netmask") {
+            Some(written) if prefix_length(written, family) != Some(address.prefix()) => {
+                let finding = Finding::error(place.field("netmask"), "other netmask than the pool's", written, &mask);
+                self.findings.push(finding);
+            }
+            Some(_) => {}
+            None => entry.insert("netmask", text(&mask)),
+        }
+        entry.insert("ip_address", text(address.ip()));
+        if let Some(at) = self.array("networks").and_then(|networks| networks.get_mut(index)) {
+            *at = Value::Object(entry);
+        }
+        self.entries.insert((interface.clone(), family), index);
+    }
+
+    fn add_entry(&mut self, link: &str, interface: &InterfaceName, address: IpNetwork) {
+        let Some(networks) = self.array("networks") else { return };
+        let is_taken = |id: &String| {
+            networks.iter().any(|entry| matches!(entry, Value::Object(entry) if is_text(entry.get("id"), id)))
+        };
+        let index = networks.len();
+        let id = (index..).map(|number| format!("network{number}")).find(|id| !is_taken(id)).unwrap_or_default();
+        let family = Family::of(address.ip());
+        let kind = match family {
+            Family::Ipv4 => "ipv4",
+            Family::Ipv6 => "ipv6",
+        };
+        networks.push(object([
+            ("id", text(&id)),
+            ("type", text(kind)),
+            ("link", text(link)),
+            ("ip_address", text(address.ip())),
+            ("netmask", text(mask(address))),
+            ("routes", Value::Array(Vec::new())),
+            ("network_id", text(&id)),
+        ]));
+        self.entries.insert((interface.clone(), family), index);
+    }
+
+    /// Default routes of the families that have none.
+    fn add_routes(&mut self, grants: &[Grant<'_>], network: &NetworkConfig) {
+        let routes = network.links().iter().flat_map(|link| &link.routes).filter(|route| route.is_default());
+        let mut routed: BTreeSet<Family> = routes.map(|route| Family::of(route.destination().ip())).collect();
+        for grant in grants {
+            for gateway in grant.gateways {
+                let family = Family::of(*gateway);
+                let entry = self.entries.get(&(grant.allocation.claimant.interface.clone(), family)).copied();
+                let networks = self.array("networks");
+                let Some((entry, networks)) = entry.zip(networks) else { continue };
+                let Some(Value::Object(entry)) = networks.get_mut(entry) else { continue };
+                if !routed.insert(family) {
+                    continue;
+                }
+                let everywhere = family.address(0);
+                let route =
+                    object([("network", text(everywhere)), ("netmask", text(everywhere)), ("gateway", text(gateway))]);
+                match entry.get_mut("routes") {
+                    Some(Value::Array(routes)) => routes.push(route),
+                    // Anything but null has been refused by the guest's reader.
+                    _ => entry.insert("routes", Value::Array(vec![route])),
+                }
+            }
+        }
+    }
+
+    /// Name servers of the families that have none.
+    fn add_services(&mut self, grants: &[Grant<'_>], network: &NetworkConfig) {
+        let of_links = network.links().iter().flat_map(|link| &link.dns.nameservers);
+        let served: BTreeSet<Family> =
+            network.dns.nameservers.iter().chain(of_links).map(|server| Family::of(*server)).collect();
+        let mut added = BTreeSet::new();
+        for server in grants.iter().flat_map(|grant| grant.nameservers) {
+            if !served.contains(&Family::of(*server)) && added.insert(*server) {
+                let service = object([("type", text("dns")), ("address", text(server))]);
+                if let Some(services) = self.array("services") {
+                    services.push(service);
+                }
+            }
+        }
+    }
+
+    /// Reads the document as the guest does.
+    fn read(&mut self) -> Result<(NetworkConfig, Document), ExpandError> {
+        if self.findings.has_errors() {
+            return Err(ExpandError::Template(std::mem::take(&mut self.findings)));
+        }
+        let text = match serde_json::to_string(&self.document) {
+            Ok(text) => text,
+            // A template with a number that cannot be written has been refused.
+            Err(error) => {
+                self.findings.push(Finding::error("document", "not writable", error, "a document that was read"));
+                return Err(ExpandError::Template(std::mem::take(&mut self.findings)));
+            }
+        };
+        let reading = read_network(text.as_bytes());
+        let network = match reading.meaning {
+            Meaning::Network(network) => network,
+            Meaning::Unconfigured | Meaning::Disabled => NetworkConfig::default(),
+            Meaning::Refused => return Err(ExpandError::Refused(reading.findings)),
+        };
+        Ok((network, Document { text, warnings: reading.findings.into_parts().0 }))
+    }
+
+    /// Whether the guest reads on the interface what was allocated, and no other address.
+    fn check(&self, allocation: &Allocation, network: &NetworkConfig) -> Result<(), ExpandError> {
+        let interface = &allocation.claimant.interface;
+        let place = self.links.get(interface).map(|link| LINKS.index(*link).to_string());
+        let link = network.links().iter().find(|link| Some(&link.place) == place.as_ref());
+        let ipv4 = link.into_iter().flat_map(|link| &link.ipv4.addresses).copied().map(IpNetwork::V4);
+        let ipv6 = link.into_iter().flat_map(|link| &link.ipv6.addresses).copied().map(IpNetwork::V6);
+        let mut read: Vec<IpNetwork> = ipv4.chain(ipv6).collect();
+        let mut allocated = allocation.addresses.clone();
+        read.sort_unstable();
+        allocated.sort_unstable();
+        if read == allocated {
+            Ok(())
+        } else {
+            Err(ExpandError::Differs { interface: interface.clone(), read, allocated })
+        }
+    }
+}
+
+/// The family of the one address that an entry of `networks` is to have. `None`: it asks for something else.
+fn static_family(entry: &Object) -> Option<Family> {
+    match entry.get("type") {
+        Some(Value::String(kind)) => match kind.as_str() {
+            "ipv4" | "static" => Some(Family::Ipv4),
+            "ipv6" | "static6" => Some(Family::Ipv6),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// A member that says something. `null` and an empty text do not.
+fn said<'o>(object: &'o Object, name: &str) -> Option<&'o Value> {
+    object.get(name).filter(|value| !matches!(value, Value::Null) && !is_text(Some(value), ""))
+}
+
+/// Whether a member is this text, or the number that it spells.
+fn is_text(value: Option<&Value>, wanted: &str) -> bool {
+    match value {
+        Some(Value::String(text)) => text == wanted,
+        Some(Value::Integer(number)) => number.to_string() == wanted,
+        _ => false,
+    }
+}
+
+fn prefix_length(mask: &Value, family: Family) -> Option<u8> {
+    address::prefix_length(&mask.to_string(), address::Family::of(family.address(0)))
+}
+
+/// The mask as every reader takes it: an address of the family.
+fn mask(address: IpNetwork) -> String {
+    address.mask().to_string()
+}
+
+fn text(value: impl fmt::Display) -> Value {
+    Value::String(value.to_string())
+}
+
+fn members<const N: usize>(members: [(&str, Value); N]) -> Object {
+    members.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+fn object<const N: usize>(values: [(&str, Value); N]) -> Value {
+    Value::Object(members(values))
+}
+
+// === impl Document ===
+
+impl Document {
+    /// The document, as it is to be on the drive: JSON on one line, always the same for the same input.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// What the guest will warn of, in the order of their places.
+    #[must_use]
+    pub fn warnings(&self) -> &[Finding] {
+        &self.warnings
+    }
+}
+
+// === impl ExpandError ===
+
+/// Findings on one line.
+struct Line<'a>(&'a Findings);
+
+impl fmt::Display for Line<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let errors = self.0.kept().iter().filter(|finding| finding.severity == Severity::Error);
+        for (index, finding) in errors.enumerate() {
+            write!(f, "{}{finding}", if index == 0 { "" } else { "; " })?;
+        }
+        match self.0.errors().saturating_sub(Findings::KEPT) {
+            0 => Ok(()),
+            further => write!(f, "; {further} further errors"),
+        }
+    }
+}
+
+/// Addresses on one line.
+struct List<'a>(&'a [IpNetwork]);
+
+impl fmt::Display for List<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() {
+            return f.write_str("none");
+        }
+        for (index, address) in self.0.iter().enumerate() {
+            write!(f, "{}{address}", if index == 0 { "" } else { ", " })?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for ExpandError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Template(findings) => Line(findings).fmt(f),
+            Self::Twice(interface) => write!(f, "interface {interface} is given twice, expected once"),
+            Self::Addresses(interface, addresses) => {
+                let addresses = List(addresses);
+                write!(f, "interface {interface} is given {addresses}, expected one address, or one of each family")
+            }
+            Self::Refused(findings) => write!(f, "the guest would refuse the document: {}", Line(findings)),
+            Self::Differs { interface, read, allocated } => {
+                let (read, allocated) = (List(read), List(allocated));
+                write!(f, "the guest would read other addresses on {interface}: {read}, expected {allocated}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for ExpandError {}

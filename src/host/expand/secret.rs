@@ -1,0 +1,58 @@
+//! How a document reaches KubeVirt: in the object of the machine, or in a Secret.
+
+use serde_json::{Value, json};
+
+use super::Document;
+use crate::host::image::MAX_INLINE;
+
+impl Document {
+    /// Whether KubeVirt takes it in the object itself; else it needs a Secret.
+    #[must_use]
+    pub fn fits_inline(&self) -> bool {
+        self.text.len() <= MAX_INLINE
+    }
+
+    /// The manifest of the Secret `<vm>-networkdata` for `networkDataSecretRef`, with the key that KubeVirt reads.
+    ///
+    /// It is to be there before the reference to it: a machine waits for a Secret that is missing, but one without the key
+    /// is passed over, and the guest boots without a network.
+    #[must_use]
+    pub fn secret(&self, namespace: &str, vm: &str) -> Value {
+        json!({
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {"name": format!("{vm}-networkdata"), "namespace": namespace},
+            "type": "Opaque",
+            // Not `stringData`, which is never read back: what is written is what is stored.
+            "data": {"networkdata": base64(self.text.as_bytes())},
+        })
+    }
+}
+
+/// RFC 4648, section 4.
+fn base64(bytes: &[u8]) -> String {
+    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::new();
+    for group in bytes.chunks(3) {
+        let bits = group.iter().fold(0, |bits, byte| bits << 8 | usize::from(*byte)) << (8 * (3 - group.len()));
+        for digit in 0..4 {
+            let index = bits >> (18 - 6 * digit) & 63;
+            text.push(if digit <= group.len() { char::from(ALPHABET[index]) } else { '=' });
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn base64_has_the_vectors_of_its_rfc() {
+        let vectors = ["", "f", "fo", "foo", "foob", "fooba", "foobar", "\u{ff}>?"];
+        assert_eq!(
+            vectors.map(|text| base64(text.as_bytes())),
+            ["", "Zg==", "Zm8=", "Zm9v", "Zm9vYg==", "Zm9vYmE=", "Zm9vYmFy", "w78+Pw=="]
+        );
+    }
+}

@@ -1,0 +1,295 @@
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
+
+use serde_json::{Value as Json, json};
+
+use super::*;
+use crate::host::claim::{Claimant, Machine};
+
+const GATEWAYS: [&str; 2] = ["10.0.0.1", "fd00::1"];
+const NAMESERVERS: [&str; 3] = ["10.0.0.53", "fd00::53", "10.0.1.53"];
+
+fn allocation(interface: &str, addresses: &[&str]) -> Allocation {
+    let machine = Machine { namespace: "clusters".to_owned(), name: "w".to_owned(), uid: "u".to_owned() };
+    let claimant = Claimant { machine, interface: interface.parse().unwrap() };
+    Allocation { claimant, addresses: addresses.iter().map(|address| address.parse().unwrap()).collect() }
+}
+
+/// What becomes of a template with one interface.
+fn expand(template: &Template, addresses: &[&str], mac_address: Option<&str>) -> Result<Document, ExpandError> {
+    let allocation = allocation("eno101", addresses);
+    let (gateways, nameservers) = (GATEWAYS.map(|ip| ip.parse().unwrap()), NAMESERVERS.map(|ip| ip.parse().unwrap()));
+    let mac_address = mac_address.and_then(parse_mac_address);
+    let grant = Grant { allocation: &allocation, gateways: &gateways, nameservers: &nameservers, mac_address };
+    template.expand(&[grant])
+}
+
+fn template(template: &Json) -> Template {
+    Template::parse(template.to_string().as_bytes()).unwrap()
+}
+
+fn expanded(of: &Json, addresses: &[&str]) -> (Json, Vec<String>) {
+    let document = expand(&template(of), addresses, None).unwrap();
+    let warnings = document.warnings().iter().map(ToString::to_string).collect();
+    (serde_json::from_str(document.text()).unwrap(), warnings)
+}
+
+fn refusal(of: &Json, addresses: &[&str], mac_address: Option<&str>) -> String {
+    expand(&template(of), addresses, mac_address).unwrap_err().to_string()
+}
+
+fn card() -> Json {
+    json!({"id": "eno101", "type": "phy"})
+}
+
+fn default_route(everywhere: &str, gateway: &str) -> Json {
+    json!({"network": everywhere, "netmask": everywhere, "gateway": gateway})
+}
+
+fn dns(address: &str) -> Json {
+    json!({"type": "dns", "address": address})
+}
+
+const BOTH: [&str; 2] = ["10.0.0.5/24", "fd00::5/64"];
+
+#[test]
+fn without_a_template_the_document_is_from_scratch() {
+    let template = Template::minimal([&"eno101".parse().unwrap()]);
+    let document = expand(&template, &BOTH, Some("52:54:00:12:34:56")).unwrap();
+    assert_eq!(document.warnings(), []);
+    let expected = concat!(
+        r#"{"links":[{"id":"eno101","type":"phy","ethernet_mac_address":"52:54:00:12:34:56"}],"networks":["#,
+        r#"{"id":"network0","type":"ipv4","link":"eno101","ip_address":"10.0.0.5","netmask":"255.255.255.0","#,
+        r#""routes":[{"network":"0.0.0.0","netmask":"0.0.0.0","gateway":"10.0.0.1"}],"network_id":"network0"},"#,
+        r#"{"id":"network1","type":"ipv6","link":"eno101","ip_address":"fd00::5","netmask":"ffff:ffff:ffff:ffff::","#,
+        r#""routes":[{"network":"::","netmask":"::","gateway":"fd00::1"}],"network_id":"network1"}],"#,
+        r#""services":[{"type":"dns","address":"10.0.0.53"},{"type":"dns","address":"fd00::53"},"#,
+        r#"{"type":"dns","address":"10.0.1.53"}]}"#,
+    );
+    assert_eq!(document.text(), expected);
+}
+
+#[test]
+fn what_a_template_says_stays_as_it_was() {
+    let template = concat!(
+        "zone: here\n",
+        "links:\n- {vif_id: 7, id: eno101, mtu: 9000, type: ovs}\n- {id: eno102, type: phy}\n",
+        "networks:\n",
+        "- {network_id: n, link: eno101, id: n, tags: [a, {b: ~}], type: ipv4, ip_address: '', netmask: 24,\n",
+        "   routes: [{network: 10.9.0.0, netmask: 255.255.0.0, gateway: 10.0.0.9}]}\n",
+        "- {id: other, link: eno102, type: ipv4_dhcp}\n",
+        "services: [{type: ntp, address: 10.0.0.123}, {type: dns, address: 10.0.0.2}]\n",
+    );
+    let document = expand(&Template::parse(template.as_bytes()).unwrap(), &BOTH, None).unwrap();
+    let expected = concat!(
+        r#"{"zone":"here","links":[{"vif_id":7,"id":"eno101","mtu":9000,"type":"ovs"},{"id":"eno102","type":"phy"}],"#,
+        r#""networks":[{"network_id":"n","link":"eno101","id":"n","tags":["a",{"b":null}],"type":"ipv4","#,
+        r#""ip_address":"10.0.0.5","netmask":24,"routes":[{"network":"10.9.0.0","netmask":"255.255.0.0","#,
+        r#""gateway":"10.0.0.9"},{"network":"0.0.0.0","netmask":"0.0.0.0","gateway":"10.0.0.1"}]},"#,
+        r#"{"id":"other","link":"eno102","type":"ipv4_dhcp"},"#,
+        r#"{"id":"network2","type":"ipv6","link":"eno101","ip_address":"fd00::5","netmask":"ffff:ffff:ffff:ffff::","#,
+        r#""routes":[{"network":"::","netmask":"::","gateway":"fd00::1"}],"network_id":"network2"}],"#,
+        r#""services":[{"type":"ntp","address":"10.0.0.123"},{"type":"dns","address":"10.0.0.2"},"#,
+        r#"{"type":"dns","address":"fd00::53"}]}"#,
+    );
+    assert_eq!(document.text(), expected);
+    let warnings: Vec<String> = document.warnings().iter().map(ToString::to_string).collect();
+    assert_eq!(warnings, [r#"services[0].type: unknown service "ntp", expected dns"#]);
+}
+
+#[test]
+fn a_default_route_of_the_template_stays_alone_wherever_it_is_said() {
+    for said in [
+        json!({"gateway": "10.0.0.9"}),
+        json!({"routes": [{"network": "0.0.0.0/0", "gateway": "10.0.0.9"}]}),
+        json!({"routes": [{"network": "default", "gateway": "10.0.0.9"}]}),
+    ] {
+        let mut entry = json!({"id": "n", "link": "eno101", "type": "ipv4"});
+        entry.as_object_mut().unwrap().extend(said.as_object().unwrap().clone());
+        let of = json!({"links": [card()], "networks": [entry], "services": [dns("10.0.0.2"), dns("fd00::2")]});
+        entry["ip_address"] = json!("10.0.0.5");
+        entry["netmask"] = json!("255.255.255.0");
+        let services = [dns("10.0.0.2"), dns("fd00::2")];
+        let expected = json!({"links": [card()], "networks": [entry], "services": services});
+        assert_eq!(expanded(&of, &["10.0.0.5/24"]), (expected, vec![]));
+    }
+}
+
+#[test]
+fn a_link_may_be_found_by_its_name_and_a_missing_id_is_given() {
+    let of = json!({"links": [{"name": "eno101", "type": "phy"}], "services": [dns("10.0.0.2"), dns("fd00::2")]});
+    let network = json!({"id": "network0", "type": "ipv4", "link": "eno101", "ip_address": "10.0.0.5",
+                         "netmask": "255.255.255.0", "routes": [default_route("0.0.0.0", "10.0.0.1")],
+                         "network_id": "network0"});
+    let expected = json!({"links": [{"name": "eno101", "type": "phy", "id": "eno101"}], "networks": [network],
+                          "services": [dns("10.0.0.2"), dns("fd00::2")]});
+    assert_eq!(expanded(&of, &["10.0.0.5/24"]), (expected, vec![]));
+}
+
+#[test]
+fn the_id_of_a_new_network_is_one_that_no_other_has() {
+    let of = json!({"links": [card(), {"id": "eno102", "type": "phy"}],
+                    "networks": [{"id": "network1", "link": "eno102", "type": "ipv4_dhcp"}]});
+    let (document, _) = expanded(&of, &["10.0.0.5/24"]);
+    assert_eq!(document["networks"][1]["id"], json!("network2"));
+}
+
+#[test]
+fn several_interfaces_are_put_into_one_document_with_one_default_route() {
+    let (first, second) =
+        (allocation("eno101", &["10.0.0.5/24"]), allocation("eno102", &["10.1.0.5/16", "fd01::5/48"]));
+    let gateways: [Vec<IpAddr>; 2] = [["10.0.0.1"].as_slice(), &["10.1.0.1", "fd01::1"]]
+        .map(|gateways| gateways.iter().map(|gateway| gateway.parse().unwrap()).collect());
+    let nameservers: Vec<IpAddr> = vec!["10.0.0.53".parse().unwrap()];
+    let grant = |allocation, gateways| Grant { allocation, gateways, nameservers: &nameservers, mac_address: None };
+    let template = Template::minimal([&first.claimant.interface, &second.claimant.interface]);
+    let document = template.expand(&[grant(&first, &gateways[0]), grant(&second, &gateways[1])]).unwrap();
+    let network = |id: &str, kind: &str, link: &str, address: &str, netmask: &str, routes: Vec<Json>| {
+        json!({"id": id, "type": kind, "link": link, "ip_address": address, "netmask": netmask, "routes": routes,
+               "network_id": id})
+    };
+    let expected = json!({
+        "links": [card(), {"id": "eno102", "type": "phy"}],
+        "networks": [
+            network("network0", "ipv4", "eno101", "10.0.0.5", "255.255.255.0", vec![default_route("0.0.0.0", "10.0.0.1")]),
+            network("network1", "ipv4", "eno102", "10.1.0.5", "255.255.0.0", vec![]),
+            network("network2", "ipv6", "eno102", "fd01::5", "ffff:ffff:ffff::", vec![default_route("::", "fd01::1")]),
+        ],
+        "services": [dns("10.0.0.53")],
+    });
+    assert_eq!(serde_json::from_str::<Json>(document.text()).unwrap(), expected);
+    let twice = template.expand(&[grant(&first, &gateways[0]), grant(&first, &gateways[0])]);
+    assert_eq!(twice.unwrap_err().to_string(), "interface eno101 is given twice, expected once");
+}
+
+#[test]
+fn the_mac_address_of_the_template_has_to_be_the_same() {
+    let with = |mac_address: Json| {
+        template(&json!({"links": [{"id": "eno101", "type": "phy", "ethernet_mac_address": mac_address}]}))
+    };
+    let mac_address = Some("52:54:00:12:34:ab");
+    for same in [json!("52-54-00-12-34-AB"), json!("52:54:00:12:34:ab")] {
+        let document = expand(&with(same.clone()), &BOTH, mac_address).unwrap();
+        let document: Json = serde_json::from_str(document.text()).unwrap();
+        assert_eq!(document["links"][0]["ethernet_mac_address"], same);
+    }
+    for unsaid in [Json::Null, json!("")] {
+        let document = expand(&with(unsaid), &BOTH, mac_address).unwrap();
+        let document: Json = serde_json::from_str(document.text()).unwrap();
+        assert_eq!(document["links"][0]["ethernet_mac_address"], json!("52:54:00:12:34:ab"));
+    }
+    let other = expand(&with(json!("52:54:00:12:34:cd")), &BOTH, mac_address).unwrap_err().to_string();
+    let expected =
+        r#"links[0].ethernet_mac_address: other MAC address "52:54:00:12:34:cd", expected 52:54:00:12:34:ab"#;
+    assert_eq!(other, expected);
+}
+
+#[test]
+fn the_prefix_length_of_a_template_is_its_netmask() {
+    let of = |networks: Json| template(&json!({"links": [card()], "networks": networks}));
+    let prefixes = |template: &Template| {
+        [Family::Ipv4, Family::Ipv6]
+            .map(|family| template.prefix(&"eno101".parse().unwrap(), family).map_err(|error| error.to_string()))
+    };
+    let entry = |kind: &str, netmask: &str| json!({"link": "eno101", "type": kind, "netmask": netmask});
+    assert_eq!(prefixes(&of(json!([]))), [Ok(None), Ok(None)]);
+    let both =
+        of(json!([entry("ipv6", "ffff:ffff::"), entry("ipv4", "255.255.254.0"), entry("ipv4_dhcp", "255.0.0.0")]));
+    assert_eq!(prefixes(&both), [Ok(Some(23)), Ok(Some(32))]);
+    let broken = r#"networks[0].netmask: invalid netmask "255.0.255.0", expected a mask without holes or a length"#;
+    assert_eq!(prefixes(&of(json!([entry("ipv4", "255.0.255.0")]))), [Err(broken.to_owned()), Ok(None)]);
+    let none = r#"links: no link for the interface "eno101", expected one link whose id or name it is"#.to_owned();
+    assert_eq!(prefixes(&template(&json!({}))), [Err(none.clone()), Err(none)]);
+}
+
+macro_rules! refuses {
+    ($($name:ident: $template:expr, $addresses:expr => $refusal:expr;)*) => {
+        $(#[test] fn $name() { assert_eq!(refusal(&$template, &$addresses, None), $refusal); })*
+    };
+}
+
+fn networks(networks: Json) -> Json {
+    json!({"links": [card()], "networks": networks})
+}
+
+fn network(kind: &str, more: Json) -> Json {
+    let mut network = json!({"id": "n", "link": "eno101", "type": kind});
+    network.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    network
+}
+
+refuses! {
+    a_template_without_the_interface: json!({"links": [{"id": "eno102", "type": "phy"}]}), BOTH
+        => r#"links: no link for the interface "eno101", expected one link whose id or name it is"#;
+    a_template_with_two_of_them: json!({"links": [card(), {"id": "a", "name": "eno101", "type": "phy"}]}), BOTH
+        => r#"links[1]: second link for the interface, after links[0], "eno101", expected one link whose id or name it is"#;
+    links_that_are_no_list: json!({"links": "eno101"}), BOTH
+        => r#"links: invalid list "a text", expected an array"#;
+    services_that_are_no_list: json!({"links": [card()], "services": "8.8.8.8"}), BOTH
+        => r#"services: invalid list "a text", expected an array"#;
+    an_address_in_the_template: networks(json!([network("ipv4", json!({"ip_address": "10.0.0.9"}))])), BOTH
+        => r#"networks[0].ip_address: address in a template "10.0.0.9", expected none: a template serves many machines"#;
+    a_family_without_an_address: networks(json!([network("ipv4", json!({})), network("ipv6", json!({}))])), ["10.0.0.5/24"]
+        => r#"networks[1].type: no IPv6 address for a network of type "ipv6", expected one from the pool"#;
+    a_second_network_of_a_family: networks(json!([network("ipv4", json!({})), network("static", json!({}))])), BOTH
+        => r#"networks[1]: second IPv4 network, after networks[0], on "eno101", expected one for each family"#;
+    another_netmask: networks(json!([network("ipv4", json!({"netmask": "255.255.0.0"}))])), BOTH
+        => r#"networks[0].netmask: other netmask than the pool's "255.255.0.0", expected 255.255.255.0"#;
+    all_of_them_at_once: networks(json!([network("ipv6", json!({"ip_address": "fd00::9"})), network("ipv4", json!({"netmask": 16}))])), BOTH
+        => r#"networks[0].ip_address: address in a template "fd00::9", expected none: a template serves many machines; networks[1].netmask: other netmask than the pool's "16", expected 255.255.255.0"#;
+    what_the_guest_refuses: networks(json!([network("ipv4", json!({"gateway": "fd00::1"}))])), BOTH
+        => r#"the guest would refuse the document: networks[0].gateway: invalid gateway "fd00::1", expected the IPv4 address of a router"#;
+    a_document_that_disables_the_network: json!({"links": [card()], "config": "disabled"}), ["10.0.0.5/24"]
+        => "the guest would read other addresses on eno101: none, expected 10.0.0.5/24";
+    two_links_for_one_card: json!({"links": [{"id": "a", "type": "phy", "ethernet_mac_address": "52:54:00:12:34:56", "mtu": 1500}, {"id": "eno101", "type": "phy", "ethernet_mac_address": "52:54:00:12:34:56"}]}), ["10.0.0.5/24"]
+        => "the guest would read other addresses on eno101: none, expected 10.0.0.5/24";
+    no_address: json!({"links": [card()]}), []
+        => "interface eno101 is given none, expected one address, or one of each family";
+    two_addresses_of_one_family: json!({"links": [card()]}), ["10.0.0.5/24", "10.0.0.6/24"]
+        => "interface eno101 is given 10.0.0.5/24, 10.0.0.6/24, expected one address, or one of each family";
+}
+
+#[test]
+fn a_vlan_is_not_known_by_a_mac_address() {
+    let of = json!({"links": [{"id": "a", "type": "phy"}, {"id": "eno101", "type": "vlan", "vlan_link": "a", "vlan_id": 7}]});
+    let expected = r#"links[1].type: MAC address for "vlan", expected a card or a bond"#;
+    assert_eq!(refusal(&of, &BOTH, Some("52:54:00:12:34:56")), expected);
+}
+
+#[test]
+fn what_is_no_template_is_refused() {
+    let refusal = |text: &str| Template::parse(text.as_bytes()).unwrap_err().to_string();
+    assert_eq!(refusal("[]"), r#"document: invalid document "an array", expected an object"#);
+    assert_eq!(refusal(""), r#"document: invalid document "null", expected an object"#);
+    assert_eq!(
+        refusal(r#"{"links": [{"id": "a", "x": 1.5}], "y": [18446744073709551615]}"#),
+        "links[0].x: number that cannot be kept, expected a whole number of 64 bits, or a text; \
+         y[0]: number that cannot be kept, expected a whole number of 64 bits, or a text"
+    );
+    assert_eq!(
+        refusal("{\"links\": [1}"),
+        r#"line 1 column 13: not readable as JSON "expected `,` or `]`", expected a JSON or YAML document"#
+    );
+}
+
+// === Secret ===
+
+#[test]
+fn a_secret_has_the_key_that_kubevirt_reads() {
+    let document = Document { text: r#"{"links":[]}"#.to_owned(), warnings: Vec::new() };
+    assert_eq!(
+        document.secret("clusters", "worker-0"),
+        json!({
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {"name": "worker-0-networkdata", "namespace": "clusters"},
+            "type": "Opaque",
+            "data": {"networkdata": "eyJsaW5rcyI6W119"},
+        })
+    );
+}
+
+#[test]
+fn a_document_of_2048_bytes_is_the_last_that_needs_no_secret() {
+    let document = |bytes: usize| Document { text: "x".repeat(bytes), warnings: Vec::new() };
+    assert_eq!([2047, 2048, 2049].map(|bytes| document(bytes).fits_inline()), [true, true, false]);
+}

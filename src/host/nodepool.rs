@@ -1,0 +1,533 @@
+//! A NodePool's `bootstrapNetworkConfig`, and what it becomes: the fields of the KubevirtMachineTemplate and the template
+//! of the document that every machine gets.
+//!
+//! The API is that of openshift/enhancements pull request 1855, in both its revisions: an address alone is bare in the
+//! older one and has its full length in the newer one. We read both and write the newer form, which both take.
+//!
+//! # What the API's own validation lets pass
+//!
+//! The rule in CEL that the text has cannot see what addresses mean. The same entries, by that rule (measured on an API
+//! server) and here:
+//!
+//! | entry | CEL | here | |
+//! |---|---|---|---|
+//! | `10.0.0.5` | older revision only | yes | one address in its other spelling |
+//! | `10.0.0.9-10.0.0.5` | yes | no | reversed |
+//! | `10.0.0.5-fd00::9` | yes | no | two families |
+//! | `10.0.0.5/24` | yes | no | host bits: one address or a network? |
+//! | `0.0.0.0/0`, `224.0.0.0/4` | yes | no | no addresses of machines |
+//! | `[]` | yes | no | a pool that can never serve; an absent list means that nothing is allocated |
+//! | zones, IPv4-mapped addresses, blanks, leading zeros, ranges of three, `/33`, an empty text | no | no | |
+//!
+//! Beyond entries, CEL compares nothing: that gateways, name servers and exclusions fit the addresses is checked by
+//! [`Pool::new`]. The rule needs `maxItems` to be installed at all; we need no such cap.
+
+use serde::Serialize;
+use serde_json::{Value as Json, json};
+
+use super::address::{AddressError, Entry, Family};
+use super::pool::{Pool, PoolSpec};
+use crate::finding::{Finding, Findings, Place, Severity};
+use crate::formats::value::{Object, Value};
+use crate::host::pool::Members;
+use crate::network::InterfaceName;
+
+/// What a NodePool says about the network of its machines, in the terms of the KubevirtMachineTemplate.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MachineTemplate {
+    /// The index that the machine's first card has to have, so that it gets the interface's name. `None` for a name that
+    /// no index gives.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub acpi_index: Option<u16>,
+    /// For `spec.template.spec.bootstrapNetworkConfig`.
+    pub bootstrap_network_config: BootstrapNetworkConfig,
+}
+
+/// `bootstrapNetworkConfig` of a KubevirtMachine.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct BootstrapNetworkConfig {
+    /// The interface that has the addresses.
+    pub interface: String,
+    /// The network, as the NodePool calls it.
+    pub network_name: String,
+    /// What the pool is made of, canonical.
+    pub subnets: Vec<String>,
+    /// What is never given, canonical.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub excluded_addresses: Vec<String>,
+    /// The template document, as [`template_document`] makes it, in JSON.
+    pub network_data: String,
+}
+
+// === Reading ===
+
+/// The pool of a NodePool. `None` for a NodePool that allocates nothing.
+pub(crate) fn read(object: &Object, place: Place<'_>, findings: &mut Findings) -> Option<PoolSpec> {
+    let (metadata, spec) = (place.field("metadata"), place.field("spec"));
+    let (platform, config) = (spec.field("platform"), "bootstrapNetworkConfig");
+    let kubevirt = platform.field("kubevirt");
+    let place = kubevirt.field(config);
+    let spec_object = member(object, "spec")?;
+    let kubevirt_object = member(member(spec_object, "platform")?, "kubevirt")?;
+    let config = match kubevirt_object.get(config) {
+        None | Some(Value::Null) => return None,
+        Some(Value::Object(config)) => config,
+        Some(other) => {
+            findings.push(Finding::error(place, "invalid value", other, "an object"));
+            return None;
+        }
+    };
+    let mut members = Members::new(config, place);
+    let pool = PoolSpec::read(&mut members, findings);
+    for (name, list) in [("gateway", &pool.gateway), ("nameservers", &pool.nameservers)] {
+        if members.has(name) && !(1..=2).contains(&list.len()) {
+            let expected = "one or two, or no list";
+            findings.push(Finding::error(place.field(name), "invalid number of addresses", list.len(), expected));
+        }
+    }
+    members.finish(Severity::Warning, findings);
+    if pool.addresses.is_none() {
+        let expected = "addresses: without them no machine of this NodePool gets one";
+        findings.push(Finding::without_value(Severity::Warning, place.field("addresses"), "missing", expected));
+        return None;
+    }
+    let text = |object: Option<&Object>, name| match object?.get(name)? {
+        Value::String(text) => Some(text.clone()),
+        _ => None,
+    };
+    let name = text(member(object, "metadata"), "name").unwrap_or_default();
+    if name.is_empty() {
+        findings.push(Finding::without_value(Severity::Error, metadata.field("name"), "missing", "a name"));
+        return None;
+    }
+    let namespace = text(member(object, "metadata"), "namespace").unwrap_or_else(|| "default".to_owned());
+    let cluster_name = text(Some(spec_object), "clusterName");
+    let machines = Machines {
+        networks: names_of_networks(kubevirt_object, kubevirt, findings),
+        has_default: kubevirt_object.get("attachDefaultNetwork") != Some(&Value::Bool(false)),
+        // HyperShift's namespace of the hosted control plane, where the machines are.
+        namespace: match &cluster_name {
+            Some(cluster) => format!("{namespace}-{}", cluster.replace('.', "-")),
+            None => namespace.clone(),
+        },
+    };
+    let attachment = machines.attachment(&pool.network);
+    if attachment == Pool::DEFAULT_NETWORK && !machines.networks.is_empty() {
+        let (problem, expected) = ("the first card is on the network of pods", "false, or the name of another network");
+        let place = kubevirt.field("attachDefaultNetwork");
+        findings.push(Finding::without_value(Severity::Warning, place, problem, expected));
+    }
+    let network = if pool.network.is_empty() { attachment.clone() } else { pool.network.clone() };
+    Some(PoolSpec { name, namespace: Some(namespace), cluster_name, network, attachment: Some(attachment), ..pool })
+}
+
+/// The `machineNetwork` of a HostedCluster, by its namespace and name.
+pub(crate) fn read_machine_network(
+    object: &Object,
+    place: Place<'_>,
+    findings: &mut Findings,
+) -> Option<((String, String), Vec<String>)> {
+    let text = |name| match member(object, "metadata")?.get(name)? {
+        Value::String(text) => Some(text.clone()),
+        _ => None,
+    };
+    let name = (text("namespace").unwrap_or_else(|| "default".to_owned()), text("name")?);
+    let (spec, networking) = (place.field("spec"), member(member(object, "spec")?, "networking")?);
+    let networks = Members::new(networking, spec.field("networking")).machine_network(findings);
+    Some((name, networks))
+}
+
+fn member<'a>(object: &'a Object, name: &str) -> Option<&'a Object> {
+    match object.get(name)? {
+        Value::Object(member) => Some(member),
+        _ => None,
+    }
+}
+
+/// What the machines of a NodePool are attached to.
+struct Machines {
+    /// `namespace/name` or a name of their own namespace, in the order of their cards.
+    networks: Vec<String>,
+    /// Whether their first card is on the network of pods.
+    has_default: bool,
+    namespace: String,
+}
+
+fn names_of_networks(kubevirt: &Object, place: Place<'_>, findings: &mut Findings) -> Vec<String> {
+    let mut names = Vec::new();
+    let list = place.field("additionalNetworks");
+    for (at, network) in Members::new(kubevirt, place).list("additionalNetworks", findings).iter().enumerate() {
+        match network {
+            Value::Object(network) => names.extend(Members::new(network, list.index(at)).text("name", findings)),
+            other => findings.push(Finding::error(list.index(at), "invalid item", other, "an object with a name")),
+        }
+    }
+    names
+}
+
+impl Machines {
+    /// The network behind the name of one: the additional network of that name, with or without its namespace, else what
+    /// the first card is attached to, since that one has the addresses. A NodePool without additional networks is taken at
+    /// its word.
+    fn attachment(&self, network: &str) -> String {
+        let whole = |name: &str| {
+            if name.contains('/') { name.to_owned() } else { format!("{}/{name}", self.namespace) }
+        };
+        let is_named =
+            |name: &&String| **name == network || name.split_once('/').is_some_and(|(_, name)| name == network);
+        match (self.networks.iter().find(is_named), self.networks.first()) {
+            (Some(name), _) => whole(name),
+            (None, Some(first)) if !self.has_default => whole(first),
+            (None, None) if !network.is_empty() && network != Pool::DEFAULT_NETWORK => whole(network),
+            (None, _) => Pool::DEFAULT_NETWORK.to_owned(),
+        }
+    }
+}
+
+// === Writing ===
+
+impl MachineTemplate {
+    /// What HyperShift writes into the KubevirtMachineTemplate of a NodePool. `pool` is what [`Pool::new`] made of `spec`.
+    ///
+    /// # Errors
+    ///
+    /// An entry that cannot be read. There is none when the pool was made of this `spec`.
+    pub fn new(spec: &PoolSpec, pool: &Pool) -> Result<Self, AddressError> {
+        let canonical = |texts: &[String]| -> Result<Vec<String>, AddressError> {
+            texts.iter().map(|text| Ok(text.parse::<Entry>()?.to_string())).collect()
+        };
+        Ok(Self {
+            acpi_index: acpi_index(&pool.interface),
+            bootstrap_network_config: BootstrapNetworkConfig {
+                interface: pool.interface.to_string(),
+                network_name: spec.network.clone(),
+                subnets: canonical(spec.addresses.as_deref().unwrap_or_default())?,
+                excluded_addresses: canonical(&spec.excluded_addresses)?,
+                network_data: template_document(pool).to_string(),
+            },
+        })
+    }
+}
+
+/// The `network_data.json` of a pool's machines without their addresses: the interface, a network of each family with its
+/// netmask and its gateway, and the name servers. What a machine adds is `ip_address` in each of the networks.
+///
+/// The netmask is there because nothing else of a KubevirtMachineTemplate says the prefix length.
+#[must_use]
+pub fn template_document(pool: &Pool) -> Json {
+    let interface = pool.interface.as_str();
+    let networks = pool.spaces().enumerate().map(|(at, space)| {
+        let (family, id) = (space.family(), format!("network{at}"));
+        let (kind, anywhere) = match family {
+            Family::Ipv4 => ("ipv4", "0.0.0.0"),
+            Family::Ipv6 => ("ipv6", "::"),
+        };
+        let gateways = pool.gateways.iter().filter(|gateway| Family::of(**gateway) == family);
+        let routes = gateways.map(|gateway| json!({"network": anywhere, "netmask": anywhere, "gateway": gateway}));
+        json!({
+            "id": id,
+            "network_id": id,
+            "type": kind,
+            "link": interface,
+            "netmask": netmask(family, space.prefix()),
+            "routes": routes.collect::<Vec<Json>>(),
+        })
+    });
+    let services = pool.nameservers.iter().map(|server| json!({"type": "dns", "address": server}));
+    json!({
+        "links": [{"id": interface, "type": "phy"}],
+        "networks": networks.collect::<Vec<Json>>(),
+        "services": services.collect::<Vec<Json>>(),
+    })
+}
+
+/// A prefix length as OpenStack writes it, in both families.
+fn netmask(family: Family, prefix: u8) -> String {
+    family.address(u128::MAX ^ family.hosts(prefix)).to_string()
+}
+
+// === The name of a card ===
+
+/// The largest index that QEMU gives to a device, and that every systemd names a card after.
+const MAX_ACPI_INDEX: u16 = 16_383;
+
+/// The name that systemd gives to a card with this `acpiIndex`. `None` for an index that no device has: 1 to 16,383.
+///
+/// ```
+/// use glowplug::host::nodepool::{acpi_index, interface_of};
+///
+/// let interface = interface_of(101).unwrap();
+/// assert_eq!(interface.as_str(), "eno101");
+/// assert_eq!(acpi_index(&interface), Some(101));
+/// ```
+#[must_use]
+pub fn interface_of(acpi_index: u16) -> Option<InterfaceName> {
+    (1..=MAX_ACPI_INDEX).contains(&acpi_index).then(|| format!("eno{acpi_index}").parse().ok())?
+}
+
+/// The `acpiIndex` after which systemd gives a card this name. `None` for a name that no index gives.
+#[must_use]
+pub fn acpi_index(interface: &InterfaceName) -> Option<u16> {
+    let index = interface.as_str().strip_prefix("eno")?.parse().ok()?;
+    interface_of(index).filter(|name| name == interface).map(|_| index)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::formats::{Meaning, read_network};
+    use crate::host::pool::read_pools;
+    use crate::render::dracut;
+
+    /// The enhancement's own NodePool, with the subnet of the machines said.
+    const NODE_POOL: &str = "
+        apiVersion: hypershift.openshift.io/v1beta1
+        kind: NodePool
+        metadata:
+          name: workers
+          namespace: clusters
+        spec:
+          clusterName: blue
+          replicas: 3
+          platform:
+            type: KubeVirt
+            kubevirt:
+              attachDefaultNetwork: false
+              additionalNetworks:
+              - name: my-nad-1
+              bootstrapNetworkConfig:
+                network: my-nad-1-network
+                addresses:
+                - 192.168.1.10-192.168.1.50
+                - 2620:0:860:2::10-2620:0:860:2::50
+                nameservers:
+                - 8.8.8.8
+                gateway:
+                - 192.168.1.1
+                - 2620:0:860:2::1
+                machineNetwork:
+                - cidr: 192.168.1.0/24
+                - cidr: 2620:0:860:2::/64
+    ";
+
+    fn read_one(document: &str) -> (Option<(PoolSpec, Pool)>, Vec<String>) {
+        let (specs, mut findings) = read_pools(document.as_bytes());
+        let spec = specs.into_iter().next();
+        let pool = spec.and_then(|spec| Some((Pool::new(&spec, &BTreeMap::new(), &mut findings)?, spec)));
+        (pool.map(|(pool, spec)| (spec, pool)), findings.kept().iter().map(ToString::to_string).collect())
+    }
+
+    /// A NodePool with these members of `bootstrapNetworkConfig` and these of `kubevirt`.
+    fn node_pool(config: &str, kubevirt: &str) -> (Option<(PoolSpec, Pool)>, Vec<String>) {
+        read_one(&format!(
+            "{{kind: NodePool, metadata: {{name: workers, namespace: clusters}}, spec: {{clusterName: blue, \
+             platform: {{kubevirt: {{bootstrapNetworkConfig: {{{config}}}, {kubevirt}}}}}}}}}"
+        ))
+    }
+
+    #[test]
+    fn the_enhancements_node_pool_becomes_its_machine_template() {
+        let (Some((spec, pool)), findings) = read_one(NODE_POOL) else { panic!("{:?}", read_one(NODE_POOL)) };
+        assert_eq!(findings, Vec::<String>::new());
+        assert_eq!((pool.title().as_str(), pool.network.as_str()), ("blue/clusters/workers", "clusters-blue/my-nad-1"));
+        let template = MachineTemplate::new(&spec, &pool).unwrap();
+        let mut json = serde_json::to_value(&template).unwrap();
+        let data = json["bootstrapNetworkConfig"]["networkData"].take();
+        assert_eq!(
+            json,
+            json!({
+                "acpiIndex": 101,
+                "bootstrapNetworkConfig": {
+                    "interface": "eno101",
+                    "networkName": "my-nad-1-network",
+                    "subnets": ["192.168.1.10-192.168.1.50", "2620:0:860:2::10-2620:0:860:2::50"],
+                    "networkData": null,
+                },
+            })
+        );
+        let data: Json = serde_json::from_str(data.as_str().unwrap()).unwrap();
+        assert_eq!(
+            data,
+            json!({
+                "links": [{"id": "eno101", "type": "phy"}],
+                "networks": [
+                    {
+                        "id": "network0",
+                        "network_id": "network0",
+                        "type": "ipv4",
+                        "link": "eno101",
+                        "netmask": "255.255.255.0",
+                        "routes": [{"network": "0.0.0.0", "netmask": "0.0.0.0", "gateway": "192.168.1.1"}],
+                    },
+                    {
+                        "id": "network1",
+                        "network_id": "network1",
+                        "type": "ipv6",
+                        "link": "eno101",
+                        "netmask": "ffff:ffff:ffff:ffff::",
+                        "routes": [{"network": "::", "netmask": "::", "gateway": "2620:0:860:2::1"}],
+                    },
+                ],
+                "services": [{"type": "dns", "address": "8.8.8.8"}],
+            })
+        );
+    }
+
+    #[test]
+    fn with_its_addresses_the_guest_reads_the_template_as_it_was_meant() {
+        let (Some((_, pool)), _) = read_one(NODE_POOL) else { panic!() };
+        let mut document = template_document(&pool);
+        document["networks"][0]["ip_address"] = "192.168.1.10".into();
+        document["networks"][1]["ip_address"] = "2620:0:860:2::10".into();
+        let mut reading = read_network(document.to_string().as_bytes());
+        let Meaning::Network(network) = reading.meaning else { panic!("{reading:?}") };
+        let rendered = dracut::render(&network, &mut reading.findings);
+        assert_eq!(
+            dracut::line(&rendered.kargs),
+            "ip=192.168.1.10::192.168.1.1:24::eno101:none ip=[2620:0:860:2::10]::[2620:0:860:2::1]:64::eno101:none \
+             nameserver=8.8.8.8"
+        );
+        assert_eq!(reading.findings.kept(), []);
+    }
+
+    #[test]
+    fn the_enhancements_node_pool_needs_the_subnet_of_its_machines() {
+        let document: Vec<&str> = NODE_POOL.split("                machineNetwork:").collect();
+        let (pool, findings) = read_one(document[0]);
+        assert_eq!(pool, None);
+        let place = "spec.platform.kubevirt.bootstrapNetworkConfig";
+        assert_eq!(
+            findings,
+            [
+                format!(
+                    "{place}.addresses[0]: no prefix length for \"192.168.1.10-192.168.1.50\", expected the line \
+                     \"machineNetwork: [{{cidr: 192.168.1.0/24}}]\" with the subnet of the machines"
+                ),
+                format!(
+                    "{place}.addresses[1]: no prefix length for \"2620:0:860:2::10-2620:0:860:2::50\", expected the \
+                     line \"machineNetwork: [{{cidr: 2620:0:860:2::/64}}]\" with the subnet of the machines"
+                ),
+            ]
+        );
+    }
+
+    #[test]
+    fn a_single_address_is_read_in_both_spellings_and_written_in_the_newer_one() {
+        let (Some((spec, pool)), findings) = node_pool(
+            "network: n, addresses: [192.168.1.100, 192.168.1.101/32], excludedAddresses: [192.168.1.101], \
+             machineNetwork: [{cidr: 192.168.1.0/24}]",
+            "",
+        ) else {
+            panic!()
+        };
+        assert_eq!(findings, Vec::<String>::new());
+        let config = MachineTemplate::new(&spec, &pool).unwrap().bootstrap_network_config;
+        assert_eq!(config.subnets, ["192.168.1.100/32", "192.168.1.101/32"]);
+        assert_eq!(config.excluded_addresses, ["192.168.1.101/32"]);
+    }
+
+    /// What the rule in CEL answers, in the older revision and in the newer one, and what is answered here.
+    const DIFFERENCES: [(&str, bool, bool, bool); 17] = [
+        ("10.0.0.0/24", true, true, true),
+        ("10.0.0.10-10.0.0.50", true, true, true),
+        ("10.0.0.5/32", true, true, true),
+        ("fd00::5/128", true, true, true),
+        ("10.0.0.5", true, false, true),
+        ("10.0.0.9-10.0.0.5", true, true, false),
+        ("10.0.0.5-fd00::9", true, true, false),
+        ("10.0.0.5/24", true, true, false),
+        ("0.0.0.0/0", true, true, false),
+        ("224.0.0.0/4", true, true, false),
+        ("fd00::1%eth0", false, false, false),
+        ("::ffff:10.0.0.1", false, false, false),
+        (" 10.0.0.5", false, false, false),
+        ("10.0.0.05", false, false, false),
+        ("10.0.0.1-10.0.0.2-10.0.0.3", false, false, false),
+        ("10.0.0.0/33", false, false, false),
+        ("", false, false, false),
+    ];
+
+    #[test]
+    fn entries_are_judged_as_the_table_of_differences_says() {
+        let ours: Vec<(&str, bool)> =
+            DIFFERENCES.iter().map(|(entry, ..)| (*entry, entry.parse::<Entry>().is_ok())).collect();
+        let table: Vec<(&str, bool)> = DIFFERENCES.iter().map(|(entry, _, _, ours)| (*entry, *ours)).collect();
+        assert_eq!(ours, table);
+    }
+
+    #[test]
+    fn what_the_text_requires_of_lists_is_required() {
+        let place = "spec.platform.kubevirt.bootstrapNetworkConfig";
+        let refusal = |members: &str| node_pool(&format!("network: n, {members}"), "").1;
+        assert_eq!(refusal("addresses: []"), [format!("{place}.addresses: empty list, expected at least one address")]);
+        assert_eq!(
+            refusal("addresses: [10.0.0.0/24], gateway: [], nameservers: [10.0.0.1, 10.0.0.2, 10.0.0.3]"),
+            [
+                format!("{place}.gateway: invalid number of addresses \"0\", expected one or two, or no list"),
+                format!("{place}.nameservers: invalid number of addresses \"3\", expected one or two, or no list"),
+            ]
+        );
+        assert_eq!(
+            refusal("gateway: [10.0.0.1]"),
+            [
+                "document: no pool in it, expected a pool, a list of pools, or NodePools with a bootstrapNetworkConfig"
+                    .to_owned(),
+                format!(
+                    "{place}.addresses: missing, expected addresses: without them no machine of this NodePool gets one"
+                ),
+            ]
+        );
+        assert_eq!(
+            refusal("addresses: [10.0.0.0/24], exludedAddresses: []"),
+            [format!(
+                "{place}.exludedAddresses: unknown key, expected one of network, interface, addresses, \
+                 excludedAddresses, gateway, nameservers, machineNetwork, allocateReservedIPAddresses, onLinkGateway"
+            )]
+        );
+    }
+
+    #[test]
+    fn the_network_is_what_the_machines_are_attached_to() {
+        let network = |name: &str, kubevirt: &str| {
+            let (pool, findings) = node_pool(&format!("{name} addresses: [10.0.0.0/24]"), kubevirt);
+            (pool.map(|(spec, pool)| (spec.network, pool.network)), findings)
+        };
+        let is = |name: &str, network: &str| (Some((name.to_owned(), network.to_owned())), Vec::new());
+        let two = "additionalNetworks: [{name: infra/a}, {name: b}]";
+        let alone = format!("attachDefaultNetwork: false, {two}");
+        assert_eq!(network("network: a,", &alone), is("a", "infra/a"));
+        assert_eq!(network("network: infra/a,", &alone), is("infra/a", "infra/a"));
+        assert_eq!(network("network: b,", two), is("b", "clusters-blue/b"));
+        assert_eq!(network("network: my-network,", &alone), is("my-network", "infra/a"));
+        assert_eq!(network("", &alone), is("infra/a", "infra/a"));
+        assert_eq!(network("network: n,", ""), is("n", "clusters-blue/n"));
+        assert_eq!(network("network: infra/n,", ""), is("infra/n", "infra/n"));
+        assert_eq!(network("network: default,", ""), is("default", "default"));
+        assert_eq!(
+            network("network: my-network,", two),
+            (
+                Some(("my-network".to_owned(), "default".to_owned())),
+                vec![
+                    "spec.platform.kubevirt.attachDefaultNetwork: the first card is on the network of pods, \
+                     expected false, or the name of another network"
+                        .to_owned()
+                ]
+            )
+        );
+    }
+
+    #[test]
+    fn a_card_is_named_after_its_index() {
+        let index = |name: &str| acpi_index(&name.parse().unwrap());
+        assert_eq!(
+            ["eno1", "eno101", "eno16383", "eno16384", "eno0", "eno01", "eno", "ens101", "eno101np0"].map(index),
+            [Some(1), Some(101), Some(16_383), None, None, None, None, None, None]
+        );
+        let name = |index: u16| interface_of(index).map(|name| name.to_string());
+        assert_eq!([0, 101, 16_384].map(name), [None, Some("eno101".to_owned()), None]);
+    }
+}
