@@ -1,0 +1,518 @@
+//! `claim`, `release` and `list`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, IsTerminal, Write};
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+use clap::{Args, ValueEnum};
+use glowplug::host::address::{Family, parse_address};
+use glowplug::host::allocator::{Allocator, ClaimError};
+use glowplug::host::claim::{self, Allocation, Claimant, Machine, Request};
+use glowplug::host::expand::{Document, Grant, Template};
+use glowplug::host::pool::{Pool, Space};
+use glowplug::host::records::{annotation_key, annotation_patch, status_patch};
+use glowplug::host::timestamp::Timestamp;
+use glowplug::network::InterfaceName;
+use ipnetwork::IpNetwork;
+use pnet_base::MacAddr;
+use serde::Serialize;
+
+use crate::documents::{nobody, tell_warnings};
+use crate::input::{
+    Created, LedgerFile, Machines, PoolFiles, Pools, in_template, interface, mac_address, read_template, usage_error,
+};
+use crate::output::{
+    Given, ListedMachine, VERSION, allocations_table, exit_code, given, print, print_json, say, sections, table,
+};
+
+/// So many claims, or releases, are one write of the ledger: enough to be fast, and few enough that others get their turn.
+const BATCH: usize = 512;
+
+/// A pool is exhausted, and nothing else is wrong.
+const EXHAUSTED: u8 = 3;
+
+#[derive(Args)]
+pub(crate) struct ClaimArgs {
+    #[command(flatten)]
+    pools: Pools,
+    #[command(flatten)]
+    ledger: LedgerFile,
+    /// Make the ledger if there is none; a second one for the same network would give its addresses twice
+    #[arg(long)]
+    create: bool,
+    #[command(flatten)]
+    machines: Machines,
+    /// What to print: a table, JSON, or on one line for each machine its document, the Secret with it, or the merge patch
+    /// that records the addresses in annotations or in the status
+    #[arg(short, long, value_name = "FORMAT", default_value = "table")]
+    output: Output,
+    /// The address that it has to be, one of each family; of one machine only
+    #[arg(long = "ip", value_name = "ADDRESS", value_parser = parse_address, conflicts_with = "lists")]
+    ips: Vec<IpAddr>,
+    /// Give what a machine of the same name gave back last, if it is still free
+    #[arg(long)]
+    sticky: bool,
+    /// The MAC address by which the guest knows its card; of one machine only, and of several interfaces each with its name
+    #[arg(long = "mac", value_name = "[INTERFACE=]MAC", value_parser = card, conflicts_with = "lists")]
+    macs: Vec<Card>,
+}
+
+/// What `claim` prints. The lines are one a machine.
+#[derive(Clone, Copy, Eq, PartialEq, ValueEnum)]
+enum Output {
+    Table,
+    Json,
+    NetworkData,
+    Secret,
+    Annotation,
+    Status,
+}
+
+/// The MAC address of an interface, which need not be said if there is only one.
+#[derive(Clone)]
+struct Card {
+    interface: Option<InterfaceName>,
+    mac_address: MacAddr,
+}
+
+#[derive(Args)]
+pub(crate) struct Release {
+    #[command(flatten)]
+    ledger: LedgerFile,
+    #[command(flatten)]
+    machines: Machines,
+    /// Serve at once who waits for an address of these pools; may be repeated
+    #[arg(long = "pool", value_name = "FILE")]
+    pools: Vec<PathBuf>,
+    /// The template of the machines' network_data.json, which may say prefix lengths
+    #[arg(long, value_name = "FILE", requires = "pools")]
+    template: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct List {
+    #[command(flatten)]
+    ledger: LedgerFile,
+    /// Only who waits
+    #[arg(long)]
+    waiting: bool,
+    /// Print JSON
+    #[arg(long, conflicts_with = "waiting")]
+    json: bool,
+}
+
+fn card(text: &str) -> Result<Card, String> {
+    let (name, mac) = text.split_once('=').map_or((None, text), |(name, mac)| (Some(name), mac));
+    Ok(Card { interface: name.map(interface).transpose()?, mac_address: mac_address(mac)? })
+}
+
+#[derive(Serialize)]
+struct Claimed {
+    version: u32,
+    allocations: Vec<Given>,
+    refused: Vec<Refused>,
+}
+
+#[derive(Serialize)]
+struct Refused {
+    namespace: String,
+    name: String,
+    uid: String,
+    error: String,
+    /// Whether it is for want of addresses.
+    exhausted: bool,
+}
+
+pub(crate) fn claim(args: ClaimArgs) -> Result<ExitCode> {
+    let (machines, mut is_odd) = args.machines.read()?;
+    if machines.len() != 1 && (!args.ips.is_empty() || !args.macs.is_empty()) {
+        usage_error("--ip and --mac are for one machine");
+    }
+    let pools = args.pools.read()?;
+    let claims = claims(&args, &pools, machines)?;
+    let mac_addresses = mac_addresses(&args.macs, &pools)?;
+    if args.output == Output::Annotation {
+        // Before anything is given that could not be recorded.
+        pools.iter().try_for_each(|pool| annotation_key(&pool.interface).map(drop))?;
+    }
+    let printer = Printer {
+        output: args.output,
+        template: match &args.pools.template {
+            Some(path) => read_template(path)?,
+            None => Template::minimal(pools.iter().map(|pool| &pool.interface)),
+        },
+        pools: pools.clone(),
+        mac_addresses,
+    };
+    in_template(printer.check_template(), args.pools.template.as_deref())?;
+    let mut registry = args.ledger.open(args.create, pools)?;
+    let claims = keep_turns(claims, registry.allocator()?);
+    let mut outcomes = Vec::new();
+    let progress = Progress::new(claims.len());
+    for batch in claims.chunks(BATCH) {
+        outcomes.extend(registry.claim_all(batch, Timestamp::now().0)?);
+        progress.at(outcomes.len());
+    }
+    progress.end();
+    let is_alone = claims.len() == 1;
+    let mut is_exhausted = false;
+    for (claim, outcome) in claims.iter().zip(&outcomes) {
+        let Err(error) = outcome else { continue };
+        match error {
+            ClaimError::Exhausted { .. } => is_exhausted = true,
+            _ => is_odd = true,
+        }
+        // Alone it is in the exact words that people look for.
+        if is_alone {
+            say(format_args!("error: {error}"))
+        } else {
+            say(format_args!("error: {}: {error}", claim.machine))
+        }
+    }
+    is_odd |= printer.print(&claims, &outcomes)?;
+    Ok(match (is_odd, is_exhausted) {
+        (true, _) => ExitCode::FAILURE,
+        (false, true) => ExitCode::from(EXHAUSTED),
+        (false, false) => ExitCode::SUCCESS,
+    })
+}
+
+/// One for each machine, of all pools.
+fn claims(args: &ClaimArgs, pools: &[Pool], machines: Vec<Created>) -> Result<Vec<claim::Claim>> {
+    let mut by_interface = BTreeMap::new();
+    for pool in pools {
+        if let Some(other) = by_interface.insert(&pool.interface, pool) {
+            let (interface, one, two) = (&pool.interface, other.title(), pool.title());
+            bail!("pools {one} and {two} are both for interface {interface}, expected the pools of one machine");
+        }
+    }
+    let mut requests: Vec<Request> =
+        pools.iter().map(|pool| Request { pool: pool.name.clone(), addresses: Vec::new() }).collect();
+    for ip in &args.ips {
+        let has = |pool: &Pool| pool.space(Family::of(*ip)).is_some_and(|space| space.contains(*ip));
+        // Of no pool it is a refusal, which the first one pronounces.
+        let at = pools.iter().position(has).unwrap_or_default();
+        requests[at].addresses.push(*ip);
+    }
+    let now = Timestamp::now();
+    let claim = |(machine, created): Created| claim::Claim {
+        machine,
+        created: created.unwrap_or(now).0,
+        requests: requests.clone(),
+        sticky: args.sticky,
+    };
+    Ok(machines.into_iter().map(claim).collect())
+}
+
+/// Who waits already and asks again keeps its turn.
+fn keep_turns(mut claims: Vec<claim::Claim>, allocator: &Allocator) -> Vec<claim::Claim> {
+    let waiting: BTreeMap<&Machine, u64> =
+        allocator.waiters().into_iter().map(|claim| (&claim.machine, claim.created)).collect();
+    for claim in &mut claims {
+        if let Some(created) = waiting.get(&claim.machine) {
+            claim.created = claim.created.min(*created);
+        }
+    }
+    claims
+}
+
+fn mac_addresses(cards: &[Card], pools: &[Pool]) -> Result<BTreeMap<InterfaceName, MacAddr>> {
+    let mut mac_addresses = BTreeMap::new();
+    for card in cards {
+        let interface = match (&card.interface, pools) {
+            (Some(interface), _) if pools.iter().any(|pool| pool.interface == *interface) => interface,
+            (Some(interface), _) => bail!("--mac: no pool for interface {interface}"),
+            (None, [pool]) => &pool.interface,
+            (None, _) => bail!("--mac {}: of several interfaces, expected INTERFACE=MAC", card.mac_address),
+        };
+        if mac_addresses.insert(interface.clone(), card.mac_address).is_some() {
+            bail!("--mac: second MAC address of interface {interface}, expected one");
+        }
+    }
+    Ok(mac_addresses)
+}
+
+/// How far a long run is, for who looks on.
+struct Progress {
+    of: usize,
+    is_shown: bool,
+}
+
+impl Progress {
+    fn new(of: usize) -> Self {
+        Self { of, is_shown: of > BATCH && io::stderr().is_terminal() }
+    }
+
+    fn at(&self, done: usize) {
+        if self.is_shown {
+            let _ = write!(io::stderr(), "\r{done} of {} machines", self.of);
+        }
+    }
+
+    fn end(&self) {
+        if self.is_shown {
+            let _ = write!(io::stderr(), "\r\x1b[K");
+        }
+    }
+}
+
+struct Printer {
+    output: Output,
+    template: Template,
+    pools: Vec<Pool>,
+    mac_addresses: BTreeMap<InterfaceName, MacAddr>,
+}
+
+type Outcome = Result<Vec<Allocation>, ClaimError>;
+
+impl Printer {
+    /// Prints what was given, and returns whether some of it cannot be told.
+    fn print(&self, claims: &[claim::Claim], outcomes: &[Outcome]) -> Result<bool> {
+        match self.output {
+            Output::Table => {
+                print(&allocations_table("MACHINE", outcomes.iter().flatten().flatten()))?;
+                return Ok(false);
+            }
+            Output::Json => {
+                let refused = claims.iter().zip(outcomes).filter_map(|(claim, outcome)| {
+                    let error = outcome.as_ref().err()?;
+                    let Machine { namespace, name, uid } = claim.machine.clone();
+                    let exhausted = matches!(error, ClaimError::Exhausted { .. });
+                    Some(Refused { namespace, name, uid, error: error.to_string(), exhausted })
+                });
+                let (allocations, refused) = (given(outcomes.iter().flatten().flatten()), refused.collect());
+                print_json(&Claimed { version: VERSION, allocations, refused })?;
+                return Ok(false);
+            }
+            _ => {}
+        }
+        let (mut lines, mut is_odd) = (String::new(), false);
+        for (claim, outcome) in claims.iter().zip(outcomes) {
+            // An empty line for who got nothing, so that the lines stay those of the machines.
+            if let Ok(allocations) = outcome {
+                match self.line(&claim.machine, allocations) {
+                    Ok(line) => lines.push_str(&line),
+                    Err(error) => {
+                        say(format_args!("error: {}: {error:#}", claim.machine));
+                        is_odd = true;
+                    }
+                }
+            }
+            if claims.len() > 1 || outcome.is_ok() {
+                lines.push('\n');
+            }
+        }
+        print(&lines)?;
+        Ok(is_odd)
+    }
+
+    fn line(&self, machine: &Machine, allocations: &[Allocation]) -> Result<String> {
+        Ok(match self.output {
+            Output::Annotation => annotation_patch(machine, allocations, None)?.to_string(),
+            Output::Status => status_patch(machine, allocations, None)?.to_string(),
+            Output::Secret => self.expand(allocations)?.secret(&machine.namespace, &machine.name).to_string(),
+            Output::NetworkData | Output::Table | Output::Json => self.expand(allocations)?.text().to_owned(),
+        })
+    }
+
+    /// Whether the template takes addresses of the pools, before any is given.
+    fn check_template(&self) -> Result<()> {
+        if !matches!(self.output, Output::NetworkData | Output::Secret) {
+            return Ok(());
+        }
+        let example = |pool: &Pool| {
+            let first = |space: &Space| {
+                let address = space.family().address(space.ranges().first()?.first());
+                IpNetwork::new(address, space.prefix()).ok()
+            };
+            let claimant = Claimant { machine: nobody(), interface: pool.interface.clone() };
+            Allocation { claimant, addresses: pool.spaces().filter_map(first).collect() }
+        };
+        let examples: Vec<Allocation> = self.pools.iter().map(example).collect();
+        // They are those of every machine, of which there may be many.
+        self.expand(&examples).map(|document| tell_warnings(&document))
+    }
+
+    fn expand(&self, allocations: &[Allocation]) -> Result<Document> {
+        let grants: Vec<Grant<'_>> = allocations.iter().map(|allocation| self.grant(allocation)).collect();
+        Ok(self.template.expand(&grants)?)
+    }
+
+    fn grant<'a>(&'a self, allocation: &'a Allocation) -> Grant<'a> {
+        let interface = &allocation.claimant.interface;
+        let pool = self.pools.iter().find(|pool| pool.interface == *interface);
+        let (gateways, nameservers) =
+            pool.map_or((&[][..], &[][..]), |pool| (pool.gateways.as_slice(), pool.nameservers.as_slice()));
+        Grant { allocation, gateways, nameservers, mac_address: self.mac_addresses.get(interface).copied() }
+    }
+}
+
+#[derive(Serialize)]
+struct ReleasedDocument {
+    version: u32,
+    released: Vec<Given>,
+    served: Vec<Given>,
+}
+
+pub(crate) fn release(args: Release) -> Result<ExitCode> {
+    let (machines, is_odd) = args.machines.read()?;
+    let pools = PoolFiles::pools(&args.pools, args.template.as_deref())?;
+    let mut registry = args.ledger.open(false, pools)?;
+    let (mut released, mut served) = (Vec::new(), Vec::new());
+    let machines: Vec<Machine> = machines.into_iter().map(|(machine, _)| machine).collect();
+    for batch in machines.chunks(BATCH) {
+        let waiting: BTreeSet<Machine> =
+            registry.allocator()?.waiters().into_iter().map(|claim| claim.machine.clone()).collect();
+        let done = registry.release_all(batch, Timestamp::now().0)?;
+        let held: BTreeSet<&Machine> = done.held.iter().map(|allocation| &allocation.claimant.machine).collect();
+        for machine in batch.iter().filter(|machine| !held.contains(machine) && !waiting.contains(machine)) {
+            say(format_args!("warning: {machine} holds nothing{}", namesake(machine, registry.allocator()?)));
+        }
+        released.extend(done.held);
+        served.extend(done.served);
+    }
+    if args.json {
+        let (released, served) = (given(&released), given(&served));
+        print_json(&ReleasedDocument { version: VERSION, released, served })?;
+    } else {
+        print(&sections([allocations_table("RELEASED", &released), allocations_table("SERVED", &served)]))?;
+    }
+    Ok(exit_code(!is_odd))
+}
+
+/// Who has the name of a machine and another UID, which is the mistake that people make.
+fn namesake(machine: &Machine, allocator: &Allocator) -> String {
+    let is_namesake = |other: &&Machine| other.namespace == machine.namespace && other.name == machine.name;
+    let found = allocator.leases().map(|(_, _, lease)| &lease.claimant.machine).find(is_namesake);
+    found.map(|other| format!(", but {other} does")).unwrap_or_default()
+}
+
+#[derive(Serialize)]
+struct Listed {
+    version: u32,
+    addresses: Vec<ListedAddress>,
+    contended: Vec<ListedContender>,
+    waiting: Vec<ListedWaiter>,
+    missing: Vec<ListedMissing>,
+}
+
+#[derive(Serialize)]
+struct ListedAddress {
+    network: String,
+    /// `ip/prefix`
+    address: String,
+    pool: String,
+    #[serde(flatten)]
+    machine: ListedMachine,
+    interface: String,
+    since: String,
+}
+
+#[derive(Serialize)]
+struct ListedContender {
+    network: String,
+    address: IpAddr,
+    #[serde(flatten)]
+    machine: ListedMachine,
+    interface: String,
+    source: String,
+}
+
+#[derive(Serialize)]
+struct ListedWaiter {
+    #[serde(flatten)]
+    machine: ListedMachine,
+    created: String,
+    pools: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct ListedMissing {
+    #[serde(flatten)]
+    machine: ListedMachine,
+    since: String,
+}
+
+impl Listed {
+    fn of(allocator: &Allocator) -> Self {
+        let addresses = allocator.leases().map(|(network, address, lease)| ListedAddress {
+            network: network.to_owned(),
+            address: format!("{address}/{}", lease.prefix),
+            pool: lease.pool.to_string(),
+            machine: (&lease.claimant.machine).into(),
+            interface: lease.claimant.interface.to_string(),
+            since: Timestamp(lease.since).to_string(),
+        });
+        let contended = allocator.contenders().flat_map(|(network, address, contenders)| {
+            contenders.iter().map(move |contender| ListedContender {
+                network: network.to_owned(),
+                address,
+                machine: (&contender.claimant.machine).into(),
+                interface: contender.claimant.interface.to_string(),
+                source: contender.source.clone(),
+            })
+        });
+        let waiting = allocator.waiters().into_iter().map(|claim| ListedWaiter {
+            machine: (&claim.machine).into(),
+            created: Timestamp(claim.created).to_string(),
+            pools: claim.requests.iter().map(|request| request.pool.clone()).collect(),
+        });
+        let missing = allocator
+            .missing()
+            .map(|(machine, since)| ListedMissing { machine: machine.into(), since: Timestamp(since).to_string() });
+        Self {
+            version: VERSION,
+            addresses: addresses.collect(),
+            contended: contended.collect(),
+            waiting: waiting.collect(),
+            missing: missing.collect(),
+        }
+    }
+}
+
+pub(crate) fn list(args: List) -> Result<ExitCode> {
+    let mut registry = args.ledger.open(false, Vec::new())?;
+    let listed = Listed::of(registry.allocator()?);
+    if args.json {
+        print_json(&listed)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let Listed { addresses, contended, waiting, missing, .. } = listed;
+    let addresses: Vec<_> = addresses
+        .into_iter()
+        .map(|held| {
+            [held.network, held.address, held.machine.title(), held.machine.uid, held.interface, held.pool, held.since]
+        })
+        .collect();
+    let contended: Vec<_> = contended
+        .into_iter()
+        .map(|other| {
+            let (address, machine) = (other.address.to_string(), other.machine.title());
+            [address, machine, other.machine.uid, other.interface, other.source]
+        })
+        .collect();
+    let waiting: Vec<_> = waiting
+        .into_iter()
+        .map(|waiter| [waiter.machine.title(), waiter.machine.uid, waiter.pools.join(" "), waiter.created])
+        .collect();
+    let missing: Vec<_> =
+        missing.into_iter().map(|missing| [missing.machine.title(), missing.machine.uid, missing.since]).collect();
+    let waiting = table(["WAITING", "UID", "POOLS", "CREATED"], &waiting);
+    print(&if args.waiting {
+        waiting
+    } else {
+        sections([
+            table(["NETWORK", "ADDRESS", "MACHINE", "UID", "INTERFACE", "POOL", "SINCE"], &addresses),
+            table(["CONTENDED", "MACHINE", "UID", "INTERFACE", "RECORD"], &contended),
+            waiting,
+            table(["MISSING", "UID", "SINCE"], &missing),
+        ])
+    })?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,160 @@
+//! `network-data` and `config-drive`.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Error, Result};
+use clap::{Args, ValueEnum};
+use glowplug::finding::Severity;
+use glowplug::formats::{Meaning, read_network};
+use glowplug::host::address::parse_address;
+use glowplug::host::claim::{Allocation, Claimant, Machine};
+use glowplug::host::expand::{Document, Grant, Template};
+use glowplug::host::image::{self, ConfigDrive, Instance, NoCloud};
+use glowplug::host::pool::Pool;
+use glowplug::network::InterfaceName;
+use ipnetwork::IpNetwork;
+use pnet_base::MacAddr;
+
+use crate::Told;
+use crate::input::{Named, in_template, interface, mac_address, named, read, read_template, with_prefix};
+use crate::output::{print, say, write_in_one_step};
+
+#[derive(Args)]
+pub(crate) struct NetworkData {
+    /// An address with its prefix length, one of each family
+    #[arg(value_name = "ADDRESS/LENGTH", value_parser = with_prefix, required = true)]
+    addresses: Vec<IpNetwork>,
+    /// JSON or YAML to which the addresses are added; without it the document has the interface alone
+    #[arg(long, value_name = "FILE")]
+    template: Option<PathBuf>,
+    /// The interface that has the addresses
+    #[arg(long, value_name = "NAME", default_value = Pool::DEFAULT_INTERFACE, value_parser = interface)]
+    interface: InterfaceName,
+    /// A gateway, one of each family, unless the template has a default route
+    #[arg(long = "gateway", value_name = "ADDRESS", value_parser = parse_address)]
+    gateways: Vec<IpAddr>,
+    /// A name server, unless the template has one of its family; may be repeated
+    #[arg(long = "nameserver", value_name = "ADDRESS", value_parser = parse_address)]
+    nameservers: Vec<IpAddr>,
+    /// The MAC address by which the guest knows its card
+    #[arg(long, value_name = "MAC", value_parser = mac_address)]
+    mac: Option<MacAddr>,
+}
+
+#[derive(Args)]
+pub(crate) struct ConfigDriveArgs {
+    /// Namespace and name of the machine
+    #[arg(value_name = "NAMESPACE/NAME", value_parser = named)]
+    machine: Named,
+    /// Write this image
+    #[arg(short, long, value_name = "FILE")]
+    output: PathBuf,
+    /// The label of the image, which says its layout
+    #[arg(long, value_name = "LABEL", default_value = "config-2")]
+    label: Label,
+    /// What the guest is to read as network_data.json, or network-config of a cidata drive; - is standard input
+    #[arg(long, value_name = "FILE|-")]
+    network_data: Option<PathBuf>,
+    /// What Ignition is to read
+    #[arg(long, value_name = "FILE")]
+    user_data: Option<PathBuf>,
+    /// The firmware UUID of the machine
+    #[arg(long, value_name = "UUID")]
+    uuid: Option<String>,
+    /// The hostname, if it is not the name of the machine
+    #[arg(long, value_name = "NAME")]
+    hostname: Option<String>,
+    /// The name of the machine's instance type
+    #[arg(long, value_name = "NAME")]
+    instance_type: Option<String>,
+    /// A line for authorized_keys; may be repeated
+    #[arg(long = "public-key", value_name = "KEY")]
+    public_keys: Vec<String>,
+}
+
+/// The label of an image: of OpenStack's layout, or of cloud-init's own.
+#[derive(Clone, Copy, ValueEnum)]
+enum Label {
+    #[value(name = "config-2")]
+    Config2,
+    Cidata,
+}
+
+pub(crate) fn network_data(args: NetworkData) -> Result<ExitCode> {
+    let template = match &args.template {
+        Some(path) => read_template(path)?,
+        None => Template::minimal([&args.interface]),
+    };
+    let claimant = Claimant { machine: nobody(), interface: args.interface };
+    let mut addresses = args.addresses;
+    addresses.sort_unstable();
+    let allocation = Allocation { claimant, addresses };
+    let (gateways, nameservers) = (&args.gateways, &args.nameservers);
+    let grant = Grant { allocation: &allocation, gateways, nameservers, mac_address: args.mac };
+    let document = in_template(template.expand(&[grant]).map_err(Error::new), args.template.as_deref())?;
+    tell_warnings(&document);
+    print(&format!("{}\n", document.text()))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) fn config_drive(args: ConfigDriveArgs) -> Result<ExitCode> {
+    let content = |path: &Option<PathBuf>| path.as_deref().map(|path| read(path, image::MAX_FILE)).transpose();
+    let (network_data, user_data) = (content(&args.network_data)?, content(&args.user_data)?);
+    if let Some(document) = &network_data {
+        check(document)?;
+    }
+    let keys: Vec<&str> = args.public_keys.iter().map(String::as_str).collect();
+    let instance = Instance {
+        namespace: &args.machine.namespace,
+        name: &args.machine.name,
+        uuid: args.uuid.as_deref(),
+        hostname: args.hostname.as_deref(),
+        instance_type: args.instance_type.as_deref(),
+        public_keys: &keys,
+    };
+    let (network, user) = (network_data.as_deref(), user_data.as_deref().unwrap_or_default());
+    let image = match args.label {
+        Label::Config2 => {
+            let meta_data = instance.meta_data_json();
+            ConfigDrive { meta_data: meta_data.as_bytes(), network_data: network, user_data: user }.image()?
+        }
+        Label::Cidata => {
+            let meta_data = instance.meta_data();
+            NoCloud { meta_data: meta_data.as_bytes(), network_config: network, user_data: user }.image()?
+        }
+    };
+    write_in_one_step(&args.output, &image)?;
+    for (what, content) in [("network data", network.unwrap_or_default()), ("user data", user)] {
+        if content.len() > image::MAX_INLINE {
+            let (bytes, limit) = (content.len(), image::MAX_INLINE);
+            say(format_args!(
+                "note: {what} of {bytes} bytes needs a Secret, KubeVirt takes at most {limit} without one"
+            ));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The host does not write what the guest cannot read.
+fn check(document: &[u8]) -> Result<()> {
+    let reading = read_network(document);
+    let is_refused = matches!(reading.meaning, Meaning::Refused);
+    for finding in reading.findings.kept() {
+        let severity = if finding.severity == Severity::Error { "error" } else { "warning" };
+        say(format_args!("{severity}: network data: {finding}"));
+    }
+    if is_refused { Err(Error::new(Told)) } else { Ok(()) }
+}
+
+/// Of whom a document does not speak.
+pub(crate) fn nobody() -> Machine {
+    Machine { namespace: String::new(), name: String::new(), uid: String::new() }
+}
+
+pub(crate) fn tell_warnings(document: &Document) {
+    for finding in document.warnings() {
+        say(format_args!("warning: {finding}"));
+    }
+}

@@ -1,0 +1,315 @@
+//! What several commands are given: pools, a ledger, machines, files.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use clap::error::ErrorKind;
+use clap::{Args, CommandFactory};
+use glowplug::finding::{Finding, Findings, Severity};
+use glowplug::formats::value::MAX_BYTES;
+use glowplug::host::address::{Family, parse_interface_address};
+use glowplug::host::claim::Machine;
+use glowplug::host::expand::Template;
+use glowplug::host::ledger::SqliteLedger;
+use glowplug::host::pool::{self, Overlaps, Pool, PoolSpec};
+use glowplug::host::records::Objects;
+use glowplug::host::registry::Registry;
+use glowplug::host::timestamp::Timestamp;
+use glowplug::network::{InterfaceName, parse_mac_address};
+use ipnetwork::IpNetwork;
+use pnet_base::MacAddr;
+
+use crate::Cli;
+use crate::Told;
+use crate::output::say;
+
+/// Where pools are written.
+#[derive(Args)]
+pub(crate) struct Pools {
+    /// YAML or JSON: a pool, a list of pools, or NodePools with a bootstrapNetworkConfig; may be repeated
+    #[arg(long = "pool", value_name = "FILE", required = true)]
+    pub(crate) files: Vec<PathBuf>,
+    /// The template of the machines' network_data.json, which may say prefix lengths
+    #[arg(long, value_name = "FILE")]
+    pub(crate) template: Option<PathBuf>,
+}
+
+/// Where allocations are recorded.
+#[derive(Args)]
+pub(crate) struct LedgerFile {
+    /// The file in which allocations are recorded, on a disk of this host
+    #[arg(long, value_name = "FILE")]
+    pub(crate) ledger: PathBuf,
+}
+
+/// Which machines.
+#[derive(Args)]
+pub(crate) struct Machines {
+    /// Namespace and name of a machine's KubevirtMachine
+    #[arg(value_name = "NAMESPACE/NAME", value_parser = named, required_unless_present = "lists", conflicts_with = "lists")]
+    pub(crate) names: Vec<Named>,
+    /// The UID of the machine; of several machines one for each, in their order
+    #[arg(long = "uid", value_name = "UID", value_parser = uid, required_unless_present = "lists", conflicts_with = "lists")]
+    pub(crate) uids: Vec<String>,
+    /// The KubevirtMachines of lists, as `kubectl get -o json` prints them; - is standard input
+    #[arg(id = "lists", long = "machines", value_name = "FILE|-", num_args = 1..)]
+    pub(crate) lists: Vec<PathBuf>,
+}
+
+/// Everything about machines.
+#[derive(Args)]
+pub(crate) struct Lists {
+    /// KubevirtMachines, VirtualMachines and VirtualMachineInstances of all namespaces, as `kubectl get -A -o json` prints
+    /// them, together or one kind a file; - is standard input
+    #[arg(id = "lists", long = "machines", value_name = "FILE|-", num_args = 1.., required = true)]
+    pub(crate) lists: Vec<PathBuf>,
+}
+
+/// Namespace and name.
+#[derive(Clone)]
+pub(crate) struct Named {
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+}
+
+/// What some files say.
+#[derive(Default)]
+pub(crate) struct PoolFiles {
+    pub(crate) specs: Vec<PoolSpec>,
+    /// Each of one of the specs, in their order; fewer after an error.
+    pub(crate) pools: Vec<Pool>,
+    pub(crate) findings: Vec<(PathBuf, Finding)>,
+    pub(crate) errors: usize,
+}
+
+pub(crate) fn named(text: &str) -> Result<Named, &'static str> {
+    let is_name = |name: &str| {
+        let is_legal = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
+        (1..=253).contains(&name.len()) && name.chars().all(is_legal)
+    };
+    match text.split_once('/') {
+        Some((namespace, name)) if is_name(namespace) && is_name(name) => {
+            Ok(Named { namespace: namespace.to_owned(), name: name.to_owned() })
+        }
+        _ => Err("expected namespace/name of lower case letters, digits, '-' and '.'"),
+    }
+}
+
+pub(crate) fn uid(text: &str) -> Result<String, &'static str> {
+    if (1..=128).contains(&text.len()) && text.chars().all(|c| c.is_ascii_graphic()) {
+        Ok(text.to_owned())
+    } else {
+        Err("expected metadata.uid of the machine")
+    }
+}
+
+pub(crate) fn interface(text: &str) -> Result<InterfaceName, String> {
+    text.parse().map_err(|_| format!("expected {}", InterfaceName::EXPECTED))
+}
+
+pub(crate) fn mac_address(text: &str) -> Result<MacAddr, &'static str> {
+    parse_mac_address(text).ok_or("expected the MAC address of a card, such as 52:54:00:12:34:56")
+}
+
+pub(crate) fn with_prefix(text: &str) -> Result<IpNetwork, String> {
+    match parse_interface_address(text).map_err(|error| error.to_string())? {
+        (address, Some(prefix)) => IpNetwork::new(address, prefix).map_err(|error| error.to_string()),
+        (_, None) => Err("expected an address with its prefix length, such as 10.0.0.5/24".to_owned()),
+    }
+}
+
+/// Ends the program, as clap does it for what it finds itself.
+pub(crate) fn usage_error(problem: impl fmt::Display) -> ! {
+    Cli::command().error(ErrorKind::ArgumentConflict, problem).exit()
+}
+
+/// A file of at most so many bytes; `-` is standard input.
+pub(crate) fn read(path: &Path, limit: usize) -> Result<Vec<u8>> {
+    let mut content = Vec::new();
+    let reading = || format!("reading {}", path.display());
+    // One more shows that there are too many.
+    open(path)?.take(limit as u64 + 1).read_to_end(&mut content).with_context(reading)?;
+    if content.len() > limit {
+        bail!("{}: too large, expected at most {limit} bytes", path.display());
+    }
+    Ok(content)
+}
+
+pub(crate) fn open(path: &Path) -> Result<Box<dyn Read>> {
+    if path == Path::new("-") {
+        return Ok(Box::new(io::stdin()));
+    }
+    let file = File::open(path).with_context(|| format!("reading {}", path.display()))?;
+    Ok(Box::new(file))
+}
+
+pub(crate) fn read_template(path: &Path) -> Result<Template> {
+    Template::parse(&read(path, MAX_BYTES)?).with_context(|| path.display().to_string())
+}
+
+impl PoolFiles {
+    pub(crate) fn read(files: &[PathBuf], template_file: Option<&Path>) -> Result<Self> {
+        let template = template_file.map(read_template).transpose()?;
+        let (mut read, mut names) = (Self::default(), BTreeSet::new());
+        for path in files {
+            let (specs, mut findings) = pool::read_pools(&self::read(path, MAX_BYTES)?);
+            for spec in &specs {
+                let lengths = template.as_ref().map(|template| prefix_lengths(template, spec)).transpose();
+                let lengths = in_template(lengths, template_file)?;
+                read.pools.extend(Pool::new(spec, &lengths.unwrap_or_default(), &mut findings));
+                // Two of one document are a finding already.
+                if names.contains(&spec.full_name()) {
+                    let place = if spec.place.is_empty() { "name".to_owned() } else { format!("{}.name", spec.place) };
+                    let (problem, expected) = ("second pool of that name", "another name");
+                    findings.push(Finding::error(place, problem, spec.full_name(), expected));
+                }
+            }
+            names.extend(specs.iter().map(PoolSpec::full_name));
+            read.specs.extend(specs);
+            read.errors += findings.errors();
+            read.take(path, findings);
+        }
+        Ok(read)
+    }
+
+    pub(crate) fn take(&mut self, path: &Path, findings: Findings) {
+        let further = findings.further();
+        self.findings.extend(findings.into_parts().0.into_iter().map(|finding| (path.to_owned(), finding)));
+        if further > 0 {
+            let (problem, expected) = (format!("{further} further findings"), "fewer");
+            let finding = Finding::without_value(Severity::Warning, "document", &problem, expected);
+            self.findings.push((path.to_owned(), finding));
+        }
+    }
+
+    pub(crate) fn tell(&self) {
+        for (path, finding) in &self.findings {
+            let severity = match finding.severity {
+                Severity::Error => "error",
+                Severity::Warning => "warning",
+            };
+            say(format_args!("{severity}: {}: {finding}", path.display()));
+        }
+    }
+
+    /// The pools, of which nothing is used unless all of them are right.
+    pub(crate) fn pools(files: &[PathBuf], template: Option<&Path>) -> Result<Vec<Pool>> {
+        let read = Self::read(files, template)?;
+        read.tell();
+        if read.errors > 0 {
+            bail!(Told);
+        }
+        let overlaps = pool::overlaps(&read.pools);
+        tell_overlaps(&overlaps);
+        if !overlaps.kept.is_empty() {
+            bail!(Told);
+        }
+        Ok(read.pools)
+    }
+}
+
+impl Pools {
+    pub(crate) fn read(&self) -> Result<Vec<Pool>> {
+        PoolFiles::pools(&self.files, self.template.as_deref())
+    }
+}
+
+/// Says in which file it is that something is wrong.
+pub(crate) fn in_template<T>(result: Result<T>, file: Option<&Path>) -> Result<T> {
+    match file {
+        Some(file) => result.with_context(|| file.display().to_string()),
+        None => result,
+    }
+}
+
+/// What a template says for the interface of a pool.
+pub(crate) fn prefix_lengths(template: &Template, spec: &PoolSpec) -> Result<BTreeMap<Family, u8>> {
+    let name = spec.interface.as_deref().unwrap_or(Pool::DEFAULT_INTERFACE);
+    let mut lengths = BTreeMap::new();
+    // Another name than that is a finding of the pool.
+    if let Ok(interface) = name.parse() {
+        for family in [Family::Ipv4, Family::Ipv6] {
+            let length = template.prefix(&interface, family)?;
+            lengths.extend(length.map(|length| (family, length)));
+        }
+    }
+    Ok(lengths)
+}
+
+pub(crate) fn tell_overlaps(overlaps: &Overlaps<'_>) {
+    for overlap in &overlaps.kept {
+        say(format_args!("error: {overlap}"));
+    }
+    if overlaps.is_cut {
+        say(format_args!("error: further overlaps are not shown"));
+    }
+}
+
+pub(crate) fn read_objects(lists: &[PathBuf]) -> Result<(Objects, usize)> {
+    let (mut objects, mut count) = (Objects::default(), 0);
+    for path in lists {
+        let name = path.display().to_string();
+        count += objects.read(&name, open(path)?).with_context(|| format!("reading {name}"))?;
+    }
+    Ok((objects, count))
+}
+
+/// A machine, and when it was created, where that is known.
+pub(crate) type Created = (Machine, Option<Timestamp>);
+
+impl Machines {
+    /// The machines, and whether something is odd.
+    pub(crate) fn read(&self) -> Result<(Vec<Created>, bool)> {
+        if self.names.len() != self.uids.len() {
+            let (names, uids) = (self.names.len(), self.uids.len());
+            usage_error(format_args!("{names} machines and {uids} of --uid, expected one for each machine"));
+        }
+        if self.lists.is_empty() {
+            let named = self.names.iter().cloned().zip(self.uids.iter().cloned());
+            return Ok((
+                named.map(|(Named { namespace, name }, uid)| (Machine { namespace, name, uid }, None)).collect(),
+                false,
+            ));
+        }
+        let (objects, _) = read_objects(&self.lists)?;
+        for remark in objects.remarks() {
+            say(format_args!("error: {remark}"));
+        }
+        let is_odd = !objects.remarks().is_empty();
+        let created = |text: Option<&str>| text.and_then(Timestamp::parse);
+        let machines: Vec<_> = objects.machines().map(|(machine, text)| (machine, created(text))).collect();
+        if machines.is_empty() && !is_odd {
+            say(format_args!("warning: no KubevirtMachine in the lists, nothing to do"));
+        }
+        Ok((machines, is_odd))
+    }
+}
+
+impl LedgerFile {
+    /// With the networks of the pools. Others may be in it, too.
+    pub(crate) fn open(&self, create: bool, pools: Vec<Pool>) -> Result<Registry<SqliteLedger>> {
+        let networks: Vec<&str> = pools.iter().map(|pool| pool.network.as_str()).collect();
+        if !create && !self.ledger.try_exists().unwrap_or(true) {
+            bail!(
+                "{}: no such ledger, expected one that `claim --create` or `rebuild --create` made",
+                self.ledger.display()
+            );
+        }
+        let open = if create { SqliteLedger::create } else { SqliteLedger::open };
+        Ok(Registry::open(open(&self.ledger, &networks)?, pools)?)
+    }
+
+    /// As it is for who judges by all that machines record: a record of a network without a pool would be a stranger's.
+    pub(crate) fn open_whole(&self, create: bool, pools: Vec<Pool>) -> Result<Registry<SqliteLedger>> {
+        let networks: BTreeSet<String> = pools.iter().map(|pool| pool.network.clone()).collect();
+        let mut registry = self.open(create, pools)?;
+        if let Some(network) = registry.ledger_mut().networks().find(|network| !networks.contains(*network)) {
+            bail!("{}: no pool for network {network}, expected those of all its networks", self.ledger.display());
+        }
+        Ok(registry)
+    }
+}

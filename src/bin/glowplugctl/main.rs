@@ -1,0 +1,112 @@
+//! The host's program: arguments, files, tables, exit code.
+//!
+//! Exit codes: 0 done, 1 refused or failed, or something was found, 2 usage, 3 a pool is exhausted and nothing else is
+//! wrong.
+
+mod claims;
+mod documents;
+mod input;
+mod output;
+mod pools;
+mod recovery;
+
+use std::fmt;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{CommandFactory, Parser, Subcommand};
+use clap_complete::Shell;
+
+use crate::claims::{ClaimArgs, List, Release};
+use crate::documents::{ConfigDriveArgs, NetworkData};
+use crate::output::{print, say};
+use crate::pools::{Metrics, Nodepool, PoolCheck, Resize};
+use crate::recovery::{AuditArgs, Rebuild};
+
+/// Pools of addresses for CoreOS machines on KubeVirt, and the documents that tell the machines
+#[derive(Parser)]
+#[command(name = "glowplugctl", version = glowplug::VERSION, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Look at pools
+    #[command(subcommand)]
+    Pool(PoolCommand),
+    /// Give machines their addresses, or say again which they have
+    Claim(ClaimArgs),
+    /// Take back what machines hold or wait for, once they are gone
+    Release(Release),
+    /// Show who holds which address, and who waits
+    List(List),
+    /// Have pools be as their files are now: tell who is left outside, and serve who waits
+    Resize(Resize),
+    /// Take over what the objects of machines record; nothing is ever freed
+    Rebuild(Rebuild),
+    /// Compare the ledger with the objects of machines: duplicates, strangers, missing machines
+    Audit(AuditArgs),
+    /// Write a machine's network_data.json from a template and addresses
+    NetworkData(NetworkData),
+    /// Translate NodePools into fields of a KubevirtMachineTemplate
+    Nodepool(Nodepool),
+    /// Write a config drive as an ISO 9660 image
+    ConfigDrive(ConfigDriveArgs),
+    /// Write the state of pools for Prometheus
+    Metrics(Metrics),
+    /// Write the completions of a shell
+    Completions {
+        /// Which shell
+        shell: Shell,
+    },
+}
+
+#[derive(Subcommand)]
+enum PoolCommand {
+    /// Check files with pools: sizes, what is withheld and why, overlaps
+    Check(PoolCheck),
+}
+
+fn main() -> ExitCode {
+    let done = match Cli::parse().command {
+        Command::Pool(PoolCommand::Check(args)) => pools::pool_check(args),
+        Command::Claim(args) => claims::claim(args),
+        Command::Release(args) => claims::release(args),
+        Command::List(args) => claims::list(args),
+        Command::Resize(args) => pools::resize(args),
+        Command::Rebuild(args) => recovery::rebuild(args),
+        Command::Audit(args) => recovery::audit(args),
+        Command::NetworkData(args) => documents::network_data(args),
+        Command::Nodepool(args) => pools::nodepool(args),
+        Command::ConfigDrive(args) => documents::config_drive(args),
+        Command::Metrics(args) => pools::metrics(args),
+        Command::Completions { shell } => completions(shell),
+    };
+    done.unwrap_or_else(|error| {
+        if !error.is::<Told>() {
+            say(format_args!("error: {error:#}"));
+        }
+        ExitCode::FAILURE
+    })
+}
+
+/// The reasons are on standard error already.
+#[derive(Debug)]
+struct Told;
+
+impl fmt::Display for Told {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("refused")
+    }
+}
+
+impl std::error::Error for Told {}
+
+fn completions(shell: Shell) -> Result<ExitCode> {
+    let mut text = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "glowplugctl", &mut text);
+    print(&String::from_utf8(text)?)?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,130 @@
+//! What several commands print: tables, JSON, files in one step.
+
+use std::fmt;
+use std::fs::{self, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use glowplug::host::claim::{Allocation, Claimant, Machine};
+use serde::Serialize;
+
+/// Of the shape of everything that is written as JSON.
+pub(crate) const VERSION: u32 = 1;
+
+pub(crate) fn print(text: &str) -> Result<()> {
+    io::stdout().write_all(text.as_bytes()).context("writing to standard output")
+}
+
+/// A line for who watches. That nobody can be told ends nothing: what was given is given, and is still to be printed.
+pub(crate) fn say(line: fmt::Arguments<'_>) {
+    let _ = writeln!(io::stderr(), "{line}");
+}
+
+pub(crate) fn print_json(value: &impl Serialize) -> Result<()> {
+    print(&(serde_json::to_string_pretty(value)? + "\n"))
+}
+
+pub(crate) fn exit_code(is_right: bool) -> ExitCode {
+    if is_right { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// What the system said, without the name of a temporary file, which means nothing to anybody.
+pub(crate) fn without_path(error: io::Error) -> io::Error {
+    if error.get_ref().is_some() { error.kind().into() } else { error }
+}
+
+/// Nobody ever sees a part of the file. What is there and is no file, a device or a pipe, stays and is written to; and so
+/// does a link.
+pub(crate) fn write_in_one_step(path: &Path, content: &[u8]) -> Result<()> {
+    let writing = || format!("writing {}", path.display());
+    let target = path.canonicalize();
+    let path = target.as_deref().unwrap_or(path);
+    if path.metadata().is_ok_and(|metadata| !metadata.is_file()) {
+        return fs::write(path, content).with_context(writing);
+    }
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut builder = tempfile::Builder::new();
+    // What the umask of the caller leaves of it.
+    builder.prefix(".glowplugctl-").permissions(Permissions::from_mode(0o666));
+    let mut file = builder.tempfile_in(directory).map_err(without_path).with_context(writing)?;
+    file.write_all(content).and_then(|()| file.as_file().sync_all()).map_err(without_path).with_context(writing)?;
+    file.persist(path).map_err(|error| without_path(error.error)).with_context(writing)?;
+    Ok(())
+}
+
+/// Columns as wide as what stands in them. Nothing for no rows.
+pub(crate) fn table<const N: usize>(head: [&str; N], rows: &[[String; N]]) -> String {
+    if rows.is_empty() {
+        return String::new();
+    }
+    let head = head.map(str::to_owned);
+    let lines = || std::iter::once(&head).chain(rows);
+    let widths: [usize; N] =
+        std::array::from_fn(|at| lines().map(|line| line[at].chars().count()).max().unwrap_or_default());
+    let line = |cells: &[String; N]| {
+        let cells: String = cells.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}  ")).collect();
+        cells.trim_end().to_owned() + "\n"
+    };
+    lines().map(line).collect()
+}
+
+/// Tables with an empty line between them.
+pub(crate) fn sections<const N: usize>(tables: [String; N]) -> String {
+    tables.into_iter().filter(|table| !table.is_empty()).collect::<Vec<_>>().join("\n")
+}
+
+/// An allocation in JSON.
+#[derive(Serialize)]
+pub(crate) struct Given {
+    namespace: String,
+    name: String,
+    uid: String,
+    interface: String,
+    /// `ip/prefix`, IPv4 first.
+    addresses: Vec<String>,
+}
+
+impl From<&Allocation> for Given {
+    fn from(allocation: &Allocation) -> Self {
+        let Claimant { machine, interface } = &allocation.claimant;
+        let Machine { namespace, name, uid } = machine.clone();
+        let addresses = allocation.addresses.iter().map(ToString::to_string).collect();
+        Self { namespace, name, uid, interface: interface.to_string(), addresses }
+    }
+}
+
+pub(crate) fn given<'a>(allocations: impl IntoIterator<Item = &'a Allocation>) -> Vec<Given> {
+    allocations.into_iter().map(Given::from).collect()
+}
+
+pub(crate) fn allocations_table<'a>(head: &str, allocations: impl IntoIterator<Item = &'a Allocation>) -> String {
+    let row = |allocation: &Allocation| {
+        let Given { namespace, name, uid, interface, addresses } = allocation.into();
+        [format!("{namespace}/{name}"), uid, interface, addresses.join(" ")]
+    };
+    let rows: Vec<_> = allocations.into_iter().map(row).collect();
+    table([head, "UID", "INTERFACE", "ADDRESSES"], &rows)
+}
+
+#[derive(Serialize)]
+pub(crate) struct ListedMachine {
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+    pub(crate) uid: String,
+}
+
+impl From<&Machine> for ListedMachine {
+    fn from(machine: &Machine) -> Self {
+        let Machine { namespace, name, uid } = machine.clone();
+        Self { namespace, name, uid }
+    }
+}
+
+impl ListedMachine {
+    pub(crate) fn title(&self) -> String {
+        format!("{}/{}", self.namespace, self.name)
+    }
+}

@@ -1,0 +1,299 @@
+//! `pool check`, `nodepool`, `resize` and `metrics`.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+use clap::Args;
+use glowplug::finding::Finding;
+use glowplug::host::allocator::Usage;
+use glowplug::host::metrics;
+use glowplug::host::nodepool::{BootstrapNetworkConfig, MachineTemplate};
+use glowplug::host::pool::{self, Pool};
+use glowplug::host::timestamp::Timestamp;
+use serde::Serialize;
+
+use crate::Told;
+use crate::input::{LedgerFile, PoolFiles, Pools, tell_overlaps};
+use crate::output::{
+    Given, VERSION, allocations_table, exit_code, given, print, print_json, sections, table, write_in_one_step,
+};
+
+#[derive(Args)]
+pub(crate) struct PoolCheck {
+    /// YAML or JSON: a pool, a list of pools, or NodePools with a bootstrapNetworkConfig
+    #[arg(value_name = "FILE", required = true)]
+    files: Vec<PathBuf>,
+    /// The template of the machines' network_data.json, which may say prefix lengths
+    #[arg(long, value_name = "FILE")]
+    template: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct Nodepool {
+    /// YAML or JSON with NodePools, and with HostedClusters if they say the machineNetwork
+    #[arg(value_name = "FILE", required = true)]
+    files: Vec<PathBuf>,
+}
+
+#[derive(Args)]
+pub(crate) struct Resize {
+    #[command(flatten)]
+    pools: Pools,
+    #[command(flatten)]
+    ledger: LedgerFile,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct Metrics {
+    #[command(flatten)]
+    pools: Pools,
+    #[command(flatten)]
+    ledger: LedgerFile,
+    /// Write this file in one step, for a textfile collector
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct CheckedPools {
+    version: u32,
+    pools: Vec<CheckedPool>,
+    findings: Vec<CheckedFinding>,
+    overlaps: Vec<CheckedOverlap>,
+    /// Whether there are further overlaps.
+    overlaps_cut: bool,
+}
+
+#[derive(Serialize)]
+struct CheckedPool {
+    cluster: Option<String>,
+    name: String,
+    network: String,
+    interface: String,
+    gateways: Vec<IpAddr>,
+    nameservers: Vec<IpAddr>,
+    families: Vec<CheckedFamily>,
+}
+
+#[derive(Serialize)]
+struct CheckedFamily {
+    family: String,
+    prefix: u8,
+    ranges: Vec<String>,
+    total: u128,
+    /// By reason.
+    withheld: BTreeMap<String, u128>,
+    allocatable: u128,
+}
+
+#[derive(Serialize)]
+struct CheckedFinding {
+    file: String,
+    #[serde(flatten)]
+    finding: Finding,
+}
+
+#[derive(Serialize)]
+struct CheckedOverlap {
+    pools: [String; 2],
+    network: String,
+    addresses: Vec<String>,
+}
+
+impl From<&Pool> for CheckedPool {
+    fn from(pool: &Pool) -> Self {
+        let families = pool.spaces().filter_map(|space| {
+            let count = pool.count(space.family())?;
+            Some(CheckedFamily {
+                family: space.family().to_string(),
+                prefix: space.prefix(),
+                ranges: space.ranges().iter().map(ToString::to_string).collect(),
+                total: count.total,
+                withheld: count.withheld.iter().map(|(why, count)| (why.to_string(), *count)).collect(),
+                allocatable: count.allocatable,
+            })
+        });
+        Self {
+            cluster: pool.cluster.clone(),
+            name: pool.name.clone(),
+            network: pool.network.clone(),
+            interface: pool.interface.to_string(),
+            gateways: pool.gateways.clone(),
+            nameservers: pool.nameservers.clone(),
+            families: families.collect(),
+        }
+    }
+}
+
+pub(crate) fn pool_check(args: PoolCheck) -> Result<ExitCode> {
+    let read = PoolFiles::read(&args.files, args.template.as_deref())?;
+    let overlaps = pool::overlaps(&read.pools);
+    let is_right = read.errors == 0 && overlaps.kept.is_empty();
+    let pools: Vec<CheckedPool> = read.pools.iter().map(CheckedPool::from).collect();
+    if args.json {
+        let file = |path: &Path| path.display().to_string();
+        let finding =
+            |(path, finding): &(PathBuf, Finding)| CheckedFinding { file: file(path), finding: finding.clone() };
+        print_json(&CheckedPools {
+            version: VERSION,
+            pools,
+            findings: read.findings.iter().map(finding).collect(),
+            overlaps: overlaps
+                .kept
+                .iter()
+                .map(|overlap| CheckedOverlap {
+                    pools: overlap.pools.map(Pool::title),
+                    network: overlap.pools[0].network.clone(),
+                    addresses: overlap.addresses.ranges().iter().map(ToString::to_string).collect(),
+                })
+                .collect(),
+            overlaps_cut: overlaps.is_cut,
+        })?;
+    } else {
+        let head = ["POOL", "NETWORK", "INTERFACE", "FAMILY", "PREFIX", "TOTAL", "ALLOCATABLE", "WITHHELD"];
+        let mut rows = Vec::new();
+        for (pool, checked) in read.pools.iter().zip(pools) {
+            for family in checked.families {
+                let reasons = family.withheld.iter().map(|(why, count)| format!("{count} {why}"));
+                let reasons = reasons.collect::<Vec<_>>().join(", ");
+                rows.push([
+                    pool.title(),
+                    checked.network.clone(),
+                    checked.interface.clone(),
+                    family.family,
+                    format!("/{}", family.prefix),
+                    family.total.to_string(),
+                    family.allocatable.to_string(),
+                    if reasons.is_empty() { "-".to_owned() } else { reasons },
+                ]);
+            }
+        }
+        print(&table(head, &rows))?;
+        read.tell();
+        tell_overlaps(&overlaps);
+    }
+    Ok(exit_code(is_right))
+}
+
+#[derive(Serialize)]
+struct ResizedDocument {
+    version: u32,
+    pools: Vec<ResizedPool>,
+    outside: Vec<Given>,
+    served: Vec<Given>,
+}
+
+#[derive(Serialize)]
+struct ResizedPool {
+    cluster: Option<String>,
+    name: String,
+    families: Vec<UsedFamily>,
+}
+
+#[derive(Serialize)]
+struct UsedFamily {
+    family: String,
+    total: u128,
+    withheld: u128,
+    used: u128,
+    contended: u128,
+    cooling: u128,
+    free: u128,
+    outside: u128,
+}
+
+impl From<&Usage> for UsedFamily {
+    fn from(usage: &Usage) -> Self {
+        let Usage { family, total, withheld, used, contended, cooling, free, outside } = *usage;
+        Self { family: family.to_string(), total, withheld, used, contended, cooling, free, outside }
+    }
+}
+
+pub(crate) fn resize(args: Resize) -> Result<ExitCode> {
+    let pools = args.pools.read()?;
+    let mut registry = args.ledger.open(false, pools.clone())?;
+    let now = Timestamp::now().0;
+    let (mut resized, mut outside, mut served) = (Vec::new(), Vec::new(), Vec::new());
+    for pool in &pools {
+        let done = registry.resize(pool.clone(), now)?;
+        outside.extend(done.outside);
+        served.extend(done.served);
+    }
+    for Pool { cluster, name, .. } in pools {
+        let usage = registry.allocator()?.usage(&name, now).unwrap_or_default();
+        resized.push(ResizedPool { cluster, name, families: usage.iter().map(UsedFamily::from).collect() });
+    }
+    if args.json {
+        let (outside, served) = (given(&outside), given(&served));
+        print_json(&ResizedDocument { version: VERSION, pools: resized, outside, served })?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let row = |name: &str, family: UsedFamily| {
+        let UsedFamily { family, total, withheld, used, contended, cooling, free, outside } = family;
+        let [total, withheld, used, contended, cooling, free, outside] =
+            [total, withheld, used, contended, cooling, free, outside].map(|count| count.to_string());
+        [name.to_owned(), family, total, withheld, used, contended, cooling, free, outside]
+    };
+    let rows: Vec<_> = resized
+        .into_iter()
+        .flat_map(|pool| pool.families.into_iter().map(|family| row(&pool.name, family)).collect::<Vec<_>>())
+        .collect();
+    let head = ["POOL", "FAMILY", "TOTAL", "WITHHELD", "USED", "CONTENDED", "COOLING", "FREE", "OUTSIDE"];
+    print(&sections([
+        table(head, &rows),
+        allocations_table("OUTSIDE", &outside),
+        allocations_table("SERVED", &served),
+    ]))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Translated {
+    version: u32,
+    node_pools: Vec<TranslatedPool>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct TranslatedPool {
+    name: String,
+    acpi_index: Option<u16>,
+    bootstrap_network_config: BootstrapNetworkConfig,
+}
+
+pub(crate) fn nodepool(args: Nodepool) -> Result<ExitCode> {
+    let read = PoolFiles::read(&args.files, None)?;
+    read.tell();
+    if read.errors > 0 {
+        bail!(Told);
+    }
+    let mut node_pools = Vec::new();
+    for (spec, pool) in read.specs.iter().zip(&read.pools) {
+        let MachineTemplate { acpi_index, bootstrap_network_config } = MachineTemplate::new(spec, pool)?;
+        node_pools.push(TranslatedPool { name: pool.title(), acpi_index, bootstrap_network_config });
+    }
+    print_json(&Translated { version: VERSION, node_pools })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) fn metrics(args: Metrics) -> Result<ExitCode> {
+    let pools = args.pools.read()?;
+    let mut registry = args.ledger.open(false, pools)?;
+    let text = metrics::text(registry.allocator()?, Timestamp::now().0);
+    match &args.output {
+        Some(path) => write_in_one_step(path, text.as_bytes())?,
+        None => print(&text)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
