@@ -52,13 +52,16 @@ _glowplug_fail() {
     exit 1
 }
 
-# Who will read the arguments. The readers differ in what they take.
+# Who will bring the network up: where there are several, the one that dracut's module `network` takes.
 _glowplug_renderer() {
-    if dracut_module_included network-manager; then
-        echo network-manager
-    else
-        return 1
-    fi
+    local module
+    for module in network-manager network-legacy systemd-networkd; do
+        if dracut_module_included "$module"; then
+            echo "$module"
+            return
+        fi
+    done
+    return 1
 }
 
 # NetworkManager from 1.54 on has a unit for what dracut's hook did before, and reads /proc/cmdline there.
@@ -88,6 +91,19 @@ _glowplug_network_manager() {
         || _glowplug_fail "cannot write a drop-in for $unit"
 }
 
+# networkd's generator reads /proc/cmdline alone. The default arguments of a machine are not there.
+_glowplug_networkd() {
+    local unit=systemd-network-generator.service generator="$systemdutildir/systemd-network-generator"
+    [[ -e $initdir$systemdsystemunitdir/$unit && -x $initdir$generator ]] \
+        || _glowplug_fail "there is no $unit, which would read the default arguments"
+    dracut_module_included base || _glowplug_fail "the image has $unit and no dracut-lib.sh to tell it of our arguments"
+    mkdir -p "$initdir$systemdsystemunitdir/$unit.d"
+    sed "s,@GENERATOR@,$generator," "$moddir/systemd-network-generator.conf" \
+        >"$initdir$systemdsystemunitdir/$unit.d/50-glowplug.conf" || _glowplug_fail "cannot write a drop-in for $unit"
+    dracut_module_included systemd-resolved \
+        || dwarn "glowplug: without the dracut module systemd-resolved nobody in the initramfs asks the name servers"
+}
+
 # Fedora CoreOS says its default in afterburn's drop-in, and later reads it there to tell a default network from one that
 # somebody asked for. It must be the same here.
 _glowplug_default() {
@@ -115,11 +131,13 @@ _glowplug_stand_back() {
 install() {
     local program renderer unit_dir
     renderer=$(_glowplug_renderer) \
-        || _glowplug_fail "this version writes arguments for NetworkManager alone: add the dracut module network-manager"
+        || _glowplug_fail "nobody would bring the network up:" \
+            "add the dracut module network-manager, systemd-networkd or network-legacy"
 
     # Wherever it was found, the unit expects it there.
     program=$(find_binary glowplug) || _glowplug_fail "there is no glowplug"
-    inst_simple "$program" /usr/bin/glowplug || exit 1
+    # With its libraries, where a distribution has linked it to any.
+    inst_binary "$program" /usr/bin/glowplug || exit 1
     inst_multiple modprobe || exit 1
     [[ -e $initdir$systemdsystemunitdir/modprobe@.service ]] \
         || _glowplug_fail "the image has no modprobe@.service, so no driver would be there in time"
@@ -135,7 +153,10 @@ install() {
     # The distribution's.
     inst_multiple -o "$systemdsystemunitdir/$_glowplug_unit.d/*.conf" "$systemdsystemconfdir/$_glowplug_unit.d/*.conf"
     _glowplug_default
-    _glowplug_network_manager
+    case $renderer in
+        network-manager) _glowplug_network_manager ;;
+        systemd-networkd) _glowplug_networkd ;;
+    esac
 
     # afterburn knows KubeVirt as well. Two who name the cards of one machine undo each other.
     _glowplug_stand_back afterburn-network-kargs
