@@ -15,10 +15,20 @@ use crate::profiles::{Cidr, DeviceKey, Family, Method, Profile, Profiles};
 pub(crate) struct Case {
     pub(crate) document: Value,
     pub(crate) meant: Profiles,
+    /// Every default route of the document, the preferred ones first.
+    pub(crate) defaults: Vec<DefaultRoute>,
+}
+
+/// A default route, and where it is.
+pub(crate) struct DefaultRoute {
+    pub(crate) key: DeviceKey,
+    pub(crate) ipv4: bool,
+    pub(crate) metric: u32,
+    pub(crate) via: Option<IpAddr>,
 }
 
 /// SplitMix64: small, and the same on every machine.
-struct Random(u64);
+pub(crate) struct Random(pub(crate) u64);
 
 struct Machine {
     /// In the document's order.
@@ -98,7 +108,7 @@ pub(crate) fn case(seed: u64) -> Case {
     let mut random = Random(seed);
     let mut machine = machine(&mut random);
     agree_on_the_default_routes(&mut machine, &mut random);
-    Case { meant: meaning(&machine), document: spell(&machine, &mut random) }
+    Case { meant: meaning(&machine), defaults: all_defaults(&machine), document: spell(&machine, &mut random) }
 }
 
 // === The machine ===
@@ -613,6 +623,19 @@ fn set_families(profile: &mut Profile, machine: &Machine, link: &str) {
     }
 }
 
+fn all_defaults(machine: &Machine) -> Vec<DefaultRoute> {
+    let of = |ipv4: bool| {
+        let mut all = defaults(machine, ipv4);
+        all.sort_by_key(|default| (default.metric, default.network, default.route));
+        all.into_iter().map(move |default| {
+            let network = &machine.networks[default.network];
+            let via = default.route.map_or(network.gateway, |route| network.routes[route].via);
+            DefaultRoute { key: key(machine, &network.link), ipv4, metric: default.metric, via }
+        })
+    };
+    of(true).chain(of(false)).collect()
+}
+
 /// Every server once, the networks' before the document's own.
 fn all_servers(machine: &Machine) -> Vec<IpAddr> {
     let mut servers: Vec<IpAddr> = Vec::new();
@@ -922,7 +945,7 @@ fn unknown_keys(object: &mut Map<String, Value>, random: &mut Random) {
 // === impl Random ===
 
 impl Random {
-    fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -931,24 +954,24 @@ impl Random {
     }
 
     /// Both ends are possible. The bias of the remainder does not matter for ranges this small.
-    fn between(&mut self, least: u64, most: u64) -> u64 {
+    pub(crate) fn between(&mut self, least: u64, most: u64) -> u64 {
         least + self.next() % (most - least + 1)
     }
 
-    fn chance(&mut self, of: u64, out_of: u64) -> bool {
+    pub(crate) fn chance(&mut self, of: u64, out_of: u64) -> bool {
         self.next() % out_of < of
     }
 
     /// Mostly zero; once in `out_of` a number between the two.
-    fn one_in(&mut self, out_of: u64, least: u64, most: u64) -> u64 {
+    pub(crate) fn one_in(&mut self, out_of: u64, least: u64, most: u64) -> u64 {
         if self.chance(1, out_of) { self.between(least, most) } else { 0 }
     }
 
-    fn pick<'a, T>(&mut self, of: &'a [T]) -> &'a T {
+    pub(crate) fn pick<'a, T>(&mut self, of: &'a [T]) -> &'a T {
         &of[self.next() as usize % of.len()]
     }
 
-    fn shuffle<T>(&mut self, items: &mut [T]) {
+    pub(crate) fn shuffle<T>(&mut self, items: &mut [T]) {
         for last in (1..items.len()).rev() {
             items.swap(last, self.between(0, last as u64) as usize);
         }

@@ -164,6 +164,8 @@ fn profile(connection: &Connection, names: &Names) -> Result<Profile, String> {
             // What the device is and whose port it is has been read above.
             ("connection", "uuid" | "type" | "interface-name" | "master" | "controller") => {}
             ("ethernet", "mac-address") | ("vlan", "id" | "parent") | ("ipv4" | "ipv6", "method") => {}
+            // What an argument makes of every bridge.
+            ("bridge", "stp") if value == "false" => {}
             ("ethernet", "mtu") => profile.mtu = Some(parsed(value)?),
             ("ethernet", "cloned-mac-address") => profile.cloned_mac = Some(mac_address(value)?),
             ("bond", "primary") => {
@@ -211,6 +213,9 @@ fn read_family(family: &mut Family, key: &str, value: &str) -> Result<(), String
         if !family.routes.insert((destination, via)) {
             return Err(format!("route {value} twice"));
         }
+    } else if key == "ignore-auto-dns" {
+        // It stands beside every method.
+        family.ignores_dns = parsed::<bool>(value)? && family.method == Method::Auto;
     } else if key == "dns" {
         for server in value.split(';').filter(|server| !server.is_empty()) {
             family.dns.push(parsed(server)?);
@@ -274,7 +279,7 @@ impl<'a> Names<'a> {
             ("ethernet", Some(mac), None) => Ok(DeviceKey::Card(mac_address(mac)?)),
             ("ethernet", None, Some(name)) => Ok(self.card(name)),
             ("ethernet", None, None) => Ok(DeviceKey::Any),
-            ("bond", None, Some(name)) => {
+            (kind @ ("bond" | "bridge"), None, Some(name)) => {
                 let uuid = connection.need("connection.uuid")?;
                 let mut ports = Vec::new();
                 for other in self.connections {
@@ -282,12 +287,13 @@ impl<'a> Names<'a> {
                     if of.is_some_and(|of| of == name || of == uuid) {
                         match self.key(other)? {
                             DeviceKey::Card(card) => ports.push(card),
+                            port if kind == "bridge" => ports.push(port.bare()),
                             port => return Err(format!("{port} is a port of {name}")),
                         }
                     }
                 }
                 ports.sort_unstable();
-                Ok(DeviceKey::Bond(ports))
+                Ok(if kind == "bond" { DeviceKey::Bond(ports) } else { DeviceKey::Bridge(ports) })
             }
             ("vlan", None, Some(_)) => {
                 let parent = connection.need("vlan.parent")?;

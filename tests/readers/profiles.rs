@@ -22,6 +22,8 @@ pub(crate) enum DeviceKey {
     Card(String),
     /// A bond, by its ports, sorted.
     Bond(Vec<String>),
+    /// A bridge, by its ports, sorted.
+    Bridge(Vec<String>),
     /// A VLAN, by its parent and its tag.
     Vlan(Box<DeviceKey>, u16),
 }
@@ -29,7 +31,7 @@ pub(crate) enum DeviceKey {
 /// What one interface is to be.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Profile {
-    /// The name of a VLAN or a bond. In a truth only where the document may insist on it; see [`Profiles::with_names_of`].
+    /// The name of a VLAN, a bond or a bridge. In a truth only where the document may insist on it; see [`Profiles::with_names_of`].
     pub(crate) name: Option<String>,
     pub(crate) ipv4: Family,
     pub(crate) ipv6: Family,
@@ -37,7 +39,7 @@ pub(crate) struct Profile {
     /// The MAC address that the interface is to take on.
     pub(crate) cloned_mac: Option<String>,
     pub(crate) bond_options: BTreeMap<String, String>,
-    /// The bond to which the card belongs.
+    /// The bond or the bridge to which the interface belongs.
     pub(crate) port_of: Option<DeviceKey>,
 }
 
@@ -52,6 +54,8 @@ pub(crate) struct Family {
     pub(crate) routes: BTreeSet<(Cidr, Option<IpAddr>)>,
     /// In the order in which they are asked.
     pub(crate) dns: Vec<IpAddr>,
+    /// Whether the name servers of whoever gives the addresses are not asked.
+    pub(crate) ignores_dns: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -81,6 +85,15 @@ impl Profiles {
         }
         self
     }
+
+    /// One argument is for all: servers that anybody is to take from others, everybody takes.
+    pub(crate) fn agree_on_name_servers(&mut self) {
+        let families = || self.0.values().flat_map(|profile| [&profile.ipv4, &profile.ipv6]);
+        let ignored = families().filter(|family| family.method == Method::Auto).all(|family| family.ignores_dns);
+        for family in self.0.values_mut().flat_map(|profile| [&mut profile.ipv4, &mut profile.ipv6]) {
+            family.ignores_dns = ignored && family.method == Method::Auto;
+        }
+    }
 }
 
 impl fmt::Display for Profiles {
@@ -95,12 +108,23 @@ impl fmt::Display for Profiles {
 
 // === impl DeviceKey ===
 
+impl DeviceKey {
+    /// A card without the word, anything else as it is displayed.
+    pub(crate) fn bare(&self) -> String {
+        match self {
+            Self::Card(card) => card.clone(),
+            other => other.to_string(),
+        }
+    }
+}
+
 impl fmt::Display for DeviceKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Any => f.write_str("any card"),
             Self::Card(card) => write!(f, "card {card}"),
             Self::Bond(ports) => write!(f, "bond of {}", ports.join(" and ")),
+            Self::Bridge(ports) => write!(f, "bridge of {}", ports.join(" and ")),
             Self::Vlan(parent, tag) => write!(f, "vlan {tag} on {parent}"),
         }
     }
@@ -147,6 +171,9 @@ impl fmt::Display for Profile {
             }
             for server in &family.dns {
                 writeln!(f, "    dns {server}")?;
+            }
+            if family.ignores_dns {
+                writeln!(f, "    no dns of others")?;
             }
         }
         Ok(())

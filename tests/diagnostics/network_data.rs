@@ -1,56 +1,18 @@
-//! What a person is told about a document: every finding with its exact text, and what becomes of the document.
-//!
-//! Where the cost of a finding depends on use, both consequences are here. Two findings cannot be reached and so have
-//! no case: a reference between links that leads nowhere after it has been resolved, and a byte in the arguments that
-//! no type writes.
-#![allow(clippy::unwrap_used, reason = "a helper of a test may fail the test")]
+//! OpenStack's network_data.json.
 
-use glowplug::finding::{Finding, Severity};
-use glowplug::formats::{Meaning, read_network};
-use glowplug::render::dracut;
 use serde_json::{Value, json};
 
-/// What is expected of every interface name.
-const NAME: &str = "1 to 15 letters, digits, '.', '_' or '-', not digits alone, nor all, default or lo";
-/// What is expected of every MAC address.
-const MAC: &str = "six pairs of hex digits, unicast and not zero";
-const MODE: &str =
-    "balance-rr, active-backup, balance-xor, broadcast, 802.3ad, balance-tlb, balance-alb or their number, 0 to 6";
+use crate::{DESTINATION, KNOWN_BY, MAC, MASK, MODE, NAME, diagnose};
+
 const TYPE: &str =
     "ipv4, ipv6, static, static6, ipv4_dhcp, ipv6_dhcp, ipv6_slaac, ipv6_dhcpv6-stateful or ipv6_dhcpv6-stateless";
 const LINK: &str = "the id of one of the links";
 const LINK_TYPE: &str = "phy, bond, vlan or another word of the schema";
-const MASK: &str = "a mask without holes or a length";
 const V4: &str = "an IPv4 address of a machine";
 const V6: &str = "an IPv6 address of a machine";
-const DESTINATION: &str = "an address, a CIDR or default";
-const KNOWN_BY: &str = "an ethernet_mac_address or a name beside it, or an id that is an interface name";
-const SUPPORTED: &str = "OpenStack's network_data";
-const READABLE: &str = "a JSON or YAML document";
 const BESIDE: &str = "a network beside them, since they are told to the cards that have one";
 const GATEWAY: &str = "one in each family: the one of the lowest metric, else the first, is kept";
 const ANSWERS: &str = "a server or a router that answers: without one NetworkManager drops the static ones, too";
-
-/// What becomes of a document, and all that is said about it.
-fn diagnose(document: &[u8]) -> (&'static str, Vec<String>) {
-    let mut reading = read_network(document);
-    let verdict = match &reading.meaning {
-        Meaning::Refused => "refused",
-        Meaning::Unconfigured => "unconfigured",
-        Meaning::Disabled => "disabled",
-        Meaning::Network(network) => match dracut::render(network, &mut reading.findings) {
-            _ if reading.findings.has_errors() => "refused",
-            rendered if rendered.kargs.is_empty() => "unconfigured",
-            _ => "configured",
-        },
-    };
-    assert_eq!(reading.findings.further(), 0);
-    let told = |finding: &Finding| match finding.severity {
-        Severity::Error => format!("error {finding}"),
-        Severity::Warning => format!("warning {finding}"),
-    };
-    (verdict, reading.findings.kept().iter().map(told).collect())
-}
 
 /// An object with further members; `null` takes one away.
 fn with(mut object: Value, more: Value) -> Value {
@@ -113,84 +75,6 @@ macro_rules! diagnoses {
             assert_eq!(diagnose(document.to_string().as_bytes()), (stringify!($verdict), told), "{document}");
         })*
     };
-}
-
-/// The same for a document that is a text.
-macro_rules! texts {
-    ($($name:ident: $text:expr => $verdict:ident [$($finding:literal),*];)*) => {
-        $(#[test] fn $name() {
-            let told: Vec<String> = vec![$(format!($finding)),*];
-            let text = Vec::from($text);
-            assert_eq!(diagnose(&text), (stringify!($verdict), told));
-        })*
-    };
-}
-
-// === The document as a whole ===
-
-texts! {
-    an_empty_document_says_nothing: "" => unconfigured [];
-    a_document_of_comments_says_nothing: "# nothing\n\n  # here\r\n" => unconfigured [];
-    an_empty_object_says_nothing: "{}" => unconfigured [];
-    null_says_nothing: "null" => unconfigured [];
-    a_byte_order_mark_is_no_content: "\u{feff}{}" => unconfigured [];
-    unknown_keys_alone_say_nothing: r#"{"name": "test", "size": 1}"# => unconfigured [];
-    arrays_of_null_are_empty: r#"{"links": null, "networks": null, "services": null}"# => unconfigured [];
-    no_links_no_networks_no_services: r#"{"links": [], "networks": [], "services": []}"# => unconfigured [];
-    a_repeated_key_counts_once_the_last: r#"{"links": 5, "links": [], "networks": []}"# => unconfigured [];
-    an_array_is_no_document: "[]" => refused [r#"error document: invalid document "an array", expected an object"#];
-    a_text_is_no_document: r#""links""# => refused [r#"error document: invalid document "a text", expected an object"#];
-    broken_json_is_named_by_its_line_and_column: "{\n  \"links\": [,]\n}"
-        => refused [r#"error line 2 column 13: not readable as JSON "expected value", expected {READABLE}"#];
-    a_document_that_ends_early_is_named_by_its_line_and_column: "{\"links\": ["
-        => refused [r#"error line 1 column 11: not readable as JSON "EOF while parsing a list", expected {READABLE}"#];
-    nonsense_is_a_text: "FakeNetwork" => refused [r#"error document: invalid document "a text", expected an object"#];
-    broken_yaml_is_named_by_its_line_and_column: "links:\n- id: [\n"
-        => refused [
-            r#"error line 3 column 1: not readable as YAML "while parsing a node, did not find expected node content", expected {READABLE}"#
-        ];
-    control_characters_are_named_by_their_line_and_column: "links:\n- \u{7}"
-        => refused [
-            r#"error line 2 column 3: control character "\u{{7}}", expected a document without control characters"#
-        ];
-    text_that_is_no_utf_8_is_named_by_its_byte: b"links: \xff"
-        => refused [r#"error byte 8: not readable as YAML "invalid UTF-8", expected {READABLE}"#];
-    version_2_in_yaml_is_named_as_what_it_is: "# cloud-init\nversion: 2\nethernets: {}\n"
-        => refused [
-            "error version: cloud-init's network-config is not supported by this version, expected {SUPPORTED}"
-        ];
-    wrapped_version_1_in_yaml_is_named_as_what_it_is: "network:\r\n  version: 1\r\n"
-        => refused [
-            "error network: cloud-init's network-config is not supported by this version, expected {SUPPORTED}"
-        ];
-    version_2_is_named_as_what_it_is: r#"{"version": 2, "ethernets": {"eth0": {"dhcp4": true}}}"#
-        => refused [
-            "error version: cloud-init's network-config is not supported by this version, expected {SUPPORTED}"
-        ];
-    wrapped_version_1_is_named_as_what_it_is: r#"{"network": {"version": 1, "config": []}}"#
-        => refused [
-            "error network: cloud-init's network-config is not supported by this version, expected {SUPPORTED}"
-        ];
-    cloud_inits_word_disables_the_network: r#"{"config": "disabled"}"# => disabled [];
-    cloud_inits_word_disables_the_network_in_its_wrapper_too: "network:\n  config: disabled\n" => disabled [];
-    another_word_disables_nothing: r#"{"config": "off"}"#
-        => refused ["error config: cloud-init's network-config is not supported by this version, expected {SUPPORTED}"];
-    ethernets_alone_are_named_as_what_they_are: r#"{"ethernets": {}}"#
-        => refused [
-            "error ethernets: cloud-init's network-config is not supported by this version, expected {SUPPORTED}"
-        ];
-    a_document_over_a_mebibyte: vec![b' '; 1024 * 1024 + 1]
-        => refused [r#"error document: too many bytes "1048577", expected at most 1048576"#];
-    nesting_over_64_levels: "[".repeat(65)
-        => refused [r#"error document: nested too deep "more than 64", expected at most 64 levels"#];
-    more_than_65536_values: format!("[{}1]", "1,".repeat(65_535))
-        => refused [r#"error document: too many values "more than 65536", expected at most 65536"#];
-    yaml_says_the_same_as_json:
-        "links:\n- {id: eno101, type: phy, mtu: 5}\nnetworks:\n- {link: eno101, type: ipv4, ip_address: 10.0.0.5/24}\n"
-        => configured [r#"warning links[0].mtu: invalid MTU "5", expected 68 to 65535 bytes"#];
-    a_word_that_yaml_takes_for_a_boolean_is_no_name:
-        "links: [{id: on, type: phy}]\nnetworks: [{link: on, type: ipv4_dhcp}]"
-        => refused [r#"error links[0].id: card without a MAC address or a name "a boolean", expected {KNOWN_BY}"#];
 }
 
 // === The lists of the document ===
@@ -479,7 +363,7 @@ diagnoses! {
             r#"warning links[1].bond_arp_ip_target: invalid value "router", expected IPv4 addresses"#,
             r#"warning links[1].bond_frobnicate: unknown bond option "1", expected an option of the kernel's bonding driver"#,
             r#"warning links[1].bond_miimon: invalid value "-1", expected a number of 0 to 2147483647"#,
-            r#"warning links[1].bond_primary: unknown port "x", expected the id of one of its links"#,
+            r#"warning links[1].bond_primary: unknown port "x", expected one of its ports"#,
             r#"warning links[1].bond_use_carrier: invalid value "2", expected 0 or 1"#
         ];
     options_of_another_mode:
@@ -529,8 +413,8 @@ diagnoses! {
         ];
     a_port_of_two_bonds: [card!("a"), card!("c"), bond!("b", ["a"]), bond!("d", ["a", "c", "c"])], []
         => refused [
-            r#"error links[0].id: port more than once "a", expected a port of one bond, listed once"#,
-            r#"error links[1].id: port more than once "c", expected a port of one bond, listed once"#
+            r#"error links[0].id: port more than once "a", expected a port of one bond or bridge, listed once"#,
+            r#"error links[1].id: port more than once "c", expected a port of one bond or bridge, listed once"#
         ];
     an_mtu_of_a_port:
         [card!("a", "mtu": 9000), card!("c", "mtu": 1500), bond!("b", ["a", "c"], "mtu": 9000)], []

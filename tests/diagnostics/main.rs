@@ -1,0 +1,105 @@
+//! What a person is told about a document: every finding with its exact text, and what becomes of the document.
+//!
+//! Where the cost of a finding depends on use, both consequences are here. Two findings cannot be reached and so have
+//! no case: a reference between links that leads nowhere after it has been resolved, and a byte in the arguments that
+//! no type writes.
+#![allow(clippy::unwrap_used, reason = "a helper of a test may fail the test")]
+
+mod network_config;
+mod network_data;
+
+use glowplug::finding::{Finding, Findings, Severity};
+use glowplug::formats::{Meaning, read_network};
+use glowplug::render::dracut;
+
+/// What is expected of every interface name.
+const NAME: &str = "1 to 15 letters, digits, '.', '_' or '-', not digits alone, nor all, default or lo";
+/// What is expected of every MAC address.
+const MAC: &str = "six pairs of hex digits, unicast and not zero";
+const MODE: &str =
+    "balance-rr, active-backup, balance-xor, broadcast, 802.3ad, balance-tlb, balance-alb or their number, 0 to 6";
+const MASK: &str = "a mask without holes or a length";
+const DESTINATION: &str = "an address, a CIDR or default";
+const KNOWN_BY: &str = "an ethernet_mac_address or a name beside it, or an id that is an interface name";
+const READABLE: &str = "a JSON or YAML document";
+
+/// What becomes of a document, and all that is said about it.
+fn diagnose(document: &[u8]) -> (&'static str, Vec<String>) {
+    let mut reading = read_network(document);
+    let verdict = match &reading.meaning {
+        Meaning::Refused => "refused",
+        Meaning::Unconfigured => "unconfigured",
+        Meaning::Disabled => "disabled",
+        Meaning::Network(network) => match dracut::render(network, &mut reading.findings) {
+            _ if reading.findings.has_errors() => "refused",
+            rendered if rendered.kargs.is_empty() => "unconfigured",
+            _ => "configured",
+        },
+    };
+    (verdict, told(&reading.findings))
+}
+
+fn told(findings: &Findings) -> Vec<String> {
+    assert_eq!(findings.further(), 0);
+    let told = |finding: &Finding| match finding.severity {
+        Severity::Error => format!("error {finding}"),
+        Severity::Warning => format!("warning {finding}"),
+    };
+    findings.kept().iter().map(told).collect()
+}
+
+/// A test of each document: the text; what becomes of it; what is said.
+macro_rules! texts {
+    ($($name:ident: $text:expr => $verdict:ident [$($finding:literal),*];)*) => {
+        $(#[test] fn $name() {
+            let told: Vec<String> = vec![$(format!($finding)),*];
+            let text = Vec::from($text);
+            assert_eq!(diagnose(&text), (stringify!($verdict), told));
+        })*
+    };
+}
+
+// === The document as a whole ===
+
+texts! {
+    an_empty_document_says_nothing: "" => unconfigured [];
+    a_document_of_comments_says_nothing: "# nothing\n\n  # here\r\n" => unconfigured [];
+    an_empty_object_says_nothing: "{}" => unconfigured [];
+    null_says_nothing: "null" => unconfigured [];
+    a_byte_order_mark_is_no_content: "\u{feff}{}" => unconfigured [];
+    unknown_keys_alone_say_nothing: r#"{"name": "test", "size": 1}"# => unconfigured [];
+    arrays_of_null_are_empty: r#"{"links": null, "networks": null, "services": null}"# => unconfigured [];
+    no_links_no_networks_no_services: r#"{"links": [], "networks": [], "services": []}"# => unconfigured [];
+    a_repeated_key_counts_once_the_last: r#"{"links": 5, "links": [], "networks": []}"# => unconfigured [];
+    an_array_is_no_document: "[]" => refused [r#"error document: invalid document "an array", expected an object"#];
+    a_text_is_no_document: r#""links""# => refused [r#"error document: invalid document "a text", expected an object"#];
+    broken_json_is_named_by_its_line_and_column: "{\n  \"links\": [,]\n}"
+        => refused [r#"error line 2 column 13: not readable as JSON "expected value", expected {READABLE}"#];
+    a_document_that_ends_early_is_named_by_its_line_and_column: "{\"links\": ["
+        => refused [r#"error line 1 column 11: not readable as JSON "EOF while parsing a list", expected {READABLE}"#];
+    nonsense_is_a_text: "FakeNetwork" => refused [r#"error document: invalid document "a text", expected an object"#];
+    broken_yaml_is_named_by_its_line_and_column: "links:\n- id: [\n"
+        => refused [
+            r#"error line 3 column 1: not readable as YAML "while parsing a node, did not find expected node content", expected {READABLE}"#
+        ];
+    control_characters_are_named_by_their_line_and_column: "links:\n- \u{7}"
+        => refused [
+            r#"error line 2 column 3: control character "\u{{7}}", expected a document without control characters"#
+        ];
+    text_that_is_no_utf_8_is_named_by_its_line_and_column: b"links: \xff"
+        => refused [r#"error line 1 column 8: not readable as YAML "invalid UTF-8", expected {READABLE}"#];
+    cloud_inits_word_disables_the_network: r#"{"config": "disabled"}"# => disabled [];
+    cloud_inits_word_disables_the_network_in_its_wrapper_too: "network:\n  config: disabled\n" => disabled [];
+    a_document_over_a_mebibyte: vec![b' '; 1024 * 1024 + 1]
+        => refused [r#"error document: too many bytes "1048577", expected at most 1048576"#];
+    nesting_over_64_levels: "[".repeat(65)
+        => refused [r#"error document: nested too deep "more than 64", expected at most 64 levels"#];
+    more_than_65536_values: format!("[{}1]", "1,".repeat(65_535))
+        => refused [r#"error document: too many values "more than 65536", expected at most 65536"#];
+    yaml_says_the_same_as_json:
+        "links:\n- {id: eno101, type: phy, mtu: 5}\nnetworks:\n- {link: eno101, type: ipv4, ip_address: 10.0.0.5/24}\n"
+        => configured [r#"warning links[0].mtu: invalid MTU "5", expected 68 to 65535 bytes"#];
+    a_word_that_yaml_takes_for_a_boolean_is_no_name:
+        "links: [{id: on, type: phy}]\nnetworks: [{link: on, type: ipv4_dhcp}]"
+        => refused [r#"error links[0].id: card without a MAC address or a name "a boolean", expected {KNOWN_BY}"#];
+}

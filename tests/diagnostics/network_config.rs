@@ -1,0 +1,582 @@
+//! cloud-init's network-config. What a renderer has to say is not asked here.
+
+use glowplug::formats::{Meaning, read_network};
+
+use crate::{DESTINATION, MAC, MASK, MODE, NAME, told};
+
+const ADDRESS: &str = "an IP address of a machine";
+const EITHER: &str =
+    "either OpenStack's links, networks and services, or cloud-init's network-config, bare or as a whole under network";
+const INSIDE: &str = "it inside of an item of config, which takes more indentation in YAML";
+const MEMBER: &str = "a member that devices have, since this one asks for nothing without it";
+const PATTERN: &str = "1 to 64 letters, digits, '.', '_', '-', '*', '?', '[' or ']'";
+const SECTION: &str = "ethernets, bonds, bridges or vlans";
+const SUBNET: &str =
+    "dhcp, dhcp4, dhcp6, static, static6, manual, ipv6_slaac, ipv6_dhcpv6-stateful or ipv6_dhcpv6-stateless";
+const TAKEN: &str = "a device of the document: it is taken for the name of a card";
+const TYPE: &str = "physical, bond, bridge, vlan, loopback, nameserver or route";
+
+/// What becomes of a document where it is read, and all that is said about it.
+fn diagnose(document: &str) -> (&'static str, Vec<String>) {
+    let reading = read_network(document.as_bytes());
+    let verdict = match &reading.meaning {
+        Meaning::Refused => "refused",
+        Meaning::Unconfigured => "unconfigured",
+        Meaning::Disabled => "disabled",
+        Meaning::Network(_) => "read",
+    };
+    (verdict, told(&reading.findings))
+}
+
+/// A test of each document: the text; what becomes of it; what is said. The text is a whole document, or what stands in
+/// one of that version.
+macro_rules! texts {
+    (@raw $text:expr) => { $text.to_owned() };
+    (@v2 $text:expr) => { format!("version: 2\n{}", $text) };
+    (@v1 $text:expr) => { format!("version: 1\nconfig: {}", $text) };
+    ($($name:ident: $kind:ident $text:expr => $verdict:ident [$($finding:literal),*];)*) => {
+        $(#[test] fn $name() {
+            let told: Vec<String> = vec![$(format!($finding)),*];
+            assert_eq!(diagnose(&texts!(@$kind $text)), (stringify!($verdict), told));
+        })*
+    };
+}
+
+// === The document as a whole ===
+
+texts! {
+    an_empty_wrapper_says_nothing: raw "network: {}"
+        => unconfigured [];
+    a_wrapper_of_null_says_nothing: raw "network: # nothing"
+        => unconfigured [];
+    a_version_alone_says_nothing: raw "version: 2"
+        => unconfigured [];
+    a_list_of_nothing_says_nothing: raw "network: {version: 1, config: }"
+        => unconfigured [];
+    a_version_as_text_is_a_version: raw r#"{"version": "1", "config": [{"type": "physical", "name": "a", "subnets": [{"type": "dhcp"}]}]}"#
+        => read [];
+    a_missing_version: raw "ethernets: {a: {dhcp4: true}}"
+        => refused ["error version: missing, expected 1 or 2"];
+    a_missing_version_in_the_wrapper: raw "network:\r\n  ethernets: {a: {dhcp4: true}}\r\n"
+        => refused ["error network.version: missing, expected 1 or 2"];
+    an_unknown_version: raw "network: {version: 3, ethernets: {a: {dhcp4: true}}}"
+        => refused [r#"error network.version: unknown version "3", expected 1 or 2"#];
+    a_wrapper_that_is_no_object: raw "network: dhcp"
+        => refused [r#"error network: invalid item "a text", expected an object"#];
+    openstacks_members_beside_cloud_inits: raw "links: [{id: a, type: phy}]\nversion: 2\nethernets: {a: {dhcp4: true}}"
+        => refused [
+            r#"error ethernets: member of another format beside "links", expected {EITHER}"#
+        ];
+    openstacks_members_beside_the_wrapper: raw "services: [{type: dns, address: 8.8.8.8}]\nnetwork: {version: 2}"
+        => refused [
+            r#"error network: member of another format beside "services", expected {EITHER}"#
+        ];
+    a_document_that_is_half_in_the_wrapper: raw "network: {version: 2}\nethernets: {a: {dhcp4: true}}"
+        => refused [
+            r#"error network: member of another format beside "ethernets", expected {EITHER}"#
+        ];
+    openstacks_members_beside_a_mere_version: raw "links: [{id: a, type: phy}]\nnetworks: [{link: a, type: ipv4_dhcp}]\nversion: 2"
+        => read [];
+    a_word_that_is_not_disabled: raw "network: {config: off}"
+        => refused ["error network.version: missing, expected 1 or 2"];
+    kubevirts_example_with_its_indentation_lost: raw "network:\n  version: 1\n  config:\n  - type: physical\n  name: eth0\n  subnets:\n    - type: dhcp\n"
+        => refused [
+            "error network.config[0].name: missing, expected {NAME}",
+            r#"error network.name: member beside the list "eth0", expected {INSIDE}"#,
+            r#"error network.subnets: member beside the list "an array", expected {INSIDE}"#
+        ];
+    a_tab_is_no_indentation: raw "network:\n  version: 2\n\tethernets: {}\n"
+        => refused [
+            r#"error line 2 column 12: not readable as YAML "while scanning a plain scalar, found a tab", expected a JSON or YAML document"#
+        ];
+    a_tab_alone_after_a_colon_is_no_blank: raw "version:\t2\nethernets:\t{a:\t{dhcp4:\ttrue}}\n"
+        => refused [
+            r#"error line 1 column 10: not readable as YAML "':' must be followed by a valid YAML whitespace", expected a JSON or YAML document"#
+        ];
+    a_repeated_key_of_a_device: raw "version: 2\nethernets: {a: {dhcp4: maybe}, a: {dhcp4: true}}"
+        => refused [
+            r#"error line 2 column 32: repeated key "a", expected each key of a mapping once"#
+        ];
+    anchors_and_merges_are_what_they_stand_for: raw "version: 2\nethernets:\n  a: &card {dhcp4: true, mtu: 5}\n  b: {<<: *card, mtu: 1500}\n"
+        => read [
+            r#"warning ethernets.a.mtu: invalid MTU "5", expected 68 to 65535 bytes"#
+        ];
+}
+
+// === Version 2: sections and devices ===
+
+texts! {
+    a_section_that_is_no_object: v2 "ethernets: [a]"
+        => refused [r#"error ethernets: invalid item "an array", expected an object"#];
+    a_misspelt_section: v2 "ethernet: {a: {dhcp4: true}}"
+        => refused [r#"error ethernet: unknown section "an object", expected {SECTION}"#];
+    a_device_beside_its_section: v2 "ethernets: {}\na: {dhcp4: true}"
+        => refused [r#"error a: unknown section "an object", expected {SECTION}"#];
+    name_servers_beside_the_sections: v2 "ethernets: {a: {dhcp4: true}}\nnameservers: {addresses: [8.8.8.8]}"
+        => refused [
+            r#"error nameservers: unknown section "an object", expected {SECTION}"#
+        ];
+    what_holds_nothing_beside_the_sections: v2 "ethernets: {a: {dhcp4: true}}\nrenderer: networkd\nopenvswitch: {}\nethernet: []\nname: x"
+        => read [];
+    a_wifi_beside_a_card: v2 "ethernets: {a: {dhcp4: true}}\nwifis: {w: {dhcp4: true}}"
+        => read [
+            r#"warning wifis: unsupported section "an object", expected {SECTION}"#
+        ];
+    a_wifi_alone: v2 "wifis: {w: {dhcp4: true}}"
+        => refused [r#"error wifis: unsupported section "an object", expected {SECTION}"#];
+    a_device_that_is_no_object: v2 "ethernets: {renderer: networkd, a: [dhcp4]}"
+        => refused [
+            r#"error ethernets.a: invalid item "an array", expected an object"#,
+            r#"error ethernets.renderer: invalid item "a text", expected an object"#
+        ];
+    a_device_of_null_asks_for_nothing: v2 "ethernets: {a: , b: {}}"
+        => read [];
+    a_key_in_two_sections: v2 "ethernets: {a: {dhcp4: true}}\nvlans: {a: {id: 5, link: b}}"
+        => refused [
+            r#"error vlans.a: repeated name "a", expected a name that no other device has"#,
+            r#"warning vlans.a.link: device without an entry "b", expected {TAKEN}"#
+        ];
+    a_misspelt_member_of_a_device_that_asks_for_nothing_else: v2 "ethernets: {a: {match: {macaddress: '52:54:00:00:00:01'}, adresses: [10.0.0.5/24]}}"
+        => refused [
+            r#"error ethernets.a.adresses: unknown member "an array", expected {MEMBER}"#
+        ];
+    a_strange_member_of_a_device_that_has_addresses: v2 "ethernets: {a: {dhcp4: true, comment: x}}"
+        => read [];
+    a_strange_member_of_a_device_that_another_is_made_of: v2 "ethernets: {a: {comment: x}}\nvlans: {v.5: {id: 5, link: a, dhcp4: true}}"
+        => read [];
+    members_without_effect_on_addresses: v2 "ethernets: {a: {dhcp4: true, optional: true, critical: true, wakeonlan: true, renderer: networkd, dhcp-identifier: mac, link-local: []}}"
+        => read [];
+}
+
+// === Version 2: cards ===
+
+texts! {
+    a_key_that_is_no_name_without_a_match: v2 "ethernets: {a b: {dhcp4: true}}"
+        => refused [
+            r#"error ethernets."a b": invalid interface name "a b", expected {NAME}"#
+        ];
+    a_key_that_is_no_name_beside_a_match: v2 "ethernets: {a b: {match: {name: en1}, dhcp4: true}}"
+        => read [];
+    a_match_that_is_no_object: v2 "ethernets: {a: {match: en*, dhcp4: true}}"
+        => refused [
+            r#"error ethernets.a.match: invalid item "a text", expected an object"#
+        ];
+    a_match_by_an_invalid_mac_address: v2 "ethernets: {a: {match: {macaddress: 52:54:00}, dhcp4: true}}"
+        => refused [
+            r#"error ethernets.a.match.macaddress: invalid MAC address "52:54:00", expected {MAC}"#
+        ];
+    a_match_by_an_invalid_pattern: v2 "ethernets: {a: {match: {name: en/*}, dhcp4: true}}"
+        => refused [
+            r#"error ethernets.a.match.name: invalid pattern "en/*", expected {PATTERN}"#
+        ];
+    a_match_by_an_empty_list: v2 "ethernets: {a: {match: {driver: []}, dhcp4: true}}"
+        => refused [
+            r#"error ethernets.a.match.driver: empty pattern "an array", expected {PATTERN}"#
+        ];
+    a_match_by_a_name_that_is_none: v2 "ethernets: {a: {match: {name: -en}, dhcp4: true}}"
+        => refused [
+            r#"error ethernets.a.match.name: invalid interface name "-en", expected {NAME}"#
+        ];
+    a_driver_beside_a_mac_address: v2 "ethernets: {a: {match: {macaddress: '52:54:00:00:00:01', driver: virtio_net}, dhcp4: true}}"
+        => read [
+            r#"warning ethernets.a.match.driver: driver left out "virtio_net", expected none: the card is known without it"#
+        ];
+    a_driver_beside_a_name: v2 "ethernets: {a: {match: {name: en1, driver: [e1000, ixgbe]}, dhcp4: true}}"
+        => read [
+            r#"warning ethernets.a.match.driver: driver left out "e1000", expected none: the card is known without it"#
+        ];
+    an_invalid_new_name: v2 "ethernets: {a: {match: {macaddress: '52:54:00:00:00:01'}, set-name: a/b, dhcp4: true}}"
+        => read [
+            r#"warning ethernets.a.set-name: invalid interface name "a/b", expected {NAME}"#
+        ];
+    a_new_name_for_a_card_known_by_its_name: v2 "ethernets: {a: {match: {name: en1}, set-name: lan, dhcp4: true}, b: {set-name: wan, dhcp4: true}}"
+        => read [
+            r#"warning ethernets.a.set-name: new name for a card known by its name "lan", expected a match by macaddress beside it: the card stays en1"#,
+            r#"warning ethernets.b.set-name: new name for a card known by its name "wan", expected a match by macaddress beside it: the card stays b"#
+        ];
+    a_new_name_that_is_the_old_one: v2 "ethernets: {a: {match: {name: en1}, set-name: en1, dhcp4: true}}"
+        => read [];
+    two_cards_of_one_mac_address: v2 "ethernets: {a: {match: {macaddress: '52:54:00:00:00:01'}, dhcp4: true}, b: {match: {macaddress: 52-54-00-00-00-01}, dhcp6: true}}"
+        => refused [
+            r#"error ethernets.b: MAC address of ethernets.a "52:54:00:00:00:01", expected one that no other device has"#
+        ];
+    two_cards_of_one_name: v2 "ethernets: {a: {dhcp4: true}, b: {match: {name: a}, dhcp6: true}, c: {match: {macaddress: '52:54:00:00:00:01'}, set-name: a}}"
+        => refused [
+            r#"error ethernets.b: name of ethernets.a "a", expected one that no other device has"#,
+            r#"error ethernets.c: name of ethernets.a "a", expected one that no other device has"#
+        ];
+    two_cards_that_change_their_names: v2 "ethernets: {a: {match: {macaddress: '52:54:00:00:00:01'}, set-name: b, dhcp4: true}, b: {match: {macaddress: '52:54:00:00:00:02'}, set-name: a, dhcp4: true}}"
+        => read [];
+    an_invalid_mac_address_to_take_on: v2 "ethernets: {a: {macaddress: random, dhcp4: true}}"
+        => refused [
+            r#"error ethernets.a.macaddress: invalid MAC address "random", expected {MAC}"#
+        ];
+    an_invalid_mtu: v2 "ethernets: {a: {mtu: 9 kB, dhcp4: true}}"
+        => read [
+            r#"warning ethernets.a.mtu: invalid MTU "9 kB", expected 68 to 65535 bytes"#
+        ];
+    an_mtu_too_small_for_ipv6: v2 "ethernets: {a: {mtu: 1000, dhcp6: true}}"
+        => read [
+            r#"warning ethernets.a.mtu: MTU too small for IPv6 "1000", expected at least 1280 bytes"#
+        ];
+}
+
+// === Version 2: addresses ===
+
+texts! {
+    dhcp_that_is_neither_on_nor_off: v2 "ethernets: {a: {dhcp4: maybe, dhcp6: [1], accept-ra: 2}}"
+        => refused [
+            r#"warning ethernets.a.accept-ra: invalid switch "2", expected true or false"#,
+            r#"error ethernets.a.dhcp4: invalid switch "maybe", expected true or false"#,
+            r#"error ethernets.a.dhcp6: invalid switch "an array", expected true or false"#
+        ];
+    dhcp_that_is_neither_on_nor_off_beside_an_address: v2 "ethernets: {a: {dhcp4: maybe, dhcp6: true}, b: {dhcp6: maybe, addresses: [10.0.0.5/24]}}"
+        => read [
+            r#"warning ethernets.a.dhcp4: invalid switch "maybe", expected true or false"#,
+            r#"warning ethernets.b.dhcp6: invalid switch "maybe", expected true or false"#
+        ];
+    members_of_a_device_that_are_left_out: v2 "ethernets: {a: {dhcp4: true, activation-mode: manual, ipv6-mtu: 1400, routing-policy: [{from: 10.0.0.0/8, table: 7}]}, b: {dhcp4: true, activation-mode: null, optional: true, wakeonlan: true}}"
+        => read [
+            r#"warning ethernets.a.activation-mode: unsupported member of a device "manual", expected none: it is left out"#,
+            r#"warning ethernets.a.ipv6-mtu: unsupported member of a device "1400", expected none: it is left out"#,
+            r#"warning ethernets.a.routing-policy: unsupported member of a device "an array", expected none: it is left out"#
+        ];
+    dhcp_in_every_word_for_on_and_off: v2 r#"ethernets: {a: {dhcp4: "true", dhcp6: 'no'}, b: {dhcp4: YES, dhcp6: "off"}, c: {dhcp4: 1, dhcp6: 0}, d: {dhcp4: null, dhcp6: on}}"#
+        => read [];
+    overrides_that_are_wrong: v2 "ethernets: {a: {dhcp4: true, dhcp6: true, dhcp4-overrides: [x], dhcp6-overrides: {route-metric: low, use-dns: perhaps, use-domains: route, hostname: web, use-ntp: false}}}"
+        => read [
+            r#"warning ethernets.a.dhcp4-overrides: invalid item "an array", expected an object"#,
+            r#"warning ethernets.a.dhcp6-overrides.hostname: hostname left out "web", expected none: the machine's own is told"#,
+            r#"warning ethernets.a.dhcp6-overrides.route-metric: invalid metric "low", expected a number of 0 to 4294967295"#,
+            r#"warning ethernets.a.dhcp6-overrides.use-dns: invalid switch "perhaps", expected true or false"#,
+            r#"warning ethernets.a.dhcp6-overrides.use-domains: invalid switch "route", expected true or false"#
+        ];
+    addresses_that_are_no_list: v2 "ethernets: {a: {addresses: 5}}"
+        => refused [
+            r#"error ethernets.a.addresses: invalid list "a number", expected an array"#
+        ];
+    addresses_that_are_none: v2 "ethernets: {a: {addresses: [10.0.0.300/24, null, true, 10.0.0.0.5, [], {10.0.0.5/24: {}, 10.0.0.6/24: {}}, 10.0.0.5/33, 127.0.0.1/8]}}"
+        => refused [
+            r#"error ethernets.a.addresses[0]: invalid address "10.0.0.300/24", expected {ADDRESS}"#,
+            r#"error ethernets.a.addresses[1]: invalid address "null", expected {ADDRESS}"#,
+            r#"error ethernets.a.addresses[2]: invalid address "a boolean", expected {ADDRESS}"#,
+            r#"error ethernets.a.addresses[3]: invalid address "10.0.0.0.5", expected {ADDRESS}"#,
+            r#"error ethernets.a.addresses[4]: invalid address "an array", expected {ADDRESS}"#,
+            r#"error ethernets.a.addresses[5]: invalid address "an object", expected {ADDRESS}"#,
+            r#"error ethernets.a.addresses[6]: invalid address "10.0.0.5/33", expected {ADDRESS}"#,
+            r#"error ethernets.a.addresses[7]: invalid address "127.0.0.1/8", expected {ADDRESS}"#
+        ];
+    options_of_an_address: v2 "ethernets: {a: {addresses: [{10.0.0.5/24: {label: 'a:1', lifetime: 0}}, {10.0.0.6/24: }]}}"
+        => read [
+            r#"warning ethernets.a.addresses[0].label: unsupported option of an address "a:1", expected none: it is left out"#,
+            r#"warning ethernets.a.addresses[0].lifetime: unsupported option of an address "0", expected none: it is left out"#
+        ];
+    a_gateway_that_is_none: v2 "ethernets: {a: {addresses: [10.0.0.5/24], gateway4: 10.0.0.256, gateway6: 10.0.0.1}}"
+        => refused [
+            r#"error ethernets.a.gateway4: invalid gateway "10.0.0.256", expected the IPv4 address of a router"#,
+            r#"error ethernets.a.gateway6: invalid gateway "10.0.0.1", expected the IPv6 address of a router"#
+        ];
+    a_gateway_without_an_address_of_its_family: v2 "ethernets: {a: {addresses: [10.0.0.5/24], gateway6: 'fe80::1'}}"
+        => read [
+            r#"warning ethernets.a.gateway6: unreachable route "::/0", expected an IPv6 address on its link"#
+        ];
+    addresses_on_a_port: v2 "ethernets: {a: {addresses: [10.0.0.5/24]}, b: {dhcp4: true}}\nbridges: {br: {interfaces: [a, b]}}"
+        => refused [
+            r#"error ethernets.a: addresses on a port "a", expected them on bridges.br"#,
+            r#"warning ethernets.b: addresses on a port "b", expected them on bridges.br"#
+        ];
+    addresses_of_the_loopback_device: v2 "ethernets: {lo: {addresses: [127.0.0.1/8, 10.0.0.5/32], nameservers: {addresses: [x]}}, a: {dhcp4: true}}"
+        => read [
+            r#"warning ethernets.lo: addresses of the loopback device "lo", expected none: it has its own"#,
+            r#"warning ethernets.lo.nameservers.addresses[0]: invalid nameserver "x", expected an IP address"#
+        ];
+    the_loopback_device_as_it_is: v2 "ethernets: {lo: {addresses: [127.0.0.1/8, '::1/128']}, a: {dhcp4: true}}"
+        => read [];
+}
+
+// === Version 2: routes ===
+
+texts! {
+    routes_that_are_no_list: v2 "ethernets: {a: {dhcp4: true, routes: 5}}"
+        => refused [
+            r#"error ethernets.a.routes: invalid list "a number", expected an array"#
+        ];
+    routes_that_are_none: v2 "ethernets: {a: {dhcp4: true, routes: [default, {}, {to: x, via: 10.0.0.1}, {to: 10.0.0.0/33}, {to: 10.0.0.0/8, via: 'fe80::1'}, {to: default, via: router}, {to: 10.0.0.0, netmask: 255.0.255.0}]}}"
+        => refused [
+            r#"error ethernets.a.routes[0]: invalid item "a text", expected an object"#,
+            "error ethernets.a.routes[1].to: missing, expected {DESTINATION}",
+            r#"error ethernets.a.routes[2].to: invalid network "x", expected {DESTINATION}"#,
+            r#"error ethernets.a.routes[3].to: invalid network "10.0.0.0/33", expected {DESTINATION}"#,
+            r#"error ethernets.a.routes[4].via: invalid gateway "fe80::1", expected the IPv4 address of a router"#,
+            r#"error ethernets.a.routes[5].via: invalid gateway "router", expected the IPv4 address of a router"#,
+            r#"error ethernets.a.routes[6].netmask: invalid netmask "255.0.255.0", expected {MASK}"#
+        ];
+    what_a_route_cannot_have: v2 "ethernets: {a: {dhcp4: true, routes: [{to: 10.1.0.0/16, via: 10.0.0.1, type: unicast, scope: link, from: 10.0.0.5, mtu: 1400, metric: -1, table: main, on-link: perhaps}, {to: 10.2.0.0/16, type: blackhole}]}}"
+        => read [
+            r#"warning ethernets.a.routes[0].from: unsupported member of a route "10.0.0.5", expected none: it is left out"#,
+            r#"warning ethernets.a.routes[0].metric: invalid metric "-1", expected a number of 0 to 4294967295"#,
+            r#"warning ethernets.a.routes[0].mtu: unsupported member of a route "1400", expected none: it is left out"#,
+            r#"warning ethernets.a.routes[0].on-link: invalid switch "perhaps", expected true or false"#,
+            r#"warning ethernets.a.routes[0].scope: unsupported member of a route "link", expected none: it is left out"#,
+            r#"warning ethernets.a.routes[0].table: invalid table "main", expected a number of 0 to 4294967295: the main table is taken"#,
+            r#"warning ethernets.a.routes[1].type: unsupported member of a route "blackhole", expected unicast: the route is left out"#
+        ];
+    a_route_without_an_address_of_its_family: v2 "ethernets: {a: {dhcp4: true, routes: [{to: '::/0', via: 'fe80::1'}]}}"
+        => read [
+            r#"warning ethernets.a.routes[0]: unreachable route "::/0", expected an IPv6 address on its link"#
+        ];
+    a_route_beside_an_invalid_address_is_not_held_against_it: v2 "ethernets: {a: {addresses: [x], routes: [{to: default, via: 10.0.0.1}]}}"
+        => refused [
+            r#"error ethernets.a.addresses[0]: invalid address "x", expected {ADDRESS}"#
+        ];
+}
+
+// === Version 2: name servers ===
+
+texts! {
+    name_servers_that_are_no_object: v2 "ethernets: {a: {dhcp4: true, nameservers: [8.8.8.8]}}"
+        => read [
+            r#"warning ethernets.a.nameservers: invalid item "an array", expected an object"#
+        ];
+    name_servers_and_domains_that_are_none: v2 "ethernets: {a: {dhcp4: true, nameservers: {addresses: [dns.example, 0.0.0.0], search: [a_b., -x]}}}"
+        => read [
+            r#"warning ethernets.a.nameservers.addresses[0]: invalid nameserver "dns.example", expected an IP address"#,
+            r#"warning ethernets.a.nameservers.addresses[1]: invalid nameserver "0.0.0.0", expected an IP address"#,
+            r#"warning ethernets.a.nameservers.search[1]: invalid search domain "-x", expected a domain name"#
+        ];
+    name_servers_that_are_no_list: v2 "ethernets: {a: {dhcp4: true, nameservers: {addresses: 8, search: {}}}}"
+        => read [
+            r#"warning ethernets.a.nameservers.addresses: invalid list "a number", expected an array"#,
+            r#"warning ethernets.a.nameservers.search: invalid list "an object", expected an array"#
+        ];
+}
+
+// === Version 2: bonds, bridges and VLANs ===
+
+texts! {
+    a_name_that_is_none: v2 "bonds: {a b: {interfaces: [a]}}\nbridges: {br/0: {dhcp4: true}}\nvlans: {v 5: {id: 5, link: a}}\nethernets: {a: {}}"
+        => refused [
+            r#"error bonds."a b": invalid interface name "a b", expected {NAME}"#,
+            r#"error bridges."br/0": invalid interface name "br/0", expected {NAME}"#,
+            r#"warning vlans."v 5": invalid interface name "v 5", expected {NAME}"#
+        ];
+    ports_without_an_entry: v2 "bonds: {b: {interfaces: [e1, e/2, e1]}}"
+        => refused [
+            r#"warning bonds.b.interfaces[0]: device without an entry "e1", expected {TAKEN}"#,
+            r#"error bonds.b.interfaces[0]: port more than once "e1", expected a port of one bond or bridge, listed once"#,
+            r#"warning bonds.b.interfaces[1]: unknown device "e/2", expected the name of a device"#
+        ];
+    a_bond_without_a_port: v2 "bonds: {b: {dhcp4: true}, c: {interfaces: {}}}"
+        => refused [
+            "error bonds.b.interfaces: bond without a port, expected the names of its devices",
+            r#"error bonds.c.interfaces: invalid list "an object", expected an array"#,
+            "error bonds.c.interfaces: bond without a port, expected the names of its devices"
+        ];
+    parameters_that_are_no_object: v2 "bonds: {b: {interfaces: [a], parameters: 4}}\nethernets: {a: {}}"
+        => read [
+            r#"warning bonds.b.parameters: invalid item "a number", expected an object"#
+        ];
+    parameters_of_a_bond: v2 "bonds: {b: {interfaces: [a], parameters: {mode: active-backup, lacp-rate: fast, primary: x, arp-ip-targets: [x], mii-monitor-interval: 1h, down-delay: 1s, speed: 5}}}\nethernets: {a: {}}"
+        => read [
+            r#"warning bonds.b.parameters.arp-ip-targets: invalid value "an array", expected IPv4 addresses"#,
+            r#"warning bonds.b.parameters.lacp-rate: useless bond option "fast", expected the mode 802.3ad"#,
+            r#"warning bonds.b.parameters.mii-monitor-interval: invalid value "1h", expected a number of 0 to 2147483647"#,
+            r#"warning bonds.b.parameters.primary: unknown port "x", expected one of its ports"#,
+            r#"warning bonds.b.parameters.speed: unknown bond option "5", expected an option of the kernel's bonding driver"#
+        ];
+    a_mode_that_is_none: v2 "bonds: {b: {interfaces: [a], parameters: {mode: 7, lacp-rate: fast}}}\nethernets: {a: {}}"
+        => refused [r#"error bonds.b.parameters.mode: invalid mode "7", expected {MODE}"#];
+    parameters_of_a_bridge: v2 "bridges: {b: {interfaces: [a], parameters: {stp: perhaps, forward-delay: 1, hello-time: 11, max-age: 5, priority: 65536, ageing-time: x, path-cost: {a: 0, c: 5}, port-priority: {a: 64}, speed: 5}}}\nethernets: {a: {}}"
+        => read [
+            r#"warning bridges.b.parameters.ageing-time: invalid value "x", expected a number of 0 to 4294967295"#,
+            r#"warning bridges.b.parameters.forward-delay: invalid value "1", expected a number of 2 to 30"#,
+            r#"warning bridges.b.parameters.hello-time: invalid value "11", expected a number of 1 to 10"#,
+            r#"warning bridges.b.parameters.max-age: invalid value "5", expected a number of 6 to 40"#,
+            r#"warning bridges.b.parameters.path-cost.a: invalid value "0", expected a number of 1 to 65535"#,
+            r#"warning bridges.b.parameters.path-cost.c: unknown port "c", expected one of its ports"#,
+            r#"warning bridges.b.parameters.port-priority.a: invalid value "64", expected a number of 0 to 63"#,
+            r#"warning bridges.b.parameters.priority: invalid value "65536", expected a number of 0 to 65535"#,
+            r#"warning bridges.b.parameters.speed: unknown bridge option "5", expected an option of netplan's bridges"#,
+            r#"warning bridges.b.parameters.stp: invalid switch "perhaps", expected true or false"#
+        ];
+    no_delay_on_a_bridge_that_speaks_the_protocol: v2 "bridges: {b: {interfaces: [a], parameters: {stp: true, forward-delay: 0}}}\nethernets: {a: {}}"
+        => read [
+            r#"warning bridges.b.parameters.forward-delay: invalid value "0", expected a number of 2 to 30"#
+        ];
+    a_vlan_without_anything: v2 "vlans: {v: {}}"
+        => refused [
+            "error vlans.v.id: missing, expected 1 to 4094",
+            "error vlans.v.link: missing, expected the name of a device"
+        ];
+    a_vlan_of_nonsense: v2 "vlans: {v: {id: 4095, link: a/b}}"
+        => refused [
+            r#"error vlans.v.id: invalid VLAN id "4095", expected 1 to 4094"#,
+            r#"error vlans.v.link: unknown device "a/b", expected the name of a device"#
+        ];
+    a_vlan_on_itself: v2 "vlans: {v: {id: 5, link: w}, w: {id: 6, link: v}}"
+        => refused [
+            r#"error vlans.v: VLAN on itself "v", expected a link that is not on this VLAN"#,
+            r#"error vlans.w: VLAN on itself "w", expected a link that is not on this VLAN"#
+        ];
+    a_bridge_of_itself: v2 "bridges: {b: {interfaces: [v]}}\nvlans: {v: {id: 5, link: b}}"
+        => refused [
+            r#"error bridges.b: bridge of itself "b", expected ports that are not on this bridge"#,
+            r#"error vlans.v: VLAN on itself "v", expected a link that is not on this VLAN"#
+        ];
+    a_bridge_in_a_bridge: v2 "bridges: {b: {interfaces: [c]}, c: {interfaces: []}}"
+        => refused [
+            r#"error bridges.c: port of a bridge "c", expected a card, a bond or a VLAN"#
+        ];
+    a_bridge_in_a_bond: v2 "bonds: {b: {interfaces: [c]}}\nbridges: {c: {interfaces: []}}"
+        => refused [r#"error bridges.c: port of a bond "c", expected a card"#];
+    a_port_of_two: v2 "bonds: {b: {interfaces: [a]}}\nbridges: {c: {interfaces: [a]}}\nethernets: {a: {}}"
+        => refused [
+            r#"error ethernets.a: port more than once "a", expected a port of one bond or bridge, listed once"#
+        ];
+    two_vlans_of_one_id: v2 "vlans: {v: {id: 5, link: a}, w: {id: 5, link: a}}\nethernets: {a: {}}"
+        => refused [
+            r#"error vlans.w: repeated VLAN id "w", expected an id that no other VLAN on this link has"#
+        ];
+}
+
+// === Version 1: items ===
+
+texts! {
+    a_list_that_is_none: v1 "{}"
+        => refused [r#"error config: invalid list "an object", expected an array"#];
+    items_that_are_no_objects: v1 "[dhcp, null]"
+        => refused [
+            r#"error config[0]: invalid item "a text", expected an object"#,
+            r#"error config[1]: invalid item "null", expected an object"#
+        ];
+    an_unknown_type: v1 "[{type: ethernet, name: a, subnets: [{type: dhcp}]}, {name: b, subnets: [{type: dhcp}]}]"
+        => read [
+            r#"warning config[0].type: unknown type "ethernet", expected {TYPE}"#,
+            "warning config[1].type: missing, expected {TYPE}"
+        ];
+    names_that_are_missing: v1 "[{type: physical}, {type: bond, bond_interfaces: [a]}, {type: bridge}, {type: vlan, vlan_link: a, vlan_id: 5}]"
+        => refused [
+            "error config[0].name: missing, expected {NAME}",
+            r#"warning config[1].bond_interfaces[0]: device without an entry "a", expected {TAKEN}"#,
+            "error config[1].name: missing, expected {NAME}",
+            "error config[2].name: missing, expected {NAME}",
+            "warning config[3].name: missing, expected {NAME}"
+        ];
+    names_that_are_none: v1 "[{type: physical, name: a/b, mac_address: '52:54:00:00:00:01'}, {type: physical, name: a b}, {type: bond, name: b b, bond_interfaces: [a]}]"
+        => refused [
+            r#"warning config[0].name: invalid interface name "a/b", expected {NAME}"#,
+            r#"error config[1].name: invalid interface name "a b", expected {NAME}"#,
+            r#"warning config[2].bond_interfaces[0]: device without an entry "a", expected {TAKEN}"#,
+            r#"error config[2].name: invalid interface name "b b", expected {NAME}"#
+        ];
+    a_mac_address_that_is_none: v1 "[{type: physical, name: a, mac_address: 52:54}, {type: vlan, name: a.5, vlan_link: a, vlan_id: 5, mac_address: x}]"
+        => refused [
+            r#"error config[0].mac_address: invalid MAC address "52:54", expected {MAC}"#,
+            r#"error config[1].mac_address: invalid MAC address "x", expected {MAC}"#
+        ];
+    a_name_twice: v1 "[{type: physical, name: a, subnets: [{type: dhcp}]}, {type: physical, name: a, subnets: [{type: dhcp6}]}]"
+        => refused [
+            r#"error config[1]: repeated name "a", expected a name that no other device has"#
+        ];
+    infiniband_is_known_by_its_name: v1 "[{type: infiniband, name: ib0, mac_address: 'a0:00:02:20:fe:80:00:00:00:00:00:00:ec:0d:9a:03:00:15:e2:c1', subnets: [{type: dhcp}]}]"
+        => read [
+            r#"warning config[0].mac_address: MAC address left out "a0:00:02:20:fe:80:00:00:00:00:00:00:ec:0d:9a:03:00:15:e2:c1", expected none: such a card is known by its name"#
+        ];
+    a_misspelt_member: v1 "[{type: physical, name: a, subnet: [{type: dhcp}]}]"
+        => refused [
+            r#"error config[0].subnet: unknown member "an array", expected {MEMBER}"#
+        ];
+    a_vlan_without_anything_in_version_1: v1 "[{type: vlan, name: v}]"
+        => refused [
+            "error config[0].vlan_id: missing, expected 1 to 4094",
+            "error config[0].vlan_link: missing, expected the name of a device"
+        ];
+    loopback_with_an_address: v1 "[{type: loopback, name: lo, subnets: [{type: loopback}, {type: static, address: 10.0.0.5/32}]}]"
+        => unconfigured [
+            r#"warning config[0]: addresses of the loopback device "lo", expected none: it has its own"#
+        ];
+    parameters_of_a_bond_in_version_1: v1 "[{type: bond, name: b, bond_interfaces: [a], params: {bond-mode: 1, bond_miimon: x, bond-primary: c, bond-speed: 5}}]"
+        => read [
+            r#"warning config[0].bond_interfaces[0]: device without an entry "a", expected {TAKEN}"#,
+            r#"warning config[0].params.bond-primary: unknown port "c", expected one of its ports"#,
+            r#"warning config[0].params.bond-speed: unknown bond option "5", expected an option of the kernel's bonding driver"#,
+            r#"warning config[0].params.bond_miimon: invalid value "x", expected a number of 0 to 2147483647"#
+        ];
+    parameters_of_a_bridge_in_version_1: v1 "[{type: bridge, name: b, bridge_interfaces: [a], params: {bridge_stp: 'off', bridge_fd: 0, bridge_pathcost: [a 250, b 5, a], bridge_maxwait: 0, bridge_hw: x}}]"
+        => read [
+            r#"warning config[0].bridge_interfaces[0]: device without an entry "a", expected {TAKEN}"#,
+            r#"warning config[0].params.bridge_hw: unknown bridge option "x", expected an option of netplan's bridges"#,
+            r#"warning config[0].params.bridge_pathcost.a: invalid value "", expected a number of 1 to 65535"#,
+            r#"warning config[0].params.bridge_pathcost.b: unknown port "b", expected one of its ports"#
+        ];
+}
+
+// === Version 1: subnets ===
+
+texts! {
+    subnets_that_are_none: v1 "[{type: physical, name: a, subnets: 5}, {type: physical, name: b, subnets: [dhcp]}]"
+        => refused [
+            r#"error config[0].subnets: invalid list "a number", expected an array"#,
+            r#"error config[1].subnets[0]: invalid item "a text", expected an object"#
+        ];
+    an_unknown_subnet_beside_an_address: v1 "[{type: physical, name: a, subnets: [{type: dhcpv4}, {type: dhcp}, {address: 10.0.0.5/24}]}]"
+        => read [
+            r#"warning config[0].subnets[0].type: unknown subnet type "dhcpv4", expected {SUBNET}"#,
+            "warning config[0].subnets[2].type: missing, expected {SUBNET}"
+        ];
+    an_unknown_subnet_alone: v1 "[{type: physical, name: a, subnets: [{type: dhcpv4}]}]"
+        => refused [
+            r#"error config[0].subnets[0].type: unknown subnet type "dhcpv4", expected {SUBNET}"#
+        ];
+    addresses_that_are_none_in_version_1: v1 "[{type: physical, name: a, subnets: [{type: static}, {type: static, address: 10.0.0.5, netmask: 255.0.255.0}, {type: static6, address: 10.0.0.5/24}, {type: static, address: x}, {type: static, address: 10.0.0.5, prefix: 33}]}]"
+        => refused [
+            "error config[0].subnets[0].address: missing, expected {ADDRESS}",
+            r#"error config[0].subnets[1].netmask: invalid netmask "255.0.255.0", expected {MASK}"#,
+            r#"error config[0].subnets[2].address: invalid address "10.0.0.5/24", expected an IPv6 address of a machine"#,
+            r#"error config[0].subnets[3].address: invalid address "x", expected {ADDRESS}"#,
+            r#"error config[0].subnets[4].prefix: invalid netmask "33", expected {MASK}"#
+        ];
+    an_address_of_a_manual_subnet: v1 "[{type: physical, name: a, subnets: [{type: manual, address: 10.0.0.5/24}]}]"
+        => read [
+            r#"warning config[0].subnets[0].address: address left out "10.0.0.5/24", expected the type static beside it"#
+        ];
+    gateways_and_routes_that_are_none: v1 "[{type: physical, name: a, subnets: [{type: static, address: 10.0.0.5/24, gateway: 'fe80::1', routes: [{destination: 10.0.0.0/8, gateway: x}, {gateway: 10.0.0.1}, 5]}]}]"
+        => refused [
+            r#"error config[0].subnets[0].gateway: invalid gateway "fe80::1", expected the IPv4 address of a router"#,
+            r#"error config[0].subnets[0].routes[0].gateway: invalid gateway "x", expected the IPv4 address of a router"#,
+            "error config[0].subnets[0].routes[1].destination: missing, expected {DESTINATION}",
+            r#"error config[0].subnets[0].routes[2]: invalid item "a number", expected an object"#
+        ];
+    mtus_that_contradict: v1 "[{type: physical, name: a, mtu: 1500, subnets: [{type: dhcp, mtu: 9000, metric: x}]}]"
+        => read [
+            r#"warning config[0].subnets[0].metric: invalid metric "x", expected a number of 0 to 4294967295"#,
+            r#"warning config[0].subnets[0].mtu: second MTU "9000", expected the card's other MTU, 1500"#
+        ];
+    name_servers_of_a_subnet_that_are_none: v1 "[{type: physical, name: a, subnets: [{type: dhcp, dns_nameservers: 8.8.8.8 x, dns_search: [-a]}]}]"
+        => read [
+            r#"warning config[0].subnets[0].dns_nameservers[1]: invalid nameserver "x", expected an IP address"#,
+            r#"warning config[0].subnets[0].dns_search[0]: invalid search domain "-a", expected a domain name"#
+        ];
+}
+
+// === Version 1: name servers and routes of the machine ===
+
+texts! {
+    name_servers_that_are_none: v1 "[{type: nameserver}, {type: nameserver, address: [x], search: '-a b'}, {type: nameserver, address: 8.8.8.8, interface: eth9}]"
+        => read [
+            "warning config[0].address: missing, expected IP addresses",
+            r#"warning config[1].address[0]: invalid nameserver "x", expected an IP address"#,
+            r#"warning config[1].search[0]: invalid search domain "-a", expected a domain name"#,
+            r#"warning config[2].interface: unknown device "eth9", expected the name of a device: the name servers are taken for the machine's"#
+        ];
+    a_route_that_is_unreachable: v1 "[{type: physical, name: a, subnets: [{type: dhcp}]}, {type: route, destination: '::/0', gateway: 'fe80::1'}]"
+        => read [
+            r#"warning config[1]: unreachable route "::/0", expected a device with an address of its family"#
+        ];
+    a_route_that_may_be_anywhere: v1 "[{type: physical, name: a, subnets: [{type: dhcp}]}, {type: physical, name: b, subnets: [{type: dhcp}]}, {type: route, destination: 10.0.0.0/8, gateway: 10.0.0.1}]"
+        => refused [
+            r#"error config[2]: route without a device "10.0.0.0/8", expected a gateway in the subnet of a device"#
+        ];
+    a_route_without_a_destination: v1 "[{type: route, gateway: 10.0.0.1}]"
+        => refused ["error config[0].destination: missing, expected {DESTINATION}"];
+}

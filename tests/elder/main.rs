@@ -1,0 +1,312 @@
+//! Asks the elder: cloud-init has read these documents for ten years.
+//!
+//! A document goes to glowplug and to Debian 12's cloud-init, and what both understood is compared as a whole. Where they
+//! differ, a row of `docs/cloud-init.md` says how, and takes the difference back; what no row takes back is a mistake.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a helper of a test may fail the test")]
+
+mod cloud_init;
+#[allow(dead_code, reason = "the readers' test uses the rest")]
+#[path = "../readers/documents.rs"]
+mod documents;
+mod meaning;
+mod network_config;
+#[allow(dead_code, reason = "the readers' test uses the rest")]
+#[path = "../readers/profiles.rs"]
+mod profiles;
+mod rows;
+mod written;
+mod yaml;
+
+use std::collections::BTreeSet;
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use glowplug::finding::{Finding, Severity};
+use glowplug::formats::{Format, read_network, value};
+use serde_json::Value;
+
+use crate::cloud_init::{CloudInit, Question};
+use crate::documents::Random;
+use crate::meaning::is_refused;
+use crate::rows::{Mend, Row};
+
+/// How many documents of each kind are made. `ELDER_SEEDS=17..18` asks for others, such as one that did not pass; then no
+/// row needs to be met.
+const SEEDS: std::ops::Range<u64> = 0..700;
+
+/// So many disagreements are collected before the test fails: enough to see whether they are of one kind.
+const DISAGREEMENTS: usize = 5;
+
+struct Document {
+    /// For messages: a fixture, or the kind and the seed.
+    name: String,
+    text: String,
+    /// What stands in it.
+    tree: Value,
+    /// Whether glowplug may refuse it for a reason that a row has. Nothing that is generated is wrong enough.
+    may_be_refused: bool,
+}
+
+/// The rows that were needed so far: without each of them a document would have been a disagreement.
+#[derive(Default)]
+struct Met(BTreeSet<&'static str>);
+
+/// A document that was asked about.
+struct Case<'d> {
+    document: &'d Document,
+    is_openstack: bool,
+    /// What cloud-init understands of it as it was written.
+    understood: Value,
+}
+
+/// `None` when both understand the same.
+fn disagreement(cloud_init: &mut CloudInit, document: &Document, met: &mut Met) -> Option<String> {
+    let reading = read_network(document.text.as_bytes());
+    let is_openstack = match reading.format {
+        Some(format) => format == Format::NetworkData,
+        None => ["links", "networks", "services"].iter().any(|name| document.tree.get(name).is_some()),
+    };
+    let ours = comparable(meaning::of(&reading), is_openstack);
+    let (read, understood) = cloud_init.ask(is_openstack, Question::Text(&document.text));
+    // Else the rows would be about another document.
+    let is_row = |row: &Row| matches!(row.mend, Mend::Text(is_met) if is_met(&document.text));
+    if read != document.tree && !rows::all(is_openstack).iter().any(is_row) {
+        return Some(told(document, &document.tree, &read, &[]));
+    }
+    let theirs = comparable(understood.clone(), is_openstack);
+    if ours == theirs || document.may_be_refused && is_refused(&ours) && is_refused(&theirs) {
+        return None;
+    }
+    if is_refused(&ours) {
+        let errors = reading.findings.kept().iter().filter(|finding| finding.severity == Severity::Error);
+        let row = |finding: &Finding| rows::REFUSED.iter().find(|(_, problem)| finding.problem.starts_with(problem));
+        return match errors.map(row).collect::<Option<Vec<_>>>() {
+            Some(rows) if document.may_be_refused => {
+                met.0.extend(rows.into_iter().map(|(id, _)| *id));
+                None
+            }
+            _ => Some(told(document, &ours, &theirs, &[])),
+        };
+    }
+    let case = Case { document, is_openstack, understood };
+    let (mended, used) = case.mended(cloud_init, None);
+    if ours != mended {
+        return Some(told(document, &ours, &mended, &used));
+    }
+    for id in used {
+        if !met.0.contains(id) && case.mended(cloud_init, Some(id)).0 != ours {
+            met.0.insert(id);
+        }
+    }
+    None
+}
+
+impl Case<'_> {
+    /// What cloud-init understands with all rows applied but for one, and the rows that changed something.
+    fn mended(&self, cloud_init: &mut CloudInit, without: Option<&str>) -> (Value, Vec<&'static str>) {
+        let rows = || rows::all(self.is_openstack).iter().filter(|row| Some(row.id) != without);
+        let mut used = Vec::new();
+        let mut tree = self.document.tree.clone();
+        for row in rows() {
+            let is_used = match row.mend {
+                Mend::Document(change) | Mend::Both(change, _) => {
+                    let before = tree.clone();
+                    change(&mut tree);
+                    tree != before
+                }
+                Mend::Text(is_met) => is_met(&self.document.text),
+                Mend::Understood(_) => false,
+            };
+            used.extend(is_used.then_some(row.id));
+        }
+        let mut understood = if used.is_empty() {
+            self.understood.clone()
+        } else {
+            cloud_init.ask(self.is_openstack, Question::Tree(&tree)).1
+        };
+        if is_refused(&understood) {
+            return (understood, used);
+        }
+        for row in rows() {
+            if let Mend::Understood(change) | Mend::Both(_, change) = row.mend {
+                let before = understood.clone();
+                change(&self.document.tree, &mut understood);
+                used.extend((understood != before).then_some(row.id));
+            }
+        }
+        (comparable(understood, self.is_openstack), used)
+    }
+}
+
+/// A meaning without what makes no difference.
+fn comparable(mut meaning: Value, is_openstack: bool) -> Value {
+    if let Some(links) = meaning.get("links").and_then(Value::as_object) {
+        let is_empty = |list: &Value| *list == Value::Array(Vec::new());
+        let is_used = |key: &str| {
+            let has = |link: &Value| link["ports"].as_array().is_some_and(|ports| ports.iter().any(|port| port == key));
+            links.iter().any(|(other, link)| other != key && other.contains(key) || has(link))
+        };
+        // A card of which nothing is asked is left alone, whether the document names it or not.
+        let asks = |key: &str, link: &Value| {
+            key.contains(' ')
+                || ["mtu", "mac", "dynamic6", "accept_ra"].iter().any(|name| !link[name].is_null())
+                || ["addresses", "routes"].iter().any(|name| !is_empty(&link[name]))
+                || link["dhcp4"] == true
+                || ["servers", "search"].iter().any(|name| !is_empty(&link["dns"][name]))
+                // But another one is made of it, and knows it by another name.
+                || !link["name"].is_null() && link["name"] != key && is_used(key)
+        };
+        let left: serde_json::Map<String, Value> =
+            links.iter().filter(|(key, link)| asks(key, link)).map(|(key, link)| (key.clone(), link.clone())).collect();
+        meaning["links"] = left.into();
+    }
+    if is_openstack && let Some(dns) = meaning.get_mut("dns").and_then(Value::as_object_mut) {
+        // cloud-init goes by the links, glowplug by the networks.
+        for list in dns.values_mut().filter_map(Value::as_array_mut) {
+            list.sort_unstable_by_key(ToString::to_string);
+            list.dedup();
+        }
+    }
+    meaning
+}
+
+fn told(document: &Document, ours: &Value, theirs: &Value, used: &[&str]) -> String {
+    let Document { name, text, .. } = document;
+    format!(
+        "{name}\n{text}\n=== rows applied: {}\n=== glowplug\n{ours:#}\n=== cloud-init\n{theirs:#}\n{}\n",
+        used.join(" "),
+        difference("", ours, theirs).join("\n")
+    )
+}
+
+/// The places where two meanings differ.
+fn difference(place: &str, ours: &Value, theirs: &Value) -> Vec<String> {
+    match (ours, theirs) {
+        (Value::Object(a), Value::Object(b)) => {
+            let names: BTreeSet<&String> = a.keys().chain(b.keys()).collect();
+            let of = |object: &serde_json::Map<String, Value>, name: &str| {
+                object.get(name).cloned().unwrap_or(Value::String("nothing".into()))
+            };
+            names
+                .into_iter()
+                .flat_map(|name| difference(&format!("{place}.{name}"), &of(a, name), &of(b, name)))
+                .collect()
+        }
+        _ if ours == theirs => Vec::new(),
+        _ => vec![format!("{place}: glowplug {ours}, cloud-init {theirs}")],
+    }
+}
+
+fn openstack(seed: u64) -> Document {
+    let tree = documents::case(seed).document;
+    let text = serde_json::to_string_pretty(&tree).unwrap();
+    Document { name: format!("openstack, seed {seed}"), text, tree, may_be_refused: false }
+}
+
+fn network_config(version: u64, seed: u64) -> Document {
+    let tree = network_config::tree(seed, version);
+    let mut random = Random(seed);
+    let text = if random.chance(1, 4) {
+        serde_json::to_string_pretty(&tree).unwrap()
+    } else {
+        yaml::spell(&tree, &mut random)
+    };
+    Document { name: format!("version {version}, seed {seed}"), text, tree, may_be_refused: false }
+}
+
+fn written() -> impl Iterator<Item = Document> {
+    let document = |text: &&str| Document {
+        name: "written".to_owned(),
+        tree: serde_json::from_str(text).unwrap(),
+        text: (*text).to_owned(),
+        may_be_refused: true,
+    };
+    written::DOCUMENTS.iter().map(document)
+}
+
+fn fixtures() -> Vec<Document> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures");
+    let entries = |directory| fs::read_dir(root.join(directory)).unwrap().map(|entry| entry.unwrap().path());
+    let mut paths: Vec<PathBuf> =
+        entries("guest").map(|drive| drive.join("openstack/latest/network_data.json")).collect();
+    paths.extend(entries("documents"));
+    paths.sort();
+    let document = |path: PathBuf| {
+        let text = fs::read_to_string(&path).unwrap();
+        Document {
+            name: path.display().to_string(),
+            tree: tree(&value::parse(text.as_bytes()).unwrap()),
+            text,
+            may_be_refused: true,
+        }
+    };
+    paths.into_iter().map(document).collect()
+}
+
+/// What stands in a document that nobody made here.
+fn tree(value: &value::Value) -> Value {
+    match value {
+        value::Value::Array(items) => items.iter().map(tree).collect(),
+        value::Value::Object(object) => {
+            object.members().into_iter().map(|(name, value)| (name.to_owned(), tree(value))).collect()
+        }
+        value::Value::Null => Value::Null,
+        value::Value::Bool(switch) => (*switch).into(),
+        value::Value::Integer(number) => (*number).into(),
+        other => other.to_string().into(),
+    }
+}
+
+#[test]
+fn every_document_means_to_cloud_init_what_it_means_here_or_a_row_says_why_not() {
+    let mut cloud_init = CloudInit::start();
+    let mut met = Met::default();
+    let asked = env::var("ELDER_SEEDS").ok();
+    let seeds = match &asked {
+        Some(range) => {
+            let (first, end) = range.split_once("..").expect("ELDER_SEEDS is a range such as 17..18");
+            first.parse().unwrap()..end.parse().unwrap()
+        }
+        None => SEEDS,
+    };
+    let mut disagreements = Vec::new();
+    let fixtures: Vec<Document> =
+        if asked.is_none() { fixtures().into_iter().chain(written()).collect() } else { Vec::new() };
+    let generated = seeds.flat_map(|seed| [openstack(seed), network_config(1, seed), network_config(2, seed)]);
+    for document in fixtures.into_iter().chain(generated) {
+        disagreements.extend(disagreement(&mut cloud_init, &document, &mut met));
+        if disagreements.len() >= DISAGREEMENTS {
+            break;
+        }
+    }
+    assert!(disagreements.is_empty(), "{}", disagreements.join("\n"));
+    if asked.is_none() {
+        let stale: BTreeSet<&str> = rows::ids().difference(&met.0).copied().collect();
+        assert!(stale.is_empty(), "rows that no document needs: {stale:?}");
+    }
+}
+
+#[test]
+fn a_document_means_the_same_in_yaml_and_in_json() {
+    for document in SEEDS.flat_map(|seed| [network_config(1, seed), network_config(2, seed)]) {
+        let json = document.tree.to_string();
+        let [yaml, json] = [&document.text, &json].map(|text| meaning::of(&read_network(text.as_bytes())));
+        assert_eq!(yaml, json, "{}\n{}", document.name, document.text);
+    }
+}
+
+#[test]
+fn the_table_of_differences_has_a_line_for_every_row() {
+    let table = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/cloud-init.md")).unwrap();
+    let lines = table.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`'));
+    let told: Vec<&str> = lines.map(|(id, _)| id).collect();
+    let once: BTreeSet<&str> = told.iter().copied().collect();
+    assert_eq!((once.len(), once), (told.len(), rows::ids()));
+}
+
+#[test]
+fn a_seed_always_gives_the_same_document() {
+    let [first, second] = [2, 2].map(|version| network_config(version, 17).text);
+    assert_eq!(first, second);
+}

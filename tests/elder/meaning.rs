@@ -1,0 +1,168 @@
+//! What glowplug understands of a document, in the form in which cloud-init's answer comes.
+
+use std::net::IpAddr;
+
+use glowplug::formats::{Meaning, Reading};
+use glowplug::network::{BondOptions, BridgeOptions, Card, Dns, Link, LinkIndex, LinkKind, NetworkConfig, Route};
+use serde_json::{Map, Value, json};
+
+/// The whole of a reading: `links` by what they are, `routes` without a link, `dns` of the machine.
+pub(crate) fn of(reading: &Reading) -> Value {
+    match &reading.meaning {
+        Meaning::Network(config) => network(config),
+        Meaning::Unconfigured => network(&NetworkConfig::default()),
+        Meaning::Disabled => json!({"disabled": true}),
+        Meaning::Refused => {
+            let findings: Vec<String> = reading.findings.kept().iter().map(ToString::to_string).collect();
+            json!({"refused": findings.join("; ")})
+        }
+    }
+}
+
+/// Whether somebody makes no network of the document because of its mistakes.
+pub(crate) fn is_refused(meaning: &Value) -> bool {
+    meaning.get("refused").is_some()
+}
+
+fn network(config: &NetworkConfig) -> Value {
+    let links: Map<String, Value> =
+        config.links().iter().enumerate().map(|(at, of)| (key(config, LinkIndex(at)), link(config, of))).collect();
+    json!({"links": links, "routes": [], "dns": dns(&config.dns)})
+}
+
+/// What a link is, whatever it is called.
+fn key(config: &NetworkConfig, at: LinkIndex) -> String {
+    match &config.link(at).kind {
+        LinkKind::Card(Card::MacAddress { mac_address, .. }) => mac_address.to_string(),
+        LinkKind::Card(Card::Name(name)) => name.to_string(),
+        LinkKind::Card(Card::Pattern { names, drivers, .. }) => {
+            let words = |patterns: &[glowplug::network::Pattern]| {
+                patterns.iter().map(|pattern| pattern.as_str().to_owned()).collect::<Vec<_>>().join(" ")
+            };
+            format!("cards {} of {}", words(names), words(drivers))
+        }
+        LinkKind::Bond { ports, .. } => format!("bond of {}", keys(config, ports).join(", ")),
+        LinkKind::Bridge { name, .. } => format!("bridge {name}"),
+        LinkKind::Vlan { parent, id, .. } => format!("vlan {id} on {}", key(config, *parent)),
+    }
+}
+
+fn keys(config: &NetworkConfig, ports: &[LinkIndex]) -> Vec<String> {
+    let mut keys: Vec<String> = ports.iter().map(|port| key(config, *port)).collect();
+    keys.sort_unstable();
+    keys
+}
+
+/// The name that a link shall have.
+fn name(link: &Link) -> Option<String> {
+    match &link.kind {
+        LinkKind::Card(Card::MacAddress { name, .. } | Card::Pattern { name, .. }) | LinkKind::Vlan { name, .. } => {
+            name.as_ref().map(ToString::to_string)
+        }
+        LinkKind::Card(Card::Name(name)) | LinkKind::Bond { name, .. } | LinkKind::Bridge { name, .. } => {
+            Some(name.to_string())
+        }
+    }
+}
+
+fn link(config: &NetworkConfig, link: &Link) -> Value {
+    let mut addresses: Vec<String> = link.ipv4.addresses.iter().map(ToString::to_string).collect();
+    addresses.extend(link.ipv6.addresses.iter().map(ToString::to_string));
+    addresses.sort_unstable();
+    let mut routes: Vec<String> = link.routes.iter().map(route).collect();
+    routes.sort_unstable();
+    routes.dedup();
+    let mut told = json!({
+        "name": name(link),
+        "mac": link.cloned_mac_address.map(|address| address.to_string()),
+        "mtu": link.mtu.map(|mtu| mtu.to_string().parse::<u32>().unwrap()),
+        "addresses": addresses,
+        "dhcp4": link.ipv4.dhcp,
+        "metric4": link.ipv4.dhcp_options.route_metric,
+        "dynamic6": link.ipv6.dynamic.map(|dynamic| dynamic.to_string()),
+        "metric6": link.ipv6.dhcp_options.route_metric,
+        "accept_ra": link.ipv6.accept_ra,
+        "routes": routes,
+        "dns": dns(&link.dns),
+    });
+    match &link.kind {
+        LinkKind::Card(_) => {}
+        LinkKind::Bond { options, .. } => told["options"] = bond_options(config, options),
+        LinkKind::Bridge { options, ports, .. } => {
+            told["options"] = bridge_options(config, options);
+            told["ports"] = keys(config, ports).into();
+        }
+        LinkKind::Vlan { parent, id, .. } => {
+            // The name that a VLAN has anyway.
+            let usual = name(config.link(*parent)).map(|parent| format!("{parent}.{id}"));
+            if usual.is_some() && name(link) == usual {
+                told["name"] = Value::Null;
+            }
+        }
+    }
+    told
+}
+
+fn bond_options(config: &NetworkConfig, options: &BondOptions) -> Value {
+    let mut told = Map::new();
+    told.insert("mode".into(), options.mode.to_string().into());
+    if let Some(primary) = options.primary {
+        told.insert("primary".into(), key(config, primary).into());
+    }
+    if !options.arp_ip_target.is_empty() {
+        let targets: Vec<String> = options.arp_ip_target.iter().map(ToString::to_string).collect();
+        told.insert("arp_ip_target".into(), targets.join(",").into());
+    }
+    for option in options.others() {
+        told.insert(option.name.into(), option.value.clone().into());
+    }
+    told.into()
+}
+
+fn bridge_options(config: &NetworkConfig, options: &BridgeOptions) -> Value {
+    let mut told = Map::new();
+    let mut tell = |name: &str, value: Option<String>| {
+        if let Some(value) = value {
+            told.insert(name.into(), value.into());
+        }
+    };
+    let text = |number: Option<u32>| number.map(|number| number.to_string());
+    tell("stp", options.stp.map(|stp| if stp { "True" } else { "False" }.to_owned()));
+    tell("ageing_time", text(options.ageing_time));
+    tell("forward_delay", text(options.forward_delay));
+    tell("hello_time", text(options.hello_time));
+    tell("max_age", text(options.max_age));
+    tell("priority", text(options.priority.map(u32::from)));
+    for (name, of) in [
+        ("path_cost", (|port| port.path_cost.map(u32::from)) as fn(&glowplug::network::BridgePort) -> Option<u32>),
+        ("port_priority", |port| port.priority.map(u32::from)),
+    ] {
+        let mut pairs: Vec<String> =
+            options.ports.iter().filter_map(|port| Some(format!("{}={}", key(config, port.port), of(port)?))).collect();
+        pairs.sort_unstable();
+        tell(name, (!pairs.is_empty()).then(|| pairs.join(" ")));
+    }
+    told.into()
+}
+
+fn route(route: &Route) -> String {
+    let mut text = route.destination().to_string();
+    let mut add = |word: &str, value: Option<String>| {
+        if let Some(value) = value {
+            text.push_str(&format!(" {word} {value}"));
+        }
+    };
+    add("via", route.gateway().map(|gateway: IpAddr| gateway.to_string()));
+    add("metric", route.metric().map(|metric| metric.to_string()));
+    add("table", route.table.map(|table| table.to_string()));
+    if route.on_link {
+        text.push_str(" on-link");
+    }
+    text
+}
+
+fn dns(dns: &Dns) -> Value {
+    let servers: Vec<String> = dns.nameservers.iter().map(ToString::to_string).collect();
+    let search: Vec<String> = dns.search.iter().map(ToString::to_string).collect();
+    json!({"servers": servers, "search": search})
+}

@@ -1,0 +1,103 @@
+//! Asks systemd-networkd what it makes of our files.
+//!
+//! Networks are made from seeds, by the generators of documents and by one of models, which says what those documents
+//! cannot. They are rendered, the real networkd runs on the files in a network namespace with cards of its own, and what the
+//! kernel and networkd have afterwards is compared with the model, device by device. What this machine's kernel may not be
+//! able to make, bonds and VLANs, the boot tests make in a machine of their own.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a helper of a test may fail the test")]
+
+#[path = "networkd/cases.rs"]
+mod cases;
+#[allow(dead_code, reason = "what the other readers are to understand is not used here")]
+#[path = "readers/documents.rs"]
+mod documents;
+#[allow(dead_code, reason = "the boot tests use the rest")]
+#[path = "networkd/models.rs"]
+mod models;
+#[path = "elder/network_config.rs"]
+mod network_config;
+#[allow(dead_code, reason = "of the other readers' profiles only the generator's part is used here")]
+#[path = "readers/profiles.rs"]
+mod profiles;
+#[allow(dead_code, reason = "the boot tests use the rest")]
+#[path = "networkd/state.rs"]
+mod state;
+
+use std::env;
+use std::ops::Range;
+use std::process::Command;
+use std::sync::Mutex;
+use std::thread;
+
+use glowplug::network::NetworkConfig;
+
+use crate::state::Machine;
+
+/// How many networks are made of each kind. `NETWORKD_SEEDS=17..18` asks for others, such as one that did not pass.
+const SEEDS: Range<u64> = 0..50;
+
+/// So many disagreements are shown.
+const DISAGREEMENTS: usize = 3;
+
+/// As many batches at once.
+const BATCHES: usize = 2;
+
+fn seeds() -> Range<u64> {
+    let Ok(range) = env::var("NETWORKD_SEEDS") else { return SEEDS };
+    let (first, end) = range.split_once("..").expect("NETWORKD_SEEDS is a range such as 17..18");
+    first.parse().unwrap()..end.parse().unwrap()
+}
+
+#[test]
+fn every_generated_openstack_document_becomes_the_network_that_was_meant() {
+    ask(cases::openstack);
+}
+
+#[test]
+fn every_generated_document_of_cloud_init_becomes_the_network_that_was_meant() {
+    ask(cases::cloud_init);
+}
+
+#[test]
+fn every_generated_model_becomes_the_network_that_it_is() {
+    ask(models::model);
+}
+
+/// Has networkd run on the network of each seed.
+fn ask(network: fn(u64) -> NetworkConfig) {
+    let seeds: Vec<u64> = seeds().collect();
+    let disagreements = Mutex::new(Vec::new());
+    thread::scope(|scope| {
+        for seeds in seeds.chunks(seeds.len().div_ceil(BATCHES)) {
+            scope.spawn(|| disagreements.lock().unwrap().extend(disagreements_of(seeds, network)));
+        }
+    });
+    let mut disagreements = disagreements.into_inner().unwrap();
+    disagreements.sort();
+    let (count, total) = (disagreements.len(), seeds.len());
+    disagreements.truncate(DISAGREEMENTS);
+    let told: Vec<String> = disagreements.into_iter().map(|(_, disagreement)| disagreement).collect();
+    assert!(count == 0, "{count} of {total} networks are not as they were meant:\n{}", told.join("\n"));
+}
+
+fn disagreements_of(seeds: &[u64], network: fn(u64) -> NetworkConfig) -> Vec<(u64, String)> {
+    let compared = compare(seeds, network, 60);
+    let slow: Vec<u64> = compared.into_iter().map(|(seed, _)| seed).collect();
+    // On a busy machine networkd may have been silent because it had to wait.
+    if slow.is_empty() { Vec::new() } else { compare(&slow, network, 400) }
+}
+
+fn compare(seeds: &[u64], network: fn(u64) -> NetworkConfig, quiet: u32) -> Vec<(u64, String)> {
+    let directory = tempfile::tempdir().unwrap();
+    for seed in seeds {
+        cases::write_case(&directory.path().join(seed.to_string()), &network(*seed));
+    }
+    let batch = cases::script("batch");
+    let (directory, quiet) = (directory.path(), quiet.to_string());
+    cases::run(Command::new("unshare").args(["--net", "--mount"]).arg(batch).arg(directory).arg(quiet));
+    let compare = |seed: &u64| {
+        let case = directory.join(seed.to_string());
+        Some((*seed, cases::disagreement(&case, &network(*seed), &Machine::here())?))
+    };
+    seeds.iter().filter_map(compare).collect()
+}

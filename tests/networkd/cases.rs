@@ -1,0 +1,70 @@
+//! Networks of each kind, as `batch` finds them, and what came of them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use glowplug::finding::Findings;
+use glowplug::formats::{Meaning, read_network};
+use glowplug::network::NetworkConfig;
+use glowplug::render::networkd;
+use serde_json::Value;
+
+use crate::state::{self, Machine, State};
+use crate::{documents, models, network_config};
+
+/// The network of an OpenStack document.
+pub(crate) fn openstack(seed: u64) -> NetworkConfig {
+    models::fitted(&network(&documents::case(seed).document))
+}
+
+/// The network of a document of cloud-init's format.
+pub(crate) fn cloud_init(seed: u64) -> NetworkConfig {
+    models::fitted(&network(&network_config::tree(seed, 1 + seed % 2)))
+}
+
+fn network(document: &Value) -> NetworkConfig {
+    match read_network(document.to_string().as_bytes()).meaning {
+        Meaning::Network(network) => network,
+        other => panic!("{other:?} is meant by:\n{document:#}"),
+    }
+}
+
+/// Renders a network to where `batch` looks for it.
+pub(crate) fn write_case(case: &Path, network: &NetworkConfig) {
+    let mut findings = Findings::default();
+    let rendered = networkd::render(network, &mut findings);
+    assert!(!findings.has_errors(), "{findings:?}");
+    for file in &rendered.files {
+        let path = case.join(&file.path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, &file.text).unwrap();
+    }
+    fs::write(case.join("cards"), state::cards(network)).unwrap();
+}
+
+/// A script beside this file.
+pub(crate) fn script(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/networkd").join(name)
+}
+
+pub(crate) fn run(command: &mut Command) {
+    let answer = command.output().unwrap_or_else(|e| panic!("{command:?}: {e}"));
+    let log = String::from_utf8_lossy(&answer.stderr);
+    let status = answer.status;
+    assert!(status.success(), "{command:?} ended with {status}; it needs root, systemd and iproute2:\n{log}");
+}
+
+/// What differs between a network and what came of it.
+pub(crate) fn disagreement(case: &Path, network: &NetworkConfig, machine: &Machine) -> Option<String> {
+    let read = |name: &str| fs::read_to_string(case.join(name)).unwrap_or_default();
+    let meant = State::meant(network, machine);
+    let (found, complaints) = (State::found(read, &meant), state::complaints(&read("log"), machine));
+    if found == meant && complaints.is_empty() {
+        return None;
+    }
+    let files = networkd::render(network, &mut Findings::default()).files;
+    let files: Vec<String> = files.into_iter().map(|file| format!("--- {}\n{}", file.path, file.text)).collect();
+    let (name, files, complaints) = (case.display(), files.join(""), complaints.join("\n"));
+    Some(format!("{name}\n{files}\n=== complaints\n{complaints}\n=== meant\n{meant}\n=== found\n{found}"))
+}

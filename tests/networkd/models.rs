@@ -1,0 +1,318 @@
+//! Makes networks that OpenStack documents cannot ask for.
+
+use glowplug::network::{
+    BondMode, BondOptions, BridgeOptions, BridgePort, Card, DhcpOptions, Ipv6Dynamic, Link, LinkIndex, LinkKind, Mtu,
+    NetworkConfig, Route, VlanId,
+};
+use pnet_base::MacAddr;
+
+/// SplitMix64: small, and the same on every machine.
+struct Random(u64);
+
+/// Makes the network of a seed, always the same.
+pub(crate) fn model(seed: u64) -> NetworkConfig {
+    let mut random = Random(seed ^ 0x6e65_7477_6f72_6b64);
+    let mut links: Vec<Link> = Vec::new();
+    for at in 0..random.between(2, 6) as usize {
+        let card = match random.between(0, 9) {
+            0 => Card::Name(format!("named{at}").parse().unwrap()),
+            1 => pattern(at, &links, &mut random),
+            kind => {
+                let mac_address = MacAddr::new(0x52, 0x54, random.byte(), random.byte(), random.byte(), at as u8);
+                let name = (kind == 2).then(|| format!("lan{at}").parse().unwrap());
+                Card::MacAddress { mac_address, name }
+            }
+        };
+        links.push(link(at, LinkKind::Card(card)));
+    }
+    let mut free: Vec<usize> = (0..links.len()).collect();
+    if random.chance(1, 3) {
+        let ports = take_ports(&mut free, &links, 2, &mut random);
+        if !ports.is_empty() {
+            let options = bond_options(&ports, &mut random);
+            free.push(links.len());
+            links.push(link(links.len(), LinkKind::Bond { name: "bond7".parse().unwrap(), ports, options }));
+        }
+    }
+    if random.chance(1, 4) {
+        let (at, parent) = (links.len(), LinkIndex(*random.pick(&free)));
+        let id = VlanId::try_from(random.between(1, 4094) as i64).unwrap();
+        let name = random.chance(1, 2).then(|| "storage".parse().unwrap());
+        free.push(at);
+        links.push(link(at, LinkKind::Vlan { name, parent, id }));
+    }
+    for nth in 0..random.between(0, 2) {
+        let count = random.between(0, 2) as usize;
+        let ports: Vec<LinkIndex> = take_ports(&mut free, &links, count, &mut random);
+        let options = bridge_options(&ports, &mut random);
+        free.push(links.len());
+        let name = format!("br{nth}").parse().unwrap();
+        links.push(link(links.len(), LinkKind::Bridge { name, ports, options }));
+    }
+    for at in free {
+        // VLANs make their parents unused now and then.
+        match &links[at].kind {
+            // Whether it has a carrier for a moment, and asks somebody, is a matter of chance.
+            LinkKind::Bridge { ports, .. } if ports.is_empty() => {
+                links[at].ipv4.addresses.push(format!("10.{at}.0.5/24").parse().unwrap());
+            }
+            _ if random.chance(5, 6) => address(&mut links[at], at, &mut random),
+            _ => {}
+        }
+    }
+    // The kernel gives a bridge the least MTU of its ports.
+    let of_bridge = |link: &Link| matches!(link.kind, LinkKind::Bridge { .. }).then(|| link.kind.made_of().to_vec());
+    let ports: Vec<LinkIndex> = links.iter().filter_map(of_bridge).flatten().collect();
+    for (at, link) in links.iter_mut().enumerate() {
+        if random.chance(1, 5) && !ports.contains(&LinkIndex(at)) {
+            link.mtu = Some(Mtu::try_from(*random.pick(&[1400, 1450, 1500])).unwrap());
+        }
+        if random.chance(1, 12) && !matches!(link.kind, LinkKind::Card(Card::Pattern { .. })) {
+            link.cloned_mac_address = Some(MacAddr::new(2, 0, 0, 0xcc, random.byte(), at as u8));
+        }
+    }
+    let mut network = NetworkConfig::new(links).unwrap();
+    network.dns.nameservers = some(&["1.1.1.1", "2606:4700:4700::1111", "9.9.9.9"], &mut random);
+    network.dns.search = some(&["example.com", "corp.example.org"], &mut random);
+    network
+}
+
+/// The same network, for cards and bridges as the tests have them.
+pub(crate) fn fitted(network: &NetworkConfig) -> NetworkConfig {
+    let mut links = network.links().to_vec();
+    let of_bridge = |at: usize| {
+        let controller = network.controller_of(LinkIndex(at)).map(|controller| &network.link(controller).kind);
+        matches!(controller, Some(LinkKind::Bridge { .. }))
+    };
+    for (at, link) in links.iter_mut().enumerate() {
+        // The kernel gives a bridge the least MTU of its ports, and refuses a VLAN a greater one than its parent's.
+        if of_bridge(at) || matches!(link.kind, LinkKind::Vlan { .. }) {
+            link.mtu = None;
+        }
+        match &mut link.kind {
+            LinkKind::Card(Card::Pattern { names, drivers, .. }) => {
+                *names = vec![format!("p?t{at}").parse().unwrap()];
+                drivers.clear();
+            }
+            // Whether it has a carrier for a moment, and asks somebody, is a matter of chance.
+            LinkKind::Bridge { ports, .. } if ports.is_empty() => {
+                link.ipv4.dhcp = false;
+                (link.ipv6.dynamic, link.ipv6.accept_ra) = (None, None);
+            }
+            // With STP a bridge has no carrier before its ports forward, half a minute later.
+            LinkKind::Bridge { options, .. } => options.stp = None,
+            _ => {}
+        }
+    }
+    let mut same = NetworkConfig::new(links).unwrap();
+    same.dns = network.dns.clone();
+    same
+}
+
+/// The same network, with the addresses of the ten cards of `networkd/machine`. `None` if it has more.
+pub(crate) fn with_real_cards(network: &NetworkConfig) -> Option<NetworkConfig> {
+    let mut links = network.links().to_vec();
+    let mut next = 0;
+    for link in &mut links {
+        if let LinkKind::Card(Card::MacAddress { mac_address, .. }) = &mut link.kind {
+            *mac_address = MacAddr::new(0x52, 0x54, 0, 0, 0, next);
+            next += 1;
+        }
+    }
+    let mut same = NetworkConfig::new(links).unwrap();
+    same.dns = network.dns.clone();
+    (next <= 10).then_some(same)
+}
+
+fn link(at: usize, kind: LinkKind) -> Link {
+    Link::new(format!("link{at}"), format!("links[{at}]"), kind)
+}
+
+/// Matches the card `pat` and its number alone, and with a driver alone whatever has no file of its own: once.
+fn pattern(at: usize, links: &[Link], random: &mut Random) -> Card {
+    let is_there = links.iter().any(|link| matches!(link.kind, LinkKind::Card(Card::Pattern { .. })));
+    if !is_there && random.chance(1, 2) {
+        let drivers = vec!["virtio_*".parse().unwrap(), "veth".parse().unwrap()];
+        return Card::Pattern { names: vec![format!("pa?{at}").parse().unwrap()], drivers, name: None };
+    }
+    let names = vec!["none*".parse().unwrap(), format!("p[a]t{at}*").parse().unwrap()];
+    Card::Pattern { names, drivers: Vec::new(), name: None }
+}
+
+fn take_ports(free: &mut Vec<usize>, links: &[Link], count: usize, random: &mut Random) -> Vec<LinkIndex> {
+    let mut ports = Vec::new();
+    for _ in 0..count {
+        let cards: Vec<usize> = free
+            .iter()
+            .copied()
+            .filter(|at| matches!(links[*at].kind, LinkKind::Card(Card::MacAddress { .. } | Card::Name(_))))
+            .collect();
+        if cards.is_empty() {
+            break;
+        }
+        let port = *random.pick(&cards);
+        free.retain(|at| *at != port);
+        ports.push(LinkIndex(port));
+    }
+    ports
+}
+
+fn bond_options(ports: &[LinkIndex], random: &mut Random) -> BondOptions {
+    let modes = ["balance-rr", "active-backup", "balance-xor", "broadcast", "802.3ad", "balance-tlb", "balance-alb"];
+    let mut options = BondOptions::new(BondMode::parse(random.pick::<&str>(&modes)).unwrap());
+    let all = [
+        ("ad_actor_sys_prio", "100"),
+        ("ad_select", "bandwidth"),
+        ("ad_user_port_key", "7"),
+        ("all_slaves_active", "1"),
+        ("arp_all_targets", "all"),
+        ("arp_interval", "1000"),
+        ("arp_validate", "none"),
+        ("downdelay", "200"),
+        ("fail_over_mac", "none"),
+        ("lacp_rate", "fast"),
+        ("lp_interval", "3"),
+        ("miimon", "100"),
+        ("min_links", "1"),
+        ("num_grat_arp", "3"),
+        ("packets_per_slave", "2"),
+        ("primary_reselect", "better"),
+        ("resend_igmp", "4"),
+        ("updelay", "400"),
+        ("xmit_hash_policy", "layer3+4"),
+        ("xmit_hash_policy", "encap2+3"),
+    ];
+    for (name, value) in all {
+        let watches = matches!(name, "arp_interval" | "miimon" | "updelay" | "downdelay");
+        if random.chance(1, 3) && !(watches && options.get("arp_interval").is_some()) {
+            // What the mode has no use for is refused.
+            let _ = options.set(name, value);
+        }
+    }
+    if options.get("arp_interval").is_some() {
+        options.arp_ip_target = vec!["10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap()];
+    }
+    options.primary = ports.last().copied().filter(|_| options.mode.has_primary() && random.chance(1, 2));
+    options.reconcile();
+    options
+}
+
+fn bridge_options(ports: &[LinkIndex], random: &mut Random) -> BridgeOptions {
+    // With STP a bridge has no carrier before its ports forward, half a minute later.
+    let stp = random.maybe(2, 0, 1).map(|on| on == 1 && ports.is_empty());
+    let mut options = BridgeOptions { stp, ..BridgeOptions::default() };
+    options.ageing_time = random.maybe(3, 0, 600).map(|seconds| seconds as u32);
+    options.forward_delay = random.maybe(3, 2, 30).map(|seconds| seconds as u32);
+    options.hello_time = random.maybe(3, 1, 10).map(|seconds| seconds as u32);
+    options.max_age = random.maybe(3, 6, 40).map(|seconds| seconds as u32);
+    options.priority = random.maybe(3, 1, 65_535).map(|priority| priority as u16);
+    for port in ports {
+        if random.chance(1, 2) {
+            let path_cost = random.maybe(2, 1, 65_535).map(|cost| cost as u16);
+            let priority = random.maybe(2, 0, 63).map(|priority| priority as u8);
+            options.ports.push(BridgePort { port: *port, path_cost, priority });
+        }
+    }
+    options
+}
+
+fn address(link: &mut Link, at: usize, random: &mut Random) {
+    if random.chance(2, 3) {
+        for nth in 0..random.between(1, 2) {
+            let address = format!("10.{at}.{nth}.5/{}", random.pick(&[8, 24, 30, 32]));
+            link.ipv4.addresses.push(address.parse().unwrap());
+        }
+    }
+    if random.chance(1, 2) {
+        let address = format!("2001:db8:{at}::5/{}", random.pick(&[48, 64, 128]));
+        link.ipv6.addresses.push(address.parse().unwrap());
+    }
+    link.ipv4.dhcp = random.chance(1, 4);
+    let dynamics = [Ipv6Dynamic::Slaac, Ipv6Dynamic::StatelessDhcp, Ipv6Dynamic::StatefulDhcp];
+    link.ipv6.dynamic = random.chance(1, 3).then(|| *random.pick(&dynamics));
+    if link.ipv6.is_used() && random.chance(1, 4) {
+        link.ipv6.accept_ra = Some(random.chance(1, 2));
+    }
+    for options in [&mut link.ipv4.dhcp_options, &mut link.ipv6.dhcp_options] {
+        if random.chance(1, 2) {
+            let mut switch = || random.maybe(3, 0, 1).map(|on| on == 1);
+            *options = DhcpOptions {
+                route_metric: None,
+                use_routes: switch(),
+                use_dns: switch(),
+                use_domains: switch(),
+                use_hostname: switch(),
+                send_hostname: switch(),
+                use_mtu: switch(),
+                use_ntp: switch(),
+            };
+            options.route_metric = random.maybe(3, 0, u64::from(u32::MAX)).map(|metric| metric as u32);
+        }
+    }
+    if link.has_addresses() {
+        link.dns.nameservers = some(&["10.0.0.53", "1.1.1.1", "2001:db8::53"], random);
+        link.dns.search = some(&["example.net", "example.com"], random);
+    }
+    if link.ipv4.is_used() {
+        for _ in 0..random.between(0, 3) {
+            let destination = *random.pick(&["0.0.0.0/0", "0.0.0.0/0", "172.16.0.0/12", "192.0.2.7/32"]);
+            let via = format!("10.{at}.{}.1", random.pick(&[0, 0, 9]));
+            route(link, destination, &via, random);
+        }
+    }
+    if link.ipv6.is_used() {
+        for _ in 0..random.between(0, 3) {
+            let destination = *random.pick(&["::/0", "::/0", "2001:db8:ffff::/48", "2001:db8:eeee::1/128"]);
+            let via = format!("2001:db8:{at}::1");
+            let via = *random.pick(&["fe80::1", via.as_str(), "2001:db8:aaaa::1"]);
+            route(link, destination, via, random);
+        }
+    }
+}
+
+fn route(link: &mut Link, destination: &str, via: &str, random: &mut Random) {
+    let via = random.chance(5, 6).then(|| via.parse().unwrap());
+    let metric = random.chance(1, 2).then(|| *random.pick(&[0, 1, 2, 100, 100, 1024]));
+    let mut route = Route::new(destination.parse().unwrap(), via, metric).unwrap();
+    route.on_link = via.is_some() && random.chance(1, 5);
+    route.table = random.chance(1, 5).then(|| *random.pick(&[100, 1000, 4_000_000_000]));
+    link.routes.push(route);
+}
+
+/// Some of them, without repeats.
+fn some<T: std::str::FromStr>(of: &[&str], random: &mut Random) -> Vec<T> {
+    of.iter().filter(|_| random.chance(1, 3)).filter_map(|text| text.parse().ok()).collect()
+}
+
+// === impl Random ===
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn byte(&mut self) -> u8 {
+        self.next() as u8
+    }
+
+    fn between(&mut self, least: u64, most: u64) -> u64 {
+        least + self.next() % (most - least + 1)
+    }
+
+    fn chance(&mut self, of: u64, out_of: u64) -> bool {
+        self.next() % out_of < of
+    }
+
+    /// Once in `out_of` a number between the two.
+    fn maybe(&mut self, out_of: u64, least: u64, most: u64) -> Option<u64> {
+        self.chance(1, out_of).then(|| self.between(least, most))
+    }
+
+    fn pick<'a, T>(&mut self, of: &'a [T]) -> &'a T {
+        &of[self.next() as usize % of.len()]
+    }
+}

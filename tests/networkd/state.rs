@@ -1,0 +1,431 @@
+//! What a network is to be, and what it is, in one form.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::net::IpAddr;
+
+use glowplug::network::{BondMode, Card, Ipv6Dynamic, Link, LinkIndex, LinkKind, NetworkConfig};
+use serde_json::Value;
+
+/// Every device, by what it is made of.
+#[derive(Debug, Default, Eq, PartialEq)]
+pub(crate) struct State(BTreeMap<String, Device>);
+
+#[derive(Debug, Default, Eq, PartialEq)]
+struct Device {
+    /// Where the network says.
+    mtu: Option<u64>,
+    mac: Option<String>,
+    master: Option<String>,
+    addresses: BTreeSet<String>,
+    link_local: bool,
+    routes: BTreeSet<String>,
+    dns: Vec<String>,
+    domains: Vec<String>,
+    /// Whom it asks for addresses.
+    asks: BTreeSet<&'static str>,
+    /// What a bond or a bridge was told.
+    options: BTreeMap<String, String>,
+}
+
+/// What the kernel can do on which networkd runs.
+pub(crate) struct Machine {
+    /// Whether it makes bonds and VLANs, and cards have a permanent address.
+    is_whole: bool,
+}
+
+/// Whom a link may ask, and what networkd says when it begins to.
+const ASKS: [(&str, &str); 3] = [
+    ("dhcp4", "DHCPv4 client: STARTED"),
+    ("ra", "NDISC: Started"),
+    ("dhcp6", "DHCPv6 client: Starting in Solicit mode"),
+];
+
+/// What the surroundings of the test make networkd say.
+const SURROUNDINGS: [&str; 7] = [
+    // A bridge has the address of a port.
+    "Failed to manage link by its new hardware address, ignoring: File exists",
+    "Failed to read $container of PID 1, ignoring:",
+    "Failed to get driver, continuing without:",
+    "rtnl: received rule message with invalid family",
+    "rtnl: received neighbor message with invalid family",
+    "Could not enumerate wireless LAN",
+    "Could not create runtime directory: File exists",
+];
+
+/// What a kernel without bonds or VLANs makes it say.
+const WITHOUT_THE_KIND: [&str; 4] = [
+    "netdev could not be created: Operation not supported",
+    "Unknown device type. Operation not supported",
+    ": Failed",
+    "State changed: configuring -> failed",
+];
+
+// === impl Machine ===
+
+impl Machine {
+    /// This machine, whose kernel may know neither bonds nor VLANs, with cables for cards, which have no permanent address.
+    pub(crate) fn here() -> Self {
+        Self { is_whole: false }
+    }
+
+    /// One with Debian's kernel and real cards.
+    pub(crate) fn whole() -> Self {
+        Self { is_whole: true }
+    }
+}
+
+/// The names that the cards of a machine have, and their addresses.
+pub(crate) fn cards(network: &NetworkConfig) -> String {
+    let mut cards = String::new();
+    for (at, link) in network.links().iter().enumerate() {
+        let index = LinkIndex(at);
+        match &link.kind {
+            LinkKind::Card(Card::MacAddress { mac_address, .. }) => {
+                cards += &format!("{} {mac_address}\n", key(network, index));
+            }
+            LinkKind::Card(_) => cards += &format!("{} 02:ff:00:00:00:{at:02x}\n", key(network, index)),
+            _ => {}
+        }
+    }
+    cards
+}
+
+/// The name of a card, a bond or a bridge; a VLAN's is free, so it is known by its tag and its parent.
+fn key(network: &NetworkConfig, index: LinkIndex) -> String {
+    match &network.link(index).kind {
+        LinkKind::Card(Card::MacAddress { .. }) => format!("card{}", index.0),
+        LinkKind::Card(Card::Name(name)) | LinkKind::Bond { name, .. } | LinkKind::Bridge { name, .. } => {
+            name.to_string()
+        }
+        LinkKind::Card(Card::Pattern { .. }) => format!("pat{}", index.0),
+        LinkKind::Vlan { parent, id, .. } => format!("vlan {id} on {}", key(network, *parent)),
+    }
+}
+
+// === impl State ===
+
+impl State {
+    pub(crate) fn meant(network: &NetworkConfig, machine: &Machine) -> Self {
+        let routes = routes(network);
+        let mut devices = BTreeMap::new();
+        for (at, link) in network.links().iter().enumerate() {
+            let index = LinkIndex(at);
+            if !machine.is_whole && !is_possible_here(network, index) {
+                continue;
+            }
+            devices.insert(key(network, index), Device::meant(network, index, link, &routes[at]));
+        }
+        Self(devices)
+    }
+
+    /// Reads what the batch left, of those devices that are expected.
+    pub(crate) fn found(read: impl Fn(&str) -> String, meant: &Self) -> Self {
+        let json = |name: &str| serde_json::from_str::<Value>(&read(name)).unwrap_or_default();
+        let links = json("link");
+        let links = links.as_array().cloned().unwrap_or_default();
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        // The name of a device to its key.
+        let mut keys: BTreeMap<String, String> = BTreeMap::new();
+        for _ in 0..links.len() {
+            for link in &links {
+                let name = text(&link["ifname"]);
+                let info = &link["linkinfo"];
+                let key = match (info["info_kind"].as_str(), keys.get(&text(&link["link"]))) {
+                    (Some("vlan"), Some(parent)) => format!("vlan {} on {parent}", info["info_data"]["id"]),
+                    (Some("vlan"), None) => continue,
+                    _ => name.clone(),
+                };
+                keys.insert(name, key);
+            }
+        }
+        let mut devices: BTreeMap<String, Device> = BTreeMap::new();
+        let mut names = BTreeMap::new();
+        for link in &links {
+            let name = text(&link["ifname"]);
+            let Some(key) = keys.get(&name).filter(|key| *key != "lo") else { continue };
+            let mut device = Device::default();
+            let expected = meant.0.get(key);
+            device.mtu = link["mtu"].as_u64().filter(|_| expected.is_some_and(|expected| expected.mtu.is_some()));
+            device.mac =
+                Some(text(&link["address"])).filter(|_| expected.is_some_and(|expected| expected.mac.is_some()));
+            device.master = link["master"].as_str().map(str::to_owned);
+            if let Some(expected) = expected {
+                let data = &link["linkinfo"]["info_data"];
+                let slave = &link["linkinfo"]["info_slave_data"];
+                for option in expected.options.keys() {
+                    let value = if data[option].is_null() { &slave[option] } else { &data[option] };
+                    let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+                    device.options.insert(option.clone(), value);
+                }
+            }
+            names.insert(link["ifindex"].to_string(), key.clone());
+            devices.insert(key.clone(), device);
+        }
+        for link in json("addr").as_array().into_iter().flatten() {
+            let Some(device) = keys.get(&text(&link["ifname"])).and_then(|key| devices.get_mut(key)) else { continue };
+            for address in link["addr_info"].as_array().into_iter().flatten() {
+                if address["scope"] == "link" && address["family"] == "inet6" {
+                    device.link_local = true;
+                } else {
+                    device.addresses.insert(format!("{}/{}", text(&address["local"]), address["prefixlen"]));
+                }
+            }
+        }
+        for (name, everything, bits) in [("route4", "0.0.0.0/0", 32), ("route6", "::/0", 128)] {
+            for route in json(name).as_array().into_iter().flatten().filter(|route| route["protocol"] == "static") {
+                let Some(device) = keys.get(&text(&route["dev"])).and_then(|key| devices.get_mut(key)) else {
+                    continue;
+                };
+                let destination = match text(&route["dst"]) {
+                    all if all == "default" => everything.to_owned(),
+                    network if network.contains('/') => network,
+                    host => format!("{host}/{bits}"),
+                };
+                let via = route["gateway"].as_str();
+                let table = route["table"].as_str().unwrap_or("main");
+                let metric = route["metric"].as_u64().unwrap_or(0);
+                let flags = route["flags"].as_array();
+                let on_link = flags.is_some_and(|flags| flags.contains(&"onlink".into()));
+                device.routes.insert(spell_route(&destination, via, metric, table, on_link));
+            }
+        }
+        for line in read("netif").lines() {
+            let Some((at, value)) = line.strip_prefix("./").and_then(|line| line.split_once(':')) else { continue };
+            let Some(device) = names.get(at).and_then(|key| devices.get_mut(key)) else { continue };
+            let words = |list: &str| list.split(' ').filter(|word| !word.is_empty()).map(str::to_owned).collect();
+            match value.split_once('=') {
+                Some(("DNS", list)) => device.dns = words(list),
+                Some(("DOMAINS", list)) => device.domains = words(list),
+                _ => {}
+            }
+        }
+        for line in read("log").lines() {
+            let Some((name, said)) = line.split_once(": ") else { continue };
+            let Some(device) = keys.get(name).and_then(|key| devices.get_mut(key)) else { continue };
+            device.asks.extend(ASKS.iter().filter(|(_, words)| said.starts_with(words)).map(|(whom, _)| *whom));
+        }
+        devices.retain(|key, _| meant.0.contains_key(key));
+        Self(devices)
+    }
+}
+
+/// Whether a device comes to be on a kernel without bonds and VLANs, with cards that have no permanent address. What
+/// carries a VLAN fails with it.
+fn is_possible_here(network: &NetworkConfig, index: LinkIndex) -> bool {
+    let link = network.link(index);
+    if network.carries_vlans(index) {
+        return false;
+    }
+    match &link.kind {
+        LinkKind::Card(Card::MacAddress { .. }) => {
+            let controller = network.controller_of(index).map(|controller| &network.link(controller).kind);
+            link.cloned_mac_address.is_none() && !matches!(controller, Some(LinkKind::Bond { .. }))
+        }
+        LinkKind::Card(_) => {
+            let controller = network.controller_of(index).map(|controller| &network.link(controller).kind);
+            !matches!(controller, Some(LinkKind::Bond { .. }))
+        }
+        LinkKind::Bridge { ports, .. } => ports.iter().all(|port| is_possible_here(network, *port)),
+        LinkKind::Bond { .. } | LinkKind::Vlan { .. } => false,
+    }
+}
+
+/// By table and destination: the metric, the link and the place there of each route.
+type Groups = BTreeMap<(Option<u32>, String), Vec<(u64, usize, usize)>>;
+
+/// The routes of each link, with the metrics that they are to have.
+fn routes(network: &NetworkConfig) -> Vec<BTreeSet<String>> {
+    let mut routes = vec![BTreeSet::new(); network.links().len()];
+    let mut groups = Groups::new();
+    for (link, it) in network.links().iter().enumerate() {
+        for (at, route) in it.routes.iter().enumerate().filter(|(_, route)| it.can_route(route)) {
+            let group = groups.entry((route.table, route.destination().to_string())).or_default();
+            group.push((u64::from(route.metric().unwrap_or(0)), link, at));
+        }
+    }
+    for ((table, destination), mut group) in groups {
+        group.sort_unstable();
+        let mut told = Vec::new();
+        let mut last = if destination.contains(':') { Some(0) } else { None };
+        for (metric, link, at) in group {
+            let it = network.link(LinkIndex(link));
+            let route = &it.routes[at];
+            if told.contains(&(link, route.gateway())) {
+                continue;
+            }
+            told.push((link, route.gateway()));
+            let metric = last.map_or(metric, |last: u64| metric.max(last + 1));
+            last = Some(metric);
+            let table = table.map_or_else(|| "main".to_owned(), |table| table.to_string());
+            let via = route.gateway().map(|via| via.to_string());
+            let on_link = route.gateway().is_some_and(|via| route.on_link || !is_near(it, via));
+            routes[link].insert(spell_route(&destination, via.as_deref(), metric, &table, on_link));
+        }
+    }
+    routes
+}
+
+fn is_near(link: &Link, gateway: IpAddr) -> bool {
+    match gateway {
+        IpAddr::V4(gateway) => link.ipv4.addresses.iter().any(|network| network.contains(gateway)),
+        IpAddr::V6(gateway) => {
+            let is_link_local = gateway.segments()[0] & 0xffc0 == 0xfe80;
+            link.ipv6.addresses.iter().any(|network| is_link_local || network.contains(gateway))
+        }
+    }
+}
+
+fn spell_route(destination: &str, via: Option<&str>, metric: u64, table: &str, on_link: bool) -> String {
+    let via = via.map(|via| format!(" via {via}")).unwrap_or_default();
+    let on_link = if on_link { " onlink" } else { "" };
+    format!("{destination}{via} metric {metric} table {table}{on_link}")
+}
+
+/// What networkd says about our files or what it could not do, after them.
+pub(crate) fn complaints(log: &str, machine: &Machine) -> Vec<String> {
+    let is_complaint = |line: &&str| {
+        let lower = line.to_ascii_lowercase();
+        let words =
+            ["could not", "failed", "invalid", "ignoring", "unknown", "conflict", "unsupported", "not supported"];
+        // Other messages name a file in quotes or after a colon.
+        line.starts_with("/run/systemd/network/") || words.iter().any(|word| lower.contains(word))
+    };
+    let is_expected = |line: &&str| {
+        SURROUNDINGS.iter().any(|words| line.contains(words))
+            || !machine.is_whole && WITHOUT_THE_KIND.iter().any(|words| line.ends_with(words))
+    };
+    log.lines().filter(is_complaint).filter(|line| !is_expected(line)).map(str::to_owned).collect()
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|(key, device)| writeln!(f, "{key}: {device:?}"))
+    }
+}
+
+// === impl Device ===
+
+impl Device {
+    fn meant(network: &NetworkConfig, index: LinkIndex, link: &Link, routes: &BTreeSet<String>) -> Self {
+        let controller = network.controller_of(index).map(|controller| network.link(controller));
+        let mut device = Self { mac: mac(network, index), ..Self::default() };
+        let of_bond = controller.filter(|controller| matches!(controller.kind, LinkKind::Bond { .. }));
+        device.mtu = of_bond.map_or(link.mtu, |bond| bond.mtu).map(|mtu| mtu.to_string().parse().unwrap());
+        device.options = options(network, index);
+        if controller.is_some() {
+            device.master = network.controller_of(index).map(|controller| key(network, controller));
+            return device;
+        }
+        device.addresses.extend(link.ipv4.addresses.iter().map(ToString::to_string));
+        device.addresses.extend(link.ipv6.addresses.iter().map(ToString::to_string));
+        device.routes.clone_from(routes);
+        device.link_local = link.ipv6.is_used();
+        if link.ipv4.dhcp {
+            device.asks.insert("dhcp4");
+        }
+        if link.ipv6.accept_ra.unwrap_or(link.ipv6.dynamic.is_some()) {
+            device.asks.insert("ra");
+        }
+        if link.ipv6.dynamic == Some(Ipv6Dynamic::StatefulDhcp) {
+            device.asks.insert("dhcp6");
+        }
+        if link.has_addresses() {
+            for dns in [&link.dns, &network.dns] {
+                once(&mut device.dns, dns.nameservers.iter().map(ToString::to_string));
+                once(&mut device.domains, dns.search.iter().map(ToString::to_string));
+            }
+        }
+        device
+    }
+}
+
+fn once(list: &mut Vec<String>, more: impl Iterator<Item = String>) {
+    for word in more {
+        if !list.contains(&word) {
+            list.push(word);
+        }
+    }
+}
+
+/// The address of a device, if it is to have a certain one.
+fn mac(network: &NetworkConfig, index: LinkIndex) -> Option<String> {
+    let link = network.link(index);
+    if let Some(controller) = network.controller_of(index)
+        && let LinkKind::Bond { options, .. } = &network.link(controller).kind
+    {
+        // The bond's address goes to its ports, unless it is told otherwise or balances by their addresses.
+        let keeps = options.get("fail_over_mac").is_some_and(|policy| policy != "none");
+        let balances = matches!(options.mode, BondMode::BalanceTlb | BondMode::BalanceAlb);
+        return if keeps || balances { None } else { mac(network, controller) };
+    }
+    match &link.kind {
+        LinkKind::Card(_) => link.mac_address().map(|mac| mac.to_string()),
+        LinkKind::Bond { options, .. } if options.get("fail_over_mac").is_some_and(|policy| policy == "active") => None,
+        kind => {
+            let own = |mac: Option<pnet_base::MacAddr>| mac.map(|mac| mac.to_string());
+            own(link.cloned_mac_address).or_else(|| {
+                let first = *kind.made_of().first()?;
+                match &network.link(first).kind {
+                    // Not as a port: its own.
+                    LinkKind::Card(_) => own(network.link(first).mac_address()),
+                    _ => mac(network, first),
+                }
+            })
+        }
+    }
+}
+
+/// What a bond, a bridge or a port was told, as `ip -d` calls it.
+fn options(network: &NetworkConfig, index: LinkIndex) -> BTreeMap<String, String> {
+    let mut told = BTreeMap::new();
+    match &network.link(index).kind {
+        LinkKind::Bond { options, .. } => {
+            told.insert("mode".to_owned(), options.mode.to_string());
+            for option in options.others() {
+                // networkd 252 takes `LearnPacketIntervalSec=` and does not pass it on; ip shows no ARP check as null, and
+                // switches as numbers.
+                let differs = matches!(
+                    (option.name, option.value.as_str()),
+                    ("all_slaves_active" | "use_carrier" | "tlb_dynamic_lb" | "lp_interval", _)
+                        | ("arp_validate", "none")
+                );
+                let value = option.value.clone();
+                let name = match option.name {
+                    "lacp_rate" => "ad_lacp_rate",
+                    "num_grat_arp" | "num_unsol_na" => "num_peer_notif",
+                    other => other,
+                };
+                if !differs {
+                    told.insert(name.to_owned(), value);
+                }
+            }
+            if let Some(primary) = options.primary {
+                told.insert("primary".to_owned(), key(network, primary));
+            }
+        }
+        LinkKind::Bridge { options, .. } => {
+            let mut tell = |name: &str, value: Option<u32>| {
+                if let Some(value) = value {
+                    told.insert(name.to_owned(), value.to_string());
+                }
+            };
+            tell("stp_state", options.stp.map(u32::from));
+            // In hundredths of a second.
+            tell("ageing_time", options.ageing_time.map(|seconds| seconds * 100));
+            tell("forward_delay", options.forward_delay.map(|seconds| seconds * 100));
+            tell("hello_time", options.hello_time.map(|seconds| seconds * 100));
+            tell("max_age", options.max_age.map(|seconds| seconds * 100));
+            tell("priority", options.priority.map(u32::from));
+        }
+        _ => {}
+    }
+    if let Some(controller) = network.controller_of(index)
+        && let LinkKind::Bridge { options, .. } = &network.link(controller).kind
+        && let Some(port) = options.ports.iter().find(|port| port.port == index)
+    {
+        told.extend(port.path_cost.map(|cost| ("cost".to_owned(), cost.to_string())));
+        told.extend(port.priority.map(|priority| ("priority".to_owned(), priority.to_string())));
+    }
+    told
+}

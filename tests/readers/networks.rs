@@ -1,0 +1,205 @@
+//! Says what a network means to a program that kernel arguments tell it, from the model alone.
+//!
+//! That the model is what its document says, the comparison with cloud-init has shown.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use glowplug::network::{Card, Link, LinkIndex, LinkKind, NetworkConfig, Route};
+use ipnetwork::IpNetwork;
+
+use crate::documents::DefaultRoute;
+use crate::profiles::{Cidr, DeviceKey, Method, Profile, Profiles};
+
+/// What a network means, as far as NetworkManager can be told.
+pub(crate) struct Meaning {
+    pub(crate) profiles: Profiles,
+    /// Every default route, the preferred ones first.
+    pub(crate) defaults: Vec<DefaultRoute>,
+    /// Routes whose gateways are said to be on the link, whatever its addresses are.
+    pub(crate) on_link: OnLink,
+}
+
+pub(crate) type OnLink = BTreeSet<(Cidr, IpAddr)>;
+
+/// What a network means; `None` if no arguments say it: they know no card by a pattern, only whichever there is.
+pub(crate) fn meaning(config: &NetworkConfig) -> Option<Meaning> {
+    let indices = || (0..config.links().len()).map(LinkIndex);
+    let is_pattern = |at: LinkIndex| matches!(config.link(at).kind, LinkKind::Card(Card::Pattern { .. }));
+    let asking = indices().filter(|at| asks(config.link(*at))).count();
+    let is_unsayable = |at: LinkIndex| {
+        let is_used = config.controller_of(at).is_some() || config.carries_vlans(at);
+        is_pattern(at) && (is_used || asking > 1 && asks(config.link(at)))
+    };
+    if indices().any(is_unsayable) {
+        return None;
+    }
+    let defaults = defaults(config);
+    let mut profiles = Profiles::default();
+    for at in indices().filter(|at| is_made(config, *at)) {
+        let is_needed = config.controller_of(at).is_some() || config.carries_vlans(at);
+        if is_needed || asks(config.link(at)) {
+            profiles.0.insert(key(config, at), profile(config, at, &defaults));
+        }
+    }
+    let routes = config.links().iter().flat_map(|link| link.routes.iter().filter(|route| is_told(link, route)));
+    let on_link = routes.filter(|route| route.on_link);
+    let on_link = on_link.filter_map(|route| Some((cidr(route.destination()), route.gateway()?))).collect();
+    Some(Meaning { profiles, defaults, on_link })
+}
+
+/// Whether anything is to be done about a link.
+fn asks(link: &Link) -> bool {
+    let is_card = matches!(link.kind, LinkKind::Card(_));
+    !is_card || link.has_addresses() || link.mtu.is_some() || link.cloned_mac_address.is_some()
+}
+
+/// No argument makes a bridge without ports.
+fn is_made(config: &NetworkConfig, at: LinkIndex) -> bool {
+    match &config.link(at).kind {
+        LinkKind::Card(_) | LinkKind::Bond { .. } => true,
+        LinkKind::Bridge { ports, .. } => ports.iter().any(|port| is_made(config, *port)),
+        LinkKind::Vlan { parent, .. } => is_made(config, *parent),
+    }
+}
+
+fn key(config: &NetworkConfig, at: LinkIndex) -> DeviceKey {
+    let keys = |ports: &[LinkIndex]| {
+        let made = ports.iter().filter(|port| is_made(config, **port));
+        let mut keys: Vec<String> = made.map(|port| key(config, *port).bare()).collect();
+        keys.sort_unstable();
+        keys
+    };
+    match &config.link(at).kind {
+        LinkKind::Card(Card::MacAddress { mac_address, .. }) => DeviceKey::Card(mac_address.to_string()),
+        LinkKind::Card(Card::Name(name)) => DeviceKey::Card(name.to_string()),
+        LinkKind::Card(Card::Pattern { .. }) => DeviceKey::Any,
+        LinkKind::Bond { ports, .. } => DeviceKey::Bond(keys(ports)),
+        LinkKind::Bridge { ports, .. } => DeviceKey::Bridge(keys(ports)),
+        LinkKind::Vlan { parent, id, .. } => {
+            DeviceKey::Vlan(Box::new(key(config, *parent)), id.to_string().parse().unwrap())
+        }
+    }
+}
+
+fn profile(config: &NetworkConfig, at: LinkIndex, defaults: &[DefaultRoute]) -> Profile {
+    let link = config.link(at);
+    let mtu = link.mtu.map(|mtu| mtu.to_string().parse().unwrap());
+    let mut profile = Profile { mtu, ..Profile::default() };
+    match &link.kind {
+        LinkKind::Card(_) => {}
+        LinkKind::Bridge { name, .. } => profile.name = Some(name.to_string()),
+        LinkKind::Bond { name, options, .. } => {
+            profile.name = Some(name.to_string());
+            let told = options.others().iter().map(|option| (option.name, option.value.clone()));
+            // An argument takes one target.
+            let target = options.arp_ip_target.first().map(|target| ("arp_ip_target", target.to_string()));
+            let primary = options.primary.map(|port| ("primary", key(config, port).bare()));
+            let all = told.chain(target).chain(primary).chain([("mode", options.mode.to_string())]);
+            profile.bond_options = all.map(|(name, value)| (name.to_owned(), value)).collect();
+        }
+        LinkKind::Vlan { name, id, .. } => {
+            // NetworkManager takes the tag from the digits at the name's end.
+            let says_id =
+                |name: &str| name[name.trim_end_matches(|c: char| c.is_ascii_digit()).len()..] == id.to_string();
+            profile.name = name.as_ref().map(ToString::to_string).filter(|name| says_id(name));
+        }
+    }
+    if let Some(controller) = config.controller_of(at) {
+        profile.port_of = Some(key(config, controller));
+        // A port has nothing of its own; the MTU of a bond belongs to the bond.
+        profile.mtu = profile.mtu.filter(|_| matches!(link.kind, LinkKind::Bond { .. }));
+        return profile;
+    }
+    profile.cloned_mac = link.cloned_mac_address.map(|mac| mac.to_string());
+    set_families(&mut profile, link);
+    let servers = name_servers(config);
+    for (family, ipv4) in [(&mut profile.ipv4, true), (&mut profile.ipv6, false)] {
+        if family.method == Method::Disabled {
+            continue;
+        }
+        family.dns = servers.iter().copied().filter(|server| server.is_ipv4() == ipv4).collect();
+        let routes = link.routes.iter().filter(|route| is_told(link, route) && !route.is_default());
+        let routes = routes.filter(|route| route.destination().is_ipv4() == ipv4);
+        family.routes.extend(routes.map(|route| (cidr(route.destination()), route.gateway())));
+        // No argument can say a metric, so of all default routes of a family one is left.
+        let best = defaults.iter().find(|default| default.ipv4 == ipv4).filter(|best| best.key == key(config, at));
+        match best {
+            Some(DefaultRoute { via: Some(via), .. }) if !family.addresses.is_empty() => family.gateway = Some(*via),
+            Some(DefaultRoute { via, .. }) => _ = family.routes.insert((everything(ipv4), *via)),
+            None => {}
+        }
+    }
+    profile
+}
+
+/// Static addresses are there or the interface has failed. A dynamic family is required when it is all there is, but must
+/// not take the other one down.
+fn set_families(profile: &mut Profile, link: &Link) {
+    let (dynamic4, dynamic6) = (link.ipv4.dhcp, link.ipv6.dynamic.is_some());
+    let (static4, static6) = (!link.ipv4.addresses.is_empty(), !link.ipv6.addresses.is_empty());
+    let (ipv4, ipv6) = (&mut profile.ipv4, &mut profile.ipv6);
+    (ipv4.method, ipv4.required) = match (dynamic4, static4) {
+        (false, false) => (Method::Disabled, false),
+        (false, true) => (Method::Manual, true),
+        (true, true) => (Method::Auto, true),
+        // No sequence of arguments forgives this family's failure beside an IPv6 that is both.
+        (true, false) => (Method::Auto, dynamic6 == static6),
+    };
+    (ipv6.method, ipv6.required) = match (dynamic6, static6) {
+        // No argument says DHCPv4 alone.
+        (false, false) if dynamic4 => (Method::Auto, false),
+        (false, false) => (Method::Disabled, false),
+        (false, true) => (Method::Manual, true),
+        (true, true) => (Method::Auto, true),
+        (true, false) => (Method::Auto, !dynamic4 && !static4),
+    };
+    let ignores = [&link.ipv4.dhcp_options, &link.ipv6.dhcp_options].map(|options| options.use_dns == Some(false));
+    ipv4.ignores_dns = dynamic4 && ignores[0];
+    ipv6.ignores_dns = if dynamic6 { ignores[1] } else { ipv4.ignores_dns };
+    ipv4.addresses = link.ipv4.addresses.iter().map(|address| cidr(IpNetwork::V4(*address))).collect();
+    ipv6.addresses = link.ipv6.addresses.iter().map(|address| cidr(IpNetwork::V6(*address))).collect();
+}
+
+/// Whether a route can be told: of the main table, and of a family that its link has.
+fn is_told(link: &Link, route: &Route) -> bool {
+    let is_used = if route.destination().is_ipv4() { link.ipv4.is_used() } else { link.ipv6.is_used() };
+    is_used && route.table.is_none()
+}
+
+fn defaults(config: &NetworkConfig) -> Vec<DefaultRoute> {
+    let mut defaults = Vec::new();
+    for (at, link) in config.links().iter().enumerate() {
+        let at = LinkIndex(at);
+        if config.controller_of(at).is_some() || !is_made(config, at) {
+            continue;
+        }
+        for route in link.routes.iter().filter(|route| is_told(link, route) && route.is_default()) {
+            let (ipv4, metric) = (route.destination().is_ipv4(), route.metric().unwrap_or(0));
+            defaults.push(DefaultRoute { key: key(config, at), ipv4, metric, via: route.gateway() });
+        }
+    }
+    defaults.sort_by_key(|default| default.metric);
+    defaults
+}
+
+/// Every server once, the machine's before those of the links.
+fn name_servers(config: &NetworkConfig) -> Vec<IpAddr> {
+    let of_links = config.links().iter().flat_map(|link| &link.dns.nameservers);
+    let mut servers: Vec<IpAddr> = Vec::new();
+    for server in config.dns.nameservers.iter().chain(of_links) {
+        if !servers.contains(server) {
+            servers.push(*server);
+        }
+    }
+    servers
+}
+
+fn cidr(network: IpNetwork) -> Cidr {
+    Cidr { address: network.ip(), length: network.prefix() }
+}
+
+fn everything(ipv4: bool) -> Cidr {
+    let address = if ipv4 { IpAddr::from([0; 4]) } else { IpAddr::from([0; 16]) };
+    Cidr { address, length: 0 }
+}

@@ -1,0 +1,39 @@
+//! What a shell prints, as the sessions and the documents show it.
+
+use std::path::Path;
+use std::process::{Command, Output};
+use std::{env, iter};
+
+use glowplug::host::timestamp::Timestamp;
+
+/// Runs a command in a directory, with the built programs on the path: standard output, then each line of standard error
+/// after `stderr`, and the exit code in brackets unless it is 0.
+pub(crate) fn run(directory: &Path, command: &str, stderr: &str) -> String {
+    let programs = Path::new(env!("CARGO_BIN_EXE_glowplugctl")).parent().unwrap();
+    assert_eq!(Some(programs), Path::new(env!("CARGO_BIN_EXE_glowplug")).parent());
+    let inherited = env::var_os("PATH").unwrap();
+    let path = iter::once(programs.to_owned()).chain(env::split_paths(&inherited));
+    let mut shell = Command::new("sh");
+    shell.args(["-c", command]).current_dir(directory).env("PATH", env::join_paths(path).unwrap()).env("LC_ALL", "C");
+    let Output { status, stdout, stderr: complaints } = shell.output().unwrap();
+    let mut said = without_times(&String::from_utf8(stdout).unwrap());
+    said.extend(String::from_utf8(complaints).unwrap().lines().map(|line| format!("{stderr}{line}\n")));
+    match status.code().unwrap() {
+        0 => said,
+        code => format!("{said}[{code}]\n"),
+    }
+}
+
+/// TIME for each time by the clock. Those of fixtures are of 2020.
+fn without_times(text: &str) -> String {
+    const LENGTH: usize = "2020-11-25T10:00:00Z".len();
+    let (mut rest, mut said) = (text, String::new());
+    while let Some(next) = rest.chars().next() {
+        let is_time =
+            rest.get(..LENGTH).and_then(Timestamp::parse).is_some_and(|time| time.to_string().as_str() > "2021");
+        let (piece, length) = if is_time { ("TIME", LENGTH) } else { (&rest[..next.len_utf8()], next.len_utf8()) };
+        said.push_str(piece);
+        rest = &rest[length..];
+    }
+    said
+}
