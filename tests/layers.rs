@@ -6,13 +6,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Each layer, and what it may import of this crate.
-const LAYERS: [(&str, &[&str]); 7] = [
+const LAYERS: [(&str, &[&str]); 8] = [
     ("finding", &["finding"]),
     ("network", &["network"]),
     ("formats", &["formats", "network", "finding"]),
     ("render", &["render", "network", "finding"]),
     ("drive", &["drive"]),
     ("log", &["log"]),
+    ("host", &["host", "drive", "formats", "render", "network", "finding"]),
     ("guest", &["guest", "drive", "formats", "render", "network", "finding"]),
 ];
 

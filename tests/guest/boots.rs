@@ -260,14 +260,122 @@ fn a_word_at_the_boot_loader_that_is_not_understood_is_refused() {
         ("glowplug.wait=soon", "glowplug.wait=soon: expected a whole number of seconds"),
         ("glowplug.on-error=retry", "glowplug.on-error=retry: expected fail or default"),
         (
-            "glowplug.renderer=network-legacy",
-            "glowplug.renderer=network-legacy: renderer \"network-legacy\" is not supported by this version, expected network-manager",
+            "glowplug.renderer=ifupdown",
+            "glowplug.renderer=ifupdown: unknown renderer \"ifupdown\", \
+             expected network-manager, systemd-networkd or network-legacy",
         ),
     ] {
         let machine = Machine::kubevirt().with("proc/cmdline", line);
         assert_eq!(machine.network_kargs(&[]).code, Some(1), "{line}");
         assert_eq!(recorded(&machine), ("refused".to_owned(), format!("kernel command line: {reason}")));
     }
+}
+
+/// The names in the directory of systemd-networkd.
+fn networkd_files(machine: &Machine) -> Vec<String> {
+    let entries = fs::read_dir(machine.path("run/systemd/network")).map_or_else(|_| Vec::new(), Iterator::collect);
+    let mut names: Vec<String> =
+        entries.into_iter().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort_unstable();
+    names
+}
+
+#[test]
+fn a_machine_with_networkd_gets_files_and_no_arguments() {
+    let machine = Machine::kubevirt().with_disk("vdb", hypershift());
+    let arguments = ["--renderer", "systemd-networkd"];
+    let printed = machine.network_kargs(&[&arguments[..], &["--print"]].concat());
+    assert_eq!((printed.code, networkd_files(&machine)), (Some(0), Vec::new()));
+    assert_eq!(machine.network_kargs(&arguments).code, Some(0));
+    assert_eq!(machine.fragment(), None);
+    let names = networkd_files(&machine);
+    assert!(!names.is_empty());
+    let mut expected = Vec::new();
+    for name in &names {
+        let path = format!("run/systemd/network/{name}");
+        assert_eq!(machine.mode(&path), 0o644);
+        expected.push(format!("# /{path}\n{}", machine.read(&path).unwrap()));
+    }
+    assert_eq!(printed.stdout, expected.join("\n"));
+    let plan: serde_json::Value = serde_json::from_str(&machine.read("run/glowplug/plan.json").unwrap()).unwrap();
+    let recorded: Vec<String> = plan["files"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|file| format!("# {}\n{}", file["path"].as_str().unwrap(), file["text"].as_str().unwrap()))
+        .collect();
+    assert_eq!((recorded, &plan["fragment"]), (expected, &serde_json::Value::Null));
+}
+
+#[test]
+fn what_one_renderer_wrote_goes_when_another_one_is_asked_for() {
+    let machine = Machine::kubevirt()
+        .with("run/systemd/network/50-glowplug-9999.network", "of an earlier run")
+        .with("run/systemd/network/90-other.network", "of others")
+        .with_disk("vdb", hypershift());
+    assert_eq!(machine.network_kargs(&["--renderer", "systemd-networkd"]).code, Some(0));
+    assert_eq!(networkd_files(&machine), ["50-glowplug-0000-52-54-00-12-34-56.network", "90-other.network"]);
+    assert_eq!(machine.network_kargs(&[]).code, Some(0));
+    assert_eq!(networkd_files(&machine), ["90-other.network"]);
+    assert_eq!(machine.fragment().as_deref(), Some(HYPERSHIFT_LINE));
+    let machine = machine.with("proc/cmdline", "glowplug.renderer=systemd-networkd");
+    assert_eq!(machine.network_kargs(&["--neednet"]).code, Some(0));
+    assert_eq!(machine.fragment().as_deref(), Some("rd.neednet=1\n"));
+    assert_eq!(networkd_files(&machine), ["50-glowplug-0000-52-54-00-12-34-56.network", "90-other.network"]);
+}
+
+#[test]
+fn a_file_of_an_earlier_run_for_whichever_card_there_is_goes_too() {
+    let machine = Machine::kubevirt();
+    let pattern = drive("version: 2\nethernets: {all: {match: {driver: virtio_net}, dhcp4: true}}\n");
+    let path = pattern.path("");
+    let arguments = ["--config-drive", path.to_str().unwrap(), "--renderer", "systemd-networkd"];
+    assert_eq!(machine.network_kargs(&arguments).code, Some(0));
+    assert_eq!(networkd_files(&machine), ["51-glowplug-0000-any-card.network"]);
+    let broken = drive(BROKEN);
+    let path = broken.path("");
+    let arguments = ["--config-drive", path.to_str().unwrap(), "--renderer", "systemd-networkd"];
+    assert_eq!((machine.network_kargs(&arguments).code, networkd_files(&machine)), (Some(1), Vec::new()));
+}
+
+#[test]
+fn the_default_of_a_machine_with_networkd_is_arguments() {
+    let machine = Machine::kubevirt();
+    let arguments = ["--wait", "0", "--renderer", "systemd-networkd", "--default-value", "ip=any"];
+    assert_eq!(machine.network_kargs(&arguments).code, Some(0));
+    assert_eq!((machine.fragment().as_deref(), networkd_files(&machine)), (Some("ip=any\n"), Vec::new()));
+}
+
+#[test]
+fn a_document_of_cards_that_nobody_uses_leaves_networkd_to_the_default() {
+    let document = r#"{"links":[{"id":"a","type":"phy","ethernet_mac_address":"52:54:00:12:34:56"}],"networks":[]}"#;
+    let (machine, drive) = (Machine::kubevirt(), drive(document));
+    let path = drive.path("");
+    let arguments = ["--config-drive", path.to_str().unwrap(), "--renderer", "systemd-networkd"];
+    assert_eq!(machine.network_kargs(&[&arguments[..], &["--default-value", "ip=any"]].concat()).code, Some(0));
+    assert_eq!((machine.fragment().as_deref(), networkd_files(&machine)), (Some("ip=any\n"), Vec::new()));
+    let reason = "openstack/latest/network_data.json configures nothing".to_owned();
+    assert_eq!(recorded(&machine), ("default".to_owned(), reason));
+}
+
+#[test]
+fn a_machine_with_network_legacy_has_one_address_on_a_card_and_is_told_what_is_lost() {
+    let machine = Machine::kubevirt().with_disk("vdb", hypershift());
+    let Run { code, stderr, .. } = machine.network_kargs(&["--renderer", "network-legacy"]);
+    assert_eq!(code, Some(0));
+    assert_eq!(
+        machine.fragment().as_deref(),
+        Some("ip=192.168.1.100::192.168.1.1:24::[52:54:00:12:34:56]:none nameserver=8.8.8.8 rd.neednet=1\n")
+    );
+    assert_eq!(
+        stderr.lines().collect::<Vec<_>>()[1..3],
+        [
+            "<4>warning about the network document finding=\"links[0]: further addresses left out \\\"2620:0:860:2::10/64\\\", \
+             expected one address on a link: network-legacy stops the boot at a second one\"",
+            "<4>warning about the network document finding=\"networks[1].routes[0]: route left out \\\"::/0\\\", \
+             expected one of the family that its link keeps\"",
+        ]
+    );
 }
 
 #[test]

@@ -4,14 +4,18 @@
 use std::os::unix::fs::symlink;
 use std::process::Command;
 
-use crate::machine::{Machine, Run, drive};
+use crate::machine::{Machine, Run, drive, run};
 
 /// Runs on a drive with limits that end the program where it exceeds them.
 fn bounded(drive: &Machine) -> Run {
+    bounded_with(drive, &[])
+}
+
+fn bounded_with(drive: &Machine, more: &[&str]) -> Run {
     let path = drive.path("");
     let arguments = ["network-kargs", "--print", "--provider", "kubevirt", "--config-drive", path.to_str().unwrap()];
     let mut command = Command::new("prlimit");
-    Run::of(command.args(["--as=67108864", "--cpu=1", env!("CARGO_BIN_EXE_glowplug")]).args(arguments))
+    Run::of(command.args(["--as=67108864", "--cpu=1", env!("CARGO_BIN_EXE_glowplug")]).args(arguments).args(more))
 }
 
 /// The first line of the log of a document that is refused.
@@ -33,12 +37,20 @@ fn finding(text: &str) -> String {
 }
 
 #[test]
-fn a_file_of_5_mib() {
+fn a_file_of_16_mib() {
     assert_eq!(
-        refused_drive(&drive(vec![b' '; 5 * 1024 * 1024])),
+        refused_drive(&drive(vec![b' '; 16 * 1024 * 1024])),
         "<3>refused to configure the network reason=\"reading config drive DRIVE: openstack/latest/network_data.json: \
-         file of 5242880 bytes, expected at most 1048576\"\n"
+         file of 16777216 bytes, expected at most 1048576\"\n"
     );
+}
+
+#[test]
+fn a_network_document_that_cannot_be_read_does_not_cost_the_machine_its_name() {
+    let drive = drive(vec![b' '; 5 * 1024 * 1024]);
+    let path = drive.path("");
+    let Run { code, stdout, .. } = run(&["metadata", "--config-drive", path.to_str().unwrap(), "hostname"]);
+    assert_eq!((code, stdout.as_str()), (Some(0), "worker-0\n"));
 }
 
 #[test]
@@ -70,6 +82,15 @@ fn more_arguments_than_dracut_takes() {
     let networks: Vec<String> = (1..=1000).map(|n| network.replace('%', &n.to_string())).collect();
     let document = format!(r#"{{"links":[{{"id":"eno1","type":"phy"}}],"networks":[{}]}}"#, networks.join(","));
     assert_eq!(refusal(document), finding(r#"kernel arguments: too many bytes "34892", expected at most 32768"#));
+}
+
+#[test]
+fn as_many_vlans_as_a_document_may_have_links() {
+    let cards: Vec<String> =
+        (0..2048).map(|n| format!(r#""a{n}x":{{"dhcp4-overrides":{{"use-dns":false}}}}"#)).collect();
+    let vlans: Vec<String> = (0..2048).map(|n| format!(r#""v{n}x":{{"id":7,"link":"a{n}x","dhcp4":true}}"#)).collect();
+    let document = format!(r#"{{"version":2,"ethernets":{{{}}},"vlans":{{{}}}}}"#, cards.join(","), vlans.join(","));
+    assert_eq!(refusal(document), finding(r#"kernel arguments: too many bytes "74493", expected at most 32768"#));
 }
 
 #[test]
@@ -162,4 +183,126 @@ fn a_name_server_for_every_value_that_there_may_be() {
     );
     let expected = r#"networks[0].dns_nameservers: too many items "60000", expected at most 4096"#;
     assert_eq!(refusal(document), finding(expected));
+}
+
+#[test]
+fn a_bridge_of_as_many_ports_as_there_may_be_links_is_explained() {
+    let mut document = "version: 2\nethernets:\n".to_owned();
+    (0..4090).for_each(|port| document += &format!("  e{port}: {{}}\n"));
+    document += "bridges:\n  br0:\n    interfaces: [";
+    (0..4090).for_each(|port| document += &format!("e{port}, "));
+    document += "]\n    addresses: [10.0.0.5/24]\n";
+    let machine = Machine::new().with("network-config", document);
+    let path = machine.path("network-config");
+    let mut command = Command::new("prlimit");
+    command.args(["--as=67108864", env!("CARGO_BIN_EXE_glowplug"), "check", "--renderer", "systemd-networkd"]);
+    let Run { code, stdout, stderr } = Run::of(command.arg(path));
+    assert_eq!((code, stderr.as_str()), (Some(0), ""));
+    let row = stdout.lines().find(|line| line.starts_with("e0 "));
+    assert_eq!(row, Some(format!("e0     e0      card{}-", " ".repeat(58)).as_str()));
+}
+
+// === Documents that ask much of a renderer ===
+
+const RENDERERS: [&str; 3] = ["network-manager", "systemd-networkd", "network-legacy"];
+
+/// How each program's files or arguments come out: the exit code, and the lines that were said.
+fn rendered(document: impl AsRef<[u8]>) -> [(Option<i32>, Vec<String>); 3] {
+    let drive = drive(document);
+    RENDERERS.map(|renderer| {
+        let Run { code, stdout, stderr } = bounded_with(&drive, &["--renderer", renderer]);
+        assert_eq!(stdout.is_empty(), code != Some(0), "{renderer}: {stderr}");
+        let is_about_arguments = |line: &&str| !line.starts_with("<6>configured the network");
+        (code, stderr.lines().filter(is_about_arguments).map(str::to_owned).collect())
+    })
+}
+
+fn too_long(bytes: usize) -> (Option<i32>, Vec<String>) {
+    let problem = format!(r#"kernel arguments: too many bytes "{bytes}", expected at most 32768"#);
+    let outcome = "<3>refused to configure the network reason=\"openstack/latest/network_data.json: 1 error\"";
+    (Some(1), vec![finding(&problem), outcome.to_owned()])
+}
+
+fn accepted() -> (Option<i32>, Vec<String>) {
+    (Some(0), Vec::new())
+}
+
+/// So many of what a list or an object has.
+fn listed(count: usize, one: impl Fn(usize) -> String) -> String {
+    (0..count).map(one).collect::<Vec<_>>().join(",")
+}
+
+#[test]
+fn as_many_cards_as_a_document_may_have() {
+    let cards = listed(4096, |n| format!(r#""e{n}":{{"dhcp4":true}}"#));
+    let document = format!(r#"{{"version":2,"ethernets":{{{cards}}}}}"#);
+    assert_eq!(rendered(document), [too_long(56_233), accepted(), too_long(56_233)]);
+}
+
+#[test]
+fn a_bridge_of_nearly_all_cards_with_a_cost_for_each() {
+    let (cards, ports) = (listed(4090, |n| format!(r#""e{n}":{{}}"#)), listed(4090, |n| format!(r#""e{n}""#)));
+    let costs = listed(4090, |n| format!(r#""e{n}":5"#));
+    let document = format!(
+        r#"{{"version":2,"ethernets":{{{cards}}},
+             "bridges":{{"br0":{{"dhcp4":true,"interfaces":[{ports}],"parameters":{{"path-cost":{{{costs}}}}}}}}}}}"#
+    );
+    let problem =
+        r#"bridges.br0: bridge options left out "port options", expected none, nor STP: no kernel argument carries it"#;
+    let warned = (Some(0), vec![finding(problem).replace("<3>error in", "<4>warning about")]);
+    assert_eq!(rendered(document), [warned.clone(), accepted(), warned]);
+}
+
+#[test]
+fn vlans_in_vlans_and_beside_each_other() {
+    let deep = listed(2000, |n| {
+        let parent = n.checked_sub(1).map_or_else(|| "e0".to_owned(), |parent| format!("v{parent}"));
+        format!(r#""v{n}":{{"id":{},"link":"{parent}"}}"#, n + 1)
+    });
+    let beside = listed(2000, |n| format!(r#""s{n}":{{"id":{},"link":"v1999","dhcp4":true}}"#, n + 1));
+    let document = format!(r#"{{"version":2,"ethernets":{{"e0":{{}}}},"vlans":{{{deep},{beside}}}}}"#);
+    let codes = rendered(document).map(|(code, _)| code);
+    assert_eq!(codes, [Some(1), Some(0), Some(1)]);
+}
+
+#[test]
+fn thirty_thousand_unknown_members() {
+    let members = listed(30_000, |n| format!(r#""x{n}":{n}"#));
+    let document = format!(r#"{{"version":2,"ethernets":{{"e0":{{"dhcp4":true}}}},{members}}}"#);
+    assert_eq!(rendered(document), [accepted(), accepted(), accepted()]);
+}
+
+#[test]
+fn one_member_twenty_thousand_times() {
+    let document =
+        format!(r#"{{"version":2,"ethernets":{{"e0":{{{}}}}}}}"#, listed(20_000, |_| r#""dhcp4":true"#.to_owned()));
+    let Run { code, stdout, stderr } = bounded(&drive(document));
+    assert_eq!((code, stdout.as_str()), (Some(0), "ip=e0:dhcp\n"), "{stderr}");
+}
+
+const TOO_MANY_VALUES: &str = r#"document: too many values "more than 65536", expected at most 65536"#;
+
+#[test]
+fn aliases_of_aliases() {
+    let mut document = "a: &a [x, x, x, x, x, x, x, x, x]\n".to_owned();
+    for (before, name) in ('a'..='h').zip('b'..='i') {
+        document.push_str(&format!("{name}: &{name} [{}]\n", listed(9, |_| format!("*{before}"))));
+    }
+    assert_eq!(refusal(document), finding(TOO_MANY_VALUES));
+}
+
+#[test]
+fn two_thousand_merges_of_two_thousand_members() {
+    let mut document = format!("base: &base {{{}}}\nversion: 2\nethernets:\n", listed(2000, |n| format!("k{n}: 1")));
+    (0..2000).for_each(|n| document.push_str(&format!("  e{n}: {{<<: *base, dhcp4: true}}\n")));
+    assert_eq!(refusal(document), finding(TOO_MANY_VALUES));
+}
+
+#[test]
+fn a_hundred_thousand_interfaces() {
+    let links = listed(100_000, |_| "{}".to_owned());
+    assert_eq!(refusal(format!(r#"{{"version":1,"config":[{links}]}}"#)), finding(TOO_MANY_VALUES));
+    assert_eq!(refusal(format!(r#"{{"links":[{links}]}}"#)), finding(TOO_MANY_VALUES));
+    let items = "- {}\n".repeat(100_000);
+    assert_eq!(refusal(format!("version: 1\nconfig:\n{items}")), finding(TOO_MANY_VALUES));
 }

@@ -1,8 +1,9 @@
 //! Whole runs of the guest's program: a directory in, files and words out.
 
-#![allow(clippy::unwrap_used, reason = "a helper of a test may fail the test")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
 
 mod boots;
+mod faults;
 mod hostile;
 mod machine;
 mod metadata;

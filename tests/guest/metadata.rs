@@ -67,6 +67,13 @@ fn a_known_key_that_the_machine_does_not_have_ends_quietly_with_1() {
 }
 
 #[test]
+fn an_unknown_key_is_refused_where_nobody_can_be_told() {
+    let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_glowplug"));
+    assert_eq!(command.args(["metadata", "colour"]).stderr(full).status().unwrap().code(), Some(2));
+}
+
+#[test]
 fn an_unknown_key_is_refused_with_the_known_ones() {
     let Run { code, stdout, stderr } = with_drive(&typical(), &["metadata", "colour"]);
     assert_eq!((code, stdout.as_str()), (Some(2), ""));

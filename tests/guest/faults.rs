@@ -1,0 +1,388 @@
+//! What is left where a system call fails, where the program is ended, or where there is no room: the program runs once for
+//! each of its system calls, with the fault at that one, under `strace`.
+//!
+//! Whatever happens, there is the network of the drive, whole, or none with a run that failed; never a part of one, and never
+//! a guess. Who is ended leaves no record, and the next run is as if nothing had been.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use crate::machine::{Machine, Run, drive};
+
+const FRAGMENT: &str = "etc/cmdline.d/50-glowplug-network-kargs.conf";
+const PLAN: &str = "run/glowplug/plan.json";
+
+/// What an earlier run wrote.
+const OLD: &str = "ip=10.9.9.9::10.9.9.1:24::[52:54:00:99:99:99]:none\n";
+
+/// A bond with a VLAN: several files for systemd-networkd.
+const BOND: &str = r#"{"links":[
+    {"id":"a","type":"phy","ethernet_mac_address":"52:54:00:00:00:01"},
+    {"id":"b","type":"phy","ethernet_mac_address":"52:54:00:00:00:02"},
+    {"id":"bond0","type":"bond","bond_links":["a","b"],"bond_mode":"active-backup"},
+    {"id":"bond0.7","type":"vlan","vlan_link":"bond0","vlan_id":7,"vlan_mac_address":"52:54:00:00:00:07"}],
+    "networks":[{"link":"bond0.7","type":"ipv4","ip_address":"10.0.0.5/24","gateway":"10.0.0.1"}]}"#;
+
+/// A system call of a run: the how many-th of its name it is.
+#[derive(Clone, Debug)]
+struct Call {
+    name: String,
+    nth: usize,
+    text: String,
+}
+
+/// What a machine is asked for, before any fault.
+struct Case {
+    machine: fn() -> Machine,
+    arguments: Vec<String>,
+}
+
+/// What a run left of the network: the fragment and the files of systemd-networkd, by path.
+type Left = BTreeMap<String, String>;
+
+impl Case {
+    /// A drive on a disk, NetworkManager, and what an earlier run wrote.
+    fn disk() -> Self {
+        let machine = || {
+            let image = fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/images/hypershift.iso")).unwrap();
+            with_an_earlier_run(Machine::kubevirt().with_disk("vdb", image))
+        };
+        Self { machine, arguments: Vec::new() }
+    }
+
+    /// A drive in a directory, systemd-networkd, and what an earlier run wrote.
+    fn files(drive: &Machine) -> Self {
+        let arguments = ["--renderer", "systemd-networkd", "--neednet", "--config-drive"].map(str::to_owned);
+        let path = drive.path("").to_str().unwrap().to_owned();
+        Self { machine: || with_an_earlier_run(Machine::kubevirt()), arguments: [&arguments[..], &[path]].concat() }
+    }
+
+    /// A run without a fault.
+    fn run_alone(&self, machine: &Machine) -> Run {
+        let arguments: Vec<&str> = self.arguments.iter().map(String::as_str).collect();
+        machine.network_kargs(&arguments)
+    }
+
+    fn run(&self, machine: &Machine, strace: &[&str]) -> Run {
+        let mut command = Command::new("strace");
+        command.args(["-qq", "-o"]).arg(machine.path("strace")).args(strace);
+        command.arg(env!("CARGO_BIN_EXE_glowplug")).args(["network-kargs", "--root"]).arg(machine.path(""));
+        Run::of(command.args(&self.arguments))
+    }
+
+    /// Every system call from the first one that asks anything of the machine.
+    fn calls(&self) -> Vec<Call> {
+        let machine = (self.machine)();
+        let Run { code, stderr, .. } = self.run(&machine, &[]);
+        assert_eq!(code, Some(0), "{stderr}");
+        let mut counts = BTreeMap::new();
+        let mut calls = Vec::new();
+        for text in machine.read("strace").unwrap().lines() {
+            let name = text.split('(').next().unwrap_or_default().to_owned();
+            let nth = counts.entry(name.clone()).and_modify(|count| *count += 1).or_insert(1);
+            calls.push(Call { name, nth: *nth, text: text.to_owned() });
+        }
+        let start = calls.iter().position(|call| call.text.contains("/proc/cmdline")).unwrap();
+        calls.drain(..start);
+        // The last word, memory, of which there is enough, and `close`, which does its work whatever it says.
+        calls.retain(|call| {
+            !["exit_group", "close", "brk", "mmap", "munmap", "mremap", "sigaltstack"].contains(&&*call.name)
+        });
+        calls
+    }
+
+    /// A run on a machine of its own with a fault at this call, and at all later ones of its name where it is to last.
+    fn run_with(&self, call: &Call, fault: &str, lasts: bool) -> (Machine, Run) {
+        let machine = (self.machine)();
+        let Call { name, nth, text } = call;
+        let inject = format!("inject={name}:{fault}:when={nth}{}", if lasts { "+" } else { "" });
+        let run = self.run(&machine, &["-e", &format!("trace={name}"), "-e", &inject]);
+        let log = machine.read("strace").unwrap();
+        let hit = log.contains("(INJECTED)") || log.contains("--- SIGTERM");
+        assert!(hit, "{inject} of {text} did not happen: {log}");
+        (machine, run)
+    }
+
+    /// What is left without a fault.
+    fn whole(&self) -> Left {
+        let machine = (self.machine)();
+        assert_eq!(self.run_alone(&machine).code, Some(0));
+        left(&machine)
+    }
+}
+
+fn with_an_earlier_run(machine: Machine) -> Machine {
+    let record = r#"{"outcome":"of an earlier run"}"#;
+    let machine = machine.with(FRAGMENT, OLD).with(PLAN, record).with("run/glowplug/plan.txt", record);
+    let names = ["50-glowplug-0000-a.network", "50-glowplug-0001-b.netdev", "50-glowplug-9999.network"];
+    names.into_iter().fold(machine, |machine, name| machine.with(&format!("run/systemd/network/{name}"), "old"))
+}
+
+/// The network that is there. A name that nobody reads is not in it.
+fn left(machine: &Machine) -> Left {
+    left_in(&machine.path(""))
+}
+
+fn left_in(root: &Path) -> Left {
+    let mut left = Left::new();
+    for directory in ["etc/cmdline.d", "run/systemd/network"] {
+        for entry in fs::read_dir(root.join(directory)).unwrap() {
+            let name = entry.unwrap().file_name().into_string().unwrap();
+            let path = format!("{directory}/{name}");
+            if [".conf", ".network", ".netdev", ".link"].iter().any(|suffix| name.ends_with(suffix)) {
+                left.insert(path.clone(), fs::read_to_string(root.join(path)).unwrap());
+            }
+        }
+    }
+    left
+}
+
+/// Why a run was refused, as it recorded it.
+fn refusal(machine: &Machine) -> String {
+    let plan: serde_json::Value = serde_json::from_str(&machine.read(PLAN).unwrap()).unwrap();
+    assert_eq!(plan["outcome"], "refused");
+    plan["reason"].as_str().unwrap().to_owned()
+}
+
+fn outcome(machine: &Machine) -> Option<String> {
+    let plan: serde_json::Value = serde_json::from_str(&machine.read(PLAN)?).unwrap();
+    Some(plan["outcome"].as_str().unwrap().to_owned())
+}
+
+/// Every path, but for the log of `strace`.
+fn paths(machine: &Machine) -> Vec<String> {
+    let files = machine.files();
+    let paths = files.keys().map(|path| path.strip_prefix(machine.path("")).unwrap().to_str().unwrap().to_owned());
+    paths.filter(|path| path != "strace").collect()
+}
+
+/// The network is the one or the other, and the record never says more than is there. Tells after which calls there are no
+/// arguments.
+fn end_at_every_call(case: &Case) -> Vec<Call> {
+    let new = case.whole();
+    let old = left(&(case.machine)());
+    let clean = {
+        let machine = (case.machine)();
+        case.run_alone(&machine);
+        paths(&machine)
+    };
+    let (mut seen, mut bare) = (BTreeSet::new(), Vec::new());
+    for call in case.calls() {
+        let (machine, run) = case.run_with(&call, "signal=SIGTERM", false);
+        assert_eq!(run.code, None, "{call:?}");
+        let (left_now, outcome) = (left(&machine), outcome(&machine));
+        let is_part_of = |whole: &Left| left_now.iter().all(|(path, text)| whole.get(path) == Some(text));
+        let state = match outcome.as_deref() {
+            Some("of an earlier run") if left_now == old => "old",
+            Some("configured") if left_now == new => "new",
+            None if is_part_of(&old) => "part of the old one, no record",
+            None if is_part_of(&new) => "part of the new one, no record",
+            _ => panic!("{call:?}: {outcome:?} {left_now:?}"),
+        };
+        seen.insert(state);
+        if !left_now.contains_key(FRAGMENT) {
+            bare.push(call.clone());
+        }
+        // As if nothing had been.
+        assert_eq!(case.run_alone(&machine).code, Some(0), "{call:?}");
+        assert_eq!((left(&machine), paths(&machine)), (new.clone(), clean.clone()), "{call:?}");
+    }
+    // Each of them happens.
+    assert_eq!(seen.len(), 4, "{seen:?}");
+    bare
+}
+
+#[test]
+fn ended_at_any_call_a_run_leaves_the_old_arguments_or_the_new_ones() {
+    assert_eq!(end_at_every_call(&Case::disk()).len(), 0);
+}
+
+#[test]
+fn ended_at_any_call_a_run_leaves_no_mixture_of_two_networks() {
+    // The old arguments go with the old files.
+    assert_ne!(end_at_every_call(&Case::files(&drive(BOND))).len(), 0);
+}
+
+/// A run ends with the whole network, or fails and leaves none.
+fn fail_at_every_call(case: &Case) {
+    let new = case.whole();
+    for call in case.calls() {
+        let (machine, run) = case.run_with(&call, "error=EIO", false);
+        let ended = (run.code, left(&machine), outcome(&machine));
+        let configured = (Some(0), new.clone(), Some("configured".to_owned()));
+        // The record explains a boot; it does not decide it.
+        let unrecorded = (Some(0), new.clone(), None);
+        let refused = (Some(1), Left::new(), Some("refused".to_owned()));
+        assert!([configured, unrecorded, refused].contains(&ended), "{call:?}: {ended:?}\n{}", run.stderr);
+    }
+}
+
+#[test]
+fn a_call_that_fails_costs_the_whole_network_or_nothing() {
+    fail_at_every_call(&Case::disk());
+}
+
+#[test]
+fn a_call_that_fails_costs_all_files_or_nothing() {
+    fail_at_every_call(&Case::files(&drive(BOND)));
+}
+
+/// What becomes of a drive that fails from this read of it on, the first of which is the one that looks for a label.
+fn fail_from_each_read_on(fault: &str) -> Vec<(Option<i32>, Left, String, String)> {
+    let mut case = Case::disk();
+    case.arguments = ["--wait", "0", "--default-value", "ip=dhcp"].map(str::to_owned).to_vec();
+    let reads = case.calls().into_iter().filter(|call| call.name == "pread64");
+    let ended = reads.map(|read| {
+        let (machine, run) = case.run_with(&read, fault, true);
+        let plan: serde_json::Value = serde_json::from_str(&machine.read(PLAN).unwrap()).unwrap();
+        let text = |name: &str| plan[name].as_str().unwrap().to_owned();
+        (run.code, left(&machine), text("outcome"), text("reason"))
+    });
+    ended.collect()
+}
+
+#[test]
+fn a_drive_that_fails_is_refused_wherever_that_begins() {
+    let ended = fail_from_each_read_on("error=EIO");
+    assert_eq!(ended.len(), 8);
+    let reason = "reading /dev/vdb: Input/output error (os error 5)";
+    assert_eq!(ended[0], (Some(1), Left::new(), "refused".to_owned(), reason.to_owned()));
+    for (code, left, outcome, reason) in &ended[1..] {
+        assert_eq!((*code, left, outcome.as_str()), (Some(1), &Left::new(), "refused"));
+        assert!(reason.starts_with("reading config drive /dev/vdb: reading "), "{reason}");
+        assert!(reason.ends_with(": Input/output error (os error 5)"), "{reason}");
+    }
+}
+
+#[test]
+fn a_drive_that_vanishes_while_it_is_read_is_refused() {
+    let no_drive = "no config drive was there within 0 s".to_owned();
+    let default = Left::from([(FRAGMENT.to_owned(), "ip=dhcp\n".to_owned())]);
+    for fault in ["error=ENXIO", "error=ENODEV", "retval=0"] {
+        let ended = fail_from_each_read_on(fault);
+        // Gone before anybody knew what it was, it has not been there.
+        assert_eq!(ended[0], (Some(0), default.clone(), "default".to_owned(), no_drive.clone()), "{fault}");
+        for (code, left, outcome, reason) in &ended[1..] {
+            assert_eq!((*code, left, outcome.as_str()), (Some(1), &Left::new(), "refused"), "{fault}: {reason}");
+        }
+    }
+}
+
+/// A run in a mount namespace of its own: what it said and what it left, without the namespace's root.
+fn run_where(machine: &Machine, mounts: &str, arguments: &[&str]) -> (Option<i32>, String, Left) {
+    let script = format!("set -e; cd \"$1\"; {mounts}; shift; set +e; \"$@\"; code=$?; cp -a . /tmp/left; exit $code");
+    // What it mounts is gone with it, so what is left is copied before.
+    let copy = tempfile::tempdir().unwrap();
+    let script = script.replace("/tmp/left", copy.path().to_str().unwrap());
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", &script, "sh"]).arg(machine.path(""));
+    command.arg(env!("CARGO_BIN_EXE_glowplug")).args(["network-kargs", "--root"]).arg(machine.path(""));
+    let Run { code, stderr, .. } = Run::of(command.args(arguments));
+    (code, stderr, left_in(copy.path()))
+}
+
+/// Where there is no room, of which a directory takes an inode as well, and what the system says there.
+const FULL: [(&str, &str, &str); 2] = [
+    (
+        "no page",
+        "mount -t tmpfs -o size=8k tmpfs etc/cmdline.d; echo old >etc/cmdline.d/50-glowplug-network-kargs.conf; \
+         echo other >etc/cmdline.d/other",
+        "No space left on device (os error 28)",
+    ),
+    (
+        "no inode",
+        "mount -t tmpfs -o nr_inodes=2 tmpfs etc/cmdline.d; echo old >etc/cmdline.d/50-glowplug-network-kargs.conf",
+        "no storage space",
+    ),
+];
+
+#[test]
+fn without_room_for_the_arguments_there_are_none_and_the_run_fails() {
+    let case = Case::disk();
+    for (what, mounts, error) in FULL {
+        let machine = (case.machine)();
+        let (code, stderr, left) = run_where(&machine, mounts, &[]);
+        assert_eq!((code, left), (Some(1), Left::new()), "{what}: {stderr}");
+        assert_eq!(refusal(&machine), format!("writing /{FRAGMENT}: {error}"), "{what}");
+    }
+}
+
+#[test]
+fn without_room_for_all_files_there_are_none_and_the_run_fails() {
+    let drive = drive(BOND);
+    let case = Case::files(&drive);
+    let arguments: Vec<&str> = case.arguments.iter().map(String::as_str).collect();
+    let machine = (case.machine)();
+    let mounts =
+        "mount -t tmpfs -o size=12k tmpfs run/systemd/network; echo old >run/systemd/network/50-glowplug-0.link";
+    let (code, stderr, left) = run_where(&machine, mounts, &arguments);
+    assert_eq!((code, left), (Some(1), Left::new()), "{stderr}");
+    let path = "run/systemd/network/50-glowplug-0002-bond0.network";
+    assert_eq!(refusal(&machine), format!("writing /{path}: No space left on device (os error 28)"));
+}
+
+#[test]
+fn without_room_for_the_record_the_network_is_there_all_the_same() {
+    let case = Case::disk();
+    let machine = (case.machine)();
+    let (code, stderr, left) = run_where(&machine, "mount -t tmpfs -o nr_inodes=1 tmpfs run/glowplug", &[]);
+    assert_eq!((code, left), (Some(0), case.whole()));
+    let expected = "<4>cannot record the plan path=/run/glowplug/plan.json error=\"no storage space\"";
+    assert_eq!(stderr.lines().last(), Some(expected));
+}
+
+#[test]
+fn what_cannot_be_written_at_all_is_said_and_stays() {
+    let case = Case::disk();
+    let machine = (case.machine)();
+    let mounts = "mount --bind etc/cmdline.d etc/cmdline.d; mount -o remount,bind,ro etc/cmdline.d";
+    let (code, stderr, left) = run_where(&machine, mounts, &[]);
+    let old = left_in(&machine.path(""));
+    assert_eq!((code, left.get(FRAGMENT)), (Some(1), old.get(FRAGMENT)));
+    let error = format!("writing /{FRAGMENT}: read-only filesystem or storage medium");
+    assert_eq!(refusal(&machine), error);
+    let said: Vec<&str> = stderr.lines().rev().take(2).collect();
+    let removing =
+        format!("<4>cannot remove what was written error=\"writing /{FRAGMENT}: Read-only file system (os error 30)\"");
+    assert_eq!(said, [format!("<3>failed error=\"{error}\""), removing]);
+}
+
+/// The C library of `strange.c`, under which the program runs.
+fn strange(machine: &Machine) -> String {
+    let library = machine.path("strange.so");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/guest/strange.c");
+    let built =
+        Command::new("cc").args(["-shared", "-fPIC", "-Wall", "-Werror", "-o"]).arg(&library).arg(source).status();
+    assert!(built.unwrap().success());
+    format!("LD_PRELOAD={}", library.display())
+}
+
+#[test]
+fn short_and_interrupted_reads_and_writes_change_nothing() {
+    let case = Case::disk();
+    let machine = (case.machine)();
+    let run = case.run(&machine, &["-E", &strange(&machine), "-e", "trace=pread64"]);
+    assert_eq!((run.code, left(&machine), outcome(&machine)), (Some(0), case.whole(), Some("configured".to_owned())));
+    // A window of 16 KiB in pieces of 7 bytes.
+    let log = machine.read("strace").unwrap();
+    assert!(log.lines().filter(|line| line.ends_with(" = 7")).count() > 7 * 16 * 1024 / 7, "{}", log.lines().count());
+}
+
+#[test]
+fn nobody_asks_for_the_time_of_day_so_that_it_may_jump() {
+    let case = Case::disk();
+    let machine = (case.machine)();
+    let strange = strange(&machine);
+    let time_of_day = Run::of(Command::new("env").args([strange.as_str(), "date"]));
+    assert_eq!(time_of_day.code, None);
+    let run = case.run(&machine, &["-E", &strange]);
+    assert_eq!((run.code, left(&machine)), (Some(0), case.whole()));
+    // And while it waits.
+    let machine = Machine::kubevirt();
+    let mut command = Command::new("env");
+    command.args([strange.as_str(), env!("CARGO_BIN_EXE_glowplug"), "network-kargs", "--wait", "1", "--root"]);
+    assert_eq!(Run::of(command.arg(machine.path(""))).code, Some(0));
+    assert_eq!(outcome(&machine).as_deref(), Some("default"));
+}
