@@ -63,6 +63,30 @@ fn iso_of(label: &str, files: &[(&str, String)]) -> Vec<u8> {
     fs::read(image).unwrap()
 }
 
+/// A drive that the host's program made: for the first machine of a pool, whose card has this address.
+pub(crate) fn of_the_host(mac_address: &str, user_data: &str) -> Vec<u8> {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    let glowplugctl = |arguments: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_glowplugctl"))
+            .args(arguments)
+            .current_dir(&directory)
+            .output()
+            .unwrap_or_else(|e| panic!("glowplugctl: {e}"));
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        output.stdout
+    };
+    let pool = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/host/workers.yaml");
+    let machine = "clusters/worker-0";
+    let claim = ["claim", "--pool", pool, "--ledger", "ledger", "--create", machine, "--uid", "5d30"];
+    let network_data = glowplugctl(&[&claim[..], &["--mac", mac_address, "--output", "network-data"]].concat());
+    fs::write(path("network_data.json"), network_data).unwrap();
+    fs::write(path("user_data"), user_data).unwrap();
+    let drive = ["config-drive", machine, "--network-data", "network_data.json", "--user-data", "user_data"];
+    glowplugctl(&[&drive[..], &["--output", "drive"]].concat());
+    fs::read(path("drive")).unwrap()
+}
+
 /// The same on FAT.
 pub(crate) fn fat(label: &str, uuid: &str, network_data: &str) -> Vec<u8> {
     let directory = tempfile::tempdir().unwrap();

@@ -17,7 +17,7 @@ use tempfile::TempDir;
 pub(crate) const OWN: &str = "6aa1c2f8-39e5-5b71-8d0f-2c5f3b8f7d10";
 
 /// The addresses of its cards.
-const MACS: [&str; 2] = ["52:54:00:12:34:56", "52:54:00:12:34:57"];
+pub(crate) const MACS: [&str; 2] = ["52:54:00:12:34:56", "52:54:00:12:34:57"];
 
 /// A boot takes some 20 seconds. After this it does not end any more.
 const LIMIT: Duration = Duration::from_secs(180);
@@ -34,6 +34,10 @@ pub(crate) enum Image {
     Ignition,
     /// With NetworkManager's own units, in a dracut that does not know them.
     Units,
+    /// With Ignition and systemd-networkd.
+    Networkd,
+    /// With Ignition and dracut's own scripts.
+    Legacy,
 }
 
 /// What a card is plugged into.
@@ -120,6 +124,18 @@ pub(crate) fn try_image(modules: &str) -> (bool, Vec<String>) {
     (output.status.success(), ours)
 }
 
+/// Runs `tests/networkd/machine`, which boots a machine of its own, on the cases of a directory. A case is over when networkd
+/// has said nothing for so many milliseconds.
+pub(crate) fn networkd(cases: &Path, quiet: u32) {
+    let modules = fs::canonicalize(images().join("modules")).unwrap();
+    let _turn = Turn::take(1);
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/networkd/machine");
+    let mut command = Command::new(script);
+    command.arg(images().join("vmlinuz")).arg(modules).arg(cases).arg(quiet.to_string());
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    assert!(output.status.success(), "{script}: {}: {}", output.status, String::from_utf8_lossy(&output.stderr));
+}
+
 /// A disk with Debian on it, which nobody has booted.
 pub(crate) fn debian(directory: &Path) -> PathBuf {
     let disk = directory.join("root");
@@ -166,7 +182,7 @@ impl Machine {
         let arguments = match image {
             // What Ignition sees to on its images: somebody asks for the network before the real root.
             Image::Plain | Image::Units => "rd.neednet=1",
-            Image::Ignition => "ignition.firstboot ignition.platform.id=kubevirt",
+            Image::Ignition | Image::Networkd | Image::Legacy => "ignition.firstboot ignition.platform.id=kubevirt",
         };
         // The sockets' names have to be short.
         let directory = tempfile::Builder::new().prefix("boot-").tempdir_in(images()).unwrap();
@@ -238,6 +254,8 @@ impl Machine {
             Image::Plain => "plain.img",
             Image::Ignition => "ignition.img",
             Image::Units => "units.img",
+            Image::Networkd => "networkd.img",
+            Image::Legacy => "legacy.img",
         };
         let mut qemu = Command::new("qemu-system-x86_64");
         let mut add = |option: &str, value: &dyn Display| {
@@ -268,8 +286,8 @@ impl Machine {
         let root = self.root.clone().unwrap_or_else(|| images.join("root.img"));
         add("-drive", &format_args!("if=none,id=root,format=raw,snapshot={snapshot},file={}", root.display()));
         add("-device", &"virtio-blk-pci,drive=root");
-        for card in 0..self.cards {
-            let (number, mac) = (card + 1, MACS[card]);
+        for (card, mac) in MACS.iter().enumerate().take(self.cards) {
+            let number = card + 1;
             let network = match self.network {
                 Network::Silent => format!("hubport,id=net{card},hubid={card}"),
                 Network::User => format!("user,id=net{card},net=192.168.1.0/24,host=192.168.1.1,ipv6=off"),

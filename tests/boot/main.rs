@@ -2,11 +2,27 @@
 //! found. No card here can ask anybody for an address but where a test says so.
 //!
 //! `make boot` runs these alone. They take minutes, so `cargo test` leaves them out unless it is asked for this target.
-#![cfg(feature = "guest")]
+#![cfg(all(feature = "guest", feature = "host"))]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
 
+#[allow(dead_code, reason = "the test of networkd uses the rest")]
+#[path = "../networkd/cases.rs"]
+mod cases;
+#[allow(dead_code, reason = "the readers' test uses the rest")]
+#[path = "../readers/documents.rs"]
+mod documents;
 mod drives;
 mod machine;
+#[path = "../networkd/models.rs"]
+mod models;
+#[path = "../elder/network_config.rs"]
+mod network_config;
+#[allow(dead_code, reason = "the readers' test uses the rest")]
+#[path = "../readers/profiles.rs"]
+mod profiles;
+#[allow(dead_code, reason = "the test of networkd uses the rest")]
+#[path = "../networkd/state.rs"]
+mod state;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -15,7 +31,8 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use drives::{HOSTILE, KEY, fat, iso, iso_with_user_data, iso_without_network};
+use drives::{HOSTILE, KEY, fat, iso, iso_with_user_data, iso_without_network, of_the_host};
+use glowplug::network::{LinkKind, NetworkConfig};
 use machine::{Bus, Found, Image, Machine, Network, OWN, Report};
 
 /// The uuid of another machine.
@@ -304,9 +321,10 @@ fn a_unit_of_networkmanager_reads_what_we_write() {
 }
 
 #[test]
-fn an_image_without_networkmanager_is_not_made() {
-    let said = "this version writes arguments for NetworkManager alone: add the dracut module network-manager";
-    assert_eq!(machine::try_image(&format!("{SYSTEMD} network-legacy glowplug")), (false, vec![said.to_owned()]));
+fn an_image_without_a_network_program_that_we_know_is_not_made() {
+    let said = "nobody would bring the network up: \
+                add the dracut module network-manager, systemd-networkd or network-legacy";
+    assert_eq!(machine::try_image(&format!("{SYSTEMD} connman glowplug")), (false, vec![said.to_owned()]));
 }
 
 #[test]
@@ -342,19 +360,69 @@ fn serve(document: String) -> u16 {
     port
 }
 
-#[test]
-fn ignition_fetches_over_the_network_of_the_drive() {
+/// A boot in which Ignition fetches a file over the network that the drive of a case says.
+fn fetch(image: Image, case: &str) -> Report {
+    let report = fetch_with(image, Bus::SataCdrom, |user_data| iso_with_user_data(OWN, &document(case), user_data));
+    // What is on the drive beside the network.
+    assert_eq!((report.part("hostname"), report.part("relabel")), ("worker-0\n", "z /etc/hostname - - -\n"));
+    report
+}
+
+/// A boot in which Ignition fetches a file from a web server beside the machine, as this drive tells it.
+fn fetch_with(image: Image, bus: Bus, drive: impl Fn(&str) -> Vec<u8>) -> Report {
     let remote = r#"{"ignition": {"version": "3.3.0"}, "storage": {"files": [
         {"path": "/etc/from-ignition", "contents": {"source": "data:,fetched%0A"}}]}}"#;
     let port = serve(remote.to_owned());
     let user_data = format!(
         r#"{{"ignition": {{"version": "3.3.0", "config": {{"merge": [{{"source": "http://192.168.1.1:{port}/remote"}}]}}}}}}"#
     );
-    let drive = iso_with_user_data(OWN, &document("static-ipv4"), &user_data);
-    let report = Machine::new(Image::Ignition).network(Network::User).drive(Bus::SataCdrom, &drive).boot();
-    assert_eq!((report.part("file"), report.found()), ("fetched\n", as_static()));
-    // What is on the drive beside the network.
-    assert_eq!((report.part("hostname"), report.part("relabel")), ("worker-0\n", "z /etc/hostname - - -\n"));
+    let report = Machine::new(image).network(Network::User).drive(bus, &drive(&user_data)).boot();
+    assert_eq!(report.part("file"), "fetched\n");
+    report
+}
+
+#[test]
+fn ignition_fetches_over_the_network_of_the_drive() {
+    assert_eq!(fetch(Image::Ignition, "static-ipv4").found(), as_static());
+}
+
+#[test]
+fn ignition_fetches_over_the_network_that_the_host_gives_the_machine() {
+    let report = fetch_with(Image::Ignition, Bus::VirtioBlk, |user_data| of_the_host(machine::MACS[0], user_data));
+    assert_eq!((report.found(), report.part("hostname")), (as_static(), "worker-0\n"));
+}
+
+#[test]
+fn ignition_fetches_over_the_network_that_networkd_makes() {
+    let report = fetch(Image::Networkd, "static-ipv4");
+    let expected = found(
+        &["eno101 192.168.1.100/24"],
+        &["default via 192.168.1.1 dev eno101", "192.168.1.0/24 dev eno101 scope link src 192.168.1.100"],
+        &[],
+    );
+    assert_eq!((report.found(), report.fragment()), (expected, ""));
+    assert_eq!(report.part("name servers of the initramfs"), "8.8.8.8 8.8.4.4\n");
+}
+
+#[test]
+fn ignition_fetches_over_the_network_that_dracuts_scripts_make() {
+    let report = fetch(Image::Legacy, "static-ipv4");
+    let expected = found(
+        &["eno101 192.168.1.100/24"],
+        &["default via 192.168.1.1 dev eno101", "192.168.1.0/24 dev eno101 scope link src 192.168.1.100"],
+        &[],
+    );
+    assert_eq!(report.found(), expected);
+    assert_eq!(report.part("name servers of the initramfs"), "8.8.8.8\n8.8.4.4\n");
+}
+
+/// The default stands where networkd's generator does not look by itself.
+#[test]
+fn networkd_has_the_default_of_a_machine_without_network_data() {
+    let report = Machine::new(Image::Networkd).drive(Bus::VirtioBlk, &iso_without_network(OWN)).boot();
+    let routes = ["default via 192.168.1.1 dev eno101", "192.168.1.0/24 dev eno101 scope link src 192.168.1.77"];
+    assert_eq!(report.found(), found(&["eno101 192.168.1.77/24"], &routes, &[]));
+    assert_eq!(outcome(&report), words("default", "the drive has no network configuration"));
 }
 
 #[test]
@@ -433,4 +501,44 @@ fn the_units_of_the_real_root_run_and_the_network_stays() {
         assert_eq!((report.part("failed"), report.part("active")), ("", "active\nactive\ninactive\n"), "{boot}");
     }
     assert_eq!((first.plan()["outcome"].as_str(), second.part("plan")), (Some("configured"), ""));
+}
+
+// === systemd-networkd ===
+
+/// How many networks of each kind are made, of those that need more than the kernel of the machine that runs the tests has.
+const NETWORKS: usize = 8;
+
+/// Whether bonds or VLANs are in a network.
+fn is_stacked(network: &NetworkConfig) -> bool {
+    network.links().iter().any(|link| matches!(link.kind, LinkKind::Bond { .. } | LinkKind::Vlan { .. }))
+}
+
+#[test]
+fn bonds_and_vlans_become_what_was_meant() {
+    let kinds: [(&str, fn(u64) -> NetworkConfig); 3] =
+        [("openstack", cases::openstack), ("cloud-init", cases::cloud_init), ("model", models::model)];
+    let of_kind = |(kind, network): (&str, fn(u64) -> NetworkConfig)| {
+        let networks = (0_u64..).map(|seed| (format!("{kind}-{seed}"), network(seed)));
+        let networks = networks.filter(|(_, network)| is_stacked(network));
+        let networks = networks.filter_map(|(name, network)| Some((name, models::with_real_cards(&network)?)));
+        networks.take(NETWORKS).collect::<Vec<_>>()
+    };
+    let mut networks: Vec<(String, NetworkConfig)> = kinds.into_iter().flat_map(of_kind).collect();
+    let mut told = Vec::new();
+    // A bond may wait so long before it takes a port for alive. On a busy machine networkd may have been silent because it
+    // had to wait.
+    for quiet in [600, 999] {
+        let directory = tempfile::tempdir().unwrap();
+        networks.iter().for_each(|(name, network)| cases::write_case(&directory.path().join(name), network));
+        machine::networkd(directory.path(), quiet);
+        let disagreement = |name: &str, network: &NetworkConfig| {
+            cases::disagreement(&directory.path().join(name), network, &state::Machine::whole())
+        };
+        told.clear();
+        networks.retain(|(name, network)| disagreement(name, network).inspect(|it| told.push(it.clone())).is_some());
+        if networks.is_empty() {
+            break;
+        }
+    }
+    assert!(told.is_empty(), "{} networks are not as they were meant:\n{}", told.len(), told.join("\n"));
 }

@@ -8,7 +8,7 @@ check() {
 }
 
 install() {
-    inst_multiple cat cp journalctl poweroff stty systemctl
+    inst_multiple cat cp journalctl ls poweroff sed stty systemctl
     inst_script "$moddir/report.sh" /usr/bin/boot-test-report
     inst_hook pre-pivot 99 "$moddir/before-the-root.sh"
     # dracut-emergency runs it when there is to be no shell.
@@ -20,9 +20,11 @@ install() {
 
     # What Fedora CoreOS does: NetworkManager is started once Ignition has found that it needs the network.
     if dracut_module_included ignition; then
-        inst_script "$moddir/enable-network.sh" /usr/sbin/enable-network
-        inst_simple "$moddir/enable-network.service" "$systemdsystemunitdir/enable-network.service"
-        $SYSTEMCTL -q --root "$initdir" add-requires initrd.target enable-network.service || exit 1
+        if dracut_module_included network-manager; then
+            inst_script "$moddir/enable-network.sh" /usr/sbin/enable-network
+            inst_simple "$moddir/enable-network.service" "$systemdsystemunitdir/enable-network.service"
+            $SYSTEMCTL -q --root "$initdir" add-requires initrd.target enable-network.service || exit 1
+        fi
         # Debian's Ignition calls it, whether or not there is SELinux.
         inst_script "$moddir/setfiles.sh" /usr/sbin/setfiles
     fi

@@ -9,6 +9,12 @@ show() { # title units
 show units glowplug-network-kargs.service modprobe@virtio_blk.service afterburn-network-kargs.service nm-initrd.service nm-wait-online-initrd.service dracut-cmdline.service
 echo '== fragment'
 cat /etc/cmdline.d/50-glowplug-network-kargs.conf 2>/dev/null
+echo '== files of networkd'
+ls /run/systemd/network 2>/dev/null
+echo '== name servers of the initramfs'
+# As dracut's own scripts tell them, and as networkd would tell systemd-resolved.
+sed -n 's/^nameserver //p' /etc/resolv.conf 2>/dev/null
+cat /run/systemd/netif/links/* 2>/dev/null | sed -n 's/^DNS=//p'
 echo '== afterburn'
 cat /run/afterburn-acted 2>/dev/null
 echo '== journal'
