@@ -1,0 +1,40 @@
+//! The table of the enhancement's Test Plan.
+
+use std::fs;
+use std::path::Path;
+
+/// The tests of which the table says that they are in that place, as `place name`.
+fn named(table: &str) -> Vec<(String, String)> {
+    let (mut place, mut named) = (String::new(), Vec::new());
+    for word in table.lines().filter(|line| line.starts_with('|')).flat_map(|line| line.split('`').skip(1).step_by(2)) {
+        if word.contains('/') {
+            word.clone_into(&mut place);
+        } else if word.contains('_') {
+            named.push((place.clone(), word.to_owned()));
+        }
+    }
+    named
+}
+
+/// All of a module or a test: its file and those of its directory.
+fn source(place: &Path) -> String {
+    let mut source = fs::read_to_string(place.with_extension("rs")).unwrap_or_default();
+    if place.is_dir() {
+        for file in fs::read_dir(place).unwrap() {
+            source += &fs::read_to_string(file.unwrap().path()).unwrap_or_default();
+        }
+    }
+    source
+}
+
+#[test]
+fn every_test_of_the_table_exists() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let named = named(&fs::read_to_string(root.join("docs/enhancement-tests.md")).unwrap());
+    assert_eq!(named.len(), 34);
+    let is_absent = |(place, name): &&(String, String)| {
+        let source = source(&root.join(place));
+        !source.lines().any(|line| line.trim_start().trim_start_matches("fn ").trim_end_matches("() {") == name)
+    };
+    assert_eq!(named.iter().filter(is_absent).collect::<Vec<_>>(), Vec::<&(String, String)>::new());
+}

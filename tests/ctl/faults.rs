@@ -1,0 +1,148 @@
+//! A claim that is killed at any of its writes, or of which any write fails, under `strace`.
+//!
+//! Whatever happens, who was told his addresses has them, nobody has a part of them, nobody has those of another, and the
+//! same claim afterwards gives the lowest free ones.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use glowplug::host::ledger::SqliteLedger;
+use glowplug::host::registry::Registry;
+use rusqlite::Connection;
+
+/// What a process may do to a disk.
+const WRITES: [&str; 6] = ["pwrite64", "write", "fsync", "fdatasync", "ftruncate", "unlink"];
+
+const FIRST: &str = "10.0.0.1 fd00::1";
+const SECOND: &str = "10.0.0.2 fd00::2";
+
+/// How a claim ended, and whether the machine holds its addresses afterwards.
+type End = (Option<i32>, bool);
+
+fn claim(directory: &Path, machine: &str, strace: &[&str]) -> Output {
+    let mut command = Command::new("strace");
+    command.args(["-qq", "-o", "strace"]).args(strace).arg(env!("CARGO_BIN_EXE_glowplugctl"));
+    command.args(["claim", "--pool", "pool", "--ledger", "ledger", "--create", "--uid", machine]);
+    command.arg(format!("default/{machine}")).current_dir(directory).output().unwrap()
+}
+
+/// A directory in which these machines hold addresses.
+fn held_by(machines: &[&str]) -> tempfile::TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    let pool = "{name: workers, network: vlan10, addresses: [10.0.0.0/16, fd00::/64]}";
+    fs::write(directory.path().join("pool"), pool).unwrap();
+    for machine in machines {
+        assert_eq!(claim(directory.path(), machine, &[]).status.code(), Some(0));
+    }
+    directory
+}
+
+/// Who holds what; the file must be sound.
+fn held(directory: &Path) -> BTreeMap<String, String> {
+    let path = directory.join("ledger");
+    let mut held = BTreeMap::new();
+    let mut registry = Registry::open(SqliteLedger::create(&path, &["default/vlan10"]).unwrap(), []).unwrap();
+    for (_, address, lease) in registry.allocator().unwrap().leases() {
+        let addresses: &mut String = held.entry(lease.claimant.machine.name.clone()).or_default();
+        *addresses = format!("{addresses} {address}").trim_start().to_owned();
+    }
+    let connection = Connection::open(path).unwrap();
+    let answer: String = connection.query_row("PRAGMA integrity_check", [], |row| row.get(0)).unwrap();
+    assert_eq!(answer, "ok");
+    held
+}
+
+/// Claims for a machine where others hold addresses, once for each write, with the fault at that one, or with `+` at all of
+/// its name from that one on.
+fn at_every_write(others: &[&str], machine: &str, addresses: &str, fault: &str, on: &str) -> BTreeSet<End> {
+    let before = held_by(others);
+    let without_fault = held_by(others);
+    assert_eq!(claim(without_fault.path(), machine, &[]).status.code(), Some(0));
+    let expected = held(without_fault.path());
+    assert_eq!(expected.get(machine).map(String::as_str), Some(addresses));
+    let log = fs::read_to_string(without_fault.path().join("strace")).unwrap();
+
+    let mut ends = BTreeSet::new();
+    for name in WRITES {
+        let count = log.lines().filter(|line| line.starts_with(&format!("{name}("))).count();
+        for nth in 1..=count {
+            let directory = tempfile::tempdir().unwrap();
+            for entry in fs::read_dir(before.path()).unwrap() {
+                let entry = entry.unwrap();
+                fs::copy(entry.path(), directory.path().join(entry.file_name())).unwrap();
+            }
+            let inject = format!("inject={name}:{fault}:when={nth}{on}");
+            let run = claim(directory.path(), machine, &["-e", &format!("trace={name}"), "-e", &inject]);
+            let (code, told) = (run.status.code(), String::from_utf8(run.stdout).unwrap());
+            let log = fs::read_to_string(directory.path().join("strace")).unwrap();
+            assert!(log.contains("(INJECTED)") || log.contains("+++ killed by SIGKILL"), "{inject}: {log}");
+
+            let held_now = held(directory.path());
+            let holds = held_now.get(machine).map(String::as_str);
+            let is_told = code == Some(0) || !told.is_empty();
+            assert!(holds == Some(addresses) || (holds.is_none() && !is_told), "{inject}: {code:?} {told} {holds:?}");
+            let others_now = held_now.iter().filter(|(name, _)| *name != machine);
+            let others_then = expected.iter().filter(|(name, _)| *name != machine);
+            assert!(others_now.eq(others_then), "{inject}: {held_now:?}");
+            ends.insert((code, holds.is_some()));
+
+            let again = claim(directory.path(), machine, &[]);
+            assert_eq!(again.status.code(), Some(0), "{inject}: {}", String::from_utf8_lossy(&again.stderr));
+            assert_eq!(held(directory.path()), expected, "{inject}");
+        }
+    }
+    ends
+}
+
+#[test]
+fn a_first_claim_that_is_killed_at_any_write_is_made_again() {
+    let ends = at_every_write(&[], "worker-0", FIRST, "signal=SIGKILL", "");
+    assert_eq!(ends, BTreeSet::from([(None, false), (None, true)]));
+}
+
+#[test]
+fn a_claim_that_is_killed_at_any_write_is_made_again() {
+    let ends = at_every_write(&["worker-0"], "worker-1", SECOND, "signal=SIGKILL", "");
+    assert_eq!(ends, BTreeSet::from([(None, false), (None, true)]));
+}
+
+/// Given, since what failed only tidies up; refused; or recorded, and standard output could not be written.
+const FAILED: [End; 3] = [(Some(0), true), (Some(1), false), (Some(1), true)];
+
+#[test]
+fn a_first_claim_of_which_a_write_fails_is_an_error_and_is_made_again() {
+    assert_eq!(at_every_write(&[], "worker-0", FIRST, "error=EIO", ""), BTreeSet::from(FAILED));
+}
+
+#[test]
+fn a_claim_of_which_a_write_fails_is_an_error_and_is_made_again() {
+    assert_eq!(at_every_write(&["worker-0"], "worker-1", SECOND, "error=EIO", ""), BTreeSet::from(FAILED));
+}
+
+#[test]
+fn a_claim_on_a_disk_that_is_full_from_any_write_on_is_an_error_and_is_made_again() {
+    assert_eq!(at_every_write(&["worker-0"], "worker-1", SECOND, "error=ENOSPC", "+"), BTreeSet::from(FAILED));
+}
+
+#[test]
+fn who_is_refused_and_cannot_be_told_ends_as_any_other() {
+    let directory = held_by(&[]);
+    let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_glowplugctl"));
+    command.args([
+        "claim",
+        "--pool",
+        "pool",
+        "--ledger",
+        "ledger",
+        "--create",
+        "--uid",
+        "a",
+        "default/a",
+        "--ip",
+        "10.9.9.9",
+    ]);
+    assert_eq!(command.current_dir(directory.path()).stderr(full).status().unwrap().code(), Some(1));
+}

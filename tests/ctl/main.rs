@@ -1,0 +1,15 @@
+//! Whole runs of the host's program: sessions of a shell, with everything that they print.
+//!
+//! A session is a file of `fixtures/host/sessions`. A line that begins with `$` is a command, for `sh` in an empty directory
+//! in which `host` is `fixtures/host`; below it stands what it prints: standard output as it is, each line of standard
+//! error after `! `, and its exit code in brackets unless it is 0. Times stand there as TIME.
+//! `UPDATE_FIXTURES=1` writes the files again, and the difference is to be read.
+
+#![allow(clippy::unwrap_used, reason = "a helper of a test may fail the test")]
+
+mod enhancement;
+mod faults;
+mod processes;
+mod sessions;
+#[path = "../shell/mod.rs"]
+mod shell;

@@ -1,0 +1,124 @@
+//! Several processes at one ledger, and one that is interrupted.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::Read;
+use std::net::Ipv4Addr;
+use std::os::unix::fs::{FileTypeExt, symlink};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+use std::{iter, thread};
+
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
+use serde_json::{Value, json};
+
+const POOL: &str = "{name: workers, network: vlan10, addresses: [10.0.0.0/16]}";
+
+fn claim(directory: &Path, machines: &str) -> Child {
+    let arguments = ["claim", "--pool", "pool", "--ledger", "ledger", "--create", "-o", "json", "--machines", machines];
+    let mut command = Command::new(env!("CARGO_BIN_EXE_glowplugctl"));
+    command.args(arguments).current_dir(directory).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+fn write_list(path: &Path, names: impl Iterator<Item = String>) {
+    let machine = |name: String| json!({"kind": "KubevirtMachine", "metadata": {"namespace": "clusters", "name": name, "uid": format!("u-{name}")}});
+    fs::write(path, json!({"kind": "List", "items": names.map(machine).collect::<Vec<Value>>()}).to_string()).unwrap();
+}
+
+/// Name and address of each, in the order in which they are told.
+fn allocations(child: Child) -> Vec<(String, String)> {
+    let output = child.wait_with_output().unwrap();
+    // Progress is for terminals.
+    assert_eq!((output.status.code(), String::from_utf8(output.stderr).unwrap().as_str()), (Some(0), ""));
+    let told: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let allocations = told["allocations"].as_array().unwrap();
+    allocations.iter().map(|given| (text(&given["name"]), text(&given["addresses"][0]))).collect()
+}
+
+/// The first addresses of the pool: its network address is nobody's.
+fn lowest(count: u32) -> BTreeSet<String> {
+    (1..=count).map(|number| format!("{}/16", Ipv4Addr::from(0x0a00_0000 + number))).collect()
+}
+
+#[test]
+fn several_processes_give_each_machine_an_address_of_its_own_and_leave_no_gap() {
+    let directory = tempfile::tempdir().unwrap();
+    fs::write(directory.path().join("pool"), POOL).unwrap();
+    let mut children = Vec::new();
+    for process in 0..8 {
+        let list = directory.path().join(format!("list-{process}"));
+        write_list(&list, (0..50).map(|number| format!("worker-{process}-{number}")));
+        children.push(claim(directory.path(), list.to_str().unwrap()));
+    }
+    let given: Vec<(String, String)> = children.into_iter().flat_map(allocations).collect();
+    assert_eq!(given.len(), 400);
+    assert_eq!(given.into_iter().map(|(_, address)| address).collect::<BTreeSet<_>>(), lowest(400));
+}
+
+#[test]
+fn several_processes_that_claim_for_the_same_machines_give_the_same() {
+    let directory = tempfile::tempdir().unwrap();
+    fs::write(directory.path().join("pool"), POOL).unwrap();
+    write_list(&directory.path().join("list"), (0..50).map(|number| format!("worker-{number}")));
+    let children: Vec<Child> = (0..4).map(|_| claim(directory.path(), "list")).collect();
+    let given: BTreeSet<Vec<(String, String)>> = children.into_iter().map(allocations).collect();
+    assert_eq!(given.len(), 1);
+    let addresses = given.into_iter().flatten().map(|(_, address)| address);
+    assert_eq!(addresses.collect::<BTreeSet<_>>(), lowest(50));
+}
+
+/// Whenever the interrupt comes, what was given is in the ledger, whole batches of it, and the rest is given after it.
+#[test]
+fn an_interrupted_claim_goes_on_where_it_was() {
+    let directory = tempfile::tempdir().unwrap();
+    fs::write(directory.path().join("pool"), POOL).unwrap();
+    write_list(&directory.path().join("list"), (0..5_000).map(|number| format!("worker-{number}")));
+    for pause in [50, 200, 400] {
+        let mut child = claim(directory.path(), "list");
+        thread::sleep(Duration::from_millis(pause));
+        // One that has ended already needs no interrupt.
+        let _ = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+        drop(child.stdout.take());
+        child.wait().unwrap();
+    }
+    let given = allocations(claim(directory.path(), "list"));
+    assert_eq!(given.len(), 5_000);
+    let in_order: Vec<u32> = given
+        .iter()
+        .map(|(_, address)| u32::from(address.strip_suffix("/16").unwrap().parse::<Ipv4Addr>().unwrap()) - 0x0a00_0000)
+        .collect();
+    assert_eq!(in_order, (1..=5_000).collect::<Vec<u32>>());
+}
+
+#[test]
+fn a_pipe_and_a_link_that_are_written_to_stay() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    fs::write(path("pool"), POOL).unwrap();
+    write_list(&path("list"), iter::once("worker-0".to_owned()));
+    allocations(claim(directory.path(), "list"));
+    let metrics = |output: &[&str]| {
+        let arguments = ["metrics", "--pool", "pool", "--ledger", "ledger"].iter().chain(output);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_glowplugctl"));
+        let output = command.args(arguments).current_dir(directory.path()).output().unwrap();
+        assert_eq!(output.status.code(), Some(0));
+        output.stdout
+    };
+    let text = metrics(&[]);
+    mkfifo(&path("pipe"), Mode::S_IRWXU).unwrap();
+    // For both, so that neither waits for the other.
+    let mut reader = File::options().read(true).write(true).open(path("pipe")).unwrap();
+    metrics(&["--output", "pipe"]);
+    assert!(fs::symlink_metadata(path("pipe")).unwrap().file_type().is_fifo());
+    let mut read = vec![0; text.len()];
+    reader.read_exact(&mut read).unwrap();
+    assert_eq!(read, text);
+    fs::write(path("file"), "").unwrap();
+    symlink("file", path("link")).unwrap();
+    metrics(&["--output", "link"]);
+    assert!(fs::symlink_metadata(path("link")).unwrap().is_symlink());
+    assert_eq!(fs::read(path("file")).unwrap(), text);
+}

@@ -1,0 +1,81 @@
+//! The sessions, each a test of its own.
+
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::{env, fs};
+
+use crate::shell;
+
+/// Each name is that of a file.
+macro_rules! sessions {
+    ($($name:ident)*) => {
+        $(#[test] fn $name() {
+            session(stringify!($name));
+        })*
+
+        pub(crate) const NAMES: &[&str] = &[$(stringify!($name)),*];
+    };
+}
+
+sessions! {
+    a_claim_is_told_in_every_form
+    a_drive_is_the_same_for_the_same_input_and_says_all_that_it_was_told
+    a_drive_says_when_it_needs_a_secret
+    a_drive_that_the_guest_could_not_read_is_not_written
+    a_ledger_is_listed_as_json
+    a_ledger_is_made_on_request_only
+    a_machine_gets_the_lowest_free_address_and_keeps_it
+    a_named_address_is_given_or_refused_with_the_reason
+    a_rebuild_and_an_audit_need_the_pools_of_all_networks
+    a_rebuild_of_right_records_has_nothing_to_report
+    a_rebuild_takes_over_records_and_reports_what_does_not_fit
+    a_release_names_the_uid_and_frees_nobody_elses_address
+    a_resize_strands_nobody
+    a_sticky_claim_gets_what_the_name_had_before
+    a_template_says_what_the_pool_does_not
+    an_audit_frees_only_on_request_and_after_two_sightings
+    an_audit_reports_duplicates_and_strangers_and_changes_nothing
+    an_interface_that_no_annotation_can_name_is_refused_before_a_claim
+    an_unreadable_record_sets_its_address_aside_until_it_is_gone
+    exhaustion_has_its_own_words_and_exit_code_and_ends_with_a_resize
+    from_a_claim_to_the_kernel_arguments_of_the_guest
+    machines_come_from_a_list_of_kubernetes
+    metrics_have_the_enhancements_name_and_totals_beside_it
+    mistakes_in_pools_are_told_all_at_once
+    network_data_is_made_without_a_ledger
+    node_pools_are_translated_for_the_machine_template
+    overlapping_pools_are_refused_with_both_parties
+    pools_are_checked_with_sizes_and_what_is_withheld
+    several_machines_are_served_in_their_order
+    two_families_and_two_interfaces_are_one_claim
+    what_is_no_command_line_is_a_usage_error
+    what_is_no_ledger_of_these_pools_is_refused
+    who_waits_is_served_in_the_order_of_creation_when_an_address_comes_back
+}
+
+#[test]
+fn every_session_is_a_test() {
+    let files = fs::read_dir(fixtures().join("sessions")).unwrap().map(|file| file.unwrap().file_name());
+    let mut files: Vec<_> = files.map(|name| name.into_string().unwrap()).collect();
+    files.sort_unstable();
+    assert_eq!(files, NAMES.iter().map(|name| format!("{name}.txt")).collect::<Vec<_>>());
+}
+
+pub(crate) fn fixtures() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/host"))
+}
+
+fn session(name: &str) {
+    let path = fixtures().join(format!("sessions/{name}.txt"));
+    let expected = fs::read_to_string(&path).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    symlink(fixtures(), directory.path().join("host")).unwrap();
+    let mut said = String::new();
+    for command in expected.lines().filter_map(|line| line.strip_prefix("$ ")) {
+        said += &format!("$ {command}\n{}", shell::run(directory.path(), command, "! "));
+    }
+    if env::var_os("UPDATE_FIXTURES").is_some() {
+        fs::write(&path, &said).unwrap();
+    }
+    assert_eq!(said, expected);
+}

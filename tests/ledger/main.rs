@@ -1,0 +1,49 @@
+//! Ledgers: histories against a naive model, several processes at one file, and processes that die.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
+
+mod model;
+mod processes;
+mod refusals;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use glowplug::host::claim::{Allocation, Claim, Machine, Request};
+use glowplug::host::ledger::SqliteLedger;
+use glowplug::host::pool::{Pool, read_pools};
+use glowplug::host::registry::Registry;
+
+/// The network of all pools here.
+const NETWORK: &str = "clusters/vlan10";
+
+/// A pool of that network, with the other members as YAML.
+fn pool(name: &str, interface: &str, rest: &str) -> Pool {
+    let text = format!("{{name: {name}, namespace: clusters, network: vlan10, interface: {interface}, {rest}}}");
+    let (specs, mut findings) = read_pools(text.as_bytes());
+    let pool = specs.first().and_then(|spec| Pool::new(spec, &BTreeMap::new(), &mut findings));
+    pool.unwrap_or_else(|| panic!("{text}: {:?}", findings.kept()))
+}
+
+fn machine(name: &str) -> Machine {
+    Machine { namespace: "clusters".into(), name: name.into(), uid: format!("uid-of-{name}") }
+}
+
+/// A claim of a machine that was created at a time.
+fn claim(name: &str, created: u64, pools: &[&str]) -> Claim {
+    let requests = pools.iter().map(|pool| Request { pool: (*pool).to_owned(), addresses: Vec::new() });
+    Claim { machine: machine(name), created, requests: requests.collect(), sticky: false }
+}
+
+fn registry(path: &Path, pools: impl IntoIterator<Item = Pool>) -> Registry<SqliteLedger> {
+    Registry::open(SqliteLedger::create(path, &[NETWORK]).unwrap(), pools).unwrap()
+}
+
+/// `worker-0: 10.0.0.1/24 fd00::1/64`
+fn shown(allocations: &[Allocation]) -> Vec<String> {
+    let shown = |allocation: &Allocation| {
+        let addresses: Vec<String> = allocation.addresses.iter().map(ToString::to_string).collect();
+        format!("{}: {}", allocation.claimant.machine.name, addresses.join(" "))
+    };
+    allocations.iter().map(shown).collect()
+}

@@ -1,0 +1,495 @@
+//! Any history is that of a naive model, whoever fails or dies in between.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use glowplug::host::address::Family;
+use glowplug::host::allocator::{Change, ClaimError};
+use glowplug::host::claim::{Allocation, Claim, Claimant, Machine, Request};
+use glowplug::host::ledger::{Ledger, LedgerError, MemoryLedger, News, SqliteLedger, Writing};
+use glowplug::host::pool::Pool;
+use glowplug::host::registry::{Registry, RegistryError};
+use ipnetwork::IpNetwork;
+use proptest::prelude::*;
+
+use super::{NETWORK, pool};
+
+/// What may happen.
+#[derive(Clone, Debug)]
+enum Step {
+    Claim { machine: Machine, pools: Vec<usize>, named: Option<u8>, sticky: bool },
+    Release(Machine),
+    Resize { pool: usize, size: usize },
+    Wait(u64),
+}
+
+/// What goes wrong with it.
+#[derive(Clone, Copy, Debug)]
+enum Fault {
+    None,
+    /// The store refuses.
+    Full,
+    /// The process dies before the store has it.
+    DiesBefore,
+    /// The process dies when the store has it, and before it answers.
+    DiesAfter,
+}
+
+/// A ledger that does as a fault says, once.
+#[derive(Debug)]
+struct Faulty<L> {
+    ledger: L,
+    fault: Fault,
+}
+
+struct FaultyWriting<'a> {
+    writing: Box<dyn Writing + 'a>,
+    fault: &'a mut Fault,
+}
+
+impl<L: Ledger> Ledger for Faulty<L> {
+    fn news(&mut self) -> Result<News, LedgerError> {
+        self.ledger.news()
+    }
+
+    fn begin(&mut self) -> Result<Box<dyn Writing + '_>, LedgerError> {
+        Ok(Box::new(FaultyWriting { writing: self.ledger.begin()?, fault: &mut self.fault }))
+    }
+}
+
+impl Writing for FaultyWriting<'_> {
+    fn news(&mut self) -> Result<News, LedgerError> {
+        self.writing.news()
+    }
+
+    fn commit(self: Box<Self>, changes: &[Change]) -> Result<(), LedgerError> {
+        let failed = Err(LedgerError::Store { doing: "writing the ledger", source: "full".into() });
+        match std::mem::replace(self.fault, Fault::None) {
+            Fault::None => self.writing.commit(changes),
+            Fault::Full | Fault::DiesBefore => failed,
+            Fault::DiesAfter => self.writing.commit(changes).and(failed),
+        }
+    }
+}
+
+/// The pools and their sizes. The first two share addresses, the third has both families.
+const POOLS: [&str; 3] = ["clusters/one", "clusters/two", "clusters/both"];
+
+static SIZES: LazyLock<Vec<Vec<Pool>>> =
+    LazyLock::new(|| (0..3).map(|at| (0..3).map(|size| of_size(at, size)).collect()).collect());
+
+fn sized(at: usize, size: usize) -> Pool {
+    SIZES[at][size].clone()
+}
+
+fn of_size(at: usize, size: usize) -> Pool {
+    let addresses = match (at, size) {
+        (0, 0) => "10.0.0.0-10.0.0.3",
+        (0, 1) => "10.0.0.0/29",
+        (0, _) => "10.0.0.4-10.0.0.9, 10.0.0.12-10.0.0.15",
+        (1, 0) => "10.0.0.6-10.0.0.7",
+        (1, 1) => "10.0.0.4-10.0.0.9",
+        (1, _) => "10.0.0.1-10.0.0.4",
+        (_, 0) => "10.0.1.2-10.0.1.4, 'fd00::/126'",
+        (_, 1) => "10.0.1.2-10.0.1.7, 'fd00::-fd00::5'",
+        (_, _) => "10.0.1.4, 'fd00::2-fd00::9'",
+    };
+    let interface = ["eth0", "eth1", "eth1"][at];
+    let name = POOLS[at].trim_start_matches("clusters/");
+    let rest = if at == 2 {
+        "machineNetwork: [{cidr: 10.0.1.0/29}, {cidr: 'fd00::/124'}]"
+    } else {
+        "machineNetwork: [{cidr: 10.0.0.0/28}], excludedAddresses: [10.0.0.2]"
+    };
+    pool(name, interface, &format!("addresses: [{addresses}], {rest}"))
+}
+
+/// All that is known, the simple way. An address is looked for one by one.
+#[derive(Clone, Debug)]
+struct Model {
+    pools: Vec<Pool>,
+    held: BTreeMap<IpAddr, (Claimant, String, u8)>,
+    /// Who had it last, when it was given back, and until when it rests.
+    left: BTreeMap<IpAddr, (Claimant, u64, u64)>,
+    waiters: Vec<Claim>,
+    now: u64,
+    delay: u64,
+}
+
+impl Model {
+    fn of(&self, pool: usize, family: Family) -> Option<Vec<IpAddr>> {
+        let space = self.pools[pool].space(family)?;
+        let all = space.ranges().iter().flat_map(|range| range.first()..=range.last());
+        Some(all.map(|number| family.address(number)).collect())
+    }
+
+    fn offered(&self, pool: usize, family: Family) -> Vec<IpAddr> {
+        let space = self.pools[pool].space(family);
+        let all = self.of(pool, family).unwrap_or_default();
+        all.into_iter().filter(|address| space.is_some_and(|space| space.offers(*address))).collect()
+    }
+
+    fn rests(&self, address: IpAddr) -> Option<u64> {
+        self.left.get(&address).map(|(_, _, until)| *until).filter(|until| *until > self.now)
+    }
+
+    fn holds(&self, claimant: &Claimant, family: Family) -> Option<(IpAddr, &str)> {
+        let mut held = self.held.iter().filter(|(address, _)| Family::of(**address) == family);
+        held.find(|(_, (holder, _, _))| holder == claimant).map(|(address, (_, pool, _))| (*address, pool.as_str()))
+    }
+
+    fn claim(&mut self, claim: &Claim) -> Result<Vec<Allocation>, ClaimError> {
+        self.serve();
+        let answer = self.allocate(claim);
+        let names_none = claim.requests.iter().all(|request| request.addresses.is_empty());
+        match &answer {
+            Ok(_) => self.waiters.retain(|waiter| waiter.machine != claim.machine),
+            Err(ClaimError::Exhausted { .. }) if names_none => {
+                self.waiters.retain(|waiter| waiter.machine != claim.machine);
+                self.waiters.push(claim.clone());
+            }
+            Err(_) => {}
+        }
+        answer
+    }
+
+    fn allocate(&mut self, claim: &Claim) -> Result<Vec<Allocation>, ClaimError> {
+        let mut wanted = BTreeSet::new();
+        let mut next = self.clone();
+        // What is wrong with the claim as such is told before what is wrong with the addresses.
+        for check in [true, false] {
+            for request in &claim.requests {
+                let at = POOLS.iter().position(|pool| *pool == request.pool).unwrap();
+                let pool = self.pools[at].clone();
+                let interface = pool.interface.clone();
+                let claimant = Claimant { machine: claim.machine.clone(), interface: interface.clone() };
+                if let Some(&named) = request.addresses.iter().find(|named| self.of(at, Family::of(**named)).is_none())
+                {
+                    return Err(ClaimError::NotInPool { named, pool: pool.name });
+                }
+                for family in [Family::Ipv4, Family::Ipv6] {
+                    if self.of(at, family).is_none() {
+                        continue;
+                    }
+                    let named = request.addresses.iter().copied().find(|named| Family::of(*named) == family);
+                    let holds = self.holds(&claimant, family).map(|(held, pool)| (held, pool.to_owned()));
+                    if check {
+                        if wanted.contains(&(interface.clone(), family)) {
+                            return Err(ClaimError::Twice { interface, family });
+                        }
+                        match (holds, named) {
+                            (Some((held, other)), _) if other != pool.name => {
+                                return Err(ClaimError::OtherPool { interface, held, pool: other });
+                            }
+                            (Some((held, _)), Some(named)) if held != named => {
+                                return Err(ClaimError::OtherAddress { interface, held, named });
+                            }
+                            (Some(_), _) => {}
+                            (None, _) => {
+                                wanted.insert((interface.clone(), family));
+                            }
+                        }
+                    } else if holds.is_none() {
+                        let address = next.pick(at, family, named, claim)?;
+                        let prefix = pool.space(family).unwrap().prefix();
+                        next.held.insert(address, (claimant.clone(), pool.name.clone(), prefix));
+                        next.left.remove(&address);
+                    }
+                }
+            }
+        }
+        *self = next;
+        let mut answer: Vec<Allocation> = Vec::new();
+        for request in &claim.requests {
+            let at = POOLS.iter().position(|pool| *pool == request.pool).unwrap();
+            let claimant = Claimant { machine: claim.machine.clone(), interface: self.pools[at].interface.clone() };
+            if answer.iter().all(|allocation| allocation.claimant != claimant) {
+                answer.push(self.allocation(claimant));
+            }
+        }
+        Ok(answer)
+    }
+
+    fn allocation(&self, claimant: Claimant) -> Allocation {
+        let held = self.held.iter().filter(|(_, (holder, _, _))| *holder == claimant);
+        let addresses = held.map(|(address, (_, _, prefix))| IpNetwork::new(*address, *prefix).unwrap()).collect();
+        Allocation { claimant, addresses }
+    }
+
+    fn pick(&self, at: usize, family: Family, named: Option<IpAddr>, claim: &Claim) -> Result<IpAddr, ClaimError> {
+        let (pool, offered) = (&self.pools[at], self.offered(at, family));
+        if let Some(named) = named {
+            let name = pool.name.clone();
+            return if !self.of(at, family).unwrap().contains(&named) {
+                Err(ClaimError::NotInPool { named, pool: name })
+            } else if !offered.contains(&named) {
+                Err(ClaimError::Withheld { named, pool: name, why: pool.why_withheld(named) })
+            } else if let Some((by, _, _)) = self.held.get(&named) {
+                Err(ClaimError::Taken { named, by: by.clone() })
+            } else if let Some(until) = self.rests(named) {
+                Err(ClaimError::Cooling { named, until })
+            } else {
+                Ok(named)
+            };
+        }
+        if claim.sticky {
+            let own = |by: &Claimant| by.machine.name == claim.machine.name && by.interface == pool.interface;
+            let left = self.left.iter().filter(|(address, (by, _, _))| own(by) && offered.contains(address));
+            let last = left.max_by_key(|(address, (_, at, _))| (*at, std::cmp::Reverse(**address)));
+            if let Some((address, _)) = last {
+                return Ok(*address);
+            }
+        }
+        let free = |address: &IpAddr| !self.held.contains_key(address) && self.rests(*address).is_none();
+        let exhausted = ClaimError::Exhausted { interface: pool.interface.clone(), pool: pool.name.clone(), family };
+        offered.into_iter().find(free).ok_or(exhausted)
+    }
+
+    fn serve(&mut self) -> Vec<Allocation> {
+        let mut served = Vec::new();
+        self.waiters.sort_by_key(|claim| (claim.created, claim.machine.clone()));
+        for waiter in self.waiters.clone() {
+            match self.allocate(&waiter) {
+                Err(ClaimError::Exhausted { .. }) => continue,
+                Ok(answer) => served.extend(answer),
+                Err(_) => {}
+            }
+            self.waiters.retain(|other| *other != waiter);
+        }
+        served
+    }
+
+    fn release(&mut self, machine: &Machine) -> (Vec<Allocation>, Vec<Allocation>) {
+        let own: Vec<IpAddr> =
+            self.held.iter().filter(|(_, (by, _, _))| by.machine == *machine).map(|(address, _)| *address).collect();
+        let claimants: BTreeSet<Claimant> = own.iter().map(|address| self.held[address].0.clone()).collect();
+        let held = claimants.into_iter().map(|claimant| self.allocation(claimant)).collect();
+        for address in own {
+            let (by, _, _) = self.held.remove(&address).unwrap();
+            self.left.insert(address, (by, self.now, if self.delay > 0 { self.now + self.delay } else { 0 }));
+        }
+        self.waiters.retain(|waiter| waiter.machine != *machine);
+        (held, self.serve())
+    }
+
+    fn outside(&self, at: usize) -> Vec<Allocation> {
+        let pool = &self.pools[at];
+        let mut outside: BTreeMap<Claimant, Vec<IpNetwork>> = BTreeMap::new();
+        for (address, (by, from, prefix)) in &self.held {
+            if *from == pool.name && !self.offered(at, Family::of(*address)).contains(address) {
+                outside.entry(by.clone()).or_default().push(IpNetwork::new(*address, *prefix).unwrap());
+            }
+        }
+        outside.into_iter().map(|(claimant, addresses)| Allocation { claimant, addresses }).collect()
+    }
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    // Each name has had a successor.
+    let machine = || {
+        (0..5_u8, 0..2_u8).prop_map(|(name, uid)| Machine {
+            namespace: "clusters".to_owned(),
+            name: format!("worker-{name}"),
+            uid: format!("{name}{uid}"),
+        })
+    };
+    let pools = prop_oneof![
+        4 => (0..3_usize).prop_map(|pool| vec![pool]),
+        3 => Just(vec![0, 1]),
+        3 => Just(vec![0, 2]),
+        1 => Just(vec![2, 1]),
+        1 => Just(Vec::new()),
+    ];
+    let named = prop_oneof![4 => Just(None), 1 => (0..20_u8).prop_map(Some)];
+    prop_oneof![
+        8 => (machine(), pools, named, any::<bool>())
+            .prop_map(|(machine, pools, named, sticky)| Step::Claim { machine, pools, named, sticky }),
+        4 => machine().prop_map(Step::Release),
+        1 => (0..3_usize, 0..3_usize).prop_map(|(pool, size)| Step::Resize { pool, size }),
+        1 => (0..30_u64).prop_map(Step::Wait),
+    ]
+}
+
+fn fault() -> impl Strategy<Value = Fault> {
+    prop_oneof![6 => Just(Fault::None), 1 => Just(Fault::Full), 1 => Just(Fault::DiesBefore), 1 => Just(Fault::DiesAfter)]
+}
+
+fn history(length: usize) -> impl Strategy<Value = (bool, Vec<(Step, Fault, usize)>)> {
+    (any::<bool>(), prop::collection::vec((step(), fault(), 0..2_usize), 1..length))
+}
+
+fn claim_of(machine: &Machine, pools: &[usize], named: Option<u8>, sticky: bool) -> Claim {
+    let mut requests: Vec<Request> =
+        pools.iter().map(|pool| Request { pool: POOLS[*pool].to_owned(), addresses: Vec::new() }).collect();
+    if let (Some(named), Some(first)) = (named, requests.first_mut()) {
+        first.addresses.push(IpAddr::from([10, 0, 0, named]));
+        if named % 5 == 0 {
+            first.addresses.push(format!("fd00::{named:x}").parse().unwrap());
+        }
+    }
+    // The names are not in the order of creation.
+    let created = u64::from(machine.uid.as_bytes()[0] ^ 1);
+    Claim { machine: machine.clone(), created, requests, sticky }
+}
+
+/// Lets a history happen to a model and to registries with one ledger, in turns.
+fn live<L: Ledger + std::fmt::Debug>(
+    (delays, steps): (bool, Vec<(Step, Fault, usize)>),
+    registries: usize,
+    mut open: impl FnMut(Option<L>) -> L,
+) {
+    let delay = if delays { 20 } else { 0 };
+    let pools: Vec<Pool> = (0..3).map(|at| sized(at, 0)).collect();
+    let mut model = Model {
+        pools: pools.clone(),
+        held: BTreeMap::new(),
+        left: BTreeMap::new(),
+        waiters: Vec::new(),
+        now: 1_000,
+        delay,
+    };
+    let mut start = |ledger: Option<L>, pools: &[Pool]| {
+        let ledger = Faulty { ledger: open(ledger), fault: Fault::None };
+        let registry = Registry::open(ledger, pools.iter().cloned()).unwrap();
+        registry.with_reuse_delay(Duration::from_millis(delay))
+    };
+    let mut ours: Vec<Registry<Faulty<L>>> = (0..registries).map(|_| start(None, &pools)).collect();
+    for (step, fault, at) in steps {
+        let at = at % registries;
+        model.now += 1;
+        let now = model.now;
+        let mut after = model.clone();
+        ours[at].ledger_mut().fault = fault;
+        // `None` when the ledger failed, and with it the step.
+        let done = match &step {
+            Step::Claim { machine, pools, named, sticky } => {
+                let claim = claim_of(machine, pools, *named, *sticky);
+                let expected = if claim.requests.is_empty() {
+                    after.serve();
+                    Err(ClaimError::Nothing)
+                } else {
+                    after.claim(&claim)
+                };
+                match ours[at].claim(&claim, now) {
+                    Err(RegistryError::Ledger(_)) => false,
+                    Err(RegistryError::Refused(error)) => {
+                        assert_eq!(Err(error), expected);
+                        true
+                    }
+                    Ok(given) => {
+                        assert_eq!(Ok(given), expected);
+                        true
+                    }
+                }
+            }
+            Step::Release(machine) => {
+                let expected = after.release(machine);
+                let released = ours[at].release(machine, now);
+                released.is_ok_and(|released| {
+                    assert_eq!((released.held, released.served), expected);
+                    true
+                })
+            }
+            Step::Resize { pool, size } => {
+                let new = sized(*pool, *size);
+                after.pools[*pool] = new.clone();
+                let served = after.serve();
+                match ours[at].resize(new.clone(), now) {
+                    Ok(resized) => {
+                        assert_eq!((resized.outside, resized.served), (after.outside(*pool), served));
+                        for (_, other) in ours.iter_mut().enumerate().filter(|(other, _)| *other != at) {
+                            assert_eq!(other.resize(new.clone(), now).unwrap().served, []);
+                        }
+                        true
+                    }
+                    Err(_) if matches!(fault, Fault::DiesAfter) => {
+                        // The others read the pool from the same file.
+                        for (_, other) in ours.iter_mut().enumerate().filter(|(other, _)| *other != at) {
+                            other.resize(new.clone(), now).unwrap();
+                        }
+                        false
+                    }
+                    Err(_) => false,
+                }
+            }
+            Step::Wait(more) => {
+                model.now += more;
+                after = model.clone();
+                let served = after.serve();
+                ours[at].serve(model.now).is_ok_and(|is| {
+                    assert_eq!(is, served);
+                    true
+                })
+            }
+        };
+        if done || matches!(fault, Fault::DiesAfter) {
+            model = after;
+        }
+        ours[at].ledger_mut().fault = Fault::None;
+        if matches!(fault, Fault::DiesBefore | Fault::DiesAfter) {
+            let dead = ours.remove(at).into_ledger().ledger;
+            ours.insert(at, start(Some(dead), &model.pools));
+        }
+        compare(&mut ours, &model);
+    }
+}
+
+fn compare<L: Ledger>(ours: &mut [Registry<Faulty<L>>], model: &Model) {
+    let expected: Vec<(IpAddr, Claimant, String, u8)> =
+        model.held.iter().map(|(address, (by, pool, prefix))| (*address, by.clone(), pool.clone(), *prefix)).collect();
+    let mut waiters = model.waiters.clone();
+    waiters.sort_by_key(|claim| (claim.created, claim.machine.clone()));
+    for registry in ours {
+        let allocator = registry.allocator().unwrap();
+        let held: Vec<(IpAddr, Claimant, String, u8)> = allocator
+            .leases()
+            .map(|(_, address, lease)| {
+                (address, Claimant::clone(&lease.claimant), lease.pool.to_string(), lease.prefix)
+            })
+            .collect();
+        assert_eq!(held, expected);
+        assert_eq!(allocator.waiters(), waiters.iter().collect::<Vec<_>>());
+        for (at, pool) in POOLS.iter().enumerate() {
+            for usage in allocator.usage(pool, model.now).unwrap() {
+                let (all, offered) = (model.of(at, usage.family).unwrap(), model.offered(at, usage.family));
+                let count = |is: &dyn Fn(&IpAddr) -> bool| offered.iter().filter(|address| is(address)).count() as u128;
+                let used = count(&|address| model.held.contains_key(address));
+                let cooling = count(&|address| model.rests(*address).is_some());
+                assert_eq!(
+                    (usage.total, usage.withheld, usage.used, usage.cooling, usage.contended),
+                    (all.len() as u128, (all.len() - offered.len()) as u128, used, cooling, 0)
+                );
+                assert_eq!(usage.free, offered.len() as u128 - used - cooling);
+                let outside = model.outside(at).into_iter().flat_map(|allocation| allocation.addresses);
+                let outside = outside.filter(|address| Family::of(address.ip()) == usage.family);
+                assert_eq!(usage.outside, outside.count() as u128);
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, max_shrink_iters: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_history_in_memory_is_that_of_the_model(history in history(40)) {
+        live(history, 1, |ledger: Option<MemoryLedger>| {
+            // What the next process reads is all of it.
+            ledger.map_or_else(MemoryLedger::default, MemoryLedger::reopened)
+        });
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 40, max_shrink_iters: 100, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_history_of_two_processes_at_one_file_is_that_of_the_model(history in history(30)) {
+        let directory = tempfile::tempdir().unwrap();
+        let path: PathBuf = directory.path().join("ledger");
+        live(history, 2, |_: Option<SqliteLedger>| SqliteLedger::create(&path, &[NETWORK]).unwrap());
+    }
+}

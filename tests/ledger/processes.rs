@@ -1,0 +1,270 @@
+//! Several processes at one ledger, and processes that are killed.
+//!
+//! The processes are this test program again: the tests that are ignored are what they run.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use glowplug::host::ledger::SqliteLedger;
+use glowplug::host::pool::Pool;
+use glowplug::host::registry::{Registry, RegistryError};
+use rusqlite::Connection;
+
+use super::{NETWORK, claim, machine, pool, registry, shown};
+
+/// Starts a test of this program as a process of its own.
+fn start(test: &str, ledger: &Path, number: usize) -> Child {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--ignored", "--exact", "--nocapture", "--test-threads=1", &format!("processes::{test}")]);
+    command.env("GLOWPLUG_TEST_LEDGER", ledger).env("GLOWPLUG_TEST_NUMBER", number.to_string());
+    command.stdout(Stdio::piped()).stdin(Stdio::null()).spawn().unwrap()
+}
+
+/// What such a process was told.
+fn told() -> (PathBuf, usize) {
+    let number = std::env::var("GLOWPLUG_TEST_NUMBER").unwrap();
+    (std::env::var_os("GLOWPLUG_TEST_LEDGER").unwrap().into(), number.parse().unwrap())
+}
+
+fn finish(children: Vec<Child>) {
+    for child in children {
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    }
+}
+
+fn check_integrity(path: &Path) {
+    let connection = Connection::open(path).unwrap();
+    let answer: String = connection.query_row("PRAGMA integrity_check", [], |row| row.get(0)).unwrap();
+    assert_eq!(answer, "ok");
+}
+
+fn wide() -> Pool {
+    pool("workers", "eth0", "addresses: [10.0.0.0/16, fd00::/64]")
+}
+
+fn narrow() -> Pool {
+    pool("workers", "eth0", "addresses: [10.0.0.1-10.0.0.40], machineNetwork: [{cidr: 10.0.0.0/16}]")
+}
+
+#[test]
+fn eight_processes_claim_and_release_without_a_duplicate_or_a_loss() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("ledger");
+    SqliteLedger::create(&path, &[NETWORK]).unwrap();
+    finish((0..8).map(|number| start("claims_and_releases", &path, number)).collect());
+
+    let mut registry = registry(&path, [wide()]);
+    let allocator = registry.allocator().unwrap();
+    // Of each of its 40 machines a process gives every fourth back.
+    let held: Vec<(String, String)> = allocator
+        .leases()
+        .map(|(_, address, lease)| (lease.claimant.machine.name.clone(), address.to_string()))
+        .collect();
+    let names: BTreeSet<&str> = held.iter().map(|(name, _)| name.as_str()).collect();
+    let expected: BTreeSet<String> =
+        (0..8).flat_map(|process| (0..40).filter(|at| at % 4 != 3).map(move |at| format!("{process}-{at}"))).collect();
+    assert_eq!(names, expected.iter().map(String::as_str).collect());
+    let addresses: BTreeSet<&str> = held.iter().map(|(_, address)| address.as_str()).collect();
+    assert_eq!((held.len(), addresses.len()), (2 * 240, 2 * 240));
+    check_integrity(&path);
+}
+
+#[test]
+#[ignore = "is one of several processes"]
+fn claims_and_releases() {
+    let (path, process) = told();
+    let mut registry = Registry::open(SqliteLedger::open(&path, &[NETWORK]).unwrap(), [wide()]).unwrap();
+    for at in 0..40 {
+        let name = format!("{process}-{at}");
+        let given = registry.claim(&claim(&name, 0, &["clusters/workers"]), 1).unwrap();
+        assert_eq!(registry.claim(&claim(&name, 0, &["clusters/workers"]), 2).unwrap(), given);
+        if at % 4 == 3 {
+            assert_eq!(registry.release(&machine(&name), 3).unwrap().held, given);
+        }
+    }
+}
+
+#[test]
+fn eight_processes_that_start_at_once_make_one_ledger() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("ledger");
+    finish((0..8).map(|number| start("makes_the_ledger_and_claims", &path, number)).collect());
+    let mut registry = registry(&path, [narrow()]);
+    assert_eq!(registry.allocator().unwrap().leases().count(), 8);
+}
+
+#[test]
+#[ignore = "is one of several processes"]
+fn makes_the_ledger_and_claims() {
+    let (path, process) = told();
+    registry(&path, [narrow()]).claim(&claim(&process.to_string(), 0, &["clusters/workers"]), 1).unwrap();
+}
+
+#[test]
+fn who_waits_in_several_processes_is_served_in_order() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("ledger");
+    let mut registry = registry(&path, [narrow()]);
+    for at in 0..40 {
+        registry.claim(&claim(&format!("first-{at}"), 0, &["clusters/workers"]), 1).unwrap();
+    }
+    finish((0..8).map(|number| start("asks_and_waits", &path, number)).collect());
+    let expected: Vec<String> = (0..80).map(|at| format!("waiter-{at}")).collect();
+    let waiting = |registry: &mut Registry<SqliteLedger>| -> Vec<String> {
+        let waiters = registry.allocator().unwrap().waiters();
+        waiters.iter().map(|claim| claim.machine.name.clone()).collect()
+    };
+    assert_eq!(waiting(&mut registry), expected);
+
+    finish((0..8).map(|number| start("gives_back", &path, number)).collect());
+    assert_eq!(waiting(&mut registry), &expected[24..]);
+    let held: BTreeSet<&str> = registry
+        .allocator()
+        .unwrap()
+        .leases()
+        .filter_map(|(_, _, lease)| {
+            lease.claimant.machine.name.strip_prefix("waiter-").is_some().then_some(&*lease.claimant.machine.name)
+        })
+        .collect();
+    assert_eq!(held, expected[..24].iter().map(String::as_str).collect());
+}
+
+#[test]
+#[ignore = "is one of several processes"]
+fn asks_and_waits() {
+    let (path, process) = told();
+    let mut registry = registry(&path, [narrow()]);
+    for at in 0..10 {
+        // Those of all processes lie between each other, and the latest come first.
+        let number = 8 * (9 - at) + process;
+        let refused = registry.claim(&claim(&format!("waiter-{number}"), number as u64, &["clusters/workers"]), 1);
+        let Err(RegistryError::Refused(error)) = refused else { panic!("{refused:?}") };
+        assert_eq!(error.to_string(), "No available IPs in pool for interface eth0");
+    }
+}
+
+#[test]
+#[ignore = "is one of several processes"]
+fn gives_back() {
+    let (path, process) = told();
+    let mut registry = registry(&path, [narrow()]);
+    for at in 0..3 {
+        let released = registry.release(&machine(&format!("first-{}", 3 * process + at)), 2).unwrap();
+        assert_eq!((released.held.len(), released.served.len()), (1, 1));
+    }
+}
+
+/// A process is killed at any moment, so often that each instruction has its turn. `GLOWPLUG_TEST_KILLS` says how often.
+#[test]
+fn a_killed_process_loses_nothing_that_it_was_told_and_duplicates_nothing() {
+    let kills = std::env::var("GLOWPLUG_TEST_KILLS").map_or(100, |kills| kills.parse().unwrap());
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("ledger");
+    SqliteLedger::create(&path, &[NETWORK]).unwrap();
+    // What machines hold for certain; those of whom it is not known are not in it.
+    let mut held: BTreeMap<String, String> = BTreeMap::new();
+    for kill in 0..kills {
+        let mut child = start("claims_until_it_dies", &path, kill);
+        let mut lines = BufReader::new(child.stdout.take().unwrap());
+        // Until it has begun, then from no time to some claims.
+        let mut told = String::new();
+        while !told.ends_with("begin\n") {
+            assert_ne!(lines.read_line(&mut told).unwrap(), 0, "{told}");
+        }
+        std::thread::sleep(Duration::from_micros((kill as u64 * 7_919) % 6_000));
+        child.kill().unwrap();
+        lines.read_to_string(&mut told).unwrap();
+        child.wait().unwrap();
+
+        let mut uncertain = BTreeSet::new();
+        // The last line may be torn.
+        for line in told.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n')) {
+            let words: Vec<&str> = line.split(' ').collect();
+            match words[..] {
+                ["claiming" | "releasing", name] => {
+                    held.remove(name);
+                    uncertain.insert(name.to_owned());
+                }
+                ["claimed", name, address] => {
+                    uncertain.remove(name);
+                    held.insert(name.to_owned(), address.to_owned());
+                }
+                ["released", name] => {
+                    uncertain.remove(name);
+                }
+                _ => {}
+            }
+        }
+        assert!(uncertain.len() <= 1, "{uncertain:?}");
+        let mut registry = registry(&path, [wide()]);
+        let mut found: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for (_, address, lease) in registry.allocator().unwrap().leases() {
+            found.entry(lease.claimant.machine.name.clone()).or_default().push(address.to_string());
+        }
+        for name in uncertain {
+            // All of its addresses or none.
+            if let Some(addresses) = found.get(&name) {
+                assert_eq!(addresses.len(), 2);
+                held.insert(name, addresses.join("+"));
+            }
+        }
+        let found: BTreeMap<String, String> =
+            found.into_iter().map(|(name, addresses)| (name, addresses.join("+"))).collect();
+        assert_eq!(found, held);
+    }
+    check_integrity(&path);
+}
+
+#[test]
+#[ignore = "is one of several processes"]
+fn claims_until_it_dies() {
+    let (path, process) = told();
+    let mut registry = registry(&path, [wide()]);
+    // Not through the test harness, which would keep it.
+    let mut out = std::io::stdout();
+    let mut say = |line: String| {
+        out.write_all(line.as_bytes()).unwrap();
+        out.flush().unwrap();
+    };
+    say("\nbegin\n".to_owned());
+    for at in 0.. {
+        let name = format!("{process}-{at}");
+        say(format!("claiming {name}\n"));
+        let given = registry.claim(&claim(&name, 0, &["clusters/workers"]), 1).unwrap();
+        let addresses: Vec<String> = given[0].addresses.iter().map(|network| network.ip().to_string()).collect();
+        say(format!("claimed {name} {}\n", addresses.join("+")));
+        if at % 2 == 1 {
+            let name = format!("{process}-{}", at - 1);
+            say(format!("releasing {name}\n"));
+            registry.release(&machine(&name), 2).unwrap();
+            say(format!("released {name}\n"));
+        }
+    }
+}
+
+#[test]
+fn what_one_process_did_the_other_knows_at_its_next_claim() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("ledger");
+    let (mut one, mut other) = (registry(&path, [narrow()]), registry(&path, [narrow()]));
+    let given = |registry: &mut Registry<SqliteLedger>, name: &str| {
+        shown(&registry.claim(&claim(name, 0, &["clusters/workers"]), 1).unwrap())
+    };
+    assert_eq!(given(&mut one, "a"), ["a: 10.0.0.1/16"]);
+    assert_eq!(given(&mut other, "b"), ["b: 10.0.0.2/16"]);
+    assert_eq!(given(&mut one, "b"), ["b: 10.0.0.2/16"]);
+    assert_eq!(shown(&other.release(&machine("a"), 2).unwrap().held), ["a: 10.0.0.1/16"]);
+    assert_eq!(given(&mut one, "c"), ["c: 10.0.0.1/16"]);
+    // So far behind that the store has forgotten the changes.
+    let many = pool("many", "eth1", "addresses: [10.1.0.0/16, fd01::/64]");
+    one.resize(many, 3).unwrap();
+    let claims: Vec<_> = (0..5_001).map(|at| claim(&at.to_string(), 0, &["clusters/many"])).collect();
+    assert!(one.claim_all(&claims, 4).unwrap().iter().all(Result::is_ok));
+    assert_eq!(given(&mut one, "d"), ["d: 10.0.0.3/16"]);
+    assert_eq!(given(&mut other, "e"), ["e: 10.0.0.4/16"]);
+    assert_eq!(other.allocator().unwrap().leases().count(), 10_002 + 4);
+}
