@@ -1,0 +1,137 @@
+//! Documents of a drive, and what becomes of them.
+
+use glowplug::drive::{Files, ReadError};
+use glowplug::finding::Findings;
+use glowplug::formats::meta_data::MetaData;
+use glowplug::formats::{Format, Meaning, Reading, read_network};
+use glowplug::guest::attributes::{Attributes, Prefix};
+use glowplug::guest::hostname::Hostname;
+use glowplug::host::expand::{ExpandError, Grant, Template};
+use glowplug::network::NetworkConfig;
+use glowplug::render::{dracut, legacy, networkd};
+use ipnetwork::IpNetwork;
+
+use super::{check_findings, kargs};
+
+/// A document about the network. One of another format is read and goes no further: that is for another target.
+pub(super) fn network(format: Format, document: &[u8]) {
+    let reading = read_network(document);
+    let config = check_reading(&reading, document);
+    if let Some(config) = config.filter(|_| reading.format == Some(format)) {
+        render(config);
+    }
+}
+
+/// What holds for every document.
+pub(super) fn check_reading<'r>(reading: &'r Reading, document: &[u8]) -> Option<&'r NetworkConfig> {
+    let Reading { format, meaning, findings } = reading;
+    check_findings(findings);
+    assert_eq!(findings.has_errors(), matches!(meaning, Meaning::Refused));
+    let again = read_network(document);
+    assert_eq!(
+        (*format, findings.kept(), findings.further()),
+        (again.format, again.findings.kept(), again.findings.further())
+    );
+    match (meaning, &again.meaning) {
+        (Meaning::Network(config), Meaning::Network(again)) => {
+            assert!(config == again);
+            assert!(!config.is_empty() && format.is_some());
+            Some(config)
+        }
+        (Meaning::Unconfigured, Meaning::Unconfigured)
+        | (Meaning::Disabled, Meaning::Disabled)
+        | (Meaning::Refused, Meaning::Refused) => None,
+        (first, second) => panic!("read as {first:?}, and then as {second:?}"),
+    }
+}
+
+/// Renders a network for every program, and asks an independent reader what that means.
+pub(super) fn render(config: &NetworkConfig) {
+    for legacy in [false, true] {
+        let render = if legacy { legacy::render } else { dracut::render };
+        let (rendered, findings) = twice(config, render);
+        let line = dracut::line(&rendered.kargs);
+        assert!(dracut::is_legal(&line), "{line:?}");
+        if !findings.has_errors() {
+            assert!(line.len() <= dracut::MAX_BYTES);
+            kargs::check(config, &rendered.devices, &line, legacy);
+        }
+    }
+    let (rendered, findings) = twice(config, networkd::render);
+    super::networkd::check(config, &rendered, findings.has_errors());
+}
+
+fn twice<T: std::fmt::Debug + PartialEq>(
+    config: &NetworkConfig,
+    render: fn(&NetworkConfig, &mut Findings) -> T,
+) -> (T, Findings) {
+    let [mut findings, mut again] = [Findings::default(), Findings::default()];
+    let (rendered, second) = (render(config, &mut findings), render(config, &mut again));
+    check_findings(&findings);
+    assert!(rendered == second && findings.kept() == again.kept(), "{rendered:?}\n{second:?}");
+    (rendered, findings)
+}
+
+/// A document about the machine: every value that is kept for the units can be read back from their file.
+pub(super) fn meta_data(document: &[u8]) {
+    for read in [MetaData::read_openstack, MetaData::read_nocloud] {
+        let [mut findings, mut again] = [Findings::default(), Findings::default()];
+        let meta_data = read(document, &mut findings);
+        assert_eq!((&meta_data, findings.kept()), (&read(document, &mut again), again.kept()));
+        check_findings(&findings);
+        meta_data.findings.iter().for_each(super::check_finding);
+        let attributes = Attributes::of(&meta_data, None, &[], &mut findings);
+        check_findings(&findings);
+        let file = attributes.environment_file(&Prefix::default());
+        assert_eq!(Attributes::read_environment_file(&file).by_key(), attributes.by_key(), "{file:?}");
+        // A host name is a label for the system, whatever the document calls it.
+        if let Some(Ok(name)) = meta_data.hostname.as_deref().map(str::parse::<Hostname>) {
+            assert!(name.as_str().len() <= Hostname::MAX);
+            assert!(
+                name.as_str().bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-.".contains(&byte)),
+                "{name:?}"
+            );
+        }
+    }
+}
+
+/// A path that leads off the drive leads nowhere.
+pub(super) fn check_no_way_out(files: &dyn Files) {
+    for path in ["/etc/passwd", "../a", "openstack/../../a", "a//b", "."] {
+        assert!(matches!(files.read(path, 16), Err(ReadError::NotAFile { .. })), "{path:?}");
+    }
+}
+
+/// A template of documents: what is made of it for a machine, the guest reads as it was meant.
+pub(super) fn template(document: &[u8]) {
+    let Ok(template) = Template::parse(document) else { return };
+    let addresses = ["10.20.0.5/24".parse().unwrap(), "fd00:20::5/64".parse().unwrap()];
+    for addresses in [&addresses[..1], &addresses[1..], &addresses[..]] {
+        let allocation = super::pools::allocation(addresses);
+        let gateways = ["10.20.0.1".parse().unwrap(), "fd00:20::1".parse().unwrap()];
+        let nameservers = ["10.20.0.2".parse().unwrap()];
+        let grant =
+            Grant { allocation: &allocation, gateways: &gateways, nameservers: &nameservers, mac_address: None };
+        match template.expand(&[grant]) {
+            Ok(document) => {
+                assert_eq!(template.expand(&[grant]).unwrap().text(), document.text());
+                document.warnings().iter().for_each(super::check_finding);
+                assert!(!document.text().contains('\n'));
+                let reading = read_network(document.text().as_bytes());
+                let config = check_reading(&reading, document.text().as_bytes()).unwrap();
+                let links = config.links().iter();
+                let read: Vec<String> = links
+                    .flat_map(|link| {
+                        let ipv4 = link.ipv4.addresses.iter().map(ToString::to_string);
+                        ipv4.chain(link.ipv6.addresses.iter().map(ToString::to_string))
+                    })
+                    .collect();
+                let allocated = |address: &IpNetwork| read.iter().filter(|read| **read == address.to_string()).count();
+                assert!(addresses.iter().all(|address| allocated(address) == 1), "{read:?}");
+                render(config);
+            }
+            Err(ExpandError::Differs { .. }) => panic!("the guest would read other addresses than were allocated"),
+            Err(error) => assert!(!error.to_string().is_empty()),
+        }
+    }
+}

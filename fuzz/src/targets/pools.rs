@@ -1,0 +1,156 @@
+//! Pools, and the addresses that they are made of.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use glowplug::finding::Findings;
+use glowplug::host::address::{Entry, Family, parse_address, parse_interface_address};
+use glowplug::host::claim::{Allocation, Claimant, Machine};
+use glowplug::host::expand::{Grant, Template};
+use glowplug::host::nodepool::MachineTemplate;
+use glowplug::host::pool::{Pool, PoolSpec, Space, overlaps, read_pools};
+use ipnetwork::IpNetwork;
+
+use super::check_findings;
+
+pub(super) fn allocation(addresses: &[IpNetwork]) -> Allocation {
+    let (namespace, name, uid) = ("clusters".to_owned(), "worker-0".to_owned(), "u-1".to_owned());
+    let claimant = Claimant { machine: Machine { namespace, name, uid }, interface: "eno101".parse().unwrap() };
+    Allocation { claimant, addresses: addresses.to_vec() }
+}
+
+/// A document of pools: it has a pool or an error, and the numbers of each pool add up.
+pub(super) fn pools(document: &[u8]) {
+    let (specs, findings) = read_pools(document);
+    let (again, findings_again) = read_pools(document);
+    assert_eq!((&specs, findings.kept()), (&again, findings_again.kept()));
+    check_findings(&findings);
+    assert!(findings.has_errors() || !specs.is_empty());
+    let mut made = Vec::new();
+    for spec in &specs {
+        let mut findings = Findings::default();
+        let pool = Pool::new(spec, &BTreeMap::new(), &mut findings);
+        check_findings(&findings);
+        assert_eq!(pool.is_none(), findings.has_errors());
+        if let Some(pool) = pool {
+            check_pool(spec, &pool);
+            made.push(pool);
+        }
+    }
+    let found = overlaps(&made);
+    for overlap in &found.kept {
+        let [first, second] = overlap.pools;
+        assert_eq!(first.network, second.network);
+        for range in overlap.addresses.ranges() {
+            for number in [range.first(), range.last()] {
+                let address = range.family().address(number);
+                let offer = |pool: &Pool| pool.space(range.family()).is_some_and(|space| space.offers(address));
+                assert!(offer(first) && offer(second), "{address}");
+            }
+        }
+    }
+}
+
+fn check_pool(spec: &PoolSpec, pool: &Pool) {
+    assert!(pool.spaces().count() > 0);
+    for space in pool.spaces() {
+        let family = space.family();
+        let count = pool.count(family).unwrap();
+        assert_eq!(count.total, count.allocatable + count.withheld.values().sum::<u128>());
+        assert_eq!(count.allocatable, space.allocatable());
+        assert!(count.withheld.values().all(|count| *count > 0));
+        let touches = |pair: &[glowplug::host::address::AddressRange]| pair[0].last() + 1 >= pair[1].first();
+        assert!(!space.ranges().windows(2).any(touches) && !space.withheld().windows(2).any(touches));
+        let total: u128 = space.ranges().iter().map(|range| range.count()).sum();
+        assert_eq!(total, count.total);
+        if total <= 4096 {
+            check_each(pool, space);
+        }
+        for gateway in &pool.gateways {
+            assert!(!space.offers(*gateway));
+        }
+    }
+    // The other program that hands out addresses is told the same pool.
+    let template = MachineTemplate::new(spec, pool).unwrap();
+    let written = template.bootstrap_network_config;
+    let again =
+        PoolSpec { addresses: Some(written.subnets), excluded_addresses: written.excluded_addresses, ..spec.clone() };
+    assert_eq!(Pool::new(&again, &BTreeMap::new(), &mut Findings::default()).as_ref(), Some(pool));
+    let template = Template::parse(written.network_data.as_bytes()).unwrap();
+    let addresses: Vec<IpNetwork> = pool.spaces().filter_map(first_offered).collect();
+    let mut allocation = allocation(&addresses);
+    allocation.claimant.interface = pool.interface.clone();
+    let (gateways, nameservers) = (&pool.gateways, &pool.nameservers);
+    let grant = Grant { allocation: &allocation, gateways, nameservers, mac_address: None };
+    if addresses.len() == pool.spaces().count() {
+        template.expand(&[grant]).unwrap();
+    }
+}
+
+/// An address of a space with the prefix of its subnet, unless what is withheld is many.
+fn first_offered(space: &Space) -> Option<IpNetwork> {
+    let numbers = space.ranges().iter().flat_map(|range| (range.first()..=range.last()).take(64));
+    let address = numbers.map(|number| space.family().address(number)).find(|address| space.offers(*address))?;
+    IpNetwork::new(address, space.prefix()).ok()
+}
+
+/// The numbers of a small space, counted.
+fn check_each(pool: &Pool, space: &Space) {
+    let (mut offered, mut withheld) = (0, BTreeMap::new());
+    for range in space.ranges() {
+        for number in range.first()..=range.last() {
+            let address = space.family().address(number);
+            assert!(space.contains(address));
+            match pool.why_withheld(address) {
+                Some(why) => *withheld.entry(why).or_insert(0) += 1,
+                None => offered += 1,
+            }
+            assert_eq!(space.offers(address), pool.why_withheld(address).is_none(), "{address}");
+        }
+    }
+    let count = pool.count(space.family()).unwrap();
+    assert_eq!((count.allocatable, count.withheld), (offered, withheld));
+}
+
+/// Lines, each an entry of a pool or an address: what is read is written in one way, and that reads as the same.
+pub(super) fn addresses(input: &[u8]) {
+    for line in String::from_utf8_lossy(input).lines() {
+        match line.parse::<Entry>() {
+            Ok(entry) => {
+                let written = entry.to_string();
+                assert_eq!(written.parse(), Ok(entry), "{line:?}");
+                assert!(entry.range().first() <= entry.range().last());
+                assert!(entry.length().is_none_or(|length| length < entry.range().family().bits()));
+            }
+            Err(error) => super::check_finding(&error.at("addresses[0]")),
+        }
+        match parse_address(line) {
+            Ok(address) => {
+                assert_eq!(parse_address(&address.to_string()), Ok(address));
+                assert_eq!(Family::of(address).address(Family::number(address)), address);
+                assert!(may_be_held(address), "{address}");
+                assert!(line.parse::<Entry>().is_ok_and(|entry| entry.range().contains(address)), "{line:?}");
+            }
+            Err(error) => super::check_finding(&error.at("gateway[0]")),
+        }
+        match parse_interface_address(line) {
+            Ok((address, length)) => {
+                let written = length.map_or(address.to_string(), |length| format!("{address}/{length}"));
+                assert_eq!(parse_interface_address(&written), Ok((address, length)));
+                assert!(may_be_held(address));
+            }
+            Err(error) => super::check_finding(&error.at("records[0]")),
+        }
+    }
+}
+
+/// Whether a machine may have an address at all.
+pub(super) fn may_be_held(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => !matches!(address.octets()[0], 0 | 127 | 224..),
+        IpAddr::V6(address) => {
+            let is_special = address.is_unspecified() || address.is_loopback() || address.is_multicast();
+            !is_special && !address.is_unicast_link_local() && address.to_ipv4().is_none()
+        }
+    }
+}

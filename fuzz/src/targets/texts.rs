@@ -1,0 +1,56 @@
+//! Lines: the kernel's arguments, and keys of users.
+
+use glowplug::finding::{Findings, Severity};
+use glowplug::guest::CommandLine;
+use glowplug::guest::ssh_keys::{AuthorizedKey, keys_in};
+
+/// A kernel command line.
+pub(super) fn command_line(input: &[u8]) {
+    let text = String::from_utf8_lossy(input);
+    let line = CommandLine::parse(&text);
+    assert_eq!(line, CommandLine::parse(&text));
+    assert_eq!(line.length(), text.len());
+    let words = words(&text);
+    for key in ["ip", "glowplug.wait", "glowplug.on-error", "glowplug.renderer", "ignition.platform.id"] {
+        let value = words.iter().rev().find_map(|word| word.strip_prefix(key)?.strip_prefix('='));
+        assert_eq!(line.value(key), value, "{text:?}");
+    }
+    let configures = |word: &&String| {
+        let keys = ["ip=", "bond=", "vlan=", "bridge=", "team="];
+        keys.iter().any(|key| word.strip_prefix(key).is_some_and(|value| !value.is_empty()))
+    };
+    assert_eq!(line.configures_network(), words.iter().find(configures).map(String::as_str), "{text:?}");
+}
+
+/// The words of a line: what is between quotes is cut out first, and put back when the line is split.
+fn words(line: &str) -> Vec<String> {
+    let hide = |(at, piece): (usize, &str)| {
+        let hidden = piece.chars().map(|c| match c {
+            c if at % 2 == 1 && c.is_ascii_whitespace() => char::from_u32(0xf0000 + u32::from(c)).unwrap(),
+            c => c,
+        });
+        hidden.collect::<String>()
+    };
+    let line: String = line.split('"').enumerate().map(hide).collect();
+    let show = |c: char| match u32::from(c) {
+        hidden @ 0xf0000..=0xf00ff => char::from_u32(hidden - 0xf0000).unwrap(),
+        _ => c,
+    };
+    line.split(|c: char| c.is_ascii_whitespace()).map(|word| word.chars().map(show).collect()).collect()
+}
+
+/// Lines of keys: what is kept is one line each that reads as itself, and what is not is said.
+pub(super) fn ssh_keys(input: &[u8]) {
+    let text = String::from_utf8_lossy(input);
+    let [mut findings, mut again] = [Findings::default(), Findings::default()];
+    let keys = keys_in(&text, "public_keys.key", &mut findings);
+    assert_eq!((&keys, findings.kept()), (&keys_in(&text, "public_keys.key", &mut again), again.kept()));
+    super::check_findings(&findings);
+    assert!(findings.kept().iter().all(|finding| finding.severity == Severity::Warning));
+    for key in keys {
+        let line = key.to_string();
+        assert!(line.len() <= AuthorizedKey::MAX, "{line:?}");
+        assert!(!line.chars().any(|c| c.is_control() && c != '\t'), "{line:?}");
+        assert_eq!(line.parse(), Ok(key), "{line:?}");
+    }
+}

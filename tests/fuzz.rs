@@ -1,0 +1,121 @@
+//! Every fuzzing target without libFuzzer: on its seeds, and on some thousands of inputs that are made of them, always the
+//! same ones. `make fuzz` looks further.
+
+#![allow(clippy::unwrap_used, clippy::panic, unreachable_pub, reason = "a target panics where something does not hold")]
+
+#[path = "../fuzz/src/targets/mod.rs"]
+mod targets;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use glowplug::formats::{Meaning, read_network};
+use targets::{TARGETS, Target};
+
+/// So many inputs are made for each target.
+const INPUTS: usize = 3000;
+
+/// SplitMix64: small, and the same on every machine.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) as usize % limit.max(1)
+    }
+
+    /// A seed with some of its bytes changed, taken out, doubled or taken from another one.
+    fn input(&mut self, seeds: &[Vec<u8>]) -> Vec<u8> {
+        let mut input = seeds[self.below(seeds.len())].clone();
+        for _ in 0..=self.below(8) {
+            let at = self.below(input.len() + 1);
+            let end = (at + self.below(32)).min(input.len());
+            match self.below(5) {
+                0 => input.insert(at, self.below(256) as u8),
+                1 => drop(input.drain(at..end)),
+                2 => drop(input.splice(at..at, input[at..end].to_vec())),
+                3 => {
+                    let other = &seeds[self.below(seeds.len())];
+                    let from = self.below(other.len());
+                    let to = (from + self.below(64)).min(other.len());
+                    drop(input.splice(at..end, other[from..to].to_vec()));
+                }
+                _ => input[at..end].iter_mut().take(1).for_each(|byte| *byte ^= 1 << self.below(8)),
+            }
+        }
+        input
+    }
+}
+
+/// The files below a directory, in the order of their names.
+fn files(directory: &Path, found: &mut Vec<PathBuf>) {
+    let mut paths: Vec<PathBuf> = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    for path in paths {
+        if path.is_dir() { files(&path, found) } else { found.push(path) }
+    }
+}
+
+/// What `fuzz/run` begins with.
+fn seeds(name: &str) -> Vec<Vec<u8>> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut paths = Vec::new();
+    for directory in [&format!("fuzz/seeds/{name}"), "fixtures/documents", "fixtures/guest"] {
+        files(&root.join(directory), &mut paths);
+    }
+    paths.iter().map(|path| fs::read(path).unwrap()).collect()
+}
+
+fn holds(name: &str) {
+    let (_, target): &(_, Target) = TARGETS.iter().find(|(target, _)| *target == name).unwrap();
+    let seeds = seeds(name);
+    seeds.iter().for_each(|seed| target(seed));
+    let mut random = Random(1);
+    for _ in 0..INPUTS {
+        target(&random.input(&seeds));
+    }
+}
+
+macro_rules! targets {
+    ($($name:ident)*) => {
+        $(#[test] fn $name() { holds(stringify!($name)); })*
+
+        #[test]
+        fn every_target_has_a_program_and_a_test() {
+            let names: Vec<&str> = TARGETS.iter().map(|(name, _)| *name).collect();
+            assert_eq!(names, [$(stringify!($name)),*]);
+            let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz");
+            let mut programs = Vec::new();
+            files(&root.join("fuzz_targets"), &mut programs);
+            let mut programs: Vec<String> =
+                programs.iter().map(|path| path.file_stem().unwrap().to_str().unwrap().to_owned()).collect();
+            programs.sort_by_key(|program| names.iter().position(|name| name == program));
+            assert_eq!(programs, names);
+            for name in names {
+                let program = fs::read_to_string(root.join(format!("fuzz_targets/{name}.rs"))).unwrap();
+                assert_eq!(program, format!("#![no_main]\nglowplug_fuzz::fuzz!({name});\n"));
+            }
+        }
+    };
+}
+
+targets! {
+    network_data network_config_v1 network_config_v2 network_words meta_data command_line ssh_keys iso9660 fat pools addresses
+    records templates
+}
+
+/// Else that target would look at refusals alone.
+#[test]
+fn many_documents_of_words_are_networks() {
+    let seeds = seeds("network_words");
+    let mut random = Random(1);
+    let is_network = |input: Vec<u8>| {
+        let document = targets::document_of_words(&input);
+        matches!(read_network(document.as_bytes()).meaning, Meaning::Network(_))
+    };
+    let networks = (0..INPUTS).filter(|_| is_network(random.input(&seeds))).count();
+    assert!(networks > INPUTS / 20, "{networks} of {INPUTS}");
+}
