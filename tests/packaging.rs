@@ -1,0 +1,180 @@
+//! The packages: built from the tarballs of `make dist` with the tools of the distributions, without a network, and what is
+//! in them, file by file. Minutes of compiling, so only where it is asked for by name, as `make test` does.
+//!
+//! What Fedora's own macro packages bring stands in `packaging/fedora.macros` here: places, flags, scriptlets. Its
+//! generators of debug packages and of what is bundled do not run.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+const ROOT: &str = env!("CARGO_MANIFEST_DIR");
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// What a program prints. One that is missing or that fails is a failure, never a pass.
+fn ask(command: &mut Command) -> String {
+    let Output { status, stdout, stderr } =
+        command.output().unwrap_or_else(|e| panic!("{command:?}: {e}; tests/setup installs what is missing"));
+    let [stdout, stderr] = [stdout, stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    assert!(status.success(), "{command:?}: {status}\n{stdout}\n{stderr}");
+    stdout
+}
+
+fn run(program: &str, arguments: &[&str]) -> String {
+    ask(Command::new(program).args(arguments))
+}
+
+/// `make` with a target and variables. Packages compile for themselves: nothing of this build is theirs.
+fn make(target: &str, variables: &[String]) {
+    let mut command = Command::new("make");
+    command.current_dir(ROOT).arg(target).arg(format!("REF={}", state())).args(variables);
+    for name in ["CARGO_TARGET_DIR", "GLOWPLUG_VERSION", "MAKEFLAGS", "MFLAGS", "RUSTFLAGS"] {
+        command.env_remove(name);
+    }
+    ask(&mut command);
+}
+
+/// The commit that `make dist` is given: with what is not committed yet, where there is something.
+fn state() -> String {
+    let stashed = ask(Command::new("git").current_dir(ROOT).args(["stash", "create"]));
+    if stashed.is_empty() { "HEAD".to_owned() } else { stashed.trim().to_owned() }
+}
+
+fn dist_below(directory: &Path) -> (PathBuf, String) {
+    let dist = directory.join("dist");
+    let variable = format!("DIST={}", dist.display());
+    (dist, variable)
+}
+
+/// The files of a package without its directories, sorted, one a line.
+fn files(listing: &str) -> String {
+    let files: BTreeSet<_> = listing.lines().map(str::trim).filter(|line| !line.ends_with('/')).collect();
+    files.into_iter().map(|file| format!("{file}\n")).collect()
+}
+
+/// The terms of a licence expression, each with its alternatives sorted.
+fn terms(expressions: &[&str]) -> BTreeSet<String> {
+    let terms = expressions.iter().flat_map(|expression| expression.split(" AND "));
+    terms
+        .map(|term| {
+            let term = term.trim_matches(['(', ')']).replace('/', " OR ");
+            term.split(" OR ").collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>().join(" OR ")
+        })
+        .collect()
+}
+
+#[test]
+fn a_tarball_has_the_same_bytes_each_time() {
+    let directory = tempfile::tempdir().unwrap();
+    let (dist, variable) = dist_below(directory.path());
+    let bytes = || {
+        make("dist", std::slice::from_ref(&variable));
+        let names = ["", "-vendor"].map(|kind| dist.join(format!("glowplug-{VERSION}{kind}.tar.gz")));
+        names.map(|name| run("sha256sum", &[name.to_str().unwrap()]))
+    };
+    assert_eq!(bytes(), bytes());
+}
+
+#[test]
+fn the_packages_of_fedora_have_their_files_and_each_program_runs() {
+    let directory = tempfile::tempdir().unwrap();
+    let (dist, variable) = dist_below(directory.path());
+    // A network of its own has nothing in it. The library's tests are left out: `make test` runs them anyway.
+    let macros = format!("{ROOT}/tests/packaging/fedora.macros");
+    let rpmbuild = format!("RPMBUILD=unshare -rn rpmbuild --nodeps --without check --load={macros}");
+    make("rpm", &[variable, rpmbuild]);
+
+    let machine = run("uname", &["-m"]).trim().to_owned();
+    let unpacked = directory.path().join("root");
+    for (name, architecture) in [("glowplug", &*machine), ("glowplug-dracut", "noarch"), ("glowplugctl", &*machine)] {
+        let package = dist.join(format!("rpm/RPMS/{architecture}/{name}-{VERSION}-1.{architecture}.rpm"));
+        let package = package.to_str().unwrap();
+        let listed = run("rpm", &["-qp", "--qf", "[%{FILEMODES:perms} %{FILENAMES}\n]", package]);
+        let listed: Vec<_> = listed.lines().filter(|line| !line.starts_with('d')).collect();
+        let expected = fs::read_to_string(format!("{ROOT}/tests/packaging/{name}.rpm.files")).unwrap();
+        assert_eq!(format!("{}\n", listed.join("\n")), expected.replace("VERSION", VERSION), "{name}");
+
+        fs::create_dir_all(&unpacked).unwrap();
+        let unpack = format!("rpm2cpio '{package}' | cpio --quiet -idm");
+        ask(Command::new("sh").current_dir(&unpacked).args(["-c", &unpack]));
+        if name == "glowplug" {
+            let version = run(unpacked.join("usr/bin").join(name).to_str().unwrap(), &["--version"]);
+            let tarball = dist.join(format!("glowplug-{VERSION}.tar.gz"));
+            let file = format!("glowplug-{VERSION}/packaging/commit");
+            let commit = run("tar", &["-xzOf", tarball.to_str().unwrap(), &file]);
+            assert_eq!(version, format!("{name} {VERSION} ({})\n", commit.trim()));
+        }
+        if architecture != "noarch" {
+            let crates = unpacked.join(format!("usr/share/licenses/{name}-{VERSION}/LICENSE.dependencies"));
+            let crates = fs::read_to_string(crates).unwrap();
+            let linked: Vec<_> =
+                crates.lines().map(|line| line.split_once(": ").unwrap().0).chain(["Apache-2.0"]).collect();
+            let license = run("rpm", &["-qp", "--qf", "%{LICENSE}", package]);
+            assert_eq!(terms(&[&license]), terms(&linked), "{name}");
+        }
+    }
+    let package = dist.join(format!("rpm/RPMS/{machine}/glowplug-{VERSION}-1.{machine}.rpm"));
+    let scripts = run("rpm", &["-qp", "--scripts", package.to_str().unwrap()]);
+    let helper = "/usr/lib/systemd/systemd-update-helper";
+    let units = "glowplug-metadata.service glowplug-ssh-keys@.service";
+    assert_eq!(
+        scripts,
+        format!(
+            "postinstall scriptlet (using /bin/sh):\n{helper} install-system-units {units} || :\n\
+             preuninstall scriptlet (using /bin/sh):\n{helper} remove-system-units {units} || :\n\
+             postuninstall scriptlet (using /bin/sh):\n:\n"
+        )
+    );
+    the_program_starts_in_an_initramfs_that_is_made_of(&unpacked, directory.path());
+}
+
+/// It is linked to libraries, and dracut has to bring them.
+fn the_program_starts_in_an_initramfs_that_is_made_of(root: &Path, directory: &Path) {
+    // dracut run from a directory looks for its modules beside itself. The first link of a name counts: ours.
+    let tree = directory.join("dracut");
+    fs::create_dir_all(tree.join("modules.d")).unwrap();
+    let module = root.join("usr/lib/dracut/modules.d/50glowplug");
+    run("ln", &["-s", module.to_str().unwrap(), tree.join("modules.d").to_str().unwrap()]);
+    let link = "cp /usr/bin/dracut . && ln -s /usr/lib/dracut/modules.d/* modules.d/ && \
+                for entry in /usr/lib/dracut/*; do [ -e \"${entry##*/}\" ] || ln -s \"$entry\" .; done";
+    ask(Command::new("sh").current_dir(&tree).args(["-c", link]));
+    let image = directory.join("initramfs");
+    ask(Command::new(tree.join("dracut"))
+        .args(["--local", "--force", "--no-kernel", "--no-hostonly", "--no-hostonly-cmdline", "--no-early-microcode"])
+        .args(["--nofscks", "--nostrip", "--compress", "cat"])
+        .args(["--modules", "base systemd systemd-initrd network-manager glowplug"])
+        .arg(&image)
+        .env("DRACUT_PATH", format!("{} /usr/sbin /usr/bin /sbin /bin", root.join("usr/bin").display())));
+    let unpacked = directory.join("initramfs-root");
+    fs::create_dir(&unpacked).unwrap();
+    ask(Command::new("sh").current_dir(&unpacked).args(["-c", &format!("cpio --quiet -idm <'{}'", image.display())]));
+    let inside = |program: &str| run("unshare", &["-r", "chroot", unpacked.to_str().unwrap(), program, "--version"]);
+    assert_eq!(inside("/usr/bin/glowplug"), run(root.join("usr/bin/glowplug").to_str().unwrap(), &["--version"]));
+}
+
+#[test]
+fn the_packages_of_debian_have_their_files_and_what_they_depend_on() {
+    let directory = tempfile::tempdir().unwrap();
+    let (dist, variable) = dist_below(directory.path());
+    // Debian 12's compiler is too old for the program, so the one of this build is taken: -d.
+    make("deb", &[variable, "DPKG_BUILDPACKAGE=unshare -rn dpkg-buildpackage -d".to_owned()]);
+
+    let machine = run("dpkg", &["--print-architecture"]).trim().to_owned();
+    for (name, architecture, depends) in [
+        ("glowplug", &*machine, "libc6, libgcc-s1"),
+        ("glowplug-dracut", "all", "glowplug, dracut-network, kmod, network-manager"),
+        ("glowplugctl", &*machine, "libc6, libgcc-s1, libsqlite3-0"),
+    ] {
+        let package = dist.join(format!("deb/{name}_{VERSION}_{architecture}.deb"));
+        let package = package.to_str().unwrap();
+        let listed = run("sh", &["-c", &format!("dpkg-deb --fsys-tarfile '{package}' | tar -t | sed 's,^\\.,,'")]);
+        let expected = fs::read_to_string(format!("{ROOT}/tests/packaging/{name}.deb.files")).unwrap();
+        assert_eq!(files(&listed), expected, "{name}");
+        let told = run("dpkg-deb", &["--field", package, "Depends"]);
+        let names: Vec<_> = told.trim().split(", ").map(|one| one.split(' ').next().unwrap()).collect();
+        assert_eq!(names.join(", "), depends, "{name}");
+    }
+}
