@@ -41,6 +41,8 @@ fn main() -> Result<()> {
         "/fixtures/images/hypershift/openstack/latest/network_data.json"
     ))?;
     row("parse to arguments, typical document", &micros(document(&typical)), "at most 60 µs");
+    let typical = fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/documents/typical-v2.yaml"))?;
+    row("parse to arguments, typical version 2", &micros(document(&typical)), "at most 150 µs");
     for count in [20, 200] {
         let text = cards(count);
         let label = format!("parse to arguments, {count} cards, {} KiB", text.len() / 1024);

@@ -1,0 +1,430 @@
+//! What the host costs: `make bench`. One table, each row beside its limit or its peer, all measured in one run.
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::fs;
+use std::hint::black_box;
+use std::io::{self, Read};
+use std::ops::Range;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use glowplug::host::allocator::{Allocator, Journal};
+use glowplug::host::claim::{Allocation, Claim, Machine, Record, Request};
+use glowplug::host::expand::{Grant, Template};
+use glowplug::host::free_ranges::FreeRanges;
+use glowplug::host::image::ConfigDrive;
+use glowplug::host::ledger::{MemoryLedger, SqliteLedger};
+use glowplug::host::pool::{Pool, overlaps, read_pools};
+use glowplug::host::records::Objects;
+use glowplug::host::registry::Registry;
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeValLike;
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+fn main() -> Result<()> {
+    // One of several processes at one ledger.
+    if let Ok(number) = std::env::var("GLOWPLUG_BENCH_CLAIMER") {
+        return claimer(Path::new(&std::env::var("GLOWPLUG_BENCH_LEDGER")?), number.parse()?);
+    }
+    println!("{:<52} lowest | named | any and lowest", "");
+    free_ranges()?;
+    for holders in [1_000, 10_000, 60_000, 250_000] {
+        allocator(holders)?;
+    }
+    rebuild()?;
+    for machines in [20_000, 100_000] {
+        list(machines)?;
+    }
+    documents()?;
+    pools()?;
+    for processes in [1, 8] {
+        durable(processes)?;
+    }
+    Ok(())
+}
+
+fn row(what: &str, measured: &str, beside: &str) {
+    println!("{what:<52} {measured:<36} {beside}");
+}
+
+/// What this process has had of the processors. What does not wait is measured so: others may be at work, too.
+struct Cpu(Duration);
+
+impl Cpu {
+    fn now() -> Result<Self> {
+        let usage = getrusage(UsageWho::RUSAGE_SELF)?;
+        let micros = (usage.user_time() + usage.system_time()).num_microseconds();
+        Ok(Self(Duration::from_micros(u64::try_from(micros)?)))
+    }
+
+    fn elapsed(&self) -> Result<Duration> {
+        Ok(Self::now()?.0 - self.0)
+    }
+}
+
+/// The same numbers in the same order at each run.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % bound as u64) as usize
+    }
+}
+
+/// Take and give back, with so many numbers in use: the first ones, or every second one.
+fn free_ranges() -> Result<()> {
+    for in_use in [1_000_usize, 10_000, 60_000, 250_000] {
+        let mut dense = FreeRanges::default();
+        dense.give_back_range(0, u128::from(u64::MAX))?;
+        let mut held: Vec<u128> = (0..in_use).filter_map(|_| dense.take_lowest()).collect();
+        pair(&format!("free ranges, {in_use} in use, dense"), &mut dense, &mut held)?;
+
+        let mut holes = FreeRanges::default();
+        holes.give_back_range(0, u128::from(u64::MAX))?;
+        let mut held: Vec<u128> = (0..in_use as u128).map(|number| 2 * number + 1).collect();
+        for &number in &held {
+            holes.take(number)?;
+        }
+        pair(&format!("free ranges, {in_use} in use, every second"), &mut holes, &mut held)?;
+    }
+    Ok(())
+}
+
+fn pair(what: &str, free: &mut FreeRanges, held: &mut [u128]) -> Result<()> {
+    let rounds: u32 = 300_000;
+    // In any order, but the list itself is read from its start to its end: it is no part of what is measured.
+    let mut dice = Dice(0x9e37_79b9_7f4a_7c15);
+    for at in (1..held.len()).rev() {
+        held.swap(at, dice.below(at + 1));
+    }
+    let count = held.len();
+    // The last one in goes first: what a controller that retries does.
+    let start = Cpu::now()?;
+    for _ in 0..rounds {
+        let number = black_box(free.take_lowest()).ok_or("full")?;
+        free.give_back(number)?;
+    }
+    let lowest = start.elapsed()? / rounds;
+    let start = Cpu::now()?;
+    for round in 0..rounds as usize {
+        let one = held[round % count];
+        free.give_back(one)?;
+        free.take(one)?;
+    }
+    let named = start.elapsed()? / rounds;
+    // Any of them goes, and the lowest comes: what a cluster does.
+    let start = Cpu::now()?;
+    for round in 0..rounds as usize {
+        let one = &mut held[round % count];
+        free.give_back(*one)?;
+        *one = black_box(free.take_lowest()).ok_or("full")?;
+    }
+    let any = start.elapsed()? / rounds;
+    row(what, &format!("{} | {} | {}", nanos(lowest), nanos(named), nanos(any)), "at most 200 ns");
+    Ok(())
+}
+
+fn nanos(time: Duration) -> String {
+    format!("{} ns", time.as_nanos())
+}
+
+/// A claim and its release, with so many holders in memory.
+fn allocator(holders: usize) -> Result<()> {
+    let before = resident()?;
+    let mut allocator = Allocator::rebuild([pool()?], []);
+    for number in 0..holders {
+        allocator.claim(&claim(number), 1, &mut Journal::default())?;
+    }
+    let bytes = (resident()? - before) / holders;
+    let (rounds, mut dice) = (100_000, Dice(0x9e37_79b9_7f4a_7c15));
+    let claims: Vec<Claim> = (0..rounds).map(|_| claim(dice.below(holders))).collect();
+    let start = Cpu::now()?;
+    for claim in &claims {
+        allocator.release(&claim.machine, 2, 0, &mut Journal::default());
+        black_box(allocator.claim(claim, 2, &mut Journal::default())?);
+    }
+    let pair = start.elapsed()? / rounds as u32;
+    let again = Cpu::now()?;
+    for claim in &claims {
+        black_box(allocator.claim(claim, 2, &mut Journal::default())?);
+    }
+    let again = again.elapsed()? / rounds as u32;
+    row(
+        &format!("allocator, {holders} machines: release + claim"),
+        &format!("{} (again: {}, {bytes} bytes each)", nanos(pair), nanos(again)),
+        "at most 5000 ns",
+    );
+    Ok(())
+}
+
+/// A hundred thousand records in any order.
+fn rebuild() -> Result<()> {
+    let count = 100_000;
+    let mut registry = Registry::open(MemoryLedger::default(), [pool()?])?;
+    let claims: Vec<Claim> = (0..count).map(claim).collect();
+    let mut records = Vec::new();
+    for allocation in registry.claim_all(&claims, 1)? {
+        let Allocation { claimant, addresses } = allocation?.remove(0);
+        let source = format!("KubevirtMachine {}/{}", claimant.machine.namespace, claimant.machine.name);
+        records.push(Record { claimant, network: None, addresses, source });
+    }
+    let mut dice = Dice(0x9e37_79b9_7f4a_7c15);
+    for at in (1..records.len()).rev() {
+        records.swap(at, dice.below(at + 1));
+    }
+    let mut allocator = Allocator::rebuild([pool()?], []);
+    let (copy, start) = (records.clone(), Cpu::now()?);
+    let adoption = allocator.adopt(copy, 1, &mut Journal::default());
+    let time = start.elapsed()?;
+    if adoption.adopted != 2 * count {
+        return Err("not everything was adopted".into());
+    }
+    row("rebuild of 100000 records, both families", &millis(time), "at most 250 ms");
+
+    let directory = tempfile::tempdir()?;
+    let path = directory.path().join("ledger");
+    let mut registry = Registry::open(SqliteLedger::create(&path, &[NETWORK])?, [pool()?])?;
+    let start = Instant::now();
+    registry.rebuild(records.iter().cloned(), 1)?;
+    row("  into a new SQLite ledger", &millis(start.elapsed()), "");
+    let start = Instant::now();
+    registry.rebuild(records, 1)?;
+    row("  into one that has them", &millis(start.elapsed()), "");
+    drop(registry);
+    let start = Instant::now();
+    black_box(Registry::open(SqliteLedger::open(&path, &[NETWORK])?, [pool()?])?);
+    let bytes = fs::metadata(&path)?.len();
+    row("  open that ledger", &format!("{} ({} MiB)", millis(start.elapsed()), bytes >> 20), "");
+    Ok(())
+}
+
+/// From the list of so many machines to an allocator that knows their addresses, and to a ledger.
+fn list(machines: usize) -> Result<()> {
+    // What it costs to make the list is no part of what is measured.
+    let start = Cpu::now()?;
+    let bytes = io::copy(&mut List::new(machines), &mut io::sink())?;
+    let made = start.elapsed()?;
+    let mut objects = Objects::default();
+    let start = Cpu::now()?;
+    objects.read("machines.json", List::new(machines))?;
+    let read = start.elapsed()?.saturating_sub(made);
+    let start = Cpu::now()?;
+    let survey = objects.survey();
+    let surveyed = start.elapsed()?;
+    let record = |record: glowplug::host::records::Record| {
+        let (claimant, addresses, source) = (record.claimant, record.addresses, record.source);
+        Record { claimant, network: None, addresses, source }
+    };
+    let records: Vec<Record> = survey.records.into_iter().map(record).collect();
+    let copy = records.clone();
+    let start = Cpu::now()?;
+    let adoption = Allocator::rebuild([pool()?], []).adopt(copy, 1, &mut Journal::default());
+    let adopted = start.elapsed()?;
+    if (adoption.adopted, adoption.oddities.len()) != (2 * machines, 0) {
+        return Err("not everything was adopted".into());
+    }
+    let directory = tempfile::tempdir()?;
+    let ledger = SqliteLedger::create(&directory.path().join("ledger"), &[NETWORK])?;
+    let mut registry = Registry::open(ledger, [pool()?])?;
+    let start = Cpu::now()?;
+    registry.rebuild(records, 1)?;
+    let recorded = start.elapsed()?;
+    row(
+        &format!("list of {machines} machines, {} MiB: rebuild", bytes >> 20),
+        &millis(read + surveyed + adopted),
+        if machines == 100_000 { "at most 1000 ms" } else { "" },
+    );
+    let parts = [read, surveyed, adopted, recorded].map(millis);
+    let [read, surveyed, adopted, recorded] = parts;
+    row("  read | merged | adopted | or into SQLite", &format!("{read} | {surveyed} | {adopted} | {recorded}"), "");
+    Ok(())
+}
+
+/// The list that `kubectl get kubevirtmachines -A -o json` prints of so many machines; it is never whole in memory.
+struct List {
+    machine: Vec<u8>,
+    /// Where digits of the number of a machine stand in its text, and which.
+    digits: Vec<(usize, Range<usize>)>,
+    count: usize,
+    /// The next machine.
+    number: usize,
+    text: Vec<u8>,
+    at: usize,
+}
+
+impl List {
+    fn new(count: usize) -> Self {
+        let machine = include_str!("kubevirt-machine.json").trim_end().replace('\n', "\n        ");
+        let marks = [("NNNNNN", 0..6), ("AA.", 0..2), ("BB.", 2..4), ("CC", 4..6), ("AA:", 0..2), ("BB:", 2..4)];
+        let digits = marks.into_iter().flat_map(|(mark, digits)| {
+            let places: Vec<usize> = machine.match_indices(mark).map(|(at, _)| at).collect();
+            places.into_iter().map(move |at| (at, digits.clone()))
+        });
+        let (digits, machine) = (digits.collect(), machine.into_bytes());
+        let text = b"{\n    \"apiVersion\": \"v1\",\n    \"items\": [".to_vec();
+        Self { machine, digits, count, number: 0, text, at: 0 }
+    }
+
+    /// Goes on with the next machine, or with the end.
+    fn next(&mut self) {
+        self.at = 0;
+        self.text.clear();
+        if self.number < self.count {
+            self.text.extend_from_slice(if self.number == 0 { b"\n        " } else { b",\n        " });
+            let begin = self.text.len();
+            self.text.extend_from_slice(&self.machine);
+            let number = format!("{:06}", self.number);
+            for (at, digits) in &self.digits {
+                let digits = &number.as_bytes()[digits.clone()];
+                self.text[begin + at..][..digits.len()].copy_from_slice(digits);
+            }
+        } else if self.number == self.count {
+            self.text.extend_from_slice(b"\n    ],\n    \"kind\": \"List\",\n    \"metadata\": {}\n}\n");
+        }
+        self.number += 1;
+    }
+}
+
+impl Read for List {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.at == self.text.len() {
+            self.next();
+        }
+        let read = (&self.text[self.at..]).read(buffer)?;
+        self.at += read;
+        Ok(read)
+    }
+}
+
+/// What is made of one allocation.
+fn documents() -> Result<()> {
+    let pool = pool()?;
+    let mut allocator = Allocator::rebuild([pool.clone()], []);
+    let allocation = allocator.claim(&claim(0), 1, &mut Journal::default())?.remove(0);
+    let template =
+        br#"{"links": [{"id": "eno101", "type": "phy"}], "services": [{"type": "dns", "address": "10.0.0.2"}]}"#;
+    let rounds = 2_000;
+    let start = Cpu::now()?;
+    let mut document = None;
+    for _ in 0..rounds {
+        let (gateways, nameservers) = (pool.gateways.as_slice(), pool.nameservers.as_slice());
+        let grant = Grant { allocation: &allocation, gateways, nameservers, mac_address: None };
+        document = Some(black_box(Template::parse(black_box(template))?.expand(&[grant])?));
+    }
+    let time = start.elapsed()? / rounds;
+    row("network_data.json of a template, both families", &micros(time), "");
+    let document = document.ok_or("no document")?;
+    let user_data = vec![b'u'; 1700];
+    let start = Cpu::now()?;
+    for _ in 0..rounds {
+        let (network_data, user_data) = (Some(document.text().as_bytes()), user_data.as_slice());
+        black_box(ConfigDrive { meta_data: b"{}", network_data, user_data }.image()?);
+    }
+    row("config drive, as an image", &micros(start.elapsed()? / rounds), "at most 1000 us");
+    Ok(())
+}
+
+/// A file of a thousand pools, each a /24 of one network.
+fn pools() -> Result<()> {
+    let pool = |at: usize| {
+        let (a, b) = (at / 256, at % 256);
+        format!(
+            "- {{name: p{at}, namespace: n, network: vlan10, addresses: [10.{a}.{b}.0/24], gateway: [10.{a}.{b}.1]}}\n"
+        )
+    };
+    let text: String = (0..1_000).map(pool).collect();
+    let start = Cpu::now()?;
+    let (specs, mut findings) = read_pools(text.as_bytes());
+    let pools = specs.iter().filter_map(|spec| Pool::new(spec, &BTreeMap::new(), &mut findings));
+    let pools: Vec<Pool> = pools.collect();
+    let overlaps = overlaps(&pools).kept.len();
+    let time = start.elapsed()?;
+    if (pools.len(), overlaps) != (1_000, 0) {
+        return Err(format!("{findings:?}").into());
+    }
+    row("a file of 1000 pools, read and checked for overlaps", &millis(time), "");
+    Ok(())
+}
+
+/// Claims, each on the disk before the next, by so many processes.
+fn durable(processes: usize) -> Result<()> {
+    // Beside the binary: a temporary directory may be in memory.
+    let program = std::env::current_exe()?;
+    let directory = tempfile::tempdir_in(program.parent().ok_or("no directory")?)?;
+    let path = directory.path().join("ledger");
+    SqliteLedger::create(&path, &[NETWORK])?;
+    let start = Instant::now();
+    let mut children = Vec::new();
+    for number in 0..processes {
+        let mut command = Command::new(&program);
+        command.env("GLOWPLUG_BENCH_CLAIMER", number.to_string()).env("GLOWPLUG_BENCH_LEDGER", &path);
+        children.push(command.spawn()?);
+    }
+    for mut child in children {
+        if !child.wait()?.success() {
+            return Err("a claimer failed".into());
+        }
+    }
+    let time = start.elapsed();
+    let claims = processes * CLAIMS;
+    let rate = claims as f64 / time.as_secs_f64();
+    row(
+        &format!("durable claims on SQLite, {processes} processes"),
+        &format!("{rate:.0} a second ({claims} in {})", millis(time)),
+        "an API server: 461 | 1168 objects",
+    );
+    Ok(())
+}
+
+const CLAIMS: usize = 1_000;
+const NETWORK: &str = "clusters/vlan10";
+
+fn claimer(path: &Path, number: usize) -> Result<()> {
+    let mut registry = Registry::open(SqliteLedger::open(path, &[NETWORK])?, [pool()?])?;
+    for at in 0..CLAIMS {
+        registry.claim(&claim(number * CLAIMS + at), 1)?;
+    }
+    Ok(())
+}
+
+fn pool() -> Result<Pool> {
+    let text = b"{name: workers, namespace: clusters, network: vlan10, interface: eno101,
+        addresses: [10.0.0.0/8, fd00::/64], gateway: [10.0.0.1, 'fd00::1']}";
+    let (specs, mut findings) = read_pools(text);
+    let spec = specs.first().ok_or("no pool")?;
+    Pool::new(spec, &BTreeMap::new(), &mut findings).ok_or_else(|| format!("{findings:?}").into())
+}
+
+fn claim(number: usize) -> Claim {
+    Claim {
+        machine: Machine {
+            namespace: "clusters-production".into(),
+            name: format!("workers-5f7c9-{number:06}"),
+            uid: format!("1b4e28ba-2fa1-11d2-883f-{number:012}"),
+        },
+        created: 1,
+        requests: vec![Request { pool: "clusters/workers".into(), addresses: Vec::new() }],
+        sticky: false,
+    }
+}
+
+fn micros(time: Duration) -> String {
+    format!("{:.1} us", time.as_secs_f64() * 1e6)
+}
+
+fn millis(time: Duration) -> String {
+    format!("{:.1} ms", time.as_secs_f64() * 1e3)
+}
+
+/// The memory of this process, in bytes.
+fn resident() -> Result<usize> {
+    let status = fs::read_to_string("/proc/self/status")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).ok_or("no VmRSS")?;
+    Ok(line.trim().trim_end_matches(" kB").parse::<usize>()? * 1024)
+}
