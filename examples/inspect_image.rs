@@ -1,0 +1,52 @@
+//! What a machine would make of a config drive: its label, its files, and what its document means. The image is read in
+//! process, without root, and without trust.
+//!
+//! `cargo run --example inspect_image -- fixtures/images/hypershift.iso`
+
+use std::error::Error;
+use std::fs::File;
+
+use glowplug::drive::{ConfigDrive, Document, Volume};
+use glowplug::formats::{Meaning, read_network};
+use glowplug::render::dracut;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let path = std::env::args().nth(1).ok_or("expected the path of an image")?;
+    let image = File::open(&path)?;
+    let volume = Volume::probe(&image)?.ok_or("neither ISO 9660 nor FAT")?;
+    println!("{path}: {} with the label {:?}", volume.file_system, volume.label);
+
+    let files = volume.open(&image)?;
+    let drive = ConfigDrive::read_from(&*files)?.ok_or("not laid out as a config drive")?;
+    println!("layout: {}", drive.layout);
+    for document in [&drive.meta_data, &drive.network] {
+        match document {
+            Ok(Some(Document { path, bytes })) => println!("{path}: {} bytes", bytes.len()),
+            Ok(None) => {}
+            Err(error) => println!("{error}"),
+        }
+    }
+
+    let Some(document) = drive.network? else {
+        println!("It says nothing about the network.");
+        return Ok(());
+    };
+    let mut reading = read_network(&document.bytes);
+    match reading.meaning {
+        Meaning::Unconfigured => println!("It configures nothing: the distribution's default holds."),
+        Meaning::Disabled => println!("It asks for no network at all."),
+        Meaning::Refused => println!("It is refused:"),
+        Meaning::Network(network) => {
+            for link in network.links() {
+                let ipv4 = link.ipv4.addresses.iter().map(ToString::to_string);
+                let addresses: Vec<_> = ipv4.chain(link.ipv6.addresses.iter().map(ToString::to_string)).collect();
+                println!("{} is {:?} with {}", link.place, link.id, addresses.join(" and "));
+            }
+            println!("{}", dracut::line(&dracut::render(&network, &mut reading.findings).kargs));
+        }
+    }
+    for finding in reading.findings.kept() {
+        println!("{finding}");
+    }
+    Ok(())
+}
