@@ -1,0 +1,169 @@
+//! The documents, run: README.md and every page of `docs`.
+//!
+//! The fence of a block says what it is. `console` has commands after `$`, and below each of them everything that it
+//! prints, standard output first, then its exit code in brackets unless it is 0. `sh` is pasted whole, and succeeds. Both run
+//! below a scratch directory of the document, in which `fixtures` is that of the repository; `console repository` runs in
+//! the repository. `console elsewhere` needs a cluster, an image, a booted machine or minutes: those commands are not run,
+//! and each of them is named here. Every other block has no commands.
+//! `UPDATE_FIXTURES=1` writes the documents again, and the difference is to be read.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
+
+mod shell;
+
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::{env, fs};
+
+/// What is run elsewhere: `make` by people and by continuous integration, the others by `tests/boot` or by nobody.
+const ELSEWHERE: &[(&str, &[&str])] = &[
+    (
+        "README.md",
+        &[
+            "make demo    # from a pool of addresses to kernel arguments, each step shown",
+            "make test    # everything that proves it",
+            "cargo build --release && PATH=\"$PWD/target/release:$PATH\"    # both programs, for what follows here",
+            "make install-guest DESTDIR=\"$PWD/image\" PREFIX=/usr",
+            "make boot    # whole machines in QEMU, with each network program: as root, about 10 minutes",
+            "kubectl get kubevirtmachines -A -o json | \
+             glowplugctl claim --pool pools.yaml --ledger ledger --machines - --output secret | kubectl apply -f -",
+        ],
+    ),
+    (
+        "docs/guest.md",
+        &[
+            "glowplug attributes --output /run/metadata/afterburn --prefix AFTERBURN_",
+            "glowplug hostname --output /sysroot/etc/hostname",
+            "glowplug ssh-keys --user core",
+        ],
+    ),
+    ("docs/image-builders.md", &["make install-guest DESTDIR=$image PREFIX=/usr"]),
+    (
+        "docs/troubleshooting.md",
+        &["virtctl console worker-0 -n clusters", "kubectl get kubevirtmachines,vm,vmi -A -o json > machines.json"],
+    ),
+];
+
+/// Blocks of content.
+const CONTENT: &[&str] = &["text", "ini", "json", "yaml"];
+
+macro_rules! documents {
+    ($($name:ident $path:literal)*) => {
+        $(#[test] fn $name() {
+            document($path);
+        })*
+
+        const PATHS: &[&str] = &[$($path),*];
+    };
+}
+
+documents! {
+    readme_md "README.md"
+    cloud_init_md "docs/cloud-init.md"
+    enhancement_tests_md "docs/enhancement-tests.md"
+    formats_and_renderers_md "docs/formats-and-renderers.md"
+    from_afterburn_md "docs/from-afterburn.md"
+    guest_md "docs/guest.md"
+    image_builders_md "docs/image-builders.md"
+    stability_md "docs/stability.md"
+    troubleshooting_md "docs/troubleshooting.md"
+}
+
+#[test]
+fn every_document_is_run() {
+    let files = fs::read_dir(repository().join("docs")).unwrap().map(|file| file.unwrap().file_name());
+    let mut paths: Vec<_> = files.map(|name| format!("docs/{}", name.into_string().unwrap())).collect();
+    paths.sort_unstable();
+    assert_eq!(PATHS[1..], paths);
+}
+
+/// Every link from one document to a file leads to one, and one to a heading leads to that.
+#[test]
+fn every_link_leads_somewhere() {
+    let mut broken = Vec::new();
+    for path in PATHS {
+        let text = fs::read_to_string(repository().join(path)).unwrap();
+        for target in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            let (file, heading) = target.split_once('#').unwrap_or((target, ""));
+            let file = match file {
+                _ if file.starts_with("https://") => continue,
+                "" => repository().join(path),
+                _ => repository().join(path).parent().unwrap().join(file),
+            };
+            let is_there = file.exists()
+                && (heading.is_empty() || headings(&fs::read_to_string(&file).unwrap()).any(|it| it == heading));
+            if !is_there {
+                broken.push((*path, target.to_owned()));
+            }
+        }
+    }
+    assert_eq!(broken, []);
+}
+
+/// As GitHub makes anchors of them.
+fn headings(text: &str) -> impl Iterator<Item = String> {
+    let headings = text.lines().filter(|line| line.starts_with('#')).map(|line| line.trim_start_matches('#').trim());
+    headings.map(|heading| {
+        let kept = heading.chars().filter(|char| char.is_alphanumeric() || " -_".contains(*char));
+        kept.collect::<String>().to_lowercase().replace(' ', "-")
+    })
+}
+
+fn repository() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn document(path: &str) {
+    let expected = fs::read_to_string(repository().join(path)).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    symlink(repository().join("fixtures"), directory.path().join("fixtures")).unwrap();
+    let mut elsewhere = Vec::new();
+    let said = run(&expected, directory.path(), &mut elsewhere);
+    if env::var_os("UPDATE_FIXTURES").is_some() {
+        fs::write(repository().join(path), &said).unwrap();
+    }
+    for (number, (said, expected)) in said.lines().zip(expected.lines()).enumerate() {
+        assert_eq!(said, expected, "{path}:{}", number + 1);
+    }
+    assert_eq!(said.len(), expected.len());
+    let named = ELSEWHERE.iter().find(|(document, _)| *document == path).map_or(&[][..], |(_, commands)| commands);
+    assert_eq!(elsewhere, named);
+}
+
+/// The document as its commands write it.
+fn run(document: &str, directory: &Path, elsewhere: &mut Vec<String>) -> String {
+    let mut said = String::new();
+    let mut fence = None;
+    let mut script = String::new();
+    for line in document.lines() {
+        let command = line.strip_prefix("$ ");
+        match (fence, line.strip_prefix("```")) {
+            (None, Some(info)) => fence = Some(info),
+            (Some(info), Some(_)) => {
+                if info == "sh" {
+                    assert_eq!(shell::run(directory, &format!("set -eu\n{script}"), ""), "");
+                    script.clear();
+                }
+                fence = None;
+            }
+            (Some("console"), None) => {
+                said += &command.map(|command| printed(line, directory, command)).unwrap_or_default();
+                continue;
+            }
+            (Some("console repository"), None) => {
+                said += &command.map(|command| printed(line, repository(), command)).unwrap_or_default();
+                continue;
+            }
+            (Some("console elsewhere"), None) => elsewhere.extend(command.map(str::to_owned)),
+            (Some("sh"), None) => script += &format!("{line}\n"),
+            (Some(info), None) => assert!(CONTENT.contains(&info) && command.is_none(), "{info:?}: {line}"),
+            (None, None) => {}
+        }
+        said += &format!("{line}\n");
+    }
+    said
+}
+
+fn printed(line: &str, directory: &Path, command: &str) -> String {
+    format!("{line}\n{}", shell::run(directory, command, ""))
+}
