@@ -14,15 +14,33 @@ GUEST := $(TARGET_DIR)/$(TARGET)/guest/glowplug
 GUEST_RUSTFLAGS := $(addprefix -C link-arg=-Wl$(,),-z$(,)pack-relative-relocs --no-eh-frame-hdr \
     -T$(,)$(CURDIR)/src/bin/glowplug.ld)
 GUEST_MAX_BYTES := 1048576
+CTL := $(TARGET_DIR)/release/glowplugctl
 
-.PHONY: all guest demo test boot lint bench install setup target clean
+# What `--version` says: a tarball of `make dist` has its commit in a file, a clone asks git.
+RELEASE := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
+COMMIT := $(shell grep -v Format packaging/commit || git describe --always --dirty --exclude='*' --abbrev=12 2>/dev/null)
+VERSION = $(RELEASE)$(if $(COMMIT), ($(COMMIT)))
+# What is tested is a tree: another commit is no reason to build it anew.
+test boot bench: COMMIT :=
 
-all: guest
+.PHONY: all guest ctl demo test boot lint deny fuzz bench dist rpm deb install install-guest install-ctl setup target clean
 
-# The only line that builds what is shipped.
+all: guest ctl
+
+# The only lines that build what is shipped. A distribution links the guest against its own C library, with its own flags in
+# RUSTFLAGS: LINKED=dynamic.
+ifneq ($(LINKED),dynamic)
 guest: target
-	RUSTFLAGS='$(GUEST_RUSTFLAGS)' $(CARGO) build --locked --profile guest --no-default-features --features guest \
-	    --bin glowplug --target $(TARGET)
+	RUSTFLAGS='$(GUEST_RUSTFLAGS)' GLOWPLUG_VERSION='$(VERSION)' $(CARGO) build --locked --profile guest \
+	    --no-default-features --features guest --bin glowplug --target $(TARGET)
+else
+GUEST := $(TARGET_DIR)/guest/glowplug
+guest:
+	GLOWPLUG_VERSION='$(VERSION)' $(CARGO) build --locked --profile guest --no-default-features --features guest --bin glowplug
+endif
+
+ctl:
+	GLOWPLUG_VERSION='$(VERSION)' $(CARGO) build --locked --release --no-default-features --features host --bin glowplugctl
 
 demo:
 	@tests/setup build
@@ -32,6 +50,7 @@ test: setup lint guest
 	@size=$$(stat -c %s $(GUEST)) && echo "static binary: $$size bytes of at most $(GUEST_MAX_BYTES)" && \
 	    test "$$size" -le $(GUEST_MAX_BYTES)
 	$(CARGO) test --locked --all-features
+	$(CARGO) test --locked --all-features --test packaging
 	$(CARGO) test --locked --all-features --test boot
 
 # Whole machines in QEMU. One boot alone: make boot BOOT=the_name_of_the_test
@@ -39,33 +58,92 @@ boot: setup guest
 	$(CARGO) test --locked --all-features --test boot -- $(BOOT)
 
 # Each feature compiles alone, and so does neither.
-lint:
-	$(CARGO) fmt --check
+lint: deny
+	$(CARGO) fmt --all --check
+	$(CARGO) fmt --manifest-path fuzz/Cargo.toml --check
 	$(CARGO) clippy --locked --all-targets --all-features -- -D warnings
 	$(CARGO) clippy --locked --no-default-features -- -D warnings
 	$(CARGO) clippy --locked --no-default-features --features guest -- -D warnings
 	$(CARGO) clippy --locked --no-default-features --features host -- -D warnings
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --locked --no-deps --all-features --quiet
-	! man --warnings -E UTF-8 -l -Tutf8 -Z man/glowplug.8 2>&1 >/dev/null | grep .
-	shellcheck .ci/run dracut/50glowplug/module-setup.sh fixtures/demo fixtures/images/make tests/setup \
-	    tests/boot/image tests/boot/roots/init tests/boot/roots/report tests/boot/dracut/*/*.sh
+	@rm -rf $(TARGET_DIR)/man
+	@install -D -m 0644 -t $(TARGET_DIR)/man/man1 man/*.1 && install -D -m 0644 -t $(TARGET_DIR)/man/man8 man/*.8
+	! for page in man/*; do page=$${page##*/}; MANPATH='$(abspath $(TARGET_DIR))/man' man --warnings -E UTF-8 -Tutf8 -Z \
+	    "$${page##*.}" "$${page%.*}" 2>&1 >/dev/null; done | grep .
+	shellcheck .ci/run dracut/50glowplug/module-setup.sh fixtures/demo fixtures/images/make fuzz/run tests/setup \
+	    tests/boot/image tests/boot/roots/init tests/boot/roots/report tests/boot/dracut/*/*.sh tests/readers/*.sh \
+	    tests/networkd/batch tests/networkd/machine
+
+# Licences, sources and duplicates of everything that is linked: deny.toml. Compiled once, in half a minute.
+DENY_VERSION := 0.20.2
+DENY := $(TARGET_DIR)/tools/cargo-deny-$(DENY_VERSION)
+deny: $(DENY)/bin/cargo-deny
+	$< --offline check licenses bans sources
+
+$(DENY)/bin/cargo-deny:
+	CARGO_PROFILE_DEV_DEBUG=0 $(CARGO) install --quiet --locked --debug --no-default-features --version $(DENY_VERSION) \
+	    --root $(DENY) cargo-deny
+
+# Each target of fuzz/ for a while, or one alone: make fuzz FUZZ=pools FUZZ_SECONDS=600. Some thousands of inputs of each are
+# part of `make test`, as tests/fuzz.rs.
+fuzz:
+	tests/setup fuzz
+	CARGO='$(CARGO)' fuzz/run $(FUZZ)
 
 bench: guest
 	GLOWPLUG='$(abspath $(GUEST))' $(CARGO) bench --locked --profile guest --bench guest
+	$(CARGO) bench --locked --bench host
 
 # dracut and systemd look below /usr. A drop-in that is for a unit of somebody else has that unit's name here.
 DRACUT_MODULE := $(PREFIX)/lib/dracut/modules.d/50glowplug
 UNITS := $(PREFIX)/lib/systemd/system
 
-install: guest
+SHARE := $(PREFIX)/share
+
+install: install-guest install-ctl
+
+install-guest: guest
 	install -D -m 0755 $(GUEST) '$(DESTDIR)$(PREFIX)/bin/glowplug'
-	install -D -m 0644 -t '$(DESTDIR)$(PREFIX)/share/man/man8' man/glowplug.8
+	install -D -m 0644 -t '$(DESTDIR)$(SHARE)/man/man8' man/*.8
 	install -D -m 0755 -t '$(DESTDIR)$(DRACUT_MODULE)' dracut/50glowplug/module-setup.sh
 	install -D -m 0644 -t '$(DESTDIR)$(DRACUT_MODULE)' dracut/50glowplug/*.service dracut/50glowplug/*.conf
 	install -D -m 0644 -t '$(DESTDIR)$(UNITS)' systemd/*.service
 	install -D -m 0644 -t '$(DESTDIR)$(PREFIX)/lib/systemd/system-preset' systemd/90-glowplug.preset
 	for drop_in in systemd/*.conf; do name=$${drop_in##*/}; \
 	    install -D -m 0644 "$$drop_in" '$(DESTDIR)$(UNITS)'/"$${name%.conf}.service.d/50-glowplug.conf" || exit 1; done
+
+install-ctl: ctl
+	install -D -m 0755 -t '$(DESTDIR)$(PREFIX)/bin' $(CTL)
+	install -D -m 0644 -t '$(DESTDIR)$(SHARE)/man/man1' man/*.1
+	install -d '$(DESTDIR)$(SHARE)/bash-completion/completions' '$(DESTDIR)$(SHARE)/zsh/site-functions' \
+	    '$(DESTDIR)$(SHARE)/fish/vendor_completions.d'
+	$(CTL) completions bash >'$(DESTDIR)$(SHARE)/bash-completion/completions/glowplugctl'
+	$(CTL) completions zsh >'$(DESTDIR)$(SHARE)/zsh/site-functions/_glowplugctl'
+	$(CTL) completions fish >'$(DESTDIR)$(SHARE)/fish/vendor_completions.d/glowplugctl.fish'
+
+# What packages are built from, the same bytes for the same commit: the sources, and everything that they need from elsewhere.
+DIST := $(TARGET_DIR)/dist
+REF := HEAD
+dist:
+	rm -rf $(DIST) && mkdir -p $(DIST)/.cargo
+	git -c core.abbrev=12 archive --prefix=glowplug-$(RELEASE)/ --output=$(DIST)/glowplug-$(RELEASE).tar.gz $(REF)
+	$(CARGO) vendor --quiet --locked --versioned-dirs $(DIST)/vendor
+	cp packaging/vendored.toml $(DIST)/.cargo/config.toml
+	tar --sort=name --mtime=@$$(git log -1 --format=%ct $(REF)) --owner=0 --group=0 --numeric-owner --mode=u=rwX,go=rX \
+	    -C $(DIST) -c .cargo vendor | gzip -n >$(DIST)/glowplug-$(RELEASE)-vendor.tar.gz
+	rm -r $(DIST)/.cargo $(DIST)/vendor
+
+# Both are built from the tarballs, offline.
+RPMBUILD := rpmbuild
+rpm: dist
+	$(RPMBUILD) -ba --define '_topdir $(abspath $(DIST))/rpm' --define '_sourcedir $(abspath $(DIST))' packaging/glowplug.spec
+
+DPKG_BUILDPACKAGE := dpkg-buildpackage
+deb: dist
+	mkdir -p $(DIST)/deb
+	for tarball in $(DIST)/*.tar.gz; do tar -xzf $$tarball -C $(DIST)/deb || exit 1; done
+	cd $(DIST)/deb && mv .cargo vendor glowplug-$(RELEASE) && cd glowplug-$(RELEASE) && cp -r packaging/debian debian && \
+	    $(DPKG_BUILDPACKAGE) --build=binary --no-sign
 
 setup: target
 	tests/setup
