@@ -77,7 +77,9 @@ lint: deny
 # Licences, sources and duplicates of everything that is linked: deny.toml. Compiled once, in half a minute.
 DENY_VERSION := 0.20.2
 DENY := $(TARGET_DIR)/tools/cargo-deny-$(DENY_VERSION)
+# It asks for nothing itself, so the crates are fetched before.
 deny: $(DENY)/bin/cargo-deny
+	$(CARGO) fetch --quiet --locked
 	$< --offline check licenses bans sources
 
 $(DENY)/bin/cargo-deny:
