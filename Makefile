@@ -92,9 +92,11 @@ fuzz:
 	tests/setup fuzz
 	CARGO='$(CARGO)' fuzz/run $(FUZZ)
 
-bench: guest
-	GLOWPLUG='$(abspath $(GUEST))' $(CARGO) bench --locked --profile guest --bench guest
-	$(CARGO) bench --locked --bench host
+# One table: the guest, the host, and the unit in a boot from each bus.
+bench: setup guest
+	GLOWPLUG='$(abspath $(GUEST))' $(CARGO) bench --locked --quiet --profile guest --bench guest
+	$(CARGO) bench --locked --quiet --bench host
+	$(CARGO) test --locked --quiet --all-features --test boot -- the_drive_is_
 
 # dracut and systemd look below /usr. A drop-in that is for a unit of somebody else has that unit's name here.
 DRACUT_MODULE := $(PREFIX)/lib/dracut/modules.d/50glowplug

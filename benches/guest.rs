@@ -1,5 +1,6 @@
 //! What the guest costs: `make bench`. One table, each row beside its limit or its peer, all measured in one run.
 
+use std::collections::BTreeSet;
 use std::error::Error;
 use std::fs;
 use std::hint::black_box;
@@ -10,9 +11,14 @@ use std::time::{Duration, Instant};
 
 use glowplug::finding::Findings;
 use glowplug::formats::{Meaning, read_network};
-use glowplug::render::dracut;
+use glowplug::network::NetworkConfig;
+use glowplug::render::{Renderer, dracut, legacy, networkd};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
+
+use table::row;
+
+mod table;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
@@ -25,6 +31,7 @@ fn main() -> Result<()> {
     fs::write(latest.join("network_data.json"), cards(20))?;
 
     row("static binary", &format!("{} bytes", fs::metadata(&program)?.len()), "at most 1048576 bytes");
+    row("crates in it", &crates()?.to_string(), "");
     let mut network_kargs = Command::new(&program);
     network_kargs.args(["network-kargs", "--print", "--provider", "kubevirt", "--config-drive"]).arg(drive.path());
     row("whole process, 20 cards, user+sys", &against_true(&mut network_kargs)?, "at most 2 x");
@@ -35,29 +42,73 @@ fn main() -> Result<()> {
     metadata.args(["metadata", "hostname", "--root"]).arg(root.path());
     row("metadata KEY from its file, user+sys", &against_true(&mut metadata)?, "at most 2 x");
     row("peak memory, 20 cards", &format!("{} KiB", peak_memory(&program, drive.path())?), "at most 4096 KiB");
+    peer(&program)?;
 
-    let typical = fs::read(concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/fixtures/images/hypershift/openstack/latest/network_data.json"
-    ))?;
-    row("parse to arguments, typical document", &micros(document(&typical)), "at most 60 µs");
-    let typical = fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/documents/typical-v2.yaml"))?;
-    row("parse to arguments, typical version 2", &micros(document(&typical)), "at most 150 µs");
+    for (kind, file, limit) in [
+        (
+            "network_data.json, one card",
+            "images/hypershift/openstack/latest/network_data.json",
+            "at most 60 µs, the first",
+        ),
+        ("network-config v1, bond, VLAN", "documents/typical-v1.yaml", ""),
+        ("network-config v2, bond, VLAN", "documents/typical-v2.yaml", "at most 150 µs, the first"),
+    ] {
+        let text = fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(file))?;
+        let renderers = [Renderer::NetworkManager, Renderer::SystemdNetworkd, Renderer::NetworkLegacy];
+        let times = renderers.map(|renderer| micros(document(&text, renderer)));
+        row(&format!("{kind}: NM | networkd | legacy"), &times.join(" | "), limit);
+    }
     for count in [20, 200] {
         let text = cards(count);
         let label = format!("parse to arguments, {count} cards, {} KiB", text.len() / 1024);
-        row(&label, &micros(document(text.as_bytes())), &per_byte(&text));
+        row(&label, &micros(to_arguments(&text)), &per_byte(&text));
     }
     // As many values as are taken, in as many bytes: most of it says nothing, as a hostile one would.
     let padded = format!("{}{}", cards(200), " ".repeat(1024 * 1024 - cards(200).len()));
-    row("parse to arguments, 200 cards, 1 MiB", &micros(document(padded.as_bytes())), &per_byte(&padded));
+    row("parse to arguments, 200 cards, 1 MiB", &micros(to_arguments(&padded)), &per_byte(&padded));
     let links = many_links();
-    row("parse to refusal, 4,096 links, 1 MiB", &micros(document(links.as_bytes())), &per_byte(&links));
+    row("parse to refusal, 4,096 links, 1 MiB", &micros(to_arguments(&links)), &per_byte(&links));
     Ok(())
 }
 
-fn row(what: &str, measured: &str, beside: &str) {
-    println!("{what:<42} {measured:<40} {beside}");
+/// What is linked in, our own crates not counted.
+fn crates() -> Result<usize> {
+    let mut tree = Command::new(std::env::var("CARGO")?);
+    tree.args([
+        "tree",
+        "--locked",
+        "--no-default-features",
+        "--features",
+        "guest",
+        "--edges",
+        "no-build,no-dev,no-proc-macro",
+    ]);
+    tree.args([
+        "--target",
+        &format!("{}-unknown-linux-musl", std::env::consts::ARCH),
+        "--prefix",
+        "none",
+        "--format",
+        "{p}",
+    ]);
+    let listed = String::from_utf8(tree.output()?.stdout)?;
+    let of_others = listed.lines().filter(|line| !line.starts_with("glowplug"));
+    Ok(of_others.map(|line| line.trim_end_matches(" (*)")).collect::<BTreeSet<_>>().len())
+}
+
+/// afterburn, where it is on the path. What can be compared without a device of its own is a start of it.
+fn peer(ours: &str) -> Result<()> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let Some(peer) = std::env::split_paths(&path).map(|folder| folder.join("afterburn")).find(|file| file.is_file())
+    else {
+        row("beside afterburn", "it is not on the path", "");
+        return Ok(());
+    };
+    let [our_size, peer_size] = [fs::metadata(ours)?.len(), fs::metadata(&peer)?.len()];
+    row("afterburn's binary", &format!("{peer_size} bytes, {:.1} x ours", peer_size as f64 / our_size as f64), "");
+    row("--version, user+sys", &against_true(Command::new(ours).arg("--version"))?, "");
+    row("  the same of afterburn", &against_true(Command::new(&peer).arg("--version"))?, "");
+    Ok(())
 }
 
 fn micros(time: Duration) -> String {
@@ -65,17 +116,20 @@ fn micros(time: Duration) -> String {
 }
 
 fn per_byte(text: &str) -> String {
-    format!("{:.1} ns a byte", document(text.as_bytes()).as_secs_f64() * 1e9 / text.len() as f64)
+    format!("{:.1} ns a byte", to_arguments(text).as_secs_f64() * 1e9 / text.len() as f64)
+}
+
+fn to_arguments(text: &str) -> Duration {
+    document(text.as_bytes(), Renderer::NetworkManager)
 }
 
 /// The median time to read a document and render it.
-fn document(text: &[u8]) -> Duration {
+fn document(text: &[u8], renderer: Renderer) -> Duration {
     let once = || {
         let start = Instant::now();
         let reading = read_network(black_box(text));
         if let Meaning::Network(network) = reading.meaning {
-            let mut findings = Findings::default();
-            black_box(dracut::line(&dracut::render(&network, &mut findings).kargs));
+            black_box(render(&network, renderer));
         }
         start.elapsed()
     };
@@ -84,6 +138,15 @@ fn document(text: &[u8]) -> Duration {
     let mut times: Vec<Duration> = (0..runs).map(|_| once()).collect();
     times.sort_unstable();
     times[times.len() / 2]
+}
+
+fn render(network: &NetworkConfig, renderer: Renderer) -> usize {
+    let mut findings = Findings::default();
+    match renderer {
+        Renderer::NetworkManager => dracut::line(&dracut::render(network, &mut findings).kargs).len(),
+        Renderer::NetworkLegacy => dracut::line(&legacy::render(network, &mut findings).kargs).len(),
+        Renderer::SystemdNetworkd => networkd::render(network, &mut findings).files.len(),
+    }
 }
 
 /// User and system time of one process of ours, against one that does nothing, in turns.

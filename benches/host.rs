@@ -22,6 +22,10 @@ use glowplug::host::registry::Registry;
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
 
+use table::row;
+
+mod table;
+
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 fn main() -> Result<()> {
@@ -29,7 +33,6 @@ fn main() -> Result<()> {
     if let Ok(number) = std::env::var("GLOWPLUG_BENCH_CLAIMER") {
         return claimer(Path::new(&std::env::var("GLOWPLUG_BENCH_LEDGER")?), number.parse()?);
     }
-    println!("{:<52} lowest | named | any and lowest", "");
     free_ranges()?;
     for holders in [1_000, 10_000, 60_000, 250_000] {
         allocator(holders)?;
@@ -44,10 +47,6 @@ fn main() -> Result<()> {
         durable(processes)?;
     }
     Ok(())
-}
-
-fn row(what: &str, measured: &str, beside: &str) {
-    println!("{what:<52} {measured:<36} {beside}");
 }
 
 /// What this process has had of the processors. What does not wait is measured so: others may be at work, too.
@@ -126,7 +125,11 @@ fn pair(what: &str, free: &mut FreeRanges, held: &mut [u128]) -> Result<()> {
         *one = black_box(free.take_lowest()).ok_or("full")?;
     }
     let any = start.elapsed()? / rounds;
-    row(what, &format!("{} | {} | {}", nanos(lowest), nanos(named), nanos(any)), "at most 200 ns");
+    row(
+        &format!("{what}: lowest | named | any"),
+        &format!("{} | {} | {}", nanos(lowest), nanos(named), nanos(any)),
+        "at most 200 ns",
+    );
     Ok(())
 }
 
