@@ -13,7 +13,7 @@ mod tests;
 pub use karg::{Karg, Method};
 
 use std::collections::BTreeSet;
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
@@ -83,8 +83,13 @@ pub(super) fn render_for(reader: Reader, config: &NetworkConfig, findings: &mut 
 /// The arguments as one line, without a final newline.
 #[must_use]
 pub fn line(kargs: &[Karg]) -> String {
-    let words: Vec<String> = kargs.iter().map(Karg::to_string).collect();
-    words.join(" ")
+    let mut line = String::new();
+    for karg in kargs {
+        let gap = if line.is_empty() { "" } else { " " };
+        // A string takes whatever is written.
+        let _ = write!(line, "{gap}{karg}");
+    }
+    line
 }
 
 /// What a message calls the alphabet of [`is_legal`].
