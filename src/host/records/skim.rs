@@ -179,8 +179,12 @@ impl Scanner<'_> {
         while let Some(b'\n' | b' ' | b'\t' | b'\r') = self.text.get(self.at) {
             self.at += 1;
             // Indentation, mostly.
-            while let Some([b' ', b' ', b' ', b' ']) = self.text.get(self.at..).and_then(<[u8]>::first_chunk) {
-                self.at += 4;
+            while let Some(sixteen) = self.text.get(self.at..).and_then(<[u8]>::first_chunk) {
+                let others = u128::from_le_bytes(*sixteen) ^ u128::from_ne_bytes([b' '; 16]);
+                self.at += others.trailing_zeros() as usize / 8;
+                if others != 0 {
+                    break;
+                }
             }
         }
     }
