@@ -11,8 +11,8 @@ use super::address::{self, Family, MASK_EXPECTED, Wrong};
 use super::value::{Scalar, Value};
 use crate::finding::{Finding, Findings, Place, Severity};
 use crate::network::{
-    BondMode, BondOptionError, BondOptions, Contradiction, Dns, DomainName, Link, LinkIndex, MAC_ADDRESS_EXPECTED, Mtu,
-    NetworkConfig, Route, VlanId, parse_mac_address,
+    BondMode, BondOptionError, BondOptions, Contradiction, Dns, DomainName, Link, LinkIndex, LinkKind,
+    MAC_ADDRESS_EXPECTED, Mtu, NetworkConfig, Route, VlanId, parse_mac_address,
 };
 
 /// A value, or the knowledge that it was wrong and has been reported.
@@ -341,6 +341,9 @@ pub(super) fn put_together(
         }
         without_repeats(&mut link.dns);
     }
+    for at in 0..links.len() {
+        drop_mtu_above_parents(findings, &mut links, at);
+    }
     match NetworkConfig::new(links) {
         Ok(mut config) if !findings.has_errors() => {
             config.dns = dns;
@@ -370,6 +373,25 @@ fn drop_inherited_mac_address(links: &mut [Link], at: usize) {
         }
     }
     links[at].cloned_mac_address = Some(own);
+}
+
+/// The kernel refuses a VLAN an MTU above that of what it is on. Where that has none of its own, it is not known.
+fn drop_mtu_above_parents(findings: &mut Findings, links: &mut [Link], at: usize) {
+    let Some(mtu) = links[at].mtu else { return };
+    let mut least = None;
+    let mut here = at;
+    // Bounded, since loops are found later.
+    for _ in 0..links.len() {
+        let LinkKind::Vlan { parent, .. } = links[here].kind else { break };
+        here = parent.0;
+        least = links[here].mtu.map(|mtu| (mtu, here)).into_iter().chain(least).min();
+    }
+    if let Some((limit, parent)) = least.filter(|(limit, _)| mtu > *limit) {
+        let (place, expected) =
+            (format!("{}.mtu", links[at].place), format!("at most {limit}, the MTU of {}", links[parent].place));
+        findings.push(Finding::warning(place, "MTU above that of what the VLAN is on", mtu, &expected));
+        links[at].mtu = None;
+    }
 }
 
 fn without_repeats(dns: &mut Dns) {

@@ -413,6 +413,10 @@ texts! {
             r#"error vlans.v.id: invalid VLAN id "4095", expected 1 to 4094"#,
             r#"error vlans.v.link: unknown device "a/b", expected the name of a device"#
         ];
+    an_mtu_above_that_of_what_it_is_on: v2 "ethernets: {a: {mtu: 1500}, b: {}}\nvlans: {v: {id: 5, link: w, mtu: 9000}, w: {id: 6, link: a}, x: {id: 7, link: a, mtu: 1500}, y: {id: 5, link: b, mtu: 9000}}"
+        => read [
+            r#"warning vlans.v.mtu: MTU above that of what the VLAN is on "9000", expected at most 1500, the MTU of ethernets.a"#
+        ];
     a_vlan_on_itself: v2 "vlans: {v: {id: 5, link: w}, w: {id: 6, link: v}}"
         => refused [
             r#"error vlans.v: VLAN on itself "v", expected a link that is not on this VLAN"#,
