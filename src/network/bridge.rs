@@ -31,3 +31,22 @@ pub struct BridgePort {
     /// Lower is preferred: 0 to 63.
     pub priority: Option<u8>,
 }
+
+// === impl BridgeOptions ===
+
+impl BridgeOptions {
+    /// What is said about the bridge itself, by the kernel's names.
+    #[must_use]
+    pub fn said(&self) -> Vec<(&'static str, String)> {
+        let mut said = Vec::from_iter(self.stp.map(|stp| ("stp", stp.to_string())));
+        let numbers = [
+            ("ageing_time", self.ageing_time),
+            ("forward_delay", self.forward_delay),
+            ("hello_time", self.hello_time),
+            ("max_age", self.max_age),
+            ("priority", self.priority.map(u32::from)),
+        ];
+        said.extend(numbers.into_iter().filter_map(|(name, number)| Some((name, number?.to_string()))));
+        said
+    }
+}

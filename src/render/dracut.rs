@@ -198,12 +198,9 @@ impl Render<'_, '_> {
 
     /// An argument makes a bridge that does not speak STP, and tells it nothing more.
     fn bridge_options(&mut self, link: &Link, options: &BridgeOptions) {
-        let mut told: Vec<&str> = Vec::new();
-        let numbers = [options.ageing_time, options.forward_delay, options.hello_time, options.max_age];
-        let names = ["ageing-time", "forward-delay", "hello-time", "max-age"];
-        told.extend(options.stp.filter(|stp| *stp).map(|_| "stp"));
-        told.extend(numbers.iter().zip(names).filter(|(number, _)| number.is_some()).map(|(_, name)| name));
-        told.extend(options.priority.map(|_| "priority"));
+        let mut told = options.said();
+        told.retain(|(name, value)| (*name, value.as_str()) != ("stp", "false"));
+        let mut told: Vec<&str> = told.into_iter().map(|(name, _)| name).collect();
         told.extend(options.ports.first().map(|_| "port options"));
         if !told.is_empty() {
             self.left_out(&link.place, "bridge options", told.join(", "), "none, nor STP");

@@ -158,6 +158,36 @@ configured: openstack/latest/network_data.json says so
 }
 
 #[test]
+fn check_shows_what_a_bridge_is_told() {
+    let document = r#"{"version":2,"ethernets":{"eno1":{},"eno2":{}},"bridges":{"br0":{"interfaces":["eno1","eno2"],
+        "addresses":["10.0.0.5/24"],"parameters":{"stp":true,"forward-delay":4,"path-cost":{"eno2":50},
+        "port-priority":{"eno1":28,"eno2":9}}}}}"#;
+    let machine = Machine::new().with("document", document);
+    let path = machine.path("document");
+    let path = path.to_str().unwrap();
+    let Run { stdout, .. } = run(&["check", "--renderer", "systemd-networkd", path]);
+    let links: String = stdout.split_inclusive('\n').skip(3).take_while(|line| *line != "\n").collect();
+    assert_eq!(
+        links,
+        "\
+link  device  made of                mtu  addresses    routes
+eno1  eno1    card                   -
+eno2  eno2    card                   -
+br0   br0     bridge of eno1, eno2   -    10.0.0.5/24
+              stp=true
+              forward_delay=4
+              path_cost=eno2:50
+              port_priority=eno2:9
+              port_priority=eno1:28
+"
+    );
+    let report: serde_json::Value =
+        serde_json::from_str(&run(&["check", "--json", "--renderer", "systemd-networkd", path]).stdout).unwrap();
+    let told = ["stp=true", "forward_delay=4", "path_cost=eno2:50", "port_priority=eno2:9", "port_priority=eno1:28"];
+    assert_eq!(report["links"][2]["options"], serde_json::json!(told));
+}
+
+#[test]
 fn check_says_what_is_wrong_with_what_the_drive_says_about_its_machine() {
     for (meta_data, finding) in [
         (r#"{"hostname":["a"]}"#, "hostname: invalid value \"an array\", expected a text"),

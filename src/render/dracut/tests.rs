@@ -441,7 +441,7 @@ fn what_a_bridge_cannot_be_told_is_said_once() {
     options.ports.push(BridgePort { port: LinkIndex(1), path_cost: Some(9), priority: None });
     assert_eq!(
         said(render, vec![link, card(1)]),
-        ["Warning links[0]: bridge options left out \"stp, max-age, priority, port options\", \
+        ["Warning links[0]: bridge options left out \"stp, max_age, priority, port options\", \
           expected none, nor STP: no kernel argument carries it"]
     );
 }
