@@ -37,9 +37,18 @@ pub struct NetworkConfig {
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Dns {
     /// Name servers, most important first, without repeats.
-    pub nameservers: Vec<IpAddr>,
+    pub nameservers: Vec<Placed<IpAddr>>,
     /// Domains in which short names are looked up, most important first, without repeats.
-    pub search: Vec<DomainName>,
+    pub search: Vec<Placed<DomainName>>,
+}
+
+/// A value with where it stands in the document.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Placed<T> {
+    /// The value.
+    pub value: T,
+    /// Such as `services[0].address`. For messages only.
+    pub place: String,
 }
 
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -59,6 +68,8 @@ pub struct Link {
     pub id: String,
     /// Where it stands in the document, such as `links[0]`. For messages only.
     pub place: String,
+    /// Where its name stands, such as `links[0].name`. For messages only.
+    pub name_place: String,
     /// What it is made of.
     pub kind: LinkKind,
     /// The MTU that it shall have, in bytes.
@@ -163,7 +174,7 @@ pub struct Ipv6Config {
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct DhcpOptions {
     /// The metric of the routes that it gives.
-    pub route_metric: Option<u32>,
+    pub route_metric: Option<Placed<u32>>,
     /// Whether its routes are used.
     pub use_routes: Option<bool>,
     /// Whether its name servers are used.
@@ -333,6 +344,7 @@ impl Link {
     pub fn new(id: String, place: String, kind: LinkKind) -> Self {
         Self {
             id,
+            name_place: format!("{place}.name"),
             place,
             kind,
             mtu: None,
@@ -363,6 +375,21 @@ impl Link {
             LinkKind::Card(Card::MacAddress { mac_address, .. }) => self.cloned_mac_address.or(Some(*mac_address)),
             _ => self.cloned_mac_address,
         }
+    }
+}
+
+// === impl Placed ===
+
+impl<T> From<T> for Placed<T> {
+    /// Of no document.
+    fn from(value: T) -> Self {
+        Self { value, place: String::new() }
+    }
+}
+
+impl<T: fmt::Display> fmt::Display for Placed<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.value.fmt(f)
     }
 }
 

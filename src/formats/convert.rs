@@ -12,7 +12,7 @@ use super::value::{Scalar, Value};
 use crate::finding::{Finding, Findings, Place, Severity};
 use crate::network::{
     BondMode, BondOptionError, BondOptions, Contradiction, Dns, DomainName, Link, LinkIndex, LinkKind,
-    MAC_ADDRESS_EXPECTED, Mtu, NetworkConfig, Route, VlanId, parse_mac_address,
+    MAC_ADDRESS_EXPECTED, Mtu, NetworkConfig, Placed, Route, VlanId, parse_mac_address,
 };
 
 /// A value, or the knowledge that it was wrong and has been reported.
@@ -224,7 +224,9 @@ pub(super) fn add_routes(findings: &mut Findings, link: &mut Link, routes: Vec<R
 
 pub(super) fn nameserver(findings: &mut Findings, place: &Place<'_>, written: Option<&Scalar>, into: &mut Dns) {
     match written.map(|written| written.text().parse::<IpAddr>()) {
-        Some(Ok(server)) if !server.is_unspecified() && !server.is_multicast() => into.nameservers.push(server),
+        Some(Ok(value)) if !value.is_unspecified() && !value.is_multicast() => {
+            into.nameservers.push(Placed { value, place: place.to_string() });
+        }
         _ => unknown(findings, Severity::Warning, *place, "invalid nameserver", written, NAMESERVER_EXPECTED),
     }
 }
@@ -237,11 +239,11 @@ pub(super) fn nameservers(findings: &mut Findings, list: &Place<'_>, written: &[
 
 pub(super) fn search_domains(findings: &mut Findings, list: &Place<'_>, written: &[Scalar], into: &mut Dns) {
     for (index, written) in written.iter().enumerate() {
+        let place = list.index(index);
         match written.text().parse() {
-            Ok(domain) => into.search.push(domain),
+            Ok(value) => into.search.push(Placed { value, place: place.to_string() }),
             Err(_) => {
-                let (place, expected) = (list.index(index), DomainName::EXPECTED);
-                findings.push(Finding::warning(place, "invalid search domain", written, expected));
+                findings.push(Finding::warning(place, "invalid search domain", written, DomainName::EXPECTED));
             }
         }
     }
@@ -262,6 +264,7 @@ pub(super) fn bond_options(
         })
     });
     let mut options = BondOptions::new(mode.unwrap_or_default());
+    options.place = place.to_string();
     for option in written {
         let (place, text) = (place.field(option.written), option.value.to_string());
         match option.name.as_ref() {
@@ -399,9 +402,9 @@ fn without_repeats(dns: &mut Dns) {
     distinct(&mut dns.search);
 }
 
-fn distinct<T: Clone + Ord>(values: &mut Vec<T>) {
+fn distinct<T: Clone + Ord>(values: &mut Vec<Placed<T>>) {
     let mut seen = BTreeSet::new();
-    values.retain(|value| seen.insert(value.clone()));
+    values.retain(|placed| seen.insert(placed.value.clone()));
 }
 
 /// What is wrong in a contradiction, and what was expected.

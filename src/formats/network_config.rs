@@ -191,6 +191,14 @@ impl<'d, 'f> Converter<'d, 'f> {
             let id = if entry.key.is_empty() { place.clone() } else { entry.key.to_string() };
             let mut link = Link::new(id, place, kind);
             link.mtu = convert::mtu(self.findings(), entry.place.field("mtu"), entry.scalar("mtu").as_ref());
+            if self.dialect.name.is_none() {
+                // Elsewhere the key is the name.
+                link.name_place = if entry.kind == Kind::Card {
+                    entry.place.field("set-name").to_string()
+                } else {
+                    link.place.clone()
+                };
+            }
             // In version 1 it is what a card is known by.
             if entry.kind != Kind::Card || self.dialect.name.is_none() {
                 let written = entry.scalar(self.dialect.mac_address);
@@ -327,8 +335,8 @@ impl<'d, 'f> Converter<'d, 'f> {
 
     fn bridge_options(&mut self, entry: &Entry<'_>, ports: &[LinkIndex]) -> BridgeOptions {
         let written = self.options(entry);
-        let mut options = BridgeOptions::default();
         let place = entry.place.field(self.dialect.options);
+        let mut options = BridgeOptions { place: place.to_string(), ..BridgeOptions::default() };
         options.stp = written.iter().rfind(|option| option.name == "stp").and_then(|option| switch(&option.value));
         for option in &written {
             let (place, value) = (place.field(option.written), option.value.as_ref());

@@ -5,6 +5,8 @@ use super::LinkIndex;
 /// How a bridge acts, where the document says so. Times are in seconds.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct BridgeOptions {
+    /// Where they stand in the document, such as `bridges.br0.parameters`. For messages only.
+    pub place: String,
     /// Whether it speaks the Spanning Tree Protocol.
     pub stp: Option<bool>,
     /// How long it knows where an address is.

@@ -247,8 +247,7 @@ fn a_bridge_of_nearly_all_cards_with_a_cost_for_each() {
         r#"{{"version":2,"ethernets":{{{cards}}},
              "bridges":{{"br0":{{"dhcp4":true,"interfaces":[{ports}],"parameters":{{"path-cost":{{{costs}}}}}}}}}}}"#
     );
-    let problem =
-        r#"bridges.br0: bridge options left out "port options", expected none, nor STP: no kernel argument carries it"#;
+    let problem = r#"bridges.br0.parameters: bridge options left out "port options", expected none, nor STP: no kernel argument carries it"#;
     let warned = (Some(0), vec![finding(problem).replace("<3>error in", "<4>warning about")]);
     assert_eq!(rendered(document), [warned.clone(), accepted(), warned]);
 }

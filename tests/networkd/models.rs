@@ -2,7 +2,7 @@
 
 use glowplug::network::{
     BondMode, BondOptions, BridgeOptions, BridgePort, Card, DhcpOptions, Ipv6Dynamic, Link, LinkIndex, LinkKind, Mtu,
-    NetworkConfig, Route, VlanId,
+    NetworkConfig, Placed, Route, VlanId,
 };
 use pnet_base::MacAddr;
 
@@ -246,7 +246,7 @@ fn address(link: &mut Link, at: usize, random: &mut Random) {
                 use_mtu: switch(),
                 use_ntp: switch(),
             };
-            options.route_metric = random.maybe(3, 0, u64::from(u32::MAX)).map(|metric| metric as u32);
+            options.route_metric = random.maybe(3, 0, u64::from(u32::MAX)).map(|metric| (metric as u32).into());
         }
     }
     if link.has_addresses() {
@@ -280,8 +280,8 @@ fn route(link: &mut Link, destination: &str, via: &str, random: &mut Random) {
 }
 
 /// Some of them, without repeats.
-fn some<T: std::str::FromStr>(of: &[&str], random: &mut Random) -> Vec<T> {
-    of.iter().filter(|_| random.chance(1, 3)).filter_map(|text| text.parse().ok()).collect()
+fn some<T: std::str::FromStr>(of: &[&str], random: &mut Random) -> Vec<Placed<T>> {
+    of.iter().filter(|_| random.chance(1, 3)).filter_map(|text| Some(text.parse::<T>().ok()?.into())).collect()
 }
 
 // === impl Random ===

@@ -188,8 +188,8 @@ fn name_servers(config: &NetworkConfig) -> Vec<IpAddr> {
     let of_links = config.links().iter().flat_map(|link| &link.dns.nameservers);
     let mut servers: Vec<IpAddr> = Vec::new();
     for server in config.dns.nameservers.iter().chain(of_links) {
-        if !servers.contains(server) {
-            servers.push(*server);
+        if !servers.contains(&server.value) {
+            servers.push(server.value);
         }
     }
     servers

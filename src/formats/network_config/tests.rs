@@ -29,7 +29,7 @@ fn options_of(options: &DhcpOptions) -> Vec<String> {
     let DhcpOptions { route_metric, use_routes, use_dns, use_domains, use_hostname, send_hostname, use_mtu, use_ntp } =
         options;
     let words = [
-        said("metric", *route_metric),
+        said("metric", route_metric.as_ref()),
         said("routes", *use_routes),
         said("dns", *use_dns),
         said("domains", *use_domains),
@@ -68,7 +68,8 @@ fn kind_of(kind: &LinkKind) -> String {
             words
         }
         LinkKind::Bridge { name, ports: of, options } => {
-            let BridgeOptions { stp, ageing_time, forward_delay, hello_time, max_age, priority, ports: told } = options;
+            let BridgeOptions { place: _, stp, ageing_time, forward_delay, hello_time, max_age, priority, ports: told } =
+                options;
             let mut words = vec![format!("bridge {name} of {}", ports(of))];
             words.extend(said("stp", *stp));
             words.extend(said("ageing", *ageing_time));
@@ -91,7 +92,7 @@ fn kind_of(kind: &LinkKind) -> String {
 }
 
 fn lines_of(link: &Link) -> Vec<String> {
-    let Link { id, place, kind, mtu, cloned_mac_address, ipv4, ipv6, dns, routes } = link;
+    let Link { id, place, name_place: _, kind, mtu, cloned_mac_address, ipv4, ipv6, dns, routes } = link;
     let mut first = format!("{id} at {place}: {}", kind_of(kind));
     for word in [said("mtu", *mtu), said("mac", *cloned_mac_address)].into_iter().flatten() {
         write!(first, " {word}").unwrap();
@@ -778,13 +779,13 @@ means! {
             "a at config[0]: card a",
             "  ipv4 10.0.0.5/24",
             "  ipv6 2001:db8::5/64",
-            "  route 0.0.0.0/0 via=10.0.0.1 metric=50 at config[0].subnets[0].gateway",
+            "  route 0.0.0.0/0 via=10.0.0.1 metric=50 at config[0].subnets[0]",
             "  route 10.1.0.0/16 via=10.0.0.2 at config[0].subnets[0].routes[0]",
             "  route 10.2.0.0/16 via=10.0.0.3 metric=7 at config[0].subnets[0].routes[1]",
             "  route 10.3.0.0/16 via=10.0.0.4 at config[0].subnets[0].routes[2]",
             "  route 10.4.0.9/32 via=10.0.0.5 at config[0].subnets[0].routes[3]",
             "  route 10.5.0.0/16 at config[0].subnets[0].routes[4]",
-            "  route ::/0 via=fe80::1 at config[0].subnets[1].gateway",
+            "  route ::/0 via=fe80::1 at config[0].subnets[1]",
             "  route ::/0 at config[0].subnets[1].routes[0]"
         ];
     name_servers_of_a_subnet: v1 "- {type: physical, name: a, subnets: [{type: dhcp, dns_nameservers: 8.8.8.8 8.8.4.4, dns_search: a.b c.d}, {type: dhcp6, dns_nameservers: ['2001:4860:4860::8888', 8.8.8.8], dns_search: [e.f]}]}"

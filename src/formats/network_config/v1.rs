@@ -7,7 +7,7 @@ use crate::finding::{Finding, Findings, Place, Severity};
 use crate::formats::address::Family;
 use crate::formats::convert::{self, Reported};
 use crate::formats::value::{Object, Scalar, Value};
-use crate::network::{Card, Ipv6Dynamic, Link, NetworkConfig, Route};
+use crate::network::{Card, Ipv6Dynamic, Link, NetworkConfig, Placed, Route};
 
 static DIALECT: Dialect = Dialect {
     name: Some("name"),
@@ -128,6 +128,7 @@ fn settings(converter: &mut Converter<'_, '_>, entry: &Entry<'_>, link: &mut Lin
         let kind = subnet.get("type").and_then(Scalar::of);
         let metric = member(subnet, &["metric"]).1;
         let metric = convert::metric(converter.findings(), place.field("metric"), metric.as_ref());
+        let of_dhcp = |metric: Option<u32>| Some(Placed { value: metric?, place: place.field("metric").to_string() });
         let dynamic = match kind.as_ref().map(Scalar::text).as_deref() {
             Some("dhcp6" | "ipv6_dhcpv6-stateful") => Some(Ipv6Dynamic::StatefulDhcp),
             Some("ipv6_dhcpv6-stateless") => Some(Ipv6Dynamic::StatelessDhcp),
@@ -137,12 +138,12 @@ fn settings(converter: &mut Converter<'_, '_>, entry: &Entry<'_>, link: &mut Lin
         let family = match kind.as_ref().map(Scalar::text).as_deref() {
             _ if dynamic.is_some() => {
                 link.ipv6.dynamic = link.ipv6.dynamic.max(dynamic);
-                link.ipv6.dhcp_options.route_metric = link.ipv6.dhcp_options.route_metric.or(metric);
+                link.ipv6.dhcp_options.route_metric = link.ipv6.dhcp_options.route_metric.take().or(of_dhcp(metric));
                 Some(Family::V6)
             }
             Some("dhcp" | "dhcp4") => {
                 link.ipv4.dhcp = true;
-                link.ipv4.dhcp_options.route_metric = link.ipv4.dhcp_options.route_metric.or(metric);
+                link.ipv4.dhcp_options.route_metric = link.ipv4.dhcp_options.route_metric.take().or(of_dhcp(metric));
                 Some(Family::V4)
             }
             Some(kind @ ("static" | "static6")) => {
@@ -170,7 +171,8 @@ fn settings(converter: &mut Converter<'_, '_>, entry: &Entry<'_>, link: &mut Lin
         let gateway = member(subnet, &["gateway"]).1;
         let gateway =
             convert::default_route(converter.findings(), place.field("gateway"), gateway.as_ref(), family, metric);
-        routes.extend(gateway);
+        // The metric is the subnet's.
+        routes.extend(gateway.map(|route| route.at(place)));
         converter.routes(subnet, &place, family, &mut routes);
         converter.name_servers(subnet, &place, ["dns_nameservers", "dns_search"], &mut link.dns);
         let mtu = subnet.get("mtu").and_then(Scalar::of);

@@ -9,7 +9,9 @@ use crate::finding::{Finding, Findings, Place, Severity};
 use crate::formats::address::Family;
 use crate::formats::convert::{self, Reported};
 use crate::formats::value::{Object, Scalar, Value};
-use crate::network::{Card, DhcpOptions, InterfaceName, Ipv6Dynamic, Link, LinkIndex, NetworkConfig, Pattern, Route};
+use crate::network::{
+    Card, DhcpOptions, InterfaceName, Ipv6Dynamic, Link, LinkIndex, NetworkConfig, Pattern, Placed, Route,
+};
 
 static DIALECT: Dialect = Dialect {
     name: None,
@@ -226,7 +228,9 @@ impl Converter<'_, '_> {
             self.findings().push(Finding::warning(place.field("hostname"), "hostname left out", hostname, expected));
         }
         let metric = overrides.get("route-metric").and_then(Scalar::of);
-        let route_metric = convert::metric(self.findings(), place.field("route-metric"), metric.as_ref());
+        let metric_place = place.field("route-metric");
+        let metric = convert::metric(self.findings(), metric_place, metric.as_ref());
+        let route_metric = metric.map(|value| Placed { value, place: metric_place.to_string() });
         let mut switch = |name: &str| self.reader.switch(overrides, (&place, name), Severity::Warning);
         DhcpOptions {
             route_metric,

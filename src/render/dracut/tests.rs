@@ -1,7 +1,7 @@
 //! The exact arguments of each kind of network, and the names in them.
 
 use super::*;
-use crate::network::{BondMode, BridgePort, Mtu, VlanId};
+use crate::network::{BondMode, BridgePort, DomainName, Mtu, Placed, VlanId};
 use crate::render::legacy;
 
 // The last byte of a card's MAC address is its number.
@@ -11,6 +11,10 @@ fn mac(number: u8) -> MacAddr {
 
 fn name(text: &str) -> Option<InterfaceName> {
     Some(text.parse().unwrap())
+}
+
+fn address(text: &str) -> IpAddr {
+    text.parse().unwrap()
 }
 
 fn link(kind: LinkKind) -> Link {
@@ -115,7 +119,7 @@ type RenderFn = fn(&NetworkConfig, &mut Findings) -> Rendered;
 
 fn rendered(render: RenderFn, links: Vec<Link>, nameservers: &[&str]) -> (String, usize) {
     let mut config = NetworkConfig::new(links).unwrap();
-    config.dns.nameservers = nameservers.iter().map(|server| server.parse().unwrap()).collect();
+    config.dns.nameservers = nameservers.iter().map(|server| address(server).into()).collect();
     let mut findings = Findings::default();
     let rendered = render(&config, &mut findings);
     (line(&rendered.kargs), findings.kept().len())
@@ -245,7 +249,7 @@ renders! {
 // What a link is called, and what is made of it.
 renders! {
     a_card_without_a_mac_address_is_called_by_its_name: [card_by_name("eno101").dhcp()] => "ip=eno101:dhcp";
-    a_card_that_needs_no_name_gets_none: [card_with_wish(1, "eno1").dhcp()] => "ip=[52:54:00:12:34:01]:dhcp";
+    a_card_that_needs_no_name_gets_none: [card_with_wish(1, "eno1").dhcp()] => "ip=[52:54:00:12:34:01]:dhcp", 1;
     a_card_that_carries_a_vlan_gets_the_name_that_it_is_given_and_has_it_everywhere:
         [card_with_wish(1, "eno1").dhcp().on_link("10.9.0.0/16"), vlan(0, 5, None).dhcp()]
         => "ifname=eno1:52:54:00:12:34:01 vlan=eno1.5:eno1 \
@@ -438,10 +442,11 @@ fn what_a_bridge_cannot_be_told_is_said_once() {
     let mut link = bridge("br0", &[1]).dhcp();
     let LinkKind::Bridge { options, .. } = &mut link.kind else { panic!() };
     (options.stp, options.max_age, options.priority) = (Some(true), Some(20), Some(9));
+    options.place = "params".to_owned();
     options.ports.push(BridgePort { port: LinkIndex(1), path_cost: Some(9), priority: None });
     assert_eq!(
         said(render, vec![link, card(1)]),
-        ["Warning links[0]: bridge options left out \"stp, max_age, priority, port options\", \
+        ["Warning params: bridge options left out \"stp, max_age, priority, port options\", \
           expected none, nor STP: no kernel argument carries it"]
     );
 }
@@ -451,7 +456,7 @@ fn what_dhcp_and_routers_may_decide_is_said() {
     let mut link = card(1).dhcp().dynamic(Ipv6Dynamic::StatefulDhcp);
     link.ipv6.accept_ra = Some(false);
     link.ipv4.dhcp_options = DhcpOptions {
-        route_metric: Some(7),
+        route_metric: Some(Placed { value: 7, place: "links[0].dhcp4-overrides.route-metric".to_owned() }),
         use_routes: Some(false),
         use_dns: Some(false),
         use_ntp: Some(false),
@@ -511,8 +516,8 @@ fn name_servers_of_dhcp_are_ignored_where_nobody_wants_them() {
 #[test]
 fn name_servers_and_domains_of_links_come_after_those_of_the_machine_once() {
     let mut link = card(1).dhcp();
-    link.dns.nameservers = ["8.8.8.8", "1.1.1.1"].map(|server| server.parse().unwrap()).to_vec();
-    link.dns.search = vec!["example.org".parse().unwrap()];
+    link.dns.nameservers = ["8.8.8.8", "1.1.1.1"].map(|server| address(server).into()).to_vec();
+    link.dns.search = vec!["example.org".parse::<DomainName>().unwrap().into()];
     let mut routes = card(2).dhcp().via("10.0.0.0/8", "10.0.0.1");
     routes.routes[0].table = Some(7);
     assert_eq!(
