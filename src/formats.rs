@@ -159,7 +159,13 @@ fn recognise<'d>(document: &'d Object, findings: &mut Findings) -> Option<(Forma
             return Some((Format::NetworkData, document, Place::Document));
         }
         None if cloud_inits.is_some() || said(&&"version") => (document, Place::Document),
-        Some(Value::Object(network)) if !network.is_empty() => (network, Place::Field(&Place::Document, WRAPPER)),
+        Some(Value::Object(network)) if !network.is_empty() => {
+            for (name, value) in document.members().into_iter().filter(|(name, _)| *name != WRAPPER && said(&name)) {
+                let place = Place::Document.field(name);
+                findings.push(Finding::warning(place, "unknown member", value, "network alone"));
+            }
+            (network, Place::Field(&Place::Document, WRAPPER))
+        }
         None | Some(Value::Object(_)) => return None,
         Some(other) => {
             findings.push(Finding::error(Place::Document.field(WRAPPER), "invalid item", other.kind(), "an object"));

@@ -20,7 +20,7 @@ use pnet_base::MacAddr;
 
 use super::address::Family;
 use super::convert::{self, Reported, WrittenOption, WrittenRoute};
-use super::reader::{MAX_ITEMS, Reader, switch};
+use super::reader::{MAX_ITEMS, Members, Reader, switch};
 use super::value::{Object, Scalar, Value};
 use crate::finding::{Finding, Findings, Place, Severity};
 use crate::formats::Format;
@@ -54,8 +54,10 @@ struct Dialect {
     mac_address: &'static str,
     /// Where a route leads.
     destination: &'static str,
-    /// Every member of a device that is known, used or not.
-    members: &'static [&'static str],
+    /// What a device of this kind may have.
+    members: fn(Kind) -> Members,
+    /// What a route has in this version.
+    route_members: &'static [&'static str],
     card: fn(&mut Converter<'_, '_>, &Entry<'_>) -> Reported<Card>,
     /// What is to be set on a device; the routes are returned, since they need its addresses.
     settings: fn(&mut Converter<'_, '_>, &Entry<'_>, &mut Link) -> Vec<Route>,
@@ -69,6 +71,8 @@ enum Kind {
     Vlan,
     Loopback,
 }
+
+const KINDS: [Kind; 5] = [Kind::Card, Kind::Bond, Kind::Bridge, Kind::Vlan, Kind::Loopback];
 
 /// A device of the document.
 struct Entry<'d> {
@@ -116,6 +120,27 @@ const OPTIONS: &[(&str, &str)] = &[
     ("primary_reselect_policy", "primary_reselect"),
     ("transmit_hash_policy", "xmit_hash_policy"),
     ("up_delay", "updelay"),
+];
+
+/// The members of a route in both versions, and those that have a finding of their own.
+const ROUTE_MEMBERS: &[&str] = &[
+    "advertised-receive-window",
+    "congestion-window",
+    "destination",
+    "from",
+    "gateway",
+    "id",
+    "metric",
+    "mtu",
+    "netmask",
+    "network",
+    "on-link",
+    "prefix",
+    "scope",
+    "table",
+    "to",
+    "type",
+    "via",
 ];
 
 // === impl Entry ===
@@ -167,6 +192,7 @@ impl<'d, 'f> Converter<'d, 'f> {
         let mut findings = Findings::default();
         let mut aside = Converter::new(self.dialect, &mut findings);
         (self.dialect.settings)(&mut aside, entry, &mut link);
+        aside.look_for_strangers(entry, Severity::Warning);
         // 127.0.0.1 is no address that another device can have.
         let warnings = findings.into_parts().0.into_iter().filter(|finding| finding.severity == Severity::Warning);
         warnings.for_each(|finding| self.findings().push(finding));
@@ -424,8 +450,7 @@ impl<'d, 'f> Converter<'d, 'f> {
         }
     }
 
-    /// A port has no addresses of its own; and a device that asks for nothing, in words that nobody knows, is one whose
-    /// words are misspelt.
+    /// A port has no addresses of its own. What else nobody knows depends on what is a port.
     fn look_at_ports(&mut self, entries: &[Entry<'_>]) {
         let mut is_used = vec![false; self.links.len()];
         for at in 0..self.links.len() {
@@ -445,18 +470,17 @@ impl<'d, 'f> Converter<'d, 'f> {
                 self.reader.findings.push(finding);
             }
         }
-        for ((entry, link), is_used) in entries.iter().zip(&self.links).zip(is_used) {
-            if is_used || link.has_addresses() {
-                continue;
-            }
-            for (member, value) in entry.object.members() {
-                if !self.dialect.members.contains(&member) {
-                    let place = entry.place.field(member);
-                    let expected = "a member that devices have, since this one asks for nothing without it";
-                    self.reader.findings.push(Finding::error(place, "unknown member", value, expected));
-                }
-            }
+        for (at, entry) in entries.iter().enumerate() {
+            let asks = is_used[at] || self.links[at].has_addresses();
+            self.look_for_strangers(entry, if asks { Severity::Warning } else { Severity::Error });
         }
+    }
+
+    /// In a device that asks for nothing else an address is lost with what is misspelt.
+    fn look_for_strangers(&mut self, entry: &Entry<'_>, otherwise: Severity) {
+        let members = (self.dialect.members)(entry.kind);
+        let consequence = if otherwise == Severity::Error { ": without it the device asks for nothing" } else { "" };
+        self.reader.look_for_strangers(entry.object, &entry.place, members, otherwise, consequence);
     }
 
     /// Every name and every MAC address belongs to one device.
@@ -546,7 +570,9 @@ impl<'d, 'f> Converter<'d, 'f> {
             }
             table
         });
-        for name in ["type", "scope", "from", "mtu"] {
+        let members = Members { named: [self.dialect.route_members, &[]], others: ROUTE_MEMBERS };
+        self.reader.look_for_strangers(object, place, members, Severity::Warning, "");
+        for name in ["type", "scope", "from", "mtu", "advertised-receive-window", "congestion-window"] {
             // In version 1 `route` is the type of an item.
             let is_usual =
                 |value: &&Value| matches!(value, Value::String(word) if word == "unicast" || word == "route");

@@ -2,10 +2,11 @@
 
 use std::borrow::Cow;
 
-use super::{Converter, Dialect, Entry, Kind, member};
+use super::{Converter, Dialect, Entry, KINDS, Kind, member};
 use crate::finding::{Finding, Findings, Place, Severity};
 use crate::formats::address::Family;
 use crate::formats::convert::{self, Reported};
+use crate::formats::reader::Members;
 use crate::formats::value::{Object, Scalar, Value};
 use crate::network::{Card, Ipv6Dynamic, Link, NetworkConfig, Placed, Route};
 
@@ -18,25 +19,35 @@ static DIALECT: Dialect = Dialect {
     vlan_id: "vlan_id",
     mac_address: "mac_address",
     destination: "destination",
-    members: &[
-        "accept-ra",
-        "bond_interfaces",
-        "bridge_interfaces",
-        "id",
-        "keep_configuration",
-        "mac_address",
-        "mtu",
-        "name",
-        "params",
-        "subnets",
-        "type",
-        "vlan_id",
-        "vlan_link",
-        "wakeonlan",
-    ],
+    members,
+    route_members: &["destination", "gateway", "metric", "netmask"],
     card,
     settings,
 };
+
+fn members(kind: Kind) -> Members {
+    let of_kind: &[&str] = match kind {
+        Kind::Card | Kind::Loopback => &[],
+        Kind::Bond => &["bond_interfaces", "params"],
+        Kind::Bridge => &["bridge_interfaces", "params"],
+        Kind::Vlan => &["vlan_id", "vlan_link"],
+    };
+    Members {
+        named: [&["accept-ra", "mac_address", "mtu", "name", "subnets", "type"], of_kind],
+        // Of a card, `params` has its driver.
+        others: &["id", "keep_configuration", "params", "wakeonlan"],
+    }
+}
+
+const SUBNET: Members = Members {
+    named: [
+        &["address", "dns_nameservers", "dns_search", "gateway", "metric", "mtu", "netmask", "routes", "type"],
+        &[],
+    ],
+    others: &["broadcast", "control", "id", "ip_address", "ipv4", "ipv6", "prefix", "scope"],
+};
+
+const NAME_SERVERS: Members = Members { named: [&["address", "interface", "search", "type"], &[]], others: &["id"] };
 
 const TYPE_EXPECTED: &str = "physical, bond, bridge, vlan, loopback, nameserver or route";
 const SUBNET_EXPECTED: &str =
@@ -77,11 +88,15 @@ pub(super) fn convert(document: &Object, base: &Place<'_>, findings: &mut Findin
         let holds = match value {
             Value::Object(object) => !object.is_empty(),
             Value::Array(array) => !array.is_empty(),
-            other => *other != Value::Null && DIALECT.members.contains(&name),
+            other => *other != Value::Null && KINDS.into_iter().any(|kind| members(kind).has(name)),
         };
         if holds && name != "config" {
             let expected = "it inside of an item of config, which takes more indentation in YAML";
             converter.findings().push(Finding::error(base.field(name), "member beside the list", value, expected));
+        } else if !matches!(name, "config" | "version")
+            && !matches!(value, Value::Array(_) | Value::Object(_) | Value::Null)
+        {
+            converter.findings().push(Finding::warning(base.field(name), "unknown member", value, "config or version"));
         }
     }
     converter.make_links();
@@ -125,6 +140,7 @@ fn settings(converter: &mut Converter<'_, '_>, entry: &Entry<'_>, link: &mut Lin
             converter.findings().push(Finding::error(place, "invalid item", subnet.kind(), "an object"));
             continue;
         };
+        converter.reader.look_for_strangers(subnet, &place, SUBNET, Severity::Warning, "");
         let kind = subnet.get("type").and_then(Scalar::of);
         let metric = member(subnet, &["metric"]).1;
         let metric = convert::metric(converter.findings(), place.field("metric"), metric.as_ref());
@@ -192,6 +208,7 @@ fn settings(converter: &mut Converter<'_, '_>, entry: &Entry<'_>, link: &mut Lin
 impl Converter<'_, '_> {
     /// Name servers of the machine, or of one of its devices.
     fn global_nameserver(&mut self, object: &Object, place: &Place<'_>) {
+        self.reader.look_for_strangers(object, place, NAME_SERVERS, Severity::Warning, "");
         let interface = object.get("interface").and_then(Scalar::of);
         let link = interface.as_ref().and_then(|name| self.by_key.get(name.text().as_ref()).copied());
         if let (Some(interface), None) = (&interface, link)

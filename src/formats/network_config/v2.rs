@@ -8,6 +8,7 @@ use super::{Converter, Dialect, Entry, Kind, switch};
 use crate::finding::{Finding, Findings, Place, Severity};
 use crate::formats::address::Family;
 use crate::formats::convert::{self, Reported};
+use crate::formats::reader::Members;
 use crate::formats::value::{Object, Scalar, Value};
 use crate::network::{
     Card, DhcpOptions, InterfaceName, Ipv6Dynamic, Link, LinkIndex, NetworkConfig, Pattern, Placed, Route,
@@ -22,42 +23,85 @@ static DIALECT: Dialect = Dialect {
     vlan_id: "id",
     mac_address: "macaddress",
     destination: "to",
-    members: &[
-        "accept-ra",
-        "activation-mode",
-        "addresses",
-        "critical",
-        "dhcp-identifier",
-        "dhcp4",
-        "dhcp4-overrides",
-        "dhcp6",
-        "dhcp6-overrides",
-        "gateway4",
-        "gateway6",
-        "id",
-        "ignore-carrier",
-        "interfaces",
-        "ipv6-address-generation",
-        "ipv6-mtu",
-        "ipv6-privacy",
-        "link",
-        "link-local",
-        "macaddress",
-        "match",
-        "mtu",
-        "nameservers",
-        "optional",
-        "optional-addresses",
-        "parameters",
-        "renderer",
-        "routes",
-        "routing-policy",
-        "set-name",
-        "wakeonlan",
-    ],
+    members,
+    route_members: &["metric", "on-link", "table", "to", "type", "via"],
     card,
     settings,
 };
+
+fn members(kind: Kind) -> Members {
+    let of_kind: &[&str] = match kind {
+        Kind::Card | Kind::Loopback => &["match", "set-name"],
+        Kind::Bond | Kind::Bridge => &["interfaces", "parameters"],
+        Kind::Vlan => &["id", "link"],
+    };
+    Members { named: [COMMON, of_kind], others: PASSED_OVER }
+}
+
+const COMMON: &[&str] = &[
+    "accept-ra",
+    "addresses",
+    "dhcp4",
+    "dhcp4-overrides",
+    "dhcp6",
+    "dhcp6-overrides",
+    "gateway4",
+    "gateway6",
+    "macaddress",
+    "mtu",
+    "nameservers",
+    "routes",
+];
+
+/// netplan's further members of a device: they are about what is no network, or have a finding of their own.
+const PASSED_OVER: &[&str] = &[
+    "activation-mode",
+    "auth",
+    "critical",
+    "dhcp-identifier",
+    "emit-lldp",
+    "generic-receive-offload",
+    "generic-segmentation-offload",
+    "ignore-carrier",
+    "ipv6-address-generation",
+    "ipv6-address-token",
+    "ipv6-mtu",
+    "ipv6-privacy",
+    "large-receive-offload",
+    "link-local",
+    "networkmanager",
+    "openvswitch",
+    "optional",
+    "optional-addresses",
+    "receive-checksum-offload",
+    "renderer",
+    "routing-policy",
+    "tcp-segmentation-offload",
+    "tcp6-segmentation-offload",
+    "transmit-checksum-offload",
+    "wakeonlan",
+];
+
+const MATCH: Members = Members { named: [&["driver", "macaddress", "name"], &[]], others: &[] };
+
+const OVERRIDES: Members = Members {
+    named: [
+        &[
+            "route-metric",
+            "send-hostname",
+            "use-dns",
+            "use-domains",
+            "use-hostname",
+            "use-mtu",
+            "use-ntp",
+            "use-routes",
+        ],
+        &[],
+    ],
+    others: &["hostname"],
+};
+
+const NAME_SERVERS: Members = Members { named: [&["addresses", "search"], &[]], others: &[] };
 
 const SECTIONS: [(&str, Kind); 4] =
     [("ethernets", Kind::Card), ("bonds", Kind::Bond), ("bridges", Kind::Bridge), ("vlans", Kind::Vlan)];
@@ -83,7 +127,12 @@ pub(super) fn convert(document: &Object, base: &Place<'_>, findings: &mut Findin
             None => match value {
                 Value::Object(object) if !object.is_empty() => strangers.push((name, value)),
                 Value::Array(array) if !array.is_empty() => strangers.push((name, value)),
-                _ => {}
+                Value::Null => {}
+                _ if ["renderer", "version"].contains(&name) || UNSUPPORTED.contains(&name) => {}
+                _ => {
+                    let finding = Finding::warning(base.field(name), "unknown section", value, SECTION_EXPECTED);
+                    converter.findings().push(finding);
+                }
             },
         }
     }
@@ -164,6 +213,8 @@ fn card(converter: &mut Converter<'_, '_>, entry: &Entry<'_>) -> Reported<Card> 
         return by_name(converter, known);
     };
     let place = entry.place.field("match");
+    // Without what is misspelt it would be about more cards.
+    converter.reader.look_for_strangers(matched, &place, MATCH, Severity::Error, "");
     let mac_address = Scalar::of(matched.get("macaddress").unwrap_or(&Value::Null));
     let mac_address = convert::mac_address(converter.findings(), place.field("macaddress"), mac_address.as_ref())?;
     let names = converter.patterns(matched, &place, "name")?;
@@ -223,6 +274,7 @@ impl Converter<'_, '_> {
         let Some(overrides) = self.reader.object(entry.object, (&entry.place, name), Severity::Warning) else {
             return DhcpOptions::default();
         };
+        self.reader.look_for_strangers(overrides, &place, OVERRIDES, Severity::Warning, "");
         if let Some(hostname) = overrides.get("hostname").filter(|hostname| **hostname != Value::Null) {
             let expected = "none: the machine's own is told";
             self.findings().push(Finding::warning(place.field("hostname"), "hostname left out", hostname, expected));
@@ -295,12 +347,19 @@ fn settings(converter: &mut Converter<'_, '_>, entry: &Entry<'_>, link: &mut Lin
     for name in ["dhcp4", "dhcp6"] {
         converter.reader.switch(object, (place, name), severity);
     }
-    for name in ["activation-mode", "ipv6-mtu", "routing-policy"] {
+    for name in ["activation-mode", "auth", "ipv6-address-token", "ipv6-mtu", "openvswitch", "routing-policy"] {
         if let Some(value) = object.get(name).filter(|value| **value != Value::Null) {
             let (place, expected) = (place.field(name), "none: it is left out");
             let finding = Finding::warning(place, "unsupported member of a device", value, expected);
             converter.findings().push(finding);
         }
+    }
+    let families = converter.reader.words(object, (place, "link-local"), Severity::Warning);
+    let list = place.field("link-local");
+    for (index, family) in families.iter().enumerate().filter(|(_, family)| family.text() != "ipv6") {
+        let expected = "ipv6, or an empty list: no other link-local address is given";
+        let finding = Finding::warning(list.index(index), "link-local address left out", family, expected);
+        converter.findings().push(finding);
     }
 
     let mut routes = Vec::new();
@@ -312,6 +371,7 @@ fn settings(converter: &mut Converter<'_, '_>, entry: &Entry<'_>, link: &mut Lin
     converter.routes(object, place, None, &mut routes);
     if let Some(servers) = converter.reader.object(object, (place, "nameservers"), Severity::Warning) {
         let place = place.field("nameservers");
+        converter.reader.look_for_strangers(servers, &place, NAME_SERVERS, Severity::Warning, "");
         converter.name_servers(servers, &place, ["addresses", "search"], &mut link.dns);
     }
     routes
