@@ -486,7 +486,7 @@ impl<'a> Planner<'a> {
         self.report.platform = Some(platform.clone());
         let may_be_ours =
             platform.is_kubevirt() || (platform.id.is_none() && self.options.selection == Selection::Detect);
-        if may_be_ours { Ok(platform) } else { Err(not_ours(&platform)) }
+        if may_be_ours { Ok(platform) } else { Err(not_ours(&platform, "")) }
     }
 
     fn find(&mut self, platform: Platform) -> Result<Found, Stop> {
@@ -506,7 +506,8 @@ impl<'a> Planner<'a> {
                 let waited = self.options.wait.as_secs();
                 Err(Stop::Default(format!("no config drive was there within {waited} s")))
             }
-            _ => Err(not_ours(&platform)),
+            None => Err(not_ours(&platform, "")),
+            Some(_) => Err(not_ours(&platform, ", nor the shape of the drive; --provider kubevirt would")),
         }
     }
 
@@ -558,6 +559,9 @@ impl<'a> Planner<'a> {
                 let document = crate::drive::Document { path: path.display().to_string(), bytes };
                 let (document, meta_data) = (Ok(Some(document)), MetaData::default());
                 Ok(Found { drive: None, document, meta_data, is_kubevirts: false })
+            }
+            Err(e @ SearchError::NoDrive { .. }) if path.is_file() => {
+                Err(Stop::Refused(format!("{e}; a document alone is for glowplug check")))
             }
             Err(e) => Err(Stop::Refused(Chain(&e).to_string())),
         }
@@ -682,8 +686,8 @@ impl<'a> Planner<'a> {
     }
 }
 
-fn not_ours(platform: &Platform) -> Stop {
-    Stop::NothingToDo(format!("this is not known to be KubeVirt: {}", platform.reason))
+fn not_ours(platform: &Platform, further: &str) -> Stop {
+    Stop::NothingToDo(format!("this is not known to be KubeVirt: {}{further}", platform.reason))
 }
 
 /// The document of a person, who may name a pipe or a directory by mistake.

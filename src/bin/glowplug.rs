@@ -160,7 +160,7 @@ struct Metadata {
 struct Check {
     /// A directory, an image, a device or a single document
     path: Option<PathBuf>,
-    /// Explain it for this network program
+    /// Explain it for this network program: network-manager, systemd-networkd or network-legacy
     #[arg(long, value_name = "NAME", default_value_t)]
     renderer: Renderer,
     /// Print JSON

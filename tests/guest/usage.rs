@@ -99,6 +99,24 @@ fn a_path_without_a_drive_is_refused_with_what_was_expected() {
 }
 
 #[test]
+fn a_document_in_the_place_of_a_drive_is_refused_with_who_reads_it() {
+    let machine = Machine::new().with("document", STATIC);
+    let path = machine.path("document");
+    let path = path.to_str().unwrap();
+    let Run { code, stderr, .. } = run(&["network-kargs", "--print", "--config-drive", path]);
+    assert_eq!(
+        (code, stderr),
+        (
+            Some(1),
+            format!(
+                "<3>refused to configure the network reason=\"{path}: no config drive, expected a directory with \
+                 openstack/latest or meta-data, or an ISO 9660 or FAT image; a document alone is for glowplug check\"\n"
+            )
+        )
+    );
+}
+
+#[test]
 fn check_explains_a_drive_to_a_person() {
     let drive = drive(
         r#"{"links":[
