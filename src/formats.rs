@@ -153,7 +153,7 @@ fn recognise<'d>(document: &'d Object, findings: &mut Findings) -> Option<(Forma
         findings.push(Finding::error(place, "member of another format beside", first, expected));
         return None;
     }
-    let mut strangers = |expected: &str| {
+    let mut report_unknown_members = |expected: &str| {
         for (name, value) in document.members().into_iter().filter(|(name, _)| *name != WRAPPER && said(&name)) {
             findings.push(Finding::warning(Place::Document.field(name), "unknown member", value, expected));
         }
@@ -165,11 +165,11 @@ fn recognise<'d>(document: &'d Object, findings: &mut Findings) -> Option<(Forma
         }
         None if cloud_inits.is_some() || said(&&"version") => (document, Place::Document),
         Some(Value::Object(network)) if !network.is_empty() => {
-            strangers("network alone");
+            report_unknown_members("network alone");
             (network, Place::Field(&Place::Document, WRAPPER))
         }
         None | Some(Value::Object(_)) => {
-            strangers("links, networks and services, or the version of a network-config");
+            report_unknown_members("links, networks and services, or the version of a network-config");
             return None;
         }
         Some(other) => {

@@ -192,7 +192,7 @@ impl<'d, 'f> Converter<'d, 'f> {
         let mut findings = Findings::default();
         let mut aside = Converter::new(self.dialect, &mut findings);
         (self.dialect.settings)(&mut aside, entry, &mut link);
-        aside.look_for_strangers(entry, Severity::Warning);
+        aside.report_unknown_members(entry, Severity::Warning);
         // 127.0.0.1 is no address that another device can have.
         let warnings = findings.into_parts().0.into_iter().filter(|finding| finding.severity == Severity::Warning);
         warnings.for_each(|finding| self.findings().push(finding));
@@ -472,15 +472,15 @@ impl<'d, 'f> Converter<'d, 'f> {
         }
         for (at, entry) in entries.iter().enumerate() {
             let asks = is_used[at] || self.links[at].has_addresses();
-            self.look_for_strangers(entry, if asks { Severity::Warning } else { Severity::Error });
+            self.report_unknown_members(entry, if asks { Severity::Warning } else { Severity::Error });
         }
     }
 
     /// In a device that asks for nothing else an address is lost with what is misspelt.
-    fn look_for_strangers(&mut self, entry: &Entry<'_>, otherwise: Severity) {
+    fn report_unknown_members(&mut self, entry: &Entry<'_>, otherwise: Severity) {
         let members = (self.dialect.members)(entry.kind);
         let consequence = if otherwise == Severity::Error { ": without it the device asks for nothing" } else { "" };
-        self.reader.look_for_strangers(entry.object, &entry.place, members, otherwise, consequence);
+        self.reader.report_unknown_members(entry.object, &entry.place, members, otherwise, consequence);
     }
 
     /// Every name and every MAC address belongs to one device.
@@ -571,7 +571,7 @@ impl<'d, 'f> Converter<'d, 'f> {
             table
         });
         let members = Members { named: [self.dialect.route_members, &[]], others: ROUTE_MEMBERS };
-        self.reader.look_for_strangers(object, place, members, Severity::Warning, "");
+        self.reader.report_unknown_members(object, place, members, Severity::Warning, "");
         for name in ["type", "scope", "from", "mtu", "advertised-receive-window", "congestion-window"] {
             // In version 1 `route` is the type of an item.
             let is_usual =

@@ -52,7 +52,7 @@ impl Reader<'_> {
 
     /// Reports the members that nobody knows: they are misspelt, or belong elsewhere. `null` says nothing. `consequence`
     /// ends the message.
-    pub(super) fn look_for_strangers(
+    pub(super) fn report_unknown_members(
         &mut self,
         object: &Object,
         place: &Place<'_>,

@@ -140,7 +140,7 @@ fn settings(converter: &mut Converter<'_, '_>, entry: &Entry<'_>, link: &mut Lin
             converter.findings().push(Finding::error(place, "invalid item", subnet.kind(), "an object"));
             continue;
         };
-        converter.reader.look_for_strangers(subnet, &place, SUBNET, Severity::Warning, "");
+        converter.reader.report_unknown_members(subnet, &place, SUBNET, Severity::Warning, "");
         let kind = subnet.get("type").and_then(Scalar::of);
         let metric = member(subnet, &["metric"]).1;
         let metric = convert::metric(converter.findings(), place.field("metric"), metric.as_ref());
@@ -208,7 +208,7 @@ fn settings(converter: &mut Converter<'_, '_>, entry: &Entry<'_>, link: &mut Lin
 impl Converter<'_, '_> {
     /// Name servers of the machine, or of one of its devices.
     fn global_nameserver(&mut self, object: &Object, place: &Place<'_>) {
-        self.reader.look_for_strangers(object, place, NAME_SERVERS, Severity::Warning, "");
+        self.reader.report_unknown_members(object, place, NAME_SERVERS, Severity::Warning, "");
         let interface = object.get("interface").and_then(Scalar::of);
         let link = interface.as_ref().and_then(|name| self.by_key.get(name.text().as_ref()).copied());
         if let (Some(interface), None) = (&interface, link)

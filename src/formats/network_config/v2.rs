@@ -214,7 +214,7 @@ fn card(converter: &mut Converter<'_, '_>, entry: &Entry<'_>) -> Reported<Card> 
     };
     let place = entry.place.field("match");
     // Without what is misspelt it would be about more cards.
-    converter.reader.look_for_strangers(matched, &place, MATCH, Severity::Error, "");
+    converter.reader.report_unknown_members(matched, &place, MATCH, Severity::Error, "");
     let mac_address = Scalar::of(matched.get("macaddress").unwrap_or(&Value::Null));
     let mac_address = convert::mac_address(converter.findings(), place.field("macaddress"), mac_address.as_ref())?;
     let names = converter.patterns(matched, &place, "name")?;
@@ -274,7 +274,7 @@ impl Converter<'_, '_> {
         let Some(overrides) = self.reader.object(entry.object, (&entry.place, name), Severity::Warning) else {
             return DhcpOptions::default();
         };
-        self.reader.look_for_strangers(overrides, &place, OVERRIDES, Severity::Warning, "");
+        self.reader.report_unknown_members(overrides, &place, OVERRIDES, Severity::Warning, "");
         if let Some(hostname) = overrides.get("hostname").filter(|hostname| **hostname != Value::Null) {
             let expected = "none: the machine's own is told";
             self.findings().push(Finding::warning(place.field("hostname"), "hostname left out", hostname, expected));
@@ -371,7 +371,7 @@ fn settings(converter: &mut Converter<'_, '_>, entry: &Entry<'_>, link: &mut Lin
     converter.routes(object, place, None, &mut routes);
     if let Some(servers) = converter.reader.object(object, (place, "nameservers"), Severity::Warning) {
         let place = place.field("nameservers");
-        converter.reader.look_for_strangers(servers, &place, NAME_SERVERS, Severity::Warning, "");
+        converter.reader.report_unknown_members(servers, &place, NAME_SERVERS, Severity::Warning, "");
         converter.name_servers(servers, &place, ["addresses", "search"], &mut link.dns);
     }
     routes
