@@ -151,7 +151,7 @@ pub struct Ipv4Config {
     /// Ask a DHCP server.
     pub dhcp: bool,
     /// What of the server's answer counts.
-    pub dhcp_options: DhcpOptions,
+    pub dhcp_overrides: DhcpOverrides,
     /// Static addresses with their prefix length, in the document's order.
     pub addresses: Vec<Ipv4Network>,
 }
@@ -165,14 +165,14 @@ pub struct Ipv6Config {
     /// asks for addresses.
     pub accept_ra: Option<bool>,
     /// What of the server's answer counts.
-    pub dhcp_options: DhcpOptions,
+    pub dhcp_overrides: DhcpOverrides,
     /// Static addresses with their prefix length, in the document's order.
     pub addresses: Vec<Ipv6Network>,
 }
 
 /// What of a DHCP server's answer counts, where the document says so (netplan's `dhcp4-overrides`).
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct DhcpOptions {
+pub struct DhcpOverrides {
     /// The metric of the routes that it gives.
     pub route_metric: Option<Placed<u32>>,
     /// Whether its routes are used.

@@ -21,7 +21,7 @@ use pnet_base::MacAddr;
 
 use crate::finding::{Finding, Findings};
 use crate::network::{
-    BondOptions, BridgeOptions, Card, DhcpOptions, InterfaceName, Ipv6Dynamic, Link, LinkIndex, LinkKind,
+    BondOptions, BridgeOptions, Card, DhcpOverrides, InterfaceName, Ipv6Dynamic, Link, LinkIndex, LinkKind,
     NetworkConfig, Pattern, Placed, Route,
 };
 use crate::render::Device;
@@ -436,9 +436,9 @@ impl Render<'_, '_> {
             self.left_out(&format!("{}.accept-ra", link.place), "word about router advertisements", accepts, "none");
         }
         let families =
-            [("dhcp4", &link.ipv4.dhcp_options, link.ipv4.dhcp), ("dhcp6", &link.ipv6.dhcp_options, dynamic)];
+            [("dhcp4", &link.ipv4.dhcp_overrides, link.ipv4.dhcp), ("dhcp6", &link.ipv6.dhcp_overrides, dynamic)];
         for (family, options, _) in families.into_iter().filter(|(.., is_used)| *is_used) {
-            let DhcpOptions { use_routes, use_dns, use_domains, use_hostname, send_hostname, use_mtu, .. } = *options;
+            let DhcpOverrides { use_routes, use_dns, use_domains, use_hostname, send_hostname, use_mtu, .. } = *options;
             let use_dns = use_dns.filter(|_| !ignores_dns);
             let names = ["use-routes", "use-dns", "use-domains", "use-hostname", "send-hostname", "use-mtu"];
             let values = [use_routes, use_dns, use_domains, use_hostname, send_hostname, use_mtu];
@@ -457,7 +457,7 @@ impl Render<'_, '_> {
     fn ignores_dns(&self) -> Option<bool> {
         let families = self.addressable().flat_map(|link| {
             let (ipv4, ipv6) = (&link.ipv4, &link.ipv6);
-            let options = [ipv4.dhcp.then_some(&ipv4.dhcp_options), ipv6.dynamic.map(|_| &ipv6.dhcp_options)];
+            let options = [ipv4.dhcp.then_some(&ipv4.dhcp_overrides), ipv6.dynamic.map(|_| &ipv6.dhcp_overrides)];
             options.into_iter().flatten()
         });
         families.map(|options| options.use_dns == Some(false)).reduce(|all, one| all && one)

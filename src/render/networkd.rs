@@ -23,7 +23,7 @@ use std::fmt;
 use pnet_base::MacAddr;
 
 use crate::finding::{Finding, Findings};
-use crate::network::{Card, DhcpOptions, Dns, Ipv6Dynamic, Link, LinkIndex, LinkKind, NetworkConfig, Pattern, Route};
+use crate::network::{Card, DhcpOverrides, Dns, Ipv6Dynamic, Link, LinkIndex, LinkKind, NetworkConfig, Pattern, Route};
 use crate::render::Device;
 use names::Names;
 use text::Text;
@@ -368,7 +368,7 @@ fn route(link: &Link, route: &Route, metric: u32, text: &mut Text) {
 /// What of a DHCP server's or a router's answer counts.
 fn dhcp(link: &Link, text: &mut Text, findings: &mut Findings) {
     if link.ipv4.dhcp {
-        let options = &link.ipv4.dhcp_options;
+        let options = &link.ipv4.dhcp_overrides;
         text.section("DHCPv4");
         // Not of the machine's id, which is another one in the initramfs than in the real root.
         text.line("ClientIdentifier", &"mac");
@@ -381,7 +381,7 @@ fn dhcp(link: &Link, text: &mut Text, findings: &mut Findings) {
         others(options, text);
     }
     let ipv6 = &link.ipv6;
-    let options = &ipv6.dhcp_options;
+    let options = &ipv6.dhcp_overrides;
     if matches!(ipv6.dynamic, Some(Ipv6Dynamic::StatefulDhcp | Ipv6Dynamic::StatelessDhcp)) {
         text.section("DHCPv6");
         text.line("DUIDType", &"link-layer");
@@ -413,13 +413,13 @@ fn dhcp(link: &Link, text: &mut Text, findings: &mut Findings) {
 }
 
 /// What routers say, too.
-fn both(options: &DhcpOptions, text: &mut Text) {
+fn both(options: &DhcpOverrides, text: &mut Text) {
     text.switch("UseDNS", options.use_dns);
     text.switch("UseDomains", options.use_domains);
 }
 
 /// What servers of both families say.
-fn others(options: &DhcpOptions, text: &mut Text) {
+fn others(options: &DhcpOverrides, text: &mut Text) {
     text.switch("UseHostname", options.use_hostname);
     text.switch("UseNTP", options.use_ntp);
 }

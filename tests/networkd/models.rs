@@ -1,7 +1,7 @@
 //! Makes networks that OpenStack documents cannot ask for.
 
 use glowplug::network::{
-    BondMode, BondOptions, BridgeOptions, BridgePort, Card, DhcpOptions, Ipv6Dynamic, Link, LinkIndex, LinkKind, Mtu,
+    BondMode, BondOptions, BridgeOptions, BridgePort, Card, DhcpOverrides, Ipv6Dynamic, Link, LinkIndex, LinkKind, Mtu,
     NetworkConfig, Placed, Route, VlanId,
 };
 use pnet_base::MacAddr;
@@ -233,10 +233,10 @@ fn address(link: &mut Link, at: usize, random: &mut Random) {
     if link.ipv6.is_used() && random.chance(1, 4) {
         link.ipv6.accept_ra = Some(random.chance(1, 2));
     }
-    for options in [&mut link.ipv4.dhcp_options, &mut link.ipv6.dhcp_options] {
+    for options in [&mut link.ipv4.dhcp_overrides, &mut link.ipv6.dhcp_overrides] {
         if random.chance(1, 2) {
             let mut switch = || random.maybe(3, 0, 1).map(|on| on == 1);
-            *options = DhcpOptions {
+            *options = DhcpOverrides {
                 route_metric: None,
                 use_routes: switch(),
                 use_dns: switch(),

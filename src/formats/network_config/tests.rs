@@ -8,7 +8,8 @@ use proptest::{collection, sample};
 use super::unreadable;
 use crate::formats::{Meaning, read_network};
 use crate::network::{
-    BridgeOptions, BridgePort, Card, DhcpOptions, Dns, Ipv4Config, Ipv6Config, Link, LinkIndex, LinkKind, NetworkConfig,
+    BridgeOptions, BridgePort, Card, DhcpOverrides, Dns, Ipv4Config, Ipv6Config, Link, LinkIndex, LinkKind,
+    NetworkConfig,
 };
 
 /// Words after a title, if there are any.
@@ -25,8 +26,8 @@ fn dns_of(title: &str, Dns { nameservers, search }: &Dns) -> Option<String> {
     line(title, &servers.chain(search.iter().map(ToString::to_string)).collect::<Vec<_>>())
 }
 
-fn options_of(options: &DhcpOptions) -> Vec<String> {
-    let DhcpOptions { route_metric, use_routes, use_dns, use_domains, use_hostname, send_hostname, use_mtu, use_ntp } =
+fn options_of(options: &DhcpOverrides) -> Vec<String> {
+    let DhcpOverrides { route_metric, use_routes, use_dns, use_domains, use_hostname, send_hostname, use_mtu, use_ntp } =
         options;
     let words = [
         said("metric", route_metric.as_ref()),
@@ -97,14 +98,14 @@ fn lines_of(link: &Link) -> Vec<String> {
     for word in [said("mtu", *mtu), said("mac", *cloned_mac_address)].into_iter().flatten() {
         write!(first, " {word}").unwrap();
     }
-    let Ipv4Config { dhcp, dhcp_options, addresses } = ipv4;
+    let Ipv4Config { dhcp, dhcp_overrides, addresses } = ipv4;
     let mut v4 = Vec::from_iter(dhcp.then(|| "dhcp".to_owned()));
-    v4.extend(options_of(dhcp_options));
+    v4.extend(options_of(dhcp_overrides));
     v4.extend(addresses.iter().map(ToString::to_string));
-    let Ipv6Config { dynamic, accept_ra, dhcp_options, addresses } = ipv6;
+    let Ipv6Config { dynamic, accept_ra, dhcp_overrides, addresses } = ipv6;
     let mut v6 = Vec::from_iter(dynamic.map(|dynamic| dynamic.to_string()));
     v6.extend(said("ra", *accept_ra));
-    v6.extend(options_of(dhcp_options));
+    v6.extend(options_of(dhcp_overrides));
     v6.extend(addresses.iter().map(ToString::to_string));
     let mut lines = vec![first];
     lines.extend([line("  ipv4", &v4), line("  ipv6", &v6), dns_of("  dns", dns)].into_iter().flatten());

@@ -154,12 +154,14 @@ fn settings(converter: &mut Converter<'_, '_>, entry: &Entry<'_>, link: &mut Lin
         let family = match kind.as_ref().map(Scalar::text).as_deref() {
             _ if dynamic.is_some() => {
                 link.ipv6.dynamic = link.ipv6.dynamic.max(dynamic);
-                link.ipv6.dhcp_options.route_metric = link.ipv6.dhcp_options.route_metric.take().or(of_dhcp(metric));
+                link.ipv6.dhcp_overrides.route_metric =
+                    link.ipv6.dhcp_overrides.route_metric.take().or(of_dhcp(metric));
                 Some(Family::V6)
             }
             Some("dhcp" | "dhcp4") => {
                 link.ipv4.dhcp = true;
-                link.ipv4.dhcp_options.route_metric = link.ipv4.dhcp_options.route_metric.take().or(of_dhcp(metric));
+                link.ipv4.dhcp_overrides.route_metric =
+                    link.ipv4.dhcp_overrides.route_metric.take().or(of_dhcp(metric));
                 Some(Family::V4)
             }
             Some(kind @ ("static" | "static6")) => {

@@ -11,7 +11,7 @@ use crate::formats::convert::{self, Reported};
 use crate::formats::reader::Members;
 use crate::formats::value::{Object, Scalar, Value};
 use crate::network::{
-    Card, DhcpOptions, InterfaceName, Ipv6Dynamic, Link, LinkIndex, NetworkConfig, Pattern, Placed, Route,
+    Card, DhcpOverrides, InterfaceName, Ipv6Dynamic, Link, LinkIndex, NetworkConfig, Pattern, Placed, Route,
 };
 
 static DIALECT: Dialect = Dialect {
@@ -269,10 +269,10 @@ impl Converter<'_, '_> {
         if self.findings().errors() == errors { Ok(patterns) } else { Err(()) }
     }
 
-    fn dhcp_options(&mut self, entry: &Entry<'_>, name: &str) -> DhcpOptions {
+    fn dhcp_overrides(&mut self, entry: &Entry<'_>, name: &str) -> DhcpOverrides {
         let place = entry.place.field(name);
         let Some(overrides) = self.reader.object(entry.object, (&entry.place, name), Severity::Warning) else {
-            return DhcpOptions::default();
+            return DhcpOverrides::default();
         };
         self.reader.report_unknown_members(overrides, &place, OVERRIDES, Severity::Warning, "");
         if let Some(hostname) = overrides.get("hostname").filter(|hostname| **hostname != Value::Null) {
@@ -284,7 +284,7 @@ impl Converter<'_, '_> {
         let metric = convert::metric(self.findings(), metric_place, metric.as_ref());
         let route_metric = metric.map(|value| Placed { value, place: metric_place.to_string() });
         let mut switch = |name: &str| self.reader.switch(overrides, (&place, name), Severity::Warning);
-        DhcpOptions {
+        DhcpOverrides {
             route_metric,
             use_routes: switch("use-routes"),
             use_dns: switch("use-dns"),
@@ -333,8 +333,8 @@ fn settings(converter: &mut Converter<'_, '_>, entry: &Entry<'_>, link: &mut Lin
     let is_on = |name| object.get(name).and_then(switch) == Some(true);
     link.ipv4.dhcp = is_on("dhcp4");
     link.ipv6.dynamic = is_on("dhcp6").then_some(Ipv6Dynamic::StatefulDhcp);
-    link.ipv4.dhcp_options = converter.dhcp_options(entry, "dhcp4-overrides");
-    link.ipv6.dhcp_options = converter.dhcp_options(entry, "dhcp6-overrides");
+    link.ipv4.dhcp_overrides = converter.dhcp_overrides(entry, "dhcp4-overrides");
+    link.ipv6.dhcp_overrides = converter.dhcp_overrides(entry, "dhcp6-overrides");
 
     let list = place.field("addresses");
     for (index, value) in converter.reader.values(object, (place, "addresses"), Severity::Error).iter().enumerate() {

@@ -455,13 +455,13 @@ fn what_a_bridge_cannot_be_told_is_said_once() {
 fn what_dhcp_and_routers_may_decide_is_said() {
     let mut link = card(1).dhcp().dynamic(Ipv6Dynamic::StatefulDhcp);
     link.ipv6.accept_ra = Some(false);
-    link.ipv4.dhcp_options = DhcpOptions {
+    link.ipv4.dhcp_overrides = DhcpOverrides {
         route_metric: Some(Placed { value: 7, place: "links[0].dhcp4-overrides.route-metric".to_owned() }),
         use_routes: Some(false),
         use_dns: Some(false),
         use_ntp: Some(false),
         use_mtu: Some(true),
-        ..DhcpOptions::default()
+        ..DhcpOverrides::default()
     };
     let left_out = |place: &str, what: &str, expected: &str| {
         format!("Warning links[0].{place}: {what}, expected {expected}: no kernel argument carries it")
@@ -494,7 +494,7 @@ fn only_networkmanager_with_static_addresses_listens_to_no_router() {
 #[test]
 fn name_servers_of_dhcp_are_ignored_where_nobody_wants_them() {
     let mut link = card(1).dhcp();
-    link.ipv4.dhcp_options.use_dns = Some(false);
+    link.ipv4.dhcp_overrides.use_dns = Some(false);
     assert_eq!(
         rendered(render, vec![link.clone(), card(2).v4("10.0.0.5/24")], &["1.1.1.1"]),
         (
