@@ -32,7 +32,7 @@ use crate::formats::meta_data::MetaData;
 use crate::formats::{self, Meaning};
 use crate::network::NetworkConfig;
 use crate::render::networkd::{self, File};
-use crate::render::{Device, Renderer, dracut, legacy};
+use crate::render::{Device, Renderer, dracut, network_legacy};
 use attributes::Attributes;
 use platform::{Platform, Selection};
 use report::{Document, Drive, LinkReport, Outcome, Report, WrittenFile};
@@ -609,7 +609,7 @@ impl<'a> Planner<'a> {
     fn output(&self, network: &NetworkConfig, findings: &mut Findings) -> (Output, Vec<Device>) {
         let render = match self.options.renderer {
             Renderer::NetworkManager => dracut::render,
-            Renderer::NetworkLegacy => legacy::render,
+            Renderer::NetworkLegacy => network_legacy::render,
             Renderer::SystemdNetworkd => {
                 let networkd::Rendered { mut files, devices } = networkd::render(network, findings);
                 if !network.links().iter().any(dracut::asks) {

@@ -1,6 +1,6 @@
 //! Kernel arguments of dracut's grammar (dracut.cmdline(7)), as `nm-initrd-generator` understands them
 //! (`NetworkManager/NetworkManager:src/nm-initrd-generator/nmi-cmdline-reader.c`), or dracut's own scripts
-//! ([`super::legacy`]).
+//! ([`super::network_legacy`]).
 //!
 //! The grammar is shared on paper only: each choice below was measured on NetworkManager 1.42 and 1.52 and on dracut 059,
 //! and `tests/readers.rs` asks the programs themselves.

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use glowplug::finding::Findings;
 use glowplug::network::{BridgeOptions, Card, Ipv6Dynamic, Link, LinkIndex, LinkKind, NetworkConfig, Route, VlanId};
-use glowplug::render::{dracut, legacy};
+use glowplug::render::{self, dracut};
 
 use crate::{network_legacy, network_manager};
 
@@ -45,7 +45,7 @@ fn understood(links: Vec<Link>) -> [String; 2] {
     };
     [
         network_manager::read(&line(dracut::render)).unwrap().to_string(),
-        network_legacy::read(&line(legacy::render)).unwrap().to_string(),
+        network_legacy::read(&line(render::network_legacy::render)).unwrap().to_string(),
     ]
 }
 

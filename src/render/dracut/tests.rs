@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::network::{BondMode, BridgePort, DomainName, Mtu, Placed, VlanId};
-use crate::render::legacy;
+use crate::render::network_legacy;
 
 // The last byte of a card's MAC address is its number.
 fn mac(number: u8) -> MacAddr {
@@ -342,7 +342,7 @@ renders! {
 
 // Dracut's own scripts: one argument for a link, and names for whatever has routes.
 renders_for! {
-    legacy::render,
+    network_legacy::render,
     legacy_static_ipv4: [card(1).v4("10.0.0.5/24").via("0.0.0.0/0", "10.0.0.1").mtu(1400)]
         => "ip=10.0.0.5::10.0.0.1:24::[52:54:00:12:34:01]:none:1400";
     legacy_of_two_static_families_ipv4_is_kept:
@@ -410,7 +410,7 @@ renders! {
 }
 
 renders_for! {
-    legacy::render,
+    network_legacy::render,
     legacy_the_first_of_two_default_routes_is_kept_whichever_has_a_gateway:
         [card(1).v4("10.0.0.5/24").via("0.0.0.0/0", "10.0.0.1").on_link("0.0.0.0/0")]
         => "ifname=kv0:52:54:00:12:34:01 ip=10.0.0.5::10.0.0.1:24::kv0:none", 1;
@@ -420,7 +420,7 @@ renders_for! {
 fn what_is_lost_with_dracuts_scripts_is_named() {
     let card = card(1).v4("10.0.0.5/24").v6("2001:db8::5/64").dynamic(Ipv6Dynamic::Slaac).on_link("2001:db8:1::/64");
     assert_eq!(
-        said(legacy::render, vec![card]),
+        said(network_legacy::render, vec![card]),
         [
             r#"Warning : route left out "2001:db8:1::/64", expected one of the family that its link keeps"#,
             "Warning links[0]: further addresses left out \"2001:db8::5/64, slaac\", \
@@ -488,7 +488,7 @@ fn only_networkmanager_with_static_addresses_listens_to_no_router() {
         [with(fixed.clone(), false), with(fixed.clone(), true), with(asks.clone(), false), with(asks.clone(), true)]
             .map(|links| said(render, links).len())
     };
-    assert_eq!((counts(render), counts(legacy::render)), ([0, 1, 1, 0], [1, 0, 1, 0]));
+    assert_eq!((counts(render), counts(network_legacy::render)), ([0, 1, 1, 0], [1, 0, 1, 0]));
 }
 
 #[test]
