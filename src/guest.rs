@@ -192,12 +192,12 @@ enum Stop {
     Refused(String),
 }
 
-/// Asks who this machine is. `None` when it is not ours, or when there is no drive to ask.
+/// Reads who this machine is. `None` when it is not ours, or when there is no drive to ask.
 ///
 /// # Errors
 ///
 /// Why the drive cannot be read, as one sentence.
-pub fn ask(options: &Options, system: &dyn System, log: &Logger) -> Result<Option<Machine>, String> {
+pub fn machine(options: &Options, system: &dyn System, log: &Logger) -> Result<Option<Machine>, String> {
     let mut planner = Planner::new(options, system, log);
     let decided = planner.command_line().and_then(|line| {
         let platform = planner.platform(&line)?;
