@@ -83,9 +83,9 @@ pub enum Why {
     NothingBetter,
 }
 
-/// A drive that a person pointed at.
+/// A drive that a person named, with `--config-drive` or as what is to be checked.
 #[derive(Debug)]
-pub struct Given {
+pub struct NamedDrive {
     /// Its file system and label, `None` for a directory.
     pub volume: Option<Volume>,
     /// What it holds.
@@ -180,7 +180,7 @@ struct List<'a>(&'a [PathBuf]);
 ///
 /// [`SearchError::NoDrive`] when there is something else, [`SearchError::Unreadable`] when it is broken, and what the
 /// system says.
-pub fn read_path(path: &Path, log: &Logger) -> Result<Given, SearchError> {
+pub fn read_path(path: &Path, log: &Logger) -> Result<NamedDrive, SearchError> {
     let no_drive = || SearchError::NoDrive { path: path.to_owned() };
     let io = |source| SearchError::io(path, source);
     let unreadable = |source| SearchError::Unreadable { device: path.to_owned(), source };
@@ -198,7 +198,7 @@ pub fn read_path(path: &Path, log: &Logger) -> Result<Given, SearchError> {
     };
     let drive = drive.ok_or_else(no_drive)?;
     let meta_data = meta_data(&drive, path, log);
-    Ok(Given { volume, drive, meta_data })
+    Ok(NamedDrive { volume, drive, meta_data })
 }
 
 fn read_in_process(volume: &Volume, file: &File) -> Result<Option<ConfigDrive>, ReadError> {
@@ -266,9 +266,9 @@ fn names(seen: &Seen) -> String {
     List(&seen.keys().map(|name| device_path(name)).collect::<Vec<_>>()).to_string()
 }
 
-// === impl Given ===
+// === impl NamedDrive ===
 
-impl Given {
+impl NamedDrive {
     /// Whether the drive looks as KubeVirt makes them.
     #[must_use]
     pub fn has_shape(&self) -> bool {
