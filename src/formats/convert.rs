@@ -337,7 +337,7 @@ pub(super) fn put_together(
         drop_inherited_mac_address(&mut links, at);
     }
     for link in &mut links {
-        if let Some(mtu) = link.mtu.filter(|mtu| *mtu < Mtu::LEAST_FOR_IPV6 && link.ipv6.is_used()) {
+        if let Some(mtu) = link.mtu.filter(|mtu| *mtu < Mtu::IPV6_MINIMUM && link.ipv6.is_used()) {
             let (place, expected) = (format!("{}.mtu", link.place), Mtu::EXPECTED_FOR_IPV6);
             findings.push(Finding::warning(place, "MTU too small for IPv6", mtu, expected));
             link.mtu = None;
