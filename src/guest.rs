@@ -30,7 +30,7 @@ use crate::drive::MAX_FILE;
 use crate::finding::{Finding, Findings, Severity};
 use crate::formats::meta_data::MetaData;
 use crate::formats::{self, Meaning};
-use crate::network::NetworkConfig;
+use crate::network::{Link, NetworkConfig};
 use crate::render::networkd::{self, File};
 use crate::render::{Device, Renderer, dracut, network_legacy};
 use attributes::Attributes;
@@ -587,7 +587,7 @@ impl<'a> Planner<'a> {
                 }
                 let called = |link: crate::network::LinkIndex| devices[link.0].bare();
                 self.report.links = LinkReport::of(&network, &called);
-                self.report.nameservers = dracut::nameservers(&network).iter().map(ToString::to_string).collect();
+                self.report.nameservers = network.nameservers().iter().map(ToString::to_string).collect();
                 // dracut's own scripts bring cards up for as long as somebody waits for them, or else for none at all.
                 if self.options.neednet || self.options.renderer == Renderer::NetworkLegacy {
                     let line = output.line.as_deref().map_or_else(String::new, |line| format!("{line} "));
@@ -612,7 +612,7 @@ impl<'a> Planner<'a> {
             Renderer::NetworkLegacy => network_legacy::render,
             Renderer::SystemdNetworkd => {
                 let networkd::Rendered { mut files, devices } = networkd::render(network, findings);
-                if !network.links().iter().any(dracut::asks) {
+                if !network.links().iter().any(Link::asks) {
                     // Files that only keep others from cards would keep the default from them.
                     files.clear();
                 }

@@ -17,6 +17,7 @@ pub use names::{
 };
 pub use route::{MixedFamilies, Route};
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::IpAddr;
 
@@ -261,6 +262,14 @@ impl NetworkConfig {
         self.uses[port.0].controller
     }
 
+    /// Every name server once, those of the whole machine first.
+    #[must_use]
+    pub fn nameservers(&self) -> Vec<&Placed<IpAddr>> {
+        let of_links = self.links.iter().flat_map(|link| &link.dns.nameservers);
+        let mut seen = BTreeSet::new();
+        self.dns.nameservers.iter().chain(of_links).filter(|server| seen.insert(server.value)).collect()
+    }
+
     /// Whether VLANs are on a link.
     #[must_use]
     pub fn carries_vlans(&self, parent: LinkIndex) -> bool {
@@ -354,6 +363,13 @@ impl Link {
             dns: Dns::default(),
             routes: Vec::new(),
         }
+    }
+
+    /// Whether anything is to be done about it: a card that is only there is left alone.
+    #[must_use]
+    pub fn asks(&self) -> bool {
+        let is_made = !matches!(self.kind, LinkKind::Card(_));
+        is_made || self.has_addresses() || self.mtu.is_some() || self.cloned_mac_address.is_some()
     }
 
     /// Whether any address, of either family and from any source, is to be on this link.

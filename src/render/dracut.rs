@@ -145,7 +145,7 @@ impl Render<'_, '_> {
             }
         }
         if self.has_addresses() {
-            kargs.extend(nameservers(config).into_iter().map(|server| Karg::Nameserver(server.value)));
+            kargs.extend(config.nameservers().into_iter().map(|server| Karg::Nameserver(server.value)));
         }
         if self.ignores_dns() == Some(true) {
             kargs.push(Karg::NoPeerDns);
@@ -383,7 +383,7 @@ impl Render<'_, '_> {
         for domain in config.dns.search.iter().chain(search).filter(|domain| seen.insert(&domain.value)) {
             self.left_out(&domain.place, "search domain", domain, "none");
         }
-        let nameservers = nameservers(config);
+        let nameservers = self.config.nameservers();
         if !self.has_addresses() {
             for server in nameservers {
                 let expected = "an address beside it, since it is told to the cards that have one";
@@ -405,13 +405,13 @@ impl Render<'_, '_> {
     fn report_pattern(&mut self, index: LinkIndex, link: &Link) {
         let LinkKind::Card(Card::Pattern { names, drivers, .. }) = &link.kind else { return };
         let is_used = self.config.controller_of(index).is_some() || self.config.carries_vlans(index);
-        if !is_used && !asks(link) {
+        if !is_used && !link.asks() {
             return;
         }
         let patterns: Vec<&str> = names.iter().chain(drivers).map(Pattern::as_str).collect();
         let (problem, patterns) = ("card that is known by a pattern alone", patterns.join(", "));
         let others = self.config.links().iter().enumerate();
-        self.findings.push(if is_used || others.filter(|(at, _)| *at != index.0).any(|(_, other)| asks(other)) {
+        self.findings.push(if is_used || others.filter(|(at, _)| *at != index.0).any(|(_, other)| other.asks()) {
             let expected =
                 "a MAC address or a name: among several links no kernel argument could tell which card is meant";
             Finding::error(&link.place, problem, &patterns, expected)
@@ -532,19 +532,6 @@ pub(super) fn push_left_out(
     expected: &str,
 ) {
     findings.push(Finding::warning(place, &format!("{what} left out"), value, expected));
-}
-
-/// Whether anything is to be done about a link: a card that is only there is left alone.
-pub(crate) fn asks(link: &Link) -> bool {
-    let is_made = !matches!(link.kind, LinkKind::Card(_));
-    is_made || link.has_addresses() || link.mtu.is_some() || link.cloned_mac_address.is_some()
-}
-
-/// Every name server, those of the whole machine first: an argument names it for all cards.
-pub(crate) fn nameservers(config: &NetworkConfig) -> Vec<&Placed<IpAddr>> {
-    let of_links = config.links().iter().flat_map(|link| &link.dns.nameservers);
-    let mut seen = BTreeSet::new();
-    config.dns.nameservers.iter().chain(of_links).filter(|server| seen.insert(server.value)).collect()
 }
 
 // === impl Gateways ===
