@@ -191,13 +191,17 @@ impl<'d, 'f> Converter<'d, 'f> {
         let mut link = Link::new(entry.key.to_string(), entry.place.to_string(), unreadable());
         let mut findings = Findings::default();
         let mut aside = Converter::new(self.dialect, &mut findings);
-        (self.dialect.settings)(&mut aside, entry, &mut link);
+        let routes = (self.dialect.settings)(&mut aside, entry, &mut link);
         aside.report_unknown_members(entry, Severity::Warning);
         // 127.0.0.1 is no address that another device can have.
         let warnings = findings.into_parts().0.into_iter().filter(|finding| finding.severity == Severity::Warning);
         warnings.for_each(|finding| self.findings().push(finding));
+        let expected = "none: it has its own";
+        for route in routes {
+            let finding = Finding::warning(&route.place, "route of the loopback device", route.destination(), expected);
+            self.findings().push(finding);
+        }
         if link.has_addresses() {
-            let expected = "none: it has its own";
             self.findings().push(Finding::warning(
                 entry.place,
                 "addresses of the loopback device",

@@ -218,6 +218,10 @@ texts! {
         => read [
             r#"warning ethernets.a.match.driver: driver left out "virtio_net", expected none: the card is known without it"#
         ];
+    a_name_beside_a_mac_address: v2 "ethernets: {a: {match: {macaddress: '52:54:00:00:00:01', name: en*}, dhcp4: true}}"
+        => read [
+            r#"warning ethernets.a.match.name: pattern left out "en*", expected none: the card is known without it"#
+        ];
     a_driver_beside_a_name: v2 "ethernets: {a: {match: {name: en1, driver: [e1000, ixgbe]}, dhcp4: true}}"
         => read [
             r#"warning ethernets.a.match.driver: driver left out "e1000", expected none: the card is known without it"#
@@ -326,6 +330,10 @@ texts! {
         => read [
             r#"warning ethernets.lo: addresses of the loopback device "lo", expected none: it has its own"#,
             r#"warning ethernets.lo.nameservers.addresses[0]: invalid nameserver "x", expected an IP address"#
+        ];
+    a_route_of_the_loopback_device: v2 "ethernets: {lo: {routes: [{to: 10.9.0.0/16}]}, a: {dhcp4: true}}"
+        => read [
+            r#"warning ethernets.lo.routes[0]: route of the loopback device "10.9.0.0/16", expected none: it has its own"#
         ];
     the_loopback_device_as_it_is: v2 "ethernets: {lo: {addresses: [127.0.0.1/8, '::1/128']}, a: {dhcp4: true}}"
         => read [];

@@ -224,10 +224,12 @@ fn card(converter: &mut Converter<'_, '_>, entry: &Entry<'_>) -> Reported<Card> 
         [one] if is_literal(one) => Some(one.as_str().parse::<InterfaceName>()),
         _ => None,
     };
+    let expected = "none: the card is known without it";
+    if let Some(name) = names.first().filter(|_| mac_address.is_some()) {
+        converter.findings().push(Finding::warning(place.field("name"), "pattern left out", name, expected));
+    }
     if let Some(driver) = drivers.first().filter(|_| mac_address.is_some() || literal.is_some()) {
-        let expected = "none: the card is known without it";
-        let finding = Finding::warning(place.field("driver"), "driver left out", driver, expected);
-        converter.findings().push(finding);
+        converter.findings().push(Finding::warning(place.field("driver"), "driver left out", driver, expected));
     }
     match (mac_address, literal) {
         (Some(mac_address), _) => Ok(Card::MacAddress { mac_address, name }),
