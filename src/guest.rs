@@ -556,6 +556,7 @@ impl<'a> Planner<'a> {
             Err(SearchError::NoDrive { .. }) if or_document && path.is_file() => {
                 let bytes =
                     read_document(path).map_err(|e| Stop::Refused(format!("reading {}: {e}", path.display())))?;
+                self.report.platform = Some(Platform::kubevirt("a document was named"));
                 let document = crate::drive::Document { path: path.display().to_string(), bytes };
                 let (document, meta_data) = (Ok(Some(document)), MetaData::default());
                 Ok(Found { drive: None, document, meta_data, is_kubevirts: false })

@@ -231,7 +231,7 @@ fn check_ends_with_1_when_the_boot_would_fail() {
             Some(1),
             format!(
                 "\
-platform      kubevirt (the drive was named)
+platform      kubevirt (a document was named)
 document      {document}, network_data, 75 bytes
 
 findings
