@@ -67,8 +67,8 @@ impl fmt::Display for Format {
 
 /// Reads a document about the network.
 ///
-/// An empty document, one of comments only, `null` and one without a member of any format configure nothing. Where a
-/// document is YAML that cannot be read, the finding says line and column; everywhere else it says the path.
+/// An empty document, one of comments only and `null` configure nothing, and so does one without a member of any format, with
+/// a warning. Where a document is YAML that cannot be read, the finding says line and column; everywhere else it says the path.
 ///
 /// ```
 /// use glowplug::formats::{Meaning, read_network};
@@ -153,14 +153,25 @@ fn recognise<'d>(document: &'d Object, findings: &mut Findings) -> Option<(Forma
         findings.push(Finding::error(place, "member of another format beside", first, expected));
         return None;
     }
+    let mut report_unknown_members = |expected: &str| {
+        for (name, value) in document.members().into_iter().filter(|(name, _)| *name != WRAPPER && said(&name)) {
+            findings.push(Finding::warning(Place::Document.field(name), "unknown member", value, expected));
+        }
+    };
     let (object, place) = match wrapper.and_then(|name| document.get(name)) {
         // A list of `null` is one without items, and a version by itself is a word that anybody may use.
         None if OPENSTACKS.iter().any(|name| document.get(name).is_some()) => {
             return Some((Format::NetworkData, document, Place::Document));
         }
         None if cloud_inits.is_some() || said(&&"version") => (document, Place::Document),
-        Some(Value::Object(network)) if !network.is_empty() => (network, Place::Field(&Place::Document, WRAPPER)),
-        None | Some(Value::Object(_)) => return None,
+        Some(Value::Object(network)) if !network.is_empty() => {
+            report_unknown_members("network alone");
+            (network, Place::Field(&Place::Document, WRAPPER))
+        }
+        None | Some(Value::Object(_)) => {
+            report_unknown_members("links, networks and services, or the version of a network-config");
+            return None;
+        }
         Some(other) => {
             findings.push(Finding::error(Place::Document.field(WRAPPER), "invalid item", other.kind(), "an object"));
             return None;

@@ -30,9 +30,9 @@ use crate::drive::MAX_FILE;
 use crate::finding::{Finding, Findings, Severity};
 use crate::formats::meta_data::MetaData;
 use crate::formats::{self, Meaning};
-use crate::network::NetworkConfig;
+use crate::network::{Link, NetworkConfig};
 use crate::render::networkd::{self, File};
-use crate::render::{Device, Renderer, dracut, legacy};
+use crate::render::{Device, Renderer, dracut, network_legacy};
 use attributes::Attributes;
 use platform::{Platform, Selection};
 use report::{Document, Drive, LinkReport, Outcome, Report, WrittenFile};
@@ -192,12 +192,12 @@ enum Stop {
     Refused(String),
 }
 
-/// Asks who this machine is. `None` when it is not ours, or when there is no drive to ask.
+/// Reads who this machine is. `None` when it is not ours, or when there is no drive to ask.
 ///
 /// # Errors
 ///
 /// Why the drive cannot be read, as one sentence.
-pub fn ask(options: &Options, system: &dyn System, log: &Logger) -> Result<Option<Machine>, String> {
+pub fn machine(options: &Options, system: &dyn System, log: &Logger) -> Result<Option<Machine>, String> {
     let mut planner = Planner::new(options, system, log);
     let decided = planner.command_line().and_then(|line| {
         let platform = planner.platform(&line)?;
@@ -486,7 +486,7 @@ impl<'a> Planner<'a> {
         self.report.platform = Some(platform.clone());
         let may_be_ours =
             platform.is_kubevirt() || (platform.id.is_none() && self.options.selection == Selection::Detect);
-        if may_be_ours { Ok(platform) } else { Err(not_ours(&platform)) }
+        if may_be_ours { Ok(platform) } else { Err(not_ours(&platform, "")) }
     }
 
     fn find(&mut self, platform: Platform) -> Result<Found, Stop> {
@@ -506,7 +506,8 @@ impl<'a> Planner<'a> {
                 let waited = self.options.wait.as_secs();
                 Err(Stop::Default(format!("no config drive was there within {waited} s")))
             }
-            _ => Err(not_ours(&platform)),
+            None => Err(not_ours(&platform, "")),
+            Some(_) => Err(not_ours(&platform, ", nor the shape of the drive; --provider kubevirt would")),
         }
     }
 
@@ -555,9 +556,13 @@ impl<'a> Planner<'a> {
             Err(SearchError::NoDrive { .. }) if or_document && path.is_file() => {
                 let bytes =
                     read_document(path).map_err(|e| Stop::Refused(format!("reading {}: {e}", path.display())))?;
+                self.report.platform = Some(Platform::kubevirt("a document was named"));
                 let document = crate::drive::Document { path: path.display().to_string(), bytes };
                 let (document, meta_data) = (Ok(Some(document)), MetaData::default());
                 Ok(Found { drive: None, document, meta_data, is_kubevirts: false })
+            }
+            Err(e @ SearchError::NoDrive { .. }) if path.is_file() => {
+                Err(Stop::Refused(format!("{e}; a document alone is for glowplug check")))
             }
             Err(e) => Err(Stop::Refused(Chain(&e).to_string())),
         }
@@ -583,7 +588,7 @@ impl<'a> Planner<'a> {
                 }
                 let called = |link: crate::network::LinkIndex| devices[link.0].bare();
                 self.report.links = LinkReport::of(&network, &called);
-                self.report.nameservers = dracut::nameservers(&network).iter().map(ToString::to_string).collect();
+                self.report.nameservers = network.nameservers().iter().map(ToString::to_string).collect();
                 // dracut's own scripts bring cards up for as long as somebody waits for them, or else for none at all.
                 if self.options.neednet || self.options.renderer == Renderer::NetworkLegacy {
                     let line = output.line.as_deref().map_or_else(String::new, |line| format!("{line} "));
@@ -605,10 +610,10 @@ impl<'a> Planner<'a> {
     fn output(&self, network: &NetworkConfig, findings: &mut Findings) -> (Output, Vec<Device>) {
         let render = match self.options.renderer {
             Renderer::NetworkManager => dracut::render,
-            Renderer::NetworkLegacy => legacy::render,
+            Renderer::NetworkLegacy => network_legacy::render,
             Renderer::SystemdNetworkd => {
                 let networkd::Rendered { mut files, devices } = networkd::render(network, findings);
-                if !network.links().iter().any(dracut::asks) {
+                if !network.links().iter().any(Link::asks) {
                     // Files that only keep others from cards would keep the default from them.
                     files.clear();
                 }
@@ -682,8 +687,8 @@ impl<'a> Planner<'a> {
     }
 }
 
-fn not_ours(platform: &Platform) -> Stop {
-    Stop::NothingToDo(format!("this is not known to be KubeVirt: {}", platform.reason))
+fn not_ours(platform: &Platform, further: &str) -> Stop {
+    Stop::NothingToDo(format!("this is not known to be KubeVirt: {}{further}", platform.reason))
 }
 
 /// The document of a person, who may name a pipe or a directory by mistake.

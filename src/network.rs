@@ -17,6 +17,7 @@ pub use names::{
 };
 pub use route::{MixedFamilies, Route};
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::IpAddr;
 
@@ -37,9 +38,18 @@ pub struct NetworkConfig {
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Dns {
     /// Name servers, most important first, without repeats.
-    pub nameservers: Vec<IpAddr>,
+    pub nameservers: Vec<Placed<IpAddr>>,
     /// Domains in which short names are looked up, most important first, without repeats.
-    pub search: Vec<DomainName>,
+    pub search: Vec<Placed<DomainName>>,
+}
+
+/// A value with where it stands in the document.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Placed<T> {
+    /// The value.
+    pub value: T,
+    /// Such as `services[0].address`. For messages only.
+    pub place: String,
 }
 
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -59,6 +69,8 @@ pub struct Link {
     pub id: String,
     /// Where it stands in the document, such as `links[0]`. For messages only.
     pub place: String,
+    /// Where its name stands, such as `links[0].name`. For messages only.
+    pub name_place: String,
     /// What it is made of.
     pub kind: LinkKind,
     /// The MTU that it shall have, in bytes.
@@ -140,7 +152,7 @@ pub struct Ipv4Config {
     /// Ask a DHCP server.
     pub dhcp: bool,
     /// What of the server's answer counts.
-    pub dhcp_options: DhcpOptions,
+    pub dhcp_overrides: DhcpOverrides,
     /// Static addresses with their prefix length, in the document's order.
     pub addresses: Vec<Ipv4Network>,
 }
@@ -154,16 +166,16 @@ pub struct Ipv6Config {
     /// asks for addresses.
     pub accept_ra: Option<bool>,
     /// What of the server's answer counts.
-    pub dhcp_options: DhcpOptions,
+    pub dhcp_overrides: DhcpOverrides,
     /// Static addresses with their prefix length, in the document's order.
     pub addresses: Vec<Ipv6Network>,
 }
 
 /// What of a DHCP server's answer counts, where the document says so (netplan's `dhcp4-overrides`).
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct DhcpOptions {
+pub struct DhcpOverrides {
     /// The metric of the routes that it gives.
-    pub route_metric: Option<u32>,
+    pub route_metric: Option<Placed<u32>>,
     /// Whether its routes are used.
     pub use_routes: Option<bool>,
     /// Whether its name servers are used.
@@ -250,6 +262,14 @@ impl NetworkConfig {
         self.uses[port.0].controller
     }
 
+    /// Every name server once, those of the whole machine first.
+    #[must_use]
+    pub fn nameservers(&self) -> Vec<&Placed<IpAddr>> {
+        let of_links = self.links.iter().flat_map(|link| &link.dns.nameservers);
+        let mut seen = BTreeSet::new();
+        self.dns.nameservers.iter().chain(of_links).filter(|server| seen.insert(server.value)).collect()
+    }
+
     /// Whether VLANs are on a link.
     #[must_use]
     pub fn carries_vlans(&self, parent: LinkIndex) -> bool {
@@ -333,6 +353,7 @@ impl Link {
     pub fn new(id: String, place: String, kind: LinkKind) -> Self {
         Self {
             id,
+            name_place: format!("{place}.name"),
             place,
             kind,
             mtu: None,
@@ -342,6 +363,13 @@ impl Link {
             dns: Dns::default(),
             routes: Vec::new(),
         }
+    }
+
+    /// Whether anything is to be done about it: a card that is only there is left alone.
+    #[must_use]
+    pub fn asks(&self) -> bool {
+        let is_made = !matches!(self.kind, LinkKind::Card(_));
+        is_made || self.has_addresses() || self.mtu.is_some() || self.cloned_mac_address.is_some()
     }
 
     /// Whether any address, of either family and from any source, is to be on this link.
@@ -363,6 +391,21 @@ impl Link {
             LinkKind::Card(Card::MacAddress { mac_address, .. }) => self.cloned_mac_address.or(Some(*mac_address)),
             _ => self.cloned_mac_address,
         }
+    }
+}
+
+// === impl Placed ===
+
+impl<T> From<T> for Placed<T> {
+    /// Of no document.
+    fn from(value: T) -> Self {
+        Self { value, place: String::new() }
+    }
+}
+
+impl<T: fmt::Display> fmt::Display for Placed<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.value.fmt(f)
     }
 }
 

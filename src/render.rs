@@ -1,7 +1,7 @@
 //! The model, written for the program that will bring the network up.
 
 pub mod dracut;
-pub mod legacy;
+pub mod network_legacy;
 pub mod networkd;
 
 use std::fmt;

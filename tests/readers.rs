@@ -35,7 +35,6 @@ use glowplug::finding::Findings;
 use glowplug::formats::{self, read_network};
 use glowplug::network::NetworkConfig;
 use glowplug::render::dracut::{self, Rendered};
-use glowplug::render::legacy;
 
 use crate::documents::{Case, case};
 use crate::networks::{Meaning, OnLink};
@@ -106,7 +105,7 @@ fn every_generated_network_is_understood_by_network_manager_as_it_is() {
 
 #[test]
 fn every_generated_network_is_understood_by_network_legacy_as_far_as_it_can_be() {
-    compare_networks(legacy::render, |line, meaning| {
+    compare_networks(glowplug::render::network_legacy::render, |line, meaning| {
         let read = network_legacy::read(line)?;
         let meant = network_legacy::reduced(&meaning.profiles, &meaning.defaults, &meaning.on_link, &read);
         Ok((read, meant))

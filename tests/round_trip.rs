@@ -183,6 +183,7 @@ proptest! {
                 nameservers.push(*server);
             }
         }
-        prop_assert_eq!(&network.dns.nameservers, &nameservers);
+        let read: Vec<IpAddr> = network.dns.nameservers.iter().map(|server| server.value).collect();
+        prop_assert_eq!(read, nameservers);
     }
 }

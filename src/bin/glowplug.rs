@@ -160,7 +160,7 @@ struct Metadata {
 struct Check {
     /// A directory, an image, a device or a single document
     path: Option<PathBuf>,
-    /// Explain it for this network program
+    /// Explain it for this network program: network-manager, systemd-networkd or network-legacy
     #[arg(long, value_name = "NAME", default_value_t)]
     renderer: Renderer,
     /// Print JSON
@@ -255,7 +255,7 @@ fn check(args: Check) -> Result<ExitCode> {
 fn attributes(args: WriteAttributes) -> Result<ExitCode> {
     let log = log::to_standard_error(Level::Info);
     let options = args.machine.options();
-    if let Some(machine) = guest::ask(&options, &Linux::default(), &log).map_err(Error::msg)? {
+    if let Some(machine) = guest::machine(&options, &Linux::default(), &log).map_err(Error::msg)? {
         guest::write_in_one_step(&args.output, &machine.attributes.environment_file(&args.prefix))
             .with_context(|| format!("writing {}", args.output.display()))?;
     }
@@ -264,7 +264,7 @@ fn attributes(args: WriteAttributes) -> Result<ExitCode> {
 
 fn hostname(args: WriteHostname) -> Result<ExitCode> {
     let log = log::to_standard_error(Level::Info);
-    let machine = guest::ask(&args.machine.options(), &Linux::default(), &log).map_err(Error::msg)?;
+    let machine = guest::machine(&args.machine.options(), &Linux::default(), &log).map_err(Error::msg)?;
     let Some(written) = machine.and_then(|machine| machine.meta_data.hostname) else { return Ok(ExitCode::SUCCESS) };
     let name: Hostname =
         written.parse().map_err(|e: HostnameError| anyhow!("hostname: invalid hostname {written:?}, {e}"))?;
@@ -276,7 +276,7 @@ fn hostname(args: WriteHostname) -> Result<ExitCode> {
 fn ssh_keys(args: SshKeys) -> Result<ExitCode> {
     let log = log::to_standard_error(Level::Info);
     let options = args.machine.options();
-    let Some(machine) = guest::ask(&options, &Linux::default(), &log).map_err(Error::msg)? else {
+    let Some(machine) = guest::machine(&options, &Linux::default(), &log).map_err(Error::msg)? else {
         return Ok(ExitCode::SUCCESS);
     };
     let texts = &machine.meta_data.public_keys;
@@ -318,7 +318,7 @@ fn metadata(args: Metadata) -> Result<ExitCode> {
             let log = log::to_standard_error(Level::Warning);
             let source = args.config_drive.map_or(Source::Machine, Source::Drive);
             let options = Options { dry_run: true, ..Options::new(Selection::Detect, source, args.root) };
-            guest::ask(&options, &Linux::default(), &log).map_err(Error::msg)?.unwrap_or_default().attributes
+            guest::machine(&options, &Linux::default(), &log).map_err(Error::msg)?.unwrap_or_default().attributes
         }
     };
     let mut asked = known.by_key();

@@ -11,8 +11,8 @@ use super::address::{self, Family, MASK_EXPECTED, Wrong};
 use super::value::{Scalar, Value};
 use crate::finding::{Finding, Findings, Place, Severity};
 use crate::network::{
-    BondMode, BondOptionError, BondOptions, Contradiction, Dns, DomainName, Link, LinkIndex, MAC_ADDRESS_EXPECTED, Mtu,
-    NetworkConfig, Route, VlanId, parse_mac_address,
+    BondMode, BondOptionError, BondOptions, Contradiction, Dns, DomainName, Link, LinkIndex, LinkKind,
+    MAC_ADDRESS_EXPECTED, Mtu, NetworkConfig, Placed, Route, VlanId, parse_mac_address,
 };
 
 /// A value, or the knowledge that it was wrong and has been reported.
@@ -224,7 +224,9 @@ pub(super) fn add_routes(findings: &mut Findings, link: &mut Link, routes: Vec<R
 
 pub(super) fn nameserver(findings: &mut Findings, place: &Place<'_>, written: Option<&Scalar>, into: &mut Dns) {
     match written.map(|written| written.text().parse::<IpAddr>()) {
-        Some(Ok(server)) if !server.is_unspecified() && !server.is_multicast() => into.nameservers.push(server),
+        Some(Ok(value)) if !value.is_unspecified() && !value.is_multicast() => {
+            into.nameservers.push(Placed { value, place: place.to_string() });
+        }
         _ => unknown(findings, Severity::Warning, *place, "invalid nameserver", written, NAMESERVER_EXPECTED),
     }
 }
@@ -237,11 +239,11 @@ pub(super) fn nameservers(findings: &mut Findings, list: &Place<'_>, written: &[
 
 pub(super) fn search_domains(findings: &mut Findings, list: &Place<'_>, written: &[Scalar], into: &mut Dns) {
     for (index, written) in written.iter().enumerate() {
+        let place = list.index(index);
         match written.text().parse() {
-            Ok(domain) => into.search.push(domain),
+            Ok(value) => into.search.push(Placed { value, place: place.to_string() }),
             Err(_) => {
-                let (place, expected) = (list.index(index), DomainName::EXPECTED);
-                findings.push(Finding::warning(place, "invalid search domain", written, expected));
+                findings.push(Finding::warning(place, "invalid search domain", written, DomainName::EXPECTED));
             }
         }
     }
@@ -262,6 +264,7 @@ pub(super) fn bond_options(
         })
     });
     let mut options = BondOptions::new(mode.unwrap_or_default());
+    options.place = place.to_string();
     for option in written {
         let (place, text) = (place.field(option.written), option.value.to_string());
         match option.name.as_ref() {
@@ -334,12 +337,15 @@ pub(super) fn put_together(
         drop_inherited_mac_address(&mut links, at);
     }
     for link in &mut links {
-        if let Some(mtu) = link.mtu.filter(|mtu| *mtu < Mtu::LEAST_FOR_IPV6 && link.ipv6.is_used()) {
+        if let Some(mtu) = link.mtu.filter(|mtu| *mtu < Mtu::IPV6_MINIMUM && link.ipv6.is_used()) {
             let (place, expected) = (format!("{}.mtu", link.place), Mtu::EXPECTED_FOR_IPV6);
             findings.push(Finding::warning(place, "MTU too small for IPv6", mtu, expected));
             link.mtu = None;
         }
         without_repeats(&mut link.dns);
+    }
+    for at in 0..links.len() {
+        drop_mtu_above_parents(findings, &mut links, at);
     }
     match NetworkConfig::new(links) {
         Ok(mut config) if !findings.has_errors() => {
@@ -372,14 +378,33 @@ fn drop_inherited_mac_address(links: &mut [Link], at: usize) {
     links[at].cloned_mac_address = Some(own);
 }
 
+/// The kernel refuses a VLAN an MTU above that of what it is on. Where that has none of its own, it is not known.
+fn drop_mtu_above_parents(findings: &mut Findings, links: &mut [Link], at: usize) {
+    let Some(mtu) = links[at].mtu else { return };
+    let mut least = None;
+    let mut here = at;
+    // Bounded, since loops are found later.
+    for _ in 0..links.len() {
+        let LinkKind::Vlan { parent, .. } = links[here].kind else { break };
+        here = parent.0;
+        least = links[here].mtu.map(|mtu| (mtu, here)).into_iter().chain(least).min();
+    }
+    if let Some((limit, parent)) = least.filter(|(limit, _)| mtu > *limit) {
+        let (place, expected) =
+            (format!("{}.mtu", links[at].place), format!("at most {limit}, the MTU of {}", links[parent].place));
+        findings.push(Finding::warning(place, "MTU above that of what the VLAN is on", mtu, &expected));
+        links[at].mtu = None;
+    }
+}
+
 fn without_repeats(dns: &mut Dns) {
     distinct(&mut dns.nameservers);
     distinct(&mut dns.search);
 }
 
-fn distinct<T: Clone + Ord>(values: &mut Vec<T>) {
+fn distinct<T: Clone + Ord>(values: &mut Vec<Placed<T>>) {
     let mut seen = BTreeSet::new();
-    values.retain(|value| seen.insert(value.clone()));
+    values.retain(|placed| seen.insert(placed.value.clone()));
 }
 
 /// What is wrong in a contradiction, and what was expected.

@@ -20,7 +20,7 @@ use pnet_base::MacAddr;
 
 use super::address::Family;
 use super::convert::{self, Reported, WrittenOption, WrittenRoute};
-use super::reader::{MAX_ITEMS, Reader, switch};
+use super::reader::{MAX_ITEMS, Members, Reader, switch};
 use super::value::{Object, Scalar, Value};
 use crate::finding::{Finding, Findings, Place, Severity};
 use crate::formats::Format;
@@ -54,8 +54,10 @@ struct Dialect {
     mac_address: &'static str,
     /// Where a route leads.
     destination: &'static str,
-    /// Every member of a device that is known, used or not.
-    members: &'static [&'static str],
+    /// What a device of this kind may have.
+    members: fn(Kind) -> Members,
+    /// What a route has in this version.
+    route_members: &'static [&'static str],
     card: fn(&mut Converter<'_, '_>, &Entry<'_>) -> Reported<Card>,
     /// What is to be set on a device; the routes are returned, since they need its addresses.
     settings: fn(&mut Converter<'_, '_>, &Entry<'_>, &mut Link) -> Vec<Route>,
@@ -69,6 +71,8 @@ enum Kind {
     Vlan,
     Loopback,
 }
+
+const KINDS: [Kind; 5] = [Kind::Card, Kind::Bond, Kind::Bridge, Kind::Vlan, Kind::Loopback];
 
 /// A device of the document.
 struct Entry<'d> {
@@ -116,6 +120,27 @@ const OPTIONS: &[(&str, &str)] = &[
     ("primary_reselect_policy", "primary_reselect"),
     ("transmit_hash_policy", "xmit_hash_policy"),
     ("up_delay", "updelay"),
+];
+
+/// The members of a route in both versions, and those that have a finding of their own.
+const ROUTE_MEMBERS: &[&str] = &[
+    "advertised-receive-window",
+    "congestion-window",
+    "destination",
+    "from",
+    "gateway",
+    "id",
+    "metric",
+    "mtu",
+    "netmask",
+    "network",
+    "on-link",
+    "prefix",
+    "scope",
+    "table",
+    "to",
+    "type",
+    "via",
 ];
 
 // === impl Entry ===
@@ -166,12 +191,17 @@ impl<'d, 'f> Converter<'d, 'f> {
         let mut link = Link::new(entry.key.to_string(), entry.place.to_string(), unreadable());
         let mut findings = Findings::default();
         let mut aside = Converter::new(self.dialect, &mut findings);
-        (self.dialect.settings)(&mut aside, entry, &mut link);
+        let routes = (self.dialect.settings)(&mut aside, entry, &mut link);
+        aside.report_unknown_members(entry, Severity::Warning);
         // 127.0.0.1 is no address that another device can have.
         let warnings = findings.into_parts().0.into_iter().filter(|finding| finding.severity == Severity::Warning);
         warnings.for_each(|finding| self.findings().push(finding));
+        let expected = "none: it has its own";
+        for route in routes {
+            let finding = Finding::warning(&route.place, "route of the loopback device", route.destination(), expected);
+            self.findings().push(finding);
+        }
         if link.has_addresses() {
-            let expected = "none: it has its own";
             self.findings().push(Finding::warning(
                 entry.place,
                 "addresses of the loopback device",
@@ -191,6 +221,14 @@ impl<'d, 'f> Converter<'d, 'f> {
             let id = if entry.key.is_empty() { place.clone() } else { entry.key.to_string() };
             let mut link = Link::new(id, place, kind);
             link.mtu = convert::mtu(self.findings(), entry.place.field("mtu"), entry.scalar("mtu").as_ref());
+            if self.dialect.name.is_none() {
+                // Elsewhere the key is the name.
+                link.name_place = if entry.kind == Kind::Card {
+                    entry.place.field("set-name").to_string()
+                } else {
+                    link.place.clone()
+                };
+            }
             // In version 1 it is what a card is known by.
             if entry.kind != Kind::Card || self.dialect.name.is_none() {
                 let written = entry.scalar(self.dialect.mac_address);
@@ -327,8 +365,8 @@ impl<'d, 'f> Converter<'d, 'f> {
 
     fn bridge_options(&mut self, entry: &Entry<'_>, ports: &[LinkIndex]) -> BridgeOptions {
         let written = self.options(entry);
-        let mut options = BridgeOptions::default();
         let place = entry.place.field(self.dialect.options);
+        let mut options = BridgeOptions { place: place.to_string(), ..BridgeOptions::default() };
         options.stp = written.iter().rfind(|option| option.name == "stp").and_then(|option| switch(&option.value));
         for option in &written {
             let (place, value) = (place.field(option.written), option.value.as_ref());
@@ -416,8 +454,7 @@ impl<'d, 'f> Converter<'d, 'f> {
         }
     }
 
-    /// A port has no addresses of its own; and a device that asks for nothing, in words that nobody knows, is one whose
-    /// words are misspelt.
+    /// A port has no addresses of its own. What else nobody knows depends on what is a port.
     fn look_at_ports(&mut self, entries: &[Entry<'_>]) {
         let mut is_used = vec![false; self.links.len()];
         for at in 0..self.links.len() {
@@ -437,18 +474,17 @@ impl<'d, 'f> Converter<'d, 'f> {
                 self.reader.findings.push(finding);
             }
         }
-        for ((entry, link), is_used) in entries.iter().zip(&self.links).zip(is_used) {
-            if is_used || link.has_addresses() {
-                continue;
-            }
-            for (member, value) in entry.object.members() {
-                if !self.dialect.members.contains(&member) {
-                    let place = entry.place.field(member);
-                    let expected = "a member that devices have, since this one asks for nothing without it";
-                    self.reader.findings.push(Finding::error(place, "unknown member", value, expected));
-                }
-            }
+        for (at, entry) in entries.iter().enumerate() {
+            let asks = is_used[at] || self.links[at].has_addresses();
+            self.report_unknown_members(entry, if asks { Severity::Warning } else { Severity::Error });
         }
+    }
+
+    /// In a device that asks for nothing else an address is lost with what is misspelt.
+    fn report_unknown_members(&mut self, entry: &Entry<'_>, otherwise: Severity) {
+        let members = (self.dialect.members)(entry.kind);
+        let consequence = if otherwise == Severity::Error { ": without it the device asks for nothing" } else { "" };
+        self.reader.report_unknown_members(entry.object, &entry.place, members, otherwise, consequence);
     }
 
     /// Every name and every MAC address belongs to one device.
@@ -538,7 +574,9 @@ impl<'d, 'f> Converter<'d, 'f> {
             }
             table
         });
-        for name in ["type", "scope", "from", "mtu"] {
+        let members = Members { named: [self.dialect.route_members, &[]], others: ROUTE_MEMBERS };
+        self.reader.report_unknown_members(object, place, members, Severity::Warning, "");
+        for name in ["type", "scope", "from", "mtu", "advertised-receive-window", "congestion-window"] {
             // In version 1 `route` is the type of an item.
             let is_usual =
                 |value: &&Value| matches!(value, Value::String(word) if word == "unicast" || word == "route");

@@ -1,5 +1,7 @@
 //! Reading members of objects, saying what does not fit.
 
+use std::fmt;
+
 use super::value::{Object, Scalar, Value};
 use crate::finding::{Finding, Findings, Place, Severity};
 
@@ -9,6 +11,15 @@ pub const MAX_ITEMS: usize = 4096;
 /// Reads members of objects, and says what is not of the right shape.
 pub(super) struct Reader<'f> {
     pub(super) findings: &'f mut Findings,
+}
+
+/// What an object may have.
+#[derive(Clone, Copy)]
+pub(super) struct Members {
+    /// What a message names, in one or two lists.
+    pub(super) named: [&'static [&'static str]; 2],
+    /// What is known beside it: other spellings, and what changes nothing here.
+    pub(super) others: &'static [&'static str],
 }
 
 // === impl Reader ===
@@ -37,6 +48,25 @@ impl Reader<'_> {
             item
         };
         elements.iter().enumerate().map(read_one).collect()
+    }
+
+    /// Reports the members that nobody knows: they are misspelt, or belong elsewhere. `null` says nothing. `consequence`
+    /// ends the message.
+    pub(super) fn report_unknown_members(
+        &mut self,
+        object: &Object,
+        place: &Place<'_>,
+        members: Members,
+        otherwise: Severity,
+        consequence: &str,
+    ) {
+        for (name, value) in object.members() {
+            if *value == Value::Null || members.has(name) {
+                continue;
+            }
+            let expected = format!("{members}{consequence}");
+            self.findings.push(Finding::new(otherwise, place.field(name), "unknown member", value, &expected));
+        }
     }
 
     /// The elements of an array. `null` is empty; anything else is reported and empty.
@@ -130,6 +160,31 @@ impl Reader<'_> {
             return Vec::new();
         }
         words().map(|word| Scalar::Text(word.to_owned())).collect()
+    }
+}
+
+// === impl Members ===
+
+impl Members {
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.named.into_iter().flatten().chain(self.others).any(|known| *known == name)
+    }
+}
+
+impl fmt::Display for Members {
+    /// `a, b or c`, sorted.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut names = self.named.concat();
+        names.sort_unstable();
+        for (at, name) in names.iter().enumerate() {
+            let before = match at {
+                0 => "",
+                at if at + 1 == names.len() => " or ",
+                _ => ", ",
+            };
+            write!(f, "{before}{name}")?;
+        }
+        Ok(())
     }
 }
 

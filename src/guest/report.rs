@@ -7,7 +7,7 @@ use serde::{Serialize, Serializer};
 
 use super::platform::Platform;
 use crate::finding::{Finding, Severity};
-use crate::network::{Link, LinkIndex, LinkKind, NetworkConfig, Route};
+use crate::network::{BridgePort, Link, LinkIndex, LinkKind, NetworkConfig, Route};
 use crate::render::networkd::File;
 
 /// What one run found and decided.
@@ -104,11 +104,11 @@ pub struct LinkReport {
     pub kind: String,
     /// How the arguments call it: a MAC address or a name.
     pub device: String,
-    /// What a bond or a VLAN is made of, by these names.
+    /// What a bond, a bridge or a VLAN is made of, by these names.
     pub on: Vec<String>,
     /// Of a VLAN.
     pub vlan_id: Option<String>,
-    /// Of a bond: its mode and options.
+    /// Of a bond or a bridge: its mode and options, by the kernel's names.
     pub options: Vec<String>,
     /// The address by which it is known, or which it takes on.
     pub mac_address: Option<String>,
@@ -181,8 +181,14 @@ impl LinkReport {
                 options.extend(set.primary.map(|primary| format!("primary={}", names(primary))));
                 "bond"
             }
-            LinkKind::Bridge { ports, .. } => {
+            LinkKind::Bridge { ports, options: set, .. } => {
                 on.extend(ports.iter().copied().map(names));
+                options.extend(set.said().into_iter().map(|(name, value)| format!("{name}={value}")));
+                for BridgePort { port, path_cost, priority } in &set.ports {
+                    let numbers = [("path_cost", path_cost.map(u32::from)), ("port_priority", priority.map(u32::from))];
+                    let said = numbers.into_iter().filter_map(|(name, number)| Some((name, number?)));
+                    options.extend(said.map(|(name, number)| format!("{name}={}:{number}", names(*port))));
+                }
                 "bridge"
             }
             LinkKind::Vlan { parent, id, .. } => {

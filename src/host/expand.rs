@@ -408,9 +408,8 @@ impl Draft {
 
     /// Name servers of the families that have none.
     fn add_services(&mut self, grants: &[Grant<'_>], network: &NetworkConfig) {
-        let of_links = network.links().iter().flat_map(|link| &link.dns.nameservers);
         let served: BTreeSet<Family> =
-            network.dns.nameservers.iter().chain(of_links).map(|server| Family::of(*server)).collect();
+            network.nameservers().into_iter().map(|server| Family::of(server.value)).collect();
         let mut added = BTreeSet::new();
         for server in grants.iter().flat_map(|grant| grant.nameservers) {
             if !served.contains(&Family::of(*server)) && added.insert(*server) {

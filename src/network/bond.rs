@@ -33,6 +33,8 @@ pub enum BondMode {
 /// The mode of a bond and its further options.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct BondOptions {
+    /// Where they stand in the document, such as `bonds.bond0.parameters`. For messages only.
+    pub place: String,
     /// How the ports share the work.
     pub mode: BondMode,
     /// The port that is preferred.

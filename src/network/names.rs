@@ -148,8 +148,8 @@ impl Mtu {
     /// What a message calls a legal MTU.
     pub const EXPECTED: &'static str = "68 to 65535 bytes";
 
-    /// The least on which IPv6 works (RFC 8200).
-    pub const LEAST_FOR_IPV6: Mtu = Mtu(1280);
+    /// The least on which IPv6 works, its minimum link MTU (RFC 8200).
+    pub const IPV6_MINIMUM: Mtu = Mtu(1280);
 
     /// What a message calls an MTU on which IPv6 works.
     pub const EXPECTED_FOR_IPV6: &'static str = "at least 1280 bytes";

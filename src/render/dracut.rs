@@ -1,6 +1,6 @@
 //! Kernel arguments of dracut's grammar (dracut.cmdline(7)), as `nm-initrd-generator` understands them
 //! (`NetworkManager/NetworkManager:src/nm-initrd-generator/nmi-cmdline-reader.c`), or dracut's own scripts
-//! ([`super::legacy`]).
+//! ([`super::network_legacy`]).
 //!
 //! The grammar is shared on paper only: each choice below was measured on NetworkManager 1.42 and 1.52 and on dracut 059,
 //! and `tests/readers.rs` asks the programs themselves.
@@ -21,8 +21,8 @@ use pnet_base::MacAddr;
 
 use crate::finding::{Finding, Findings};
 use crate::network::{
-    BondOptions, BridgeOptions, Card, DhcpOptions, InterfaceName, Ipv6Dynamic, Link, LinkIndex, LinkKind,
-    NetworkConfig, Pattern, Route,
+    BondOptions, BridgeOptions, Card, DhcpOverrides, InterfaceName, Ipv6Dynamic, Link, LinkIndex, LinkKind,
+    NetworkConfig, Pattern, Placed, Route,
 };
 use crate::render::Device;
 use names::Names;
@@ -150,7 +150,7 @@ impl Render<'_, '_> {
             }
         }
         if self.has_addresses() {
-            kargs.extend(nameservers(config).into_iter().map(Karg::Nameserver));
+            kargs.extend(config.nameservers().into_iter().map(|server| Karg::Nameserver(server.value)));
         }
         if self.ignores_dns() == Some(true) {
             kargs.push(Karg::NoPeerDns);
@@ -186,12 +186,12 @@ impl Render<'_, '_> {
                 self.findings.push(Finding::warning(&link.place, "VLAN left out", self.device(index), expected));
             }
             LinkKind::Bond { name, ports, options, .. } => {
-                let options = self.bond_options(link, options);
+                let options = self.bond_options(options);
                 let ports = ports.iter().map(|port| self.device(*port)).collect();
                 kargs.push(Karg::Bond { name: name.clone(), ports, options, mtu: link.mtu });
             }
             LinkKind::Bridge { name, ports, options } => {
-                self.bridge_options(link, options);
+                self.bridge_options(options);
                 let ports = ports.iter().filter(|port| self.made[port.0]).map(|port| self.device(*port)).collect();
                 kargs.push(Karg::Bridge { name: name.clone(), ports });
             }
@@ -202,20 +202,17 @@ impl Render<'_, '_> {
     }
 
     /// An argument makes a bridge that does not speak STP, and tells it nothing more.
-    fn bridge_options(&mut self, link: &Link, options: &BridgeOptions) {
-        let mut told: Vec<&str> = Vec::new();
-        let numbers = [options.ageing_time, options.forward_delay, options.hello_time, options.max_age];
-        let names = ["ageing-time", "forward-delay", "hello-time", "max-age"];
-        told.extend(options.stp.filter(|stp| *stp).map(|_| "stp"));
-        told.extend(numbers.iter().zip(names).filter(|(number, _)| number.is_some()).map(|(_, name)| name));
-        told.extend(options.priority.map(|_| "priority"));
+    fn bridge_options(&mut self, options: &BridgeOptions) {
+        let mut told = options.said();
+        told.retain(|(name, value)| (*name, value.as_str()) != ("stp", "false"));
+        let mut told: Vec<&str> = told.into_iter().map(|(name, _)| name).collect();
         told.extend(options.ports.first().map(|_| "port options"));
         if !told.is_empty() {
-            self.left_out(&link.place, "bridge options", told.join(", "), "none, nor STP");
+            self.left_out(&options.place, "bridge options", told.join(", "), "none, nor STP");
         }
     }
 
-    fn bond_options(&mut self, link: &Link, options: &BondOptions) -> Vec<(&'static str, String)> {
+    fn bond_options(&mut self, options: &BondOptions) -> Vec<(&'static str, String)> {
         let mut words = vec![("mode", options.mode.to_string())];
         words.extend(options.others().iter().map(|option| (option.name, option.value.clone())));
         if let Some(target) = options.arp_ip_target.first() {
@@ -223,8 +220,8 @@ impl Render<'_, '_> {
         }
         if options.arp_ip_target.len() > 1 {
             // Between options stands a comma, and NetworkManager takes nothing else between addresses.
-            let (place, targets) = (format!("{}.bond_arp_ip_target", link.place), options.arp_ip_target.len());
-            self.left_out(&place, "all ARP targets but the first", targets, "one address");
+            let targets = options.arp_ip_target.len();
+            self.left_out(&options.place, "all ARP targets but the first", targets, "one address");
         }
         if let Some(primary) = options.primary {
             words.push(("primary", self.device(primary).to_string()));
@@ -359,19 +356,26 @@ impl Render<'_, '_> {
         let config = self.config;
         for (link, given) in config.links().iter().zip(&self.names.devices) {
             let (wish, expected) = match &link.kind {
-                LinkKind::Card(Card::MacAddress { name: Some(name), .. }) => (name, "none like eth0 or ib0".to_owned()),
+                LinkKind::Card(Card::MacAddress { name: Some(name), .. } | Card::Pattern { name: Some(name), .. }) => {
+                    (name, "none like eth0 or ib0".to_owned())
+                }
                 LinkKind::Vlan { name: Some(name), id, .. } if self.reader == Reader::NetworkLegacy => {
                     (name, format!("vlan{id} or one that ends with .{id}"))
                 }
                 LinkKind::Vlan { name: Some(name), id, .. } => (name, format!("one that ends with {id}")),
                 _ => continue,
             };
-            if let Device::Name(given) = given
-                && given != wish
-            {
-                let expected = format!("a free name, {expected}: {given} is taken instead");
-                let place = format!("{}.name", link.place);
-                self.findings.push(Finding::warning(place, "name that cannot be given", wish, &expected));
+            match given {
+                Device::Name(given) if given == wish => {}
+                Device::Name(given) => {
+                    let expected = format!("a free name, {expected}: {given} is taken instead");
+                    let place = &link.name_place;
+                    self.findings.push(Finding::warning(place, "name that cannot be given", wish, &expected));
+                }
+                Device::MacAddress(_) | Device::Any => {
+                    let expected = "none: kernel arguments name a card only where something else needs its name";
+                    push_left_out(self.findings, &link.name_place, "name", wish, expected);
+                }
             }
         }
         let ignores_dns = self.ignores_dns() == Some(true);
@@ -381,24 +385,24 @@ impl Render<'_, '_> {
         }
         let search = config.links().iter().flat_map(|link| &link.dns.search);
         let mut seen = BTreeSet::new();
-        for domain in config.dns.search.iter().chain(search).filter(|domain| seen.insert(*domain)) {
-            self.left_out("search", "search domain", domain, "none");
+        for domain in config.dns.search.iter().chain(search).filter(|domain| seen.insert(&domain.value)) {
+            self.left_out(&domain.place, "search domain", domain, "none");
         }
-        let nameservers = nameservers(config);
+        let nameservers = self.config.nameservers();
         if !self.has_addresses() {
-            if !nameservers.is_empty() {
-                let servers = nameservers.len();
-                let expected = "a network beside them, since they are told to the cards that have one";
-                self.findings.push(Finding::warning("services", "name servers left out", servers, expected));
+            for server in nameservers {
+                let expected = "an address beside it, since it is told to the cards that have one";
+                push_left_out(self.findings, &server.place, "name server", server, expected);
             }
             return;
         }
         // Where IPv4 comes from DHCP, IPv6 is listened for.
         let has_ipv4 = self.addressable().any(|link| link.ipv4.is_used());
         let has_ipv6 = self.addressable().any(|link| link.ipv6.is_used() || link.ipv4.dhcp);
-        for server in nameservers.iter().filter(|server| if server.is_ipv4() { !has_ipv4 } else { !has_ipv6 }) {
+        let is_far = |server: &&Placed<IpAddr>| if server.value.is_ipv4() { !has_ipv4 } else { !has_ipv6 };
+        for server in nameservers.into_iter().filter(is_far) {
             let expected = "one of a family in which a card has an address";
-            self.findings.push(Finding::warning("nameservers", "name server out of reach", server, expected));
+            self.findings.push(Finding::warning(&server.place, "name server out of reach", server, expected));
         }
     }
 
@@ -406,13 +410,13 @@ impl Render<'_, '_> {
     fn report_pattern(&mut self, index: LinkIndex, link: &Link) {
         let LinkKind::Card(Card::Pattern { names, drivers, .. }) = &link.kind else { return };
         let is_used = self.config.controller_of(index).is_some() || self.config.carries_vlans(index);
-        if !is_used && !asks(link) {
+        if !is_used && !link.asks() {
             return;
         }
         let patterns: Vec<&str> = names.iter().chain(drivers).map(Pattern::as_str).collect();
         let (problem, patterns) = ("card that is known by a pattern alone", patterns.join(", "));
         let others = self.config.links().iter().enumerate();
-        self.findings.push(if is_used || others.filter(|(at, _)| *at != index.0).any(|(_, other)| asks(other)) {
+        self.findings.push(if is_used || others.filter(|(at, _)| *at != index.0).any(|(_, other)| other.asks()) {
             let expected =
                 "a MAC address or a name: among several links no kernel argument could tell which card is meant";
             Finding::error(&link.place, problem, &patterns, expected)
@@ -437,18 +441,9 @@ impl Render<'_, '_> {
             self.left_out(&format!("{}.accept-ra", link.place), "word about router advertisements", accepts, "none");
         }
         let families =
-            [("dhcp4", &link.ipv4.dhcp_options, link.ipv4.dhcp), ("dhcp6", &link.ipv6.dhcp_options, dynamic)];
+            [("dhcp4", &link.ipv4.dhcp_overrides, link.ipv4.dhcp), ("dhcp6", &link.ipv6.dhcp_overrides, dynamic)];
         for (family, options, _) in families.into_iter().filter(|(.., is_used)| *is_used) {
-            let DhcpOptions {
-                route_metric,
-                use_routes,
-                use_dns,
-                use_domains,
-                use_hostname,
-                send_hostname,
-                use_mtu,
-                ..
-            } = *options;
+            let DhcpOverrides { use_routes, use_dns, use_domains, use_hostname, send_hostname, use_mtu, .. } = *options;
             let use_dns = use_dns.filter(|_| !ignores_dns);
             let names = ["use-routes", "use-dns", "use-domains", "use-hostname", "send-hostname", "use-mtu"];
             let values = [use_routes, use_dns, use_domains, use_hostname, send_hostname, use_mtu];
@@ -456,9 +451,8 @@ impl Render<'_, '_> {
             for (name, _) in names.into_iter().zip(values).filter(|(_, value)| *value == Some(false)) {
                 self.left_out(&format!("{}.{family}-overrides.{name}", link.place), "DHCP option", false, "true");
             }
-            if let Some(metric) = route_metric {
-                let place = format!("{}.{family}-overrides.route-metric", link.place);
-                self.left_out(&place, "metric", metric, "none");
+            if let Some(metric) = &options.route_metric {
+                self.left_out(&metric.place, "metric", metric, "none");
             }
         }
     }
@@ -468,7 +462,7 @@ impl Render<'_, '_> {
     fn ignores_dns(&self) -> Option<bool> {
         let families = self.addressable().flat_map(|link| {
             let (ipv4, ipv6) = (&link.ipv4, &link.ipv6);
-            let options = [ipv4.dhcp.then_some(&ipv4.dhcp_options), ipv6.dynamic.map(|_| &ipv6.dhcp_options)];
+            let options = [ipv4.dhcp.then_some(&ipv4.dhcp_overrides), ipv6.dynamic.map(|_| &ipv6.dhcp_overrides)];
             options.into_iter().flatten()
         });
         families.map(|options| options.use_dns == Some(false)).reduce(|all, one| all && one)
@@ -543,19 +537,6 @@ pub(super) fn push_left_out(
     expected: &str,
 ) {
     findings.push(Finding::warning(place, &format!("{what} left out"), value, expected));
-}
-
-/// Whether anything is to be done about a link: a card that is only there is left alone.
-pub(crate) fn asks(link: &Link) -> bool {
-    let is_made = !matches!(link.kind, LinkKind::Card(_));
-    is_made || link.has_addresses() || link.mtu.is_some() || link.cloned_mac_address.is_some()
-}
-
-/// Every name server, those of the whole machine first: an argument names it for all cards.
-pub(crate) fn nameservers(config: &NetworkConfig) -> Vec<IpAddr> {
-    let of_links = config.links().iter().flat_map(|link| &link.dns.nameservers);
-    let mut seen = BTreeSet::new();
-    config.dns.nameservers.iter().chain(of_links).copied().filter(|server| seen.insert(*server)).collect()
 }
 
 // === impl Gateways ===

@@ -17,12 +17,13 @@ mod routes;
 mod tests;
 mod text;
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use pnet_base::MacAddr;
 
 use crate::finding::{Finding, Findings};
-use crate::network::{Card, DhcpOptions, Dns, Ipv6Dynamic, Link, LinkIndex, LinkKind, NetworkConfig, Pattern, Route};
+use crate::network::{Card, DhcpOverrides, Dns, Ipv6Dynamic, Link, LinkIndex, LinkKind, NetworkConfig, Pattern, Route};
 use crate::render::Device;
 use names::Names;
 use text::Text;
@@ -60,10 +61,8 @@ pub fn render(config: &NetworkConfig, findings: &mut Findings) -> Rendered {
         render.link(index);
         render.network(index);
     }
-    if !config.dns.nameservers.is_empty() && !config.links().iter().any(Link::has_addresses) {
-        let servers = config.dns.nameservers.len();
-        let expected = "a network beside them, since they are told to the cards that have one";
-        render.findings.push(Finding::warning("services", "name servers left out", servers, expected));
+    if !config.links().iter().any(Link::has_addresses) {
+        dns_left_out(&config.dns, render.findings);
     }
     Rendered { files: render.files, devices: render.names.devices }
 }
@@ -106,8 +105,8 @@ impl Render<'_, '_> {
         }
         match &link.kind {
             LinkKind::Card(_) => {}
-            LinkKind::Bond { options, .. } => netdev::bond(&mut text, link, options, self.findings),
-            LinkKind::Bridge { options, .. } => netdev::bridge(&mut text, link, options, self.findings),
+            LinkKind::Bond { options, .. } => netdev::bond(&mut text, options, self.findings),
+            LinkKind::Bridge { options, .. } => netdev::bridge(&mut text, options, self.findings),
             LinkKind::Vlan { id, .. } => {
                 text.section("VLAN");
                 text.line("Id", id);
@@ -190,6 +189,9 @@ impl Render<'_, '_> {
         let is_card = matches!(link.kind, LinkKind::Card(_));
         text.section("Link");
         let has_addresses = link.has_addresses() && controller.is_none();
+        if !has_addresses {
+            dns_left_out(&link.dns, self.findings);
+        }
         let is_used = has_addresses || controller.is_some() || config.carries_vlans(index) || !is_card;
         if !is_used && link.mtu.is_none() && link.cloned_mac_address.is_none() {
             // Nobody asks anything of it: without this the default would ask by DHCP.
@@ -329,11 +331,24 @@ fn families(link: &Link, text: &mut Text) {
 
 /// The link's own servers and domains first, then the machine's.
 fn dns(machine: &Dns, own: &Dns, text: &mut Text) {
-    for server in own.nameservers.iter().chain(machine.nameservers.iter().filter(|it| !own.nameservers.contains(it))) {
+    let mut seen = BTreeSet::new();
+    for server in own.nameservers.iter().chain(&machine.nameservers).filter(|server| seen.insert(server.value)) {
         text.line("DNS", server);
     }
-    for domain in own.search.iter().chain(machine.search.iter().filter(|it| !own.search.contains(it))) {
+    let mut seen = BTreeSet::new();
+    for domain in own.search.iter().chain(&machine.search).filter(|domain| seen.insert(&domain.value)) {
         text.line("Domains", domain);
+    }
+}
+
+/// They are told to links that have addresses alone.
+fn dns_left_out(dns: &Dns, findings: &mut Findings) {
+    let expected = "an address beside it, without which nobody is asked";
+    for server in &dns.nameservers {
+        findings.push(Finding::warning(&server.place, "name server left out", server, expected));
+    }
+    for domain in &dns.search {
+        findings.push(Finding::warning(&domain.place, "search domain left out", domain, expected));
     }
 }
 
@@ -353,11 +368,11 @@ fn route(link: &Link, route: &Route, metric: u32, text: &mut Text) {
 /// What of a DHCP server's or a router's answer counts.
 fn dhcp(link: &Link, text: &mut Text, findings: &mut Findings) {
     if link.ipv4.dhcp {
-        let options = &link.ipv4.dhcp_options;
+        let options = &link.ipv4.dhcp_overrides;
         text.section("DHCPv4");
         // Not of the machine's id, which is another one in the initramfs than in the real root.
         text.line("ClientIdentifier", &"mac");
-        text.option("RouteMetric", options.route_metric);
+        text.option("RouteMetric", options.route_metric.as_ref().map(|metric| metric.value));
         text.switch("UseRoutes", options.use_routes);
         // As NetworkManager does; beside an MTU of our own networkd would complain.
         text.switch("UseMTU", options.use_mtu.or(Some(true)).filter(|_| link.mtu.is_none()));
@@ -366,7 +381,7 @@ fn dhcp(link: &Link, text: &mut Text, findings: &mut Findings) {
         others(options, text);
     }
     let ipv6 = &link.ipv6;
-    let options = &ipv6.dhcp_options;
+    let options = &ipv6.dhcp_overrides;
     if matches!(ipv6.dynamic, Some(Ipv6Dynamic::StatefulDhcp | Ipv6Dynamic::StatelessDhcp)) {
         text.section("DHCPv6");
         text.line("DUIDType", &"link-layer");
@@ -379,7 +394,8 @@ fn dhcp(link: &Link, text: &mut Text, findings: &mut Findings) {
         both(options, text);
         others(options, text);
         if options.send_hostname == Some(true) {
-            let (place, expected) = (format!("{}.send-hostname", link.place), "none: DHCPv6 carries it not everywhere");
+            let place = format!("{}.dhcp6-overrides.send-hostname", link.place);
+            let expected = "none: DHCPv6 carries it not everywhere";
             findings.push(Finding::warning(place, "hostname for DHCPv6 left out", "true", expected));
         }
     }
@@ -388,7 +404,7 @@ fn dhcp(link: &Link, text: &mut Text, findings: &mut Findings) {
         if matches!(ipv6.dynamic, None | Some(Ipv6Dynamic::Slaac)) {
             text.line("DHCPv6Client", &"no");
         }
-        text.option("RouteMetric", options.route_metric);
+        text.option("RouteMetric", options.route_metric.as_ref().map(|metric| metric.value));
         text.switch("UseGateway", options.use_routes);
         text.switch("UseRoutePrefix", options.use_routes);
         text.switch("UseMTU", options.use_mtu);
@@ -397,13 +413,13 @@ fn dhcp(link: &Link, text: &mut Text, findings: &mut Findings) {
 }
 
 /// What routers say, too.
-fn both(options: &DhcpOptions, text: &mut Text) {
+fn both(options: &DhcpOverrides, text: &mut Text) {
     text.switch("UseDNS", options.use_dns);
     text.switch("UseDomains", options.use_domains);
 }
 
 /// What servers of both families say.
-fn others(options: &DhcpOptions, text: &mut Text) {
+fn others(options: &DhcpOverrides, text: &mut Text) {
     text.switch("UseHostname", options.use_hostname);
     text.switch("UseNTP", options.use_ntp);
 }

@@ -22,6 +22,8 @@ const MASK: &str = "a mask without holes or a length";
 const DESTINATION: &str = "an address, a CIDR or default";
 const KNOWN_BY: &str = "an ethernet_mac_address or a name beside it, or an id that is an interface name";
 const READABLE: &str = "a JSON or YAML document";
+/// What is expected of a document of no known format.
+const FORMATS: &str = "links, networks and services, or the version of a network-config";
 
 /// What becomes of a document, and all that is said about it.
 fn diagnose(document: &[u8]) -> (&'static str, Vec<String>) {
@@ -67,7 +69,10 @@ texts! {
     an_empty_object_says_nothing: "{}" => unconfigured [];
     null_says_nothing: "null" => unconfigured [];
     a_byte_order_mark_is_no_content: "\u{feff}{}" => unconfigured [];
-    unknown_keys_alone_say_nothing: r#"{"name": "test", "size": 1}"# => unconfigured [];
+    unknown_keys_alone_configure_nothing: r#"{"name": "test", "size": 1, "network": {}, "nothing": null}"#
+        => unconfigured [
+            r#"warning name: unknown member "test", expected {FORMATS}"#, r#"warning size: unknown member "1", expected {FORMATS}"#
+        ];
     arrays_of_null_are_empty: r#"{"links": null, "networks": null, "services": null}"# => unconfigured [];
     no_links_no_networks_no_services: r#"{"links": [], "networks": [], "services": []}"# => unconfigured [];
     a_repeated_key_counts_once_the_last: r#"{"links": 5, "links": [], "networks": []}"# => unconfigured [];

@@ -8,7 +8,12 @@ const ADDRESS: &str = "an IP address of a machine";
 const EITHER: &str =
     "either OpenStack's links, networks and services, or cloud-init's network-config, bare or as a whole under network";
 const INSIDE: &str = "it inside of an item of config, which takes more indentation in YAML";
-const MEMBER: &str = "a member that devices have, since this one asks for nothing without it";
+const ALONE: &str = "without it the device asks for nothing";
+/// What every device of version 2 may have, before and after what is for its kind.
+const COMMON: &str = "accept-ra, addresses, dhcp4, dhcp4-overrides, dhcp6, dhcp6-overrides, gateway4, gateway6";
+const CARD: &str = "macaddress, match, mtu, nameservers, routes or set-name";
+const CARD_V1: &str = "accept-ra, mac_address, mtu, name, subnets or type";
+const ROUTE: &str = "metric, on-link, table, to, type or via";
 const PATTERN: &str = "1 to 64 letters, digits, '.', '_', '-', '*', '?', '[' or ']'";
 const SECTION: &str = "ethernets, bonds, bridges or vlans";
 const SUBNET: &str =
@@ -116,8 +121,11 @@ texts! {
         => refused [
             r#"error nameservers: unknown section "an object", expected {SECTION}"#
         ];
-    what_holds_nothing_beside_the_sections: v2 "ethernets: {a: {dhcp4: true}}\nrenderer: networkd\nopenvswitch: {}\nethernet: []\nname: x"
-        => read [];
+    what_holds_nothing_beside_the_sections: v2 "ethernets: {a: {dhcp4: true}}\nrenderer: networkd\nopenvswitch: {}\nethernet: []\nname: x\nvlans:\nnothing:"
+        => read [
+            r#"warning ethernet: unknown section "an array", expected {SECTION}"#,
+            r#"warning name: unknown section "x", expected {SECTION}"#
+        ];
     a_wifi_beside_a_card: v2 "ethernets: {a: {dhcp4: true}}\nwifis: {w: {dhcp4: true}}"
         => read [
             r#"warning wifis: unsupported section "an object", expected {SECTION}"#
@@ -138,12 +146,41 @@ texts! {
         ];
     a_misspelt_member_of_a_device_that_asks_for_nothing_else: v2 "ethernets: {a: {match: {macaddress: '52:54:00:00:00:01'}, adresses: [10.0.0.5/24]}}"
         => refused [
-            r#"error ethernets.a.adresses: unknown member "an array", expected {MEMBER}"#
+            r#"error ethernets.a.adresses: unknown member "an array", expected {COMMON}, {CARD}: {ALONE}"#
         ];
-    a_strange_member_of_a_device_that_has_addresses: v2 "ethernets: {a: {dhcp4: true, comment: x}}"
-        => read [];
+    a_strange_member_of_a_device_that_has_addresses: v2 "ethernets: {a: {dhcp4: true, address: 10.0.0.5, comment: }}"
+        => read [
+            r#"warning ethernets.a.address: unknown member "10.0.0.5", expected {COMMON}, {CARD}"#
+        ];
     a_strange_member_of_a_device_that_another_is_made_of: v2 "ethernets: {a: {comment: x}}\nvlans: {v.5: {id: 5, link: a, dhcp4: true}}"
-        => read [];
+        => read [
+            r#"warning ethernets.a.comment: unknown member "x", expected {COMMON}, {CARD}"#
+        ];
+    a_member_of_another_kind_of_device: v2 "vlans: {v.5: {id: 5, link: a, interfaces: [b], dhcp4: true}}\nbonds: {b: {interfaces: [c], link: a, dhcp4: true}}\nethernets: {a: {}, c: {}}"
+        => read [
+            r#"warning bonds.b.link: unknown member "a", expected {COMMON}, interfaces, macaddress, mtu, nameservers, parameters or routes"#,
+            r#"warning vlans."v.5".interfaces: unknown member "an array", expected {COMMON}, id, link, macaddress, mtu, nameservers or routes"#
+        ];
+    strange_members_deeper_down: v2 "ethernets: {a: {addresses: [10.0.0.5/24], nameservers: {adresses: [8.8.8.8]}, dhcp6-overrides: {use-dsn: false}, routes: [{to: default, via: 10.0.0.1, metrc: 5}]}, lo: {adresses: [10.0.0.6/32]}}"
+        => read [
+            r#"warning ethernets.a.dhcp6-overrides.use-dsn: unknown member "false", expected route-metric, send-hostname, use-dns, use-domains, use-hostname, use-mtu, use-ntp or use-routes"#,
+            r#"warning ethernets.a.nameservers.adresses: unknown member "an array", expected addresses or search"#,
+            r#"warning ethernets.a.routes[0].metrc: unknown member "5", expected {ROUTE}"#,
+            r#"warning ethernets.lo.adresses: unknown member "an array", expected {COMMON}, {CARD}"#
+        ];
+    a_strange_member_of_a_match_which_would_be_about_every_card: v2 "ethernets: {a: {match: {macadress: '52:54:00:00:00:01'}, dhcp4: true}}"
+        => refused [
+            r#"error ethernets.a.match.macadress: unknown member "52:54:00:00:00:01", expected driver, macaddress or name"#
+        ];
+    members_beside_the_wrapper: raw "network: {version: 2, ethernets: {a: {dhcp4: true}}}\nversion: 2\nhostname: x\nnothing:"
+        => read [
+            r#"warning hostname: unknown member "x", expected network alone"#,
+            r#"warning version: unknown member "2", expected network alone"#
+        ];
+    a_link_local_address_that_is_not_given: v2 "ethernets: {a: {dhcp4: true, link-local: [ipv4, ipv6]}, b: {dhcp4: true, link-local: [ipv6]}}"
+        => read [
+            r#"warning ethernets.a.link-local[0]: link-local address left out "ipv4", expected ipv6, or an empty list: no other link-local address is given"#
+        ];
     members_without_effect_on_addresses: v2 "ethernets: {a: {dhcp4: true, optional: true, critical: true, wakeonlan: true, renderer: networkd, dhcp-identifier: mac, link-local: []}}"
         => read [];
 }
@@ -180,6 +217,10 @@ texts! {
     a_driver_beside_a_mac_address: v2 "ethernets: {a: {match: {macaddress: '52:54:00:00:00:01', driver: virtio_net}, dhcp4: true}}"
         => read [
             r#"warning ethernets.a.match.driver: driver left out "virtio_net", expected none: the card is known without it"#
+        ];
+    a_name_beside_a_mac_address: v2 "ethernets: {a: {match: {macaddress: '52:54:00:00:00:01', name: en*}, dhcp4: true}}"
+        => read [
+            r#"warning ethernets.a.match.name: pattern left out "en*", expected none: the card is known without it"#
         ];
     a_driver_beside_a_name: v2 "ethernets: {a: {match: {name: en1, driver: [e1000, ixgbe]}, dhcp4: true}}"
         => read [
@@ -289,6 +330,10 @@ texts! {
         => read [
             r#"warning ethernets.lo: addresses of the loopback device "lo", expected none: it has its own"#,
             r#"warning ethernets.lo.nameservers.addresses[0]: invalid nameserver "x", expected an IP address"#
+        ];
+    a_route_of_the_loopback_device: v2 "ethernets: {lo: {routes: [{to: 10.9.0.0/16}]}, a: {dhcp4: true}}"
+        => read [
+            r#"warning ethernets.lo.routes[0]: route of the loopback device "10.9.0.0/16", expected none: it has its own"#
         ];
     the_loopback_device_as_it_is: v2 "ethernets: {lo: {addresses: [127.0.0.1/8, '::1/128']}, a: {dhcp4: true}}"
         => read [];
@@ -413,6 +458,10 @@ texts! {
             r#"error vlans.v.id: invalid VLAN id "4095", expected 1 to 4094"#,
             r#"error vlans.v.link: unknown device "a/b", expected the name of a device"#
         ];
+    an_mtu_above_that_of_what_it_is_on: v2 "ethernets: {a: {mtu: 1500}, b: {}}\nvlans: {v: {id: 5, link: w, mtu: 9000}, w: {id: 6, link: a}, x: {id: 7, link: a, mtu: 1500}, y: {id: 5, link: b, mtu: 9000}}"
+        => read [
+            r#"warning vlans.v.mtu: MTU above that of what the VLAN is on "9000", expected at most 1500, the MTU of ethernets.a"#
+        ];
     a_vlan_on_itself: v2 "vlans: {v: {id: 5, link: w}, w: {id: 6, link: v}}"
         => refused [
             r#"error vlans.v: VLAN on itself "v", expected a link that is not on this VLAN"#,
@@ -484,7 +533,17 @@ texts! {
         ];
     a_misspelt_member: v1 "[{type: physical, name: a, subnet: [{type: dhcp}]}]"
         => refused [
-            r#"error config[0].subnet: unknown member "an array", expected {MEMBER}"#
+            r#"error config[0].subnet: unknown member "an array", expected {CARD_V1}: {ALONE}"#
+        ];
+    misspelt_members_beside_others_in_version_1: raw "version: 1\nsource: x\nconfig: [{type: physical, name: a, mac_adress: '52:54:00:00:00:01', subnets: [{type: static, address: 10.0.0.5/24, gatway: 10.0.0.1, routes: [{destination: 10.1.0.0/16, gateway: 10.0.0.2, weight: 5}]}]}, {type: nameserver, address: 8.8.8.8, domain: b}, {type: bond, name: b, bond_interfaces: [a], vlan_id: 5}]"
+        => refused [
+            r#"error config[0]: addresses on a port "a", expected them on config[2]"#,
+            r#"warning config[0].mac_adress: unknown member "52:54:00:00:00:01", expected {CARD_V1}"#,
+            r#"warning config[0].subnets[0].gatway: unknown member "10.0.0.1", expected address, dns_nameservers, dns_search, gateway, metric, mtu, netmask, routes or type"#,
+            r#"warning config[0].subnets[0].routes[0].weight: unknown member "5", expected destination, gateway, metric or netmask"#,
+            r#"warning config[1].domain: unknown member "b", expected address, interface, search or type"#,
+            r#"error config[2].vlan_id: unknown member "5", expected accept-ra, bond_interfaces, mac_address, mtu, name, params, subnets or type: {ALONE}"#,
+            r#"warning source: unknown member "x", expected config or version"#
         ];
     a_vlan_without_anything_in_version_1: v1 "[{type: vlan, name: v}]"
         => refused [

@@ -10,7 +10,7 @@ const LINK: &str = "the id of one of the links";
 const LINK_TYPE: &str = "phy, bond, vlan or another word of the schema";
 const V4: &str = "an IPv4 address of a machine";
 const V6: &str = "an IPv6 address of a machine";
-const BESIDE: &str = "a network beside them, since they are told to the cards that have one";
+const BESIDE: &str = "an address beside it, since it is told to the cards that have one";
 const GATEWAY: &str = "one in each family: the one of the lowest metric, else the first, is kept";
 const ANSWERS: &str = "a server or a router that answers: without one NetworkManager drops the static ones, too";
 
@@ -403,7 +403,7 @@ diagnoses! {
     several_targets:
         [card!("a"), bond!("b", ["a"], "bond_arp_interval": 100, "bond_arp_ip_target": "10.0.0.1,10.0.0.2")], []
         => configured [
-            r#"warning links[1].bond_arp_ip_target: all ARP targets but the first left out "2", expected one address: no kernel argument carries it"#
+            r#"warning links[1]: all ARP targets but the first left out "2", expected one address: no kernel argument carries it"#
         ];
     a_bond_of_a_bond_and_a_vlan:
         [card!("a"), bond!("b", ["a"]), vlan!("v", "a", 5), bond!("c", ["b", "v"])], []
@@ -644,16 +644,16 @@ diagnoses! {
         [dhcp!("a", "dns_search": ["example.org", "a b"])]
         { "services": [{"type": "dns", "search": "Example.org -x"}] }
         => configured [
+            r#"warning networks[0].dns_search[0]: search domain left out "example.org", expected none: no kernel argument carries it"#,
             r#"warning networks[0].dns_search[1]: invalid search domain "a b", expected a domain name"#,
-            r#"warning search: search domain left out "example.org", expected none: no kernel argument carries it"#,
             r#"warning services[0].search[1]: invalid search domain "-x", expected a domain name"#
         ];
     name_servers_without_a_network:
         [], [] { "services": [{"type": "dns", "address": "8.8.8.8"}, {"type": "dns", "address": "8.8.8.8"}] }
-        => unconfigured [r#"warning services: name servers left out "1", expected {BESIDE}"#];
+        => unconfigured [r#"warning services[0].address: name server left out "8.8.8.8", expected {BESIDE}"#];
     name_servers_beside_an_mtu_alone:
         [card!("a", "mtu": 9000)], [] { "services": [{"type": "dns", "address": "8.8.8.8"}] }
-        => configured [r#"warning services: name servers left out "1", expected {BESIDE}"#];
+        => configured [r#"warning services[0].address: name server left out "8.8.8.8", expected {BESIDE}"#];
 }
 
 // === All at once, in the document's order, on one line each ===
@@ -747,7 +747,9 @@ diagnoses! {
             card!("f")
         ],
         [dhcp!("a"), dhcp!("b"), dhcp!("eno101"), dhcp!("c d"), dhcp!("e")]
-        => configured [];
+        => configured [
+            r#"warning links[4].name: name left out "eth7", expected none: kernel arguments name a card only where something else needs its name"#
+        ];
     every_spelling_of_a_network:
         [card!("a"), card!("b"), card!("c"), card!("d"), card!("e"), card!("f"), card!("g")],
         [

@@ -6,7 +6,7 @@
 mod network_config;
 mod openstack;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
@@ -128,6 +128,21 @@ fn without_unreachable_routes(link: &mut Value) {
     let families = [has(false), has(true)];
     if let Some(routes) = link["routes"].as_array_mut() {
         routes.retain(|route| families[usize::from(route.as_str().is_some_and(|route| route.contains(':')))]);
+    }
+}
+
+/// Takes away the MTU of a VLAN that is above that of what it is on.
+fn without_mtus_above_parents(meaning: &mut Value) {
+    let mtus: BTreeMap<String, u64> =
+        links(meaning).filter_map(|(key, link)| Some((key.clone(), link["mtu"].as_u64()?))).collect();
+    for (key, link) in links(meaning) {
+        let mut below = key.as_str();
+        while let Some((_, parent)) = below.strip_prefix("vlan ").and_then(|below| below.split_once(" on ")) {
+            if mtus.get(parent).zip(mtus.get(key)).is_some_and(|(parent, mtu)| mtu > parent) {
+                link["mtu"] = Value::Null;
+            }
+            below = parent;
+        }
     }
 }
 

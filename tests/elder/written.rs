@@ -76,6 +76,7 @@ pub(crate) const DOCUMENTS: &[&str] = &[
     r#"{"version": 2, "bonds": {"bond0": {"interfaces": "eno1", "dhcp4": true, "parameters": {"mode": 4}}}}"#,
     r#"{"version": 2, "vlans": {"vlan5": {"id": 5, "link": "eno1", "dhcp4": true}}}"#,
     r#"{"version": 2, "ethernets": {"eno1": {"dhcp4": true, "routes": [{"to": "10.0.0.0/8", "via": "10.0.0.1", "type": "blackhole"}]}}}"#,
+    r#"{"links": [{"id": "a", "type": "phy", "name": "eno1", "mtu": 1500}, {"id": "v", "type": "vlan", "vlan_link": "a", "vlan_id": 5, "vlan_mac_address": "52:54:00:00:00:05", "mtu": 9000}], "networks": [{"id": "n", "link": "v", "type": "ipv4_dhcp"}]}"#,
     // As KubeVirt writes it itself for masquerade.
     r#"{"version": 2, "ethernets": {"eth0": {"match": {"macaddress": "02:00:00:00:00:01"}, "set-name": "eth0", "dhcp4": true, "addresses": ["fd10:0:2::2/120"], "routes": [{"to": "::/0", "via": "fd10:0:2::1"}]}}}"#,
     // As KubeVirt's user guide has it for NoCloud, with the indentation mended.

@@ -122,6 +122,20 @@ fn a_machine_that_is_not_ours_knows_nothing() {
 }
 
 #[test]
+fn a_drive_that_is_named_on_another_machine_is_used_when_that_is_said() {
+    let drive = Machine::new().with("meta-data", "local-hostname: web1\n");
+    let (machine, path) = (Machine::new(), drive.path(""));
+    let output = machine.path("out");
+    let arguments = ["attributes", "--config-drive", path.to_str().unwrap(), "--output", output.to_str().unwrap()];
+    let Run { code, stderr, .. } = machine.run(&arguments);
+    let reason = "this is not known to be KubeVirt: neither the kernel command line nor DMI tells, \
+                  nor the shape of the drive; --provider kubevirt would";
+    assert_eq!((code, stderr), (Some(0), format!("<6>nothing to do reason=\"{reason}\"\n")));
+    assert_eq!(machine.run(&[&arguments[..], &["--provider", "kubevirt"]].concat()).code, Some(0));
+    assert_eq!(machine.read("out").as_deref(), Some("GLOWPLUG_KUBEVIRT_HOSTNAME=web1\n"));
+}
+
+#[test]
 fn attributes_are_written_for_units() {
     let (drive, out) = (typical(), Machine::new());
     let file = out.path("metadata/glowplug");

@@ -99,6 +99,24 @@ fn a_path_without_a_drive_is_refused_with_what_was_expected() {
 }
 
 #[test]
+fn a_document_in_the_place_of_a_drive_is_refused_with_who_reads_it() {
+    let machine = Machine::new().with("document", STATIC);
+    let path = machine.path("document");
+    let path = path.to_str().unwrap();
+    let Run { code, stderr, .. } = run(&["network-kargs", "--print", "--config-drive", path]);
+    assert_eq!(
+        (code, stderr),
+        (
+            Some(1),
+            format!(
+                "<3>refused to configure the network reason=\"{path}: no config drive, expected a directory with \
+                 openstack/latest or meta-data, or an ISO 9660 or FAT image; a document alone is for glowplug check\"\n"
+            )
+        )
+    );
+}
+
+#[test]
 fn check_explains_a_drive_to_a_person() {
     let drive = drive(
         r#"{"links":[
@@ -158,6 +176,36 @@ configured: openstack/latest/network_data.json says so
 }
 
 #[test]
+fn check_shows_what_a_bridge_is_told() {
+    let document = r#"{"version":2,"ethernets":{"eno1":{},"eno2":{}},"bridges":{"br0":{"interfaces":["eno1","eno2"],
+        "addresses":["10.0.0.5/24"],"parameters":{"stp":true,"forward-delay":4,"path-cost":{"eno2":50},
+        "port-priority":{"eno1":28,"eno2":9}}}}}"#;
+    let machine = Machine::new().with("document", document);
+    let path = machine.path("document");
+    let path = path.to_str().unwrap();
+    let Run { stdout, .. } = run(&["check", "--renderer", "systemd-networkd", path]);
+    let links: String = stdout.split_inclusive('\n').skip(3).take_while(|line| *line != "\n").collect();
+    assert_eq!(
+        links,
+        "\
+link  device  made of                mtu  addresses    routes
+eno1  eno1    card                   -
+eno2  eno2    card                   -
+br0   br0     bridge of eno1, eno2   -    10.0.0.5/24
+              stp=true
+              forward_delay=4
+              path_cost=eno2:50
+              port_priority=eno2:9
+              port_priority=eno1:28
+"
+    );
+    let report: serde_json::Value =
+        serde_json::from_str(&run(&["check", "--json", "--renderer", "systemd-networkd", path]).stdout).unwrap();
+    let told = ["stp=true", "forward_delay=4", "path_cost=eno2:50", "port_priority=eno2:9", "port_priority=eno1:28"];
+    assert_eq!(report["links"][2]["options"], serde_json::json!(told));
+}
+
+#[test]
 fn check_says_what_is_wrong_with_what_the_drive_says_about_its_machine() {
     for (meta_data, finding) in [
         (r#"{"hostname":["a"]}"#, "hostname: invalid value \"an array\", expected a text"),
@@ -183,7 +231,7 @@ fn check_ends_with_1_when_the_boot_would_fail() {
             Some(1),
             format!(
                 "\
-platform      kubevirt (the drive was named)
+platform      kubevirt (a document was named)
 document      {document}, network_data, 75 bytes
 
 findings

@@ -1,10 +1,12 @@
 //! Several processes at one ledger, and processes that are killed.
 //!
-//! The processes are this test program again: the tests that are ignored are what they run.
+//! The processes are this test program again, each with one test, which does a [`Work`] in place of itself.
 
+use std::any::type_name;
 use std::collections::{BTreeMap, BTreeSet};
+use std::env;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -15,18 +17,39 @@ use rusqlite::Connection;
 
 use super::{NETWORK, claim, machine, pool, registry, shown};
 
-/// Starts a test of this program as a process of its own.
-fn start(test: &str, ledger: &Path, number: usize) -> Child {
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--ignored", "--exact", "--nocapture", "--test-threads=1", &format!("processes::{test}")]);
-    command.env("GLOWPLUG_TEST_LEDGER", ledger).env("GLOWPLUG_TEST_NUMBER", number.to_string());
+/// What one of several processes does at a ledger, by its number.
+type Work = fn(&Path, usize);
+
+/// Every work, by the name under which a process is told to do it.
+const WORKS: [(&str, Work); 5] = [
+    ("claim and release", claim_and_release),
+    ("make the ledger and claim", make_the_ledger_and_claim),
+    ("ask and wait", ask_and_wait),
+    ("give back", give_back),
+    ("claim until killed", claim_until_killed),
+];
+
+const WORK: &str = "GLOWPLUG_TEST_WORK";
+const LEDGER: &str = "GLOWPLUG_TEST_LEDGER";
+const NUMBER: &str = "GLOWPLUG_TEST_NUMBER";
+
+/// Starts the test that asks for it as a process of its own, with a work to do.
+fn start<T: Fn()>(_test: T, work: &str, ledger: &Path, number: usize) -> Child {
+    // Without the name of this program, as the test harness has it.
+    let (_, test) = type_name::<T>().split_once("::").unwrap();
+    let mut command = Command::new(env::current_exe().unwrap());
+    command.args(["--exact", test, "--nocapture", "--test-threads=1"]);
+    command.env(WORK, work).env(LEDGER, ledger).env(NUMBER, number.to_string());
     command.stdout(Stdio::piped()).stdin(Stdio::null()).spawn().unwrap()
 }
 
-/// What such a process was told.
-fn told() -> (PathBuf, usize) {
-    let number = std::env::var("GLOWPLUG_TEST_NUMBER").unwrap();
-    (std::env::var_os("GLOWPLUG_TEST_LEDGER").unwrap().into(), number.parse().unwrap())
+/// Does the work of a process that [`start`] has started; nothing in the test that starts them.
+fn has_worked() -> bool {
+    let Ok(told) = env::var(WORK) else { return false };
+    let (_, work) = WORKS.iter().find(|(name, _)| *name == told).unwrap();
+    let (ledger, number) = (env::var_os(LEDGER).unwrap(), env::var(NUMBER).unwrap());
+    work(Path::new(&ledger), number.parse().unwrap());
+    true
 }
 
 fn finish(children: Vec<Child>) {
@@ -52,10 +75,24 @@ fn narrow() -> Pool {
 
 #[test]
 fn eight_processes_claim_and_release_without_a_duplicate_or_a_loss() {
+    if has_worked() {
+        return;
+    }
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("ledger");
     SqliteLedger::create(&path, &[NETWORK]).unwrap();
-    finish((0..8).map(|number| start("claims_and_releases", &path, number)).collect());
+    finish(
+        (0..8)
+            .map(|number| {
+                start(
+                    eight_processes_claim_and_release_without_a_duplicate_or_a_loss,
+                    "claim and release",
+                    &path,
+                    number,
+                )
+            })
+            .collect(),
+    );
 
     let mut registry = registry(&path, [wide()]);
     let allocator = registry.allocator().unwrap();
@@ -73,11 +110,8 @@ fn eight_processes_claim_and_release_without_a_duplicate_or_a_loss() {
     check_integrity(&path);
 }
 
-#[test]
-#[ignore = "is one of several processes"]
-fn claims_and_releases() {
-    let (path, process) = told();
-    let mut registry = Registry::open(SqliteLedger::open(&path, &[NETWORK]).unwrap(), [wide()]).unwrap();
+fn claim_and_release(path: &Path, process: usize) {
+    let mut registry = Registry::open(SqliteLedger::open(path, &[NETWORK]).unwrap(), [wide()]).unwrap();
     for at in 0..40 {
         let name = format!("{process}-{at}");
         let given = registry.claim(&claim(&name, 0, &["clusters/workers"]), 1).unwrap();
@@ -90,29 +124,42 @@ fn claims_and_releases() {
 
 #[test]
 fn eight_processes_that_start_at_once_make_one_ledger() {
+    if has_worked() {
+        return;
+    }
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("ledger");
-    finish((0..8).map(|number| start("makes_the_ledger_and_claims", &path, number)).collect());
+    finish(
+        (0..8)
+            .map(|number| {
+                start(eight_processes_that_start_at_once_make_one_ledger, "make the ledger and claim", &path, number)
+            })
+            .collect(),
+    );
     let mut registry = registry(&path, [narrow()]);
     assert_eq!(registry.allocator().unwrap().leases().count(), 8);
 }
 
-#[test]
-#[ignore = "is one of several processes"]
-fn makes_the_ledger_and_claims() {
-    let (path, process) = told();
-    registry(&path, [narrow()]).claim(&claim(&process.to_string(), 0, &["clusters/workers"]), 1).unwrap();
+fn make_the_ledger_and_claim(path: &Path, process: usize) {
+    registry(path, [narrow()]).claim(&claim(&process.to_string(), 0, &["clusters/workers"]), 1).unwrap();
 }
 
 #[test]
 fn who_waits_in_several_processes_is_served_in_order() {
+    if has_worked() {
+        return;
+    }
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("ledger");
     let mut registry = registry(&path, [narrow()]);
     for at in 0..40 {
         registry.claim(&claim(&format!("first-{at}"), 0, &["clusters/workers"]), 1).unwrap();
     }
-    finish((0..8).map(|number| start("asks_and_waits", &path, number)).collect());
+    finish(
+        (0..8)
+            .map(|number| start(who_waits_in_several_processes_is_served_in_order, "ask and wait", &path, number))
+            .collect(),
+    );
     let expected: Vec<String> = (0..80).map(|at| format!("waiter-{at}")).collect();
     let waiting = |registry: &mut Registry<SqliteLedger>| -> Vec<String> {
         let waiters = registry.allocator().unwrap().waiters();
@@ -120,7 +167,11 @@ fn who_waits_in_several_processes_is_served_in_order() {
     };
     assert_eq!(waiting(&mut registry), expected);
 
-    finish((0..8).map(|number| start("gives_back", &path, number)).collect());
+    finish(
+        (0..8)
+            .map(|number| start(who_waits_in_several_processes_is_served_in_order, "give back", &path, number))
+            .collect(),
+    );
     assert_eq!(waiting(&mut registry), &expected[24..]);
     let held: BTreeSet<&str> = registry
         .allocator()
@@ -133,11 +184,8 @@ fn who_waits_in_several_processes_is_served_in_order() {
     assert_eq!(held, expected[..24].iter().map(String::as_str).collect());
 }
 
-#[test]
-#[ignore = "is one of several processes"]
-fn asks_and_waits() {
-    let (path, process) = told();
-    let mut registry = registry(&path, [narrow()]);
+fn ask_and_wait(path: &Path, process: usize) {
+    let mut registry = registry(path, [narrow()]);
     for at in 0..10 {
         // Those of all processes lie between each other, and the latest come first.
         let number = 8 * (9 - at) + process;
@@ -147,11 +195,8 @@ fn asks_and_waits() {
     }
 }
 
-#[test]
-#[ignore = "is one of several processes"]
-fn gives_back() {
-    let (path, process) = told();
-    let mut registry = registry(&path, [narrow()]);
+fn give_back(path: &Path, process: usize) {
+    let mut registry = registry(path, [narrow()]);
     for at in 0..3 {
         let released = registry.release(&machine(&format!("first-{}", 3 * process + at)), 2).unwrap();
         assert_eq!((released.held.len(), released.served.len()), (1, 1));
@@ -161,14 +206,22 @@ fn gives_back() {
 /// A process is killed at any moment, so often that each instruction has its turn. `GLOWPLUG_TEST_KILLS` says how often.
 #[test]
 fn a_killed_process_loses_nothing_that_it_was_told_and_duplicates_nothing() {
-    let kills = std::env::var("GLOWPLUG_TEST_KILLS").map_or(100, |kills| kills.parse().unwrap());
+    if has_worked() {
+        return;
+    }
+    let kills = env::var("GLOWPLUG_TEST_KILLS").map_or(100, |kills| kills.parse().unwrap());
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("ledger");
     SqliteLedger::create(&path, &[NETWORK]).unwrap();
     // What machines hold for certain; those of whom it is not known are not in it.
     let mut held: BTreeMap<String, String> = BTreeMap::new();
     for kill in 0..kills {
-        let mut child = start("claims_until_it_dies", &path, kill);
+        let mut child = start(
+            a_killed_process_loses_nothing_that_it_was_told_and_duplicates_nothing,
+            "claim until killed",
+            &path,
+            kill,
+        );
         let mut lines = BufReader::new(child.stdout.take().unwrap());
         // Until it has begun, then from no time to some claims.
         let mut told = String::new();
@@ -219,11 +272,8 @@ fn a_killed_process_loses_nothing_that_it_was_told_and_duplicates_nothing() {
     check_integrity(&path);
 }
 
-#[test]
-#[ignore = "is one of several processes"]
-fn claims_until_it_dies() {
-    let (path, process) = told();
-    let mut registry = registry(&path, [wide()]);
+fn claim_until_killed(path: &Path, process: usize) {
+    let mut registry = registry(path, [wide()]);
     // Not through the test harness, which would keep it.
     let mut out = std::io::stdout();
     let mut say = |line: String| {

@@ -1,8 +1,8 @@
 //! Makes networks that OpenStack documents cannot ask for.
 
 use glowplug::network::{
-    BondMode, BondOptions, BridgeOptions, BridgePort, Card, DhcpOptions, Ipv6Dynamic, Link, LinkIndex, LinkKind, Mtu,
-    NetworkConfig, Route, VlanId,
+    BondMode, BondOptions, BridgeOptions, BridgePort, Card, DhcpOverrides, Ipv6Dynamic, Link, LinkIndex, LinkKind, Mtu,
+    NetworkConfig, Placed, Route, VlanId,
 };
 use pnet_base::MacAddr;
 
@@ -233,10 +233,10 @@ fn address(link: &mut Link, at: usize, random: &mut Random) {
     if link.ipv6.is_used() && random.chance(1, 4) {
         link.ipv6.accept_ra = Some(random.chance(1, 2));
     }
-    for options in [&mut link.ipv4.dhcp_options, &mut link.ipv6.dhcp_options] {
+    for options in [&mut link.ipv4.dhcp_overrides, &mut link.ipv6.dhcp_overrides] {
         if random.chance(1, 2) {
             let mut switch = || random.maybe(3, 0, 1).map(|on| on == 1);
-            *options = DhcpOptions {
+            *options = DhcpOverrides {
                 route_metric: None,
                 use_routes: switch(),
                 use_dns: switch(),
@@ -246,7 +246,7 @@ fn address(link: &mut Link, at: usize, random: &mut Random) {
                 use_mtu: switch(),
                 use_ntp: switch(),
             };
-            options.route_metric = random.maybe(3, 0, u64::from(u32::MAX)).map(|metric| metric as u32);
+            options.route_metric = random.maybe(3, 0, u64::from(u32::MAX)).map(|metric| (metric as u32).into());
         }
     }
     if link.has_addresses() {
@@ -280,8 +280,8 @@ fn route(link: &mut Link, destination: &str, via: &str, random: &mut Random) {
 }
 
 /// Some of them, without repeats.
-fn some<T: std::str::FromStr>(of: &[&str], random: &mut Random) -> Vec<T> {
-    of.iter().filter(|_| random.chance(1, 3)).filter_map(|text| text.parse().ok()).collect()
+fn some<T: std::str::FromStr>(of: &[&str], random: &mut Random) -> Vec<Placed<T>> {
+    of.iter().filter(|_| random.chance(1, 3)).filter_map(|text| Some(text.parse::<T>().ok()?.into())).collect()
 }
 
 // === impl Random ===

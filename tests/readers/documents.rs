@@ -262,7 +262,13 @@ fn add_vlan(links: &mut Vec<Link>, upper: &mut Vec<String>, parent: String, inde
         2 => Some(format!("storage{}", char::from(b'a' + index as u8))),
         _ => None,
     };
-    let mtu = mtu(random);
+    let mut mtu = mtu(random);
+    // The kernel refuses more than what it is on has.
+    let mut below = Some(&parent);
+    while let Some(link) = below.and_then(|id| links.iter().find(|link| link.id == *id)) {
+        mtu = mtu.map(|mtu| mtu.min(link.mtu.unwrap_or(mtu)));
+        below = if let Kind::Vlan { parent, .. } = &link.kind { Some(parent) } else { None };
+    }
     let id = format!("vlan-{index}");
     links.push(Link { id: id.clone(), name, mtu, kind: Kind::Vlan { parent, tag, mac } });
     upper.push(id);

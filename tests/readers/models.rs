@@ -1,8 +1,10 @@
 //! Networks that no OpenStack document can say, from the model to what the readers understand.
 
+use std::net::IpAddr;
+
 use glowplug::finding::Findings;
 use glowplug::network::{BridgeOptions, Card, Ipv6Dynamic, Link, LinkIndex, LinkKind, NetworkConfig, Route, VlanId};
-use glowplug::render::{dracut, legacy};
+use glowplug::render::{self, dracut};
 
 use crate::{network_legacy, network_manager};
 
@@ -34,7 +36,7 @@ fn with_address(mut link: Link) -> Link {
 /// What NetworkManager and what dracut's own scripts understand of a network.
 fn understood(links: Vec<Link>) -> [String; 2] {
     let mut config = NetworkConfig::new(links).unwrap();
-    config.dns.nameservers = vec!["1.1.1.1".parse().unwrap()];
+    config.dns.nameservers = vec!["1.1.1.1".parse::<IpAddr>().unwrap().into()];
     let line = |render: fn(&NetworkConfig, &mut Findings) -> dracut::Rendered| {
         let mut findings = Findings::default();
         let line = dracut::line(&render(&config, &mut findings).kargs);
@@ -43,7 +45,7 @@ fn understood(links: Vec<Link>) -> [String; 2] {
     };
     [
         network_manager::read(&line(dracut::render)).unwrap().to_string(),
-        network_legacy::read(&line(legacy::render)).unwrap().to_string(),
+        network_legacy::read(&line(render::network_legacy::render)).unwrap().to_string(),
     ]
 }
 

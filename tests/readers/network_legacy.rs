@@ -161,7 +161,7 @@ fn ip(profile: &mut Profile, address: &str, gateway: &str, mask: &str, method: &
     Ok(())
 }
 
-/// What of a truth network-legacy can be told, by the rule of `glowplug::render::legacy`, where `read` decides what the
+/// What of a truth network-legacy can be told, by the rule of `glowplug::render::network_legacy`, where `read` decides what the
 /// truth leaves open: which of several addresses comes first. Where a default route cannot be told, the next best one of
 /// `defaults` takes its place.
 pub(crate) fn reduced(truth: &Profiles, defaults: &[DefaultRoute], on_link: &OnLink, read: &Profiles) -> Profiles {

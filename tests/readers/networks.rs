@@ -154,7 +154,7 @@ fn set_families(profile: &mut Profile, link: &Link) {
         (true, true) => (Method::Auto, true),
         (true, false) => (Method::Auto, !dynamic4 && !static4),
     };
-    let ignores = [&link.ipv4.dhcp_options, &link.ipv6.dhcp_options].map(|options| options.use_dns == Some(false));
+    let ignores = [&link.ipv4.dhcp_overrides, &link.ipv6.dhcp_overrides].map(|options| options.use_dns == Some(false));
     ipv4.ignores_dns = dynamic4 && ignores[0];
     ipv6.ignores_dns = if dynamic6 { ignores[1] } else { ipv4.ignores_dns };
     ipv4.addresses = link.ipv4.addresses.iter().map(|address| cidr(IpNetwork::V4(*address))).collect();
@@ -188,8 +188,8 @@ fn name_servers(config: &NetworkConfig) -> Vec<IpAddr> {
     let of_links = config.links().iter().flat_map(|link| &link.dns.nameservers);
     let mut servers: Vec<IpAddr> = Vec::new();
     for server in config.dns.nameservers.iter().chain(of_links) {
-        if !servers.contains(server) {
-            servers.push(*server);
+        if !servers.contains(&server.value) {
+            servers.push(server.value);
         }
     }
     servers

@@ -8,7 +8,7 @@ use glowplug::guest::attributes::{Attributes, Prefix};
 use glowplug::guest::hostname::Hostname;
 use glowplug::host::expand::{ExpandError, Grant, Template};
 use glowplug::network::NetworkConfig;
-use glowplug::render::{dracut, legacy, networkd};
+use glowplug::render::{dracut, network_legacy, networkd};
 use ipnetwork::IpNetwork;
 
 use super::{check_findings, kargs};
@@ -48,7 +48,7 @@ pub(super) fn check_reading<'r>(reading: &'r Reading, document: &[u8]) -> Option
 /// Renders a network for every program, and asks an independent reader what that means.
 pub(super) fn render(config: &NetworkConfig) {
     for legacy in [false, true] {
-        let render = if legacy { legacy::render } else { dracut::render };
+        let render = if legacy { network_legacy::render } else { dracut::render };
         let (rendered, findings) = twice(config, render);
         let line = dracut::line(&rendered.kargs);
         assert!(dracut::is_legal(&line), "{line:?}");

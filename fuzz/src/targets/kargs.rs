@@ -235,8 +235,8 @@ pub(super) fn check(config: &NetworkConfig, devices: &[Device], text: &str, lega
     let is_used = config.links().iter().any(glowplug::network::Link::has_addresses);
     let mut meant = Vec::new();
     for server in config.dns.nameservers.iter().chain(of_links).filter(|_| is_used) {
-        if !meant.contains(server) {
-            meant.push(*server);
+        if !meant.contains(&server.value) {
+            meant.push(server.value);
         }
     }
     assert_eq!(line.nameservers, meant, "{text:?}");

@@ -8,7 +8,8 @@ use proptest::{collection, sample};
 use super::unreadable;
 use crate::formats::{Meaning, read_network};
 use crate::network::{
-    BridgeOptions, BridgePort, Card, DhcpOptions, Dns, Ipv4Config, Ipv6Config, Link, LinkIndex, LinkKind, NetworkConfig,
+    BridgeOptions, BridgePort, Card, DhcpOverrides, Dns, Ipv4Config, Ipv6Config, Link, LinkIndex, LinkKind,
+    NetworkConfig,
 };
 
 /// Words after a title, if there are any.
@@ -25,11 +26,11 @@ fn dns_of(title: &str, Dns { nameservers, search }: &Dns) -> Option<String> {
     line(title, &servers.chain(search.iter().map(ToString::to_string)).collect::<Vec<_>>())
 }
 
-fn options_of(options: &DhcpOptions) -> Vec<String> {
-    let DhcpOptions { route_metric, use_routes, use_dns, use_domains, use_hostname, send_hostname, use_mtu, use_ntp } =
+fn options_of(options: &DhcpOverrides) -> Vec<String> {
+    let DhcpOverrides { route_metric, use_routes, use_dns, use_domains, use_hostname, send_hostname, use_mtu, use_ntp } =
         options;
     let words = [
-        said("metric", *route_metric),
+        said("metric", route_metric.as_ref()),
         said("routes", *use_routes),
         said("dns", *use_dns),
         said("domains", *use_domains),
@@ -68,7 +69,8 @@ fn kind_of(kind: &LinkKind) -> String {
             words
         }
         LinkKind::Bridge { name, ports: of, options } => {
-            let BridgeOptions { stp, ageing_time, forward_delay, hello_time, max_age, priority, ports: told } = options;
+            let BridgeOptions { place: _, stp, ageing_time, forward_delay, hello_time, max_age, priority, ports: told } =
+                options;
             let mut words = vec![format!("bridge {name} of {}", ports(of))];
             words.extend(said("stp", *stp));
             words.extend(said("ageing", *ageing_time));
@@ -91,19 +93,19 @@ fn kind_of(kind: &LinkKind) -> String {
 }
 
 fn lines_of(link: &Link) -> Vec<String> {
-    let Link { id, place, kind, mtu, cloned_mac_address, ipv4, ipv6, dns, routes } = link;
+    let Link { id, place, name_place: _, kind, mtu, cloned_mac_address, ipv4, ipv6, dns, routes } = link;
     let mut first = format!("{id} at {place}: {}", kind_of(kind));
     for word in [said("mtu", *mtu), said("mac", *cloned_mac_address)].into_iter().flatten() {
         write!(first, " {word}").unwrap();
     }
-    let Ipv4Config { dhcp, dhcp_options, addresses } = ipv4;
+    let Ipv4Config { dhcp, dhcp_overrides, addresses } = ipv4;
     let mut v4 = Vec::from_iter(dhcp.then(|| "dhcp".to_owned()));
-    v4.extend(options_of(dhcp_options));
+    v4.extend(options_of(dhcp_overrides));
     v4.extend(addresses.iter().map(ToString::to_string));
-    let Ipv6Config { dynamic, accept_ra, dhcp_options, addresses } = ipv6;
+    let Ipv6Config { dynamic, accept_ra, dhcp_overrides, addresses } = ipv6;
     let mut v6 = Vec::from_iter(dynamic.map(|dynamic| dynamic.to_string()));
     v6.extend(said("ra", *accept_ra));
-    v6.extend(options_of(dhcp_options));
+    v6.extend(options_of(dhcp_overrides));
     v6.extend(addresses.iter().map(ToString::to_string));
     let mut lines = vec![first];
     lines.extend([line("  ipv4", &v4), line("  ipv6", &v6), dns_of("  dns", dns)].into_iter().flatten());
@@ -419,7 +421,7 @@ means! {
             "eno1 at ethernets.eno1: card 52:54:00:00:00:0a",
             "  ipv4 dhcp"
         ];
-    a_new_name_is_a_wish: v2 "ethernets: {id0: {match: {macaddress: '52:54:00:00:00:01', name: en*}, set-name: lan0, dhcp4: true}}"
+    a_new_name_is_a_wish: v2 "ethernets: {id0: {match: {macaddress: '52:54:00:00:00:01'}, set-name: lan0, dhcp4: true}}"
         => [
             "id0 at ethernets.id0: card 52:54:00:00:00:01 as=lan0",
             "  ipv4 dhcp"
@@ -778,13 +780,13 @@ means! {
             "a at config[0]: card a",
             "  ipv4 10.0.0.5/24",
             "  ipv6 2001:db8::5/64",
-            "  route 0.0.0.0/0 via=10.0.0.1 metric=50 at config[0].subnets[0].gateway",
+            "  route 0.0.0.0/0 via=10.0.0.1 metric=50 at config[0].subnets[0]",
             "  route 10.1.0.0/16 via=10.0.0.2 at config[0].subnets[0].routes[0]",
             "  route 10.2.0.0/16 via=10.0.0.3 metric=7 at config[0].subnets[0].routes[1]",
             "  route 10.3.0.0/16 via=10.0.0.4 at config[0].subnets[0].routes[2]",
             "  route 10.4.0.9/32 via=10.0.0.5 at config[0].subnets[0].routes[3]",
             "  route 10.5.0.0/16 at config[0].subnets[0].routes[4]",
-            "  route ::/0 via=fe80::1 at config[0].subnets[1].gateway",
+            "  route ::/0 via=fe80::1 at config[0].subnets[1]",
             "  route ::/0 at config[0].subnets[1].routes[0]"
         ];
     name_servers_of_a_subnet: v1 "- {type: physical, name: a, subnets: [{type: dhcp, dns_nameservers: 8.8.8.8 8.8.4.4, dns_search: a.b c.d}, {type: dhcp6, dns_nameservers: ['2001:4860:4860::8888', 8.8.8.8], dns_search: [e.f]}]}"

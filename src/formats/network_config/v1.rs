@@ -2,12 +2,13 @@
 
 use std::borrow::Cow;
 
-use super::{Converter, Dialect, Entry, Kind, member};
+use super::{Converter, Dialect, Entry, KINDS, Kind, member};
 use crate::finding::{Finding, Findings, Place, Severity};
 use crate::formats::address::Family;
 use crate::formats::convert::{self, Reported};
+use crate::formats::reader::Members;
 use crate::formats::value::{Object, Scalar, Value};
-use crate::network::{Card, Ipv6Dynamic, Link, NetworkConfig, Route};
+use crate::network::{Card, Ipv6Dynamic, Link, NetworkConfig, Placed, Route};
 
 static DIALECT: Dialect = Dialect {
     name: Some("name"),
@@ -18,25 +19,35 @@ static DIALECT: Dialect = Dialect {
     vlan_id: "vlan_id",
     mac_address: "mac_address",
     destination: "destination",
-    members: &[
-        "accept-ra",
-        "bond_interfaces",
-        "bridge_interfaces",
-        "id",
-        "keep_configuration",
-        "mac_address",
-        "mtu",
-        "name",
-        "params",
-        "subnets",
-        "type",
-        "vlan_id",
-        "vlan_link",
-        "wakeonlan",
-    ],
+    members,
+    route_members: &["destination", "gateway", "metric", "netmask"],
     card,
     settings,
 };
+
+fn members(kind: Kind) -> Members {
+    let of_kind: &[&str] = match kind {
+        Kind::Card | Kind::Loopback => &[],
+        Kind::Bond => &["bond_interfaces", "params"],
+        Kind::Bridge => &["bridge_interfaces", "params"],
+        Kind::Vlan => &["vlan_id", "vlan_link"],
+    };
+    Members {
+        named: [&["accept-ra", "mac_address", "mtu", "name", "subnets", "type"], of_kind],
+        // Of a card, `params` has its driver.
+        others: &["id", "keep_configuration", "params", "wakeonlan"],
+    }
+}
+
+const SUBNET: Members = Members {
+    named: [
+        &["address", "dns_nameservers", "dns_search", "gateway", "metric", "mtu", "netmask", "routes", "type"],
+        &[],
+    ],
+    others: &["broadcast", "control", "id", "ip_address", "ipv4", "ipv6", "prefix", "scope"],
+};
+
+const NAME_SERVERS: Members = Members { named: [&["address", "interface", "search", "type"], &[]], others: &["id"] };
 
 const TYPE_EXPECTED: &str = "physical, bond, bridge, vlan, loopback, nameserver or route";
 const SUBNET_EXPECTED: &str =
@@ -77,11 +88,15 @@ pub(super) fn convert(document: &Object, base: &Place<'_>, findings: &mut Findin
         let holds = match value {
             Value::Object(object) => !object.is_empty(),
             Value::Array(array) => !array.is_empty(),
-            other => *other != Value::Null && DIALECT.members.contains(&name),
+            other => *other != Value::Null && KINDS.into_iter().any(|kind| members(kind).has(name)),
         };
         if holds && name != "config" {
             let expected = "it inside of an item of config, which takes more indentation in YAML";
             converter.findings().push(Finding::error(base.field(name), "member beside the list", value, expected));
+        } else if !matches!(name, "config" | "version")
+            && !matches!(value, Value::Array(_) | Value::Object(_) | Value::Null)
+        {
+            converter.findings().push(Finding::warning(base.field(name), "unknown member", value, "config or version"));
         }
     }
     converter.make_links();
@@ -125,9 +140,11 @@ fn settings(converter: &mut Converter<'_, '_>, entry: &Entry<'_>, link: &mut Lin
             converter.findings().push(Finding::error(place, "invalid item", subnet.kind(), "an object"));
             continue;
         };
+        converter.reader.report_unknown_members(subnet, &place, SUBNET, Severity::Warning, "");
         let kind = subnet.get("type").and_then(Scalar::of);
         let metric = member(subnet, &["metric"]).1;
         let metric = convert::metric(converter.findings(), place.field("metric"), metric.as_ref());
+        let of_dhcp = |metric: Option<u32>| Some(Placed { value: metric?, place: place.field("metric").to_string() });
         let dynamic = match kind.as_ref().map(Scalar::text).as_deref() {
             Some("dhcp6" | "ipv6_dhcpv6-stateful") => Some(Ipv6Dynamic::StatefulDhcp),
             Some("ipv6_dhcpv6-stateless") => Some(Ipv6Dynamic::StatelessDhcp),
@@ -137,12 +154,14 @@ fn settings(converter: &mut Converter<'_, '_>, entry: &Entry<'_>, link: &mut Lin
         let family = match kind.as_ref().map(Scalar::text).as_deref() {
             _ if dynamic.is_some() => {
                 link.ipv6.dynamic = link.ipv6.dynamic.max(dynamic);
-                link.ipv6.dhcp_options.route_metric = link.ipv6.dhcp_options.route_metric.or(metric);
+                link.ipv6.dhcp_overrides.route_metric =
+                    link.ipv6.dhcp_overrides.route_metric.take().or(of_dhcp(metric));
                 Some(Family::V6)
             }
             Some("dhcp" | "dhcp4") => {
                 link.ipv4.dhcp = true;
-                link.ipv4.dhcp_options.route_metric = link.ipv4.dhcp_options.route_metric.or(metric);
+                link.ipv4.dhcp_overrides.route_metric =
+                    link.ipv4.dhcp_overrides.route_metric.take().or(of_dhcp(metric));
                 Some(Family::V4)
             }
             Some(kind @ ("static" | "static6")) => {
@@ -170,7 +189,8 @@ fn settings(converter: &mut Converter<'_, '_>, entry: &Entry<'_>, link: &mut Lin
         let gateway = member(subnet, &["gateway"]).1;
         let gateway =
             convert::default_route(converter.findings(), place.field("gateway"), gateway.as_ref(), family, metric);
-        routes.extend(gateway);
+        // The metric is the subnet's.
+        routes.extend(gateway.map(|route| route.at(place)));
         converter.routes(subnet, &place, family, &mut routes);
         converter.name_servers(subnet, &place, ["dns_nameservers", "dns_search"], &mut link.dns);
         let mtu = subnet.get("mtu").and_then(Scalar::of);
@@ -190,6 +210,7 @@ fn settings(converter: &mut Converter<'_, '_>, entry: &Entry<'_>, link: &mut Lin
 impl Converter<'_, '_> {
     /// Name servers of the machine, or of one of its devices.
     fn global_nameserver(&mut self, object: &Object, place: &Place<'_>) {
+        self.reader.report_unknown_members(object, place, NAME_SERVERS, Severity::Warning, "");
         let interface = object.get("interface").and_then(Scalar::of);
         let link = interface.as_ref().and_then(|name| self.by_key.get(name.text().as_ref()).copied());
         if let (Some(interface), None) = (&interface, link)

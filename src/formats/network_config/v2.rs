@@ -8,8 +8,11 @@ use super::{Converter, Dialect, Entry, Kind, switch};
 use crate::finding::{Finding, Findings, Place, Severity};
 use crate::formats::address::Family;
 use crate::formats::convert::{self, Reported};
+use crate::formats::reader::Members;
 use crate::formats::value::{Object, Scalar, Value};
-use crate::network::{Card, DhcpOptions, InterfaceName, Ipv6Dynamic, Link, LinkIndex, NetworkConfig, Pattern, Route};
+use crate::network::{
+    Card, DhcpOverrides, InterfaceName, Ipv6Dynamic, Link, LinkIndex, NetworkConfig, Pattern, Placed, Route,
+};
 
 static DIALECT: Dialect = Dialect {
     name: None,
@@ -20,42 +23,85 @@ static DIALECT: Dialect = Dialect {
     vlan_id: "id",
     mac_address: "macaddress",
     destination: "to",
-    members: &[
-        "accept-ra",
-        "activation-mode",
-        "addresses",
-        "critical",
-        "dhcp-identifier",
-        "dhcp4",
-        "dhcp4-overrides",
-        "dhcp6",
-        "dhcp6-overrides",
-        "gateway4",
-        "gateway6",
-        "id",
-        "ignore-carrier",
-        "interfaces",
-        "ipv6-address-generation",
-        "ipv6-mtu",
-        "ipv6-privacy",
-        "link",
-        "link-local",
-        "macaddress",
-        "match",
-        "mtu",
-        "nameservers",
-        "optional",
-        "optional-addresses",
-        "parameters",
-        "renderer",
-        "routes",
-        "routing-policy",
-        "set-name",
-        "wakeonlan",
-    ],
+    members,
+    route_members: &["metric", "on-link", "table", "to", "type", "via"],
     card,
     settings,
 };
+
+fn members(kind: Kind) -> Members {
+    let of_kind: &[&str] = match kind {
+        Kind::Card | Kind::Loopback => &["match", "set-name"],
+        Kind::Bond | Kind::Bridge => &["interfaces", "parameters"],
+        Kind::Vlan => &["id", "link"],
+    };
+    Members { named: [COMMON, of_kind], others: PASSED_OVER }
+}
+
+const COMMON: &[&str] = &[
+    "accept-ra",
+    "addresses",
+    "dhcp4",
+    "dhcp4-overrides",
+    "dhcp6",
+    "dhcp6-overrides",
+    "gateway4",
+    "gateway6",
+    "macaddress",
+    "mtu",
+    "nameservers",
+    "routes",
+];
+
+/// netplan's further members of a device: they are about what is no network, or have a finding of their own.
+const PASSED_OVER: &[&str] = &[
+    "activation-mode",
+    "auth",
+    "critical",
+    "dhcp-identifier",
+    "emit-lldp",
+    "generic-receive-offload",
+    "generic-segmentation-offload",
+    "ignore-carrier",
+    "ipv6-address-generation",
+    "ipv6-address-token",
+    "ipv6-mtu",
+    "ipv6-privacy",
+    "large-receive-offload",
+    "link-local",
+    "networkmanager",
+    "openvswitch",
+    "optional",
+    "optional-addresses",
+    "receive-checksum-offload",
+    "renderer",
+    "routing-policy",
+    "tcp-segmentation-offload",
+    "tcp6-segmentation-offload",
+    "transmit-checksum-offload",
+    "wakeonlan",
+];
+
+const MATCH: Members = Members { named: [&["driver", "macaddress", "name"], &[]], others: &[] };
+
+const OVERRIDES: Members = Members {
+    named: [
+        &[
+            "route-metric",
+            "send-hostname",
+            "use-dns",
+            "use-domains",
+            "use-hostname",
+            "use-mtu",
+            "use-ntp",
+            "use-routes",
+        ],
+        &[],
+    ],
+    others: &["hostname"],
+};
+
+const NAME_SERVERS: Members = Members { named: [&["addresses", "search"], &[]], others: &[] };
 
 const SECTIONS: [(&str, Kind); 4] =
     [("ethernets", Kind::Card), ("bonds", Kind::Bond), ("bridges", Kind::Bridge), ("vlans", Kind::Vlan)];
@@ -81,7 +127,12 @@ pub(super) fn convert(document: &Object, base: &Place<'_>, findings: &mut Findin
             None => match value {
                 Value::Object(object) if !object.is_empty() => strangers.push((name, value)),
                 Value::Array(array) if !array.is_empty() => strangers.push((name, value)),
-                _ => {}
+                Value::Null => {}
+                _ if ["renderer", "version"].contains(&name) || UNSUPPORTED.contains(&name) => {}
+                _ => {
+                    let finding = Finding::warning(base.field(name), "unknown section", value, SECTION_EXPECTED);
+                    converter.findings().push(finding);
+                }
             },
         }
     }
@@ -162,6 +213,8 @@ fn card(converter: &mut Converter<'_, '_>, entry: &Entry<'_>) -> Reported<Card> 
         return by_name(converter, known);
     };
     let place = entry.place.field("match");
+    // Without what is misspelt it would be about more cards.
+    converter.reader.report_unknown_members(matched, &place, MATCH, Severity::Error, "");
     let mac_address = Scalar::of(matched.get("macaddress").unwrap_or(&Value::Null));
     let mac_address = convert::mac_address(converter.findings(), place.field("macaddress"), mac_address.as_ref())?;
     let names = converter.patterns(matched, &place, "name")?;
@@ -171,10 +224,12 @@ fn card(converter: &mut Converter<'_, '_>, entry: &Entry<'_>) -> Reported<Card> 
         [one] if is_literal(one) => Some(one.as_str().parse::<InterfaceName>()),
         _ => None,
     };
+    let expected = "none: the card is known without it";
+    if let Some(name) = names.first().filter(|_| mac_address.is_some()) {
+        converter.findings().push(Finding::warning(place.field("name"), "pattern left out", name, expected));
+    }
     if let Some(driver) = drivers.first().filter(|_| mac_address.is_some() || literal.is_some()) {
-        let expected = "none: the card is known without it";
-        let finding = Finding::warning(place.field("driver"), "driver left out", driver, expected);
-        converter.findings().push(finding);
+        converter.findings().push(Finding::warning(place.field("driver"), "driver left out", driver, expected));
     }
     match (mac_address, literal) {
         (Some(mac_address), _) => Ok(Card::MacAddress { mac_address, name }),
@@ -216,19 +271,22 @@ impl Converter<'_, '_> {
         if self.findings().errors() == errors { Ok(patterns) } else { Err(()) }
     }
 
-    fn dhcp_options(&mut self, entry: &Entry<'_>, name: &str) -> DhcpOptions {
+    fn dhcp_overrides(&mut self, entry: &Entry<'_>, name: &str) -> DhcpOverrides {
         let place = entry.place.field(name);
         let Some(overrides) = self.reader.object(entry.object, (&entry.place, name), Severity::Warning) else {
-            return DhcpOptions::default();
+            return DhcpOverrides::default();
         };
+        self.reader.report_unknown_members(overrides, &place, OVERRIDES, Severity::Warning, "");
         if let Some(hostname) = overrides.get("hostname").filter(|hostname| **hostname != Value::Null) {
             let expected = "none: the machine's own is told";
             self.findings().push(Finding::warning(place.field("hostname"), "hostname left out", hostname, expected));
         }
         let metric = overrides.get("route-metric").and_then(Scalar::of);
-        let route_metric = convert::metric(self.findings(), place.field("route-metric"), metric.as_ref());
+        let metric_place = place.field("route-metric");
+        let metric = convert::metric(self.findings(), metric_place, metric.as_ref());
+        let route_metric = metric.map(|value| Placed { value, place: metric_place.to_string() });
         let mut switch = |name: &str| self.reader.switch(overrides, (&place, name), Severity::Warning);
-        DhcpOptions {
+        DhcpOverrides {
             route_metric,
             use_routes: switch("use-routes"),
             use_dns: switch("use-dns"),
@@ -277,8 +335,8 @@ fn settings(converter: &mut Converter<'_, '_>, entry: &Entry<'_>, link: &mut Lin
     let is_on = |name| object.get(name).and_then(switch) == Some(true);
     link.ipv4.dhcp = is_on("dhcp4");
     link.ipv6.dynamic = is_on("dhcp6").then_some(Ipv6Dynamic::StatefulDhcp);
-    link.ipv4.dhcp_options = converter.dhcp_options(entry, "dhcp4-overrides");
-    link.ipv6.dhcp_options = converter.dhcp_options(entry, "dhcp6-overrides");
+    link.ipv4.dhcp_overrides = converter.dhcp_overrides(entry, "dhcp4-overrides");
+    link.ipv6.dhcp_overrides = converter.dhcp_overrides(entry, "dhcp6-overrides");
 
     let list = place.field("addresses");
     for (index, value) in converter.reader.values(object, (place, "addresses"), Severity::Error).iter().enumerate() {
@@ -291,12 +349,19 @@ fn settings(converter: &mut Converter<'_, '_>, entry: &Entry<'_>, link: &mut Lin
     for name in ["dhcp4", "dhcp6"] {
         converter.reader.switch(object, (place, name), severity);
     }
-    for name in ["activation-mode", "ipv6-mtu", "routing-policy"] {
+    for name in ["activation-mode", "auth", "ipv6-address-token", "ipv6-mtu", "openvswitch", "routing-policy"] {
         if let Some(value) = object.get(name).filter(|value| **value != Value::Null) {
             let (place, expected) = (place.field(name), "none: it is left out");
             let finding = Finding::warning(place, "unsupported member of a device", value, expected);
             converter.findings().push(finding);
         }
+    }
+    let families = converter.reader.words(object, (place, "link-local"), Severity::Warning);
+    let list = place.field("link-local");
+    for (index, family) in families.iter().enumerate().filter(|(_, family)| family.text() != "ipv6") {
+        let expected = "ipv6, or an empty list: no other link-local address is given";
+        let finding = Finding::warning(list.index(index), "link-local address left out", family, expected);
+        converter.findings().push(finding);
     }
 
     let mut routes = Vec::new();
@@ -308,6 +373,7 @@ fn settings(converter: &mut Converter<'_, '_>, entry: &Entry<'_>, link: &mut Lin
     converter.routes(object, place, None, &mut routes);
     if let Some(servers) = converter.reader.object(object, (place, "nameservers"), Severity::Warning) {
         let place = place.field("nameservers");
+        converter.reader.report_unknown_members(servers, &place, NAME_SERVERS, Severity::Warning, "");
         converter.name_servers(servers, &place, ["addresses", "search"], &mut link.dns);
     }
     routes

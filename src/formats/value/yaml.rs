@@ -1,8 +1,8 @@
 //! YAML as people write it, read into the same tree as JSON and under the same caps.
 //!
 //! Words and numbers are told from text as PyYAML does it, cloud-init's reader (YAML 1.1: `yes` and `on` are booleans), with
-//! one difference: what only looks like a number to some versions of YAML (`52:54:00:12:34:56` to base 60, `0777`, `1e3`,
-//! `1.10`) is text, as its author meant it.
+//! one difference: what only looks like a number to some versions of YAML (`52:54:00:12:34:56` to base 60, `0777`, `1e3`),
+//! or is none that a document means (`1.10`), is text, as its author meant it.
 
 use std::collections::BTreeMap;
 
@@ -227,9 +227,13 @@ fn scalar(text: &str) -> Value {
         "true" | "True" | "TRUE" | "yes" | "Yes" | "YES" | "on" | "On" | "ON" => Value::Bool(true),
         "false" | "False" | "FALSE" | "no" | "No" | "NO" | "off" | "Off" | "OFF" => Value::Bool(false),
         _ => {
-            let digits = text.strip_prefix('-').unwrap_or(text);
+            // `1500.0` is 1500, as it is in JSON.
+            let is_whole = |fraction: &str| !fraction.is_empty() && fraction.bytes().all(|b| b == b'0');
+            let whole =
+                text.split_once('.').filter(|(_, fraction)| is_whole(fraction)).map_or(text, |(whole, _)| whole);
+            let digits = whole.strip_prefix('-').unwrap_or(whole);
             let is_decimal = digits.bytes().all(|b| b.is_ascii_digit()) && (digits == "0" || !digits.starts_with('0'));
-            let number = text.parse().ok().filter(|_| is_decimal);
+            let number = whole.parse().ok().filter(|_| is_decimal);
             number.map_or_else(|| Value::String(text.to_owned()), Value::Integer)
         }
     }
@@ -268,6 +272,8 @@ mod tests {
             => r#"{"a": true, "b": false, "c": null, "d": null, "e": "no", "f": "1"}"#;
         numbers_are_decimal: "[0, 24, -1, 024, 0x1f, 1_000, 1e3, 1.10, +5]"
             => r#"[0, 24, -1, "024", "0x1f", "1_000", "1e3", "1.10", "+5"]"#;
+        a_fraction_of_nothing_is_a_whole_number: "[1500.0, -1.00, 0.0, 10.0.0, 01.0, 1., .0, -.0]"
+            => r#"[1500.0, -1.00, 0.0, "10.0.0", "01.0", "1.", ".0", "-.0"]"#;
         a_mac_of_digits_stays_a_text: "mac: 52:54:00:12:34:56" => r#"{"mac": "52:54:00:12:34:56"}"#;
         keys_are_text: "on: 1\n7: 2\n" => r#"{"on": 1, "7": 2}"#;
         json_is_yaml: r#"{"a": [1, "b", null, {"c": true}]}"# => r#"{"a": [1, "b", null, {"c": true}]}"#;

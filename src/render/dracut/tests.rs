@@ -1,8 +1,8 @@
 //! The exact arguments of each kind of network, and the names in them.
 
 use super::*;
-use crate::network::{BondMode, BridgePort, Mtu, VlanId};
-use crate::render::legacy;
+use crate::network::{BondMode, BridgePort, DomainName, Mtu, Placed, VlanId};
+use crate::render::network_legacy;
 
 // The last byte of a card's MAC address is its number.
 fn mac(number: u8) -> MacAddr {
@@ -11,6 +11,10 @@ fn mac(number: u8) -> MacAddr {
 
 fn name(text: &str) -> Option<InterfaceName> {
     Some(text.parse().unwrap())
+}
+
+fn address(text: &str) -> IpAddr {
+    text.parse().unwrap()
 }
 
 fn link(kind: LinkKind) -> Link {
@@ -115,7 +119,7 @@ type RenderFn = fn(&NetworkConfig, &mut Findings) -> Rendered;
 
 fn rendered(render: RenderFn, links: Vec<Link>, nameservers: &[&str]) -> (String, usize) {
     let mut config = NetworkConfig::new(links).unwrap();
-    config.dns.nameservers = nameservers.iter().map(|server| server.parse().unwrap()).collect();
+    config.dns.nameservers = nameservers.iter().map(|server| address(server).into()).collect();
     let mut findings = Findings::default();
     let rendered = render(&config, &mut findings);
     (line(&rendered.kargs), findings.kept().len())
@@ -245,7 +249,7 @@ renders! {
 // What a link is called, and what is made of it.
 renders! {
     a_card_without_a_mac_address_is_called_by_its_name: [card_by_name("eno101").dhcp()] => "ip=eno101:dhcp";
-    a_card_that_needs_no_name_gets_none: [card_with_wish(1, "eno1").dhcp()] => "ip=[52:54:00:12:34:01]:dhcp";
+    a_card_that_needs_no_name_gets_none: [card_with_wish(1, "eno1").dhcp()] => "ip=[52:54:00:12:34:01]:dhcp", 1;
     a_card_that_carries_a_vlan_gets_the_name_that_it_is_given_and_has_it_everywhere:
         [card_with_wish(1, "eno1").dhcp().on_link("10.9.0.0/16"), vlan(0, 5, None).dhcp()]
         => "ifname=eno1:52:54:00:12:34:01 vlan=eno1.5:eno1 \
@@ -338,7 +342,7 @@ renders! {
 
 // Dracut's own scripts: one argument for a link, and names for whatever has routes.
 renders_for! {
-    legacy::render,
+    network_legacy::render,
     legacy_static_ipv4: [card(1).v4("10.0.0.5/24").via("0.0.0.0/0", "10.0.0.1").mtu(1400)]
         => "ip=10.0.0.5::10.0.0.1:24::[52:54:00:12:34:01]:none:1400";
     legacy_of_two_static_families_ipv4_is_kept:
@@ -406,7 +410,7 @@ renders! {
 }
 
 renders_for! {
-    legacy::render,
+    network_legacy::render,
     legacy_the_first_of_two_default_routes_is_kept_whichever_has_a_gateway:
         [card(1).v4("10.0.0.5/24").via("0.0.0.0/0", "10.0.0.1").on_link("0.0.0.0/0")]
         => "ifname=kv0:52:54:00:12:34:01 ip=10.0.0.5::10.0.0.1:24::kv0:none", 1;
@@ -416,7 +420,7 @@ renders_for! {
 fn what_is_lost_with_dracuts_scripts_is_named() {
     let card = card(1).v4("10.0.0.5/24").v6("2001:db8::5/64").dynamic(Ipv6Dynamic::Slaac).on_link("2001:db8:1::/64");
     assert_eq!(
-        said(legacy::render, vec![card]),
+        said(network_legacy::render, vec![card]),
         [
             r#"Warning : route left out "2001:db8:1::/64", expected one of the family that its link keeps"#,
             "Warning links[0]: further addresses left out \"2001:db8::5/64, slaac\", \
@@ -438,10 +442,11 @@ fn what_a_bridge_cannot_be_told_is_said_once() {
     let mut link = bridge("br0", &[1]).dhcp();
     let LinkKind::Bridge { options, .. } = &mut link.kind else { panic!() };
     (options.stp, options.max_age, options.priority) = (Some(true), Some(20), Some(9));
+    options.place = "params".to_owned();
     options.ports.push(BridgePort { port: LinkIndex(1), path_cost: Some(9), priority: None });
     assert_eq!(
         said(render, vec![link, card(1)]),
-        ["Warning links[0]: bridge options left out \"stp, max-age, priority, port options\", \
+        ["Warning params: bridge options left out \"stp, max_age, priority, port options\", \
           expected none, nor STP: no kernel argument carries it"]
     );
 }
@@ -450,13 +455,13 @@ fn what_a_bridge_cannot_be_told_is_said_once() {
 fn what_dhcp_and_routers_may_decide_is_said() {
     let mut link = card(1).dhcp().dynamic(Ipv6Dynamic::StatefulDhcp);
     link.ipv6.accept_ra = Some(false);
-    link.ipv4.dhcp_options = DhcpOptions {
-        route_metric: Some(7),
+    link.ipv4.dhcp_overrides = DhcpOverrides {
+        route_metric: Some(Placed { value: 7, place: "links[0].dhcp4-overrides.route-metric".to_owned() }),
         use_routes: Some(false),
         use_dns: Some(false),
         use_ntp: Some(false),
         use_mtu: Some(true),
-        ..DhcpOptions::default()
+        ..DhcpOverrides::default()
     };
     let left_out = |place: &str, what: &str, expected: &str| {
         format!("Warning links[0].{place}: {what}, expected {expected}: no kernel argument carries it")
@@ -483,13 +488,13 @@ fn only_networkmanager_with_static_addresses_listens_to_no_router() {
         [with(fixed.clone(), false), with(fixed.clone(), true), with(asks.clone(), false), with(asks.clone(), true)]
             .map(|links| said(render, links).len())
     };
-    assert_eq!((counts(render), counts(legacy::render)), ([0, 1, 1, 0], [1, 0, 1, 0]));
+    assert_eq!((counts(render), counts(network_legacy::render)), ([0, 1, 1, 0], [1, 0, 1, 0]));
 }
 
 #[test]
 fn name_servers_of_dhcp_are_ignored_where_nobody_wants_them() {
     let mut link = card(1).dhcp();
-    link.ipv4.dhcp_options.use_dns = Some(false);
+    link.ipv4.dhcp_overrides.use_dns = Some(false);
     assert_eq!(
         rendered(render, vec![link.clone(), card(2).v4("10.0.0.5/24")], &["1.1.1.1"]),
         (
@@ -511,8 +516,8 @@ fn name_servers_of_dhcp_are_ignored_where_nobody_wants_them() {
 #[test]
 fn name_servers_and_domains_of_links_come_after_those_of_the_machine_once() {
     let mut link = card(1).dhcp();
-    link.dns.nameservers = ["8.8.8.8", "1.1.1.1"].map(|server| server.parse().unwrap()).to_vec();
-    link.dns.search = vec!["example.org".parse().unwrap()];
+    link.dns.nameservers = ["8.8.8.8", "1.1.1.1"].map(|server| address(server).into()).to_vec();
+    link.dns.search = vec!["example.org".parse::<DomainName>().unwrap().into()];
     let mut routes = card(2).dhcp().via("10.0.0.0/8", "10.0.0.1");
     routes.routes[0].table = Some(7);
     assert_eq!(

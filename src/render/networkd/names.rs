@@ -37,12 +37,11 @@ impl Names {
                 LinkKind::Card(Card::Pattern { names, name, .. }) => (name.as_ref(), names.is_empty()),
                 _ => (None, true),
             };
-            let wish = wish.filter(|name| !name.is_kernels_own());
-            let given = wish.filter(|name| may_be && taken.insert((*name).clone())).cloned();
+            let may_be = |name: &&InterfaceName| may_be && !name.is_kernels_own();
+            let given = wish.filter(|name| may_be(name) && taken.insert((*name).clone())).cloned();
             if let Some(wish) = wish.filter(|_| given.is_none()) {
-                let (place, expected) =
-                    (format!("{}.name", link.place), "a free name, for a card that no name matches");
-                findings.push(Finding::warning(place, "name that cannot be given", wish, expected));
+                let expected = "a free name, none like eth0, for a card that no name matches";
+                findings.push(Finding::warning(&link.name_place, "name that cannot be given", wish, expected));
             }
             wishes.push(given);
         }
@@ -55,6 +54,14 @@ impl Names {
             };
             vlan_name(name, parent, id, &mut taken, &mut next)
         });
+        for (link, device) in config.links().iter().zip(&devices) {
+            if let (LinkKind::Vlan { name: Some(wish), .. }, Device::Name(given)) = (&link.kind, device)
+                && wish != given
+            {
+                let expected = format!("a free name, none like eth0: {given} is taken instead");
+                findings.push(Finding::warning(&link.name_place, "name that cannot be given", wish, &expected));
+            }
+        }
         Self { devices, wishes }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::text::Text;
 use crate::finding::{Finding, Findings};
-use crate::network::{BondOptions, BridgeOptions, Link};
+use crate::network::{BondOptions, BridgeOptions};
 
 /// So many addresses the kernel takes for a bond to ask.
 const ARP_TARGETS: usize = 16;
@@ -42,7 +42,7 @@ const UNKNOWN: &[(&str, &str)] = &[
     ("xmit_hash_policy", "vlan+srcmac"),
 ];
 
-pub(super) fn bond(text: &mut Text, link: &Link, options: &BondOptions, findings: &mut Findings) {
+pub(super) fn bond(text: &mut Text, options: &BondOptions, findings: &mut Findings) {
     text.section("Bond");
     text.line("Mode", &options.mode);
     for option in options.others() {
@@ -53,7 +53,7 @@ pub(super) fn bond(text: &mut Text, link: &Link, options: &BondOptions, findings
             }
             // The kernel's default.
             None if option.name == "use_carrier" && option.value == "1" => {}
-            _ => left_out(link, &format!("bond_{}", option.name), &option.value, findings),
+            _ => left_out(&options.place, option.name, &option.value, findings),
         }
     }
     let asks = options.get("arp_interval").is_some_and(|interval| interval != "0");
@@ -65,12 +65,12 @@ pub(super) fn bond(text: &mut Text, link: &Link, options: &BondOptions, findings
         if at < ARP_TARGETS {
             text.line("ARPIPTargets", target);
         } else {
-            left_out(link, "bond_arp_ip_target", &target.to_string(), findings);
+            left_out(&options.place, "arp_ip_target", &target.to_string(), findings);
         }
     }
 }
 
-pub(super) fn bridge(text: &mut Text, link: &Link, options: &BridgeOptions, findings: &mut Findings) {
+pub(super) fn bridge(text: &mut Text, options: &BridgeOptions, findings: &mut Findings) {
     text.section("Bridge");
     text.switch("STP", options.stp);
     text.option("AgeingTimeSec", options.ageing_time);
@@ -78,13 +78,13 @@ pub(super) fn bridge(text: &mut Text, link: &Link, options: &BridgeOptions, find
     text.option("HelloTimeSec", options.hello_time);
     text.option("MaxAgeSec", options.max_age);
     if options.priority == Some(0) {
-        left_out(link, "priority", "0", findings);
+        left_out(&options.place, "priority", "0", findings);
     } else {
         text.option("Priority", options.priority);
     }
 }
 
-fn left_out(link: &Link, name: &str, value: &str, findings: &mut Findings) {
-    let (place, expected) = (format!("{}.{name}", link.place), "none: systemd-networkd has no word for it");
-    findings.push(Finding::warning(place, "option left out", value, expected));
+fn left_out(place: &str, name: &str, value: &str, findings: &mut Findings) {
+    let expected = "none: systemd-networkd has no word for it";
+    findings.push(Finding::warning(place, "option left out", format_args!("{name}={value}"), expected));
 }

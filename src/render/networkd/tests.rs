@@ -1,7 +1,7 @@
 //! The exact files of each kind of network. What networkd makes of them is in `tests/networkd.rs`.
 
 use super::*;
-use crate::network::{BondMode, BondOptions, BridgeOptions, InterfaceName, VlanId};
+use crate::network::{BondMode, BondOptions, BridgeOptions, InterfaceName, Placed, VlanId};
 
 // The last byte of a card's MAC address is its number.
 fn mac(number: u8) -> MacAddr {
@@ -44,6 +44,11 @@ fn file(path: &str, text: &str) -> (String, String) {
     (path.to_owned(), text.to_owned())
 }
 
+fn not_given(name: &str) -> String {
+    let expected = "a free name, none like eth0, for a card that no name matches";
+    format!("links[0].name: name that cannot be given {name:?}, expected {expected}")
+}
+
 #[test]
 fn a_static_card_is_found_by_its_address() {
     let (files, findings) = rendered(vec![with_ipv4(card(1), "10.0.0.5/24", Some("10.0.0.1"))]);
@@ -70,15 +75,13 @@ fn a_card_gets_the_name_that_the_document_gives_it_but_none_of_the_kernels() {
     let paths: Vec<&str> = files.iter().map(|(path, _)| path.as_str()).collect();
     let network = |number: u8| format!("50-glowplug-000{}-52-54-00-12-34-0{number}.network", number - 1);
     assert_eq!(paths, [files[0].0.clone(), network(1), network(2)]);
-    assert_eq!(findings, Vec::<String>::new());
+    assert_eq!(findings, [not_given("eth1")]);
 }
 
 #[test]
 fn a_name_is_given_once() {
     let (_, findings) = rendered(vec![card_with_wish(1, "lan0"), card_with_wish(2, "lan0")]);
-    let expected =
-        "links[0].name: name that cannot be given \"lan0\", expected a free name, for a card that no name matches";
-    assert_eq!(findings, [expected]);
+    assert_eq!(findings, [not_given("lan0")]);
 }
 
 #[test]
@@ -126,6 +129,41 @@ fn a_vlan_is_named_as_the_document_wishes_or_after_its_parent() {
 }
 
 #[test]
+fn what_a_vlan_is_not_named_is_said() {
+    let vlan = |id: i64, wish: &str| {
+        let id = VlanId::try_from(id).unwrap();
+        link(LinkKind::Vlan { name: Some(name(wish)), parent: LinkIndex(0), id })
+    };
+    let (_, findings) = rendered(vec![card(1), vlan(5, "eth5"), vlan(6, "data"), vlan(7, "data")]);
+    let expected = |wish: &str, given: &str| {
+        format!(
+            "links[0].name: name that cannot be given {wish:?}, \
+             expected a free name, none like eth0: {given} is taken instead"
+        )
+    };
+    assert_eq!(findings, [expected("eth5", "kv0.5"), expected("data", "kv1.7")]);
+}
+
+#[test]
+fn name_servers_and_domains_of_a_link_without_addresses_are_left_out() {
+    let mut bare = card(1);
+    bare.dns.nameservers.push(Placed { value: "1.1.1.1".parse().unwrap(), place: "nameservers[0]".to_owned() });
+    let mut config = NetworkConfig::new(vec![bare]).unwrap();
+    config.dns.search.push(Placed { value: "example.org".parse().unwrap(), place: "search[0]".to_owned() });
+    let mut findings = Findings::default();
+    render(&config, &mut findings);
+    let told: Vec<String> = findings.kept().iter().map(ToString::to_string).collect();
+    let expected = "an address beside it, without which nobody is asked";
+    assert_eq!(
+        told,
+        [
+            format!("nameservers[0]: name server left out \"1.1.1.1\", expected {expected}"),
+            format!("search[0]: search domain left out \"example.org\", expected {expected}"),
+        ]
+    );
+}
+
+#[test]
 fn of_two_default_routes_without_a_metric_the_first_is_preferred() {
     let links = ["10.0.0", "10.0.1"].map(|net| with_ipv4(card(1), &format!("{net}.5/24"), Some(&format!("{net}.1"))));
     let metrics = routes::metrics(&NetworkConfig::new(links.into()).unwrap());
@@ -157,13 +195,14 @@ fn dhcpv6_is_asked_without_a_router_that_points_to_it() {
 #[test]
 fn what_networkd_has_no_word_for_is_left_out_with_a_warning() {
     let mut options = BondOptions::new(BondMode::ActiveBackup);
+    options.place = "params".to_owned();
     for (name, value) in [("use_carrier", "0"), ("arp_validate", "filter"), ("peer_notif_delay", "100")] {
         options.set(name, value).unwrap();
     }
     let bond = LinkKind::Bond { name: name("bond0"), ports: vec![LinkIndex(0)], options };
     let (_, findings) = rendered(vec![card(1), link(bond)]);
     let left_out = |option: &str, value: &str| {
-        format!("links[0].bond_{option}: option left out {value:?}, expected none: systemd-networkd has no word for it")
+        format!("params: option left out \"{option}={value}\", expected none: systemd-networkd has no word for it")
     };
     assert_eq!(
         findings,

@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 
 use super::Mend::{Both, Document, Text, Understood};
 use super::{
-    Row, destination, is_address, links, objects, objects_mut, remove, text, without_unreachable_routes, words,
+    Row, destination, is_address, links, objects, objects_mut, remove, text, without_mtus_above_parents,
+    without_unreachable_routes, words,
 };
 
 pub(super) const ROWS: &[Row] = &[
@@ -50,6 +51,7 @@ pub(super) const ROWS: &[Row] = &[
     Row { id: "v2-accept-ra", mend: Understood(accept_ra_of_others) },
     Row { id: "nc-accept-ra", mend: Understood(accept_ra) },
     Row { id: "nc-unreachable-route", mend: Understood(unreachable_routes) },
+    Row { id: "nc-vlan-mtu", mend: Understood(vlan_mtus) },
 ];
 
 const SECTIONS: [&str; 4] = ["ethernets", "bonds", "bridges", "vlans"];
@@ -653,4 +655,8 @@ fn accept_ra(_: &Value, meaning: &mut Value) {
 
 fn unreachable_routes(_: &Value, meaning: &mut Value) {
     links(meaning).for_each(|(_, link)| without_unreachable_routes(link));
+}
+
+fn vlan_mtus(_: &Value, meaning: &mut Value) {
+    without_mtus_above_parents(meaning);
 }

@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 
 use super::Mend::{Document, Understood};
 use super::{
-    Row, destination, is_address, links, objects, objects_mut, remove, text, without_unreachable_routes, words,
+    Row, destination, is_address, links, objects, objects_mut, remove, text, without_mtus_above_parents,
+    without_unreachable_routes, words,
 };
 
 pub(super) const ROWS: &[Row] = &[
@@ -29,6 +30,7 @@ pub(super) const ROWS: &[Row] = &[
     Row { id: "os-accept-ra", mend: Understood(accept_ra) },
     Row { id: "os-unreachable-route", mend: Understood(unreachable_routes) },
     Row { id: "os-name-servers-of-links", mend: Understood(name_servers_of_links) },
+    Row { id: "os-vlan-mtu", mend: Understood(vlan_mtus) },
 ];
 
 fn null_lists(document: &mut Value) {
@@ -354,4 +356,8 @@ fn name_servers_of_links(_: &Value, meaning: &mut Value) {
         gathered[name] = list.into();
     }
     meaning["dns"] = gathered;
+}
+
+fn vlan_mtus(_: &Value, meaning: &mut Value) {
+    without_mtus_above_parents(meaning);
 }

@@ -1,0 +1,469 @@
+//! Lines of `authorized_keys`: which of them are keys that sshd can use.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::finding::{Finding, Findings};
+
+/// One line of an `authorized_keys` file that sshd can use: options, kind, key, comment (sshd(8)).
+///
+/// The line is written again from its parts. The key is whole: its base64 text is canonical, and what it holds is a
+/// complete key of the kind that stands before it, so one that was cut off while it was copied is found here and not at
+/// the first attempt to log in. The names of options are left to sshd, which learns new ones.
+///
+/// Not taken are DSA keys, which sshd no longer has, and certificates, which sshd does not look for in such a file.
+///
+/// ```
+/// use glowplug::guest::ssh_keys::{AuthorizedKey, AuthorizedKeyError};
+///
+/// let line = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA  me@example";
+/// assert_eq!(line.parse::<AuthorizedKey>().unwrap().to_string(), line.replace("  ", " "));
+/// assert_eq!(line.replace("AAAA  me", "  me").parse::<AuthorizedKey>(), Err(AuthorizedKeyError::Key));
+/// ```
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct AuthorizedKey(String);
+
+/// Why a line is no [`AuthorizedKey`].
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum AuthorizedKeyError {
+    /// It is longer than [`AuthorizedKey::MAX`].
+    TooLong,
+    /// It has a control character other than a tab.
+    ControlCharacter,
+    /// What stands before the kind cannot be read as options.
+    Options,
+    /// There is no kind, or an unknown one.
+    Kind,
+    /// It is a certificate.
+    Certificate,
+    /// The key is not base64, or not a complete key of its kind.
+    Key,
+}
+
+/// The kinds of keys, each with the number of fields in a key of it.
+const KINDS: [(&str, usize); 7] = [
+    ("ssh-ed25519", 2),
+    ("ssh-rsa", 3),
+    ("ecdsa-sha2-nistp256", 3),
+    ("ecdsa-sha2-nistp384", 3),
+    ("ecdsa-sha2-nistp521", 3),
+    ("sk-ssh-ed25519@openssh.com", 3),
+    ("sk-ecdsa-sha2-nistp256@openssh.com", 4),
+];
+
+/// What stands between the parts of a line.
+const BLANKS: [char; 2] = [' ', '\t'];
+
+/// Reads a value that has one key a line, as KubeVirt copies it from a Secret: empty lines and comments between them,
+/// lines ended as on Windows.
+///
+/// A line that is no key is a warning, and the others are kept. No message shows more than the beginning of a line; of
+/// a private key, which somebody may have put there, that of its first one.
+pub fn keys_in(text: &str, place: &str, findings: &mut Findings) -> Vec<AuthorizedKey> {
+    const SHOWN: usize = 16;
+    let mut keys = Vec::new();
+    let mut in_private_key = false;
+    let several = text.trim_end().contains('\n');
+    for (number, line) in (1..).zip(text.split('\n')) {
+        let line = line.strip_suffix('\r').unwrap_or(line).trim_matches(BLANKS);
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let is_edge = |word| line.starts_with("----") && line.contains(word);
+        let begins = is_edge("BEGIN ");
+        match line.parse::<AuthorizedKey>() {
+            Ok(key) => keys.push(key),
+            Err(_) if in_private_key && !begins => in_private_key = !is_edge("END "),
+            Err(e) => {
+                in_private_key = begins;
+                let value = match line.char_indices().nth(SHOWN) {
+                    Some((end, _)) => format!("{}…", &line[..end]),
+                    None => line.to_owned(),
+                };
+                let (problem, expected) = e.text();
+                findings.push(if several {
+                    Finding::warning(format_args!("{place} line {number}"), problem, value, expected)
+                } else {
+                    Finding::warning(place, problem, value, expected)
+                });
+            }
+        }
+    }
+    keys
+}
+
+// === impl AuthorizedKey ===
+
+impl AuthorizedKey {
+    /// The longest line, in bytes. OpenSSH takes no longer key either.
+    pub const MAX: usize = 16 * 1024;
+}
+
+impl FromStr for AuthorizedKey {
+    type Err = AuthorizedKeyError;
+
+    fn from_str(line: &str) -> Result<Self, AuthorizedKeyError> {
+        if line.len() > Self::MAX {
+            return Err(AuthorizedKeyError::TooLong);
+        }
+        if line.chars().any(|c| c.is_control() && c != '\t') {
+            return Err(AuthorizedKeyError::ControlCharacter);
+        }
+        let line = line.trim_matches(BLANKS);
+        let is_none = |word| kind_of(word) == Err(AuthorizedKeyError::Kind);
+        // As sshd does: what does not begin with a kind begins with options.
+        let (options, rest) = match kind_of(word(line).0) {
+            Ok(_) => ("", line),
+            // Without any kind, that is what is wrong with the line.
+            Err(e) if e == AuthorizedKeyError::Certificate || line.split(BLANKS).all(is_none) => return Err(e),
+            Err(_) => split_options(line)?,
+        };
+        let (kind, rest) = word(rest);
+        let (key, comment) = word(rest);
+        let (kind, fields) = kind_of(kind)?;
+        if !decode_base64(key).is_some_and(|key| is_whole(&key, kind, fields)) {
+            return Err(AuthorizedKeyError::Key);
+        }
+        let mut written = String::new();
+        for part in [options, kind, key, comment].into_iter().filter(|part| !part.is_empty()) {
+            if !written.is_empty() {
+                written.push(' ');
+            }
+            written.push_str(part);
+        }
+        Ok(Self(written))
+    }
+}
+
+impl fmt::Display for AuthorizedKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The kind of this name, with the number of its fields.
+fn kind_of(name: &str) -> Result<(&'static str, usize), AuthorizedKeyError> {
+    match KINDS.into_iter().find(|(kind, _)| *kind == name) {
+        Some(kind) => Ok(kind),
+        None if name.ends_with("-cert-v01@openssh.com") => Err(AuthorizedKeyError::Certificate),
+        None => Err(AuthorizedKeyError::Kind),
+    }
+}
+
+/// What stands before the first blank, and what stands behind the blanks.
+fn word(text: &str) -> (&str, &str) {
+    text.split_once(BLANKS).map_or((text, ""), |(word, rest)| (word, rest.trim_start_matches(BLANKS)))
+}
+
+/// The options and what follows them. An option is a name, or `name="value"`; commas stand between them.
+fn split_options(line: &str) -> Result<(&str, &str), AuthorizedKeyError> {
+    let mut rest = line;
+    loop {
+        let after = rest.trim_start_matches(|c: char| c.is_ascii_alphanumeric() || c == '-');
+        if after.len() == rest.len() {
+            return Err(AuthorizedKeyError::Options);
+        }
+        rest = match after.strip_prefix("=\"") {
+            Some(value) => after_value(value).ok_or(AuthorizedKeyError::Options)?,
+            None => after,
+        };
+        match rest.strip_prefix(',') {
+            Some(next) => rest = next,
+            None if rest.is_empty() || rest.starts_with(BLANKS) => break,
+            None => return Err(AuthorizedKeyError::Options),
+        }
+    }
+    Ok((&line[..line.len() - rest.len()], rest.trim_start_matches(BLANKS)))
+}
+
+/// What follows the quote that ends a value. A backslash means something before a quote only.
+fn after_value(value: &str) -> Option<&str> {
+    let bytes = value.as_bytes();
+    let mut at = 0;
+    loop {
+        match (bytes.get(at)?, bytes.get(at + 1)) {
+            (b'\\', Some(b'"')) => at += 2,
+            (b'"', _) => return Some(&value[at + 1..]),
+            _ => at += 1,
+        }
+    }
+}
+
+/// The bytes of a canonical base64 text (RFC 4648, section 4): padded, and no bit set that stands for nothing.
+fn decode_base64(text: &str) -> Option<Vec<u8>> {
+    let digits = text.trim_end_matches('=');
+    if !text.len().is_multiple_of(4) || text.len() - digits.len() > 2 {
+        return None;
+    }
+    let (mut bytes, mut bits, mut count) = (Vec::with_capacity(text.len() / 4 * 3), 0_u32, 0);
+    for digit in digits.bytes() {
+        let value = match digit {
+            b'A'..=b'Z' => digit - b'A',
+            b'a'..=b'z' => digit - b'a' + 26,
+            b'0'..=b'9' => digit - b'0' + 52,
+            b'+' => 62,
+            b'/' => 63,
+            _ => return None,
+        };
+        bits = (bits << 6) | u32::from(value);
+        count += 6;
+        if count >= 8 {
+            count -= 8;
+            bytes.push((bits >> count) as u8);
+            bits &= (1 << count) - 1;
+        }
+    }
+    (bits == 0).then_some(bytes)
+}
+
+/// Whether a key is so many fields, each behind its length, of which the first is the kind (RFC 4253, section 6.6).
+fn is_whole(key: &[u8], kind: &str, fields: usize) -> bool {
+    let (mut rest, mut count) = (key, 0);
+    while let Some((length, after)) = rest.split_first_chunk() {
+        let Some((field, after)) = after.split_at_checked(u32::from_be_bytes(*length) as usize) else { return false };
+        if count == 0 && field != kind.as_bytes() {
+            return false;
+        }
+        (rest, count) = (after, count + 1);
+    }
+    rest.is_empty() && count == fields
+}
+
+// === impl AuthorizedKeyError ===
+
+impl AuthorizedKeyError {
+    /// What is wrong, and what would have been right.
+    fn text(self) -> (&'static str, &'static str) {
+        match self {
+            Self::TooLong => ("line too long", "at most 16384 bytes"),
+            Self::ControlCharacter => ("control character", "text without any"),
+            Self::Options => ("invalid options", "name or name=\"value\", between commas, before the kind of key"),
+            Self::Kind => (
+                "no known kind of key",
+                "a public key of ssh-ed25519, ssh-rsa, ecdsa-sha2-nistp256, -384 or -521, or of a security key",
+            ),
+            Self::Certificate => {
+                ("certificate", "a public key, such as that of the authority with cert-authority before it")
+            }
+            Self::Key => ("damaged key", "the whole base64 text of a key of the kind before it"),
+        }
+    }
+}
+
+impl fmt::Display for AuthorizedKeyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (problem, expected) = self.text();
+        write!(f, "{problem}, expected {expected}")
+    }
+}
+
+impl std::error::Error for AuthorizedKeyError {}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::process::Command;
+
+    use super::*;
+
+    const ED25519: &str = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIEvOyfbMc45QK4WHdcfY2I+o08HFV62AVFgSIDtGR1K+";
+
+    fn encode_base64(bytes: &[u8]) -> String {
+        const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+        let mut text = String::new();
+        for chunk in bytes.chunks(3) {
+            let bits = (0..3).fold(0, |bits, i| bits << 8 | usize::from(chunk.get(i).copied().unwrap_or(0)));
+            for digit in 0..4 {
+                text.push(if digit > chunk.len() { '=' } else { char::from(DIGITS[bits >> (18 - 6 * digit) & 63]) });
+            }
+        }
+        text
+    }
+
+    /// The kind, and a key of these fields behind the kind.
+    fn key(kind: &str, fields: &[&[u8]]) -> String {
+        let mut bytes = Vec::new();
+        for field in [kind.as_bytes()].iter().chain(fields) {
+            bytes.extend(u32::try_from(field.len()).unwrap().to_be_bytes());
+            bytes.extend(*field);
+        }
+        format!("{kind} {}", encode_base64(&bytes))
+    }
+
+    fn read(line: &str) -> Result<String, AuthorizedKeyError> {
+        line.parse().map(|key: AuthorizedKey| key.to_string())
+    }
+
+    macro_rules! accepts {
+        ($($name:ident: $line:expr => $written:expr;)*) => {
+            $(#[test] fn $name() {
+                assert_eq!(read(&$line), Ok(String::from($written)));
+            })*
+        };
+    }
+
+    macro_rules! rejects {
+        ($($name:ident: $line:expr => $error:ident;)*) => {
+            $(#[test] fn $name() {
+                assert_eq!(read(&$line), Err(AuthorizedKeyError::$error));
+            })*
+        };
+    }
+
+    accepts! {
+        a_key_alone: ED25519 => ED25519;
+        a_comment_of_words: format!("{ED25519} José on his laptop") => format!("{ED25519} José on his laptop");
+        other_blanks: format!("\t {}\t a  b \t", ED25519.replace(' ', " \t")) => format!("{ED25519} a  b");
+        options: format!("no-pty,restrict  {ED25519}") => format!("no-pty,restrict {ED25519}");
+        options_with_blanks_and_quotes:
+            format!(r#"command="echo \"a, b\" \\n",from="10.0.0.0/8,!*.example",X11-forwarding {ED25519} c"#)
+            => format!(r#"command="echo \"a, b\" \\n",from="10.0.0.0/8,!*.example",X11-forwarding {ED25519} c"#);
+        an_option_that_is_empty: format!(r#"from="" {ED25519}"#) => format!(r#"from="" {ED25519}"#);
+        the_longest_line: format!("{ED25519} {}", "c".repeat(AuthorizedKey::MAX - ED25519.len() - 1))
+            => format!("{ED25519} {}", "c".repeat(AuthorizedKey::MAX - ED25519.len() - 1));
+        a_security_key: key("sk-ssh-ed25519@openssh.com", &[&[1; 32], b"ssh:"])
+            => key("sk-ssh-ed25519@openssh.com", &[&[1; 32], b"ssh:"]);
+        an_older_security_key: key("sk-ecdsa-sha2-nistp256@openssh.com", &[b"nistp256", &[4; 65], b"ssh:"])
+            => key("sk-ecdsa-sha2-nistp256@openssh.com", &[b"nistp256", &[4; 65], b"ssh:"]);
+    }
+
+    rejects! {
+        nothing: "" => Kind;
+        a_comment_line: format!("# {ED25519}") => Options;
+        one_word: "hello" => Kind;
+        the_key_without_its_kind: ED25519.replace("ssh-ed25519 ", "") => Kind;
+        a_kind_in_capitals: ED25519.replace("ssh-ed", "SSH-ED") => Kind;
+        dsa: key("ssh-dss", &[&[1; 9], &[1; 9], &[1; 9], &[1; 9]]) => Kind;
+        a_private_key: "-----BEGIN OPENSSH PRIVATE KEY-----" => Kind;
+        options_twice: format!("no-pty restrict {ED25519}") => Kind;
+        an_option_without_quotes: format!("from=10.0.0.1 {ED25519}") => Options;
+        an_open_quote: format!(r#"command="a {ED25519}"#) => Options;
+        an_open_quote_behind_a_backslash: format!(r#"command="a\" {ED25519}"#) => Options;
+        something_behind_a_quote: format!(r#"command="a"b {ED25519}"#) => Options;
+        an_option_that_is_missing: format!("no-pty,,restrict {ED25519}") => Options;
+        a_comma_at_the_end: format!("no-pty, {ED25519}") => Options;
+        a_certificate: key("ssh-ed25519-cert-v01@openssh.com", &[&[1; 32], &[1; 32]]) => Certificate;
+        a_certificate_behind_options: format!("no-pty {}", key("ssh-rsa-cert-v01@openssh.com", &[])) => Certificate;
+        a_kind_alone: "ssh-ed25519" => Key;
+        another_kind_than_the_keys: ED25519.replace("ssh-ed25519", "ssh-rsa") => Key;
+        the_end_is_missing: &ED25519[..ED25519.len() - 4] => Key;
+        something_behind_the_key: format!("{ED25519}AAAA") => Key;
+        the_last_digit_is_missing: &ED25519[..ED25519.len() - 1] => Key;
+        another_alphabet: ED25519.replace('+', "-") => Key;
+        one_field_too_few: key("ssh-rsa", &[&[1; 3]]) => Key;
+        one_field_too_many: key("ssh-ed25519", &[&[1; 32], b""]) => Key;
+        a_length_beyond_the_end: format!("ssh-ed25519 {}", encode_base64(b"\xff\xff\xff\xffssh-ed25519")) => Key;
+        padding_that_is_missing: key("ssh-ed25519", &[&[1; 33]]).replace('=', "") => Key;
+        padding_in_the_middle: key("ssh-ed25519", &[&[1; 33]]).replace('=', "=A") => Key;
+        bits_for_nothing: key("ssh-ed25519", &[&[0; 33]]).replace("A==", "B==") => Key;
+        padding_alone: "ssh-ed25519 ====" => Key;
+        a_newline: format!("{ED25519} a\nssh-rsa") => ControlCharacter;
+        a_return: format!("{ED25519} a\rb") => ControlCharacter;
+        an_escape: format!("{ED25519} \u{1b}[2J") => ControlCharacter;
+        a_zero: format!("{ED25519}\0") => ControlCharacter;
+        too_long: format!("{ED25519} {}", "c".repeat(AuthorizedKey::MAX - ED25519.len())) => TooLong;
+    }
+
+    #[test]
+    fn every_base64_text_is_decoded() {
+        let bytes: Vec<u8> = (0..=255).collect();
+        for length in 0..=bytes.len() {
+            assert_eq!(decode_base64(&encode_base64(&bytes[..length])).as_deref(), Some(&bytes[..length]));
+        }
+    }
+
+    /// The keys of a value and what is said about it.
+    fn keys_and_findings(text: &str) -> (Vec<String>, Vec<String>) {
+        let mut findings = Findings::default();
+        let keys = keys_in(text, "public_keys[1]", &mut findings);
+        assert!(!findings.has_errors());
+        let said = findings.kept().iter().map(Finding::to_string).collect();
+        (keys.iter().map(AuthorizedKey::to_string).collect(), said)
+    }
+
+    #[test]
+    fn a_value_may_hold_several_keys_and_comments() {
+        let text = format!("# mine\r\n{ED25519} a\r\n\r\n  \t\n #another\n\t{ED25519} b\n\n");
+        assert_eq!(keys_and_findings(&text), (vec![format!("{ED25519} a"), format!("{ED25519} b")], vec![]));
+        assert_eq!(keys_and_findings(""), (vec![], vec![]));
+        assert_eq!(keys_and_findings("\n# nothing\n"), (vec![], vec![]));
+    }
+
+    #[test]
+    fn a_bad_line_costs_itself() {
+        let cut = &ED25519[..ED25519.len() - 4];
+        let text = format!("{ED25519} a\n{cut}\n{ED25519} b\nno,,pty {ED25519}\nssh-dss A\u{7} me\n");
+        let said = [
+            (2, r#"damaged key "ssh-ed25519 AAAA…""#, "the whole base64 text of a key of the kind before it"),
+            (
+                4,
+                r#"invalid options "no,,pty ssh-ed25…""#,
+                r#"name or name="value", between commas, before the kind of key"#,
+            ),
+            (5, r#"control character "ssh-dss A\u{7} me""#, "text without any"),
+        ]
+        .map(|(line, problem, expected)| format!("public_keys[1] line {line}: {problem}, expected {expected}"));
+        let keys = vec![format!("{ED25519} a"), format!("{ED25519} b")];
+        assert_eq!(keys_and_findings(&text), (keys, said.to_vec()));
+    }
+
+    #[test]
+    fn a_value_of_one_line_has_no_line_numbers() {
+        let long = "x".repeat(16385);
+        for (text, problem, expected) in [
+            (
+                "ssh-dss AAAA\n",
+                r#"no known kind of key "ssh-dss AAAA""#,
+                "a public key of ssh-ed25519, ssh-rsa, ecdsa-sha2-nistp256, -384 or -521, or of a security key",
+            ),
+            (
+                "ssh-rsa-cert-v01@openssh.com AAAA",
+                r#"certificate "ssh-rsa-cert-v01…""#,
+                "a public key, such as that of the authority with cert-authority before it",
+            ),
+            (&long, r#"line too long "xxxxxxxxxxxxxxxx…""#, "at most 16384 bytes"),
+        ] {
+            let said = format!("public_keys[1]: {problem}, expected {expected}");
+            assert_eq!(keys_and_findings(text), (vec![], vec![said]));
+        }
+    }
+
+    #[test]
+    fn nothing_of_a_private_key_is_shown() {
+        let (begin, end) = ("-----BEGIN OPENSSH PRIVATE KEY-----", "-----END OPENSSH PRIVATE KEY-----");
+        let (keys, said) = keys_and_findings(&format!("{begin}\nc2VjcmV0\nc2VjcmV0\n{end}\n{ED25519}\nbad\n"));
+        let expected = AuthorizedKeyError::Kind.text().1;
+        let shown = [(1, "-----BEGIN OPENS…"), (6, "bad")];
+        let shown = shown.map(|(line, value)| {
+            format!(r#"public_keys[1] line {line}: no known kind of key "{value}", expected {expected}"#)
+        });
+        assert_eq!((keys, said), (vec![ED25519.to_owned()], shown.to_vec()));
+        let (keys, said) = keys_and_findings(&format!("{begin}\nc2VjcmV0\n{ED25519}\n"));
+        assert_eq!((keys.len(), said.len()), (1, 1));
+    }
+
+    #[test]
+    fn what_passes_is_what_openssh_reads() {
+        let directory = tempfile::tempdir().unwrap();
+        let keygen = |arguments: &[&str]| {
+            let output = Command::new("ssh-keygen").current_dir(&directory).args(arguments).output();
+            let output = output.expect("running ssh-keygen of the package openssh-client");
+            assert!(output.status.success(), "{arguments:?}: {output:?}");
+            String::from_utf8(output.stdout).unwrap()
+        };
+        let mut lines = vec![key("sk-ssh-ed25519@openssh.com", &[&[1; 32], b"ssh:"])];
+        for (kind, bits) in [("ed25519", "256"), ("rsa", "2048"), ("ecdsa", "256"), ("ecdsa", "384"), ("ecdsa", "521")]
+        {
+            let name = format!("{kind}{bits}");
+            keygen(&["-q", "-t", kind, "-b", bits, "-N", "", "-C", "a comment", "-f", &name]);
+            lines.push(fs::read_to_string(directory.path().join(name + ".pub")).unwrap());
+        }
+        lines.push(format!(r#"command="echo \"a b\"",no-pty {ED25519} with options"#));
+        let (keys, said) = keys_and_findings(&lines.join("\n"));
+        assert_eq!((keys.len(), said), (7, vec![]));
+        fs::write(directory.path().join("authorized_keys"), keys.join("\n")).unwrap();
+        let read = keygen(&["-l", "-f", "authorized_keys"]);
+        let kinds: Vec<_> = read.lines().filter_map(|line| line.rsplit(' ').next()).collect();
+        assert_eq!(kinds, ["(ED25519-SK)", "(ED25519)", "(RSA)", "(ECDSA)", "(ECDSA)", "(ECDSA)", "(ED25519)"]);
+    }
+}

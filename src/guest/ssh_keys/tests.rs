@@ -1,0 +1,294 @@
+//! Homes in which keys are written, and accounts.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use tempfile::TempDir;
+
+use super::*;
+
+const ED25519: &str = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIEvOyfbMc45QK4WHdcfY2I+o08HFV62AVFgSIDtGR1K+";
+
+// === accounts ===
+
+fn find(passwd: &[u8], user: &str) -> Result<Option<Account>, String> {
+    let root = tempfile::tempdir().unwrap();
+    fs::create_dir(root.path().join("etc")).unwrap();
+    fs::write(root.path().join("etc/passwd"), passwd).unwrap();
+    let account = Account::find(user, root.path()).map_err(|e| e.to_string())?;
+    Ok(account.map(|account| {
+        let home = Path::new("/").join(account.home.strip_prefix(root.path()).unwrap());
+        Account { home, ..account }
+    }))
+}
+
+#[test]
+fn a_user_is_found_by_the_whole_name() {
+    let passwd = b"root:x:0:0:root:/root:/bin/bash\ncored:x:1:1::/:/bin/sh\n\xe4:x\n\n\
+        core:x:1000:1001:\xe4:/var/home/core:/bin/bash\ncore:x:0:0::/root:\n";
+    let core = Account { home: "/var/home/core".into(), uid: 1000, gid: 1001 };
+    assert_eq!(find(passwd, "core"), Ok(Some(core)));
+    assert_eq!(find(passwd, "root"), Ok(Some(Account { home: "/root".into(), uid: 0, gid: 0 })));
+    assert_eq!(find(passwd, "cor"), Ok(None));
+    assert_eq!(Account::find("core", tempfile::tempdir().unwrap().path()).unwrap(), None);
+}
+
+#[test]
+fn a_line_that_is_not_understood_is_an_error() {
+    let expected = "expected name:password:uid:gid:comment:/home:shell";
+    let error = Err(format!("/etc/passwd: invalid line of user \"core\", {expected}"));
+    for line in [
+        "core",
+        "core:x:1000:1000::/home/core",
+        "core:x:1000:1000::/home/core::",
+        "core:x:+1:1000::/home/core:",
+        "core:x::1000::/home/core:",
+        "core:x:4294967296:1::/home/core:",
+        "core:x:1:-1::/home/core:",
+        "core:x:1:1::home/core:",
+        "core:x:1:1:::",
+    ] {
+        assert_eq!(find(line.as_bytes(), "core"), error, "{line}");
+    }
+    let long = vec![b'\n'; 1024 * 1024 + 1];
+    assert_eq!(find(&long, "core"), Err("/etc/passwd: too many bytes, expected at most 1048576".to_owned()));
+}
+
+#[test]
+fn what_is_no_name_is_looked_up_nowhere() {
+    let expected = "expected letters, digits, '_', '.', '@', '$' and '-'";
+    for name in ["", "/", "../root", "a:b", "a\nb", "a b", "-core", ".", "ä", &"a".repeat(257)] {
+        assert_eq!(find(b"a b:x:1:1::/:\n", name), Err(format!("invalid user name {name:?}, {expected}")));
+    }
+}
+
+// === files ===
+
+/// A home directory, of another user when we are root, with something outside that is the user's, too.
+struct Machine {
+    directory: TempDir,
+    account: Account,
+}
+
+impl Machine {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        fs::set_permissions(&directory, Permissions::from_mode(0o755)).unwrap();
+        let (uid, gid) = match nix::unistd::geteuid().as_raw() {
+            0 => (61_234, 61_235),
+            uid => (uid, nix::unistd::getegid().as_raw()),
+        };
+        let account = Account { home: directory.path().join("home"), uid, gid };
+        let machine = Self { directory, account };
+        machine.make("home", 0o755);
+        machine.make("outside", 0o755);
+        machine
+    }
+
+    fn path(&self, path: &str) -> PathBuf {
+        self.directory.path().join(path)
+    }
+
+    /// Makes a directory of the user's.
+    fn make(&self, path: &str, mode: u32) {
+        fs::create_dir(self.path(path)).unwrap();
+        chown(self.path(path), Some(self.account.uid), Some(self.account.gid)).unwrap();
+        fs::set_permissions(self.path(path), Permissions::from_mode(mode)).unwrap();
+    }
+
+    fn write(&self, lines: &[&str]) -> Result<PathBuf, String> {
+        let keys: Vec<_> = lines.iter().map(|line| line.parse().unwrap()).collect();
+        write(&self.account, KeyFile::Glowplug, &keys).map_err(|e| e.to_string())
+    }
+
+    /// Mode, and that it is the user's.
+    fn mode(&self, path: &str) -> u32 {
+        let found = fs::symlink_metadata(self.path(path)).unwrap();
+        assert_eq!((found.uid(), found.gid()), (self.account.uid, self.account.gid), "{path}");
+        found.mode() & 0o7777
+    }
+
+    fn names(&self, path: &str) -> Vec<String> {
+        let entries = fs::read_dir(self.path(path)).unwrap();
+        let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    fn written(&self) -> String {
+        fs::read_to_string(self.path(FILE)).unwrap()
+    }
+}
+
+const DIRECTORY: &str = "home/.ssh/authorized_keys.d";
+const FILE: &str = "home/.ssh/authorized_keys.d/glowplug";
+
+#[test]
+fn everything_is_made_for_the_user_alone() {
+    let machine = Machine::new();
+    let second = format!("{ED25519} b");
+    assert_eq!(machine.write(&[ED25519, &second]), Ok(machine.path(FILE)));
+    assert_eq!(machine.written(), format!("{ED25519}\n{second}\n"));
+    let modes = ["home", "home/.ssh", DIRECTORY, FILE].map(|path| machine.mode(path));
+    assert_eq!(modes, [0o755, 0o700, 0o700, 0o600]);
+    assert_eq!(machine.names(DIRECTORY), ["glowplug"]);
+}
+
+#[test]
+fn a_second_write_replaces_the_first_and_leaves_the_others() {
+    let machine = Machine::new();
+    machine.write(&[ED25519]).unwrap();
+    fs::write(machine.path(DIRECTORY).join("ignition"), "theirs").unwrap();
+    // What a run that was killed left behind, in the worst case: a link.
+    let temporary = machine.path(DIRECTORY).join(format!(".glowplug-{}", process::id()));
+    symlink(machine.path("outside/file"), &temporary).unwrap();
+    let other = format!("{ED25519} other");
+    machine.write(&[&other]).unwrap();
+    assert_eq!((machine.written(), machine.mode(FILE)), (format!("{other}\n"), 0o600));
+    assert_eq!(machine.names(DIRECTORY), ["glowplug", "ignition"]);
+    assert_eq!(machine.names("outside"), [""; 0]);
+}
+
+#[test]
+fn the_file_may_have_afterburns_name() {
+    let machine = Machine::new();
+    let path = write(&machine.account, "afterburn".parse().unwrap(), &[ED25519.parse().unwrap()]).unwrap();
+    assert_eq!(path, machine.path(DIRECTORY).join("afterburn"));
+    assert_eq!(machine.names(DIRECTORY), ["afterburn"]);
+    assert_eq!("../x".parse::<KeyFile>(), Err(KeyFileError));
+}
+
+#[test]
+fn no_keys_are_no_file() {
+    let machine = Machine::new();
+    assert_eq!(machine.write(&[]), Ok(machine.path(FILE)));
+    assert_eq!(machine.names("home"), [""; 0]);
+    machine.write(&[ED25519]).unwrap();
+    fs::write(machine.path(DIRECTORY).join("ignition"), "theirs").unwrap();
+    for _ in 0..2 {
+        assert_eq!(machine.write(&[]), Ok(machine.path(FILE)));
+        assert_eq!(machine.names(DIRECTORY), ["ignition"]);
+    }
+}
+
+#[test]
+fn directories_that_are_there_lose_the_writers_alone() {
+    let machine = Machine::new();
+    machine.make("home/.ssh", 0o775);
+    machine.make(DIRECTORY, 0o757);
+    machine.write(&[ED25519]).unwrap();
+    assert_eq!((machine.mode("home/.ssh"), machine.mode(DIRECTORY)), (0o755, 0o755));
+}
+
+#[test]
+fn a_link_inside_the_home_directory_is_followed() {
+    let machine = Machine::new();
+    machine.make("home/dotfiles", 0o755);
+    machine.make("home/dotfiles/keys", 0o700);
+    symlink("dotfiles", machine.path("home/.ssh")).unwrap();
+    symlink("../dotfiles/keys", machine.path("home/dotfiles/authorized_keys.d")).unwrap();
+    machine.write(&[ED25519]).unwrap();
+    assert_eq!(machine.names("home/dotfiles/keys"), ["glowplug"]);
+    machine.write(&[]).unwrap();
+    assert_eq!(machine.names("home/dotfiles/keys"), [""; 0]);
+}
+
+#[test]
+fn a_link_out_of_the_home_directory_is_refused() {
+    let machine = Machine::new();
+    let reason = "a link out of the home directory, expected a directory in it";
+    machine.make("outside/authorized_keys.d", 0o755);
+    fs::write(machine.path("outside/authorized_keys.d/glowplug"), "theirs").unwrap();
+    for target in [Path::new("../outside"), &machine.path("outside")] {
+        symlink(target, machine.path("home/.ssh")).unwrap();
+        assert_eq!(machine.write(&[ED25519]), Err(format!("~/.ssh: {reason}")));
+        assert_eq!(machine.write(&[]), Err(format!("~/.ssh/authorized_keys.d: {reason}")));
+        fs::remove_file(machine.path("home/.ssh")).unwrap();
+    }
+    machine.make("home/.ssh", 0o700);
+    symlink("../../outside/authorized_keys.d", machine.path(DIRECTORY)).unwrap();
+    assert_eq!(machine.write(&[ED25519]), Err(format!("~/.ssh/authorized_keys.d: {reason}")));
+    assert_eq!(machine.names("outside"), ["authorized_keys.d"]);
+    assert_eq!(machine.names("outside/authorized_keys.d"), ["glowplug"]);
+    assert_eq!(fs::read_to_string(machine.path("outside/authorized_keys.d/glowplug")).unwrap(), "theirs");
+}
+
+#[test]
+fn a_link_in_the_place_of_the_file_is_replaced() {
+    let machine = Machine::new();
+    machine.write(&[ED25519]).unwrap();
+    fs::write(machine.path("outside/file"), "theirs").unwrap();
+    fs::remove_file(machine.path(FILE)).unwrap();
+    symlink(machine.path("outside/file"), machine.path(FILE)).unwrap();
+    machine.write(&[ED25519]).unwrap();
+    assert_eq!((machine.written(), machine.mode(FILE)), (format!("{ED25519}\n"), 0o600));
+    assert_eq!(fs::read_to_string(machine.path("outside/file")).unwrap(), "theirs");
+}
+
+#[test]
+fn what_cannot_be_used_is_named_and_nothing_is_left() {
+    let machine = Machine::new();
+    fs::write(machine.path("home/.ssh"), "").unwrap();
+    assert_eq!(machine.write(&[ED25519]), Err("~/.ssh: Not a directory (os error 20)".to_owned()));
+    fs::remove_file(machine.path("home/.ssh")).unwrap();
+    symlink("nowhere", machine.path("home/.ssh")).unwrap();
+    assert_eq!(machine.write(&[ED25519]), Err("~/.ssh: No such file or directory (os error 2)".to_owned()));
+    fs::remove_file(machine.path("home/.ssh")).unwrap();
+    machine.make("home/.ssh", 0o700);
+    machine.make(DIRECTORY, 0o700);
+    machine.make(FILE, 0o700);
+    let error = "~/.ssh/authorized_keys.d: Is a directory (os error 21)";
+    assert_eq!(machine.write(&[ED25519]), Err(error.to_owned()));
+    assert_eq!(machine.names(DIRECTORY), ["glowplug"]);
+    let gone = Account { home: machine.path("gone"), ..machine.account.clone() };
+    let error = write(&gone, KeyFile::Glowplug, &[]).unwrap_err().to_string();
+    assert_eq!(error, format!("{}: ENOENT: No such file or directory", gone.home.display()));
+}
+
+#[test]
+fn a_directory_of_somebody_else_is_left_alone() {
+    let machine = Machine::new();
+    if nix::unistd::geteuid().is_root() {
+        fs::create_dir(machine.path("home/.ssh")).unwrap();
+        let error = format!("~/.ssh: a directory of user 0, expected one of user {}", machine.account.uid);
+        assert_eq!(machine.write(&[ED25519]), Err(error));
+        assert_eq!(machine.names("home/.ssh"), [""; 0]);
+        // The rights of root are back.
+        fs::write(machine.path("ours"), "").unwrap();
+        assert_eq!(fs::metadata(machine.path("ours")).unwrap().uid(), 0);
+    } else {
+        let root = Account { uid: 0, gid: 0, ..machine.account.clone() };
+        let error = write(&root, KeyFile::Glowplug, &[ED25519.parse().unwrap()]).unwrap_err().to_string();
+        assert_eq!(error, "no permission to act for user 0 and group 0, expected to run as root");
+    }
+    let nobody = Account { uid: u32::MAX, ..machine.account.clone() };
+    assert_eq!(write(&nobody, KeyFile::Glowplug, &[]).unwrap_err().kind(), ErrorKind::PermissionDenied);
+}
+
+#[test]
+fn a_user_who_changes_directories_for_links_meanwhile_leads_us_nowhere() {
+    let machine = Machine::new();
+    machine.make("outside/authorized_keys.d", 0o755);
+    machine.make("home/keys", 0o700);
+    symlink("keys", machine.path("home/.ssh")).unwrap();
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for target in ["../outside", "keys"].into_iter().cycle() {
+                symlink(target, machine.path("home/link")).unwrap();
+                fs::rename(machine.path("home/link"), machine.path("home/.ssh")).unwrap();
+                if done.load(Ordering::Relaxed) {
+                    break;
+                }
+            }
+        });
+        for _ in 0..500 {
+            let _ = machine.write(&[ED25519]);
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(machine.names("outside"), ["authorized_keys.d"]);
+    assert_eq!(machine.names("outside/authorized_keys.d"), [""; 0]);
+}

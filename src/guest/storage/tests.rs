@@ -1,0 +1,806 @@
+//! A machine in a directory: which drive is taken, how it is read, and what is said.
+
+use std::os::unix::fs::symlink;
+use std::os::unix::net::UnixListener;
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+
+use mockall::Sequence;
+use tempfile::TempDir;
+
+use super::super::system::MockSystem;
+use super::*;
+
+const OWN: &str = "6aa1c2f8-39e5-5b71-8d0f-2c5f3b8f7d10";
+const OTHER: &str = "11111111-2222-3333-4444-555555555555";
+
+// === a machine in a directory ===
+
+/// A root directory, a clock that only sleep moves, and what was logged.
+struct Machine {
+    root: Arc<TempDir>,
+    system: MockSystem,
+    lines: Arc<Mutex<Vec<String>>>,
+    known: bool,
+}
+
+/// What a search is asked for. `Found` cannot be compared, since an error cannot.
+#[derive(Debug, Eq, PartialEq)]
+struct Answer {
+    device: String,
+    label: String,
+    layout: Option<Layout>,
+    uuid: Option<String>,
+    network: Option<String>,
+    waited: Duration,
+    why: Why,
+}
+
+impl Machine {
+    /// A machine that is known to have a drive, with this uuid and no device. Its kernel mounts nothing.
+    fn new(uuid: Option<&str>) -> Self {
+        Self::unmountable(uuid, Errno::EBUSY)
+    }
+
+    fn unmountable(uuid: Option<&str>, errno: Errno) -> Self {
+        let mut machine = Self::with_clock(uuid, |_, _| {});
+        machine.refuse(errno);
+        machine
+    }
+
+    /// Things happen while the search sleeps for the nth time.
+    fn with_clock(uuid: Option<&str>, mut happens: impl FnMut(&Path, u64) + Send + 'static) -> Self {
+        let mut machine = Self::without_sleep(uuid);
+        let clock = Arc::new(Mutex::new((Duration::from_secs(7), 0)));
+        let (read, root) = (clock.clone(), machine.root.clone());
+        machine.system.checkpoint();
+        machine.system.expect_now().returning(move || read.lock().unwrap().0);
+        machine.system.expect_sleep().returning(move |time| {
+            let mut clock = clock.lock().unwrap();
+            *clock = (clock.0 + time, clock.1 + 1);
+            happens(root.path(), clock.1);
+        });
+        machine
+    }
+
+    /// A sleep fails the test.
+    fn without_sleep(uuid: Option<&str>) -> Self {
+        let root = Arc::new(tempfile::tempdir().unwrap());
+        let mut system = MockSystem::new();
+        system.expect_now().return_const(Duration::from_secs(7));
+        let machine = Self { root, system, lines: Arc::default(), known: true };
+        if let Some(uuid) = uuid {
+            machine.file("sys/class/dmi/id/product_uuid", format!("{uuid}\n"));
+        }
+        machine
+    }
+
+    fn refuse(&mut self, errno: Errno) {
+        self.system.expect_mount_read_only().returning(move |_, _, _| Err(errno.into()));
+    }
+
+    fn file(&self, path: &str, content: impl AsRef<[u8]>) {
+        file(self.root.path(), path, content);
+    }
+
+    fn device(&self, name: &str, content: impl AsRef<[u8]>) {
+        device(self.root.path(), name, content);
+    }
+
+    /// A device on a bus, with its attributes.
+    fn on_bus(&self, bus: &str, name: &str, attributes: &[(&str, &str)]) {
+        for (attribute, value) in attributes {
+            self.file(&format!("sys/bus/{bus}/devices/{name}/{attribute}"), format!("{value}\n"));
+        }
+    }
+
+    fn on_pci(&self, class: &str, vendor: &str, device: &str, alias: &str) {
+        let slot = format!("0000:00:{}", &device[4..]);
+        let ids = [("class", class), ("vendor", vendor), ("device", device), ("modalias", alias)];
+        self.on_bus("pci", &slot, &ids);
+    }
+
+    /// The loader is called once, with these names.
+    fn expects(&mut self, names: &[&str]) {
+        let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
+        self.system.expect_load_modules().withf(move |asked| asked == names).times(1).returning(|_| Ok(()));
+    }
+
+    fn search(&self) -> Result<Option<Answer>, SearchError> {
+        let log = Logger::root(Lines(self.lines.clone()), slog::o!());
+        let search = Search {
+            root: self.root.path(),
+            system: &self.system,
+            log: &log,
+            machine_known: self.known,
+            wait: Duration::from_millis(100),
+            poll: Search::POLL,
+        };
+        Ok(search.run()?.map(Answer::from))
+    }
+
+    fn found(&self) -> Option<Answer> {
+        self.search().unwrap()
+    }
+
+    fn error(&self) -> String {
+        let error = self.search().unwrap_err();
+        Chain(&error).to_string()
+    }
+
+    /// What was logged, but for attempts.
+    fn lines(&self) -> Vec<String> {
+        let lines = self.lines.lock().unwrap();
+        lines.iter().filter(|line| !line.starts_with("DEBG")).cloned().collect()
+    }
+
+    fn left_behind(&self) -> Vec<PathBuf> {
+        let entries = fs::read_dir(self.root.path().join("run/glowplug")).unwrap();
+        entries.map(|entry| entry.unwrap().path()).collect()
+    }
+}
+
+impl From<Found> for Answer {
+    fn from(found: Found) -> Self {
+        let layout = found.drive.as_ref().map(|drive| drive.layout);
+        let network = found.drive.map_or(Ok(None), |drive| drive.network);
+        Self {
+            device: found.device.display().to_string(),
+            label: found.volume.label,
+            layout,
+            uuid: found.meta_data.uuid,
+            network: match network {
+                Ok(document) => document.map(|document| String::from_utf8(document.bytes).unwrap()),
+                Err(e) => Some(Chain(&e).to_string()),
+            },
+            waited: found.waited,
+            why: found.why,
+        }
+    }
+}
+
+/// What a search answers for a drive of [`config_2`].
+fn answer(device: &str, uuid: &str, network: &str, waited: u64, why: Why) -> Answer {
+    Answer {
+        device: device.to_owned(),
+        label: "config-2".to_owned(),
+        layout: Some(Layout::OpenStack { latest_only: true }),
+        uuid: (!uuid.is_empty()).then(|| uuid.to_owned()),
+        network: Some(network.to_owned()),
+        waited: Duration::from_millis(waited),
+        why,
+    }
+}
+
+/// Keeps what is logged as lines.
+struct Lines(Arc<Mutex<Vec<String>>>);
+
+struct Line(String);
+
+impl slog::Drain for Lines {
+    type Ok = ();
+    type Err = slog::Never;
+
+    fn log(&self, record: &slog::Record<'_>, values: &slog::OwnedKVList) -> Result<(), slog::Never> {
+        let mut line = Line(format!("{} {}", record.level().as_short_str(), record.msg()));
+        slog::KV::serialize(&record.kv(), record, &mut line).unwrap();
+        slog::KV::serialize(values, record, &mut line).unwrap();
+        self.0.lock().unwrap().push(line.0);
+        Ok(())
+    }
+}
+
+impl slog::Serializer for Line {
+    fn emit_arguments(&mut self, key: slog::Key, value: &fmt::Arguments<'_>) -> slog::Result {
+        self.0 += &format!(" {key}={value}");
+        Ok(())
+    }
+}
+
+fn file(root: &Path, path: &str, content: impl AsRef<[u8]>) {
+    let path = root.join(path);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, content).unwrap();
+}
+
+fn device(root: &Path, name: &str, content: impl AsRef<[u8]>) {
+    let size = content.as_ref().len() / 512;
+    file(root, &format!("sys/class/block/{name}/size"), format!("{size}\n"));
+    file(root, &format!("dev/{}", name.replace('!', "/")), content);
+}
+
+// === drives ===
+
+/// A drive as `KubeVirt` makes it.
+fn config_2(uuid: &str, network: &str) -> Vec<u8> {
+    let uuid = if uuid.is_empty() { String::new() } else { format!(r#","uuid":"{uuid}""#) };
+    let meta_data = format!(r#"{{"instance_id":"worker-0.clusters"{uuid}}}"#);
+    let files =
+        [("openstack/latest/meta_data.json", meta_data.as_str()), ("openstack/latest/network_data.json", network)];
+    image("config-2", &files)
+}
+
+fn image(label: &str, files: &[(&str, &str)]) -> Vec<u8> {
+    let made = tempfile::tempdir().unwrap();
+    let (tree, image) = (made.path().join("tree"), made.path().join("image"));
+    fs::create_dir(&tree).unwrap();
+    for (path, content) in files {
+        file(&tree, path, content);
+    }
+    let mut xorrisofs = Command::new("xorrisofs");
+    xorrisofs.args(["-quiet", "-joliet", "-rock", "-volid", label, "-o"]).args([&image, &tree]);
+    let output = match xorrisofs.output() {
+        Ok(output) => output,
+        Err(e) => panic!("xorrisofs: {e}: install the Debian package xorriso"),
+    };
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    fs::read(image).unwrap()
+}
+
+/// A label and nothing that could be read in process.
+fn torn() -> Vec<u8> {
+    let mut image = vec![0; 0x9000];
+    image[0x8000..0x8007].copy_from_slice(b"\x01CD001\x01");
+    image[0x8028..0x8048].fill(b' ');
+    image[0x8028..0x8030].copy_from_slice(b"config-2");
+    image
+}
+
+// === which drive ===
+
+#[test]
+fn the_machines_own_drive_is_taken_at_once() {
+    let mut machine = Machine::without_sleep(Some(&OWN.to_uppercase()));
+    machine.refuse(Errno::EBUSY);
+    machine.on_pci("0x010601", "0x8086", "0x2922", "pci:ahci");
+    machine.device("vda", vec![1; 0x10000]);
+    machine.device("vdb", config_2(OWN, "{}"));
+    assert_eq!(machine.found(), Some(answer("/dev/vdb", OWN, "{}", 0, Why::OwnUuid)));
+    let line =
+        r#"INFO found config drive waited_ms=0 why=own-uuid label="config-2" file_system=iso9660 device=/dev/vdb"#;
+    assert_eq!(machine.lines(), [line]);
+}
+
+#[test]
+fn a_late_drive_is_waited_for() {
+    let image = config_2(OWN, "{}");
+    let mut machine = Machine::with_clock(Some(OWN), move |root, nth| {
+        if nth == 3 {
+            device(root, "sr0", &image);
+        }
+    });
+    machine.refuse(Errno::EBUSY);
+    assert_eq!(machine.found(), Some(answer("/dev/sr0", OWN, "{}", 60, Why::OwnUuid)));
+}
+
+#[test]
+fn a_device_that_is_listed_before_it_can_be_opened_is_looked_at_again() {
+    let image = config_2(OWN, "{}");
+    let mut machine = Machine::with_clock(Some(OWN), move |root, nth| {
+        if nth == 2 {
+            device(root, "vdb", &image);
+        }
+    });
+    machine.refuse(Errno::EBUSY);
+    machine.file("sys/class/block/vdb/size", "2048\n");
+    assert_eq!(machine.found(), Some(answer("/dev/vdb", OWN, "{}", 40, Why::OwnUuid)));
+}
+
+#[test]
+fn a_medium_may_come_late() {
+    let image = config_2(OWN, "{}");
+    let mut machine = Machine::with_clock(Some(OWN), move |root, nth| {
+        if nth == 2 {
+            fs::remove_file(root.join("dev/sr0")).unwrap();
+            device(root, "sr0", &image);
+        }
+    });
+    machine.refuse(Errno::EBUSY);
+    machine.device("sr0", "");
+    machine.file("sys/class/block/sr0/size", "2097151\n");
+    // Opening a socket fails with ENXIO.
+    fs::remove_file(machine.root.path().join("dev/sr0")).unwrap();
+    let _socket = UnixListener::bind(machine.root.path().join("dev/sr0")).unwrap();
+    assert_eq!(machine.found(), Some(answer("/dev/sr0", OWN, "{}", 40, Why::OwnUuid)));
+}
+
+#[test]
+fn a_device_that_fails_does_not_end_the_search() {
+    let machine = Machine::new(Some(OWN));
+    failing_device(machine.root.path(), "sda");
+    machine.device("vdb", config_2("", "{}"));
+    assert_eq!(machine.found(), Some(answer("/dev/vdb", "", "{}", 0, Why::Shape)));
+    let line = format!("WARN ignored a device reason={} device=/dev/sda", io::Error::from(Errno::EIO));
+    assert_eq!(machine.lines()[0], line);
+}
+
+/// A device that lists and fails to read with EIO: nothing is mapped there.
+fn failing_device(root: &Path, name: &str) {
+    file(root, &format!("sys/class/block/{name}/size"), "2048\n");
+    fs::create_dir_all(root.join("dev")).unwrap();
+    symlink("/proc/self/mem", root.join("dev").join(name)).unwrap();
+}
+
+#[test]
+fn a_device_that_fails_may_be_the_own_drive_so_neither_none_nor_another_machines_is_taken() {
+    let expected = format!("reading /dev/sda: {}", io::Error::from(Errno::EIO));
+    let machine = Machine::new(Some(OWN));
+    failing_device(machine.root.path(), "sda");
+    assert_eq!(machine.error(), expected);
+    machine.device("vdb", config_2(OTHER, "{}"));
+    assert_eq!(machine.error(), expected);
+}
+
+#[test]
+fn a_drive_that_is_pulled_out_while_it_is_read_is_an_error_unless_it_comes_back() {
+    let gone = |root: &Path| {
+        fs::remove_dir_all(root.join("sys/class/block/vdb")).unwrap();
+        fs::remove_file(root.join("dev/vdb")).unwrap();
+    };
+    let mut machine = Machine::with_clock(Some(OWN), move |root, nth| {
+        if nth == 1 {
+            gone(root);
+        }
+    });
+    machine.refuse(Errno::EBUSY);
+    machine.device("vdb", torn());
+    let expected = "reading config drive /dev/vdb: invalid block size of the volume, expected 2048 bytes";
+    assert_eq!(machine.error(), expected);
+
+    let image = config_2(OWN, "{}");
+    let mut machine = Machine::with_clock(Some(OWN), move |root, nth| match nth {
+        1 => gone(root),
+        2 => device(root, "vdb", &image),
+        _ => {}
+    });
+    machine.refuse(Errno::EBUSY);
+    machine.device("vdb", torn());
+    assert_eq!(machine.found(), Some(answer("/dev/vdb", OWN, "{}", 40, Why::OwnUuid)));
+}
+
+#[test]
+fn a_clock_that_leaps_ends_the_wait_after_one_more_look() {
+    let image = config_2(OWN, "{}");
+    for comes in [true, false] {
+        let mut machine = Machine::without_sleep(Some(OWN));
+        machine.system.checkpoint();
+        let clock = Arc::new(Mutex::new(Duration::ZERO));
+        let (read, root, image) = (clock.clone(), machine.root.clone(), image.clone());
+        machine.system.expect_now().returning(move || *read.lock().unwrap());
+        // As on a machine that was halted for a year.
+        machine.system.expect_sleep().times(1).returning(move |_| {
+            *clock.lock().unwrap() += Duration::from_secs(365 * 24 * 3600);
+            if comes {
+                device(root.path(), "vdb", &image);
+            }
+        });
+        machine.refuse(Errno::EBUSY);
+        assert_eq!(machine.found().map(|found| found.device), comes.then(|| "/dev/vdb".to_owned()));
+    }
+}
+
+#[test]
+fn the_own_drive_wins_over_a_clones_that_was_there_before() {
+    let (own, clone) = (config_2(OWN, "own"), config_2(OTHER, "clone"));
+    let mut machine = Machine::with_clock(Some(OWN), move |root, nth| {
+        if nth == 4 {
+            device(root, "vdb", &own);
+        }
+    });
+    machine.refuse(Errno::EBUSY);
+    machine.device("sda", &clone);
+    assert_eq!(machine.found(), Some(answer("/dev/vdb", OWN, "own", 80, Why::OwnUuid)));
+}
+
+#[test]
+fn the_own_drive_wins_over_one_that_disagrees() {
+    let machine = Machine::new(Some(OWN));
+    machine.device("sda", config_2("", "without"));
+    machine.device("vdb", config_2(OWN, "own"));
+    assert_eq!(machine.found(), Some(answer("/dev/vdb", OWN, "own", 0, Why::OwnUuid)));
+}
+
+#[test]
+fn another_machines_drive_is_the_last_resort() {
+    let machine = Machine::new(Some(OWN));
+    machine.device("vdb", config_2(OTHER, "{}"));
+    assert_eq!(machine.found(), Some(answer("/dev/vdb", OTHER, "{}", 100, Why::NothingBetter)));
+    let line = format!("WARN the drive names another machine uuid={OTHER:?} device=/dev/vdb");
+    assert_eq!(machine.lines()[1], line);
+}
+
+#[test]
+fn without_a_uuid_on_either_side_the_shape_decides() {
+    let other = [("openstack/latest/meta_data.json", "{}"), ("openstack/2018-08-27/network_data.json", "")];
+    for (uuid, drive) in [(Some(OWN), ""), (None, OWN), (Some("00000000-0000-0000-0000-000000000000"), OWN)] {
+        let machine = Machine::new(uuid);
+        machine.device("sda", image("config-2", &other));
+        machine.device("vdb", config_2(drive, "{}"));
+        assert_eq!(machine.found(), Some(answer("/dev/vdb", drive, "{}", 0, Why::Shape)));
+    }
+}
+
+#[test]
+fn drives_that_say_the_same_are_one_drive() {
+    let machine = Machine::new(None);
+    machine.device("vdb", config_2("", "{}"));
+    machine.device("sr0", config_2(OTHER, "{}"));
+    assert_eq!(machine.found(), Some(answer("/dev/sr0", OTHER, "{}", 0, Why::Shape)));
+    let line = "INFO several drives say the same about the network devices=/dev/sr0, /dev/vdb";
+    assert_eq!(machine.lines()[0], line);
+}
+
+#[test]
+fn drives_that_disagree_are_an_error() {
+    let machine = Machine::new(None);
+    machine.device("vdb", config_2("", "{}"));
+    machine.device("sr0", config_2("", "{} "));
+    let expected =
+        "/dev/sr0, /dev/vdb: config drives that disagree about the network, expected one or the same on each";
+    assert_eq!(machine.error(), expected);
+}
+
+#[test]
+fn drives_that_disagree_do_not_matter_once_the_own_one_is_there() {
+    let own = config_2(OWN, "own");
+    let mut machine = Machine::with_clock(Some(OWN), move |root, nth| {
+        if nth == 2 {
+            device(root, "vdc", &own);
+        }
+    });
+    machine.refuse(Errno::EBUSY);
+    machine.device("sr0", config_2("", "{}"));
+    machine.device("vdb", config_2("", "{} "));
+    assert_eq!(machine.found(), Some(answer("/dev/vdc", OWN, "own", 40, Why::OwnUuid)));
+}
+
+#[test]
+fn own_drives_that_disagree_are_an_error_at_once() {
+    let mut machine = Machine::without_sleep(Some(OWN));
+    machine.refuse(Errno::EBUSY);
+    machine.device("sr0", config_2(OWN, "{}"));
+    machine.device("vdb", config_2(OWN, "{} "));
+    let expected =
+        "/dev/sr0, /dev/vdb: config drives that disagree about the network, expected one or the same on each";
+    assert_eq!(machine.error(), expected);
+}
+
+#[test]
+fn labels_are_read_in_any_case() {
+    let machine = Machine::new(Some(OWN));
+    let meta_data = format!(r#"{{"instance-id":"{OWN}","local-hostname":"worker-0"}}"#);
+    machine.device("vdb", image("CIDATA", &[("meta-data", &meta_data)]));
+    let expected = Answer {
+        label: "CIDATA".to_owned(),
+        layout: Some(Layout::NoCloud),
+        network: None,
+        ..answer("/dev/vdb", OWN, "", 0, Why::OwnUuid)
+    };
+    assert_eq!(machine.found(), Some(expected));
+}
+
+#[test]
+fn a_drive_without_a_layout_is_a_drive_without_configuration() {
+    let machine = Machine::new(Some(OWN));
+    machine.device("vdb", image("config-2", &[("user-data", "")]));
+    let expected = Answer { layout: None, network: None, ..answer("/dev/vdb", "", "", 0, Why::Label) };
+    assert_eq!(machine.found(), Some(expected));
+}
+
+#[test]
+fn meta_data_that_cannot_be_read_costs_nothing_else() {
+    let machine = Machine::new(Some(OWN));
+    machine.device("vdb", image("cidata", &[("meta-data", "a: b: c\n"), ("network-config", "{}")]));
+    let expected = Answer {
+        label: "cidata".to_owned(),
+        layout: Some(Layout::NoCloud),
+        ..answer("/dev/vdb", "", "{}", 0, Why::Label)
+    };
+    assert_eq!(machine.found(), Some(expected));
+    let line = "WARN warning about the machine's document finding=line 1 column 5: not readable as YAML \
+                \"mapping values are not allowed in this context\", expected a JSON or YAML document \
+                path=meta-data device=/dev/vdb";
+    assert_eq!(machine.lines()[0], line);
+}
+
+#[test]
+fn no_drive_in_time_is_none_and_said() {
+    let machine = Machine::new(Some(OWN));
+    machine.device("vda", image("root", &[]));
+    // What stands in for a drive during a live migration.
+    machine.device("vdb", vec![0; 0x100000]);
+    machine.device("sr0", "");
+    for name in ["loop0", "ram0", "zram0", "dm-0", "md127", "nbd0", "fd0"] {
+        machine.device(name, config_2(OWN, "{}"));
+    }
+    assert_eq!(machine.found(), None);
+    assert_eq!(machine.lines(), ["WARN no config drive devices=/dev/sr0, /dev/vda, /dev/vdb waited_ms=100"]);
+}
+
+#[test]
+fn a_machine_without_block_devices_has_no_drive() {
+    let machine = Machine::new(Some(OWN));
+    assert_eq!(machine.found(), None);
+    assert_eq!(machine.lines(), ["WARN no config drive devices= waited_ms=100"]);
+}
+
+#[test]
+fn a_device_that_lies_deeper_is_named_as_its_path() {
+    let machine = Machine::new(Some(OWN));
+    machine.device("cciss!c0d0", config_2(OWN, "{}"));
+    assert_eq!(machine.found(), Some(answer("/dev/cciss/c0d0", OWN, "{}", 0, Why::OwnUuid)));
+}
+
+#[test]
+fn a_broken_drive_is_skipped_while_there_is_another() {
+    let machine = Machine::new(Some(OWN));
+    machine.device("sda", torn());
+    machine.device("vdb", config_2("", "{}"));
+    assert_eq!(machine.found(), Some(answer("/dev/vdb", "", "{}", 0, Why::Shape)));
+}
+
+#[test]
+fn a_broken_drive_alone_is_an_error_with_its_cause() {
+    let machine = Machine::new(Some(OWN));
+    machine.device("vdb", torn());
+    assert_eq!(machine.error(), "reading config drive /dev/vdb: invalid block size of the volume, expected 2048 bytes");
+}
+
+#[test]
+fn a_broken_drive_may_be_the_own_one_so_another_machines_is_not_taken() {
+    let machine = Machine::new(Some(OWN));
+    machine.device("sda", config_2(OTHER, "{}"));
+    machine.device("vdb", torn());
+    assert_eq!(machine.error(), "reading config drive /dev/vdb: invalid block size of the volume, expected 2048 bytes");
+}
+
+#[test]
+fn a_missing_permission_is_said_as_such() {
+    let source = io::Error::from(Errno::EACCES);
+    let error = SearchError::Permission { device: PathBuf::from("/dev/vdb"), source };
+    let expected = "/dev/vdb: not allowed to read the device, expected to be run as root: \
+                    Permission denied (os error 13)";
+    assert_eq!(Chain(&error).to_string(), expected);
+}
+
+// === a machine that may be anything ===
+
+#[test]
+fn an_unknown_machine_is_looked_at_once() {
+    let mut machine = Machine::without_sleep(Some(OWN));
+    machine.known = false;
+    machine.on_pci("0x010601", "0x8086", "0x2922", "pci:ahci");
+    machine.device("vda", image("root", &[]));
+    assert_eq!(machine.found(), None);
+    assert_eq!(machine.lines(), [""; 0]);
+    assert!(!machine.root.path().join("run").exists());
+}
+
+#[test]
+fn an_unknown_machine_is_told_by_a_drive_of_the_right_shape() {
+    for (own, why) in [(Some(OWN), Why::OwnUuid), (None, Why::Shape)] {
+        let mut machine = Machine::without_sleep(own);
+        machine.refuse(Errno::EBUSY);
+        machine.known = false;
+        machine.device("vdb", config_2(OWN, "{}"));
+        assert_eq!(machine.found(), Some(answer("/dev/vdb", OWN, "{}", 0, why)));
+
+        let mut machine = Machine::without_sleep(own);
+        machine.refuse(Errno::EBUSY);
+        machine.known = false;
+        let meta_data = format!(r#"{{"instance-id":"{OWN}"}}"#);
+        machine.device("vdb", image("cidata", &[("meta-data", &meta_data)]));
+        let (label, layout) = ("cidata".to_owned(), Some(Layout::NoCloud));
+        let expected = Answer { label, layout, network: None, ..answer("/dev/vdb", OWN, "", 0, why) };
+        assert_eq!(machine.found(), Some(expected));
+    }
+}
+
+#[test]
+fn an_unknown_machine_is_not_told_by_another_drive() {
+    let uuid = format!(r#"{{"uuid":"{OWN}","instance_id":"i-00000001"}}"#);
+    let dated = format!(r#"{{"uuid":"{OWN}","instance_id":"worker-0.clusters"}}"#);
+    let drives = [
+        config_2(OTHER, "{}"),
+        image("config-2", &[("openstack/latest/meta_data.json", &uuid)]),
+        image("config-2", &[("openstack/latest/meta_data.json", &dated), ("openstack/2018-08-27/a", "")]),
+        image("cidata", &[("meta-data", r#"{"instance-id":"i-00000001"}"#)]),
+        image("cidata", &[("user-data", "")]),
+        torn(),
+    ];
+    for drive in drives {
+        let mut machine = Machine::without_sleep(Some(OWN));
+        machine.refuse(Errno::EBUSY);
+        machine.known = false;
+        machine.device("vdb", drive);
+        assert_eq!(machine.found(), None);
+    }
+}
+
+// === reading ===
+
+/// A machine that mounts, once, a drive with these files.
+fn mounting(files: &'static [(&'static str, &'static str)], unmounts: fn(&Path) -> io::Result<()>) -> Machine {
+    let mut machine = Machine::with_clock(Some(OWN), |_, _| {});
+    machine.device("vdb", torn());
+    let at = machine.root.path().join(format!("run/glowplug/drive-{}-vdb", std::process::id()));
+    let (device, mounted) = (machine.root.path().join("dev/vdb"), at.clone());
+    let mut order = Sequence::new();
+    machine
+        .system
+        .expect_mount_read_only()
+        .withf(move |from, file_system, to| (from, *file_system, to) == (&device, FileSystem::Iso9660, &mounted))
+        .times(1)
+        .in_sequence(&mut order)
+        .returning(move |_, _, at| {
+            for (path, content) in files {
+                file(at, path, content);
+            }
+            Ok(())
+        });
+    let unmount = machine.system.expect_unmount().withf(move |from| from == at).times(1).in_sequence(&mut order);
+    unmount.returning(unmounts);
+    machine
+}
+
+fn unmount(at: &Path) -> io::Result<()> {
+    fs::remove_dir_all(at)?;
+    fs::create_dir(at)
+}
+
+#[test]
+fn a_drive_is_mounted_and_read_and_unmounted() {
+    let machine = mounting(&[("openstack/latest/network_data.json", "{}")], unmount);
+    let expected = Answer { uuid: None, ..answer("/dev/vdb", "", "{}", 0, Why::Label) };
+    assert_eq!(machine.found(), Some(expected));
+    assert_eq!(machine.left_behind(), [""; 0].map(PathBuf::from));
+}
+
+#[test]
+fn a_drive_is_unmounted_when_its_content_is_broken() {
+    let machine = mounting(&[("openstack/latest/network_data.json/is-a-directory", "")], unmount);
+    let why = "openstack/latest/network_data.json: expected a regular file that is on the drive itself";
+    let expected = Answer { uuid: None, ..answer("/dev/vdb", "", why, 0, Why::Label) };
+    assert_eq!(machine.found(), Some(expected));
+    assert_eq!(machine.left_behind(), [""; 0].map(PathBuf::from));
+}
+
+#[test]
+fn a_mounted_drive_that_fails_is_read_in_process() {
+    let mut machine = Machine::with_clock(Some(OWN), |_, _| {});
+    machine.device("vdb", config_2(OWN, "{}"));
+    // What is mounted cannot be opened any more.
+    machine.system.expect_mount_read_only().times(1).returning(|_, _, at| fs::remove_dir(at));
+    machine.system.expect_unmount().times(1).returning(|_| Ok(()));
+    assert_eq!(machine.found(), Some(answer("/dev/vdb", OWN, "{}", 0, Why::OwnUuid)));
+}
+
+#[test]
+fn a_drive_that_stays_mounted_loses_nothing() {
+    let machine = mounting(&[("network-config", "{}")], |_| Err(Errno::EBUSY.into()));
+    let expected = Answer { layout: Some(Layout::NoCloud), ..answer("/dev/vdb", "", "{}", 0, Why::Label) };
+    assert_eq!(machine.found(), Some(expected));
+    let at = machine.left_behind().remove(0);
+    assert_eq!(fs::read(at.join("network-config")).unwrap(), b"{}");
+    let reason = io::Error::from(Errno::EBUSY);
+    let line = format!("WARN drive stays mounted reason={reason} path={}", at.display());
+    assert_eq!(machine.lines()[0], line);
+}
+
+#[test]
+fn a_drive_is_read_once_however_long_the_search_takes() {
+    // Another machine's, so that the search goes on.
+    let machine = mounting(
+        &[("meta-data", r#"{"instance-id":"11111111-2222-3333-4444-555555555555"}"#), ("network-config", "{}")],
+        unmount,
+    );
+    let expected = Answer { layout: Some(Layout::NoCloud), ..answer("/dev/vdb", OTHER, "{}", 100, Why::NothingBetter) };
+    assert_eq!(machine.found(), Some(expected));
+}
+
+#[test]
+fn a_drive_that_the_kernel_does_not_mount_is_read_in_process() {
+    for errno in [Errno::EBUSY, Errno::ENODEV, Errno::EPERM, Errno::EINVAL] {
+        let machine = Machine::unmountable(Some(OWN), errno);
+        machine.device("vdb", config_2(OWN, "{}"));
+        assert_eq!(machine.found(), Some(answer("/dev/vdb", OWN, "{}", 0, Why::OwnUuid)));
+        let reason = io::Error::from(errno);
+        let line = format!("DEBG reading the drive in process reason={reason} device=/dev/vdb");
+        assert!(machine.lines.lock().unwrap().contains(&line));
+        assert_eq!(machine.left_behind(), [""; 0].map(PathBuf::from));
+    }
+}
+
+// === drivers ===
+
+#[test]
+fn a_device_without_a_driver_is_enough_however_late_it_comes() {
+    let mut machine = Machine::with_clock(Some(OWN), |root, nth| {
+        if nth == 2 {
+            file(root, "sys/bus/scsi/devices/0:0:0:0/type", "5\n");
+            file(root, "sys/bus/scsi/devices/host0/unique_id", "1\n");
+        }
+    });
+    machine.expects(&["sr_mod"]);
+    assert_eq!(machine.found(), None);
+
+    let mut machine = Machine::with_clock(Some(OWN), |root, nth| {
+        if nth == 2 {
+            file(root, "sys/bus/usb/devices/1-1:1.0/bInterfaceClass", "08\n");
+        }
+    });
+    machine.expects(&["sd_mod", "sr_mod", "uas", "usb_storage"]);
+    assert_eq!(machine.found(), None);
+}
+
+#[test]
+fn a_drive_without_proof_waits_for_the_drivers_of_the_others() {
+    let mut machine = Machine::with_clock(Some(OWN), |_, _| panic!("slept"));
+    machine.refuse(Errno::EBUSY);
+    machine.device("vdb", config_2("", "without"));
+    machine.on_pci("0x010601", "0x8086", "0x2922", "pci:ahci");
+    let (root, own) = (machine.root.clone(), config_2(OWN, "own"));
+    machine.system.expect_load_modules().times(1).returning(move |_| {
+        device(root.path(), "sr0", &own);
+        Ok(())
+    });
+    assert_eq!(machine.found(), Some(answer("/dev/sr0", OWN, "own", 0, Why::OwnUuid)));
+}
+
+#[test]
+fn a_driver_that_does_not_load_is_said_and_the_search_goes_on() {
+    let mut machine = Machine::new(Some(OWN));
+    machine.device("vdb", config_2("", "{}"));
+    machine.on_pci("0x010802", "0x1b36", "0x0010", "pci:nvme");
+    machine.system.expect_load_modules().times(1).returning(|_| Err(io::Error::other("modprobe: exit status: 1")));
+    assert_eq!(machine.found(), Some(answer("/dev/vdb", "", "{}", 0, Why::Shape)));
+    let line = "INFO asked for storage drivers outcome=modprobe: exit status: 1 names=pci:nvme";
+    assert_eq!(machine.lines()[0], line);
+}
+
+// === a path that a person gave ===
+
+fn given(path: &Path) -> Result<(Option<String>, Layout, Option<String>), String> {
+    let log = Logger::root(slog::Discard, slog::o!());
+    let given = read_path(path, &log).map_err(|e| Chain(&e).to_string())?;
+    Ok((given.volume.map(|volume| volume.label), given.drive.layout, given.meta_data.uuid))
+}
+
+#[test]
+fn a_path_may_be_a_directory_or_an_image_whatever_its_label() {
+    let root = tempfile::tempdir().unwrap();
+    file(root.path(), "drive/meta-data", format!(r#"{{"instance-id":"{OWN}"}}"#));
+    assert_eq!(given(&root.path().join("drive")), Ok((None, Layout::NoCloud, Some(OWN.to_owned()))));
+
+    file(root.path(), "image", image("any", &[("openstack/latest/network_data.json", "{}")]));
+    let layout = Layout::OpenStack { latest_only: true };
+    assert_eq!(given(&root.path().join("image")), Ok((Some("any".to_owned()), layout, None)));
+}
+
+#[test]
+fn a_path_that_is_no_drive_says_what_is_one() {
+    let root = tempfile::tempdir().unwrap();
+    fs::create_dir(root.path().join("directory")).unwrap();
+    file(root.path(), "file", "network:\n");
+    file(root.path(), "image", image("config-2", &[("user-data", "")]));
+    let _socket = UnixListener::bind(root.path().join("socket")).unwrap();
+    for name in ["directory", "file", "image", "socket"] {
+        let path = root.path().join(name);
+        let expected = "no config drive, expected a directory with openstack/latest or meta-data, \
+                        or an ISO 9660 or FAT image";
+        assert_eq!(given(&path), Err(format!("{}: {expected}", path.display())));
+    }
+}
+
+#[test]
+fn a_path_that_is_not_there_and_an_image_that_is_broken_have_a_cause() {
+    let root = tempfile::tempdir().unwrap();
+    let missing = root.path().join("missing");
+    let expected = format!("reading {}: No such file or directory (os error 2)", missing.display());
+    assert_eq!(given(&missing), Err(expected));
+
+    file(root.path(), "image", torn());
+    let image = root.path().join("image");
+    let expected = "invalid block size of the volume, expected 2048 bytes";
+    assert_eq!(given(&image), Err(format!("reading config drive {}: {expected}", image.display())));
+}
