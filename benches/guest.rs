@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use glowplug::finding::Findings;
 use glowplug::formats::{Meaning, read_network};
 use glowplug::network::NetworkConfig;
-use glowplug::render::{Renderer, dracut, legacy, networkd};
+use glowplug::render::{Renderer, dracut, network_legacy, networkd};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
 
@@ -144,7 +144,7 @@ fn render(network: &NetworkConfig, renderer: Renderer) -> usize {
     let mut findings = Findings::default();
     match renderer {
         Renderer::NetworkManager => dracut::line(&dracut::render(network, &mut findings).kargs).len(),
-        Renderer::NetworkLegacy => dracut::line(&legacy::render(network, &mut findings).kargs).len(),
+        Renderer::NetworkLegacy => dracut::line(&network_legacy::render(network, &mut findings).kargs).len(),
         Renderer::SystemdNetworkd => networkd::render(network, &mut findings).files.len(),
     }
 }
