@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::time::Duration;
 
 use super::allocator::{Adoption, Journal};
 use super::claim::{Allocation, Claimant, Contender, Machine, Record};
@@ -9,6 +10,10 @@ use super::ledger::{Ledger, LedgerError};
 use super::pool::Pool;
 use super::records::Survey;
 use super::registry::{Registry, Released};
+
+/// A machine is released only when an audit missed it so long ago at least: who looks twice within a moment has looked
+/// once. By then a list of a cache that lags is another one.
+pub const SIGHTINGS_APART: Duration = Duration::from_secs(5 * 60);
 
 /// What an audit found.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -28,6 +33,8 @@ pub struct Missing {
     pub machine: Machine,
     /// When an audit missed it first, in milliseconds since 1970. `None`: only this one did.
     pub since: Option<u64>,
+    /// From when on an audit may release it, in milliseconds since 1970.
+    pub releasable_from: u64,
     /// What was released. `None`: nothing was.
     pub released: Option<Vec<Allocation>>,
 }
@@ -36,8 +43,8 @@ pub struct Missing {
 ///
 /// A machine is missing when the ledger knows it and there is no object of it, provided that the survey was of complete
 /// lists: KubevirtMachines, VirtualMachines and VirtualMachineInstances of all namespaces. That is noted in the ledger. With
-/// `release_missing`, one that an earlier audit missed already, and none has seen since, is released: who looks once may
-/// look at the wrong moment. Nothing else changes who holds an address.
+/// `release_missing`, one that an audit missed already [`SIGHTINGS_APART`] before, and none has seen since, is released:
+/// who looks once may look at the wrong moment. Nothing else changes who holds an address.
 ///
 /// # Errors
 ///
@@ -65,11 +72,14 @@ pub fn audit<L: Ledger>(
     let is_there = |machine: &Machine| survey.is_there(machine) || unread.contains(machine);
     let (there, missing): (Vec<Machine>, Vec<Machine>) = known.into_iter().partition(is_there);
     let since = registry.note_looked_for(&there, &missing, now)?;
-    let mut missing: Vec<Missing> =
-        missing.into_iter().zip(since).map(|(machine, since)| Missing { machine, since, released: None }).collect();
-    let again = missing.iter_mut().filter(|missing| release_missing && missing.since.is_some());
+    let apart = u64::try_from(SIGHTINGS_APART.as_millis()).unwrap_or(u64::MAX);
+    let missed = |(machine, since): (Machine, Option<u64>)| {
+        Missing { machine, since, releasable_from: since.unwrap_or(now).saturating_add(apart), released: None }
+    };
+    let mut missing: Vec<Missing> = missing.into_iter().zip(since).map(missed).collect();
+    let gone = missing.iter_mut().filter(|missing| release_missing && missing.releasable_from <= now);
     let mut released: BTreeMap<&Machine, &mut Vec<Allocation>> =
-        again.map(|missing| (&missing.machine, missing.released.insert(Vec::new()))).collect();
+        gone.map(|missing| (&missing.machine, missing.released.insert(Vec::new()))).collect();
     let Released { held, served } = registry.release_all(released.keys().copied(), now)?;
     for allocation in held {
         if let Some(released) = released.get_mut(&allocation.claimant.machine) {
@@ -98,5 +108,32 @@ impl From<&super::records::Record> for Record {
     fn from(record: &super::records::Record) -> Self {
         let (claimant, addresses, source) = (record.claimant.clone(), record.addresses.clone(), record.source.clone());
         Self { claimant, network: None, addresses, source }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::claim::{Claim, Request};
+    use crate::host::ledger::MemoryLedger;
+    use crate::host::pool::tests::pool;
+
+    #[test]
+    fn who_looks_twice_within_a_moment_has_looked_once() {
+        let one = pool("{name: one, network: n, addresses: [10.0.0.0/24]}");
+        let mut registry = Registry::open(MemoryLedger::default(), [one]).unwrap();
+        let machine = Machine { namespace: "n".into(), name: "a".into(), uid: "u".into() };
+        let requests = vec![Request { pool: "default/one".into(), addresses: Vec::new() }];
+        let claim = Claim { machine: machine.clone(), created: 0, requests, sticky: false };
+        let held = registry.claim(&claim, 0).unwrap();
+        let mut look = |now| audit(&mut registry, &Survey::default(), true, now).unwrap().missing;
+        let missing = |since, releasable_from, released| {
+            vec![Missing { machine: machine.clone(), since, releasable_from, released }]
+        };
+        assert_eq!(look(1_000), missing(None, 301_000, None));
+        assert_eq!(look(1_001), missing(Some(1_000), 301_000, None));
+        assert_eq!(look(300_999), missing(Some(1_000), 301_000, None));
+        assert_eq!(look(301_000), missing(Some(1_000), 301_000, Some(held)));
+        assert_eq!(look(301_001), []);
     }
 }

@@ -4,6 +4,8 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::{env, fs};
 
+use rusqlite::Connection;
+
 use crate::shell;
 
 /// Each name is that of a file.
@@ -65,14 +67,26 @@ pub(crate) fn fixtures() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/host"))
 }
 
+/// Has so many minutes pass since machines were missed.
+fn pass(ledger: &Path, minutes: i64) {
+    let sql = "UPDATE missing SET since = since - 60000 * ?";
+    Connection::open(ledger).unwrap().execute(sql, [minutes]).unwrap();
+}
+
 fn session(name: &str) {
     let path = fixtures().join(format!("sessions/{name}.txt"));
     let expected = fs::read_to_string(&path).unwrap();
     let directory = tempfile::tempdir().unwrap();
     symlink(fixtures(), directory.path().join("host")).unwrap();
     let mut said = String::new();
-    for command in expected.lines().filter_map(|line| line.strip_prefix("$ ")) {
-        said += &format!("$ {command}\n{}", shell::run(directory.path(), command, "! "));
+    for line in expected.lines() {
+        if let Some(command) = line.strip_prefix("$ ") {
+            said += &format!("$ {command}\n{}", shell::run(directory.path(), command, "! "));
+        } else if let Some(pause) = line.strip_prefix("~ ") {
+            let minutes = pause.strip_suffix(" minutes later").unwrap().parse().unwrap();
+            pass(&directory.path().join("ledger"), minutes);
+            said += &format!("{line}\n");
+        }
     }
     if env::var_os("UPDATE_FIXTURES").is_some() {
         fs::write(&path, &said).unwrap();

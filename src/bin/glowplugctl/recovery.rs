@@ -40,7 +40,8 @@ pub(crate) struct AuditArgs {
     ledger: LedgerFile,
     #[command(flatten)]
     lists: Lists,
-    /// Release the machines that are missing and that an earlier audit missed, too; the lists have to be complete
+    /// Release the machines that are missing and that an audit missed at least 5 minutes before, too; the lists have to be
+    /// complete
     #[arg(long)]
     release_missing: bool,
     /// Print JSON
@@ -125,8 +126,8 @@ pub(crate) fn audit(args: AuditArgs) -> Result<ExitCode> {
     }
     let survey = objects.survey();
     let mut registry = args.ledger.open_whole(false, pools)?;
-    let Audit { adoption, missing, served } =
-        audit::audit(&mut registry, &survey, args.release_missing, Timestamp::now().0)?;
+    let now = Timestamp::now().0;
+    let Audit { adoption, missing, served } = audit::audit(&mut registry, &survey, args.release_missing, now)?;
     let findings = findings(&survey.remarks, &adoption.oddities);
     let is_right = findings.is_empty() && missing.is_empty() && adoption.adopted == 0;
     if args.json {
@@ -149,13 +150,17 @@ pub(crate) fn audit(args: AuditArgs) -> Result<ExitCode> {
         say(format_args!("error: the ledger does not have all addresses that objects record, rebuild adds them"));
     }
     findings.iter().for_each(|finding| say(format_args!("error: {finding}")));
-    for Missing { machine, since, released } in &missing {
-        let what = match (since, released) {
-            (_, Some(_)) => "missing for the second time, released",
-            (Some(_), None) => "missing for the second time, --release-missing would release it",
-            (None, None) => "missing",
+    for Missing { machine, since, releasable_from, released } in &missing {
+        let since = since.map(|since| format!(" since {}", Timestamp(since))).unwrap_or_default();
+        let what = if released.is_some() {
+            "released".to_owned()
+        } else if *releasable_from <= now {
+            "--release-missing would release it".to_owned()
+        } else {
+            // In whole seconds, and not before.
+            format!("--release-missing may release it from {} on", Timestamp(releasable_from.saturating_add(999)))
         };
-        say(format_args!("error: {machine}: {what}"));
+        say(format_args!("error: {machine}: missing{since}, {what}"));
     }
     Ok(exit_code(is_right))
 }
