@@ -383,13 +383,18 @@ impl Allocator {
                 self.decide(Change::Lease { network: name, address, lease }, journal);
             }
         }
-        if self.waiters.contains_key(machine) {
-            self.decide(Change::Waiter { machine: machine.clone(), claim: None }, journal);
-        }
+        self.withdraw(machine, journal);
         if self.missing.contains_key(machine) {
             self.decide(Change::Missing { machine: machine.clone(), since: None }, journal);
         }
         held.into_values().collect()
+    }
+
+    /// Has a machine wait no more. What it holds stays its own.
+    pub fn withdraw(&mut self, machine: &Machine, journal: &mut Journal) {
+        if self.waiters.contains_key(machine) {
+            self.decide(Change::Waiter { machine: machine.clone(), claim: None }, journal);
+        }
     }
 
     /// Serves whoever waits and can be served, in their order, and returns what they got.

@@ -24,6 +24,7 @@ use ipnetwork::IpNetwork;
 use serde_json::{Map, Value, json};
 
 use super::claim::{Allocation, Machine};
+use super::timestamp::Timestamp;
 use crate::network::InterfaceName;
 use object::Object;
 
@@ -57,6 +58,17 @@ pub struct Objects {
     objects: Vec<Object>,
     sources: Vec<String>,
     remarks: Vec<Remark>,
+}
+
+/// A KubevirtMachine of a list.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct KubevirtMachine {
+    /// Which.
+    pub machine: Machine,
+    /// When it was created.
+    pub created: Option<Timestamp>,
+    /// Whether it has a `deletionTimestamp`: it is on its way out, and needs no address that it does not have.
+    pub is_being_deleted: bool,
 }
 
 /// Why there is no patch.
@@ -198,13 +210,20 @@ impl Objects {
         })
     }
 
-    /// The KubevirtMachines in the order of the lists, each once, and when they were created, as Kubernetes writes it.
-    pub fn machines(&self) -> impl Iterator<Item = (Machine, Option<&str>)> {
+    /// The KubevirtMachines in the order of the lists, each once.
+    pub fn machines(&self) -> impl Iterator<Item = KubevirtMachine> {
+        let machines = || self.objects.iter().filter(|object| object.kind == Kind::Machine);
+        // Of two lists one may be older.
+        let leaving: BTreeSet<&str> =
+            machines().filter(|object| object.is_being_deleted).map(|object| object.uid.as_str()).collect();
         let mut seen = BTreeSet::new();
-        let machines = self.objects.iter().filter(|object| object.kind == Kind::Machine);
-        machines.filter(move |object| seen.insert(&object.uid)).map(|object| {
+        machines().filter(move |object| seen.insert(&object.uid)).map(move |object| {
             let (namespace, name, uid) = (object.namespace.clone(), object.name.clone(), object.uid.clone());
-            (Machine { namespace, name, uid }, object.created.as_deref())
+            KubevirtMachine {
+                machine: Machine { namespace, name, uid },
+                created: object.created.as_deref().and_then(Timestamp::parse),
+                is_being_deleted: leaving.contains(object.uid.as_str()),
+            }
         })
     }
 

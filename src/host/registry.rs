@@ -152,6 +152,17 @@ impl<L: Ledger> Registry<L> {
         })
     }
 
+    /// Has machines wait no more that will not come, such as those that are being deleted. What they hold stays their own.
+    ///
+    /// # Errors
+    ///
+    /// The ledger failed, and they still wait.
+    pub fn withdraw<'m>(&mut self, machines: impl IntoIterator<Item = &'m Machine>) -> Result<(), LedgerError> {
+        self.write(|allocator, journal| {
+            machines.into_iter().for_each(|machine| allocator.withdraw(machine, journal));
+        })
+    }
+
     /// Serves those who wait for an address whose reuse delay is over. Every other call that makes addresses free does so
     /// itself.
     ///

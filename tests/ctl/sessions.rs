@@ -27,6 +27,7 @@ sessions! {
     a_ledger_is_listed_as_json
     a_ledger_is_made_on_request_only
     a_machine_gets_the_lowest_free_address_and_keeps_it
+    a_machine_that_is_being_deleted_gets_no_new_address
     a_named_address_is_given_or_refused_with_the_reason
     a_rebuild_and_an_audit_need_the_pools_of_all_networks
     a_rebuild_of_right_records_has_nothing_to_report

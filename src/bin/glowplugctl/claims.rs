@@ -13,7 +13,7 @@ use glowplug::host::allocator::{Allocator, ClaimError};
 use glowplug::host::claim::{self, Allocation, Claimant, Machine, Request};
 use glowplug::host::expand::{Document, Grant, Template};
 use glowplug::host::pool::{Pool, Space};
-use glowplug::host::records::{annotation_key, annotation_patch, status_patch};
+use glowplug::host::records::{KubevirtMachine, annotation_key, annotation_patch, status_patch};
 use glowplug::host::timestamp::Timestamp;
 use glowplug::network::InterfaceName;
 use ipnetwork::IpNetwork;
@@ -22,7 +22,7 @@ use serde::Serialize;
 
 use crate::documents::{nobody, tell_warnings};
 use crate::input::{
-    Created, LedgerFile, Machines, PoolFiles, Pools, in_template, interface, mac_address, read_template, usage_error,
+    LedgerFile, Machines, PoolFiles, Pools, in_template, interface, mac_address, read_template, usage_error,
 };
 use crate::output::{
     Given, ListedMachine, VERSION, allocations_table, exit_code, given, print, print_json, say, sections, table,
@@ -134,6 +134,10 @@ pub(crate) fn claim(args: ClaimArgs) -> Result<ExitCode> {
     if machines.len() != 1 && (!args.ips.is_empty() || !args.macs.is_empty()) {
         usage_error("--ip and --mac are for one machine");
     }
+    let (leaving, machines): (Vec<_>, Vec<_>) = machines.into_iter().partition(|it| it.is_being_deleted);
+    for KubevirtMachine { machine, .. } in &leaving {
+        say(format_args!("warning: {machine}: is being deleted, keeps what it has and gets nothing new"));
+    }
     let pools = args.pools.read()?;
     let claims = claims(&args, &pools, machines)?;
     let mac_addresses = mac_addresses(&args.macs, &pools)?;
@@ -152,6 +156,9 @@ pub(crate) fn claim(args: ClaimArgs) -> Result<ExitCode> {
     };
     in_template(printer.check_template(), args.pools.template.as_deref())?;
     let mut registry = args.ledger.open(args.create, pools)?;
+    if !leaving.is_empty() {
+        registry.withdraw(leaving.iter().map(|it| &it.machine))?;
+    }
     let claims = keep_turns(claims, registry.allocator()?);
     let mut outcomes = Vec::new();
     let progress = Progress::new(claims.len());
@@ -184,7 +191,7 @@ pub(crate) fn claim(args: ClaimArgs) -> Result<ExitCode> {
 }
 
 /// One for each machine, of all pools.
-fn claims(args: &ClaimArgs, pools: &[Pool], machines: Vec<Created>) -> Result<Vec<claim::Claim>> {
+fn claims(args: &ClaimArgs, pools: &[Pool], machines: Vec<KubevirtMachine>) -> Result<Vec<claim::Claim>> {
     let mut by_interface = BTreeMap::new();
     for pool in pools {
         if let Some(other) = by_interface.insert(&pool.interface, pool) {
@@ -201,7 +208,7 @@ fn claims(args: &ClaimArgs, pools: &[Pool], machines: Vec<Created>) -> Result<Ve
         requests[at].addresses.push(*ip);
     }
     let now = Timestamp::now();
-    let claim = |(machine, created): Created| claim::Claim {
+    let claim = |KubevirtMachine { machine, created, .. }| claim::Claim {
         machine,
         created: created.unwrap_or(now).0,
         requests: requests.clone(),
@@ -365,7 +372,7 @@ pub(crate) fn release(args: Release) -> Result<ExitCode> {
     let pools = PoolFiles::pools(&args.pools, args.template.as_deref())?;
     let mut registry = args.ledger.open(false, pools)?;
     let (mut released, mut served) = (Vec::new(), Vec::new());
-    let machines: Vec<Machine> = machines.into_iter().map(|(machine, _)| machine).collect();
+    let machines: Vec<Machine> = machines.into_iter().map(|it| it.machine).collect();
     for batch in machines.chunks(BATCH) {
         let waiting: BTreeSet<Machine> =
             registry.allocator()?.waiters().into_iter().map(|claim| claim.machine.clone()).collect();

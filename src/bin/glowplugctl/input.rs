@@ -16,9 +16,8 @@ use glowplug::host::claim::Machine;
 use glowplug::host::expand::Template;
 use glowplug::host::ledger::SqliteLedger;
 use glowplug::host::pool::{self, Overlaps, Pool, PoolSpec};
-use glowplug::host::records::Objects;
+use glowplug::host::records::{KubevirtMachine, Objects};
 use glowplug::host::registry::Registry;
-use glowplug::host::timestamp::Timestamp;
 use glowplug::network::{InterfaceName, parse_mac_address};
 use ipnetwork::IpNetwork;
 use pnet_base::MacAddr;
@@ -258,30 +257,27 @@ pub(crate) fn read_objects(lists: &[PathBuf]) -> Result<(Objects, usize)> {
     Ok((objects, count))
 }
 
-/// A machine, and when it was created, where that is known.
-pub(crate) type Created = (Machine, Option<Timestamp>);
-
 impl Machines {
     /// The machines, and whether something is odd.
-    pub(crate) fn read(&self) -> Result<(Vec<Created>, bool)> {
+    pub(crate) fn read(&self) -> Result<(Vec<KubevirtMachine>, bool)> {
         if self.names.len() != self.uids.len() {
             let (names, uids) = (self.names.len(), self.uids.len());
             usage_error(format_args!("{names} machines and {uids} of --uid, expected one for each machine"));
         }
         if self.lists.is_empty() {
             let named = self.names.iter().cloned().zip(self.uids.iter().cloned());
-            return Ok((
-                named.map(|(Named { namespace, name }, uid)| (Machine { namespace, name, uid }, None)).collect(),
-                false,
-            ));
+            let machine = |(Named { namespace, name }, uid)| {
+                let machine = Machine { namespace, name, uid };
+                KubevirtMachine { machine, created: None, is_being_deleted: false }
+            };
+            return Ok((named.map(machine).collect(), false));
         }
         let (objects, _) = read_objects(&self.lists)?;
         for remark in objects.remarks() {
             say(format_args!("error: {remark}"));
         }
         let is_odd = !objects.remarks().is_empty();
-        let created = |text: Option<&str>| text.and_then(Timestamp::parse);
-        let machines: Vec<_> = objects.machines().map(|(machine, text)| (machine, created(text))).collect();
+        let machines: Vec<KubevirtMachine> = objects.machines().collect();
         if machines.is_empty() && !is_odd {
             say(format_args!("warning: no KubevirtMachine in the lists, nothing to do"));
         }

@@ -35,6 +35,7 @@ pub(super) struct Object {
     pub(super) uid: String,
     /// In the one form that Kubernetes writes, so that the older one is less.
     pub(super) created: Option<String>,
+    pub(super) is_being_deleted: bool,
     /// Namespace and name of its KubevirtMachine, where labels say so.
     pub(super) machine: Option<(String, String)>,
     /// UID and name of the VirtualMachine that owns it.
@@ -74,6 +75,7 @@ pub(super) const MEMBERS: Members = {
         ("name", None),
         ("uid", None),
         ("creationTimestamp", None),
+        ("deletionTimestamp", None),
         ("labels", None),
         ("annotations", None),
         ("ownerReferences", None),
@@ -98,6 +100,7 @@ pub(super) struct Metadata {
     name: Option<String>,
     uid: Option<String>,
     creation_timestamp: Option<String>,
+    deletion_timestamp: Option<String>,
     labels: Option<Labels>,
     annotations: Option<Annotations>,
     owner_references: Option<Vec<Owner>>,
@@ -223,11 +226,11 @@ impl Reader<'_> {
         });
         match object {
             Ok((kind, namespace, name, uid)) => {
-                let created = metadata.creation_timestamp;
+                let (created, is_being_deleted) = (metadata.creation_timestamp, metadata.deletion_timestamp.is_some());
                 // Only a VirtualMachine and what it owns are somebody else's.
                 let machine = machine.filter(|(namespace, name)| is_identity(namespace) && is_identity(name));
                 let doubts = std::mem::take(&mut self.doubts);
-                Some(Object { kind, namespace, name, uid, created, machine, owner, holds, doubts })
+                Some(Object { kind, namespace, name, uid, created, is_being_deleted, machine, owner, holds, doubts })
             }
             Err(finding) => {
                 let held = holds.iter().flat_map(|hold| &hold.addresses).map(IpNetwork::ip).collect();

@@ -265,6 +265,32 @@ fn with(mut object: Value, more: Value) -> Value {
 const AT: &str = "metadata.annotations.\"kubevirt.cluster.x-k8s.io/allocated-ip-eno101\"";
 
 #[test]
+fn a_machine_is_being_deleted_when_any_list_says_so() {
+    let worker = object("KubevirtMachine", "m-1", created("2026-08-01T10:00:00Z"));
+    let leaving = with(worker.clone(), json!({"metadata": {"deletionTimestamp": "2026-08-01T11:00:00Z"}}));
+    let other = object("KubevirtMachine", "m-2", json!({"metadata": {"deletionTimestamp": null}}));
+    let mut objects = Objects::default();
+    for items in [json!([worker, other]), json!([leaving])] {
+        objects.read("list", json!({"items": items}).to_string().as_bytes()).unwrap();
+    }
+    assert_eq!(
+        objects.machines().collect::<Vec<_>>(),
+        [
+            KubevirtMachine {
+                machine: machine(),
+                created: Timestamp::parse("2026-08-01T10:00:00Z"),
+                is_being_deleted: true,
+            },
+            KubevirtMachine {
+                machine: Machine { uid: "m-2".to_owned(), ..machine() },
+                created: None,
+                is_being_deleted: false,
+            },
+        ]
+    );
+}
+
+#[test]
 fn records_of_one_machine_that_agree_are_one() {
     let status = json!({"status": {STATUS: {"eno101": ["10.0.0.5/24"]}}});
     let template = json!({"spec": {"template": {"metadata": {"annotations": {KEY: "10.0.0.5/24"}}}}});
