@@ -31,6 +31,10 @@ use object::Object;
 /// What the key of the annotation begins with; the name of the interface follows.
 pub const ANNOTATION: &str = "kubevirt.cluster.x-k8s.io/allocated-ip-";
 
+/// The annotation by which HyperShift says of which NodePool a machine is, `namespace/name`. Cluster API hands it down from
+/// the MachineDeployment to the KubevirtMachine.
+pub const NODE_POOL: &str = "hypershift.openshift.io/nodePool";
+
 /// The member of the status that holds the map.
 pub const STATUS: &str = "allocatedBootstrapAddresses";
 
@@ -69,6 +73,8 @@ pub struct KubevirtMachine {
     pub created: Option<Timestamp>,
     /// Whether it has a `deletionTimestamp`: it is on its way out, and needs no address that it does not have.
     pub is_being_deleted: bool,
+    /// Its NodePool, `namespace/name`, where [`NODE_POOL`] says it.
+    pub node_pool: Option<String>,
 }
 
 /// Why there is no patch.
@@ -223,6 +229,7 @@ impl Objects {
                 machine: Machine { namespace, name, uid },
                 created: object.created.as_deref().and_then(Timestamp::parse),
                 is_being_deleted: leaving.contains(object.uid.as_str()),
+                node_pool: object.node_pool.clone(),
             }
         })
     }

@@ -47,6 +47,7 @@ sessions! {
     mistakes_in_pools_are_told_all_at_once
     network_data_is_made_without_a_ledger
     node_pools_are_translated_for_the_machine_template
+    of_several_pools_for_one_interface_the_node_pool_decides
     overlapping_pools_are_refused_with_both_parties
     pools_are_checked_with_sizes_and_what_is_withheld
     several_machines_are_served_in_their_order

@@ -6,11 +6,11 @@ use std::process::ExitCode;
 
 use anyhow::{Error, Result};
 use clap::{Args, ValueEnum};
-use glowplug::finding::Severity;
+use glowplug::finding::{Finding, Severity};
 use glowplug::formats::{Meaning, read_network};
 use glowplug::host::address::parse_address;
 use glowplug::host::claim::{Allocation, Claimant, Machine};
-use glowplug::host::expand::{Document, Grant, Template};
+use glowplug::host::expand::{Grant, Template};
 use glowplug::host::image::{self, ConfigDrive, Instance, NoCloud};
 use glowplug::host::pool::Pool;
 use glowplug::network::InterfaceName;
@@ -94,7 +94,7 @@ pub(crate) fn network_data(args: NetworkData) -> Result<ExitCode> {
     let (gateways, nameservers) = (&args.gateways, &args.nameservers);
     let grant = Grant { allocation: &allocation, gateways, nameservers, mac_address: args.mac };
     let document = in_template(template.expand(&[grant]).map_err(Error::new), args.template.as_deref())?;
-    tell_warnings(&document);
+    tell_warnings(document.warnings());
     print(&format!("{}\n", document.text()))?;
     Ok(ExitCode::SUCCESS)
 }
@@ -153,8 +153,8 @@ pub(crate) fn nobody() -> Machine {
     Machine { namespace: String::new(), name: String::new(), uid: String::new() }
 }
 
-pub(crate) fn tell_warnings(document: &Document) {
-    for finding in document.warnings() {
+pub(crate) fn tell_warnings(warnings: &[Finding]) {
+    for finding in warnings {
         say(format_args!("warning: {finding}"));
     }
 }

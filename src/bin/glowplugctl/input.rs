@@ -68,11 +68,17 @@ pub(crate) struct Lists {
     pub(crate) lists: Vec<PathBuf>,
 }
 
-/// Namespace and name.
+/// Namespace and name. Written as `namespace/name`.
 #[derive(Clone)]
 pub(crate) struct Named {
     pub(crate) namespace: String,
     pub(crate) name: String,
+}
+
+impl fmt::Display for Named {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
 }
 
 /// What some files say.
@@ -268,7 +274,7 @@ impl Machines {
             let named = self.names.iter().cloned().zip(self.uids.iter().cloned());
             let machine = |(Named { namespace, name }, uid)| {
                 let machine = Machine { namespace, name, uid };
-                KubevirtMachine { machine, created: None, is_being_deleted: false }
+                KubevirtMachine { machine, created: None, is_being_deleted: false, node_pool: None }
             };
             return Ok((named.map(machine).collect(), false));
         }

@@ -10,7 +10,7 @@ use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::Value;
 
 use super::skim::Members;
-use super::{ANNOTATION, Remark, STATUS, list};
+use super::{ANNOTATION, NODE_POOL, Remark, STATUS, list};
 use crate::finding::{Finding, Place, Severity};
 use crate::host::address::{Family, parse_interface_address};
 use crate::network::InterfaceName;
@@ -36,6 +36,7 @@ pub(super) struct Object {
     /// In the one form that Kubernetes writes, so that the older one is less.
     pub(super) created: Option<String>,
     pub(super) is_being_deleted: bool,
+    pub(super) node_pool: Option<String>,
     /// Namespace and name of its KubevirtMachine, where labels say so.
     pub(super) machine: Option<(String, String)>,
     /// UID and name of the VirtualMachine that owns it.
@@ -124,9 +125,13 @@ struct Owner {
     uid: String,
 }
 
-/// The records among the annotations: name of the interface, and value.
+/// What matters of the annotations.
 #[derive(Debug, Default)]
-struct Annotations(Vec<(String, String)>);
+struct Annotations {
+    /// Name of the interface, and value.
+    records: Vec<(String, String)>,
+    node_pool: Option<String>,
+}
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
@@ -178,7 +183,7 @@ impl Reader<'_> {
     /// What is to be kept of an object. `None`: nobody can tell whose it is, which has been remarked.
     pub(super) fn object(&mut self, item: Result<Item, Unreadable<'_>>) -> Option<Object> {
         let place = *self.place;
-        let Item { kind, metadata, spec, status } = match item {
+        let Item { kind, mut metadata, spec, status } = match item {
             Ok(item) => item,
             Err(Unreadable { error, text }) => {
                 let message = list::message(&error);
@@ -188,6 +193,7 @@ impl Reader<'_> {
             }
         };
         let holds = self.holds(&metadata, spec.unwrap_or_default(), status.unwrap_or_default());
+        let node_pool = metadata.annotations.as_mut().and_then(|annotations| annotations.node_pool.take());
         let owner = metadata.owner_references.into_iter().flatten().find(|owner| owner.kind == "VirtualMachine");
         let owner = owner.map(|owner| (owner.uid, owner.name));
         let owner = owner.filter(|(uid, name)| is_identity(uid) && is_identity(name));
@@ -230,7 +236,7 @@ impl Reader<'_> {
                 // Only a VirtualMachine and what it owns are somebody else's.
                 let machine = machine.filter(|(namespace, name)| is_identity(namespace) && is_identity(name));
                 let doubts = std::mem::take(&mut self.doubts);
-                Some(Object { kind, namespace, name, uid, created, is_being_deleted, machine, owner, holds, doubts })
+                Some(Object { kind, namespace, name, uid, created, is_being_deleted, node_pool, machine, owner, holds, doubts })
             }
             Err(finding) => {
                 let held = holds.iter().flat_map(|hold| &hold.addresses).map(IpNetwork::ip).collect();
@@ -269,7 +275,7 @@ impl Reader<'_> {
 
     fn annotations(&mut self, annotations: Option<&Annotations>, metadata: &Place<'_>, holds: &mut Vec<Hold>) {
         let list = metadata.field("annotations");
-        for (interface, value) in annotations.into_iter().flat_map(|annotations| &annotations.0) {
+        for (interface, value) in annotations.into_iter().flat_map(|annotations| &annotations.records) {
             let key = format!("{ANNOTATION}{interface}");
             let place = list.field(&key);
             let parsed = if value.starts_with('[') { serde_json::from_str(value).ok() } else { None };
@@ -377,7 +383,7 @@ impl<'de> Deserialize<'de> for Annotations {
     }
 }
 
-/// Keeps the records, and passes over what may be many times as large.
+/// Keeps what matters, and passes over what may be many times as large.
 struct Records;
 
 impl<'de> Visitor<'de> for Records {
@@ -388,14 +394,15 @@ impl<'de> Visitor<'de> for Records {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Annotations, A::Error> {
-        let mut records = Vec::new();
+        let mut annotations = Annotations::default();
         while let Some(key) = members.next_key::<Cow<'de, str>>()? {
             match key.strip_prefix(ANNOTATION) {
-                Some(interface) => records.push((interface.to_owned(), members.next_value()?)),
+                Some(interface) => annotations.records.push((interface.to_owned(), members.next_value()?)),
+                None if key == NODE_POOL => annotations.node_pool = Some(members.next_value()?),
                 None => drop(members.next_value::<IgnoredAny>()?),
             }
         }
-        Ok(Annotations(records))
+        Ok(annotations)
     }
 }
 

@@ -268,7 +268,8 @@ const AT: &str = "metadata.annotations.\"kubevirt.cluster.x-k8s.io/allocated-ip-
 fn a_machine_is_being_deleted_when_any_list_says_so() {
     let worker = object("KubevirtMachine", "m-1", created("2026-08-01T10:00:00Z"));
     let leaving = with(worker.clone(), json!({"metadata": {"deletionTimestamp": "2026-08-01T11:00:00Z"}}));
-    let other = object("KubevirtMachine", "m-2", json!({"metadata": {"deletionTimestamp": null}}));
+    let other = json!({"metadata": {"deletionTimestamp": null, "annotations": {NODE_POOL: "clusters/workers"}}});
+    let other = object("KubevirtMachine", "m-2", other);
     let mut objects = Objects::default();
     for items in [json!([worker, other]), json!([leaving])] {
         objects.read("list", json!({"items": items}).to_string().as_bytes()).unwrap();
@@ -280,11 +281,13 @@ fn a_machine_is_being_deleted_when_any_list_says_so() {
                 machine: machine(),
                 created: Timestamp::parse("2026-08-01T10:00:00Z"),
                 is_being_deleted: true,
+                node_pool: None,
             },
             KubevirtMachine {
                 machine: Machine { uid: "m-2".to_owned(), ..machine() },
                 created: None,
                 is_being_deleted: false,
+                node_pool: Some("clusters/workers".to_owned()),
             },
         ]
     );
