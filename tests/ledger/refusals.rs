@@ -31,7 +31,7 @@ fn a_ledger_for_other_networks_is_refused_by_both_names() {
     SqliteLedger::create(&path, &["a/one", "a/two"]).unwrap();
     assert_eq!(
         refusal(&path, &["b/three", "a/one"]),
-        format!("{}: a ledger for a/one, a/two, opened for a/one, b/three", path.display())
+        format!("{}: a ledger for a/one, a/two, not for b/three, expected pools of its networks", path.display())
     );
     let mut ledger = SqliteLedger::open(&path, &["a/two"]).unwrap();
     ledger.add_network("b/three").unwrap();

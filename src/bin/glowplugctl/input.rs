@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory};
 use glowplug::finding::{Finding, Findings, Severity};
@@ -14,7 +14,7 @@ use glowplug::formats::value::MAX_BYTES;
 use glowplug::host::address::{Family, parse_interface_address};
 use glowplug::host::claim::Machine;
 use glowplug::host::expand::Template;
-use glowplug::host::ledger::SqliteLedger;
+use glowplug::host::ledger::{OpenError, SqliteLedger};
 use glowplug::host::pool::{self, Overlaps, Pool, PoolSpec};
 use glowplug::host::records::{KubevirtMachine, Objects};
 use glowplug::host::registry::Registry;
@@ -294,7 +294,25 @@ impl Machines {
 impl LedgerFile {
     /// With the networks of the pools. Others may be in it, too.
     pub(crate) fn open(&self, create: bool, pools: Vec<Pool>) -> Result<Registry<SqliteLedger>> {
-        let networks: Vec<&str> = pools.iter().map(|pool| pool.network.as_str()).collect();
+        let ledger = self.ledger(create, pools.iter().map(|pool| pool.network.as_str()))?;
+        Ok(Registry::open(ledger, pools)?)
+    }
+
+    /// As it is once it is for `added` networks, too.
+    pub(crate) fn open_for_more(&self, added: &[String], pools: Vec<Pool>) -> Result<Registry<SqliteLedger>> {
+        let networks = pools.iter().map(|pool| pool.network.as_str());
+        if let Some(network) = added.iter().find(|network| !networks.clone().any(|it| it == **network)) {
+            let networks = networks.collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>().join(", ");
+            bail!("--add-network {network}: no pool of that network, expected one of {networks}");
+        }
+        let mut ledger = self.ledger(false, networks.filter(|network| !added.iter().any(|it| it == network)))?;
+        for network in added {
+            ledger.add_network(network)?;
+        }
+        Ok(Registry::open(ledger, pools)?)
+    }
+
+    fn ledger<'n>(&self, create: bool, networks: impl Iterator<Item = &'n str>) -> Result<SqliteLedger> {
         if !create && !self.ledger.try_exists().unwrap_or(true) {
             bail!(
                 "{}: no such ledger, expected one that `claim --create` or `rebuild --create` made",
@@ -302,7 +320,13 @@ impl LedgerFile {
             );
         }
         let open = if create { SqliteLedger::create } else { SqliteLedger::open };
-        Ok(Registry::open(open(&self.ledger, &networks)?, pools)?)
+        open(&self.ledger, &networks.collect::<Vec<_>>()).map_err(|error| match &error {
+            OpenError::OtherNetworks { lacks, .. } => {
+                let options: String = lacks.iter().map(|network| format!(" --add-network {network}")).collect();
+                anyhow!("{error}, or `resize{options}` before")
+            }
+            _ => error.into(),
+        })
     }
 
     /// As it is for who judges by all that machines record: a record of a network without a pool would be a stranger's.

@@ -47,6 +47,9 @@ pub(crate) struct Resize {
     pools: Pools,
     #[command(flatten)]
     ledger: LedgerFile,
+    /// Make the ledger one for this network, too, of which it has had no pool; may be repeated
+    #[arg(long = "add-network", value_name = "NETWORK")]
+    added: Vec<String>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -221,7 +224,7 @@ impl From<&Usage> for UsedFamily {
 
 pub(crate) fn resize(args: Resize) -> Result<ExitCode> {
     let pools = args.pools.read()?;
-    let mut registry = args.ledger.open(false, pools.clone())?;
+    let mut registry = args.ledger.open_for_more(&args.added, pools.clone())?;
     let now = Timestamp::now().0;
     let row = |pool: &Pool, usage: &Usage| {
         let Usage { family, total, withheld, used, contended, cooling, free, outside } = *usage;

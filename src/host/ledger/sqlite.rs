@@ -53,10 +53,10 @@ pub enum OpenError {
     OtherNetworks {
         /// The file.
         path: PathBuf,
-        /// For which it was made.
+        /// For which it was made, or has been since.
         made_for: Vec<String>,
-        /// For which it was opened.
-        opened_for: Vec<String>,
+        /// For which it was opened, too.
+        lacks: Vec<String>,
     },
     /// The file or the database failed.
     Store {
@@ -135,7 +135,8 @@ impl SqliteLedger {
         Self::connect(path, networks, OpenFlags::SQLITE_OPEN_CREATE)
     }
 
-    /// Makes it a ledger for one more network.
+    /// Makes it a ledger for one more network. That is for who means it: a network that is misspelt is another one, on which
+    /// addresses would be given a second time.
     ///
     /// # Errors
     ///
@@ -196,11 +197,12 @@ impl SqliteLedger {
             drop(migration);
         }
         let known = Networks::read(&connection).map_err(store)?;
-        if networks.iter().any(|network| !known.by_name.contains_key(*network)) {
+        let lacks: BTreeSet<&str> = networks.iter().copied().filter(|it| !known.by_name.contains_key(*it)).collect();
+        if !lacks.is_empty() {
             return Err(OpenError::OtherNetworks {
                 path: path.to_owned(),
                 made_for: known.by_name.keys().map(|name| name.to_string()).collect(),
-                opened_for: BTreeSet::from_iter(networks).into_iter().map(|name| (*name).to_owned()).collect(),
+                lacks: lacks.into_iter().map(str::to_owned).collect(),
             });
         }
         connection.set_prepared_statement_cache_capacity(32);
@@ -593,9 +595,9 @@ impl fmt::Display for OpenError {
                     path.display()
                 )
             }
-            Self::OtherNetworks { path, made_for, opened_for } => {
-                let [made_for, opened_for] = [made_for, opened_for].map(|names| names.join(", "));
-                write!(f, "{}: a ledger for {made_for}, opened for {opened_for}", path.display())
+            Self::OtherNetworks { path, made_for, lacks } => {
+                let [made_for, lacks] = [made_for, lacks].map(|names| names.join(", "));
+                write!(f, "{}: a ledger for {made_for}, not for {lacks}, expected pools of its networks", path.display())
             }
             Self::Store { path, .. } => write!(f, "opening {}", path.display()),
         }
