@@ -597,7 +597,7 @@ impl Listed {
 }
 
 pub(crate) fn list(args: List) -> Result<ExitCode> {
-    let mut registry = args.ledger.open(false, Vec::new())?;
+    let mut registry = args.ledger.open_read_only(Vec::new())?;
     let listed = Listed::of(registry.allocator()?);
     if args.json {
         print_json(&listed)?;

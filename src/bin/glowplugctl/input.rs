@@ -291,10 +291,20 @@ impl Machines {
     }
 }
 
+/// How a ledger is opened: one of the functions of [`SqliteLedger`].
+type Open = fn(&Path, &[&str]) -> Result<SqliteLedger, OpenError>;
+
 impl LedgerFile {
     /// With the networks of the pools. Others may be in it, too.
     pub(crate) fn open(&self, create: bool, pools: Vec<Pool>) -> Result<Registry<SqliteLedger>> {
-        let ledger = self.ledger(create, pools.iter().map(|pool| pool.network.as_str()))?;
+        let open = if create { SqliteLedger::create } else { SqliteLedger::open };
+        let ledger = self.ledger(open, pools.iter().map(|pool| pool.network.as_str()))?;
+        Ok(Registry::open(ledger, pools)?)
+    }
+
+    /// For who only looks, and need not be allowed more.
+    pub(crate) fn open_read_only(&self, pools: Vec<Pool>) -> Result<Registry<SqliteLedger>> {
+        let ledger = self.ledger(SqliteLedger::open_read_only, pools.iter().map(|pool| pool.network.as_str()))?;
         Ok(Registry::open(ledger, pools)?)
     }
 
@@ -305,22 +315,20 @@ impl LedgerFile {
             let networks = networks.collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>().join(", ");
             bail!("--add-network {network}: no pool of that network, expected one of {networks}");
         }
-        let mut ledger = self.ledger(false, networks.filter(|network| !added.iter().any(|it| it == network)))?;
+        let known = networks.filter(|network| !added.iter().any(|it| it == network));
+        let mut ledger = self.ledger(SqliteLedger::open, known)?;
         for network in added {
             ledger.add_network(network)?;
         }
         Ok(Registry::open(ledger, pools)?)
     }
 
-    fn ledger<'n>(&self, create: bool, networks: impl Iterator<Item = &'n str>) -> Result<SqliteLedger> {
-        if !create && !self.ledger.try_exists().unwrap_or(true) {
-            bail!(
-                "{}: no such ledger, expected one that `claim --create` or `rebuild --create` made",
-                self.ledger.display()
-            );
-        }
-        let open = if create { SqliteLedger::create } else { SqliteLedger::open };
+    /// Opens the file, and says of a refusal what to do about it.
+    fn ledger<'n>(&self, open: Open, networks: impl Iterator<Item = &'n str>) -> Result<SqliteLedger> {
         open(&self.ledger, &networks.collect::<Vec<_>>()).map_err(|error| match &error {
+            OpenError::Absent(_) => {
+                anyhow!("{error}, expected one that `claim --create` or `rebuild --create` made")
+            }
             OpenError::OtherNetworks { lacks, .. } => {
                 let options: String = lacks.iter().map(|network| format!(" --add-network {network}")).collect();
                 anyhow!("{error}, or `resize{options}` before")

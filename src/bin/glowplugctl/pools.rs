@@ -291,7 +291,7 @@ pub(crate) fn nodepool(args: Nodepool) -> Result<ExitCode> {
 
 pub(crate) fn metrics(args: Metrics) -> Result<ExitCode> {
     let pools = args.pools.read()?;
-    let mut registry = args.ledger.open(false, pools)?;
+    let mut registry = args.ledger.open_read_only(pools)?;
     let text = metrics::text(registry.allocator()?, Timestamp::now().0);
     match &args.output {
         Some(path) => write_in_one_step(path, text.as_bytes())?,
