@@ -14,6 +14,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
 
+use ipnetwork::IpNetwork;
+
 use super::address::{AddressRange, AddressSet, Family};
 use crate::network::InterfaceName;
 
@@ -151,7 +153,7 @@ impl Pool {
         let (gateways, nameservers) = (withheld(&self.gateways), withheld(&self.nameservers));
         let nameservers = nameservers.difference(&gateways).count() as u128;
         let gateways = gateways.len() as u128;
-        let (first_is, last_is) = Space::ends_are(family);
+        let (first_is, last_is) = Withheld::ends_are(family);
         let reasons = [
             (Withheld::Gateway, gateways),
             (Withheld::Nameserver, nameservers),
@@ -236,30 +238,12 @@ impl Space {
 
     /// Which end of its subnet a number is, where that end is withheld.
     fn end(&self, number: u128) -> Option<Withheld> {
-        let hosts = self.family.hosts(self.prefix);
-        let (first, last) = Self::ends_are(self.family);
-        if !self.has_ends() {
-            None
-        } else if number & hosts == 0 {
-            Some(first)
-        } else if number & hosts == hosts && self.family == Family::Ipv4 {
-            Some(last)
-        } else {
-            None
-        }
+        Withheld::end(self.family, self.prefix, number).filter(|_| self.withholds_ends)
     }
 
     /// Whether the ends of its subnets are withheld at all.
     fn has_ends(&self) -> bool {
         self.withholds_ends && self.family.bits() - self.prefix >= 2
-    }
-
-    /// What the first and the last address of a subnet are.
-    fn ends_are(family: Family) -> (Withheld, Withheld) {
-        match family {
-            Family::Ipv4 => (Withheld::NetworkAddress, Withheld::Broadcast),
-            Family::Ipv6 => (Withheld::SubnetRouterAnycast, Withheld::Broadcast),
-        }
     }
 
     /// How many first and how many last addresses of subnets are withheld as such, and for no other reason.
@@ -285,6 +269,44 @@ impl Space {
 }
 
 // === impl Withheld ===
+
+impl Withheld {
+    /// What an address of a machine is in its subnet, unless it is an ordinary one: an end that is reserved.
+    ///
+    /// ```
+    /// use glowplug::host::pool::Withheld;
+    ///
+    /// let end = |text: &str| Withheld::end_of_subnet(text.parse().unwrap());
+    /// assert_eq!(end("10.0.0.255/24"), Some(Withheld::Broadcast));
+    /// assert_eq!([end("10.0.0.5/24"), end("10.0.0.4/31")], [None; 2]);
+    /// ```
+    #[must_use]
+    pub fn end_of_subnet(address: IpNetwork) -> Option<Self> {
+        Self::end(Family::of(address.ip()), address.prefix(), Family::number(address.ip()))
+    }
+
+    fn end(family: Family, prefix: u8, number: u128) -> Option<Self> {
+        let hosts = family.hosts(prefix);
+        let (first, last) = Self::ends_are(family);
+        if family.bits().saturating_sub(prefix) < 2 {
+            None
+        } else if number & hosts == 0 {
+            Some(first)
+        } else if number & hosts == hosts && family == Family::Ipv4 {
+            Some(last)
+        } else {
+            None
+        }
+    }
+
+    /// What the first and the last address of a subnet are.
+    fn ends_are(family: Family) -> (Self, Self) {
+        match family {
+            Family::Ipv4 => (Self::NetworkAddress, Self::Broadcast),
+            Family::Ipv6 => (Self::SubnetRouterAnycast, Self::Broadcast),
+        }
+    }
+}
 
 impl fmt::Display for Withheld {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

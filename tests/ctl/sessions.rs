@@ -24,6 +24,7 @@ sessions! {
     a_drive_is_the_same_for_the_same_input_and_says_all_that_it_was_told
     a_drive_says_when_it_needs_a_secret
     a_drive_that_the_guest_could_not_read_is_not_written
+    a_gateway_that_the_machine_does_not_reach_is_refused
     a_ledger_gains_a_network_by_its_name_alone
     a_ledger_is_listed_as_json
     a_ledger_is_made_on_request_only

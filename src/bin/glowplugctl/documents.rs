@@ -1,18 +1,19 @@
 //! `network-data` and `config-drive`.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Error, Result};
+use anyhow::{Error, Result, bail};
 use clap::{Args, ValueEnum};
 use glowplug::finding::{Finding, Severity};
 use glowplug::formats::{Meaning, read_network};
-use glowplug::host::address::parse_address;
+use glowplug::host::address::{Family, parse_address};
 use glowplug::host::claim::{Allocation, Claimant, Machine};
 use glowplug::host::expand::{Grant, Template};
 use glowplug::host::image::{self, ConfigDrive, Instance, NoCloud};
-use glowplug::host::pool::Pool;
+use glowplug::host::pool::{Pool, Withheld};
 use glowplug::network::InterfaceName;
 use ipnetwork::IpNetwork;
 use pnet_base::MacAddr;
@@ -35,6 +36,9 @@ pub(crate) struct NetworkData {
     /// A gateway, one of each family, unless the template has a default route
     #[arg(long = "gateway", value_name = "ADDRESS", value_parser = parse_address)]
     gateways: Vec<IpAddr>,
+    /// A gateway may be outside the subnet of the address: the machine reaches it on the link without a route
+    #[arg(long)]
+    on_link_gateway: bool,
     /// A name server, unless the template has one of its family; may be repeated
     #[arg(long = "nameserver", value_name = "ADDRESS", value_parser = parse_address)]
     nameservers: Vec<IpAddr>,
@@ -94,9 +98,40 @@ pub(crate) fn network_data(args: NetworkData) -> Result<ExitCode> {
     let (gateways, nameservers) = (&args.gateways, &args.nameservers);
     let grant = Grant { allocation: &allocation, gateways, nameservers, mac_address: args.mac };
     let document = in_template(template.expand(&[grant]).map_err(Error::new), args.template.as_deref())?;
+    check_gateways(&allocation.addresses, gateways, args.on_link_gateway)?;
+    for address in &allocation.addresses {
+        if let Some(end) = Withheld::end_of_subnet(*address) {
+            let expected = "another address of the subnet";
+            say(format_args!("warning: {address}: is the {end} of its subnet, expected {expected}"));
+        }
+    }
     tell_warnings(document.warnings());
     print(&format!("{}\n", document.text()))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Whether the machine reaches its gateways, as of a pool.
+fn check_gateways(addresses: &[IpNetwork], gateways: &[IpAddr], on_link: bool) -> Result<()> {
+    let mut families = BTreeSet::new();
+    for gateway in gateways {
+        let family = Family::of(*gateway);
+        let Some(address) = addresses.iter().find(|address| Family::of(address.ip()) == family) else {
+            bail!("--gateway {gateway}: no {family} address, expected one beside a gateway");
+        };
+        let subnet = IpNetwork::new(address.network(), address.prefix())?;
+        if !families.insert(family) {
+            bail!("--gateway {gateway}: second {family} gateway, expected at most one of each family");
+        } else if *gateway == address.ip() {
+            bail!("--gateway {gateway}: the machine's own address, expected another one");
+        } else if !subnet.contains(*gateway) && !on_link {
+            bail!("--gateway {gateway}: outside the subnet, expected an address of {subnet}, or --on-link-gateway");
+        } else if let Some(end) = Withheld::end_of_subnet(IpNetwork::new(*gateway, subnet.prefix())?)
+            && family == Family::Ipv4
+        {
+            bail!("--gateway {gateway}: the {end} of {subnet}, expected another address of it");
+        }
+    }
+    Ok(())
 }
 
 pub(crate) fn config_drive(args: ConfigDriveArgs) -> Result<ExitCode> {

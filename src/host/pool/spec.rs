@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
 
-use super::{Pool, Space};
+use super::{Pool, Space, Withheld};
 use crate::finding::{Finding, Findings, Place, Severity};
 use crate::formats::value::{Object, Value};
 use crate::host::address::{AddressRange, AddressSet, Entry, Family, parse_address};
@@ -402,14 +402,10 @@ impl Check<'_> {
             let network = family.address(far.first());
             let expected = format!("an address of {network}/{prefix} as addresses[{at}] has, or onLinkGateway: true");
             self.error(member, "gateway outside the subnet", gateway, &expected);
-        } else if family == Family::Ipv4 && prefix <= 30 && is_end(gateway, subnet) {
+        } else if family == Family::Ipv4 && Withheld::end(family, prefix, Family::number(gateway)).is_some() {
             self.error(member, "gateway at the end of its subnet", gateway, "neither its first nor its last address");
         }
     }
-}
-
-fn is_end(address: IpAddr, subnet: AddressRange) -> bool {
-    [subnet.first(), subnet.last()].contains(&Family::number(address))
 }
 
 /// An RFC 1123 name, as objects of Kubernetes have it.
