@@ -54,6 +54,7 @@ sessions! {
     pools_are_checked_with_sizes_and_what_is_withheld
     several_machines_are_served_in_their_order
     two_families_and_two_interfaces_are_one_claim
+    what_a_drive_says_about_the_machine_is_checked
     what_is_no_command_line_is_a_usage_error
     what_is_no_ledger_of_these_pools_is_refused
     who_waits_is_served_in_the_order_of_creation_when_an_address_comes_back

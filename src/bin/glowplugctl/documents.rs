@@ -14,12 +14,14 @@ use glowplug::host::claim::{Allocation, Claimant, Machine};
 use glowplug::host::expand::{Grant, Template};
 use glowplug::host::image::{self, ConfigDrive, Instance, NoCloud};
 use glowplug::host::pool::{Pool, Withheld};
-use glowplug::network::InterfaceName;
+use glowplug::network::{Hostname, InterfaceName};
 use ipnetwork::IpNetwork;
 use pnet_base::MacAddr;
 
 use crate::Told;
-use crate::input::{Named, in_template, interface, mac_address, named, read, read_template, with_prefix};
+use crate::input::{
+    Named, in_template, interface, mac_address, named, object_name, public_key, read, read_template, uuid, with_prefix,
+};
 use crate::output::{print, say, write_in_one_step};
 
 #[derive(Args)]
@@ -65,16 +67,16 @@ pub(crate) struct ConfigDriveArgs {
     #[arg(long, value_name = "FILE")]
     user_data: Option<PathBuf>,
     /// The firmware UUID of the machine
-    #[arg(long, value_name = "UUID")]
+    #[arg(long, value_name = "UUID", value_parser = uuid)]
     uuid: Option<String>,
     /// The hostname, if it is not the name of the machine
     #[arg(long, value_name = "NAME")]
-    hostname: Option<String>,
+    hostname: Option<Hostname>,
     /// The name of the machine's instance type
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = object_name)]
     instance_type: Option<String>,
     /// A line for authorized_keys; may be repeated
-    #[arg(long = "public-key", value_name = "KEY")]
+    #[arg(long = "public-key", value_name = "KEY", value_parser = public_key)]
     public_keys: Vec<String>,
 }
 
@@ -145,7 +147,7 @@ pub(crate) fn config_drive(args: ConfigDriveArgs) -> Result<ExitCode> {
         namespace: &args.machine.namespace,
         name: &args.machine.name,
         uuid: args.uuid.as_deref(),
-        hostname: args.hostname.as_deref(),
+        hostname: args.hostname.as_ref().map(Hostname::as_str),
         instance_type: args.instance_type.as_deref(),
         public_keys: &keys,
     };

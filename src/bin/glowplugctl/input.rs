@@ -10,9 +10,10 @@ use anyhow::{Context, Result, anyhow, bail};
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory};
 use glowplug::finding::{Finding, Findings, Severity};
+use glowplug::formats::meta_data::is_uuid;
 use glowplug::formats::value::MAX_BYTES;
 use glowplug::host::address::{Family, parse_interface_address};
-use glowplug::host::claim::Machine;
+use glowplug::host::claim::{Machine, is_object_name};
 use glowplug::host::expand::Template;
 use glowplug::host::ledger::{OpenError, SqliteLedger};
 use glowplug::host::pool::{self, Overlaps, Pool, PoolSpec};
@@ -92,12 +93,8 @@ pub(crate) struct PoolFiles {
 }
 
 pub(crate) fn named(text: &str) -> Result<Named, &'static str> {
-    let is_name = |name: &str| {
-        let is_legal = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
-        (1..=253).contains(&name.len()) && name.chars().all(is_legal)
-    };
     match text.split_once('/') {
-        Some((namespace, name)) if is_name(namespace) && is_name(name) => {
+        Some((namespace, name)) if is_object_name(namespace) && is_object_name(name) => {
             Ok(Named { namespace: namespace.to_owned(), name: name.to_owned() })
         }
         _ => Err("expected namespace/name of lower case letters, digits, '-' and '.'"),
@@ -110,6 +107,21 @@ pub(crate) fn uid(text: &str) -> Result<String, &'static str> {
     } else {
         Err("expected metadata.uid of the machine")
     }
+}
+
+pub(crate) fn object_name(text: &str) -> Result<String, &'static str> {
+    is_object_name(text).then(|| text.to_owned()).ok_or("expected lower case letters, digits, '-' and '.'")
+}
+
+pub(crate) fn uuid(text: &str) -> Result<String, &'static str> {
+    let is_right = is_uuid(text).then(|| text.to_ascii_lowercase());
+    is_right.ok_or("expected a UUID, such as 5d307ca9-b3ef-428c-8861-06e72d69f223")
+}
+
+pub(crate) fn public_key(text: &str) -> Result<String, &'static str> {
+    let is_line = |line: &str| line.split_whitespace().count() >= 2 && !line.contains(char::is_control);
+    let is_right = !text.is_empty() && text.lines().all(is_line);
+    is_right.then(|| text.to_owned()).ok_or("expected a line of authorized_keys, such as ssh-ed25519 AAAA… core")
 }
 
 pub(crate) fn interface(text: &str) -> Result<InterfaceName, String> {

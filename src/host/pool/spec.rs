@@ -8,6 +8,7 @@ use super::{Pool, Space, Withheld};
 use crate::finding::{Finding, Findings, Place, Severity};
 use crate::formats::value::{Object, Value};
 use crate::host::address::{AddressRange, AddressSet, Entry, Family, parse_address};
+use crate::host::claim::is_object_name;
 use crate::network::InterfaceName;
 
 /// A pool, as it was written. It decides nothing; [`Pool::new`] decides.
@@ -210,12 +211,12 @@ impl Check<'_> {
         let spec = self.spec;
         if spec.name.is_empty() {
             self.missing("name", "the name of the NodePool");
-        } else if !is_name(&spec.name) {
+        } else if !is_object_name(&spec.name) {
             self.error("name", "invalid name", &spec.name, EXPECTED);
         }
         let others = [("namespace", &spec.namespace), ("clusterName", &spec.cluster_name)];
         for (member, name) in others {
-            if let Some(name) = name.as_ref().filter(|name| !is_name(name)) {
+            if let Some(name) = name.as_ref().filter(|name| !is_object_name(name)) {
                 self.error(member, "invalid name", name, EXPECTED);
             }
         }
@@ -223,7 +224,7 @@ impl Check<'_> {
             self.missing("network", "the network attachment definition, namespace/name or a name");
         }
         for network in [&spec.network].into_iter().chain(&spec.attachment).filter(|network| !network.is_empty()) {
-            if !network.splitn(2, '/').all(is_name) {
+            if !network.splitn(2, '/').all(is_object_name) {
                 self.error("network", "invalid network", network, "namespace/name or a name");
             }
         }
@@ -406,14 +407,6 @@ impl Check<'_> {
             self.error(member, "gateway at the end of its subnet", gateway, "neither its first nor its last address");
         }
     }
-}
-
-/// An RFC 1123 name, as objects of Kubernetes have it.
-pub(crate) fn is_name(text: &str) -> bool {
-    let legal = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'.');
-    let ends = |b: Option<&u8>| b.is_some_and(u8::is_ascii_alphanumeric);
-    let bytes = text.as_bytes();
-    bytes.len() <= 253 && bytes.iter().copied().all(legal) && ends(bytes.first()) && ends(bytes.last())
 }
 
 /// A line that would make a pool of these entries: the usual subnet, larger if it has to be.
