@@ -73,8 +73,11 @@ pub fn audit<L: Ledger>(
     let (there, missing): (Vec<Machine>, Vec<Machine>) = known.into_iter().partition(is_there);
     let since = registry.note_looked_for(&there, &missing, now)?;
     let apart = u64::try_from(SIGHTINGS_APART.as_millis()).unwrap_or(u64::MAX);
-    let missed = |(machine, since): (Machine, Option<u64>)| {
-        Missing { machine, since, releasable_from: since.unwrap_or(now).saturating_add(apart), released: None }
+    let missed = |(machine, since): (Machine, Option<u64>)| Missing {
+        machine,
+        since,
+        releasable_from: since.unwrap_or(now).saturating_add(apart),
+        released: None,
     };
     let mut missing: Vec<Missing> = missing.into_iter().zip(since).map(missed).collect();
     let gone = missing.iter_mut().filter(|missing| release_missing && missing.releasable_from <= now);
@@ -91,13 +94,18 @@ pub fn audit<L: Ledger>(
 
 /// The addresses of records that nobody can read, for [`Registry::set_aside`].
 ///
-/// Somebody may use them. In the name of whom they are set aside is no machine that could be, `-/unreadable-record`, with
-/// the address for its UID; an audit misses it as soon as no such record is there any more.
+/// Somebody may use them. They are set aside in the name of whose record it is. Where nobody can tell, that is no machine that
+/// could be, `-/unreadable-record`, with the address for its UID; an audit misses it as soon as no such record is there any
+/// more.
 pub fn unreadable(survey: &Survey) -> impl Iterator<Item = (IpAddr, Contender)> {
     survey.remarks.iter().flat_map(|remark| {
         remark.addresses.iter().filter_map(|address| {
-            let machine = Machine { namespace: "-".into(), name: "unreadable-record".into(), uid: address.to_string() };
-            let claimant = Claimant { machine, interface: Pool::DEFAULT_INTERFACE.parse().ok()? };
+            let nobodys = || {
+                let machine =
+                    Machine { namespace: "-".into(), name: "unreadable-record".into(), uid: address.to_string() };
+                Some(Claimant { machine, interface: Pool::DEFAULT_INTERFACE.parse().ok()? })
+            };
+            let claimant = remark.claimant.clone().or_else(nobodys)?;
             Some((*address, Contender { claimant, source: remark.to_string() }))
         })
     })

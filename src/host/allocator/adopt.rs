@@ -182,6 +182,9 @@ impl Allocator {
     /// Notes that a record names an address which is not its claimant's.
     fn contend(&mut self, at: usize, address: IpAddr, record: &Record, journal: &mut Journal) {
         let network = &self.networks[at];
+        if network.held(address).is_some_and(|lease| *lease.claimant == record.claimant) {
+            return;
+        }
         let mut contenders = network.contenders.get(address).cloned().unwrap_or_default();
         if contenders.iter().all(|contender| contender.claimant != record.claimant) {
             contenders.push(Contender { claimant: record.claimant.clone(), source: record.source.clone() });

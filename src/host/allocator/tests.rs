@@ -219,6 +219,23 @@ fn a_rebuild_adds_and_reports_and_nothing_reported_is_given() {
 }
 
 #[test]
+fn an_address_that_is_set_aside_for_a_machine_is_its_own_when_its_record_is_mended() {
+    let mut allocator = Allocator::rebuild([pool("one", "eth0", "addresses: [10.0.0.0/24]")], []);
+    let claimant = Claimant { machine: machine("a", "1"), interface: "eth0".parse().unwrap() };
+    let (address, mut journal) = ("10.0.0.1".parse().unwrap(), Journal::default());
+    let contender = Contender { claimant: claimant.clone(), source: "unreadable".into() };
+    allocator.set_aside(address, contender.clone(), 1, &mut journal);
+    assert_eq!(given(&mut allocator, &claim("b", "1", &["n/one"]), 2), "10.0.0.2/24");
+    let addresses = vec!["10.0.0.1/24".parse().unwrap()];
+    let record = Record { claimant, network: None, addresses, source: "mended".into() };
+    let adoption = allocator.adopt([record], 3, &mut journal);
+    assert_eq!((adoption.adopted, adoption.oddities), (1, vec![]));
+    // It is held, and what is held is not contended for by its holder.
+    allocator.set_aside(address, contender, 4, &mut journal);
+    assert_eq!(allocator.contenders().count(), 0);
+}
+
+#[test]
 fn a_shrink_strands_nobody_and_what_is_outside_is_not_given_again() {
     let mut allocator = Allocator::rebuild([pool("one", "eth0", "addresses: [10.0.0.0/24]")], []);
     let (a, b) = (claim("a", "1", &["n/one"]), claim("b", "1", &["n/one"]));

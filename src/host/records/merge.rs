@@ -7,7 +7,7 @@ use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
 
-use super::object::{Hold, Kind, Object};
+use super::object::{Doubt, Hold, Kind, Object};
 use crate::finding::Finding;
 use crate::host::address::Family;
 use crate::host::claim::{Claimant, Machine};
@@ -34,8 +34,9 @@ pub struct Remark {
     pub source: String,
     /// What it is.
     pub finding: Finding,
-    /// The addresses that it speaks of, and that are in none of [`Survey::records`] because of it. Whose they seem to be is
-    /// in [`Survey::doubts`], unless nobody can tell.
+    /// Whose record it is, where that can be told.
+    pub claimant: Option<Claimant>,
+    /// The addresses that it speaks of, and that are in none of [`Survey::records`] because of it. Somebody may use them.
     pub addresses: Vec<IpAddr>,
 }
 
@@ -46,9 +47,6 @@ pub struct Survey {
     pub records: Vec<Record>,
     /// In the order of the lists, then those about objects that contradict each other.
     pub remarks: Vec<Remark>,
-    /// What machines seem to hold by records that cannot be read, or that others contradict. Each is remarked; it is no
-    /// record, but nobody else is to be given such an address.
-    pub doubts: Vec<Record>,
     /// The machines that are there, or of which a guest is.
     present: BTreeSet<Machine>,
     /// Namespace and name of machines of which a guest is there, but not its KubevirtMachine.
@@ -144,7 +142,7 @@ impl<'o> Merge<'o> {
         for machine in &namesakes.machines {
             self.survey.present.insert(named(&machine.uid));
             let (held, doubts) = self.held(&[machine]);
-            self.add_doubts(&named(&machine.uid), Kind::Machine, doubts);
+            self.tell_whose(&named(&machine.uid), doubts);
             machines.push((machine, held));
         }
         // The one that is there now; more than one come from lists of several times.
@@ -156,7 +154,7 @@ impl<'o> Merge<'o> {
                 self.orphan(namespace, name);
                 self.survey.present.insert(named(uid));
                 self.add(&named(uid), known_by(guest), held);
-                self.add_doubts(&named(uid), known_by(guest), doubts);
+                self.tell_whose(&named(uid), doubts);
                 continue;
             };
             let is_predecessors = machine.created.as_ref().zip(created).is_some_and(|(machine, guest)| guest < machine);
@@ -171,8 +169,7 @@ impl<'o> Merge<'o> {
                         if is_predecessors {
                             predecessors.insert(interface, said);
                         } else {
-                            self.survey.remarks.push(contradiction(self.sources, known.get(), &said));
-                            doubts.push(said.1);
+                            doubts.push(self.contradiction(known.get(), &said));
                         }
                     }
                     Entry::Vacant(_) => drop(predecessors.insert(interface, said)),
@@ -181,9 +178,9 @@ impl<'o> Merge<'o> {
             if is_predecessors {
                 self.orphan(namespace, name);
                 self.survey.present.insert(named(uid));
-                self.add_doubts(&named(uid), known_by(guest), doubts);
+                self.tell_whose(&named(uid), doubts);
             } else {
-                self.add_doubts(&named(&machine.uid), Kind::Machine, doubts);
+                self.tell_whose(&named(&machine.uid), doubts);
             }
             self.add(&named(uid), known_by(guest), predecessors);
         }
@@ -193,17 +190,16 @@ impl<'o> Merge<'o> {
     }
 
     /// What the objects of one machine say, the first one in doubt.
-    fn held(&mut self, objects: &[&'o Object]) -> (Held<'o>, Vec<&'o Hold>) {
+    fn held(&mut self, objects: &[&'o Object]) -> (Held<'o>, Vec<Doubt>) {
         let mut held = Held::new();
-        let mut doubts: Vec<&Hold> = objects.iter().flat_map(|object| &object.doubts).collect();
+        let mut doubts: Vec<Doubt> = objects.iter().flat_map(|object| &object.doubts).cloned().collect();
         for hold in objects.iter().flat_map(|object| &object.holds) {
             let said = (hold.addresses.clone(), hold);
             match held.entry(&hold.interface) {
                 Entry::Vacant(unknown) => drop(unknown.insert(said)),
                 Entry::Occupied(mut known) => {
                     if !agrees(&mut known.get_mut().0, &said.0) {
-                        self.survey.remarks.push(contradiction(self.sources, known.get(), &said));
-                        doubts.push(hold);
+                        doubts.push(self.contradiction(known.get(), &said));
                     }
                 }
             }
@@ -211,12 +207,23 @@ impl<'o> Merge<'o> {
         (held, doubts)
     }
 
-    fn add_doubts(&mut self, machine: &Machine, known_by: Kind, doubts: Vec<&'o Hold>) {
-        for hold in doubts {
-            let claimant = Claimant { machine: machine.clone(), interface: hold.interface.clone() };
-            let (addresses, source) = (hold.addresses.clone(), source(self.sources, hold));
-            self.survey.doubts.push(Record { claimant, addresses, source, known_by });
+    fn tell_whose(&mut self, machine: &Machine, doubts: Vec<Doubt>) {
+        for Doubt { remark, interface } in doubts {
+            if let Some(remark) = self.survey.remarks.get_mut(remark) {
+                remark.claimant = Some(Claimant { machine: machine.clone(), interface });
+            }
         }
+    }
+
+    fn contradiction(&mut self, known: &(Vec<IpNetwork>, &Hold), said: &(Vec<IpNetwork>, &Hold)) -> Doubt {
+        let expected = format!("{} as in {}", Addresses(&known.0), source(self.sources, known.1));
+        let finding = Finding::error(&said.1.place, "contradicting record", Addresses(&said.0), &expected);
+        let is_new = |address: &IpAddr| !known.0.iter().any(|known| known.ip() == *address);
+        let addresses = said.0.iter().map(IpNetwork::ip).filter(is_new).collect();
+        let doubt = Doubt { remark: self.survey.remarks.len(), interface: said.1.interface.clone() };
+        let source = self.sources[said.1.source].clone();
+        self.survey.remarks.push(Remark { source, finding, claimant: None, addresses });
+        doubt
     }
 
     fn orphan(&mut self, namespace: &str, name: &str) {
@@ -251,14 +258,6 @@ fn agrees(known: &mut [IpNetwork], said: &[IpNetwork]) -> bool {
     true
 }
 
-fn contradiction(sources: &[String], known: &(Vec<IpNetwork>, &Hold), said: &(Vec<IpNetwork>, &Hold)) -> Remark {
-    let expected = format!("{} as in {}", Addresses(&known.0), source(sources, known.1));
-    let finding = Finding::error(&said.1.place, "contradicting record", Addresses(&said.0), &expected);
-    let is_new = |address: &IpAddr| !known.0.iter().any(|known| known.ip() == *address);
-    let addresses = said.0.iter().map(IpNetwork::ip).filter(is_new).collect();
-    Remark { source: sources[said.1.source].clone(), finding, addresses }
-}
-
 fn source(sources: &[String], hold: &Hold) -> String {
     format!("{}: {}", sources[hold.source], hold.place)
 }
@@ -291,6 +290,7 @@ impl Survey {
 
 impl fmt::Display for Remark {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.source, self.finding)
+        write!(f, "{}: {}", self.source, self.finding)?;
+        self.claimant.as_ref().map_or(Ok(()), |claimant| write!(f, ", in the record of {claimant}"))
     }
 }

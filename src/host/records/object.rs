@@ -42,8 +42,8 @@ pub(super) struct Object {
     /// UID and name of the VirtualMachine that owns it.
     pub(super) owner: Option<(String, String)>,
     pub(super) holds: Vec<Hold>,
-    /// What it seems to hold by records that cannot be read.
-    pub(super) doubts: Vec<Hold>,
+    /// Its records that cannot be read.
+    pub(super) doubts: Vec<Doubt>,
 }
 
 /// What one interface holds, as one object says.
@@ -55,6 +55,14 @@ pub(super) struct Hold {
     pub(super) place: String,
     /// Its list, among those that were read.
     pub(super) source: usize,
+}
+
+/// A record that cannot be read, or that another one contradicts.
+#[derive(Clone, Debug)]
+pub(super) struct Doubt {
+    /// What is to be said about it, among the remarks.
+    pub(super) remark: usize,
+    pub(super) interface: InterfaceName,
 }
 
 /// An object as it is written. Members that do not matter here are passed over.
@@ -171,7 +179,7 @@ pub(super) struct Reader<'a> {
     /// The list, among those that were read, and its name.
     pub(super) source: (usize, &'a str),
     pub(super) remarks: &'a mut Vec<Remark>,
-    pub(super) doubts: Vec<Hold>,
+    pub(super) doubts: Vec<Doubt>,
 }
 
 /// What a message calls the value of a record.
@@ -236,7 +244,19 @@ impl Reader<'_> {
                 // Only a VirtualMachine and what it owns are somebody else's.
                 let machine = machine.filter(|(namespace, name)| is_identity(namespace) && is_identity(name));
                 let doubts = std::mem::take(&mut self.doubts);
-                Some(Object { kind, namespace, name, uid, created, is_being_deleted, node_pool, machine, owner, holds, doubts })
+                Some(Object {
+                    kind,
+                    namespace,
+                    name,
+                    uid,
+                    created,
+                    is_being_deleted,
+                    node_pool,
+                    machine,
+                    owner,
+                    holds,
+                    doubts,
+                })
             }
             Err(finding) => {
                 let held = holds.iter().flat_map(|hold| &hold.addresses).map(IpNetwork::ip).collect();
@@ -308,17 +328,15 @@ impl Reader<'_> {
             });
             match read {
                 Ok(address) => addresses.push(address),
-                Err(error) => {
-                    self.doubt(place, &interface, text);
-                    self.remark(error.at(place), addresses_in(text));
-                }
+                Err(error) => self.remark_record(&interface, error.at(place), addresses_in(text)),
             }
         }
         addresses.sort_unstable();
         let written = addresses.len();
         addresses.dedup_by_key(|address| address.ip());
         if addresses.len() < written {
-            self.remark(Finding::error(place, "repeated address in", value, "each address once"), Vec::new());
+            let finding = Finding::error(place, "repeated address in", value, "each address once");
+            self.remark_record(&interface, finding, Vec::new());
         }
         if texts.is_empty() {
             self.unreadable(place, interface.as_str(), value);
@@ -326,23 +344,22 @@ impl Reader<'_> {
         (!addresses.is_empty()).then(|| Hold { interface, addresses, place: place.to_string(), source: self.source.0 })
     }
 
-    fn doubt(&mut self, place: &Place<'_>, interface: &InterfaceName, text: &str) {
-        let addresses: Vec<IpNetwork> = addresses_in(text).into_iter().map(IpNetwork::from).collect();
-        if !addresses.is_empty() {
-            let (interface, place, source) = (interface.clone(), place.to_string(), self.source.0);
-            self.doubts.push(Hold { interface, addresses, place, source });
+    fn unreadable(&mut self, place: &Place<'_>, interface: &str, value: &str) {
+        let finding = Finding::error(place, "unreadable record", value, EXPECTED);
+        match interface.parse() {
+            Ok(interface) => self.remark_record(&interface, finding, addresses_in(value)),
+            Err(_) => self.remark(finding, addresses_in(value)),
         }
     }
 
-    fn unreadable(&mut self, place: &Place<'_>, interface: &str, value: &str) {
-        if let Ok(interface) = interface.parse() {
-            self.doubt(place, &interface, value);
-        }
-        self.remark(Finding::error(place, "unreadable record", value, EXPECTED), addresses_in(value));
+    /// A remark about the record of an interface. Whose that is, is known when all objects are.
+    fn remark_record(&mut self, interface: &InterfaceName, finding: Finding, addresses: Vec<IpAddr>) {
+        self.doubts.push(Doubt { remark: self.remarks.len(), interface: interface.clone() });
+        self.remark(finding, addresses);
     }
 
     fn remark(&mut self, finding: Finding, addresses: Vec<IpAddr>) {
-        self.remarks.push(Remark { source: self.source.1.to_owned(), finding, addresses });
+        self.remarks.push(Remark { source: self.source.1.to_owned(), finding, claimant: None, addresses });
     }
 }
 

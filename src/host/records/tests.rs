@@ -51,7 +51,7 @@ fn lines(survey: &Survey) -> (Vec<String>, Vec<String>) {
         let Record { claimant: Claimant { machine, interface }, addresses, source, known_by } = record;
         format!("{machine} {interface} {} by {known_by} in {source}", annotation_value(addresses))
     };
-    let remark = |remark: &Remark| format!("{remark} {:?}", remark.addresses);
+    let remark = |remark: &Remark| format!("{}: {} {:?}", remark.source, remark.finding, remark.addresses);
     (survey.records.iter().map(record).collect(), survey.remarks.iter().map(remark).collect())
 }
 
@@ -422,19 +422,24 @@ fn a_machine_is_there_as_long_as_anything_of_it_may_be() {
 }
 
 #[test]
-fn what_cannot_be_read_or_is_contradicted_seems_to_be_the_machines() {
+fn of_what_cannot_be_read_or_is_contradicted_it_is_told_whose_it_is() {
     let items = json!([
         with(object("KubevirtMachine", "m-1", annotated("10.0.0.5/24, 10.0.0.6/33")), created("2026-08-01T10:00:00Z")),
         guest("VirtualMachine", "v-1", with(annotated("10.0.0.7/24"), created("2026-08-01T10:00:01Z"))),
         guest("VirtualMachine", "v-0", with(annotated("[[\"10.0.0.8\"]]"), created("2026-08-01T09:00:00Z"))),
     ]);
-    let doubt = |doubt: &Record| format!("{} {}", doubt.claimant.machine, annotation_value(&doubt.addresses));
+    let remarks = survey_of(items).remarks;
+    let whose = |remark: &Remark| (remark.claimant.as_ref().unwrap().to_string(), remark.addresses.clone());
+    let of = |uid: &str, address: &str| (format!("eno101 of clusters/w ({uid})"), vec![address.parse().unwrap()]);
     assert_eq!(
-        survey_of(items).doubts.iter().map(doubt).collect::<Vec<_>>(),
-        [
-            r#"clusters/w (m-1) ["10.0.0.6/32"]"#,
-            r#"clusters/w (v-0) ["10.0.0.8/32"]"#,
-            r#"clusters/w (m-1) ["10.0.0.7/24"]"#,
-        ]
+        remarks.iter().map(whose).collect::<Vec<_>>(),
+        [of("m-1", "10.0.0.6"), of("v-0", "10.0.0.8"), of("m-1", "10.0.0.7")]
+    );
+    assert_eq!(
+        remarks[0].to_string(),
+        format!(
+            "list: items[0].{AT}: invalid prefix length \"10.0.0.6/33\", expected a length of 1 to 32 without sign or \
+             leading zero, in the record of eno101 of clusters/w (m-1)"
+        )
     );
 }
