@@ -34,11 +34,11 @@ pub trait Ledger {
     /// # Errors
     ///
     /// The store cannot be written, or others do not stop writing to it.
-    fn begin(&mut self) -> Result<Box<dyn Writing + '_>, LedgerError>;
+    fn begin(&mut self) -> Result<Box<dyn Transaction + '_>, LedgerError>;
 }
 
-/// A write. Dropped, it leaves the ledger as it was.
-pub trait Writing {
+/// A write to a ledger. Dropped, it leaves the ledger as it was.
+pub trait Transaction {
     /// What others did since the last time the ledger told. Nothing is added to that until the write is over.
     ///
     /// # Errors
@@ -114,12 +114,12 @@ impl Ledger for MemoryLedger {
         Ok(News { is_everything: true, changes: self.last.values().cloned().collect() })
     }
 
-    fn begin(&mut self) -> Result<Box<dyn Writing + '_>, LedgerError> {
+    fn begin(&mut self) -> Result<Box<dyn Transaction + '_>, LedgerError> {
         Ok(Box::new(self))
     }
 }
 
-impl Writing for &mut MemoryLedger {
+impl Transaction for &mut MemoryLedger {
     fn news(&mut self) -> Result<News, LedgerError> {
         Ledger::news(*self)
     }

@@ -260,13 +260,13 @@ impl<L: Ledger> Registry<L> {
     }
 
     fn write<T>(&mut self, decide: impl FnOnce(&mut Allocator, &mut Journal) -> T) -> Result<T, LedgerError> {
-        let mut writing = self.ledger.begin()?;
-        let news = writing.news()?;
+        let mut transaction = self.ledger.begin()?;
+        let news = transaction.news()?;
         self.allocator.learn(news);
         let mut journal = Journal::default();
         let answer = decide(&mut self.allocator, &mut journal);
         if !journal.changes().is_empty()
-            && let Err(error) = writing.commit(journal.changes())
+            && let Err(error) = transaction.commit(journal.changes())
         {
             self.allocator.undo(journal);
             return Err(error);

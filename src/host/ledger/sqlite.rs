@@ -13,7 +13,7 @@ use rusqlite::config::DbConfig;
 use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ValueRef};
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, Row, Transaction, TransactionBehavior, params};
 
-use super::{Ledger, LedgerError, News, Writing};
+use super::{Ledger, LedgerError, News};
 use crate::host::allocator::Change;
 use crate::host::claim::{Claim, Claimant, Contender, Lease, Machine, Request};
 use crate::network::InterfaceName;
@@ -88,7 +88,7 @@ enum Access {
     Create,
 }
 
-struct SqliteWriting<'a> {
+struct SqliteTransaction<'a> {
     transaction: Transaction<'a>,
     networks: &'a mut Networks,
     told: &'a mut Option<i64>,
@@ -272,15 +272,15 @@ impl Ledger for SqliteLedger {
         Ok(news)
     }
 
-    fn begin(&mut self) -> Result<Box<dyn Writing + '_>, LedgerError> {
+    fn begin(&mut self) -> Result<Box<dyn super::Transaction + '_>, LedgerError> {
         let immediate = TransactionBehavior::Immediate;
         let transaction = self.connection.transaction_with_behavior(immediate).map_err(writing)?;
         let (networks, told) = (&mut self.networks, &mut self.told);
-        Ok(Box::new(SqliteWriting { transaction, networks, told, has_told: false }))
+        Ok(Box::new(SqliteTransaction { transaction, networks, told, has_told: false }))
     }
 }
 
-impl Writing for SqliteWriting<'_> {
+impl super::Transaction for SqliteTransaction<'_> {
     fn news(&mut self) -> Result<News, LedgerError> {
         let (news, told) = tell(&self.transaction, self.networks, *self.told)?;
         *self.told = Some(told);
