@@ -23,7 +23,7 @@ use ipnetwork::IpNetwork;
 use super::address::Family;
 use super::claim::{Allocation, Claim, Claimant, Contender, Lease, Machine};
 use super::free_ranges::FreeRanges;
-use super::ledger::News;
+use super::ledger::Update;
 use super::pool::{Pool, Space, Withheld};
 use crate::network::InterfaceName;
 use address_map::AddressMap;
@@ -303,15 +303,14 @@ impl Allocator {
     }
 
     /// Takes over what a ledger tells.
-    pub fn learn(&mut self, news: News) {
-        if news.is_everything {
-            let (pools, now) = (std::mem::take(&mut self.pools), self.now);
-            *self = Self::rebuild(pools.into_iter().map(|state| state.pool), news.changes);
-            self.advance(now);
-        } else {
-            for change in news.changes {
-                self.apply(change);
+    pub fn learn(&mut self, update: Update) {
+        match update {
+            Update::Snapshot(known) => {
+                let (pools, now) = (std::mem::take(&mut self.pools), self.now);
+                *self = Self::rebuild(pools.into_iter().map(|state| state.pool), known);
+                self.advance(now);
             }
+            Update::Delta(changes) => changes.into_iter().for_each(|change| drop(self.apply(change))),
         }
     }
 

@@ -27,7 +27,7 @@ pub trait Ledger {
     /// # Errors
     ///
     /// The store cannot be read. The same is told the next time.
-    fn news(&mut self) -> Result<News, LedgerError>;
+    fn catch_up(&mut self) -> Result<Update, LedgerError>;
 
     /// Begins a write. Until it is committed or dropped nobody else can write.
     ///
@@ -43,25 +43,25 @@ pub trait Transaction {
     ///
     /// # Errors
     ///
-    /// As [`Ledger::news`].
-    fn news(&mut self) -> Result<News, LedgerError>;
+    /// As [`Ledger::catch_up`].
+    fn catch_up(&mut self) -> Result<Update, LedgerError>;
 
     /// Records all of the changes, in their order, or none. Once it returns, no crash of the machine undoes them.
     ///
     /// # Errors
     ///
     /// [`LedgerError::Held`] when an address is held by somebody else; the store cannot be written. If it is not known
-    /// whether they were recorded, they are among the next news if they were.
+    /// whether they were recorded, they are in the next update if they were.
     fn commit(self: Box<Self>, changes: &[Change]) -> Result<(), LedgerError>;
 }
 
-/// What a ledger tells.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct News {
-    /// Whether it is all that the ledger knows, so that whatever it does not tell is no more.
-    pub is_everything: bool,
-    /// What is now the case.
-    pub changes: Vec<Change>,
+/// What a ledger tells: what is now the case.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Update {
+    /// All that it knows. Whatever it does not tell is no more.
+    Snapshot(Vec<Change>),
+    /// What was changed since it told last.
+    Delta(Vec<Change>),
 }
 
 /// Why a ledger could not tell or record.
@@ -106,12 +106,12 @@ enum Key {
 // === impl MemoryLedger ===
 
 impl Ledger for MemoryLedger {
-    fn news(&mut self) -> Result<News, LedgerError> {
+    fn catch_up(&mut self) -> Result<Update, LedgerError> {
         // Nobody else writes.
         if std::mem::replace(&mut self.has_told, true) {
-            return Ok(News::default());
+            return Ok(Update::Delta(Vec::new()));
         }
-        Ok(News { is_everything: true, changes: self.last.values().cloned().collect() })
+        Ok(Update::Snapshot(self.last.values().cloned().collect()))
     }
 
     fn begin(&mut self) -> Result<Box<dyn Transaction + '_>, LedgerError> {
@@ -120,8 +120,8 @@ impl Ledger for MemoryLedger {
 }
 
 impl Transaction for &mut MemoryLedger {
-    fn news(&mut self) -> Result<News, LedgerError> {
-        Ledger::news(*self)
+    fn catch_up(&mut self) -> Result<Update, LedgerError> {
+        Ledger::catch_up(*self)
     }
 
     fn commit(self: Box<Self>, changes: &[Change]) -> Result<(), LedgerError> {

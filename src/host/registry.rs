@@ -89,7 +89,8 @@ impl<L: Ledger> Registry<L> {
     ///
     /// The ledger cannot be read.
     pub fn open(mut ledger: L, pools: impl IntoIterator<Item = Pool>) -> Result<Self, LedgerError> {
-        let allocator = Allocator::rebuild(pools, ledger.news()?.changes);
+        let mut allocator = Allocator::rebuild(pools, []);
+        allocator.learn(ledger.catch_up()?);
         Ok(Self { ledger, allocator, reuse_delay: 0 })
     }
 
@@ -243,8 +244,7 @@ impl<L: Ledger> Registry<L> {
     ///
     /// The ledger cannot be read.
     pub fn allocator(&mut self) -> Result<&mut Allocator, LedgerError> {
-        let news = self.ledger.news()?;
-        self.allocator.learn(news);
+        self.allocator.learn(self.ledger.catch_up()?);
         Ok(&mut self.allocator)
     }
 
@@ -261,8 +261,7 @@ impl<L: Ledger> Registry<L> {
 
     fn write<T>(&mut self, decide: impl FnOnce(&mut Allocator, &mut Journal) -> T) -> Result<T, LedgerError> {
         let mut transaction = self.ledger.begin()?;
-        let news = transaction.news()?;
-        self.allocator.learn(news);
+        self.allocator.learn(transaction.catch_up()?);
         let mut journal = Journal::default();
         let answer = decide(&mut self.allocator, &mut journal);
         if !journal.changes().is_empty()

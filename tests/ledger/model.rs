@@ -9,7 +9,7 @@ use std::time::Duration;
 use glowplug::host::address::Family;
 use glowplug::host::allocator::{Change, ClaimError};
 use glowplug::host::claim::{Allocation, Claim, Claimant, Machine, Request};
-use glowplug::host::ledger::{Ledger, LedgerError, MemoryLedger, News, SqliteLedger, Transaction};
+use glowplug::host::ledger::{Ledger, LedgerError, MemoryLedger, SqliteLedger, Transaction, Update};
 use glowplug::host::pool::Pool;
 use glowplug::host::registry::{Registry, RegistryError};
 use ipnetwork::IpNetwork;
@@ -51,8 +51,8 @@ struct FaultyTransaction<'a> {
 }
 
 impl<L: Ledger> Ledger for Faulty<L> {
-    fn news(&mut self) -> Result<News, LedgerError> {
-        self.ledger.news()
+    fn catch_up(&mut self) -> Result<Update, LedgerError> {
+        self.ledger.catch_up()
     }
 
     fn begin(&mut self) -> Result<Box<dyn Transaction + '_>, LedgerError> {
@@ -61,8 +61,8 @@ impl<L: Ledger> Ledger for Faulty<L> {
 }
 
 impl Transaction for FaultyTransaction<'_> {
-    fn news(&mut self) -> Result<News, LedgerError> {
-        self.transaction.news()
+    fn catch_up(&mut self) -> Result<Update, LedgerError> {
+        self.transaction.catch_up()
     }
 
     fn commit(self: Box<Self>, changes: &[Change]) -> Result<(), LedgerError> {

@@ -13,7 +13,7 @@ use rusqlite::config::DbConfig;
 use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ValueRef};
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, Row, Transaction, TransactionBehavior, params};
 
-use super::{Ledger, LedgerError, News};
+use super::{Ledger, LedgerError, Update};
 use crate::host::allocator::Change;
 use crate::host::claim::{Claim, Claimant, Contender, Lease, Machine, Request};
 use crate::network::InterfaceName;
@@ -265,11 +265,11 @@ impl Drop for SqliteLedger {
 }
 
 impl Ledger for SqliteLedger {
-    fn news(&mut self) -> Result<News, LedgerError> {
+    fn catch_up(&mut self) -> Result<Update, LedgerError> {
         let transaction = self.connection.transaction().map_err(reading)?;
-        let (news, told) = tell(&transaction, &mut self.networks, self.told)?;
+        let (update, told) = tell(&transaction, &mut self.networks, self.told)?;
         self.told = Some(told);
-        Ok(news)
+        Ok(update)
     }
 
     fn begin(&mut self) -> Result<Box<dyn super::Transaction + '_>, LedgerError> {
@@ -281,11 +281,11 @@ impl Ledger for SqliteLedger {
 }
 
 impl super::Transaction for SqliteTransaction<'_> {
-    fn news(&mut self) -> Result<News, LedgerError> {
-        let (news, told) = tell(&self.transaction, self.networks, *self.told)?;
+    fn catch_up(&mut self) -> Result<Update, LedgerError> {
+        let (update, told) = tell(&self.transaction, self.networks, *self.told)?;
         *self.told = Some(told);
         self.has_told = true;
-        Ok(news)
+        Ok(update)
     }
 
     fn commit(self: Box<Self>, changes: &[Change]) -> Result<(), LedgerError> {
@@ -366,21 +366,25 @@ fn version(connection: &Connection, path: &Path, may_be_new: bool) -> Result<usi
 }
 
 /// What was changed since the change with the number `told`, and the number of the last one.
-fn tell(transaction: &Transaction<'_>, networks: &mut Networks, told: Option<i64>) -> Result<(News, i64), LedgerError> {
+fn tell(
+    transaction: &Transaction<'_>,
+    networks: &mut Networks,
+    told: Option<i64>,
+) -> Result<(Update, i64), LedgerError> {
     let last = last_change(transaction).map_err(reading)?;
     if told == Some(last) {
-        return Ok((News::default(), last));
+        return Ok((Update::Delta(Vec::new()), last));
     }
     let first: Option<i64> =
         transaction.query_row("SELECT min(number) FROM changes", [], |row| row.get(0)).map_err(reading)?;
     // The numbers rise, so a lower one means that the file was put back from a copy.
     let since = told.filter(|told| *told < last && first.is_some_and(|first| first <= told + 1));
     *networks = Networks::read(transaction).map_err(reading)?;
-    let changes = match since {
-        Some(since) => changes_since(transaction, networks, since),
-        None => everything(transaction, networks),
+    let update = match since {
+        Some(since) => Update::Delta(changes_since(transaction, networks, since)?),
+        None => Update::Snapshot(everything(transaction, networks)?),
     };
-    Ok((News { is_everything: since.is_none(), changes: changes? }, last))
+    Ok((update, last))
 }
 
 fn last_change(transaction: &Transaction<'_>) -> rusqlite::Result<i64> {
