@@ -217,12 +217,7 @@ fn list(machines: usize) -> Result<()> {
     let start = Cpu::now()?;
     let survey = objects.survey();
     let surveyed = start.elapsed()?;
-    let record = |record: glowplug::host::records::Record| {
-        let (claimant, addresses, source) = (record.claimant, record.addresses, record.source);
-        Record { claimant, network: None, addresses, source }
-    };
-    let records: Vec<Record> = survey.records.into_iter().map(record).collect();
-    let copy = records.clone();
+    let (records, copy) = (survey.records.clone(), survey.records);
     let start = Cpu::now()?;
     let adoption = Allocator::rebuild([pool()?], []).adopt(copy, 1, &mut Journal::default());
     let adopted = start.elapsed()?;

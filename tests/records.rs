@@ -86,7 +86,7 @@ fn survey(list: &str) -> Result<Survey, ReadError> {
 fn records(list: &Value) -> Vec<String> {
     let survey = survey(&list.to_string()).unwrap();
     assert_eq!(survey.remarks, []);
-    let record = |record: &glowplug::host::records::Record| {
+    let record = |record: &glowplug::host::claim::Record| {
         format!("{} {} {}", record.claimant.machine, record.claimant.interface, record.addresses[0])
     };
     survey.records.iter().map(record).collect()

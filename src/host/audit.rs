@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use super::allocator::{Adoption, Journal};
-use super::claim::{Allocation, Claimant, Contender, Machine, Record};
+use super::claim::{Allocation, Claimant, Contender, Machine};
 use super::ledger::{Ledger, LedgerError};
 use super::pool::Pool;
 use super::records::Survey;
@@ -57,7 +57,7 @@ pub fn audit<L: Ledger>(
 ) -> Result<Audit, LedgerError> {
     let allocator = registry.allocator()?;
     let mut journal = Journal::default();
-    let adoption = allocator.adopt(survey.records.iter().map(Record::from), now, &mut journal);
+    let adoption = allocator.adopt(survey.records.iter().cloned(), now, &mut journal);
     allocator.undo(journal);
     let holders = allocator.leases().map(|(_, _, lease)| lease.claimant.machine.clone());
     let waiters = allocator.waiters().into_iter().map(|claim| claim.machine.clone());
@@ -109,14 +109,6 @@ pub fn unreadable(survey: &Survey) -> impl Iterator<Item = (IpAddr, Contender)> 
             Some((*address, Contender { claimant, source: remark.to_string() }))
         })
     })
-}
-
-/// On whichever network a pool of its interface is.
-impl From<&super::records::Record> for Record {
-    fn from(record: &super::records::Record) -> Self {
-        let (claimant, addresses, source) = (record.claimant.clone(), record.addresses.clone(), record.source.clone());
-        Self { claimant, network: None, addresses, source }
-    }
 }
 
 #[cfg(test)]

@@ -13,8 +13,7 @@ mod skim;
 mod tests;
 
 pub use list::{MAX_OBJECT, MAX_OBJECTS, ReadError};
-pub use merge::{Record, Remark, Survey};
-pub use object::Kind;
+pub use merge::{Remark, Survey};
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -26,7 +25,7 @@ use serde_json::{Map, Value, json};
 use super::claim::{Allocation, Machine};
 use super::timestamp::Timestamp;
 use crate::network::InterfaceName;
-use object::Object;
+use object::{Kind, Object};
 
 /// What the key of the annotation begins with; the name of the interface follows.
 pub const ANNOTATION: &str = "kubevirt.cluster.x-k8s.io/allocated-ip-";

@@ -6,7 +6,6 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 use clap::Args;
 use glowplug::host::audit::{self, Audit, Missing};
-use glowplug::host::claim::{self};
 use glowplug::host::records::Remark;
 use glowplug::host::timestamp::Timestamp;
 use serde::Serialize;
@@ -65,7 +64,7 @@ pub(crate) fn rebuild(args: Rebuild) -> Result<ExitCode> {
     let mut registry = args.ledger.open_whole(args.create, pools)?;
     let now = Timestamp::now().0;
     registry.set_aside(audit::unreadable(&survey), now)?;
-    let adoption = registry.rebuild(survey.records.iter().map(claim::Record::from), now)?;
+    let adoption = registry.rebuild(survey.records, now)?;
     let findings = findings(&survey.remarks, &adoption.oddities);
     let is_right = findings.is_empty();
     let rebuilt =

@@ -10,22 +10,8 @@ use ipnetwork::IpNetwork;
 use super::object::{Doubt, Hold, Kind, Object};
 use crate::finding::Finding;
 use crate::host::address::Family;
-use crate::host::claim::{Claimant, Machine};
+use crate::host::claim::{Claimant, Machine, Record};
 use crate::network::InterfaceName;
-
-/// What one interface of one machine holds.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Record {
-    /// Who holds it. The UID is that of the object that [`Record::known_by`] says.
-    pub claimant: Claimant,
-    /// IPv4 first, each address once. One that was recorded without a prefix length has the longest, 32 or 128.
-    pub addresses: Vec<IpNetwork>,
-    /// Where it was read, such as `machines.json: items[3].status.allocatedBootstrapAddresses.eno101`.
-    pub source: String,
-    /// Whose UID the machine has. It is its KubevirtMachine's, unless that is gone, or is the successor of the one whose
-    /// guest still holds the addresses: its UID is not known any more then, and the VirtualMachine's stands for it.
-    pub known_by: Kind,
-}
 
 /// Something odd about an object or a record.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -43,7 +29,11 @@ pub struct Remark {
 /// What the objects of all lists say together.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Survey {
-    /// By namespace, name and UID of the machine, then by interface. No machine has two for one interface.
+    /// By namespace, name and UID of the machine, then by interface. No machine has two for one interface. In each there are
+    /// addresses, IPv4 first and each once; the network is not said.
+    ///
+    /// The UID is the KubevirtMachine's, unless that is gone, or is the successor of the one whose guest still holds the
+    /// addresses: its UID is not known any more then, and the VirtualMachine's stands for it.
     pub records: Vec<Record>,
     /// In the order of the lists, then those about objects that contradict each other.
     pub remarks: Vec<Remark>,
@@ -153,7 +143,7 @@ impl<'o> Merge<'o> {
             let Some((machine, own)) = machines.last_mut() else {
                 self.orphan(namespace, name);
                 self.survey.present.insert(named(uid));
-                self.add(&named(uid), known_by(guest), held);
+                self.add(&named(uid), held);
                 self.tell_whose(&named(uid), doubts);
                 continue;
             };
@@ -182,10 +172,10 @@ impl<'o> Merge<'o> {
             } else {
                 self.tell_whose(&named(&machine.uid), doubts);
             }
-            self.add(&named(uid), known_by(guest), predecessors);
+            self.add(&named(uid), predecessors);
         }
         for (machine, held) in machines {
-            self.add(&named(&machine.uid), Kind::Machine, held);
+            self.add(&named(&machine.uid), held);
         }
     }
 
@@ -230,19 +220,13 @@ impl<'o> Merge<'o> {
         self.survey.orphans.insert((namespace.to_owned(), name.to_owned()));
     }
 
-    fn add(&mut self, machine: &Machine, known_by: Kind, held: Held<'o>) {
+    fn add(&mut self, machine: &Machine, held: Held<'o>) {
         for (interface, (addresses, hold)) in held {
             let claimant = Claimant { machine: machine.clone(), interface: interface.clone() };
             let source = source(self.sources, hold);
-            self.survey.records.push(Record { claimant, addresses, source, known_by });
+            self.survey.records.push(Record { claimant, network: None, addresses, source });
         }
     }
-}
-
-/// Whose UID stands for a guest: its VirtualMachine's, also where only the instance is there and names it.
-fn known_by(guest: &[&Object]) -> Kind {
-    let instance = guest.iter().all(|object| object.kind == Kind::Instance && object.owner.is_none());
-    if instance { Kind::Instance } else { Kind::VirtualMachine }
 }
 
 /// Whether both are the same addresses. A prefix length that one of them does not say is the other's.

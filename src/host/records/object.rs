@@ -17,7 +17,7 @@ use crate::network::InterfaceName;
 
 /// What an object is.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub enum Kind {
+pub(super) enum Kind {
     /// `KubevirtMachine`, of Cluster API's provider.
     Machine,
     /// `VirtualMachine`, of KubeVirt.
@@ -420,17 +420,5 @@ impl<'de> Visitor<'de> for Records {
             }
         }
         Ok(annotations)
-    }
-}
-
-// === impl Kind ===
-
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Machine => "KubevirtMachine",
-            Self::VirtualMachine => "VirtualMachine",
-            Self::Instance => "VirtualMachineInstance",
-        })
     }
 }

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::host::claim::Claimant;
+use crate::host::claim::{Claimant, Record};
 
 const KEY: &str = "kubevirt.cluster.x-k8s.io/allocated-ip-eno101";
 
@@ -48,8 +48,8 @@ fn survey_of(items: Value) -> Survey {
 /// Every record and every remark as one line, with the addresses that nobody may have because of the remark.
 fn lines(survey: &Survey) -> (Vec<String>, Vec<String>) {
     let record = |record: &Record| {
-        let Record { claimant: Claimant { machine, interface }, addresses, source, known_by } = record;
-        format!("{machine} {interface} {} by {known_by} in {source}", annotation_value(addresses))
+        let Record { claimant: Claimant { machine, interface }, addresses, source, .. } = record;
+        format!("{machine} {interface} {} in {source}", annotation_value(addresses))
     };
     let remark = |remark: &Remark| format!("{}: {} {:?}", remark.source, remark.finding, remark.addresses);
     (survey.records.iter().map(record).collect(), survey.remarks.iter().map(remark).collect())
@@ -302,27 +302,26 @@ fn records_of_one_machine_that_agree_are_one() {
         guest("VirtualMachine", "v-1", with(annotated("10.0.0.5"), template)),
         with(object("KubevirtMachine", "m-1", annotated("10.0.0.5")), status),
     ]);
-    let record = format!(r#"clusters/w (m-1) eno101 ["10.0.0.5/24"] by KubevirtMachine in list: items[2].{AT}"#);
+    let record = format!(r#"clusters/w (m-1) eno101 ["10.0.0.5/24"] in list: items[2].{AT}"#);
     assert_eq!(read(items), (vec![record], vec![]));
 }
 
 #[test]
 fn a_guest_of_which_the_machine_is_gone_keeps_its_addresses() {
     let by_vm = json!([instance("i-1", "v-1", annotated("10.0.0.5/24")), guest("VirtualMachine", "v-1", json!({})),]);
-    let record =
-        |by: &str, uid: &str| format!(r#"clusters/w ({uid}) eno101 ["10.0.0.5/24"] by {by} in list: items[0].{AT}"#);
-    assert_eq!(read(by_vm), (vec![record("VirtualMachine", "v-1")], vec![]));
+    let record = format!(r#"clusters/w (v-1) eno101 ["10.0.0.5/24"] in list: items[0].{AT}"#);
+    assert_eq!(read(by_vm), (vec![record.clone()], vec![]));
     // Nothing is known of its VirtualMachine but the name, which is in the namespace of the instance.
-    let record = record("VirtualMachine", "v-1").replace("clusters", "infra");
+    let record = record.replace("clusters", "infra");
     assert_eq!(read(json!([instance("i-1", "v-1", annotated("10.0.0.5/24"))])), (vec![record], vec![]));
     let alone = json!([object("VirtualMachineInstance", "i-1", annotated("10.0.0.5/24"))]);
-    let record = format!(r#"clusters/w (i-1) eno101 ["10.0.0.5/24"] by VirtualMachineInstance in list: items[0].{AT}"#);
+    let record = format!(r#"clusters/w (i-1) eno101 ["10.0.0.5/24"] in list: items[0].{AT}"#);
     assert_eq!(read(alone), (vec![record], vec![]));
 }
 
 #[test]
 fn an_owner_that_can_be_none_does_not_count() {
-    let record = format!(r#"infra/w (i-1) eno101 ["10.0.0.5/24"] by VirtualMachineInstance in list: items[0].{AT}"#);
+    let record = format!(r#"infra/w (i-1) eno101 ["10.0.0.5/24"] in list: items[0].{AT}"#);
     for owner in [json!({"uid": ""}), json!({"name": "w("})] {
         let mut instance = instance("i-1", "v-1", annotated("10.0.0.5/24"));
         merge(&mut instance["metadata"]["ownerReferences"][0], owner);
@@ -336,21 +335,21 @@ fn a_guests_record_is_its_machines() {
         guest("VirtualMachine", "v-1", with(annotated("10.0.0.5/24"), created("2026-08-01T10:00:01Z"))),
         object("KubevirtMachine", "m-1", created("2026-08-01T10:00:00Z")),
     ]);
-    let record = format!(r#"clusters/w (m-1) eno101 ["10.0.0.5/24"] by KubevirtMachine in list: items[0].{AT}"#);
+    let record = format!(r#"clusters/w (m-1) eno101 ["10.0.0.5/24"] in list: items[0].{AT}"#);
     assert_eq!(read(items), (vec![record], vec![]));
 }
 
 #[test]
 fn a_guest_that_is_older_than_its_machine_is_a_predecessors() {
     let old = guest("VirtualMachine", "v-1", with(annotated("10.0.0.5/24"), created("2026-08-01T09:00:00Z")));
-    let predecessors = format!(r#"clusters/w (v-1) eno101 ["10.0.0.5/24"] by VirtualMachine in list: items[0].{AT}"#);
+    let predecessors = format!(r#"clusters/w (v-1) eno101 ["10.0.0.5/24"] in list: items[0].{AT}"#);
     let new = object("KubevirtMachine", "m-2", created("2026-08-01T10:00:00Z"));
     assert_eq!(read(json!([old, new])), (vec![predecessors.clone()], vec![]));
-    let successors = format!(r#"clusters/w (m-2) eno101 ["10.0.0.6/24"] by KubevirtMachine in list: items[1].{AT}"#);
+    let successors = format!(r#"clusters/w (m-2) eno101 ["10.0.0.6/24"] in list: items[1].{AT}"#);
     let with_another = with(new.clone(), annotated("10.0.0.6/24"));
     assert_eq!(read(json!([old, with_another])), (vec![successors, predecessors], vec![]));
     // A machine that was moved from another cluster is younger than its guest, too.
-    let moved = format!(r#"clusters/w (m-2) eno101 ["10.0.0.5/24"] by KubevirtMachine in list: items[1].{AT}"#);
+    let moved = format!(r#"clusters/w (m-2) eno101 ["10.0.0.5/24"] in list: items[1].{AT}"#);
     assert_eq!(read(json!([old, with(new, annotated("10.0.0.5/24"))])), (vec![moved], vec![]));
 }
 
@@ -363,7 +362,7 @@ fn records_of_one_machine_that_contradict_each_other_are_remarked() {
         ),
         guest("VirtualMachine", "v-1", annotated("10.0.0.7/24")),
     ]);
-    let record = format!(r#"clusters/w (m-1) eno101 ["10.0.0.5/24"] by KubevirtMachine in list: items[0].{AT}"#);
+    let record = format!(r#"clusters/w (m-1) eno101 ["10.0.0.5/24"] in list: items[0].{AT}"#);
     let expected = format!("expected 10.0.0.5/24 as in list: items[0].{AT}");
     let remarks = [
         format!(
@@ -381,7 +380,7 @@ fn a_list_that_is_read_twice_says_nothing_twice() {
     for (name, address) in [("a", "10.0.0.5/24"), ("b", "10.0.0.5/24"), ("c", "10.0.0.6/24")] {
         objects.read(name, list(address).as_bytes()).unwrap();
     }
-    let record = format!(r#"clusters/w (m-1) eno101 ["10.0.0.5/24"] by KubevirtMachine in a: items[0].{AT}"#);
+    let record = format!(r#"clusters/w (m-1) eno101 ["10.0.0.5/24"] in a: items[0].{AT}"#);
     let remark = format!(
         r#"c: items[0].{AT}: contradicting record "10.0.0.6/24", expected 10.0.0.5/24 as in a: items[0].{AT} [10.0.0.6]"#
     );
@@ -396,8 +395,8 @@ fn machines_of_one_name_in_two_namespaces_are_two() {
         object("KubevirtMachine", "m-1", annotated("10.0.0.5/24")),
     ]);
     let records = [
-        format!(r#"clusters/w (m-1) eno101 ["10.0.0.5/24"] by KubevirtMachine in list: items[1].{AT}"#),
-        format!(r#"others/w (m-2) eno101 ["10.0.0.5/24"] by KubevirtMachine in list: items[0].{AT}"#),
+        format!(r#"clusters/w (m-1) eno101 ["10.0.0.5/24"] in list: items[1].{AT}"#),
+        format!(r#"others/w (m-2) eno101 ["10.0.0.5/24"] in list: items[0].{AT}"#),
     ];
     assert_eq!(read(items), (records.to_vec(), vec![]));
 }
