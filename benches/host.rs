@@ -215,9 +215,9 @@ fn list(machines: usize) -> Result<()> {
     objects.read("machines.json", List::new(machines))?;
     let read = start.elapsed()?.saturating_sub(made);
     let start = Cpu::now()?;
-    let survey = objects.survey();
-    let surveyed = start.elapsed()?;
-    let (records, copy) = (survey.records.clone(), survey.records);
+    let inventory = objects.inventory();
+    let merged = start.elapsed()?;
+    let (records, copy) = (inventory.records.clone(), inventory.records);
     let start = Cpu::now()?;
     let adoption = Allocator::rebuild([pool()?], []).adopt(copy, 1, &mut Journal::default());
     let adopted = start.elapsed()?;
@@ -232,12 +232,12 @@ fn list(machines: usize) -> Result<()> {
     let recorded = start.elapsed()?;
     row(
         &format!("list of {machines} machines, {} MiB: rebuild", bytes >> 20),
-        &millis(read + surveyed + adopted),
+        &millis(read + merged + adopted),
         if machines == 100_000 { "at most 1000 ms" } else { "" },
     );
-    let parts = [read, surveyed, adopted, recorded].map(millis);
-    let [read, surveyed, adopted, recorded] = parts;
-    row("  read | merged | adopted | or into SQLite", &format!("{read} | {surveyed} | {adopted} | {recorded}"), "");
+    let parts = [read, merged, adopted, recorded].map(millis);
+    let [read, merged, adopted, recorded] = parts;
+    row("  read | merged | adopted | or into SQLite", &format!("{read} | {merged} | {adopted} | {recorded}"), "");
     Ok(())
 }
 

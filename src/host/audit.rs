@@ -8,7 +8,7 @@ use super::allocator::{Adoption, Journal};
 use super::claim::{Allocation, Claimant, Contender, Machine};
 use super::ledger::{Ledger, LedgerError};
 use super::pool::Pool;
-use super::records::Survey;
+use super::records::Inventory;
 use super::registry::{Registry, Released};
 
 /// A machine is released only when an audit missed it so long ago at least: who looks twice within a moment has looked
@@ -41,7 +41,7 @@ pub struct Missing {
 
 /// Compares the ledger with the objects of all machines.
 ///
-/// A machine is missing when the ledger knows it and there is no object of it, provided that the survey was of complete
+/// A machine is missing when the ledger knows it and there is no object of it, provided that the inventory is of complete
 /// lists: KubevirtMachines, VirtualMachines and VirtualMachineInstances of all namespaces. That is noted in the ledger. With
 /// `release_missing`, one that an audit missed already [`SIGHTINGS_APART`] before, and none has seen since, is released:
 /// who looks once may look at the wrong moment. Nothing else changes who holds an address.
@@ -51,13 +51,13 @@ pub struct Missing {
 /// The ledger failed, and nothing was released; what was noted before stays so.
 pub fn audit<L: Ledger>(
     registry: &mut Registry<L>,
-    survey: &Survey,
+    inventory: &Inventory,
     release_missing: bool,
     now: u64,
 ) -> Result<Audit, LedgerError> {
     let allocator = registry.allocator()?;
     let mut journal = Journal::default();
-    let adoption = allocator.adopt(survey.records.iter().cloned(), now, &mut journal);
+    let adoption = allocator.adopt(inventory.records.iter().cloned(), now, &mut journal);
     allocator.undo(journal);
     let holders = allocator.leases().map(|(_, _, lease)| lease.claimant.machine.clone());
     let waiters = allocator.waiters().into_iter().map(|claim| claim.machine.clone());
@@ -68,8 +68,8 @@ pub fn audit<L: Ledger>(
         .chain(contenders)
         .chain(allocator.missing().map(|(machine, _)| machine.clone()))
         .collect();
-    let unread: BTreeSet<Machine> = unreadable(survey).map(|(_, contender)| contender.claimant.machine).collect();
-    let is_there = |machine: &Machine| survey.is_there(machine) || unread.contains(machine);
+    let unread: BTreeSet<Machine> = unreadable(inventory).map(|(_, contender)| contender.claimant.machine).collect();
+    let is_there = |machine: &Machine| inventory.is_there(machine) || unread.contains(machine);
     let (there, missing): (Vec<Machine>, Vec<Machine>) = known.into_iter().partition(is_there);
     let since = registry.note_looked_for(&there, &missing, now)?;
     let apart = u64::try_from(SIGHTINGS_APART.as_millis()).unwrap_or(u64::MAX);
@@ -97,8 +97,8 @@ pub fn audit<L: Ledger>(
 /// Somebody may use them. They are set aside in the name of whose record it is. Where nobody can tell, that is no machine that
 /// could be, `-/unreadable-record`, with the address for its UID; an audit misses it as soon as no such record is there any
 /// more.
-pub fn unreadable(survey: &Survey) -> impl Iterator<Item = (IpAddr, Contender)> {
-    survey.remarks.iter().flat_map(|remark| {
+pub fn unreadable(inventory: &Inventory) -> impl Iterator<Item = (IpAddr, Contender)> {
+    inventory.remarks.iter().flat_map(|remark| {
         remark.addresses.iter().filter_map(|address| {
             let nobodys = || {
                 let machine =
@@ -126,7 +126,7 @@ mod tests {
         let requests = vec![Request { pool: "default/one".into(), addresses: Vec::new() }];
         let claim = Claim { machine: machine.clone(), created: 0, requests, sticky: false };
         let held = registry.claim(&claim, 0).unwrap();
-        let mut look = |now| audit(&mut registry, &Survey::default(), true, now).unwrap().missing;
+        let mut look = |now| audit(&mut registry, &Inventory::default(), true, now).unwrap().missing;
         let missing = |since, releasable_from, released| {
             vec![Missing { machine: machine.clone(), since, releasable_from, released }]
         };

@@ -13,7 +13,7 @@ mod skim;
 mod tests;
 
 pub use list::{MAX_OBJECT, MAX_OBJECTS, ReadError};
-pub use merge::{Remark, Survey};
+pub use merge::{Inventory, Remark};
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -51,10 +51,10 @@ pub const STATUS: &str = "allocatedBootstrapAddresses";
 /// }]}"#;
 /// let mut objects = Objects::default();
 /// objects.read("machines.json", list.as_slice()).unwrap();
-/// let survey = objects.survey();
-/// assert_eq!(survey.records[0].claimant.machine.to_string(), "clusters/worker-0 (u-1)");
-/// assert_eq!(survey.records[0].addresses, ["10.0.0.5/24".parse().unwrap()]);
-/// assert_eq!(survey.remarks, []);
+/// let inventory = objects.inventory();
+/// assert_eq!(inventory.records[0].claimant.machine.to_string(), "clusters/worker-0 (u-1)");
+/// assert_eq!(inventory.records[0].addresses, ["10.0.0.5/24".parse().unwrap()]);
+/// assert_eq!(inventory.remarks, []);
 /// ```
 #[derive(Debug, Default)]
 pub struct Objects {
@@ -233,7 +233,7 @@ impl Objects {
         })
     }
 
-    /// What is odd about single objects and records, in the order of the lists. [`Objects::survey`] has more.
+    /// What is odd about single objects and records, in the order of the lists. [`Objects::inventory`] has more.
     #[must_use]
     pub fn remarks(&self) -> &[Remark] {
         &self.remarks
@@ -241,7 +241,7 @@ impl Objects {
 
     /// What they say together.
     #[must_use]
-    pub fn survey(self) -> Survey {
+    pub fn inventory(self) -> Inventory {
         merge::merge(self.objects, &self.sources, self.remarks)
     }
 }

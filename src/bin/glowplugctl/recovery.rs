@@ -60,12 +60,12 @@ struct Rebuilt {
 pub(crate) fn rebuild(args: Rebuild) -> Result<ExitCode> {
     let pools = args.pools.read()?;
     let (objects, count) = read_objects(&args.lists.lists)?;
-    let survey = objects.survey();
+    let inventory = objects.inventory();
     let mut registry = args.ledger.open_whole(args.create, pools)?;
     let now = Timestamp::now().0;
-    registry.set_aside(audit::unreadable(&survey), now)?;
-    let adoption = registry.rebuild(survey.records, now)?;
-    let findings = findings(&survey.remarks, &adoption.oddities);
+    registry.set_aside(audit::unreadable(&inventory), now)?;
+    let adoption = registry.rebuild(inventory.records, now)?;
+    let findings = findings(&inventory.remarks, &adoption.oddities);
     let is_right = findings.is_empty();
     let rebuilt =
         Rebuilt { version: VERSION, objects: count, added: adoption.adopted, known: adoption.known, findings };
@@ -123,11 +123,11 @@ pub(crate) fn audit(args: AuditArgs) -> Result<ExitCode> {
         // From an empty list everybody would be missing, and it is what the wrong cluster answers.
         bail!("no object in the lists, expected those of all machines");
     }
-    let survey = objects.survey();
+    let inventory = objects.inventory();
     let mut registry = args.ledger.open_whole(false, pools)?;
     let now = Timestamp::now().0;
-    let Audit { adoption, missing, served } = audit::audit(&mut registry, &survey, args.release_missing, now)?;
-    let findings = findings(&survey.remarks, &adoption.oddities);
+    let Audit { adoption, missing, served } = audit::audit(&mut registry, &inventory, args.release_missing, now)?;
+    let findings = findings(&inventory.remarks, &adoption.oddities);
     let is_right = findings.is_empty() && missing.is_empty() && adoption.adopted == 0;
     if args.json {
         print_json(&Audited {

@@ -22,13 +22,13 @@ pub struct Remark {
     pub finding: Finding,
     /// Whose record it is, where that can be told.
     pub claimant: Option<Claimant>,
-    /// The addresses that it speaks of, and that are in none of [`Survey::records`] because of it. Somebody may use them.
+    /// The addresses that it speaks of, and that are in none of [`Inventory::records`] because of it. Somebody may use them.
     pub addresses: Vec<IpAddr>,
 }
 
 /// What the objects of all lists say together.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct Survey {
+pub struct Inventory {
     /// By namespace, name and UID of the machine, then by interface. No machine has two for one interface. In each there are
     /// addresses, IPv4 first and each once; the network is not said.
     ///
@@ -56,17 +56,17 @@ type Held<'o> = BTreeMap<&'o InterfaceName, (Vec<IpNetwork>, &'o Hold)>;
 
 struct Merge<'o> {
     sources: &'o [String],
-    survey: Survey,
+    inventory: Inventory,
 }
 
-pub(super) fn merge(objects: Vec<Object>, sources: &[String], remarks: Vec<Remark>) -> Survey {
+pub(super) fn merge(objects: Vec<Object>, sources: &[String], remarks: Vec<Remark>) -> Inventory {
     let objects = join_repeated(objects);
-    let mut merge = Merge { sources, survey: Survey { remarks, ..Survey::default() } };
+    let mut merge = Merge { sources, inventory: Inventory { remarks, ..Inventory::default() } };
     for ((namespace, name), namesakes) in group(&objects) {
         merge.machine(namespace, name, &namesakes);
     }
-    merge.survey.records.sort_by(|a, b| a.claimant.cmp(&b.claimant));
-    merge.survey
+    merge.inventory.records.sort_by(|a, b| a.claimant.cmp(&b.claimant));
+    merge.inventory
 }
 
 /// Makes one object of those that have one UID: a list that is read twice says nothing twice.
@@ -130,7 +130,7 @@ impl<'o> Merge<'o> {
         let named = |uid: &str| Machine { namespace: namespace.to_owned(), name: name.to_owned(), uid: uid.to_owned() };
         let mut machines: Vec<(&Object, Held<'o>)> = Vec::new();
         for machine in &namesakes.machines {
-            self.survey.present.insert(named(&machine.uid));
+            self.inventory.present.insert(named(&machine.uid));
             let (held, doubts) = self.held(&[machine]);
             self.tell_whose(&named(&machine.uid), doubts);
             machines.push((machine, held));
@@ -142,7 +142,7 @@ impl<'o> Merge<'o> {
             let created = guest.iter().filter_map(|object| object.created.as_ref()).min();
             let Some((machine, own)) = machines.last_mut() else {
                 self.orphan(namespace, name);
-                self.survey.present.insert(named(uid));
+                self.inventory.present.insert(named(uid));
                 self.add(&named(uid), held);
                 self.tell_whose(&named(uid), doubts);
                 continue;
@@ -167,7 +167,7 @@ impl<'o> Merge<'o> {
             }
             if is_predecessors {
                 self.orphan(namespace, name);
-                self.survey.present.insert(named(uid));
+                self.inventory.present.insert(named(uid));
                 self.tell_whose(&named(uid), doubts);
             } else {
                 self.tell_whose(&named(&machine.uid), doubts);
@@ -199,7 +199,7 @@ impl<'o> Merge<'o> {
 
     fn tell_whose(&mut self, machine: &Machine, doubts: Vec<Doubt>) {
         for Doubt { remark, interface } in doubts {
-            if let Some(remark) = self.survey.remarks.get_mut(remark) {
+            if let Some(remark) = self.inventory.remarks.get_mut(remark) {
                 remark.claimant = Some(Claimant { machine: machine.clone(), interface });
             }
         }
@@ -210,21 +210,21 @@ impl<'o> Merge<'o> {
         let finding = Finding::error(&said.1.place, "contradicting record", Addresses(&said.0), &expected);
         let is_new = |address: &IpAddr| !known.0.iter().any(|known| known.ip() == *address);
         let addresses = said.0.iter().map(IpNetwork::ip).filter(is_new).collect();
-        let doubt = Doubt { remark: self.survey.remarks.len(), interface: said.1.interface.clone() };
+        let doubt = Doubt { remark: self.inventory.remarks.len(), interface: said.1.interface.clone() };
         let source = self.sources[said.1.source].clone();
-        self.survey.remarks.push(Remark { source, finding, claimant: None, addresses });
+        self.inventory.remarks.push(Remark { source, finding, claimant: None, addresses });
         doubt
     }
 
     fn orphan(&mut self, namespace: &str, name: &str) {
-        self.survey.orphans.insert((namespace.to_owned(), name.to_owned()));
+        self.inventory.orphans.insert((namespace.to_owned(), name.to_owned()));
     }
 
     fn add(&mut self, machine: &Machine, held: Held<'o>) {
         for (interface, (addresses, hold)) in held {
             let claimant = Claimant { machine: machine.clone(), interface: interface.clone() };
             let source = source(self.sources, hold);
-            self.survey.records.push(Record { claimant, network: None, addresses, source });
+            self.inventory.records.push(Record { claimant, network: None, addresses, source });
         }
     }
 }
@@ -257,9 +257,9 @@ impl fmt::Display for Addresses<'_> {
     }
 }
 
-// === impl Survey ===
+// === impl Inventory ===
 
-impl Survey {
+impl Inventory {
     /// Whether anything of a machine is there: its KubevirtMachine, or a guest that may be its own.
     ///
     /// Only whoever is not there may be missing, if the lists were complete: all three kinds of all namespaces.

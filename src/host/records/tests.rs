@@ -38,25 +38,25 @@ fn annotated(value: &str) -> Value {
     json!({"metadata": {"annotations": {KEY: value}}})
 }
 
-fn survey_of(items: Value) -> Survey {
+fn inventory_of(items: Value) -> Inventory {
     let list = json!({"apiVersion": "v1", "items": items, "kind": "List", "metadata": {"resourceVersion": ""}});
     let mut objects = Objects::default();
     objects.read("list", list.to_string().as_bytes()).unwrap();
-    objects.survey()
+    objects.inventory()
 }
 
 /// Every record and every remark as one line, with the addresses that nobody may have because of the remark.
-fn lines(survey: &Survey) -> (Vec<String>, Vec<String>) {
+fn lines(inventory: &Inventory) -> (Vec<String>, Vec<String>) {
     let record = |record: &Record| {
         let Record { claimant: Claimant { machine, interface }, addresses, source, .. } = record;
         format!("{machine} {interface} {} in {source}", annotation_value(addresses))
     };
     let remark = |remark: &Remark| format!("{}: {} {:?}", remark.source, remark.finding, remark.addresses);
-    (survey.records.iter().map(record).collect(), survey.remarks.iter().map(remark).collect())
+    (inventory.records.iter().map(record).collect(), inventory.remarks.iter().map(remark).collect())
 }
 
 fn read(items: Value) -> (Vec<String>, Vec<String>) {
-    lines(&survey_of(items))
+    lines(&inventory_of(items))
 }
 
 // === Writing ===
@@ -112,10 +112,10 @@ fn an_allocation_of_another_machine_is_refused() {
 fn what_is_written_is_read() {
     let allocations = [allocation("eno101", &["10.0.0.5/24", "fd00::5/64"]), allocation("br-ex", &["10.1.0.9/16"])];
     for patch in [annotation_patch(&machine(), &allocations, None), status_patch(&machine(), &allocations, None)] {
-        let survey = survey_of(json!([object("KubevirtMachine", "m-1", patch.unwrap())]));
-        let read: Vec<_> = survey.records.into_iter().map(|record| (record.claimant, record.addresses)).collect();
+        let inventory = inventory_of(json!([object("KubevirtMachine", "m-1", patch.unwrap())]));
+        let read: Vec<_> = inventory.records.into_iter().map(|record| (record.claimant, record.addresses)).collect();
         let written: Vec<_> = allocations.iter().rev().map(|a| (a.claimant.clone(), a.addresses.clone())).collect();
-        assert_eq!((read, survey.remarks), (written, Vec::new()));
+        assert_eq!((read, inventory.remarks), (written, Vec::new()));
     }
 }
 
@@ -123,11 +123,11 @@ fn what_is_written_is_read() {
 
 /// What an annotation means: the addresses of its record, and its remarks without their place.
 fn value(text: &str) -> (String, Vec<String>) {
-    let survey = survey_of(json!([object("KubevirtMachine", "m-1", annotated(text))]));
+    let inventory = inventory_of(json!([object("KubevirtMachine", "m-1", annotated(text))]));
     let place = format!("list: items[0].metadata.annotations.\"{KEY}\": ");
     let remark = |remark: String| remark.strip_prefix(&place).unwrap().to_owned();
-    let addresses: Vec<IpNetwork> = survey.records.iter().flat_map(|record| record.addresses.clone()).collect();
-    (annotation_value(&addresses), lines(&survey).1.into_iter().map(remark).collect())
+    let addresses: Vec<IpNetwork> = inventory.records.iter().flat_map(|record| record.addresses.clone()).collect();
+    (annotation_value(&addresses), lines(&inventory).1.into_iter().map(remark).collect())
 }
 
 macro_rules! values {
@@ -384,7 +384,7 @@ fn a_list_that_is_read_twice_says_nothing_twice() {
     let remark = format!(
         r#"c: items[0].{AT}: contradicting record "10.0.0.6/24", expected 10.0.0.5/24 as in a: items[0].{AT} [10.0.0.6]"#
     );
-    assert_eq!(lines(&objects.survey()), (vec![record], vec![remark]));
+    assert_eq!(lines(&objects.inventory()), (vec![record], vec![remark]));
 }
 
 #[test]
@@ -405,8 +405,8 @@ fn machines_of_one_name_in_two_namespaces_are_two() {
 fn a_machine_is_there_as_long_as_anything_of_it_may_be() {
     let named = |uid: &str| Machine { uid: uid.to_owned(), ..machine() };
     let there = |items: Value| {
-        let survey = survey_of(items);
-        ["m-1", "m-2", "v-1"].map(|uid| survey.is_there(&named(uid)))
+        let inventory = inventory_of(items);
+        ["m-1", "m-2", "v-1"].map(|uid| inventory.is_there(&named(uid)))
     };
     let new = || object("KubevirtMachine", "m-2", created("2026-08-01T10:00:00Z"));
     let guest = |at: &str| guest("VirtualMachine", "v-1", created(at));
@@ -427,7 +427,7 @@ fn of_what_cannot_be_read_or_is_contradicted_it_is_told_whose_it_is() {
         guest("VirtualMachine", "v-1", with(annotated("10.0.0.7/24"), created("2026-08-01T10:00:01Z"))),
         guest("VirtualMachine", "v-0", with(annotated("[[\"10.0.0.8\"]]"), created("2026-08-01T09:00:00Z"))),
     ]);
-    let remarks = survey_of(items).remarks;
+    let remarks = inventory_of(items).remarks;
     let whose = |remark: &Remark| (remark.claimant.as_ref().unwrap().to_string(), remark.addresses.clone());
     let of = |uid: &str, address: &str| (format!("eno101 of clusters/w ({uid})"), vec![address.parse().unwrap()]);
     assert_eq!(
