@@ -98,15 +98,15 @@ pub fn audit<L: Ledger>(
 /// could be, `-/unreadable-record`, with the address for its UID; an audit misses it as soon as no such record is there any
 /// more.
 pub fn unreadable(inventory: &Inventory) -> impl Iterator<Item = (IpAddr, Contender)> {
-    inventory.remarks.iter().flat_map(|remark| {
-        remark.addresses.iter().filter_map(|address| {
+    inventory.findings.iter().flat_map(|finding| {
+        finding.addresses.iter().filter_map(|address| {
             let nobodys = || {
                 let machine =
                     Machine { namespace: "-".into(), name: "unreadable-record".into(), uid: address.to_string() };
                 Some(Claimant { machine, interface: Pool::DEFAULT_INTERFACE.parse().ok()? })
             };
-            let claimant = remark.claimant.clone().or_else(nobodys)?;
-            Some((*address, Contender { claimant, source: remark.to_string() }))
+            let claimant = finding.claimant.clone().or_else(nobodys)?;
+            Some((*address, Contender { claimant, source: finding.to_string() }))
         })
     })
 }

@@ -13,7 +13,7 @@ mod skim;
 mod tests;
 
 pub use list::{MAX_OBJECT, MAX_OBJECTS, ReadError};
-pub use merge::{Inventory, Remark};
+pub use merge::{Inventory, ObjectFinding};
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -54,13 +54,13 @@ pub const STATUS: &str = "allocatedBootstrapAddresses";
 /// let inventory = objects.inventory();
 /// assert_eq!(inventory.records[0].claimant.machine.to_string(), "clusters/worker-0 (u-1)");
 /// assert_eq!(inventory.records[0].addresses, ["10.0.0.5/24".parse().unwrap()]);
-/// assert_eq!(inventory.remarks, []);
+/// assert_eq!(inventory.findings, []);
 /// ```
 #[derive(Debug, Default)]
 pub struct Objects {
     objects: Vec<Object>,
     sources: Vec<String>,
-    remarks: Vec<Remark>,
+    findings: Vec<ObjectFinding>,
 }
 
 /// A KubevirtMachine of a list.
@@ -204,13 +204,13 @@ impl Objects {
     /// # Errors
     ///
     /// [`ReadError`]: it is no list, or only a part of one. An object or a record that cannot be read is no error but a
-    /// [`Remark`].
+    /// [`ObjectFinding`].
     pub fn read(&mut self, source: &str, input: impl Read) -> Result<usize, ReadError> {
         let source = (self.sources.len(), source);
         self.sources.push(source.1.to_owned());
-        let Self { objects, remarks, .. } = self;
+        let Self { objects, findings, .. } = self;
         list::read(input, |place, item| {
-            let mut reader = object::Reader { place, source, remarks: &mut *remarks, doubts: Vec::new() };
+            let mut reader = object::Reader { place, source, findings: &mut *findings, doubts: Vec::new() };
             objects.extend(reader.object(item));
         })
     }
@@ -235,14 +235,14 @@ impl Objects {
 
     /// What is odd about single objects and records, in the order of the lists. [`Objects::inventory`] has more.
     #[must_use]
-    pub fn remarks(&self) -> &[Remark] {
-        &self.remarks
+    pub fn findings(&self) -> &[ObjectFinding] {
+        &self.findings
     }
 
     /// What they say together.
     #[must_use]
     pub fn inventory(self) -> Inventory {
-        merge::merge(self.objects, &self.sources, self.remarks)
+        merge::merge(self.objects, &self.sources, self.findings)
     }
 }
 

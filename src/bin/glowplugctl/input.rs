@@ -291,10 +291,10 @@ impl Machines {
             return Ok((named.map(machine).collect(), false));
         }
         let (objects, _) = read_objects(&self.lists)?;
-        for remark in objects.remarks() {
-            say(format_args!("error: {remark}"));
+        for finding in objects.findings() {
+            say(format_args!("error: {finding}"));
         }
-        let is_odd = !objects.remarks().is_empty();
+        let is_odd = !objects.findings().is_empty();
         let machines: Vec<KubevirtMachine> = objects.machines().collect();
         if machines.is_empty() && !is_odd {
             say(format_args!("warning: no KubevirtMachine in the lists, nothing to do"));

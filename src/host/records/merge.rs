@@ -15,7 +15,7 @@ use crate::network::InterfaceName;
 
 /// Something odd about an object or a record.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Remark {
+pub struct ObjectFinding {
     /// Which list it was in.
     pub source: String,
     /// What it is.
@@ -36,7 +36,7 @@ pub struct Inventory {
     /// addresses: its UID is not known any more then, and the VirtualMachine's stands for it.
     pub records: Vec<Record>,
     /// In the order of the lists, then those about objects that contradict each other.
-    pub remarks: Vec<Remark>,
+    pub findings: Vec<ObjectFinding>,
     /// The machines that are there, or of which a guest is.
     present: BTreeSet<Machine>,
     /// Namespace and name of machines of which a guest is there, but not its KubevirtMachine.
@@ -59,9 +59,9 @@ struct Merge<'o> {
     inventory: Inventory,
 }
 
-pub(super) fn merge(objects: Vec<Object>, sources: &[String], remarks: Vec<Remark>) -> Inventory {
+pub(super) fn merge(objects: Vec<Object>, sources: &[String], findings: Vec<ObjectFinding>) -> Inventory {
     let objects = join_repeated(objects);
-    let mut merge = Merge { sources, inventory: Inventory { remarks, ..Inventory::default() } };
+    let mut merge = Merge { sources, inventory: Inventory { findings, ..Inventory::default() } };
     for ((namespace, name), namesakes) in group(&objects) {
         merge.machine(namespace, name, &namesakes);
     }
@@ -198,9 +198,9 @@ impl<'o> Merge<'o> {
     }
 
     fn tell_whose(&mut self, machine: &Machine, doubts: Vec<Doubt>) {
-        for Doubt { remark, interface } in doubts {
-            if let Some(remark) = self.inventory.remarks.get_mut(remark) {
-                remark.claimant = Some(Claimant { machine: machine.clone(), interface });
+        for Doubt { finding, interface } in doubts {
+            if let Some(finding) = self.inventory.findings.get_mut(finding) {
+                finding.claimant = Some(Claimant { machine: machine.clone(), interface });
             }
         }
     }
@@ -210,9 +210,9 @@ impl<'o> Merge<'o> {
         let finding = Finding::error(&said.1.place, "contradicting record", Addresses(&said.0), &expected);
         let is_new = |address: &IpAddr| !known.0.iter().any(|known| known.ip() == *address);
         let addresses = said.0.iter().map(IpNetwork::ip).filter(is_new).collect();
-        let doubt = Doubt { remark: self.inventory.remarks.len(), interface: said.1.interface.clone() };
+        let doubt = Doubt { finding: self.inventory.findings.len(), interface: said.1.interface.clone() };
         let source = self.sources[said.1.source].clone();
-        self.inventory.remarks.push(Remark { source, finding, claimant: None, addresses });
+        self.inventory.findings.push(ObjectFinding { source, finding, claimant: None, addresses });
         doubt
     }
 
@@ -270,9 +270,9 @@ impl Inventory {
     }
 }
 
-// === impl Remark ===
+// === impl ObjectFinding ===
 
-impl fmt::Display for Remark {
+impl fmt::Display for ObjectFinding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.source, self.finding)?;
         self.claimant.as_ref().map_or(Ok(()), |claimant| write!(f, ", in the record of {claimant}"))

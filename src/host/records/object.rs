@@ -10,7 +10,7 @@ use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::Value;
 
 use super::skim::Members;
-use super::{ANNOTATION, NODE_POOL, Remark, STATUS, list};
+use super::{ANNOTATION, NODE_POOL, ObjectFinding, STATUS, list};
 use crate::finding::{Finding, Place, Severity};
 use crate::host::address::{Family, parse_interface_address};
 use crate::network::InterfaceName;
@@ -60,8 +60,8 @@ pub(super) struct Hold {
 /// A record that cannot be read, or that another one contradicts.
 #[derive(Clone, Debug)]
 pub(super) struct Doubt {
-    /// What is to be said about it, among the remarks.
-    pub(super) remark: usize,
+    /// What is to be said about it, among the findings.
+    pub(super) finding: usize,
     pub(super) interface: InterfaceName,
 }
 
@@ -178,7 +178,7 @@ pub(super) struct Reader<'a> {
     pub(super) place: &'a Place<'a>,
     /// The list, among those that were read, and its name.
     pub(super) source: (usize, &'a str),
-    pub(super) remarks: &'a mut Vec<Remark>,
+    pub(super) findings: &'a mut Vec<ObjectFinding>,
     pub(super) doubts: Vec<Doubt>,
 }
 
@@ -188,7 +188,7 @@ const EXPECTED: &str = "a list of ip/prefix";
 // === impl Reader ===
 
 impl Reader<'_> {
-    /// What is to be kept of an object. `None`: nobody can tell whose it is, which has been remarked.
+    /// What is to be kept of an object. `None`: nobody can tell whose it is, which has been told.
     pub(super) fn object(&mut self, item: Result<Item, Unreadable<'_>>) -> Option<Object> {
         let place = *self.place;
         let Item { kind, mut metadata, spec, status } = match item {
@@ -196,7 +196,7 @@ impl Reader<'_> {
             Err(Unreadable { error, text }) => {
                 let message = list::message(&error);
                 let finding = Finding::error(place, "invalid object", message, "an object as Kubernetes writes it");
-                self.remark(finding, addresses_in(&String::from_utf8_lossy(text)));
+                self.tell(finding, addresses_in(&String::from_utf8_lossy(text)));
                 return None;
             }
         };
@@ -260,7 +260,7 @@ impl Reader<'_> {
             }
             Err(finding) => {
                 let held = holds.iter().flat_map(|hold| &hold.addresses).map(IpNetwork::ip).collect();
-                self.remark(finding, held);
+                self.tell(finding, held);
                 None
             }
         }
@@ -317,7 +317,7 @@ impl Reader<'_> {
         let Ok(interface) = interface.parse::<InterfaceName>() else {
             let expected = InterfaceName::EXPECTED;
             let finding = Finding::error(place, "record of an invalid interface name", interface, expected);
-            self.remark(finding, addresses_in(value));
+            self.tell(finding, addresses_in(value));
             return None;
         };
         let mut addresses = Vec::new();
@@ -328,7 +328,7 @@ impl Reader<'_> {
             });
             match read {
                 Ok(address) => addresses.push(address),
-                Err(error) => self.remark_record(&interface, error.at(place), addresses_in(text)),
+                Err(error) => self.tell_of_record(&interface, error.at(place), addresses_in(text)),
             }
         }
         addresses.sort_unstable();
@@ -336,7 +336,7 @@ impl Reader<'_> {
         addresses.dedup_by_key(|address| address.ip());
         if addresses.len() < written {
             let finding = Finding::error(place, "repeated address in", value, "each address once");
-            self.remark_record(&interface, finding, Vec::new());
+            self.tell_of_record(&interface, finding, Vec::new());
         }
         if texts.is_empty() {
             self.unreadable(place, interface.as_str(), value);
@@ -347,19 +347,19 @@ impl Reader<'_> {
     fn unreadable(&mut self, place: &Place<'_>, interface: &str, value: &str) {
         let finding = Finding::error(place, "unreadable record", value, EXPECTED);
         match interface.parse() {
-            Ok(interface) => self.remark_record(&interface, finding, addresses_in(value)),
-            Err(_) => self.remark(finding, addresses_in(value)),
+            Ok(interface) => self.tell_of_record(&interface, finding, addresses_in(value)),
+            Err(_) => self.tell(finding, addresses_in(value)),
         }
     }
 
-    /// A remark about the record of an interface. Whose that is, is known when all objects are.
-    fn remark_record(&mut self, interface: &InterfaceName, finding: Finding, addresses: Vec<IpAddr>) {
-        self.doubts.push(Doubt { remark: self.remarks.len(), interface: interface.clone() });
-        self.remark(finding, addresses);
+    /// A finding about the record of an interface. Whose that is, is known when all objects are.
+    fn tell_of_record(&mut self, interface: &InterfaceName, finding: Finding, addresses: Vec<IpAddr>) {
+        self.doubts.push(Doubt { finding: self.findings.len(), interface: interface.clone() });
+        self.tell(finding, addresses);
     }
 
-    fn remark(&mut self, finding: Finding, addresses: Vec<IpAddr>) {
-        self.remarks.push(Remark { source: self.source.1.to_owned(), finding, claimant: None, addresses });
+    fn tell(&mut self, finding: Finding, addresses: Vec<IpAddr>) {
+        self.findings.push(ObjectFinding { source: self.source.1.to_owned(), finding, claimant: None, addresses });
     }
 }
 

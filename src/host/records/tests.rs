@@ -45,14 +45,14 @@ fn inventory_of(items: Value) -> Inventory {
     objects.inventory()
 }
 
-/// Every record and every remark as one line, with the addresses that nobody may have because of the remark.
+/// Every record and every finding as one line, with the addresses that nobody may have because of the finding.
 fn lines(inventory: &Inventory) -> (Vec<String>, Vec<String>) {
     let record = |record: &Record| {
         let Record { claimant: Claimant { machine, interface }, addresses, source, .. } = record;
         format!("{machine} {interface} {} in {source}", annotation_value(addresses))
     };
-    let remark = |remark: &Remark| format!("{}: {} {:?}", remark.source, remark.finding, remark.addresses);
-    (inventory.records.iter().map(record).collect(), inventory.remarks.iter().map(remark).collect())
+    let finding = |finding: &ObjectFinding| format!("{}: {} {:?}", finding.source, finding.finding, finding.addresses);
+    (inventory.records.iter().map(record).collect(), inventory.findings.iter().map(finding).collect())
 }
 
 fn read(items: Value) -> (Vec<String>, Vec<String>) {
@@ -115,26 +115,26 @@ fn what_is_written_is_read() {
         let inventory = inventory_of(json!([object("KubevirtMachine", "m-1", patch.unwrap())]));
         let read: Vec<_> = inventory.records.into_iter().map(|record| (record.claimant, record.addresses)).collect();
         let written: Vec<_> = allocations.iter().rev().map(|a| (a.claimant.clone(), a.addresses.clone())).collect();
-        assert_eq!((read, inventory.remarks), (written, Vec::new()));
+        assert_eq!((read, inventory.findings), (written, Vec::new()));
     }
 }
 
 // === Spellings ===
 
-/// What an annotation means: the addresses of its record, and its remarks without their place.
+/// What an annotation means: the addresses of its record, and its findings without their place.
 fn value(text: &str) -> (String, Vec<String>) {
     let inventory = inventory_of(json!([object("KubevirtMachine", "m-1", annotated(text))]));
     let place = format!("list: items[0].metadata.annotations.\"{KEY}\": ");
-    let remark = |remark: String| remark.strip_prefix(&place).unwrap().to_owned();
+    let finding = |finding: String| finding.strip_prefix(&place).unwrap().to_owned();
     let addresses: Vec<IpNetwork> = inventory.records.iter().flat_map(|record| record.addresses.clone()).collect();
-    (annotation_value(&addresses), lines(&inventory).1.into_iter().map(remark).collect())
+    (annotation_value(&addresses), lines(&inventory).1.into_iter().map(finding).collect())
 }
 
 macro_rules! values {
-    ($($name:ident: $text:expr => $addresses:expr, $remarks:expr;)*) => {
+    ($($name:ident: $text:expr => $addresses:expr, $findings:expr;)*) => {
         $(#[test] fn $name() {
-            let remarks: &[&str] = &$remarks;
-            assert_eq!(value($text), ($addresses.to_owned(), remarks.iter().map(ToString::to_string).collect()));
+            let findings: &[&str] = &$findings;
+            assert_eq!(value($text), ($addresses.to_owned(), findings.iter().map(ToString::to_string).collect()));
         })*
     };
 }
@@ -168,19 +168,19 @@ values! {
 }
 
 #[test]
-fn a_record_of_no_interface_name_is_remarked_and_its_addresses_are_kept_back() {
+fn a_record_of_no_interface_name_is_told_and_its_addresses_are_kept_back() {
     let annotations = json!({"metadata": {"annotations": {
         "kubevirt.cluster.x-k8s.io/allocated-ip-12": "10.0.0.5/24",
         "kubevirt.cluster.x-k8s.io/allocated-ips-eno101": "somebody else's",
     }}});
-    let remark = "list: items[0].metadata.annotations.\"kubevirt.cluster.x-k8s.io/allocated-ip-12\": record of an \
+    let finding = "list: items[0].metadata.annotations.\"kubevirt.cluster.x-k8s.io/allocated-ip-12\": record of an \
         invalid interface name \"12\", expected 1 to 15 letters, digits, '.', '_' or '-', not digits alone, nor all, \
         default or lo [10.0.0.5]";
-    assert_eq!(read(json!([object("KubevirtMachine", "m-1", annotations)])), (vec![], vec![remark.to_owned()]));
+    assert_eq!(read(json!([object("KubevirtMachine", "m-1", annotations)])), (vec![], vec![finding.to_owned()]));
 }
 
 #[test]
-fn a_status_map_that_is_none_is_remarked() {
+fn a_status_map_that_is_none_is_told() {
     let status = |value: Value| object("KubevirtMachine", "m-1", json!({"status": {STATUS: value}}));
     assert_eq!(
         read(json!([status(json!(["10.0.0.5/24"]))])).1,
@@ -199,7 +199,7 @@ fn a_status_map_that_is_none_is_remarked() {
 // === Objects ===
 
 #[test]
-fn objects_of_which_nobody_can_tell_whose_they_are_are_remarked() {
+fn objects_of_which_nobody_can_tell_whose_they_are_are_told() {
     let with = |more: Value| {
         let mut object = object("KubevirtMachine", "m-1", annotated("10.0.0.5/24"));
         merge(&mut object, more);
@@ -354,7 +354,7 @@ fn a_guest_that_is_older_than_its_machine_is_a_predecessors() {
 }
 
 #[test]
-fn records_of_one_machine_that_contradict_each_other_are_remarked() {
+fn records_of_one_machine_that_contradict_each_other_are_told() {
     let items = json!([
         with(
             object("KubevirtMachine", "m-1", annotated("10.0.0.5/24")),
@@ -364,13 +364,13 @@ fn records_of_one_machine_that_contradict_each_other_are_remarked() {
     ]);
     let record = format!(r#"clusters/w (m-1) eno101 ["10.0.0.5/24"] in list: items[0].{AT}"#);
     let expected = format!("expected 10.0.0.5/24 as in list: items[0].{AT}");
-    let remarks = [
+    let findings = [
         format!(
             r#"list: items[0].status.allocatedBootstrapAddresses.eno101: contradicting record "10.0.0.5/16, fd00::5/64", {expected} [fd00::5]"#
         ),
         format!(r#"list: items[1].{AT}: contradicting record "10.0.0.7/24", {expected} [10.0.0.7]"#),
     ];
-    assert_eq!(read(items), (vec![record], remarks.to_vec()));
+    assert_eq!(read(items), (vec![record], findings.to_vec()));
 }
 
 #[test]
@@ -381,10 +381,10 @@ fn a_list_that_is_read_twice_says_nothing_twice() {
         objects.read(name, list(address).as_bytes()).unwrap();
     }
     let record = format!(r#"clusters/w (m-1) eno101 ["10.0.0.5/24"] in a: items[0].{AT}"#);
-    let remark = format!(
+    let finding = format!(
         r#"c: items[0].{AT}: contradicting record "10.0.0.6/24", expected 10.0.0.5/24 as in a: items[0].{AT} [10.0.0.6]"#
     );
-    assert_eq!(lines(&objects.inventory()), (vec![record], vec![remark]));
+    assert_eq!(lines(&objects.inventory()), (vec![record], vec![finding]));
 }
 
 #[test]
@@ -427,15 +427,15 @@ fn of_what_cannot_be_read_or_is_contradicted_it_is_told_whose_it_is() {
         guest("VirtualMachine", "v-1", with(annotated("10.0.0.7/24"), created("2026-08-01T10:00:01Z"))),
         guest("VirtualMachine", "v-0", with(annotated("[[\"10.0.0.8\"]]"), created("2026-08-01T09:00:00Z"))),
     ]);
-    let remarks = inventory_of(items).remarks;
-    let whose = |remark: &Remark| (remark.claimant.as_ref().unwrap().to_string(), remark.addresses.clone());
+    let findings = inventory_of(items).findings;
+    let whose = |finding: &ObjectFinding| (finding.claimant.as_ref().unwrap().to_string(), finding.addresses.clone());
     let of = |uid: &str, address: &str| (format!("eno101 of clusters/w ({uid})"), vec![address.parse().unwrap()]);
     assert_eq!(
-        remarks.iter().map(whose).collect::<Vec<_>>(),
+        findings.iter().map(whose).collect::<Vec<_>>(),
         [of("m-1", "10.0.0.6"), of("v-0", "10.0.0.8"), of("m-1", "10.0.0.7")]
     );
     assert_eq!(
-        remarks[0].to_string(),
+        findings[0].to_string(),
         format!(
             "list: items[0].{AT}: invalid prefix length \"10.0.0.6/33\", expected a length of 1 to 32 without sign or \
              leading zero, in the record of eno101 of clusters/w (m-1)"
