@@ -221,7 +221,7 @@ fn list(machines: usize) -> Result<()> {
     let start = Cpu::now()?;
     let adoption = Allocator::rebuild([pool()?], []).adopt(copy, 1, &mut Journal::default());
     let adopted = start.elapsed()?;
-    if (adoption.adopted, adoption.oddities.len()) != (2 * machines, 0) {
+    if (adoption.adopted, adoption.mismatches.len()) != (2 * machines, 0) {
         return Err("not everything was adopted".into());
     }
     let directory = tempfile::tempdir()?;

@@ -28,7 +28,7 @@ use super::pool::{Pool, Space, Withheld};
 use crate::network::InterfaceName;
 use address_map::AddressMap;
 
-pub use adopt::{Adoption, Oddity, Problem};
+pub use adopt::{Adoption, Mismatch, Problem};
 
 /// Who holds which address of which network, who waits, and what is free.
 ///

@@ -65,7 +65,7 @@ pub(crate) fn rebuild(args: Rebuild) -> Result<ExitCode> {
     let now = Timestamp::now().0;
     registry.set_aside(audit::unreadable(&inventory), now)?;
     let adoption = registry.rebuild(inventory.records, now)?;
-    let findings = findings(&inventory.findings, &adoption.oddities);
+    let findings = findings(&inventory.findings, &adoption.mismatches);
     let is_right = findings.is_empty();
     let rebuilt =
         Rebuilt { version: VERSION, objects: count, added: adoption.adopted, known: adoption.known, findings };
@@ -80,8 +80,8 @@ pub(crate) fn rebuild(args: Rebuild) -> Result<ExitCode> {
     Ok(exit_code(is_right))
 }
 
-fn findings(findings: &[ObjectFinding], oddities: &[impl fmt::Display]) -> Vec<String> {
-    findings.iter().map(ToString::to_string).chain(oddities.iter().map(ToString::to_string)).collect()
+fn findings(findings: &[ObjectFinding], mismatches: &[impl fmt::Display]) -> Vec<String> {
+    findings.iter().map(ToString::to_string).chain(mismatches.iter().map(ToString::to_string)).collect()
 }
 
 #[derive(Serialize)]
@@ -127,7 +127,7 @@ pub(crate) fn audit(args: AuditArgs) -> Result<ExitCode> {
     let mut registry = args.ledger.open_whole(false, pools)?;
     let now = Timestamp::now().0;
     let Audit { adoption, missing, served } = audit::audit(&mut registry, &inventory, args.release_missing, now)?;
-    let findings = findings(&inventory.findings, &adoption.oddities);
+    let findings = findings(&inventory.findings, &adoption.mismatches);
     let is_right = findings.is_empty() && missing.is_empty() && adoption.adopted == 0;
     if args.json {
         print_json(&Audited {

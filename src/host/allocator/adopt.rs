@@ -17,23 +17,23 @@ pub struct Adoption {
     /// So many were held by the same claimant already.
     pub known: usize,
     /// What does not fit, in the order of the records. Nobody gets such an address before it is released.
-    pub oddities: Vec<Oddity>,
+    pub mismatches: Vec<Mismatch>,
 }
 
 /// An address of a record that does not fit.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Oddity {
+pub struct Mismatch {
     /// The record.
     pub source: String,
     /// Who holds the address by the record.
     pub claimant: Claimant,
     /// The address.
     pub address: IpAddr,
-    /// What is odd about it.
+    /// What does not fit about it.
     pub problem: Problem,
 }
 
-/// What is odd about an address of a record.
+/// What does not fit about an address of a record.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Problem {
     /// Somebody else has it. It stays with whom it is, and is not given again before both are gone.
@@ -67,7 +67,7 @@ impl Allocator {
                 let prefix = Some(prefix).filter(|prefix| *prefix < Family::of(address).bits());
                 let mut tell = |problem| {
                     let Record { source, claimant, .. } = record.clone();
-                    adoption.oddities.push(Oddity { source, claimant, address, problem });
+                    adoption.mismatches.push(Mismatch { source, claimant, address, problem });
                 };
                 let Some(pool) = self.pool_of(&record, address) else {
                     for at in self.networks_with(&record, address) {
@@ -195,9 +195,9 @@ impl Allocator {
     }
 }
 
-// === impl Oddity ===
+// === impl Mismatch ===
 
-impl fmt::Display for Oddity {
+impl fmt::Display for Mismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { source, claimant, address, problem } = self;
         write!(f, "{source}: {address} of {claimant} ")?;
