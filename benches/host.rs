@@ -191,10 +191,10 @@ fn rebuild() -> Result<()> {
     let path = directory.path().join("ledger");
     let mut registry = Registry::open(SqliteLedger::create(&path, &[NETWORK])?, [pool()?])?;
     let start = Instant::now();
-    registry.rebuild(records.iter().cloned(), 1)?;
+    registry.adopt(records.iter().cloned(), 1)?;
     row("  into a new SQLite ledger", &millis(start.elapsed()), "");
     let start = Instant::now();
-    registry.rebuild(records, 1)?;
+    registry.adopt(records, 1)?;
     row("  into one that has them", &millis(start.elapsed()), "");
     drop(registry);
     let start = Instant::now();
@@ -228,7 +228,7 @@ fn list(machines: usize) -> Result<()> {
     let ledger = SqliteLedger::create(&directory.path().join("ledger"), &[NETWORK])?;
     let mut registry = Registry::open(ledger, [pool()?])?;
     let start = Cpu::now()?;
-    registry.rebuild(records, 1)?;
+    registry.adopt(records, 1)?;
     let recorded = start.elapsed()?;
     row(
         &format!("list of {machines} machines, {} MiB: rebuild", bytes >> 20),

@@ -199,7 +199,7 @@ impl<L: Ledger> Registry<L> {
     /// # Errors
     ///
     /// The ledger failed, and nothing was taken over.
-    pub fn rebuild(&mut self, records: impl IntoIterator<Item = Record>, now: u64) -> Result<Adoption, LedgerError> {
+    pub fn adopt(&mut self, records: impl IntoIterator<Item = Record>, now: u64) -> Result<Adoption, LedgerError> {
         self.write(|allocator, journal| allocator.adopt(records, now, journal))
     }
 

@@ -64,7 +64,7 @@ pub(crate) fn rebuild(args: Rebuild) -> Result<ExitCode> {
     let mut registry = args.ledger.open_whole(args.create, pools)?;
     let now = Timestamp::now().0;
     registry.set_aside(audit::unreadable(&inventory), now)?;
-    let adoption = registry.rebuild(inventory.records, now)?;
+    let adoption = registry.adopt(inventory.records, now)?;
     let findings = findings(&inventory.findings, &adoption.mismatches);
     let is_right = findings.is_empty();
     let rebuilt =
