@@ -1,4 +1,4 @@
-//! The recovery procedure: what the objects of machines say, beside what the ledger says.
+//! The recovery procedure: what the objects of machines say, beside what the ledger says, and taken over into it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -92,12 +92,25 @@ pub fn audit<L: Ledger>(
     Ok(Audit { adoption, missing, served })
 }
 
-/// The addresses of records that nobody can read, for [`Registry::set_aside`].
+/// Takes over what the objects of machines record; see [`Registry::adopt`].
 ///
-/// Somebody may use them. They are set aside in the name of whose record it is. Where nobody can tell, that is no machine that
-/// could be, `-/unreadable-record`, with the address for its UID; an audit misses it as soon as no such record is there any
-/// more.
-pub fn unreadable(inventory: &Inventory) -> impl Iterator<Item = (IpAddr, Contender)> {
+/// The addresses of records that nobody can read are given to nobody, since somebody may use them: they are set aside in the
+/// name of whose record it is. Where that cannot be told, it is no machine that could be, `-/unreadable-record`, with the
+/// address for its UID; an audit misses it as soon as no such record is there any more.
+///
+/// # Errors
+///
+/// The ledger failed; what was set aside stays so.
+pub fn rebuild<L: Ledger>(
+    registry: &mut Registry<L>,
+    inventory: &Inventory,
+    now: u64,
+) -> Result<Adoption, LedgerError> {
+    registry.set_aside(unreadable(inventory), now)?;
+    registry.adopt(inventory.records.iter().cloned(), now)
+}
+
+fn unreadable(inventory: &Inventory) -> impl Iterator<Item = (IpAddr, Contender)> {
     inventory.findings.iter().flat_map(|finding| {
         finding.addresses.iter().filter_map(|address| {
             let nobodys = || {
