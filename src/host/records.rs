@@ -28,14 +28,14 @@ use crate::network::InterfaceName;
 use object::{Kind, Object};
 
 /// What the key of the annotation begins with; the name of the interface follows.
-pub const ANNOTATION: &str = "kubevirt.cluster.x-k8s.io/allocated-ip-";
+pub const ANNOTATION_PREFIX: &str = "kubevirt.cluster.x-k8s.io/allocated-ip-";
 
 /// The annotation by which HyperShift says of which NodePool a machine is, `namespace/name`. Cluster API hands it down from
 /// the MachineDeployment to the KubevirtMachine.
-pub const NODE_POOL: &str = "hypershift.openshift.io/nodePool";
+pub const NODE_POOL_ANNOTATION: &str = "hypershift.openshift.io/nodePool";
 
 /// The member of the status that holds the map.
-pub const STATUS: &str = "allocatedBootstrapAddresses";
+pub const STATUS_FIELD: &str = "allocatedBootstrapAddresses";
 
 /// The objects of lists, as far as they matter for records.
 ///
@@ -72,7 +72,7 @@ pub struct KubevirtMachine {
     pub created: Option<Timestamp>,
     /// Whether it has a `deletionTimestamp`: it is on its way out, and needs no address that it does not have.
     pub is_being_deleted: bool,
-    /// Its NodePool, `namespace/name`, where [`NODE_POOL`] says it.
+    /// Its NodePool, `namespace/name`, where [`NODE_POOL_ANNOTATION`] says it.
     pub node_pool: Option<String>,
 }
 
@@ -109,7 +109,7 @@ pub enum PatchError {
 pub fn annotation_key(interface: &InterfaceName) -> Result<String, PatchError> {
     // What comes before it is 13 characters, and a name has at most 15: the limit of 63 is far.
     if interface.as_str().ends_with(|last: char| last.is_ascii_alphanumeric()) {
-        Ok(format!("{ANNOTATION}{interface}"))
+        Ok(format!("{ANNOTATION_PREFIX}{interface}"))
     } else {
         Err(PatchError::Key(interface.clone()))
     }
@@ -162,7 +162,7 @@ pub fn status_patch(
         let Allocation { claimant, addresses } = allocation?;
         map.insert(claimant.interface.to_string(), list(addresses));
     }
-    Ok(json!({"metadata": metadata(machine, resource_version), "status": {STATUS: map}}))
+    Ok(json!({"metadata": metadata(machine, resource_version), "status": {STATUS_FIELD: map}}))
 }
 
 /// The allocations, as long as they are the machine's.

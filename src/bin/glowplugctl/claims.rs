@@ -14,7 +14,7 @@ use glowplug::host::allocator::{Allocator, ClaimError};
 use glowplug::host::claim::{self, Allocation, Claimant, Machine, Request};
 use glowplug::host::expand::{Document, Grant, Template};
 use glowplug::host::pool::{Pool, Space};
-use glowplug::host::records::{KubevirtMachine, NODE_POOL, annotation_key, annotation_patch, status_patch};
+use glowplug::host::records::{KubevirtMachine, NODE_POOL_ANNOTATION, annotation_key, annotation_patch, status_patch};
 use glowplug::host::timestamp::Timestamp;
 use glowplug::network::InterfaceName;
 use ipnetwork::IpNetwork;
@@ -287,7 +287,7 @@ fn one_for_each_interface<'p>(pools: &'p [Pool], node_pool: Option<&str>) -> Res
                 }
                 None => format!(
                     "several pools for interface {interface}, expected the NodePool of the machine, one of {names}: \
-                     with --node-pool, or in the annotation {NODE_POOL}"
+                     with --node-pool, or in the annotation {NODE_POOL_ANNOTATION}"
                 ),
             });
         }

@@ -10,7 +10,7 @@ use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::Value;
 
 use super::skim::Members;
-use super::{ANNOTATION, NODE_POOL, ObjectFinding, STATUS, list};
+use super::{ANNOTATION_PREFIX, NODE_POOL_ANNOTATION, ObjectFinding, STATUS_FIELD, list};
 use crate::finding::{Finding, Place, Severity};
 use crate::host::address::{Family, parse_interface_address};
 use crate::network::InterfaceName;
@@ -94,7 +94,7 @@ pub(super) const MEMBERS: Members = {
         ("kind", None),
         ("metadata", Some(&METADATA)),
         ("spec", Some(&Members(&[("template", Some(&TEMPLATE))]))),
-        ("status", Some(&Members(&[(STATUS, None)]))),
+        ("status", Some(&Members(&[(STATUS_FIELD, None)]))),
     ])
 };
 
@@ -276,7 +276,7 @@ impl Reader<'_> {
         let annotations = template.and_then(|metadata| metadata.annotations);
         self.annotations(annotations.as_ref(), &template_place.field("metadata"), &mut holds);
         let status_place = place.field("status");
-        let map_place = status_place.field(STATUS);
+        let map_place = status_place.field(STATUS_FIELD);
         match status.allocated_bootstrap_addresses {
             Value::Null => {}
             Value::Object(map) => {
@@ -296,7 +296,7 @@ impl Reader<'_> {
     fn annotations(&mut self, annotations: Option<&Annotations>, metadata: &Place<'_>, holds: &mut Vec<Hold>) {
         let list = metadata.field("annotations");
         for (interface, value) in annotations.into_iter().flat_map(|annotations| &annotations.records) {
-            let key = format!("{ANNOTATION}{interface}");
+            let key = format!("{ANNOTATION_PREFIX}{interface}");
             let place = list.field(&key);
             let parsed = if value.starts_with('[') { serde_json::from_str(value).ok() } else { None };
             match parsed {
@@ -413,9 +413,9 @@ impl<'de> Visitor<'de> for Records {
     fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Annotations, A::Error> {
         let mut annotations = Annotations::default();
         while let Some(key) = members.next_key::<Cow<'de, str>>()? {
-            match key.strip_prefix(ANNOTATION) {
+            match key.strip_prefix(ANNOTATION_PREFIX) {
                 Some(interface) => annotations.records.push((interface.to_owned(), members.next_value()?)),
-                None if key == NODE_POOL => annotations.node_pool = Some(members.next_value()?),
+                None if key == NODE_POOL_ANNOTATION => annotations.node_pool = Some(members.next_value()?),
                 None => drop(members.next_value::<IgnoredAny>()?),
             }
         }

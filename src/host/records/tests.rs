@@ -181,7 +181,7 @@ fn a_record_of_no_interface_name_is_told_and_its_addresses_are_kept_back() {
 
 #[test]
 fn a_status_map_that_is_none_is_told() {
-    let status = |value: Value| object("KubevirtMachine", "m-1", json!({"status": {STATUS: value}}));
+    let status = |value: Value| object("KubevirtMachine", "m-1", json!({"status": {STATUS_FIELD: value}}));
     assert_eq!(
         read(json!([status(json!(["10.0.0.5/24"]))])).1,
         [
@@ -268,7 +268,8 @@ const AT: &str = "metadata.annotations.\"kubevirt.cluster.x-k8s.io/allocated-ip-
 fn a_machine_is_being_deleted_when_any_list_says_so() {
     let worker = object("KubevirtMachine", "m-1", created("2026-08-01T10:00:00Z"));
     let leaving = with(worker.clone(), json!({"metadata": {"deletionTimestamp": "2026-08-01T11:00:00Z"}}));
-    let other = json!({"metadata": {"deletionTimestamp": null, "annotations": {NODE_POOL: "clusters/workers"}}});
+    let other =
+        json!({"metadata": {"deletionTimestamp": null, "annotations": {NODE_POOL_ANNOTATION: "clusters/workers"}}});
     let other = object("KubevirtMachine", "m-2", other);
     let mut objects = Objects::default();
     for items in [json!([worker, other]), json!([leaving])] {
@@ -295,7 +296,7 @@ fn a_machine_is_being_deleted_when_any_list_says_so() {
 
 #[test]
 fn records_of_one_machine_that_agree_are_one() {
-    let status = json!({"status": {STATUS: {"eno101": ["10.0.0.5/24"]}}});
+    let status = json!({"status": {STATUS_FIELD: {"eno101": ["10.0.0.5/24"]}}});
     let template = json!({"spec": {"template": {"metadata": {"annotations": {KEY: "10.0.0.5/24"}}}}});
     let items = json!([
         instance("i-1", "v-1", annotated("10.0.0.5/24")),
@@ -358,7 +359,7 @@ fn records_of_one_machine_that_contradict_each_other_are_told() {
     let items = json!([
         with(
             object("KubevirtMachine", "m-1", annotated("10.0.0.5/24")),
-            json!({"status": {STATUS: {"eno101": ["10.0.0.5/16", "fd00::5/64"]}}})
+            json!({"status": {STATUS_FIELD: {"eno101": ["10.0.0.5/16", "fd00::5/64"]}}})
         ),
         guest("VirtualMachine", "v-1", annotated("10.0.0.7/24")),
     ]);
