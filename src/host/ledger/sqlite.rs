@@ -185,7 +185,10 @@ impl SqliteLedger {
         if let Some(kind) = network_file_system(path)? {
             return Err(OpenError::NetworkFileSystem(path.to_owned(), kind));
         }
-        let store = |source: rusqlite::Error| OpenError::Store { path: path.to_owned(), source: Box::new(source) };
+        if path.is_dir() {
+            return Err(OpenError::NotALedger(path.to_owned()));
+        }
+        let store = |source| OpenError::Store { path: path.to_owned(), source: said(source) };
         let flags = match access {
             Access::Read => OpenFlags::SQLITE_OPEN_READ_ONLY,
             Access::Write => OpenFlags::SQLITE_OPEN_READ_WRITE,
@@ -220,7 +223,7 @@ impl SqliteLedger {
 
     /// Makes it a database that may be written to, with the schema of this version.
     fn prepare(connection: &mut Connection, path: &Path, networks: &[&str], access: Access) -> Result<(), OpenError> {
-        let store = |source: rusqlite::Error| OpenError::Store { path: path.to_owned(), source: Box::new(source) };
+        let store = |source| OpenError::Store { path: path.to_owned(), source: said(source) };
         // SQLite would move the log into the file and then remove it. We do the first ourselves.
         connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(store)?;
         // Of several processes that make the ledger one does, and here SQLite does not wait for it.
@@ -322,12 +325,20 @@ fn reading(source: rusqlite::Error) -> LedgerError {
         rusqlite::Error::FromSqlConversionFailure(..)
         | rusqlite::Error::IntegralValueOutOfRange(..)
         | rusqlite::Error::InvalidColumnType(..) => LedgerError::Damaged(source.to_string()),
-        source => LedgerError::Store { doing: "reading the ledger", source: Box::new(source) },
+        source => LedgerError::Store { doing: "reading the ledger", source: said(source) },
     }
 }
 
 fn writing(source: rusqlite::Error) -> LedgerError {
-    LedgerError::Store { doing: "writing the ledger", source: Box::new(source) }
+    LedgerError::Store { doing: "writing the ledger", source: said(source) }
+}
+
+/// What SQLite says. Its code, of which that is the meaning, would say it once more.
+fn said(error: rusqlite::Error) -> Box<dyn Error + Send + Sync> {
+    match error {
+        rusqlite::Error::SqliteFailure(_, Some(message)) => message.into(),
+        error => Box::new(error),
+    }
 }
 
 /// The kind of network file system on which a file is, or will be.
@@ -354,7 +365,7 @@ fn version(connection: &Connection, path: &Path, may_be_new: bool) -> Result<usi
         Some(ErrorCode::NotADatabase) => OpenError::NotALedger(path.to_owned()),
         // Nothing else is opened, or would be made, to read that.
         Some(ErrorCode::CannotOpen | ErrorCode::ReadOnly) => OpenError::NoLog(path.to_owned()),
-        _ => OpenError::Store { path: path.to_owned(), source: Box::new(source) },
+        _ => OpenError::Store { path: path.to_owned(), source: said(source) },
     })?;
     let known = MIGRATIONS.len() as i64;
     match (id, usize::try_from(found)) {
