@@ -52,7 +52,7 @@ pub(crate) struct Machines {
     /// Namespace and name of a machine's KubevirtMachine
     #[arg(value_name = "NAMESPACE/NAME", value_parser = named, required_unless_present = "lists", conflicts_with = "lists")]
     pub(crate) names: Vec<Named>,
-    /// The UID of the machine; of several machines one for each, in their order
+    /// The UID of the machine, which is metadata.uid of its KubevirtMachine; of several machines one for each, in their order
     #[arg(long = "uid", value_name = "UID", value_parser = uid, required_unless_present = "lists", conflicts_with = "lists")]
     pub(crate) uids: Vec<String>,
     /// The KubevirtMachines of lists, as `kubectl get -o json` prints them; - is standard input

@@ -66,8 +66,20 @@ enum Command {
 #[derive(Subcommand)]
 enum PoolCommand {
     /// Check files with pools: sizes, what is withheld and why, overlaps
+    #[command(after_help = A_POOL)]
     Check(PoolCheck),
 }
+
+/// What a new user looks for first. `glowplugctl(1)` has every member.
+const A_POOL: &str = "\
+A pool:
+  name: workers
+  namespace: clusters
+  network: vlan10
+  addresses: [192.168.1.100-192.168.1.150]
+  gateway: [192.168.1.1]
+  nameservers: [8.8.8.8]
+  machineNetwork: [{cidr: 192.168.1.0/24}]";
 
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
