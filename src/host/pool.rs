@@ -124,6 +124,18 @@ impl Pool {
         self.spaces.values()
     }
 
+    /// Whether an address is one of the pool, given or withheld.
+    #[must_use]
+    pub fn contains(&self, address: IpAddr) -> bool {
+        self.space(Family::of(address)).is_some_and(|space| space.contains(address))
+    }
+
+    /// Whether an address may be given.
+    #[must_use]
+    pub fn offers(&self, address: IpAddr) -> bool {
+        self.space(Family::of(address)).is_some_and(|space| space.offers(address))
+    }
+
     /// Why an address of the pool is never given. `None` for one that may be given, and for one that is not of the pool.
     #[must_use]
     pub fn why_withheld(&self, address: IpAddr) -> Option<Withheld> {
@@ -145,7 +157,7 @@ impl Pool {
     #[must_use]
     pub fn count(&self, family: Family) -> Option<Count> {
         let space = self.space(family)?;
-        let [all, named] = [&space.ranges, &space.withheld].map(AddressSet::count);
+        let named = space.withheld.count();
         let [first, last] = space.count_ends();
         let withheld = |servers: &[IpAddr]| -> BTreeSet<IpAddr> {
             servers.iter().copied().filter(|server| space.withheld.contains(*server)).collect()
@@ -162,7 +174,7 @@ impl Pool {
             (last_is, last),
         ];
         let withheld = reasons.into_iter().filter(|(_, count)| *count > 0).collect();
-        Some(Count { total: all, withheld, allocatable: space.allocatable() })
+        Some(Count { total: space.total(), withheld, allocatable: space.allocatable() })
     }
 }
 
@@ -229,11 +241,17 @@ impl Space {
         is_open && !self.is_end_of_subnet(Family::number(address))
     }
 
+    /// How many addresses there are, given and withheld.
+    #[must_use]
+    pub fn total(&self) -> u128 {
+        self.ranges.count()
+    }
+
     /// How many addresses may be given.
     #[must_use]
     pub fn allocatable(&self) -> u128 {
         let [first, last] = self.count_ends();
-        self.ranges.count().saturating_sub(self.withheld.count()).saturating_sub(first + last)
+        self.total().saturating_sub(self.withheld.count()).saturating_sub(first + last)
     }
 
     /// Which end of its subnet a number is, where that end is withheld.

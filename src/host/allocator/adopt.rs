@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::{Allocator, Change, Journal, PoolState, offers};
+use super::{Allocator, Change, Journal, PoolState};
 use crate::host::address::Family;
 use crate::host::claim::{Claimant, Contender, Lease, Record};
 use crate::host::pool::Withheld;
@@ -104,9 +104,9 @@ impl Allocator {
                 }
                 let PoolState { pool, name, .. } = &self.pools[pool];
                 let space = pool.space(Family::of(address));
-                if !space.is_some_and(|space| space.contains(address)) {
+                if !pool.contains(address) {
                     tell(Problem::OutOfPool(pool.name.clone()));
-                } else if !offers(pool, address) {
+                } else if !pool.offers(address) {
                     tell(Problem::Withheld(pool.name.clone(), pool.why_withheld(address)));
                 }
                 let pools = space.map(|space| space.prefix());
@@ -152,13 +152,10 @@ impl Allocator {
             let pool = &self.pools[**at].pool;
             pool.interface == record.claimant.interface && record.network.as_ref().is_none_or(|is| *is == pool.network)
         };
-        let has = |at: &usize| {
-            let space = self.pools[*at].pool.space(Family::of(address));
-            space.is_some_and(|space| space.contains(address))
-        };
+        let has = |at: &usize| self.pools[*at].pool.contains(address);
         let mut candidates = self.pool_by_name.values().filter(fits).copied();
         let first = candidates.clone().next();
-        let offering = candidates.clone().find(|at| offers(&self.pools[*at].pool, address));
+        let offering = candidates.clone().find(|at| self.pools[*at].pool.offers(address));
         let having = offering.or_else(|| candidates.clone().find(has));
         // Two pools on one network are one as far as the address goes.
         let network = first.map(|at| self.pools[at].network);
@@ -171,7 +168,7 @@ impl Allocator {
         let named = record.network.as_deref().map(|name| self.network_by_name.get(name).copied());
         let has = |at: &usize| {
             let mut pools = self.networks[*at].pools.iter().map(|pool| &self.pools[*pool].pool);
-            pools.any(|pool| pool.space(Family::of(address)).is_some_and(|space| space.contains(address)))
+            pools.any(|pool| pool.contains(address))
         };
         match named {
             Some(named) => named.into_iter().collect(),
