@@ -1,4 +1,4 @@
-//! `claim`, `release` and `list`.
+//! `claim` and `release`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
-use glowplug::host::address::{Family, parse_address};
+use glowplug::host::address::parse_address;
 use glowplug::host::allocator::{Allocator, ClaimError};
 use glowplug::host::claim::{self, Allocation, Claimant, Machine, Request};
 use glowplug::host::expand::{Document, Grant, Template};
@@ -26,9 +26,7 @@ use crate::input::{
     LedgerFile, Machines, Named, PoolFiles, Pools, in_template, interface, mac_address, named, read_template,
     usage_error,
 };
-use crate::output::{
-    Given, ListedMachine, VERSION, allocations_table, exit_code, given, print, print_json, say, sections, table,
-};
+use crate::output::{Given, VERSION, allocations_table, exit_code, given, print, print_json, say, sections};
 
 /// So many claims, or releases, are one write of the ledger: enough to be fast, and few enough that others get their turn.
 const BATCH: usize = 512;
@@ -98,18 +96,6 @@ pub(crate) struct Release {
     template: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
-    json: bool,
-}
-
-#[derive(Args)]
-pub(crate) struct List {
-    #[command(flatten)]
-    ledger: LedgerFile,
-    /// Only who waits
-    #[arg(long)]
-    waiting: bool,
-    /// Print JSON
-    #[arg(long, conflicts_with = "waiting")]
     json: bool,
 }
 
@@ -304,9 +290,8 @@ fn requests(pools: &[&Pool], ips: &[IpAddr]) -> Vec<Request> {
     let mut requests: Vec<Request> =
         pools.iter().map(|pool| Request { pool: pool.name.clone(), addresses: Vec::new() }).collect();
     for ip in ips {
-        let has = |pool: &&Pool| pool.space(Family::of(*ip)).is_some_and(|space| space.contains(*ip));
         // Of no pool it is a refusal, which the first one pronounces.
-        let at = pools.iter().position(has).unwrap_or_default();
+        let at = pools.iter().position(|pool| pool.contains(*ip)).unwrap_or_default();
         requests[at].addresses.push(*ip);
     }
     requests
@@ -511,128 +496,4 @@ fn namesake(machine: &Machine, allocator: &Allocator) -> String {
     let is_namesake = |other: &&Machine| other.namespace == machine.namespace && other.name == machine.name;
     let found = allocator.leases().map(|(_, _, lease)| &lease.claimant.machine).find(is_namesake);
     found.map(|other| format!(", but {other} does")).unwrap_or_default()
-}
-
-#[derive(Serialize)]
-struct Listed {
-    version: u32,
-    addresses: Vec<ListedAddress>,
-    contended: Vec<ListedContender>,
-    waiting: Vec<ListedWaiter>,
-    missing: Vec<ListedMissing>,
-}
-
-#[derive(Serialize)]
-struct ListedAddress {
-    network: String,
-    /// `ip/prefix`
-    address: String,
-    pool: String,
-    #[serde(flatten)]
-    machine: ListedMachine,
-    interface: String,
-    since: String,
-}
-
-#[derive(Serialize)]
-struct ListedContender {
-    network: String,
-    address: IpAddr,
-    #[serde(flatten)]
-    machine: ListedMachine,
-    interface: String,
-    source: String,
-}
-
-#[derive(Serialize)]
-struct ListedWaiter {
-    #[serde(flatten)]
-    machine: ListedMachine,
-    created: String,
-    pools: Vec<String>,
-}
-
-#[derive(Serialize)]
-struct ListedMissing {
-    #[serde(flatten)]
-    machine: ListedMachine,
-    since: String,
-}
-
-impl Listed {
-    fn of(allocator: &Allocator) -> Self {
-        let addresses = allocator.leases().map(|(network, address, lease)| ListedAddress {
-            network: network.to_owned(),
-            address: format!("{address}/{}", lease.prefix),
-            pool: lease.pool.to_string(),
-            machine: (&lease.claimant.machine).into(),
-            interface: lease.claimant.interface.to_string(),
-            since: Timestamp(lease.since).to_string(),
-        });
-        let contended = allocator.contenders().flat_map(|(network, address, contenders)| {
-            contenders.iter().map(move |contender| ListedContender {
-                network: network.to_owned(),
-                address,
-                machine: (&contender.claimant.machine).into(),
-                interface: contender.claimant.interface.to_string(),
-                source: contender.source.clone(),
-            })
-        });
-        let waiting = allocator.waiters().into_iter().map(|claim| ListedWaiter {
-            machine: (&claim.machine).into(),
-            created: Timestamp(claim.created).to_string(),
-            pools: claim.requests.iter().map(|request| request.pool.clone()).collect(),
-        });
-        let missing = allocator
-            .missing()
-            .map(|(machine, since)| ListedMissing { machine: machine.into(), since: Timestamp(since).to_string() });
-        Self {
-            version: VERSION,
-            addresses: addresses.collect(),
-            contended: contended.collect(),
-            waiting: waiting.collect(),
-            missing: missing.collect(),
-        }
-    }
-}
-
-pub(crate) fn list(args: List) -> Result<ExitCode> {
-    let mut registry = args.ledger.open_read_only(Vec::new())?;
-    let listed = Listed::of(registry.allocator()?);
-    if args.json {
-        print_json(&listed)?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    let Listed { addresses, contended, waiting, missing, .. } = listed;
-    let addresses: Vec<_> = addresses
-        .into_iter()
-        .map(|held| {
-            [held.network, held.address, held.machine.title(), held.machine.uid, held.interface, held.pool, held.since]
-        })
-        .collect();
-    let contended: Vec<_> = contended
-        .into_iter()
-        .map(|other| {
-            let (address, machine) = (other.address.to_string(), other.machine.title());
-            [address, machine, other.machine.uid, other.interface, other.source]
-        })
-        .collect();
-    let waiting: Vec<_> = waiting
-        .into_iter()
-        .map(|waiter| [waiter.machine.title(), waiter.machine.uid, waiter.pools.join(" "), waiter.created])
-        .collect();
-    let missing: Vec<_> =
-        missing.into_iter().map(|missing| [missing.machine.title(), missing.machine.uid, missing.since]).collect();
-    let waiting = table(["WAITING", "UID", "POOLS", "CREATED"], &waiting);
-    print(&if args.waiting {
-        waiting
-    } else {
-        sections([
-            table(["NETWORK", "ADDRESS", "MACHINE", "UID", "INTERFACE", "POOL", "SINCE"], &addresses),
-            table(["CONTENDED", "MACHINE", "UID", "INTERFACE", "RECORD"], &contended),
-            waiting,
-            table(["MISSING", "UID", "SINCE"], &missing),
-        ])
-    })?;
-    Ok(ExitCode::SUCCESS)
 }

@@ -6,6 +6,7 @@
 mod claims;
 mod documents;
 mod input;
+mod list;
 mod output;
 mod pools;
 mod recovery;
@@ -17,8 +18,9 @@ use anyhow::Result;
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 
-use crate::claims::{ClaimArgs, List, Release};
+use crate::claims::{ClaimArgs, Release};
 use crate::documents::{ConfigDriveArgs, NetworkData};
+use crate::list::List;
 use crate::output::{print, say};
 use crate::pools::{Metrics, Nodepool, PoolCheck, Resize};
 use crate::recovery::{AuditArgs, Rebuild};
@@ -86,7 +88,7 @@ fn main() -> ExitCode {
         Command::Pool(PoolCommand::Check(args)) => pools::pool_check(args),
         Command::Claim(args) => claims::claim(args),
         Command::Release(args) => claims::release(args),
-        Command::List(args) => claims::list(args),
+        Command::List(args) => list::list(args),
         Command::Resize(args) => pools::resize(args),
         Command::Rebuild(args) => recovery::rebuild(args),
         Command::Audit(args) => recovery::audit(args),
