@@ -159,7 +159,7 @@ pub(crate) fn claim(args: ClaimArgs) -> Result<ExitCode> {
     let by_name: BTreeMap<String, Pool> = pools.iter().map(|pool| (pool.name.clone(), pool.clone())).collect();
     let (claims, mut left_out) = claims(&args, &pools, machines)?;
     let mac_addresses = match claims.as_slice() {
-        [claim] => mac_addresses(&args.macs, &pools_of(claim, &by_name))?,
+        [claim] if left_out.is_empty() => mac_addresses(&args.macs, &pools_of(claim, &by_name))?,
         _ => BTreeMap::new(),
     };
     if args.output == Output::Annotation {
@@ -206,10 +206,12 @@ pub(crate) fn claim(args: ClaimArgs) -> Result<ExitCode> {
         let Err(refusal) = outcome else { continue };
         let severity = match refusal {
             Refusal::BeingDeleted => "warning",
-            _ => "error",
+            refusal => {
+                let is_exhaustion = refusal.is_exhaustion();
+                (is_exhausted, is_odd) = (is_exhausted | is_exhaustion, is_odd | !is_exhaustion);
+                "error"
+            }
         };
-        is_exhausted |= refusal.is_exhaustion();
-        is_odd |= severity == "error" && !refusal.is_exhaustion();
         // Alone it is in the exact words that people look for.
         if is_alone {
             say(format_args!("{severity}: {refusal}"))
@@ -225,7 +227,7 @@ pub(crate) fn claim(args: ClaimArgs) -> Result<ExitCode> {
     })
 }
 
-/// One for each machine, and why some of them ask for nothing.
+/// One for each machine, and why some of them ask for nothing, by their places.
 fn claims(
     args: &ClaimArgs,
     pools: &[Pool],
