@@ -102,6 +102,8 @@ struct AuditedMissing {
     machine: ListedMachine,
     /// When it was missed before, or null.
     missed_before: Option<String>,
+    /// From when on an audit may release it.
+    releasable_from: String,
     released: Option<Vec<Given>>,
 }
 
@@ -110,9 +112,15 @@ impl From<&Missing> for AuditedMissing {
         Self {
             machine: (&missing.machine).into(),
             missed_before: missing.since.map(|since| Timestamp(since).to_string()),
+            releasable_from: releasable_from(missing).to_string(),
             released: missing.released.as_ref().map(given),
         }
     }
+}
+
+/// In whole seconds, and not before.
+fn releasable_from(missing: &Missing) -> Timestamp {
+    Timestamp(missing.releasable_from.saturating_add(999))
 }
 
 pub(crate) fn audit(args: AuditArgs) -> Result<ExitCode> {
@@ -148,15 +156,15 @@ pub(crate) fn audit(args: AuditArgs) -> Result<ExitCode> {
         say(format_args!("error: the ledger does not have all addresses that objects record, rebuild adds them"));
     }
     findings.iter().for_each(|finding| say(format_args!("error: {finding}")));
-    for Missing { machine, since, releasable_from, released } in &missing {
+    for missing in &missing {
+        let Missing { machine, since, released, .. } = missing;
         let since = since.map(|since| format!(" since {}", Timestamp(since))).unwrap_or_default();
         let what = if released.is_some() {
             "released".to_owned()
-        } else if *releasable_from <= now {
+        } else if missing.releasable_from <= now {
             "--release-missing would release it".to_owned()
         } else {
-            // In whole seconds, and not before.
-            format!("--release-missing may release it from {} on", Timestamp(releasable_from.saturating_add(999)))
+            format!("--release-missing may release it from {} on", releasable_from(missing))
         };
         say(format_args!("error: {machine}: missing{since}, {what}"));
     }
