@@ -52,8 +52,8 @@ pub(crate) struct ClaimArgs {
     /// The address that it has to be, one of each family; of one machine only
     #[arg(long = "ip", value_name = "ADDRESS", value_parser = parse_address, conflicts_with = "lists")]
     ips: Vec<IpAddr>,
-    /// The NodePool of the machines, where several of the pools are for one interface; machines of lists may say it
-    /// themselves, with the annotation hypershift.openshift.io/nodePool
+    /// The NodePool of the machines, where several of the pools are for one interface; unless it is given, machines of lists
+    /// say it with the annotation hypershift.openshift.io/nodePool
     #[arg(long, value_name = "NAMESPACE/NAME", value_parser = named)]
     node_pool: Option<Named>,
     /// Give what a machine of the same name gave back last, if it is still free
@@ -122,11 +122,14 @@ struct Refused {
 }
 
 /// Why a machine gets nothing.
+#[derive(Clone)]
 enum Refusal {
     /// The pools refuse its claim.
     Claim(ClaimError),
     /// Nobody knows which of the pools are its own.
     NodePool(String),
+    /// None of the pools is its own: it is of this NodePool.
+    OtherNodePool(String),
     BeingDeleted,
 }
 
@@ -135,6 +138,7 @@ impl fmt::Display for Refusal {
         match self {
             Self::Claim(error) => error.fmt(f),
             Self::NodePool(error) => f.write_str(error),
+            Self::OtherNodePool(name) => write!(f, "the machine is of NodePool {name}, whose pool is not among these"),
             Self::BeingDeleted => {
                 f.write_str("the machine is being deleted, it keeps what it has and gets nothing new")
             }
@@ -143,6 +147,11 @@ impl fmt::Display for Refusal {
 }
 
 impl Refusal {
+    /// Whether a list may have such machines, and nothing is wrong.
+    fn is_usual(&self) -> bool {
+        matches!(self, Self::OtherNodePool(_) | Self::BeingDeleted)
+    }
+
     fn is_exhaustion(&self) -> bool {
         matches!(self, Self::Claim(ClaimError::Exhausted { .. }))
     }
@@ -204,14 +213,9 @@ pub(crate) fn claim(args: ClaimArgs) -> Result<ExitCode> {
     let mut is_exhausted = false;
     for (claim, outcome) in claims.iter().zip(&outcomes) {
         let Err(refusal) = outcome else { continue };
-        let severity = match refusal {
-            Refusal::BeingDeleted => "warning",
-            refusal => {
-                let is_exhaustion = refusal.is_exhaustion();
-                (is_exhausted, is_odd) = (is_exhausted | is_exhaustion, is_odd | !is_exhaustion);
-                "error"
-            }
-        };
+        is_exhausted |= refusal.is_exhaustion();
+        is_odd |= !refusal.is_exhaustion() && !refusal.is_usual();
+        let severity = if refusal.is_usual() { "warning" } else { "error" };
         // Alone it is in the exact words that people look for.
         if is_alone {
             say(format_args!("{severity}: {refusal}"))
@@ -238,17 +242,13 @@ fn claims(
         bail!("--node-pool {said}: no pool of that NodePool, expected one of {}", names(pools));
     }
     let now = Timestamp::now();
-    let mut by_node_pool: BTreeMap<Option<String>, Result<Vec<Request>, String>> = BTreeMap::new();
+    let mut by_node_pool: BTreeMap<Option<String>, Result<Vec<Request>, Refusal>> = BTreeMap::new();
     let (mut claims, mut left_out) = (Vec::new(), BTreeMap::new());
     for KubevirtMachine { machine, created, is_being_deleted, node_pool } in machines {
-        let requests = by_node_pool.entry(node_pool.or_else(|| said.clone())).or_insert_with_key(|node_pool| {
+        let requests = by_node_pool.entry(said.clone().or(node_pool)).or_insert_with_key(|node_pool| {
             Ok(requests(&one_for_each_interface(pools, node_pool.as_deref())?, &args.ips))
         });
-        let requests = match requests {
-            _ if is_being_deleted => Err(Refusal::BeingDeleted),
-            Ok(requests) => Ok(requests.clone()),
-            Err(error) => Err(Refusal::NodePool(error.clone())),
-        };
+        let requests = if is_being_deleted { Err(Refusal::BeingDeleted) } else { requests.clone() };
         // It keeps its place, so that the lines that are printed stay those of the machines.
         let requests = requests.unwrap_or_else(|why| {
             left_out.insert(claims.len(), why);
@@ -260,16 +260,19 @@ fn claims(
 }
 
 /// The pools of a machine in their order: where several are for one interface, that of its NodePool.
-fn one_for_each_interface<'p>(pools: &'p [Pool], node_pool: Option<&str>) -> Result<Vec<&'p Pool>, String> {
+fn one_for_each_interface<'p>(pools: &'p [Pool], node_pool: Option<&str>) -> Result<Vec<&'p Pool>, Refusal> {
+    let is_own = |pool: &Pool| node_pool == Some(pool.name.as_str());
+    if let Some(node_pool) = node_pool.filter(|_| !pools.iter().any(is_own)) {
+        return Err(Refusal::OtherNodePool(node_pool.to_owned()));
+    }
     let mut by_interface: BTreeMap<&InterfaceName, Vec<&Pool>> = BTreeMap::new();
     for pool in pools {
         by_interface.entry(&pool.interface).or_default().push(pool);
     }
-    let is_own = |pool: &Pool| node_pool == Some(pool.name.as_str());
     for (interface, several) in &by_interface {
         if several.len() > 1 && !several.iter().copied().any(is_own) {
             let names = names(several.iter().copied());
-            return Err(match node_pool {
+            return Err(Refusal::NodePool(match node_pool {
                 Some(node_pool) => {
                     format!("no pool of NodePool {node_pool} for interface {interface}, expected one of {names}")
                 }
@@ -277,7 +280,7 @@ fn one_for_each_interface<'p>(pools: &'p [Pool], node_pool: Option<&str>) -> Res
                     "several pools for interface {interface}, expected the NodePool of the machine, one of {names}: \
                      with --node-pool, or in the annotation {NODE_POOL_ANNOTATION}"
                 ),
-            });
+            }));
         }
     }
     let is_only = |pool: &Pool| by_interface.get(&pool.interface).is_some_and(|pools| pools.len() == 1);
