@@ -194,10 +194,10 @@ fn rebuild() -> Result<()> {
     let path = directory.path().join("ledger");
     let mut registry = Registry::open(SqliteLedger::create(&path, &[NETWORK])?, [pool()?])?;
     let start = Instant::now();
-    registry.rebuild(records.iter().cloned(), 1)?;
+    registry.adopt(records.iter().cloned(), 1)?;
     row("  into a new SQLite ledger", &millis(start.elapsed()), "");
     let start = Instant::now();
-    registry.rebuild(records, 1)?;
+    registry.adopt(records, 1)?;
     row("  into one that has them", &millis(start.elapsed()), "");
     drop(registry);
     let start = Instant::now();
@@ -218,34 +218,29 @@ fn list(machines: usize) -> Result<()> {
     objects.read("machines.json", List::new(machines))?;
     let read = start.elapsed()?.saturating_sub(made);
     let start = Cpu::now()?;
-    let survey = objects.survey();
-    let surveyed = start.elapsed()?;
-    let record = |record: glowplug::host::records::Record| {
-        let (claimant, addresses, source) = (record.claimant, record.addresses, record.source);
-        Record { claimant, network: None, addresses, source }
-    };
-    let records: Vec<Record> = survey.records.into_iter().map(record).collect();
-    let copy = records.clone();
+    let inventory = objects.inventory();
+    let merged = start.elapsed()?;
+    let (records, copy) = (inventory.records.clone(), inventory.records);
     let start = Cpu::now()?;
     let adoption = Allocator::rebuild([pool()?], []).adopt(copy, 1, &mut Journal::default());
     let adopted = start.elapsed()?;
-    if (adoption.adopted, adoption.oddities.len()) != (2 * machines, 0) {
+    if (adoption.adopted, adoption.mismatches.len()) != (2 * machines, 0) {
         return Err("not everything was adopted".into());
     }
     let directory = tempfile::tempdir()?;
     let ledger = SqliteLedger::create(&directory.path().join("ledger"), &[NETWORK])?;
     let mut registry = Registry::open(ledger, [pool()?])?;
     let start = Cpu::now()?;
-    registry.rebuild(records, 1)?;
+    registry.adopt(records, 1)?;
     let recorded = start.elapsed()?;
     row(
         &format!("list of {machines} machines, {} MiB: rebuild", bytes >> 20),
-        &millis(read + surveyed + adopted),
+        &millis(read + merged + adopted),
         if machines == 100_000 { "at most 1000 ms" } else { "" },
     );
-    let parts = [read, surveyed, adopted, recorded].map(millis);
-    let [read, surveyed, adopted, recorded] = parts;
-    row("  read | merged | adopted | or into SQLite", &format!("{read} | {surveyed} | {adopted} | {recorded}"), "");
+    let parts = [read, merged, adopted, recorded].map(millis);
+    let [read, merged, adopted, recorded] = parts;
+    row("  read | merged | adopted | or into SQLite", &format!("{read} | {merged} | {adopted} | {recorded}"), "");
     Ok(())
 }
 

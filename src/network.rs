@@ -5,11 +5,13 @@
 
 mod bond;
 mod bridge;
+mod hostname;
 mod names;
 mod route;
 
 pub use bond::{BondMode, BondOption, BondOptionError, BondOptions};
 pub use bridge::{BridgeOptions, BridgePort};
+pub use hostname::{Hostname, HostnameError};
 pub(crate) use names::MAC_ADDRESS_EXPECTED;
 pub use names::{
     DomainName, DomainNameError, InterfaceName, InterfaceNameError, Mtu, MtuError, Pattern, PatternError, VlanId,

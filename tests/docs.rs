@@ -40,7 +40,11 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
     ("docs/image-builders.md", &["make install-guest DESTDIR=$image PREFIX=/usr"]),
     (
         "docs/troubleshooting.md",
-        &["virtctl console worker-0 -n clusters", "kubectl get kubevirtmachines,vm,vmi -A -o json > machines.json"],
+        &[
+            "virtctl console worker-0 -n clusters",
+            "kubectl get kubevirtmachines,vm,vmi -A -o json > machines.json",
+            "glowplugctl audit --pool pools.yaml --ledger ledger --machines machines.json --release-missing",
+        ],
     ),
 ];
 

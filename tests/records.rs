@@ -3,7 +3,7 @@
 
 use std::io::{self, Read};
 
-use glowplug::host::records::{Objects, ReadError, Survey};
+use glowplug::host::records::{Inventory, Objects, ReadError};
 use serde_json::{Value, json};
 
 const KEY: &str = "kubevirt.cluster.x-k8s.io/allocated-ip-eno101";
@@ -76,24 +76,24 @@ fn worker(name: &str, uid: &str, address: &str) -> Value {
     })
 }
 
-fn survey(list: &str) -> Result<Survey, ReadError> {
+fn inventory(list: &str) -> Result<Inventory, ReadError> {
     let mut objects = Objects::default();
     objects.read("list", list.as_bytes())?;
-    Ok(objects.survey())
+    Ok(objects.inventory())
 }
 
 /// Each record's machine and addresses.
 fn records(list: &Value) -> Vec<String> {
-    let survey = survey(&list.to_string()).unwrap();
-    assert_eq!(survey.remarks, []);
-    let record = |record: &glowplug::host::records::Record| {
+    let inventory = inventory(&list.to_string()).unwrap();
+    assert_eq!(inventory.findings, []);
+    let record = |record: &glowplug::host::claim::Record| {
         format!("{} {} {}", record.claimant.machine, record.claimant.interface, record.addresses[0])
     };
-    survey.records.iter().map(record).collect()
+    inventory.records.iter().map(record).collect()
 }
 
 fn refusal(list: &str) -> String {
-    survey(list).unwrap_err().to_string()
+    inventory(list).unwrap_err().to_string()
 }
 
 #[test]
@@ -139,7 +139,7 @@ fn the_kinds_of_a_list_without_them_are_told_by_owners_and_labels() {
 #[test]
 fn a_list_of_nothing_is_no_error() {
     for list in [r#"{"items":[]}"#, r#"{"items":null,"kind":"List"}"#, r#"{"kind":"List", "items" : [ ] }"#] {
-        assert_eq!(survey(list).unwrap(), Survey::default());
+        assert_eq!(inventory(list).unwrap(), Inventory::default());
     }
 }
 
@@ -204,10 +204,10 @@ fn a_list_that_breaks_off_is_an_error_with_its_cause() {
 fn a_hundred_thousand_machines_are_read_as_a_stream() {
     let mut objects = Objects::default();
     assert_eq!(objects.read("machines.json", Machines::new(100_000)).unwrap(), 100_000);
-    let survey = objects.survey();
-    assert_eq!((survey.records.len(), survey.remarks), (100_000, Vec::new()));
+    let inventory = objects.inventory();
+    assert_eq!((inventory.records.len(), inventory.findings), (100_000, Vec::new()));
     // Sorted by name, as text.
-    let last = survey.records.last().unwrap();
+    let last = inventory.records.last().unwrap();
     assert_eq!(last.claimant.machine.name, "worker-99999");
     assert_eq!(last.addresses, [address(99_999).parse().unwrap()]);
     assert_eq!(last.source, format!("machines.json: items[99999].metadata.annotations.{KEY:?}"));

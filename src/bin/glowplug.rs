@@ -11,12 +11,13 @@ use anyhow::{Context, Error, Result, anyhow, bail};
 use clap::{Args, Parser, Subcommand};
 use glowplug::finding::Findings;
 use glowplug::guest::attributes::{self, Attributes, Key, KeyError, Prefix};
-use glowplug::guest::hostname::{self, Hostname, HostnameError};
+use glowplug::guest::hostname;
 use glowplug::guest::platform::Selection;
 use glowplug::guest::ssh_keys::{self, Account, AuthorizedKey, KeyFile};
 use glowplug::guest::system::Linux;
 use glowplug::guest::{self, DefaultValue, OnError, Options, Source, Wait};
 use glowplug::log;
+use glowplug::network::{Hostname, HostnameError};
 use glowplug::render::Renderer;
 #[cfg(target_env = "musl")]
 use glowplug_unwind as _;

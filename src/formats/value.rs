@@ -59,6 +59,28 @@ pub enum Scalar {
 ///
 /// One finding: the document is neither (its place is then `line L column C`), or over a cap.
 pub fn parse(document: &[u8]) -> Result<Value, Finding> {
+    read(document, Repeats::Lenient)
+}
+
+/// Reads a document of JSON or YAML that people write and keep: the second of two keys with one name is a mistake of
+/// theirs, whatever it says.
+///
+/// # Errors
+///
+/// As of [`parse`]; and a key that an object has twice.
+pub fn parse_strict(document: &[u8]) -> Result<Value, Finding> {
+    read(document, Repeats::Refused)
+}
+
+/// What becomes of a key that an object has already.
+#[derive(Clone, Copy, Eq, PartialEq)]
+enum Repeats {
+    /// JSON: the last one counts. YAML: one that says the same is passed over, another one is refused.
+    Lenient,
+    Refused,
+}
+
+fn read(document: &[u8], repeats: Repeats) -> Result<Value, Finding> {
     if document.len() > MAX_BYTES {
         let expected = format!("at most {MAX_BYTES}");
         return Err(Finding::error("document", "too many bytes", document.len(), &expected));
@@ -66,24 +88,30 @@ pub fn parse(document: &[u8]) -> Result<Value, Finding> {
     // A collection of either format begins with these, and what is broken is more often JSON.
     let is_like_json = document.trim_ascii_start().first().is_some_and(|byte| matches!(byte, b'{' | b'['));
     if !is_like_json {
-        return yaml::parse(document);
+        return yaml::parse(document, repeats);
     }
-    match parse_json(document) {
+    match parse_json(document, repeats) {
         Ok(value) => Ok(value),
-        Err(Broken::Cap(finding)) => Err(finding),
-        Err(Broken::Syntax(finding)) => yaml::parse(document).map_err(|_| finding),
+        Err(Broken::Refused(finding)) => Err(finding),
+        // What YAML could read up to there is not broken JSON.
+        Err(Broken::Syntax(finding)) => {
+            yaml::parse(document, repeats).map_err(|yaml| if yaml.problem == REPEATED { yaml } else { finding })
+        }
     }
 }
 
-fn parse_json(document: &[u8]) -> Result<Value, Broken> {
-    let caps = RefCell::new(Caps { left: MAX_VALUES, over: None });
+fn parse_json(document: &[u8], repeats: Repeats) -> Result<Value, Broken> {
+    let caps = RefCell::new(Caps { left: MAX_VALUES, over: None, repeated: None });
     let mut json = serde_json::Deserializer::from_slice(document);
-    let value = Seed { caps: &caps, depth: 1 }.deserialize(&mut json).and_then(|value| json.end().map(|()| value));
+    let seed = Seed { caps: &caps, depth: 1, repeats };
+    let value = seed.deserialize(&mut json).and_then(|value| json.end().map(|()| value));
     value.map_err(|error| {
-        if let Some(finding) = caps.into_inner().over {
-            return Broken::Cap(finding);
-        }
         let place = format!("line {} column {}", error.line(), error.column());
+        match caps.into_inner() {
+            Caps { over: Some(finding), .. } => return Broken::Refused(finding),
+            Caps { repeated: Some(key), .. } => return Broken::Refused(repeated_key(place, &key)),
+            _ => {}
+        }
         let message = error.to_string();
         // serde_json adds the place to its message.
         let message = message.split(" at line ").next().unwrap_or_default();
@@ -93,6 +121,12 @@ fn parse_json(document: &[u8]) -> Result<Value, Broken> {
 
 /// What a message calls a readable document.
 const EXPECTED: &str = "a JSON or YAML document";
+
+const REPEATED: &str = "repeated key";
+
+fn repeated_key(place: String, key: &str) -> Finding {
+    Finding::error(place, REPEATED, key, "each key of a mapping once")
+}
 
 fn too_deep() -> Finding {
     let (found, expected) = (format!("more than {MAX_DEPTH}"), format!("at most {MAX_DEPTH} levels"));
@@ -107,18 +141,21 @@ fn too_many_values() -> Finding {
 /// Why a document is no JSON that is taken.
 enum Broken {
     Syntax(Finding),
-    Cap(Finding),
+    Refused(Finding),
 }
 
 struct Caps {
     left: usize,
     over: Option<Finding>,
+    /// A key that is refused. Where it stands is known when the parser has stopped.
+    repeated: Option<String>,
 }
 
 #[derive(Clone, Copy)]
 struct Seed<'a> {
     caps: &'a RefCell<Caps>,
     depth: usize,
+    repeats: Repeats,
 }
 
 // === impl Object ===
@@ -341,8 +378,12 @@ impl<'de> Visitor<'de> for Seed<'_> {
         if self.depth >= MAX_DEPTH {
             return Err(self.over(too_deep()));
         }
-        let mut object = Vec::new();
+        let (mut object, mut seen) = (Vec::new(), BTreeSet::new());
         while let Some(name) = members.next_key::<String>()? {
+            if self.repeats == Repeats::Refused && !seen.insert(name.clone()) {
+                self.caps.borrow_mut().repeated = Some(name);
+                return Err(A::Error::custom("a repeated key"));
+            }
             object.push((name, members.next_value_seed(self.deeper())?));
         }
         Ok(Value::Object(Object(object)))
@@ -362,6 +403,18 @@ mod tests {
         let Value::Object(object) = parse(br#"{"a": 1, "b": 2, "a": 3}"#).unwrap() else { panic!() };
         assert_eq!(object.get("a"), Some(&Value::Integer(3)));
         assert_eq!(object.members(), [("b", &Value::Integer(2)), ("a", &Value::Integer(3))]);
+    }
+
+    #[test]
+    fn read_strictly_a_repeated_key_is_refused_with_its_place() {
+        let refusal = |document: &str| parse_strict(document.as_bytes()).map_err(|finding| finding.to_string());
+        let repeated = |place: &str| Err(format!(r#"{place}: repeated key "a", expected each key of a mapping once"#));
+        assert_eq!(refusal("{\"a\": 1,\n \"b\": {\"a\": 2, \"a\": 2}}"), repeated("line 2 column 18"));
+        assert_eq!(refusal("b: 1\na: 2\na: 2\n"), repeated("line 3 column 1"));
+        // This begins as JSON does.
+        assert_eq!(refusal("{a: 1, a: 1,}"), repeated("line 1 column 8"));
+        let merged = parse_strict(b"x: &x {a: 1}\ny: {a: 2, <<: *x}\n").unwrap();
+        assert_eq!(merged, parse(br#"{"x": {"a": 1}, "y": {"a": 1, "a": 2}}"#).unwrap());
     }
 
     #[test]

@@ -1,31 +1,10 @@
 //! The name of the machine, as the drive gives it, for `/etc/hostname`.
 
-use std::fmt;
 use std::io;
-use std::net::Ipv4Addr;
 use std::path::Path;
-use std::str::FromStr;
 
 use super::write_in_one_step;
-
-/// A host name as RFC 1123 has it, short enough for Linux, its case as it was written.
-///
-/// Labels of 1 to 63 ASCII letters, digits and `-`, the `-` at neither end, between single dots and without a final
-/// one; not an IPv4 address, which the same letters could spell. At most 64 bytes altogether: DNS would allow 253, but
-/// the kernel's `sethostname` refuses more than 64, and whoever reads `/etc/hostname` then uses no name at all.
-///
-/// ```
-/// use glowplug::guest::hostname::{Hostname, HostnameError};
-///
-/// assert_eq!("Worker-0.example".parse::<Hostname>().unwrap().as_str(), "Worker-0.example");
-/// assert_eq!("worker\nPermitRootLogin".parse::<Hostname>(), Err(HostnameError));
-/// ```
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Hostname(String);
-
-/// A text that is no [`Hostname`].
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct HostnameError;
+use crate::network::Hostname;
 
 /// Writes the name and a newline, in one step. What is there is replaced; a link is replaced too, not followed.
 ///
@@ -36,83 +15,12 @@ pub fn write(path: &Path, name: &Hostname) -> io::Result<()> {
     write_in_one_step(path, &format!("{name}\n"))
 }
 
-// === impl Hostname ===
-
-impl Hostname {
-    /// What a message calls a legal name.
-    pub const EXPECTED: &'static str =
-        "a host name: at most 64 letters, digits, '-' and '.', each label 1 to 63 and not with '-' at an end";
-
-    /// The longest name, in bytes (`HOST_NAME_MAX` of Linux).
-    pub const MAX: usize = 64;
-
-    /// The name.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl FromStr for Hostname {
-    type Err = HostnameError;
-
-    fn from_str(text: &str) -> Result<Self, HostnameError> {
-        let label = |label: &str| {
-            (1..=63).contains(&label.len())
-                && !label.starts_with('-')
-                && !label.ends_with('-')
-                && label.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
-        };
-        if text.len() <= Self::MAX && text.split('.').all(label) && text.parse::<Ipv4Addr>().is_err() {
-            Ok(Self(text.to_owned()))
-        } else {
-            Err(HostnameError)
-        }
-    }
-}
-
-impl fmt::Display for Hostname {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl fmt::Display for HostnameError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "expected {}", Hostname::EXPECTED)
-    }
-}
-
-impl std::error::Error for HostnameError {}
-
 #[cfg(test)]
 mod tests {
     use std::fs;
     use std::os::unix::fs::{PermissionsExt, symlink};
 
     use super::*;
-
-    #[test]
-    fn what_is_a_name() {
-        let long = format!("{}.{}", "a".repeat(32), "b".repeat(31));
-        let label = "a".repeat(63);
-        for name in ["worker-0", "Worker-0", "a", "0", "3com", "a--b", "worker-0.ns.example", &label, &long] {
-            assert_eq!(name.parse(), Ok(Hostname(name.to_owned())));
-        }
-    }
-
-    #[test]
-    fn what_is_none() {
-        let long = format!("{}.{}", "a".repeat(32), "b".repeat(32));
-        let label = "a".repeat(64);
-        for text in [
-            "", ".", "a.", ".a", "a..b", "-a", "a-", "a.-b", "a_b", "a b", "a\n", "a\nb", "a\0", "a/b", "$(id)", "ä",
-            "10.0.0.5", "fd00::5", &label, &long,
-        ] {
-            assert_eq!(text.parse::<Hostname>(), Err(HostnameError), "{text:?}");
-        }
-        assert_eq!(HostnameError.to_string(), format!("expected {}", Hostname::EXPECTED));
-    }
 
     #[test]
     fn it_is_one_line_that_everybody_may_read() {

@@ -23,12 +23,12 @@ use ipnetwork::IpNetwork;
 use super::address::Family;
 use super::claim::{Allocation, Claim, Claimant, Contender, Lease, Machine};
 use super::free_ranges::FreeRanges;
-use super::ledger::News;
+use super::ledger::Update;
 use super::pool::{Pool, Space, Withheld};
 use crate::network::InterfaceName;
 use address_map::AddressMap;
 
-pub use adopt::{Adoption, Oddity, Problem};
+pub use adopt::{Adoption, Mismatch, Problem};
 
 /// Who holds which address of which network, who waits, and what is free.
 ///
@@ -303,15 +303,14 @@ impl Allocator {
     }
 
     /// Takes over what a ledger tells.
-    pub fn learn(&mut self, news: News) {
-        if news.is_everything {
-            let (pools, now) = (std::mem::take(&mut self.pools), self.now);
-            *self = Self::rebuild(pools.into_iter().map(|state| state.pool), news.changes);
-            self.advance(now);
-        } else {
-            for change in news.changes {
-                self.apply(change);
+    pub fn learn(&mut self, update: Update) {
+        match update {
+            Update::Snapshot(known) => {
+                let (pools, now) = (std::mem::take(&mut self.pools), self.now);
+                *self = Self::rebuild(pools.into_iter().map(|state| state.pool), known);
+                self.advance(now);
             }
+            Update::Delta(changes) => changes.into_iter().for_each(|change| drop(self.apply(change))),
         }
     }
 
@@ -383,13 +382,18 @@ impl Allocator {
                 self.decide(Change::Lease { network: name, address, lease }, journal);
             }
         }
-        if self.waiters.contains_key(machine) {
-            self.decide(Change::Waiter { machine: machine.clone(), claim: None }, journal);
-        }
+        self.withdraw(machine, journal);
         if self.missing.contains_key(machine) {
             self.decide(Change::Missing { machine: machine.clone(), since: None }, journal);
         }
         held.into_values().collect()
+    }
+
+    /// Has a machine wait no more. What it holds stays its own.
+    pub fn withdraw(&mut self, machine: &Machine, journal: &mut Journal) {
+        if self.waiters.contains_key(machine) {
+            self.decide(Change::Waiter { machine: machine.clone(), claim: None }, journal);
+        }
     }
 
     /// Serves whoever waits and can be served, in their order, and returns what they got.
@@ -513,7 +517,7 @@ impl Allocator {
         let mut outside = BTreeMap::new();
         for (address, slot) in self.networks[state.network].leases.iter() {
             let lease = &slot.lease;
-            if lease.released.is_none() && *lease.pool == *pool && !offers(&state.pool, address) {
+            if lease.released.is_none() && *lease.pool == *pool && !state.pool.offers(address) {
                 add_to(&mut outside, address, lease);
             }
         }
@@ -528,11 +532,6 @@ impl Allocator {
         let state = &self.pools[*self.pool_by_name.get(pool)?];
         let network = &self.networks[state.network];
         let usage = |space: &Space| {
-            let total = space
-                .ranges()
-                .iter()
-                .map(|range| range.last() - range.first())
-                .fold(0, |sum: u128, more| sum.saturating_add(more).saturating_add(1));
             let (mut used, mut contended, mut cooling, mut outside) = (0, 0, 0, 0);
             for (address, slot) in network.leases.iter().filter(|(address, _)| Family::of(*address) == space.family()) {
                 let is_held = slot.lease.released.is_none();
@@ -548,7 +547,7 @@ impl Allocator {
             }
             let only_contended = |address: &IpAddr| space.offers(*address) && !network.leases.contains(*address);
             contended += network.contenders.addresses().filter(only_contended).count() as u128;
-            let offered = space.allocatable();
+            let (total, offered) = (space.total(), space.allocatable());
             Usage {
                 family: space.family(),
                 total,
@@ -673,9 +672,9 @@ impl Allocator {
         if let Some(named) = want.named {
             let pool = || state.pool.name.clone();
             let network = &self.networks[state.network];
-            let error = if !state.pool.space(want.family).is_some_and(|space| space.contains(named)) {
+            let error = if !state.pool.contains(named) {
                 ClaimError::NotInPool { named, pool: pool() }
-            } else if !offers(&state.pool, named) {
+            } else if !state.pool.offers(named) {
                 ClaimError::Withheld { named, pool: pool(), why: state.pool.why_withheld(named) }
             } else if let Some(lease) = network.held(named) {
                 ClaimError::Taken { named, by: Claimant::clone(&lease.claimant) }
@@ -707,7 +706,7 @@ impl Allocator {
                 let Claimant { machine: last, interface } = &*slot.lease.claimant;
                 is_namesake(last, machine) && *interface == state.pool.interface
             });
-            is_own && offers(&state.pool, *address) && !network.contenders.contains(*address)
+            is_own && state.pool.offers(*address) && !network.contenders.contains(*address)
         });
         // The latest; of two of one time the lower address.
         free.max_by(|(a, lower), (b, higher)| a.cmp(b).then(higher.cmp(lower))).map(|(_, address)| address)
@@ -882,7 +881,7 @@ impl Allocator {
         for &pool in &self.networks[at].pools {
             let PoolState { pool, free, .. } = &mut self.pools[pool];
             if let Some(free) = free.get_mut(&family)
-                && offers(pool, address)
+                && pool.offers(address)
             {
                 let done = if is_occupied { free.take(number) } else { free.give_back(number) };
                 debug_assert_eq!(done, Ok(()), "{address}");
@@ -982,10 +981,6 @@ impl Journal {
 
 fn is_namesake(one: &Machine, other: &Machine) -> bool {
     one.name == other.name && one.namespace == other.namespace
-}
-
-fn offers(pool: &Pool, address: IpAddr) -> bool {
-    pool.space(Family::of(address)).is_some_and(|space| space.offers(address))
 }
 
 fn with_prefix(address: IpAddr, prefix: u8) -> IpNetwork {

@@ -103,6 +103,21 @@ pub struct Record {
     pub source: String,
 }
 
+/// Whether Kubernetes takes a text for the name of an object or a namespace: a subdomain as RFC 1123 has it.
+///
+/// ```
+/// use glowplug::host::claim::is_object_name;
+///
+/// assert_eq!(["worker-0", "u1.medium", "Worker", "-a", "a..b", ""].map(is_object_name), [true, true, false, false, false, false]);
+/// ```
+#[must_use]
+pub fn is_object_name(text: &str) -> bool {
+    let legal = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+    let is_label =
+        |label: &str| !label.is_empty() && label.bytes().all(legal) && !label.starts_with('-') && !label.ends_with('-');
+    text.len() <= 253 && text.split('.').all(is_label)
+}
+
 // === impl Machine ===
 
 impl fmt::Display for Machine {

@@ -73,7 +73,8 @@ pub struct Instance<'a> {
     pub name: &'a str,
     /// The firmware UUID. cloud-init takes no config drive without it, and has it for the instance id of NoCloud.
     pub uuid: Option<&'a str>,
-    /// `spec.hostname`. Without it, the hostname is the name up to its first dot, and at most 63 characters of that.
+    /// `spec.hostname`. Without it, the hostname is the name up to its first dot, and at most 63 characters of that, without
+    /// a `-` at their end.
     pub hostname: Option<&'a str>,
     /// The name of its instance type.
     pub instance_type: Option<&'a str>,
@@ -182,7 +183,7 @@ impl Instance<'_> {
     fn written_hostname(&self) -> &str {
         let first = || {
             let label = self.name.split('.').next().unwrap_or_default();
-            label.char_indices().nth(63).map_or(label, |(end, _)| &label[..end])
+            label.char_indices().nth(63).map_or(label, |(end, _)| &label[..end]).trim_end_matches('-')
         };
         self.hostname.unwrap_or_else(first)
     }
@@ -257,8 +258,9 @@ mod tests {
     #[test]
     fn a_hostname_is_the_first_label_of_the_name_and_at_most_63_characters_of_it() {
         let (fits, long) = ("w".repeat(63), "w".repeat(64));
-        let dots = format!("{long}.example");
-        for (name, expected) in [("a.b.c", "a"), (&fits, &fits), (&long, &fits), (&dots, &fits), ("", "")] {
+        let (dots, dash) = (format!("{long}.example"), format!("{}-{long}", &fits[1..]));
+        let cases = [("a.b.c", "a"), (&fits, &fits), (&long, &fits), (&dots, &fits), (&dash, &fits[1..]), ("", "")];
+        for (name, expected) in cases {
             assert_eq!(Instance { name, ..WORKER }.written_hostname(), expected);
         }
     }

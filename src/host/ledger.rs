@@ -27,41 +27,41 @@ pub trait Ledger {
     /// # Errors
     ///
     /// The store cannot be read. The same is told the next time.
-    fn news(&mut self) -> Result<News, LedgerError>;
+    fn catch_up(&mut self) -> Result<Update, LedgerError>;
 
     /// Begins a write. Until it is committed or dropped nobody else can write.
     ///
     /// # Errors
     ///
     /// The store cannot be written, or others do not stop writing to it.
-    fn begin(&mut self) -> Result<Box<dyn Writing + '_>, LedgerError>;
+    fn begin(&mut self) -> Result<Box<dyn Transaction + '_>, LedgerError>;
 }
 
-/// A write. Dropped, it leaves the ledger as it was.
-pub trait Writing {
+/// A write to a ledger. Dropped, it leaves the ledger as it was.
+pub trait Transaction {
     /// What others did since the last time the ledger told. Nothing is added to that until the write is over.
     ///
     /// # Errors
     ///
-    /// As [`Ledger::news`].
-    fn news(&mut self) -> Result<News, LedgerError>;
+    /// As [`Ledger::catch_up`].
+    fn catch_up(&mut self) -> Result<Update, LedgerError>;
 
     /// Records all of the changes, in their order, or none. Once it returns, no crash of the machine undoes them.
     ///
     /// # Errors
     ///
     /// [`LedgerError::Held`] when an address is held by somebody else; the store cannot be written. If it is not known
-    /// whether they were recorded, they are among the next news if they were.
+    /// whether they were recorded, they are in the next update if they were.
     fn commit(self: Box<Self>, changes: &[Change]) -> Result<(), LedgerError>;
 }
 
-/// What a ledger tells.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct News {
-    /// Whether it is all that the ledger knows, so that whatever it does not tell is no more.
-    pub is_everything: bool,
-    /// What is now the case.
-    pub changes: Vec<Change>,
+/// What a ledger tells: what is now the case.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Update {
+    /// All that it knows. Whatever it does not tell is no more.
+    Snapshot(Vec<Change>),
+    /// What was changed since it told last.
+    Delta(Vec<Change>),
 }
 
 /// Why a ledger could not tell or record.
@@ -106,22 +106,22 @@ enum Key {
 // === impl MemoryLedger ===
 
 impl Ledger for MemoryLedger {
-    fn news(&mut self) -> Result<News, LedgerError> {
+    fn catch_up(&mut self) -> Result<Update, LedgerError> {
         // Nobody else writes.
         if std::mem::replace(&mut self.has_told, true) {
-            return Ok(News::default());
+            return Ok(Update::Delta(Vec::new()));
         }
-        Ok(News { is_everything: true, changes: self.last.values().cloned().collect() })
+        Ok(Update::Snapshot(self.last.values().cloned().collect()))
     }
 
-    fn begin(&mut self) -> Result<Box<dyn Writing + '_>, LedgerError> {
+    fn begin(&mut self) -> Result<Box<dyn Transaction + '_>, LedgerError> {
         Ok(Box::new(self))
     }
 }
 
-impl Writing for &mut MemoryLedger {
-    fn news(&mut self) -> Result<News, LedgerError> {
-        Ledger::news(*self)
+impl Transaction for &mut MemoryLedger {
+    fn catch_up(&mut self) -> Result<Update, LedgerError> {
+        Ledger::catch_up(*self)
     }
 
     fn commit(self: Box<Self>, changes: &[Change]) -> Result<(), LedgerError> {

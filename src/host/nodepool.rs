@@ -22,6 +22,8 @@
 //! Beyond entries, CEL compares nothing: that gateways, name servers and exclusions fit the addresses is checked by
 //! [`Pool::new`]. The rule needs `maxItems` to be installed at all; we need no such cap.
 
+use std::collections::BTreeSet;
+
 use serde::Serialize;
 use serde_json::{Value as Json, json};
 
@@ -113,7 +115,17 @@ pub(crate) fn read(object: &Object, place: Place<'_>, findings: &mut Findings) -
             None => namespace.clone(),
         },
     };
-    let attachment = machines.attachment(&pool.network);
+    let attachment = match machines.attachment(&pool.network) {
+        Ok(attachment) => attachment,
+        Err(problem) => {
+            let (place, expected) = (place.field("network"), format!("one of {}", machines.networks.join(", ")));
+            findings.push(match pool.network.as_str() {
+                "" => Finding::without_value(Severity::Error, place, "missing", &expected),
+                network => Finding::error(place, problem, network, &expected),
+            });
+            return None;
+        }
+    };
     if attachment == Pool::DEFAULT_NETWORK && !machines.networks.is_empty() {
         let (problem, expected) = ("the first card is on the network of pods", "false, or the name of another network");
         let place = kubevirt.field("attachDefaultNetwork");
@@ -169,19 +181,27 @@ fn names_of_networks(kubevirt: &Object, place: Place<'_>, findings: &mut Finding
 
 impl Machines {
     /// The network behind the name of one: the additional network of that name, with or without its namespace, else what
-    /// the first card is attached to, since that one has the addresses. A NodePool without additional networks is taken at
-    /// its word.
-    fn attachment(&self, network: &str) -> String {
-        let whole = |name: &str| {
-            if name.contains('/') { name.to_owned() } else { format!("{}/{name}", self.namespace) }
+    /// the first card is attached to, since that one has the addresses and the enhancement lets its name be any. Of several
+    /// additional networks one has to be named: two pools that share a network have to be known as such. A NodePool without
+    /// additional networks is taken at its word.
+    fn attachment(&self, network: &str) -> Result<String, &'static str> {
+        let whole = |name: &String| {
+            if name.contains('/') { name.clone() } else { format!("{}/{name}", self.namespace) }
         };
-        let is_named =
-            |name: &&String| **name == network || name.split_once('/').is_some_and(|(_, name)| name == network);
-        match (self.networks.iter().find(is_named), self.networks.first()) {
-            (Some(name), _) => whole(name),
-            (None, Some(first)) if !self.has_default => whole(first),
-            (None, None) if !network.is_empty() && network != Pool::DEFAULT_NETWORK => whole(network),
-            (None, _) => Pool::DEFAULT_NETWORK.to_owned(),
+        let is_named = |name: &&String| name.split_once('/').is_some_and(|(_, name)| name == network);
+        let exact = self.networks.iter().find(|name| **name == network);
+        let mut named: BTreeSet<String> = match exact {
+            Some(name) => BTreeSet::from([whole(name)]),
+            None => self.networks.iter().filter(is_named).map(whole).collect(),
+        };
+        match (named.pop_first(), self.networks.as_slice()) {
+            (Some(name), _) if named.is_empty() => Ok(name),
+            (Some(_), _) => Err("several additionalNetworks are called"),
+            (None, []) if !network.is_empty() && network != Pool::DEFAULT_NETWORK => Ok(whole(&network.to_owned())),
+            (None, []) => Ok(Pool::DEFAULT_NETWORK.to_owned()),
+            (None, _) if self.has_default => Ok(Pool::DEFAULT_NETWORK.to_owned()),
+            (None, [only]) => Ok(whole(only)),
+            (None, _) => Err("none of several additionalNetworks is called"),
         }
     }
 }
@@ -502,8 +522,9 @@ mod tests {
         assert_eq!(network("network: a,", &alone), is("a", "infra/a"));
         assert_eq!(network("network: infra/a,", &alone), is("infra/a", "infra/a"));
         assert_eq!(network("network: b,", two), is("b", "clusters-blue/b"));
-        assert_eq!(network("network: my-network,", &alone), is("my-network", "infra/a"));
-        assert_eq!(network("", &alone), is("infra/a", "infra/a"));
+        let one = "attachDefaultNetwork: false, additionalNetworks: [{name: infra/a}]";
+        assert_eq!(network("network: my-network,", one), is("my-network", "infra/a"));
+        assert_eq!(network("", one), is("infra/a", "infra/a"));
         assert_eq!(network("network: n,", ""), is("n", "clusters-blue/n"));
         assert_eq!(network("network: infra/n,", ""), is("infra/n", "infra/n"));
         assert_eq!(network("network: default,", ""), is("default", "default"));
@@ -517,6 +538,29 @@ mod tests {
                         .to_owned()
                 ]
             )
+        );
+    }
+
+    #[test]
+    fn of_several_networks_one_has_to_be_named() {
+        let refusal = |name: &str, networks: &str| {
+            let kubevirt = format!("attachDefaultNetwork: false, additionalNetworks: [{networks}]");
+            let (pool, findings) = node_pool(&format!("{name} addresses: [10.0.0.0/24]"), &kubevirt);
+            assert_eq!(pool, None);
+            findings
+        };
+        let place = "spec.platform.kubevirt.bootstrapNetworkConfig.network";
+        let two = "{name: infra/a}, {name: b}";
+        assert_eq!(
+            refusal("network: my-network,", two),
+            [format!(
+                r#"{place}: none of several additionalNetworks is called "my-network", expected one of infra/a, b"#
+            )]
+        );
+        assert_eq!(refusal("", two), [format!("{place}: missing, expected one of infra/a, b")]);
+        assert_eq!(
+            refusal("network: a,", "{name: infra/a}, {name: other/a}"),
+            [format!(r#"{place}: several additionalNetworks are called "a", expected one of infra/a, other/a"#)]
         );
     }
 

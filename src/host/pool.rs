@@ -14,6 +14,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
 
+use ipnetwork::IpNetwork;
+
 use super::address::{AddressRange, AddressSet, Family};
 use crate::network::InterfaceName;
 
@@ -122,6 +124,18 @@ impl Pool {
         self.spaces.values()
     }
 
+    /// Whether an address is one of the pool, given or withheld.
+    #[must_use]
+    pub fn contains(&self, address: IpAddr) -> bool {
+        self.space(Family::of(address)).is_some_and(|space| space.contains(address))
+    }
+
+    /// Whether an address may be given.
+    #[must_use]
+    pub fn offers(&self, address: IpAddr) -> bool {
+        self.space(Family::of(address)).is_some_and(|space| space.offers(address))
+    }
+
     /// Why an address of the pool is never given. `None` for one that may be given, and for one that is not of the pool.
     #[must_use]
     pub fn why_withheld(&self, address: IpAddr) -> Option<Withheld> {
@@ -143,7 +157,7 @@ impl Pool {
     #[must_use]
     pub fn count(&self, family: Family) -> Option<Count> {
         let space = self.space(family)?;
-        let [all, named] = [&space.ranges, &space.withheld].map(AddressSet::count);
+        let named = space.withheld.count();
         let [first, last] = space.count_ends();
         let withheld = |servers: &[IpAddr]| -> BTreeSet<IpAddr> {
             servers.iter().copied().filter(|server| space.withheld.contains(*server)).collect()
@@ -151,7 +165,7 @@ impl Pool {
         let (gateways, nameservers) = (withheld(&self.gateways), withheld(&self.nameservers));
         let nameservers = nameservers.difference(&gateways).count() as u128;
         let gateways = gateways.len() as u128;
-        let (first_is, last_is) = Space::ends_are(family);
+        let (first_is, last_is) = Withheld::ends_are(family);
         let reasons = [
             (Withheld::Gateway, gateways),
             (Withheld::Nameserver, nameservers),
@@ -160,7 +174,7 @@ impl Pool {
             (last_is, last),
         ];
         let withheld = reasons.into_iter().filter(|(_, count)| *count > 0).collect();
-        Some(Count { total: all, withheld, allocatable: space.allocatable() })
+        Some(Count { total: space.total(), withheld, allocatable: space.allocatable() })
     }
 }
 
@@ -227,39 +241,27 @@ impl Space {
         is_open && !self.is_end_of_subnet(Family::number(address))
     }
 
+    /// How many addresses there are, given and withheld.
+    #[must_use]
+    pub fn total(&self) -> u128 {
+        self.ranges.count()
+    }
+
     /// How many addresses may be given.
     #[must_use]
     pub fn allocatable(&self) -> u128 {
         let [first, last] = self.count_ends();
-        self.ranges.count().saturating_sub(self.withheld.count()).saturating_sub(first + last)
+        self.total().saturating_sub(self.withheld.count()).saturating_sub(first + last)
     }
 
     /// Which end of its subnet a number is, where that end is withheld.
     fn end(&self, number: u128) -> Option<Withheld> {
-        let hosts = self.family.hosts(self.prefix);
-        let (first, last) = Self::ends_are(self.family);
-        if !self.has_ends() {
-            None
-        } else if number & hosts == 0 {
-            Some(first)
-        } else if number & hosts == hosts && self.family == Family::Ipv4 {
-            Some(last)
-        } else {
-            None
-        }
+        Withheld::end(self.family, self.prefix, number).filter(|_| self.withholds_ends)
     }
 
     /// Whether the ends of its subnets are withheld at all.
     fn has_ends(&self) -> bool {
         self.withholds_ends && self.family.bits() - self.prefix >= 2
-    }
-
-    /// What the first and the last address of a subnet are.
-    fn ends_are(family: Family) -> (Withheld, Withheld) {
-        match family {
-            Family::Ipv4 => (Withheld::NetworkAddress, Withheld::Broadcast),
-            Family::Ipv6 => (Withheld::SubnetRouterAnycast, Withheld::Broadcast),
-        }
     }
 
     /// How many first and how many last addresses of subnets are withheld as such, and for no other reason.
@@ -285,6 +287,44 @@ impl Space {
 }
 
 // === impl Withheld ===
+
+impl Withheld {
+    /// What an address of a machine is in its subnet, unless it is an ordinary one: an end that is reserved.
+    ///
+    /// ```
+    /// use glowplug::host::pool::Withheld;
+    ///
+    /// let end = |text: &str| Withheld::end_of_subnet(text.parse().unwrap());
+    /// assert_eq!(end("10.0.0.255/24"), Some(Withheld::Broadcast));
+    /// assert_eq!([end("10.0.0.5/24"), end("10.0.0.4/31")], [None; 2]);
+    /// ```
+    #[must_use]
+    pub fn end_of_subnet(address: IpNetwork) -> Option<Self> {
+        Self::end(Family::of(address.ip()), address.prefix(), Family::number(address.ip()))
+    }
+
+    fn end(family: Family, prefix: u8, number: u128) -> Option<Self> {
+        let hosts = family.hosts(prefix);
+        let (first, last) = Self::ends_are(family);
+        if family.bits().saturating_sub(prefix) < 2 {
+            None
+        } else if number & hosts == 0 {
+            Some(first)
+        } else if number & hosts == hosts && family == Family::Ipv4 {
+            Some(last)
+        } else {
+            None
+        }
+    }
+
+    /// What the first and the last address of a subnet are.
+    fn ends_are(family: Family) -> (Self, Self) {
+        match family {
+            Family::Ipv4 => (Self::NetworkAddress, Self::Broadcast),
+            Family::Ipv6 => (Self::SubnetRouterAnycast, Self::Broadcast),
+        }
+    }
+}
 
 impl fmt::Display for Withheld {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

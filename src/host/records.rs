@@ -13,8 +13,7 @@ mod skim;
 mod tests;
 
 pub use list::{MAX_OBJECT, MAX_OBJECTS, ReadError};
-pub use merge::{Record, Remark, Survey};
-pub use object::Kind;
+pub use merge::{Inventory, ObjectFinding};
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -24,14 +23,19 @@ use ipnetwork::IpNetwork;
 use serde_json::{Map, Value, json};
 
 use super::claim::{Allocation, Machine};
+use super::timestamp::Timestamp;
 use crate::network::InterfaceName;
-use object::Object;
+use object::{Kind, Object};
 
 /// What the key of the annotation begins with; the name of the interface follows.
-pub const ANNOTATION: &str = "kubevirt.cluster.x-k8s.io/allocated-ip-";
+pub const ANNOTATION_PREFIX: &str = "kubevirt.cluster.x-k8s.io/allocated-ip-";
+
+/// The annotation by which HyperShift says of which NodePool a machine is, `namespace/name`. Cluster API hands it down from
+/// the MachineDeployment to the KubevirtMachine.
+pub const NODE_POOL_ANNOTATION: &str = "hypershift.openshift.io/nodePool";
 
 /// The member of the status that holds the map.
-pub const STATUS: &str = "allocatedBootstrapAddresses";
+pub const STATUS_FIELD: &str = "allocatedBootstrapAddresses";
 
 /// The objects of lists, as far as they matter for records.
 ///
@@ -47,16 +51,29 @@ pub const STATUS: &str = "allocatedBootstrapAddresses";
 /// }]}"#;
 /// let mut objects = Objects::default();
 /// objects.read("machines.json", list.as_slice()).unwrap();
-/// let survey = objects.survey();
-/// assert_eq!(survey.records[0].claimant.machine.to_string(), "clusters/worker-0 (u-1)");
-/// assert_eq!(survey.records[0].addresses, ["10.0.0.5/24".parse().unwrap()]);
-/// assert_eq!(survey.remarks, []);
+/// let inventory = objects.inventory();
+/// assert_eq!(inventory.records[0].claimant.machine.to_string(), "clusters/worker-0 (u-1)");
+/// assert_eq!(inventory.records[0].addresses, ["10.0.0.5/24".parse().unwrap()]);
+/// assert_eq!(inventory.findings, []);
 /// ```
 #[derive(Debug, Default)]
 pub struct Objects {
     objects: Vec<Object>,
     sources: Vec<String>,
-    remarks: Vec<Remark>,
+    findings: Vec<ObjectFinding>,
+}
+
+/// A KubevirtMachine of a list.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct KubevirtMachine {
+    /// Which.
+    pub machine: Machine,
+    /// When it was created.
+    pub created: Option<Timestamp>,
+    /// Whether it has a `deletionTimestamp`: it is on its way out, and needs no address that it does not have.
+    pub is_being_deleted: bool,
+    /// Its NodePool, `namespace/name`, where [`NODE_POOL_ANNOTATION`] says it.
+    pub node_pool: Option<String>,
 }
 
 /// Why there is no patch.
@@ -92,7 +109,7 @@ pub enum PatchError {
 pub fn annotation_key(interface: &InterfaceName) -> Result<String, PatchError> {
     // What comes before it is 13 characters, and a name has at most 15: the limit of 63 is far.
     if interface.as_str().ends_with(|last: char| last.is_ascii_alphanumeric()) {
-        Ok(format!("{ANNOTATION}{interface}"))
+        Ok(format!("{ANNOTATION_PREFIX}{interface}"))
     } else {
         Err(PatchError::Key(interface.clone()))
     }
@@ -145,7 +162,7 @@ pub fn status_patch(
         let Allocation { claimant, addresses } = allocation?;
         map.insert(claimant.interface.to_string(), list(addresses));
     }
-    Ok(json!({"metadata": metadata(machine, resource_version), "status": {STATUS: map}}))
+    Ok(json!({"metadata": metadata(machine, resource_version), "status": {STATUS_FIELD: map}}))
 }
 
 /// The allocations, as long as they are the machine's.
@@ -187,37 +204,45 @@ impl Objects {
     /// # Errors
     ///
     /// [`ReadError`]: it is no list, or only a part of one. An object or a record that cannot be read is no error but a
-    /// [`Remark`].
+    /// [`ObjectFinding`].
     pub fn read(&mut self, source: &str, input: impl Read) -> Result<usize, ReadError> {
         let source = (self.sources.len(), source);
         self.sources.push(source.1.to_owned());
-        let Self { objects, remarks, .. } = self;
+        let Self { objects, findings, .. } = self;
         list::read(input, |place, item| {
-            let mut reader = object::Reader { place, source, remarks: &mut *remarks, doubts: Vec::new() };
+            let mut reader = object::Reader { place, source, findings: &mut *findings, doubts: Vec::new() };
             objects.extend(reader.object(item));
         })
     }
 
-    /// The KubevirtMachines in the order of the lists, each once, and when they were created, as Kubernetes writes it.
-    pub fn machines(&self) -> impl Iterator<Item = (Machine, Option<&str>)> {
+    /// The KubevirtMachines in the order of the lists, each once.
+    pub fn machines(&self) -> impl Iterator<Item = KubevirtMachine> {
+        let machines = || self.objects.iter().filter(|object| object.kind == Kind::Machine);
+        // Of two lists one may be older.
+        let leaving: BTreeSet<&str> =
+            machines().filter(|object| object.is_being_deleted).map(|object| object.uid.as_str()).collect();
         let mut seen = BTreeSet::new();
-        let machines = self.objects.iter().filter(|object| object.kind == Kind::Machine);
-        machines.filter(move |object| seen.insert(&object.uid)).map(|object| {
+        machines().filter(move |object| seen.insert(&object.uid)).map(move |object| {
             let (namespace, name, uid) = (object.namespace.clone(), object.name.clone(), object.uid.clone());
-            (Machine { namespace, name, uid }, object.created.as_deref())
+            KubevirtMachine {
+                machine: Machine { namespace, name, uid },
+                created: object.created.as_deref().and_then(Timestamp::parse),
+                is_being_deleted: leaving.contains(object.uid.as_str()),
+                node_pool: object.node_pool.clone(),
+            }
         })
     }
 
-    /// What is odd about single objects and records, in the order of the lists. [`Objects::survey`] has more.
+    /// What is odd about single objects and records, in the order of the lists. [`Objects::inventory`] has more.
     #[must_use]
-    pub fn remarks(&self) -> &[Remark] {
-        &self.remarks
+    pub fn findings(&self) -> &[ObjectFinding] {
+        &self.findings
     }
 
     /// What they say together.
     #[must_use]
-    pub fn survey(self) -> Survey {
-        merge::merge(self.objects, &self.sources, self.remarks)
+    pub fn inventory(self) -> Inventory {
+        merge::merge(self.objects, &self.sources, self.findings)
     }
 }
 

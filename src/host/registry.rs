@@ -89,7 +89,8 @@ impl<L: Ledger> Registry<L> {
     ///
     /// The ledger cannot be read.
     pub fn open(mut ledger: L, pools: impl IntoIterator<Item = Pool>) -> Result<Self, LedgerError> {
-        let allocator = Allocator::rebuild(pools, ledger.news()?.changes);
+        let mut allocator = Allocator::rebuild(pools, []);
+        allocator.learn(ledger.catch_up()?);
         Ok(Self { ledger, allocator, reuse_delay: 0 })
     }
 
@@ -152,6 +153,17 @@ impl<L: Ledger> Registry<L> {
         })
     }
 
+    /// Has machines wait no more that will not come, such as those that are being deleted. What they hold stays their own.
+    ///
+    /// # Errors
+    ///
+    /// The ledger failed, and they still wait.
+    pub fn withdraw<'m>(&mut self, machines: impl IntoIterator<Item = &'m Machine>) -> Result<(), LedgerError> {
+        self.write(|allocator, journal| {
+            machines.into_iter().for_each(|machine| allocator.withdraw(machine, journal));
+        })
+    }
+
     /// Serves those who wait for an address whose reuse delay is over. Every other call that makes addresses free does so
     /// itself.
     ///
@@ -187,7 +199,7 @@ impl<L: Ledger> Registry<L> {
     /// # Errors
     ///
     /// The ledger failed, and nothing was taken over.
-    pub fn rebuild(&mut self, records: impl IntoIterator<Item = Record>, now: u64) -> Result<Adoption, LedgerError> {
+    pub fn adopt(&mut self, records: impl IntoIterator<Item = Record>, now: u64) -> Result<Adoption, LedgerError> {
         self.write(|allocator, journal| allocator.adopt(records, now, journal))
     }
 
@@ -232,8 +244,7 @@ impl<L: Ledger> Registry<L> {
     ///
     /// The ledger cannot be read.
     pub fn allocator(&mut self) -> Result<&mut Allocator, LedgerError> {
-        let news = self.ledger.news()?;
-        self.allocator.learn(news);
+        self.allocator.learn(self.ledger.catch_up()?);
         Ok(&mut self.allocator)
     }
 
@@ -249,13 +260,12 @@ impl<L: Ledger> Registry<L> {
     }
 
     fn write<T>(&mut self, decide: impl FnOnce(&mut Allocator, &mut Journal) -> T) -> Result<T, LedgerError> {
-        let mut writing = self.ledger.begin()?;
-        let news = writing.news()?;
-        self.allocator.learn(news);
+        let mut transaction = self.ledger.begin()?;
+        self.allocator.learn(transaction.catch_up()?);
         let mut journal = Journal::default();
         let answer = decide(&mut self.allocator, &mut journal);
         if !journal.changes().is_empty()
-            && let Err(error) = writing.commit(journal.changes())
+            && let Err(error) = transaction.commit(journal.changes())
         {
             self.allocator.undo(journal);
             return Err(error);

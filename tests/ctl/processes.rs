@@ -1,17 +1,18 @@
 //! Several processes at one ledger, and one that is interrupted.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
 use std::io::Read;
 use std::net::Ipv4Addr;
-use std::os::unix::fs::{FileTypeExt, symlink};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt, symlink};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use std::{iter, thread};
 
 use nix::sys::stat::Mode;
-use nix::unistd::mkfifo;
+use nix::unistd::{geteuid, mkfifo};
 use serde_json::{Value, json};
 
 const POOL: &str = "{name: workers, network: vlan10, addresses: [10.0.0.0/16]}";
@@ -91,6 +92,46 @@ fn an_interrupted_claim_goes_on_where_it_was() {
         .map(|(_, address)| u32::from(address.strip_suffix("/16").unwrap().parse::<Ipv4Addr>().unwrap()) - 0x0a00_0000)
         .collect();
     assert_eq!(in_order, (1..=5_000).collect::<Vec<u32>>());
+}
+
+/// Nobody, where the test is root, who may write whatever the mode says.
+fn as_nobody(command: &mut Command) -> &mut Command {
+    const NOBODY: u32 = 65_534;
+    if geteuid().is_root() { command.gid(NOBODY).uid(NOBODY) } else { command }
+}
+
+#[test]
+fn who_may_only_read_the_ledger_lists_it_and_tells_its_metrics() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    let set_mode = |name: &str, mode| fs::set_permissions(path(name), Permissions::from_mode(mode)).unwrap();
+    // One that everybody may run, wherever the built one is.
+    fs::copy(env!("CARGO_BIN_EXE_glowplugctl"), path("glowplugctl")).unwrap();
+    fs::write(path("pool"), POOL).unwrap();
+    write_list(&path("list"), iter::once("worker-0".to_owned()));
+    allocations(claim(directory.path(), "list"));
+    for name in ["ledger", "ledger-wal", "ledger-shm"] {
+        set_mode(name, 0o444);
+    }
+    set_mode(".", 0o555);
+    let run = |arguments: &[&str]| {
+        let mut command = Command::new(path("glowplugctl"));
+        let output = as_nobody(command.args(arguments).current_dir(directory.path())).output().unwrap();
+        let [told, complaints] = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+        (output.status.code(), told.lines().count(), complaints)
+    };
+    let list = ["list", "--ledger", "ledger"];
+    assert_eq!(run(&list), (Some(0), 2, String::new()));
+    assert_eq!(run(&["metrics", "--pool", "pool", "--ledger", "ledger"]), (Some(0), 16, String::new()));
+    let refused = run(&["claim", "--pool", "pool", "--ledger", "ledger", "a/b", "--uid", "c"]);
+    let readonly = "error: writing the ledger: attempt to write a readonly database\n";
+    assert_eq!(refused, (Some(1), 0, readonly.to_owned()));
+    set_mode(".", 0o755);
+    fs::remove_file(path("ledger-wal")).unwrap();
+    set_mode(".", 0o555);
+    let log = "error: ledger: no write-ahead log, expected ledger-wal and ledger-shm, or a directory to make them in\n";
+    assert_eq!(run(&list), (Some(1), 0, log.to_owned()));
+    set_mode(".", 0o755);
 }
 
 #[test]

@@ -4,6 +4,8 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::{env, fs};
 
+use rusqlite::Connection;
+
 use crate::shell;
 
 /// Each name is that of a file.
@@ -22,9 +24,12 @@ sessions! {
     a_drive_is_the_same_for_the_same_input_and_says_all_that_it_was_told
     a_drive_says_when_it_needs_a_secret
     a_drive_that_the_guest_could_not_read_is_not_written
+    a_gateway_that_the_machine_does_not_reach_is_refused
+    a_ledger_gains_a_network_by_its_name_alone
     a_ledger_is_listed_as_json
     a_ledger_is_made_on_request_only
     a_machine_gets_the_lowest_free_address_and_keeps_it
+    a_machine_that_is_being_deleted_gets_no_new_address
     a_named_address_is_given_or_refused_with_the_reason
     a_rebuild_and_an_audit_need_the_pools_of_all_networks
     a_rebuild_of_right_records_has_nothing_to_report
@@ -44,10 +49,12 @@ sessions! {
     mistakes_in_pools_are_told_all_at_once
     network_data_is_made_without_a_ledger
     node_pools_are_translated_for_the_machine_template
+    of_several_pools_for_one_interface_the_node_pool_decides
     overlapping_pools_are_refused_with_both_parties
     pools_are_checked_with_sizes_and_what_is_withheld
     several_machines_are_served_in_their_order
     two_families_and_two_interfaces_are_one_claim
+    what_a_drive_says_about_the_machine_is_checked
     what_is_no_command_line_is_a_usage_error
     what_is_no_ledger_of_these_pools_is_refused
     who_waits_is_served_in_the_order_of_creation_when_an_address_comes_back
@@ -65,14 +72,26 @@ pub(crate) fn fixtures() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/host"))
 }
 
+/// Has so many minutes pass since machines were missed.
+fn pass(ledger: &Path, minutes: i64) {
+    let sql = "UPDATE missing SET since = since - 60000 * ?";
+    Connection::open(ledger).unwrap().execute(sql, [minutes]).unwrap();
+}
+
 fn session(name: &str) {
     let path = fixtures().join(format!("sessions/{name}.txt"));
     let expected = fs::read_to_string(&path).unwrap();
     let directory = tempfile::tempdir().unwrap();
     symlink(fixtures(), directory.path().join("host")).unwrap();
     let mut said = String::new();
-    for command in expected.lines().filter_map(|line| line.strip_prefix("$ ")) {
-        said += &format!("$ {command}\n{}", shell::run(directory.path(), command, "! "));
+    for line in expected.lines() {
+        if let Some(command) = line.strip_prefix("$ ") {
+            said += &format!("$ {command}\n{}", shell::run(directory.path(), command, "! "));
+        } else if let Some(pause) = line.strip_prefix("~ ") {
+            let minutes = pause.strip_suffix(" minutes later").unwrap().parse().unwrap();
+            pass(&directory.path().join("ledger"), minutes);
+            said += &format!("{line}\n");
+        }
     }
     if env::var_os("UPDATE_FIXTURES").is_some() {
         fs::write(&path, &said).unwrap();

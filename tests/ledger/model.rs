@@ -9,7 +9,7 @@ use std::time::Duration;
 use glowplug::host::address::Family;
 use glowplug::host::allocator::{Change, ClaimError};
 use glowplug::host::claim::{Allocation, Claim, Claimant, Machine, Request};
-use glowplug::host::ledger::{Ledger, LedgerError, MemoryLedger, News, SqliteLedger, Writing};
+use glowplug::host::ledger::{Ledger, LedgerError, MemoryLedger, SqliteLedger, Transaction, Update};
 use glowplug::host::pool::Pool;
 use glowplug::host::registry::{Registry, RegistryError};
 use ipnetwork::IpNetwork;
@@ -45,32 +45,32 @@ struct Faulty<L> {
     fault: Fault,
 }
 
-struct FaultyWriting<'a> {
-    writing: Box<dyn Writing + 'a>,
+struct FaultyTransaction<'a> {
+    transaction: Box<dyn Transaction + 'a>,
     fault: &'a mut Fault,
 }
 
 impl<L: Ledger> Ledger for Faulty<L> {
-    fn news(&mut self) -> Result<News, LedgerError> {
-        self.ledger.news()
+    fn catch_up(&mut self) -> Result<Update, LedgerError> {
+        self.ledger.catch_up()
     }
 
-    fn begin(&mut self) -> Result<Box<dyn Writing + '_>, LedgerError> {
-        Ok(Box::new(FaultyWriting { writing: self.ledger.begin()?, fault: &mut self.fault }))
+    fn begin(&mut self) -> Result<Box<dyn Transaction + '_>, LedgerError> {
+        Ok(Box::new(FaultyTransaction { transaction: self.ledger.begin()?, fault: &mut self.fault }))
     }
 }
 
-impl Writing for FaultyWriting<'_> {
-    fn news(&mut self) -> Result<News, LedgerError> {
-        self.writing.news()
+impl Transaction for FaultyTransaction<'_> {
+    fn catch_up(&mut self) -> Result<Update, LedgerError> {
+        self.transaction.catch_up()
     }
 
     fn commit(self: Box<Self>, changes: &[Change]) -> Result<(), LedgerError> {
         let failed = Err(LedgerError::Store { doing: "writing the ledger", source: "full".into() });
         match std::mem::replace(self.fault, Fault::None) {
-            Fault::None => self.writing.commit(changes),
+            Fault::None => self.transaction.commit(changes),
             Fault::Full | Fault::DiesBefore => failed,
-            Fault::DiesAfter => self.writing.commit(changes).and(failed),
+            Fault::DiesAfter => self.transaction.commit(changes).and(failed),
         }
     }
 }

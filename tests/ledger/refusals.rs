@@ -16,9 +16,10 @@ fn refusal(path: &std::path::Path, networks: &[&str]) -> String {
 fn a_ledger_is_made_only_when_that_is_asked_for() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("ledger");
-    let error = SqliteLedger::open(&path, &[NETWORK]).unwrap_err();
-    assert_eq!(error.to_string(), format!("opening {}", path.display()));
-    assert_eq!(error.source().unwrap().to_string(), format!("unable to open database file: {}", path.display()));
+    for open in [SqliteLedger::open, SqliteLedger::open_read_only] {
+        let error = open(&path, &[NETWORK]).unwrap_err();
+        assert_eq!(error.to_string(), format!("{}: no such ledger", path.display()));
+    }
     assert!(!path.exists());
     SqliteLedger::create(&path, &[NETWORK]).unwrap();
     SqliteLedger::open(&path, &[NETWORK]).unwrap();
@@ -31,7 +32,7 @@ fn a_ledger_for_other_networks_is_refused_by_both_names() {
     SqliteLedger::create(&path, &["a/one", "a/two"]).unwrap();
     assert_eq!(
         refusal(&path, &["b/three", "a/one"]),
-        format!("{}: a ledger for a/one, a/two, opened for a/one, b/three", path.display())
+        format!("{}: a ledger for a/one, a/two, not for b/three, expected pools of its networks", path.display())
     );
     let mut ledger = SqliteLedger::open(&path, &["a/two"]).unwrap();
     ledger.add_network("b/three").unwrap();
@@ -89,6 +90,35 @@ fn a_ledger_without_its_version_or_with_the_mark_of_another_program_is_none() {
             assert_eq!(error.to_string(), format!("{}: not a ledger", path.display()), "{pragma} = {value}");
         }
     }
+}
+
+#[test]
+fn what_is_opened_to_be_read_knows_all_and_records_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("ledger");
+    let workers = || pool("workers", "eth0", "addresses: [10.0.0.0/24]");
+    let mut writer = registry(&path, [workers()]);
+    writer.claim(&claim("a", 0, &["clusters/workers"]), 1).unwrap();
+    let ledger = SqliteLedger::open_read_only(&path, &[NETWORK]).unwrap();
+    let mut reader = glowplug::host::registry::Registry::open(ledger, [workers()]).unwrap();
+    writer.claim(&claim("b", 0, &["clusters/workers"]), 2).unwrap();
+    assert_eq!(reader.allocator().unwrap().leases().count(), 2);
+    let error = reader.claim(&claim("c", 0, &["clusters/workers"]), 3).unwrap_err();
+    assert_eq!(error.source().unwrap().to_string(), "attempt to write a readonly database");
+    assert_eq!(reader.allocator().unwrap().leases().count(), 2);
+}
+
+#[test]
+fn when_nobody_has_it_open_the_file_is_the_whole_ledger_and_its_log_is_there_and_empty() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("ledger");
+    let workers = || pool("workers", "eth0", "addresses: [10.0.0.0/24]");
+    registry(&path, [workers()]).claim(&claim("a", 0, &["clusters/workers"]), 1).unwrap();
+    assert_eq!(fs::metadata(directory.path().join("ledger-wal")).unwrap().len(), 0);
+    assert!(directory.path().join("ledger-shm").exists());
+    let copy = directory.path().join("copy");
+    fs::copy(&path, &copy).unwrap();
+    assert_eq!(registry(&copy, [workers()]).allocator().unwrap().leases().count(), 1);
 }
 
 #[test]

@@ -16,8 +16,8 @@ pub(crate) fn run(directory: &Path, command: &str, stderr: &str) -> String {
     let mut shell = Command::new("sh");
     shell.args(["-c", command]).current_dir(directory).env("PATH", env::join_paths(path).unwrap()).env("LC_ALL", "C");
     let Output { status, stdout, stderr: complaints } = shell.output().unwrap();
-    let mut said = without_times(&String::from_utf8(stdout).unwrap());
-    said.extend(String::from_utf8(complaints).unwrap().lines().map(|line| format!("{stderr}{line}\n")));
+    let [mut said, complaints] = [stdout, complaints].map(|text| without_times(&String::from_utf8(text).unwrap()));
+    said.extend(complaints.lines().map(|line| format!("{stderr}{line}\n")));
     match status.code().unwrap() {
         0 => said,
         code => format!("{said}[{code}]\n"),

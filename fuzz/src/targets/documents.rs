@@ -5,9 +5,8 @@ use glowplug::finding::Findings;
 use glowplug::formats::meta_data::MetaData;
 use glowplug::formats::{Format, Meaning, Reading, read_network};
 use glowplug::guest::attributes::{Attributes, Prefix};
-use glowplug::guest::hostname::Hostname;
 use glowplug::host::expand::{ExpandError, Grant, Template};
-use glowplug::network::NetworkConfig;
+use glowplug::network::{Hostname, NetworkConfig};
 use glowplug::render::{dracut, network_legacy, networkd};
 use ipnetwork::IpNetwork;
 

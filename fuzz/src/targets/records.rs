@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use glowplug::host::address::parse_interface_address;
 use glowplug::host::claim::Allocation;
-use glowplug::host::records::{Objects, Survey, annotation_patch, status_patch};
+use glowplug::host::records::{Inventory, Objects, annotation_patch, status_patch};
 use serde_json::{Value, json};
 
 use super::pools::may_be_held;
@@ -24,28 +24,28 @@ impl Read for Pieces<'_> {
 /// A list as `kubectl` writes it: every record is canonical, nobody has two for one interface, and what is written for it
 /// is read as the same.
 pub(super) fn records(input: &[u8]) {
-    let survey = read(input);
-    assert_eq!(survey, read(Pieces(input)));
-    let Some(survey) = survey else { return };
-    for remark in &survey.remarks {
-        super::check_finding(&remark.finding);
-        assert_eq!(remark.source, "list.json");
+    let inventory = read(input);
+    assert_eq!(inventory, read(Pieces(input)));
+    let Some(inventory) = inventory else { return };
+    for finding in &inventory.findings {
+        super::check_finding(&finding.finding);
+        assert_eq!(finding.source, "list.json");
     }
     let is_before = |a: &_, b: &_| a < b;
-    let claimants: Vec<_> = survey.records.iter().map(|record| &record.claimant).collect();
+    let claimants: Vec<_> = inventory.records.iter().map(|record| &record.claimant).collect();
     assert!(claimants.windows(2).all(|pair| is_before(pair[0], pair[1])), "{claimants:?}");
-    for record in survey.records.iter().chain(&survey.doubts) {
+    for record in &inventory.records {
         let addresses: Vec<_> = record.addresses.iter().map(|address| address.ip()).collect();
         assert!(!addresses.is_empty() && record.source.starts_with("list.json: "), "{record:?}");
         let machine = &record.claimant.machine;
         assert!([&machine.namespace, &machine.name, &machine.uid].iter().all(|text| !text.is_empty()));
     }
-    check_nothing_is_lost(input, &survey);
-    for record in &survey.records {
+    check_nothing_is_lost(input, &inventory);
+    for record in &inventory.records {
         assert!(record.addresses.is_sorted(), "{record:?}");
         assert!(record.addresses.windows(2).all(|pair| pair[0].ip() != pair[1].ip()), "{record:?}");
         assert!(record.addresses.iter().all(|address| may_be_held(address.ip()) && address.prefix() > 0), "{record:?}");
-        assert!(survey.is_there(&record.claimant.machine), "{record:?}");
+        assert!(inventory.is_there(&record.claimant.machine), "{record:?}");
         let machine = &record.claimant.machine;
         let allocation = [Allocation { claimant: record.claimant.clone(), addresses: record.addresses.clone() }];
         let status = status_patch(machine, &allocation, None).unwrap();
@@ -57,19 +57,19 @@ pub(super) fn records(input: &[u8]) {
             let again = read(object.to_string().as_bytes()).unwrap();
             let [read] = &again.records[..] else { panic!("{again:?}") };
             assert_eq!(
-                (&read.claimant, &read.addresses, again.remarks.len()),
+                (&read.claimant, &read.addresses, again.findings.len()),
                 (&record.claimant, &record.addresses, 0)
             );
         }
     }
 }
 
-/// Every address that a list has in a record that can be read is in the survey, whatever is wrong with the object.
-fn check_nothing_is_lost(input: &[u8], survey: &Survey) {
+/// Every address that a list has in a record that can be read is in the inventory, whatever is wrong with the object.
+fn check_nothing_is_lost(input: &[u8], inventory: &Inventory) {
     let Ok(list) = serde_json::from_slice::<Value>(input) else { return };
-    let records = survey.records.iter().chain(&survey.doubts).flat_map(|record| &record.addresses);
+    let records = inventory.records.iter().flat_map(|record| &record.addresses);
     let mut found: BTreeSet<IpAddr> = records.map(|address| address.ip()).collect();
-    found.extend(survey.remarks.iter().flat_map(|remark| &remark.addresses));
+    found.extend(inventory.findings.iter().flat_map(|finding| &finding.addresses));
     for item in list["items"].as_array().into_iter().flatten() {
         let maps = item["status"]["allocatedBootstrapAddresses"].as_object();
         let lists = maps.into_iter().flat_map(|map| map.values()).filter_map(Value::as_array);
@@ -77,16 +77,16 @@ fn check_nothing_is_lost(input: &[u8], survey: &Survey) {
         let annotations = annotation.as_str().into_iter().flat_map(|text| text.split(',').map(str::trim_ascii));
         for text in lists.flatten().filter_map(Value::as_str).chain(annotations) {
             if let Ok((address, _)) = parse_interface_address(text) {
-                assert!(found.contains(&address), "{address} is in neither of {survey:?}");
+                assert!(found.contains(&address), "{address} is in neither of {inventory:?}");
             }
         }
     }
 }
 
-fn read(input: impl Read) -> Option<Survey> {
+fn read(input: impl Read) -> Option<Inventory> {
     let mut objects = Objects::default();
     match objects.read("list.json", input) {
-        Ok(_) => Some(objects.survey()),
+        Ok(_) => Some(objects.inventory()),
         Err(error) => {
             assert!(!error.to_string().is_empty());
             None

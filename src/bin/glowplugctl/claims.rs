@@ -1,6 +1,7 @@
-//! `claim`, `release` and `list`.
+//! `claim` and `release`.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::io::{self, IsTerminal, Write};
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -8,12 +9,12 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
-use glowplug::host::address::{Family, parse_address};
+use glowplug::host::address::parse_address;
 use glowplug::host::allocator::{Allocator, ClaimError};
 use glowplug::host::claim::{self, Allocation, Claimant, Machine, Request};
 use glowplug::host::expand::{Document, Grant, Template};
 use glowplug::host::pool::{Pool, Space};
-use glowplug::host::records::{annotation_key, annotation_patch, status_patch};
+use glowplug::host::records::{KubevirtMachine, NODE_POOL_ANNOTATION, annotation_key, annotation_patch, status_patch};
 use glowplug::host::timestamp::Timestamp;
 use glowplug::network::InterfaceName;
 use ipnetwork::IpNetwork;
@@ -22,11 +23,10 @@ use serde::Serialize;
 
 use crate::documents::{nobody, tell_warnings};
 use crate::input::{
-    Created, LedgerFile, Machines, PoolFiles, Pools, in_template, interface, mac_address, read_template, usage_error,
+    LedgerFile, Machines, Named, PoolFiles, Pools, in_template, interface, mac_address, named, read_template,
+    usage_error,
 };
-use crate::output::{
-    Given, ListedMachine, VERSION, allocations_table, exit_code, given, print, print_json, say, sections, table,
-};
+use crate::output::{Given, VERSION, allocations_table, exit_code, given, print, print_json, say, sections};
 
 /// So many claims, or releases, are one write of the ledger: enough to be fast, and few enough that others get their turn.
 const BATCH: usize = 512;
@@ -52,6 +52,10 @@ pub(crate) struct ClaimArgs {
     /// The address that it has to be, one of each family; of one machine only
     #[arg(long = "ip", value_name = "ADDRESS", value_parser = parse_address, conflicts_with = "lists")]
     ips: Vec<IpAddr>,
+    /// The NodePool of the machines, where several of the pools are for one interface; unless it is given, machines of lists
+    /// say it with the annotation hypershift.openshift.io/nodePool
+    #[arg(long, value_name = "NAMESPACE/NAME", value_parser = named)]
+    node_pool: Option<Named>,
     /// Give what a machine of the same name gave back last, if it is still free
     #[arg(long)]
     sticky: bool,
@@ -95,18 +99,6 @@ pub(crate) struct Release {
     json: bool,
 }
 
-#[derive(Args)]
-pub(crate) struct List {
-    #[command(flatten)]
-    ledger: LedgerFile,
-    /// Only who waits
-    #[arg(long)]
-    waiting: bool,
-    /// Print JSON
-    #[arg(long, conflicts_with = "waiting")]
-    json: bool,
-}
-
 fn card(text: &str) -> Result<Card, String> {
     let (name, mac) = text.split_once('=').map_or((None, text), |(name, mac)| (Some(name), mac));
     Ok(Card { interface: name.map(interface).transpose()?, mac_address: mac_address(mac)? })
@@ -129,50 +121,106 @@ struct Refused {
     exhausted: bool,
 }
 
+/// Why a machine gets nothing.
+#[derive(Clone)]
+enum Refusal {
+    /// The pools refuse its claim.
+    Claim(ClaimError),
+    /// Nobody knows which of the pools are its own.
+    NodePool(String),
+    /// None of the pools is its own: it is of this NodePool.
+    OtherNodePool(String),
+    BeingDeleted,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Claim(error) => error.fmt(f),
+            Self::NodePool(error) => f.write_str(error),
+            Self::OtherNodePool(name) => write!(f, "the machine is of NodePool {name}, whose pool is not among these"),
+            Self::BeingDeleted => {
+                f.write_str("the machine is being deleted, it keeps what it has and gets nothing new")
+            }
+        }
+    }
+}
+
+impl Refusal {
+    /// Whether a list may have such machines, and nothing is wrong.
+    fn is_usual(&self) -> bool {
+        matches!(self, Self::OtherNodePool(_) | Self::BeingDeleted)
+    }
+
+    fn is_exhaustion(&self) -> bool {
+        matches!(self, Self::Claim(ClaimError::Exhausted { .. }))
+    }
+}
+
+type Outcome = Result<Vec<Allocation>, Refusal>;
+
 pub(crate) fn claim(args: ClaimArgs) -> Result<ExitCode> {
     let (machines, mut is_odd) = args.machines.read()?;
     if machines.len() != 1 && (!args.ips.is_empty() || !args.macs.is_empty()) {
         usage_error("--ip and --mac are for one machine");
     }
     let pools = args.pools.read()?;
-    let claims = claims(&args, &pools, machines)?;
-    let mac_addresses = mac_addresses(&args.macs, &pools)?;
+    let by_name: BTreeMap<String, Pool> = pools.iter().map(|pool| (pool.name.clone(), pool.clone())).collect();
+    let (claims, mut left_out) = claims(&args, &pools, machines)?;
+    let mac_addresses = match claims.as_slice() {
+        [claim] if left_out.is_empty() => mac_addresses(&args.macs, &pools_of(claim, &by_name))?,
+        _ => BTreeMap::new(),
+    };
     if args.output == Output::Annotation {
         // Before anything is given that could not be recorded.
         pools.iter().try_for_each(|pool| annotation_key(&pool.interface).map(drop))?;
     }
+    let mut seen = BTreeSet::new();
+    let interfaces = pools.iter().map(|pool| &pool.interface).filter(|interface| seen.insert(*interface));
     let printer = Printer {
         output: args.output,
         template: match &args.pools.template {
             Some(path) => read_template(path)?,
-            None => Template::minimal(pools.iter().map(|pool| &pool.interface)),
+            None => Template::minimal(interfaces),
         },
-        pools: pools.clone(),
+        pools: by_name,
         mac_addresses,
     };
-    in_template(printer.check_template(), args.pools.template.as_deref())?;
+    in_template(printer.check_template(&claims), args.pools.template.as_deref())?;
     let mut registry = args.ledger.open(args.create, pools)?;
+    let leaving: Vec<&Machine> = left_out
+        .iter()
+        .filter(|(_, why)| matches!(why, Refusal::BeingDeleted))
+        .map(|(at, _)| &claims[*at].machine)
+        .collect();
+    if !leaving.is_empty() {
+        registry.withdraw(leaving)?;
+    }
     let claims = keep_turns(claims, registry.allocator()?);
-    let mut outcomes = Vec::new();
+    let mut outcomes: Vec<Outcome> = Vec::new();
     let progress = Progress::new(claims.len());
     for batch in claims.chunks(BATCH) {
-        outcomes.extend(registry.claim_all(batch, Timestamp::now().0)?);
+        for outcome in registry.claim_all(batch, Timestamp::now().0)? {
+            outcomes.push(match left_out.remove(&outcomes.len()) {
+                Some(why) => Err(why),
+                None => outcome.map_err(Refusal::Claim),
+            });
+        }
         progress.at(outcomes.len());
     }
     progress.end();
     let is_alone = claims.len() == 1;
     let mut is_exhausted = false;
     for (claim, outcome) in claims.iter().zip(&outcomes) {
-        let Err(error) = outcome else { continue };
-        match error {
-            ClaimError::Exhausted { .. } => is_exhausted = true,
-            _ => is_odd = true,
-        }
+        let Err(refusal) = outcome else { continue };
+        is_exhausted |= refusal.is_exhaustion();
+        is_odd |= !refusal.is_exhaustion() && !refusal.is_usual();
+        let severity = if refusal.is_usual() { "warning" } else { "error" };
         // Alone it is in the exact words that people look for.
         if is_alone {
-            say(format_args!("error: {error}"))
+            say(format_args!("{severity}: {refusal}"))
         } else {
-            say(format_args!("error: {}: {error}", claim.machine))
+            say(format_args!("{severity}: {}: {refusal}", claim.machine))
         }
     }
     is_odd |= printer.print(&claims, &outcomes)?;
@@ -183,31 +231,80 @@ pub(crate) fn claim(args: ClaimArgs) -> Result<ExitCode> {
     })
 }
 
-/// One for each machine, of all pools.
-fn claims(args: &ClaimArgs, pools: &[Pool], machines: Vec<Created>) -> Result<Vec<claim::Claim>> {
-    let mut by_interface = BTreeMap::new();
-    for pool in pools {
-        if let Some(other) = by_interface.insert(&pool.interface, pool) {
-            let (interface, one, two) = (&pool.interface, other.title(), pool.title());
-            bail!("pools {one} and {two} are both for interface {interface}, expected the pools of one machine");
-        }
-    }
-    let mut requests: Vec<Request> =
-        pools.iter().map(|pool| Request { pool: pool.name.clone(), addresses: Vec::new() }).collect();
-    for ip in &args.ips {
-        let has = |pool: &Pool| pool.space(Family::of(*ip)).is_some_and(|space| space.contains(*ip));
-        // Of no pool it is a refusal, which the first one pronounces.
-        let at = pools.iter().position(has).unwrap_or_default();
-        requests[at].addresses.push(*ip);
+/// One for each machine, and why some of them ask for nothing, by their places.
+fn claims(
+    args: &ClaimArgs,
+    pools: &[Pool],
+    machines: Vec<KubevirtMachine>,
+) -> Result<(Vec<claim::Claim>, BTreeMap<usize, Refusal>)> {
+    let said = args.node_pool.as_ref().map(ToString::to_string);
+    if let Some(said) = said.as_ref().filter(|said| pools.iter().all(|pool| pool.name != **said)) {
+        bail!("--node-pool {said}: no pool of that NodePool, expected one of {}", names(pools));
     }
     let now = Timestamp::now();
-    let claim = |(machine, created): Created| claim::Claim {
-        machine,
-        created: created.unwrap_or(now).0,
-        requests: requests.clone(),
-        sticky: args.sticky,
-    };
-    Ok(machines.into_iter().map(claim).collect())
+    let mut by_node_pool: BTreeMap<Option<String>, Result<Vec<Request>, Refusal>> = BTreeMap::new();
+    let (mut claims, mut left_out) = (Vec::new(), BTreeMap::new());
+    for KubevirtMachine { machine, created, is_being_deleted, node_pool } in machines {
+        let requests = by_node_pool.entry(said.clone().or(node_pool)).or_insert_with_key(|node_pool| {
+            Ok(requests(&one_for_each_interface(pools, node_pool.as_deref())?, &args.ips))
+        });
+        let requests = if is_being_deleted { Err(Refusal::BeingDeleted) } else { requests.clone() };
+        // It keeps its place, so that the lines that are printed stay those of the machines.
+        let requests = requests.unwrap_or_else(|why| {
+            left_out.insert(claims.len(), why);
+            Vec::new()
+        });
+        claims.push(claim::Claim { machine, created: created.unwrap_or(now).0, requests, sticky: args.sticky });
+    }
+    Ok((claims, left_out))
+}
+
+/// The pools of a machine in their order: where several are for one interface, that of its NodePool.
+fn one_for_each_interface<'p>(pools: &'p [Pool], node_pool: Option<&str>) -> Result<Vec<&'p Pool>, Refusal> {
+    let is_own = |pool: &Pool| node_pool == Some(pool.name.as_str());
+    if let Some(node_pool) = node_pool.filter(|_| !pools.iter().any(is_own)) {
+        return Err(Refusal::OtherNodePool(node_pool.to_owned()));
+    }
+    let mut by_interface: BTreeMap<&InterfaceName, Vec<&Pool>> = BTreeMap::new();
+    for pool in pools {
+        by_interface.entry(&pool.interface).or_default().push(pool);
+    }
+    for (interface, several) in &by_interface {
+        if several.len() > 1 && !several.iter().copied().any(is_own) {
+            let names = names(several.iter().copied());
+            return Err(Refusal::NodePool(match node_pool {
+                Some(node_pool) => {
+                    format!("no pool of NodePool {node_pool} for interface {interface}, expected one of {names}")
+                }
+                None => format!(
+                    "several pools for interface {interface}, expected the NodePool of the machine, one of {names}: \
+                     with --node-pool, or in the annotation {NODE_POOL_ANNOTATION}"
+                ),
+            }));
+        }
+    }
+    let is_only = |pool: &Pool| by_interface.get(&pool.interface).is_some_and(|pools| pools.len() == 1);
+    Ok(pools.iter().filter(|pool| is_only(pool) || is_own(pool)).collect())
+}
+
+fn names<'p>(pools: impl IntoIterator<Item = &'p Pool>) -> String {
+    pools.into_iter().map(|pool| pool.name.as_str()).collect::<Vec<_>>().join(", ")
+}
+
+fn requests(pools: &[&Pool], ips: &[IpAddr]) -> Vec<Request> {
+    let mut requests: Vec<Request> =
+        pools.iter().map(|pool| Request { pool: pool.name.clone(), addresses: Vec::new() }).collect();
+    for ip in ips {
+        // Of no pool it is a refusal, which the first one pronounces.
+        let at = pools.iter().position(|pool| pool.contains(*ip)).unwrap_or_default();
+        requests[at].addresses.push(*ip);
+    }
+    requests
+}
+
+/// The pools of a claim.
+fn pools_of<'p>(claim: &claim::Claim, by_name: &'p BTreeMap<String, Pool>) -> Vec<&'p Pool> {
+    claim.requests.iter().filter_map(|request| by_name.get(&request.pool)).collect()
 }
 
 /// Who waits already and asks again keeps its turn.
@@ -222,7 +319,7 @@ fn keep_turns(mut claims: Vec<claim::Claim>, allocator: &Allocator) -> Vec<claim
     claims
 }
 
-fn mac_addresses(cards: &[Card], pools: &[Pool]) -> Result<BTreeMap<InterfaceName, MacAddr>> {
+fn mac_addresses(cards: &[Card], pools: &[&Pool]) -> Result<BTreeMap<InterfaceName, MacAddr>> {
     let mut mac_addresses = BTreeMap::new();
     for card in cards {
         let interface = match (&card.interface, pools) {
@@ -265,11 +362,10 @@ impl Progress {
 struct Printer {
     output: Output,
     template: Template,
-    pools: Vec<Pool>,
+    /// By name.
+    pools: BTreeMap<String, Pool>,
     mac_addresses: BTreeMap<InterfaceName, MacAddr>,
 }
-
-type Outcome = Result<Vec<Allocation>, ClaimError>;
 
 impl Printer {
     /// Prints what was given, and returns whether some of it cannot be told.
@@ -283,7 +379,7 @@ impl Printer {
                 let refused = claims.iter().zip(outcomes).filter_map(|(claim, outcome)| {
                     let error = outcome.as_ref().err()?;
                     let Machine { namespace, name, uid } = claim.machine.clone();
-                    let exhausted = matches!(error, ClaimError::Exhausted { .. });
+                    let exhausted = error.is_exhaustion();
                     Some(Refused { namespace, name, uid, error: error.to_string(), exhausted })
                 });
                 let (allocations, refused) = (given(outcomes.iter().flatten().flatten()), refused.collect());
@@ -296,7 +392,7 @@ impl Printer {
         for (claim, outcome) in claims.iter().zip(outcomes) {
             // An empty line for who got nothing, so that the lines stay those of the machines.
             if let Ok(allocations) = outcome {
-                match self.line(&claim.machine, allocations) {
+                match self.line(claim, allocations) {
                     Ok(line) => lines.push_str(&line),
                     Err(error) => {
                         say(format_args!("error: {}: {error:#}", claim.machine));
@@ -312,17 +408,19 @@ impl Printer {
         Ok(is_odd)
     }
 
-    fn line(&self, machine: &Machine, allocations: &[Allocation]) -> Result<String> {
+    fn line(&self, claim: &claim::Claim, allocations: &[Allocation]) -> Result<String> {
+        let machine = &claim.machine;
+        let document = || self.expand(&pools_of(claim, &self.pools), allocations);
         Ok(match self.output {
             Output::Annotation => annotation_patch(machine, allocations, None)?.to_string(),
             Output::Status => status_patch(machine, allocations, None)?.to_string(),
-            Output::Secret => self.expand(allocations)?.secret(&machine.namespace, &machine.name).to_string(),
-            Output::NetworkData | Output::Table | Output::Json => self.expand(allocations)?.text().to_owned(),
+            Output::Secret => document()?.secret(&machine.namespace, &machine.name).to_string(),
+            Output::NetworkData | Output::Table | Output::Json => document()?.text().to_owned(),
         })
     }
 
     /// Whether the template takes addresses of the pools, before any is given.
-    fn check_template(&self) -> Result<()> {
+    fn check_template(&self, claims: &[claim::Claim]) -> Result<()> {
         if !matches!(self.output, Output::NetworkData | Output::Secret) {
             return Ok(());
         }
@@ -334,19 +432,31 @@ impl Printer {
             let claimant = Claimant { machine: nobody(), interface: pool.interface.clone() };
             Allocation { claimant, addresses: pool.spaces().filter_map(first).collect() }
         };
-        let examples: Vec<Allocation> = self.pools.iter().map(example).collect();
-        // They are those of every machine, of which there may be many.
-        self.expand(&examples).map(|document| tell_warnings(&document))
+        let pools = claims.iter().map(|claim| claim.requests.iter().map(|request| request.pool.as_str()).collect());
+        let pools: BTreeSet<Vec<&str>> = pools.filter(|pools: &Vec<&str>| !pools.is_empty()).collect();
+        // The warnings are those of every machine, of which there may be many.
+        let mut warnings = Vec::new();
+        for pools in pools {
+            let pools: Vec<&Pool> = pools.into_iter().filter_map(|name| self.pools.get(name)).collect();
+            let examples: Vec<Allocation> = pools.iter().copied().map(example).collect();
+            for warning in self.expand(&pools, &examples)?.warnings() {
+                if !warnings.contains(warning) {
+                    warnings.push(warning.clone());
+                }
+            }
+        }
+        tell_warnings(&warnings);
+        Ok(())
     }
 
-    fn expand(&self, allocations: &[Allocation]) -> Result<Document> {
-        let grants: Vec<Grant<'_>> = allocations.iter().map(|allocation| self.grant(allocation)).collect();
+    fn expand(&self, pools: &[&Pool], allocations: &[Allocation]) -> Result<Document> {
+        let grants: Vec<Grant<'_>> = allocations.iter().map(|allocation| self.grant(pools, allocation)).collect();
         Ok(self.template.expand(&grants)?)
     }
 
-    fn grant<'a>(&'a self, allocation: &'a Allocation) -> Grant<'a> {
+    fn grant<'a>(&self, pools: &[&'a Pool], allocation: &'a Allocation) -> Grant<'a> {
         let interface = &allocation.claimant.interface;
-        let pool = self.pools.iter().find(|pool| pool.interface == *interface);
+        let pool = pools.iter().find(|pool| pool.interface == *interface);
         let (gateways, nameservers) =
             pool.map_or((&[][..], &[][..]), |pool| (pool.gateways.as_slice(), pool.nameservers.as_slice()));
         Grant { allocation, gateways, nameservers, mac_address: self.mac_addresses.get(interface).copied() }
@@ -365,7 +475,7 @@ pub(crate) fn release(args: Release) -> Result<ExitCode> {
     let pools = PoolFiles::pools(&args.pools, args.template.as_deref())?;
     let mut registry = args.ledger.open(false, pools)?;
     let (mut released, mut served) = (Vec::new(), Vec::new());
-    let machines: Vec<Machine> = machines.into_iter().map(|(machine, _)| machine).collect();
+    let machines: Vec<Machine> = machines.into_iter().map(|it| it.machine).collect();
     for batch in machines.chunks(BATCH) {
         let waiting: BTreeSet<Machine> =
             registry.allocator()?.waiters().into_iter().map(|claim| claim.machine.clone()).collect();
@@ -391,128 +501,4 @@ fn namesake(machine: &Machine, allocator: &Allocator) -> String {
     let is_namesake = |other: &&Machine| other.namespace == machine.namespace && other.name == machine.name;
     let found = allocator.leases().map(|(_, _, lease)| &lease.claimant.machine).find(is_namesake);
     found.map(|other| format!(", but {other} does")).unwrap_or_default()
-}
-
-#[derive(Serialize)]
-struct Listed {
-    version: u32,
-    addresses: Vec<ListedAddress>,
-    contended: Vec<ListedContender>,
-    waiting: Vec<ListedWaiter>,
-    missing: Vec<ListedMissing>,
-}
-
-#[derive(Serialize)]
-struct ListedAddress {
-    network: String,
-    /// `ip/prefix`
-    address: String,
-    pool: String,
-    #[serde(flatten)]
-    machine: ListedMachine,
-    interface: String,
-    since: String,
-}
-
-#[derive(Serialize)]
-struct ListedContender {
-    network: String,
-    address: IpAddr,
-    #[serde(flatten)]
-    machine: ListedMachine,
-    interface: String,
-    source: String,
-}
-
-#[derive(Serialize)]
-struct ListedWaiter {
-    #[serde(flatten)]
-    machine: ListedMachine,
-    created: String,
-    pools: Vec<String>,
-}
-
-#[derive(Serialize)]
-struct ListedMissing {
-    #[serde(flatten)]
-    machine: ListedMachine,
-    since: String,
-}
-
-impl Listed {
-    fn of(allocator: &Allocator) -> Self {
-        let addresses = allocator.leases().map(|(network, address, lease)| ListedAddress {
-            network: network.to_owned(),
-            address: format!("{address}/{}", lease.prefix),
-            pool: lease.pool.to_string(),
-            machine: (&lease.claimant.machine).into(),
-            interface: lease.claimant.interface.to_string(),
-            since: Timestamp(lease.since).to_string(),
-        });
-        let contended = allocator.contenders().flat_map(|(network, address, contenders)| {
-            contenders.iter().map(move |contender| ListedContender {
-                network: network.to_owned(),
-                address,
-                machine: (&contender.claimant.machine).into(),
-                interface: contender.claimant.interface.to_string(),
-                source: contender.source.clone(),
-            })
-        });
-        let waiting = allocator.waiters().into_iter().map(|claim| ListedWaiter {
-            machine: (&claim.machine).into(),
-            created: Timestamp(claim.created).to_string(),
-            pools: claim.requests.iter().map(|request| request.pool.clone()).collect(),
-        });
-        let missing = allocator
-            .missing()
-            .map(|(machine, since)| ListedMissing { machine: machine.into(), since: Timestamp(since).to_string() });
-        Self {
-            version: VERSION,
-            addresses: addresses.collect(),
-            contended: contended.collect(),
-            waiting: waiting.collect(),
-            missing: missing.collect(),
-        }
-    }
-}
-
-pub(crate) fn list(args: List) -> Result<ExitCode> {
-    let mut registry = args.ledger.open(false, Vec::new())?;
-    let listed = Listed::of(registry.allocator()?);
-    if args.json {
-        print_json(&listed)?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    let Listed { addresses, contended, waiting, missing, .. } = listed;
-    let addresses: Vec<_> = addresses
-        .into_iter()
-        .map(|held| {
-            [held.network, held.address, held.machine.title(), held.machine.uid, held.interface, held.pool, held.since]
-        })
-        .collect();
-    let contended: Vec<_> = contended
-        .into_iter()
-        .map(|other| {
-            let (address, machine) = (other.address.to_string(), other.machine.title());
-            [address, machine, other.machine.uid, other.interface, other.source]
-        })
-        .collect();
-    let waiting: Vec<_> = waiting
-        .into_iter()
-        .map(|waiter| [waiter.machine.title(), waiter.machine.uid, waiter.pools.join(" "), waiter.created])
-        .collect();
-    let missing: Vec<_> =
-        missing.into_iter().map(|missing| [missing.machine.title(), missing.machine.uid, missing.since]).collect();
-    let waiting = table(["WAITING", "UID", "POOLS", "CREATED"], &waiting);
-    print(&if args.waiting {
-        waiting
-    } else {
-        sections([
-            table(["NETWORK", "ADDRESS", "MACHINE", "UID", "INTERFACE", "POOL", "SINCE"], &addresses),
-            table(["CONTENDED", "MACHINE", "UID", "INTERFACE", "RECORD"], &contended),
-            waiting,
-            table(["MISSING", "UID", "SINCE"], &missing),
-        ])
-    })?;
-    Ok(ExitCode::SUCCESS)
 }

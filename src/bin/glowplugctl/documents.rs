@@ -1,24 +1,27 @@
 //! `network-data` and `config-drive`.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Error, Result};
+use anyhow::{Error, Result, bail};
 use clap::{Args, ValueEnum};
-use glowplug::finding::Severity;
+use glowplug::finding::{Finding, Severity};
 use glowplug::formats::{Meaning, read_network};
-use glowplug::host::address::parse_address;
+use glowplug::host::address::{Family, parse_address};
 use glowplug::host::claim::{Allocation, Claimant, Machine};
-use glowplug::host::expand::{Document, Grant, Template};
+use glowplug::host::expand::{Grant, Template};
 use glowplug::host::image::{self, ConfigDrive, Instance, NoCloud};
-use glowplug::host::pool::Pool;
-use glowplug::network::InterfaceName;
+use glowplug::host::pool::{Pool, Withheld};
+use glowplug::network::{Hostname, InterfaceName};
 use ipnetwork::IpNetwork;
 use pnet_base::MacAddr;
 
 use crate::Told;
-use crate::input::{Named, in_template, interface, mac_address, named, read, read_template, with_prefix};
+use crate::input::{
+    Named, in_template, interface, mac_address, named, object_name, public_key, read, read_template, uuid, with_prefix,
+};
 use crate::output::{print, say, write_in_one_step};
 
 #[derive(Args)]
@@ -35,6 +38,9 @@ pub(crate) struct NetworkData {
     /// A gateway, one of each family, unless the template has a default route
     #[arg(long = "gateway", value_name = "ADDRESS", value_parser = parse_address)]
     gateways: Vec<IpAddr>,
+    /// A gateway may be outside the subnet of the address: the machine reaches it on the link without a route
+    #[arg(long)]
+    on_link_gateway: bool,
     /// A name server, unless the template has one of its family; may be repeated
     #[arg(long = "nameserver", value_name = "ADDRESS", value_parser = parse_address)]
     nameservers: Vec<IpAddr>,
@@ -61,16 +67,16 @@ pub(crate) struct ConfigDriveArgs {
     #[arg(long, value_name = "FILE")]
     user_data: Option<PathBuf>,
     /// The firmware UUID of the machine
-    #[arg(long, value_name = "UUID")]
+    #[arg(long, value_name = "UUID", value_parser = uuid)]
     uuid: Option<String>,
     /// The hostname, if it is not the name of the machine
     #[arg(long, value_name = "NAME")]
-    hostname: Option<String>,
+    hostname: Option<Hostname>,
     /// The name of the machine's instance type
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = object_name)]
     instance_type: Option<String>,
     /// A line for authorized_keys; may be repeated
-    #[arg(long = "public-key", value_name = "KEY")]
+    #[arg(long = "public-key", value_name = "KEY", value_parser = public_key)]
     public_keys: Vec<String>,
 }
 
@@ -94,9 +100,40 @@ pub(crate) fn network_data(args: NetworkData) -> Result<ExitCode> {
     let (gateways, nameservers) = (&args.gateways, &args.nameservers);
     let grant = Grant { allocation: &allocation, gateways, nameservers, mac_address: args.mac };
     let document = in_template(template.expand(&[grant]).map_err(Error::new), args.template.as_deref())?;
-    tell_warnings(&document);
+    check_gateways(&allocation.addresses, gateways, args.on_link_gateway)?;
+    for address in &allocation.addresses {
+        if let Some(end) = Withheld::end_of_subnet(*address) {
+            let expected = "another address of the subnet";
+            say(format_args!("warning: {address}: is the {end} of its subnet, expected {expected}"));
+        }
+    }
+    tell_warnings(document.warnings());
     print(&format!("{}\n", document.text()))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Whether the machine reaches its gateways, as of a pool.
+fn check_gateways(addresses: &[IpNetwork], gateways: &[IpAddr], on_link: bool) -> Result<()> {
+    let mut families = BTreeSet::new();
+    for gateway in gateways {
+        let family = Family::of(*gateway);
+        let Some(address) = addresses.iter().find(|address| Family::of(address.ip()) == family) else {
+            bail!("--gateway {gateway}: no {family} address, expected one beside a gateway");
+        };
+        let subnet = IpNetwork::new(address.network(), address.prefix())?;
+        if !families.insert(family) {
+            bail!("--gateway {gateway}: second {family} gateway, expected at most one of each family");
+        } else if *gateway == address.ip() {
+            bail!("--gateway {gateway}: the machine's own address, expected another one");
+        } else if !subnet.contains(*gateway) && !on_link {
+            bail!("--gateway {gateway}: outside the subnet, expected an address of {subnet}, or --on-link-gateway");
+        } else if let Some(end) = Withheld::end_of_subnet(IpNetwork::new(*gateway, subnet.prefix())?)
+            && family == Family::Ipv4
+        {
+            bail!("--gateway {gateway}: the {end} of {subnet}, expected another address of it");
+        }
+    }
+    Ok(())
 }
 
 pub(crate) fn config_drive(args: ConfigDriveArgs) -> Result<ExitCode> {
@@ -110,7 +147,7 @@ pub(crate) fn config_drive(args: ConfigDriveArgs) -> Result<ExitCode> {
         namespace: &args.machine.namespace,
         name: &args.machine.name,
         uuid: args.uuid.as_deref(),
-        hostname: args.hostname.as_deref(),
+        hostname: args.hostname.as_ref().map(Hostname::as_str),
         instance_type: args.instance_type.as_deref(),
         public_keys: &keys,
     };
@@ -153,8 +190,8 @@ pub(crate) fn nobody() -> Machine {
     Machine { namespace: String::new(), name: String::new(), uid: String::new() }
 }
 
-pub(crate) fn tell_warnings(document: &Document) {
-    for finding in document.warnings() {
+pub(crate) fn tell_warnings(warnings: &[Finding]) {
+    for finding in warnings {
         say(format_args!("warning: {finding}"));
     }
 }

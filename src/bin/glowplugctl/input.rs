@@ -6,19 +6,19 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory};
 use glowplug::finding::{Finding, Findings, Severity};
+use glowplug::formats::meta_data::is_uuid;
 use glowplug::formats::value::MAX_BYTES;
 use glowplug::host::address::{Family, parse_interface_address};
-use glowplug::host::claim::Machine;
+use glowplug::host::claim::{Machine, is_object_name};
 use glowplug::host::expand::Template;
-use glowplug::host::ledger::SqliteLedger;
+use glowplug::host::ledger::{OpenError, SqliteLedger};
 use glowplug::host::pool::{self, Overlaps, Pool, PoolSpec};
-use glowplug::host::records::Objects;
+use glowplug::host::records::{KubevirtMachine, Objects};
 use glowplug::host::registry::Registry;
-use glowplug::host::timestamp::Timestamp;
 use glowplug::network::{InterfaceName, parse_mac_address};
 use ipnetwork::IpNetwork;
 use pnet_base::MacAddr;
@@ -52,7 +52,7 @@ pub(crate) struct Machines {
     /// Namespace and name of a machine's KubevirtMachine
     #[arg(value_name = "NAMESPACE/NAME", value_parser = named, required_unless_present = "lists", conflicts_with = "lists")]
     pub(crate) names: Vec<Named>,
-    /// The UID of the machine; of several machines one for each, in their order
+    /// The UID of the machine, which is metadata.uid of its KubevirtMachine; of several machines one for each, in their order
     #[arg(long = "uid", value_name = "UID", value_parser = uid, required_unless_present = "lists", conflicts_with = "lists")]
     pub(crate) uids: Vec<String>,
     /// The KubevirtMachines of lists, as `kubectl get -o json` prints them; - is standard input
@@ -69,11 +69,17 @@ pub(crate) struct Lists {
     pub(crate) lists: Vec<PathBuf>,
 }
 
-/// Namespace and name.
+/// Namespace and name. Written as `namespace/name`.
 #[derive(Clone)]
 pub(crate) struct Named {
     pub(crate) namespace: String,
     pub(crate) name: String,
+}
+
+impl fmt::Display for Named {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
 }
 
 /// What some files say.
@@ -87,12 +93,8 @@ pub(crate) struct PoolFiles {
 }
 
 pub(crate) fn named(text: &str) -> Result<Named, &'static str> {
-    let is_name = |name: &str| {
-        let is_legal = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
-        (1..=253).contains(&name.len()) && name.chars().all(is_legal)
-    };
     match text.split_once('/') {
-        Some((namespace, name)) if is_name(namespace) && is_name(name) => {
+        Some((namespace, name)) if is_object_name(namespace) && is_object_name(name) => {
             Ok(Named { namespace: namespace.to_owned(), name: name.to_owned() })
         }
         _ => Err("expected namespace/name of lower case letters, digits, '-' and '.'"),
@@ -105,6 +107,21 @@ pub(crate) fn uid(text: &str) -> Result<String, &'static str> {
     } else {
         Err("expected metadata.uid of the machine")
     }
+}
+
+pub(crate) fn object_name(text: &str) -> Result<String, &'static str> {
+    is_object_name(text).then(|| text.to_owned()).ok_or("expected lower case letters, digits, '-' and '.'")
+}
+
+pub(crate) fn uuid(text: &str) -> Result<String, &'static str> {
+    let is_right = is_uuid(text).then(|| text.to_ascii_lowercase());
+    is_right.ok_or("expected a UUID, such as 5d307ca9-b3ef-428c-8861-06e72d69f223")
+}
+
+pub(crate) fn public_key(text: &str) -> Result<String, &'static str> {
+    let is_line = |line: &str| line.split_whitespace().count() >= 2 && !line.contains(char::is_control);
+    let is_right = !text.is_empty() && text.lines().all(is_line);
+    is_right.then(|| text.to_owned()).ok_or("expected a line of authorized_keys, such as ssh-ed25519 AAAA… core")
 }
 
 pub(crate) fn interface(text: &str) -> Result<InterfaceName, String> {
@@ -258,30 +275,27 @@ pub(crate) fn read_objects(lists: &[PathBuf]) -> Result<(Objects, usize)> {
     Ok((objects, count))
 }
 
-/// A machine, and when it was created, where that is known.
-pub(crate) type Created = (Machine, Option<Timestamp>);
-
 impl Machines {
     /// The machines, and whether something is odd.
-    pub(crate) fn read(&self) -> Result<(Vec<Created>, bool)> {
+    pub(crate) fn read(&self) -> Result<(Vec<KubevirtMachine>, bool)> {
         if self.names.len() != self.uids.len() {
             let (names, uids) = (self.names.len(), self.uids.len());
             usage_error(format_args!("{names} machines and {uids} of --uid, expected one for each machine"));
         }
         if self.lists.is_empty() {
             let named = self.names.iter().cloned().zip(self.uids.iter().cloned());
-            return Ok((
-                named.map(|(Named { namespace, name }, uid)| (Machine { namespace, name, uid }, None)).collect(),
-                false,
-            ));
+            let machine = |(Named { namespace, name }, uid)| {
+                let machine = Machine { namespace, name, uid };
+                KubevirtMachine { machine, created: None, is_being_deleted: false, node_pool: None }
+            };
+            return Ok((named.map(machine).collect(), false));
         }
         let (objects, _) = read_objects(&self.lists)?;
-        for remark in objects.remarks() {
-            say(format_args!("error: {remark}"));
+        for finding in objects.findings() {
+            say(format_args!("error: {finding}"));
         }
-        let is_odd = !objects.remarks().is_empty();
-        let created = |text: Option<&str>| text.and_then(Timestamp::parse);
-        let machines: Vec<_> = objects.machines().map(|(machine, text)| (machine, created(text))).collect();
+        let is_odd = !objects.findings().is_empty();
+        let machines: Vec<KubevirtMachine> = objects.machines().collect();
         if machines.is_empty() && !is_odd {
             say(format_args!("warning: no KubevirtMachine in the lists, nothing to do"));
         }
@@ -289,18 +303,50 @@ impl Machines {
     }
 }
 
+/// How a ledger is opened: one of the functions of [`SqliteLedger`].
+type Open = fn(&Path, &[&str]) -> Result<SqliteLedger, OpenError>;
+
 impl LedgerFile {
     /// With the networks of the pools. Others may be in it, too.
     pub(crate) fn open(&self, create: bool, pools: Vec<Pool>) -> Result<Registry<SqliteLedger>> {
-        let networks: Vec<&str> = pools.iter().map(|pool| pool.network.as_str()).collect();
-        if !create && !self.ledger.try_exists().unwrap_or(true) {
-            bail!(
-                "{}: no such ledger, expected one that `claim --create` or `rebuild --create` made",
-                self.ledger.display()
-            );
-        }
         let open = if create { SqliteLedger::create } else { SqliteLedger::open };
-        Ok(Registry::open(open(&self.ledger, &networks)?, pools)?)
+        let ledger = self.ledger(open, pools.iter().map(|pool| pool.network.as_str()))?;
+        Ok(Registry::open(ledger, pools)?)
+    }
+
+    /// For who only looks, and need not be allowed more.
+    pub(crate) fn open_read_only(&self, pools: Vec<Pool>) -> Result<Registry<SqliteLedger>> {
+        let ledger = self.ledger(SqliteLedger::open_read_only, pools.iter().map(|pool| pool.network.as_str()))?;
+        Ok(Registry::open(ledger, pools)?)
+    }
+
+    /// As it is once it is for `added` networks, too.
+    pub(crate) fn open_for_more(&self, added: &[String], pools: Vec<Pool>) -> Result<Registry<SqliteLedger>> {
+        let networks = pools.iter().map(|pool| pool.network.as_str());
+        if let Some(network) = added.iter().find(|network| !networks.clone().any(|it| it == **network)) {
+            let networks = networks.collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>().join(", ");
+            bail!("--add-network {network}: no pool of that network, expected one of {networks}");
+        }
+        let known = networks.filter(|network| !added.iter().any(|it| it == network));
+        let mut ledger = self.ledger(SqliteLedger::open, known)?;
+        for network in added {
+            ledger.add_network(network)?;
+        }
+        Ok(Registry::open(ledger, pools)?)
+    }
+
+    /// Opens the file, and says of a refusal what to do about it.
+    fn ledger<'n>(&self, open: Open, networks: impl Iterator<Item = &'n str>) -> Result<SqliteLedger> {
+        open(&self.ledger, &networks.collect::<Vec<_>>()).map_err(|error| match &error {
+            OpenError::Absent(_) => {
+                anyhow!("{error}, expected one that `claim --create` or `rebuild --create` made")
+            }
+            OpenError::OtherNetworks { lacks, .. } => {
+                let options: String = lacks.iter().map(|network| format!(" --add-network {network}")).collect();
+                anyhow!("{error}, or `resize{options}` before")
+            }
+            _ => error.into(),
+        })
     }
 
     /// As it is for who judges by all that machines record: a record of a network without a pool would be a stranger's.

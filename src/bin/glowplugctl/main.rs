@@ -6,6 +6,7 @@
 mod claims;
 mod documents;
 mod input;
+mod list;
 mod output;
 mod pools;
 mod recovery;
@@ -17,8 +18,9 @@ use anyhow::Result;
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 
-use crate::claims::{ClaimArgs, List, Release};
+use crate::claims::{ClaimArgs, Release};
 use crate::documents::{ConfigDriveArgs, NetworkData};
+use crate::list::List;
 use crate::output::{print, say};
 use crate::pools::{Metrics, Nodepool, PoolCheck, Resize};
 use crate::recovery::{AuditArgs, Rebuild};
@@ -66,15 +68,27 @@ enum Command {
 #[derive(Subcommand)]
 enum PoolCommand {
     /// Check files with pools: sizes, what is withheld and why, overlaps
+    #[command(after_help = A_POOL)]
     Check(PoolCheck),
 }
+
+/// What a new user looks for first. `glowplugctl(1)` has every member.
+const A_POOL: &str = "\
+A pool:
+  name: workers
+  namespace: clusters
+  network: vlan10
+  addresses: [192.168.1.100-192.168.1.150]
+  gateway: [192.168.1.1]
+  nameservers: [8.8.8.8]
+  machineNetwork: [{cidr: 192.168.1.0/24}]";
 
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Pool(PoolCommand::Check(args)) => pools::pool_check(args),
         Command::Claim(args) => claims::claim(args),
         Command::Release(args) => claims::release(args),
-        Command::List(args) => claims::list(args),
+        Command::List(args) => list::list(args),
         Command::Resize(args) => pools::resize(args),
         Command::Rebuild(args) => recovery::rebuild(args),
         Command::Audit(args) => recovery::audit(args),

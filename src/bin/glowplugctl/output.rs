@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Error, Result, anyhow};
 use glowplug::host::claim::{Allocation, Claimant, Machine};
 use serde::Serialize;
 
@@ -49,7 +49,11 @@ pub(crate) fn write_in_one_step(path: &Path, content: &[u8]) -> Result<()> {
     let mut builder = tempfile::Builder::new();
     // What the umask of the caller leaves of it.
     builder.prefix(".glowplugctl-").permissions(Permissions::from_mode(0o666));
-    let mut file = builder.tempfile_in(directory).map_err(without_path).with_context(writing)?;
+    let absent = |error: io::Error| match error.kind() {
+        io::ErrorKind::NotFound => anyhow!("no such directory {directory:?}, expected one that is there"),
+        _ => Error::new(without_path(error)),
+    };
+    let mut file = builder.tempfile_in(directory).map_err(absent).with_context(writing)?;
     file.write_all(content).and_then(|()| file.as_file().sync_all()).map_err(without_path).with_context(writing)?;
     file.persist(path).map_err(|error| without_path(error.error)).with_context(writing)?;
     Ok(())

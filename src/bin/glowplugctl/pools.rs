@@ -47,6 +47,9 @@ pub(crate) struct Resize {
     pools: Pools,
     #[command(flatten)]
     ledger: LedgerFile,
+    /// Make the ledger one for this network, too, of which it has had no pool; may be repeated
+    #[arg(long = "add-network", value_name = "NETWORK")]
+    added: Vec<String>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -221,16 +224,25 @@ impl From<&Usage> for UsedFamily {
 
 pub(crate) fn resize(args: Resize) -> Result<ExitCode> {
     let pools = args.pools.read()?;
-    let mut registry = args.ledger.open(false, pools.clone())?;
+    let mut registry = args.ledger.open_for_more(&args.added, pools.clone())?;
     let now = Timestamp::now().0;
+    let row = |pool: &Pool, usage: &Usage| {
+        let Usage { family, total, withheld, used, contended, cooling, free, outside } = *usage;
+        let [total, withheld, used, contended, cooling, free, outside] =
+            [total, withheld, used, contended, cooling, free, outside].map(|count| count.to_string());
+        [pool.title(), family.to_string(), total, withheld, used, contended, cooling, free, outside]
+    };
     let (mut resized, mut outside, mut served) = (Vec::new(), Vec::new(), Vec::new());
     for pool in &pools {
         let done = registry.resize(pool.clone(), now)?;
         outside.extend(done.outside);
         served.extend(done.served);
     }
-    for Pool { cluster, name, .. } in pools {
-        let usage = registry.allocator()?.usage(&name, now).unwrap_or_default();
+    let mut rows = Vec::new();
+    for pool in pools {
+        let usage = registry.allocator()?.usage(&pool.name, now).unwrap_or_default();
+        rows.extend(usage.iter().map(|usage| row(&pool, usage)));
+        let Pool { cluster, name, .. } = pool;
         resized.push(ResizedPool { cluster, name, families: usage.iter().map(UsedFamily::from).collect() });
     }
     if args.json {
@@ -238,16 +250,6 @@ pub(crate) fn resize(args: Resize) -> Result<ExitCode> {
         print_json(&ResizedDocument { version: VERSION, pools: resized, outside, served })?;
         return Ok(ExitCode::SUCCESS);
     }
-    let row = |name: &str, family: UsedFamily| {
-        let UsedFamily { family, total, withheld, used, contended, cooling, free, outside } = family;
-        let [total, withheld, used, contended, cooling, free, outside] =
-            [total, withheld, used, contended, cooling, free, outside].map(|count| count.to_string());
-        [name.to_owned(), family, total, withheld, used, contended, cooling, free, outside]
-    };
-    let rows: Vec<_> = resized
-        .into_iter()
-        .flat_map(|pool| pool.families.into_iter().map(|family| row(&pool.name, family)).collect::<Vec<_>>())
-        .collect();
     let head = ["POOL", "FAMILY", "TOTAL", "WITHHELD", "USED", "CONTENDED", "COOLING", "FREE", "OUTSIDE"];
     print(&sections([
         table(head, &rows),
@@ -289,7 +291,7 @@ pub(crate) fn nodepool(args: Nodepool) -> Result<ExitCode> {
 
 pub(crate) fn metrics(args: Metrics) -> Result<ExitCode> {
     let pools = args.pools.read()?;
-    let mut registry = args.ledger.open(false, pools)?;
+    let mut registry = args.ledger.open_read_only(pools)?;
     let text = metrics::text(registry.allocator()?, Timestamp::now().0);
     match &args.output {
         Some(path) => write_in_one_step(path, text.as_bytes())?,

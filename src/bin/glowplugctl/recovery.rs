@@ -5,9 +5,8 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use clap::Args;
-use glowplug::host::audit::{self, Audit, Missing};
-use glowplug::host::claim::{self};
-use glowplug::host::records::Remark;
+use glowplug::host::records::ObjectFinding;
+use glowplug::host::recovery::{self, Audit, Missing};
 use glowplug::host::timestamp::Timestamp;
 use serde::Serialize;
 
@@ -40,7 +39,8 @@ pub(crate) struct AuditArgs {
     ledger: LedgerFile,
     #[command(flatten)]
     lists: Lists,
-    /// Release the machines that are missing and that an earlier audit missed, too; the lists have to be complete
+    /// Release the machines that are missing and that an audit missed at least 5 minutes before, too; the lists have to be
+    /// complete
     #[arg(long)]
     release_missing: bool,
     /// Print JSON
@@ -60,12 +60,11 @@ struct Rebuilt {
 pub(crate) fn rebuild(args: Rebuild) -> Result<ExitCode> {
     let pools = args.pools.read()?;
     let (objects, count) = read_objects(&args.lists.lists)?;
-    let survey = objects.survey();
+    let inventory = objects.inventory();
     let mut registry = args.ledger.open_whole(args.create, pools)?;
     let now = Timestamp::now().0;
-    registry.set_aside(audit::unreadable(&survey), now)?;
-    let adoption = registry.rebuild(survey.records.iter().map(claim::Record::from), now)?;
-    let findings = findings(&survey.remarks, &adoption.oddities);
+    let adoption = recovery::rebuild(&mut registry, &inventory, now)?;
+    let findings = findings(&inventory.findings, &adoption.mismatches);
     let is_right = findings.is_empty();
     let rebuilt =
         Rebuilt { version: VERSION, objects: count, added: adoption.adopted, known: adoption.known, findings };
@@ -80,8 +79,8 @@ pub(crate) fn rebuild(args: Rebuild) -> Result<ExitCode> {
     Ok(exit_code(is_right))
 }
 
-fn findings(remarks: &[Remark], oddities: &[impl fmt::Display]) -> Vec<String> {
-    remarks.iter().map(ToString::to_string).chain(oddities.iter().map(ToString::to_string)).collect()
+fn findings(findings: &[ObjectFinding], mismatches: &[impl fmt::Display]) -> Vec<String> {
+    findings.iter().map(ToString::to_string).chain(mismatches.iter().map(ToString::to_string)).collect()
 }
 
 #[derive(Serialize)]
@@ -103,6 +102,8 @@ struct AuditedMissing {
     machine: ListedMachine,
     /// When it was missed before, or null.
     missed_before: Option<String>,
+    /// From when on an audit may release it.
+    releasable_from: String,
     released: Option<Vec<Given>>,
 }
 
@@ -111,9 +112,15 @@ impl From<&Missing> for AuditedMissing {
         Self {
             machine: (&missing.machine).into(),
             missed_before: missing.since.map(|since| Timestamp(since).to_string()),
+            releasable_from: releasable_from(missing).to_string(),
             released: missing.released.as_ref().map(given),
         }
     }
+}
+
+/// In whole seconds, and not before.
+fn releasable_from(missing: &Missing) -> Timestamp {
+    Timestamp(missing.releasable_from.saturating_add(999))
 }
 
 pub(crate) fn audit(args: AuditArgs) -> Result<ExitCode> {
@@ -123,11 +130,11 @@ pub(crate) fn audit(args: AuditArgs) -> Result<ExitCode> {
         // From an empty list everybody would be missing, and it is what the wrong cluster answers.
         bail!("no object in the lists, expected those of all machines");
     }
-    let survey = objects.survey();
+    let inventory = objects.inventory();
     let mut registry = args.ledger.open_whole(false, pools)?;
-    let Audit { adoption, missing, served } =
-        audit::audit(&mut registry, &survey, args.release_missing, Timestamp::now().0)?;
-    let findings = findings(&survey.remarks, &adoption.oddities);
+    let now = Timestamp::now().0;
+    let Audit { adoption, missing, served } = recovery::audit(&mut registry, &inventory, args.release_missing, now)?;
+    let findings = findings(&inventory.findings, &adoption.mismatches);
     let is_right = findings.is_empty() && missing.is_empty() && adoption.adopted == 0;
     if args.json {
         print_json(&Audited {
@@ -149,13 +156,17 @@ pub(crate) fn audit(args: AuditArgs) -> Result<ExitCode> {
         say(format_args!("error: the ledger does not have all addresses that objects record, rebuild adds them"));
     }
     findings.iter().for_each(|finding| say(format_args!("error: {finding}")));
-    for Missing { machine, since, released } in &missing {
-        let what = match (since, released) {
-            (_, Some(_)) => "missing for the second time, released",
-            (Some(_), None) => "missing for the second time, --release-missing would release it",
-            (None, None) => "missing",
+    for missing in &missing {
+        let Missing { machine, since, released, .. } = missing;
+        let since = since.map(|since| format!(" since {}", Timestamp(since))).unwrap_or_default();
+        let what = if released.is_some() {
+            "released".to_owned()
+        } else if missing.releasable_from <= now {
+            "--release-missing would release it".to_owned()
+        } else {
+            format!("--release-missing may release it from {} on", releasable_from(missing))
         };
-        say(format_args!("error: {machine}: {what}"));
+        say(format_args!("error: {machine}: missing{since}, {what}"));
     }
     Ok(exit_code(is_right))
 }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Span};
 
-use super::{MAX_BYTES, MAX_DEPTH, MAX_VALUES, Object, Value};
+use super::{MAX_BYTES, MAX_DEPTH, MAX_VALUES, Object, Repeats, Value};
 use crate::finding::Finding;
 
 /// Reads a YAML document.
@@ -16,8 +16,9 @@ use crate::finding::Finding;
 /// # Errors
 ///
 /// One finding: the document is no YAML (its place is then `line L column C`), or over a cap. Several documents in one
-/// text, keys that are no scalars, and a key that says something else the second time are errors, too.
-pub(super) fn parse(document: &[u8]) -> Result<Value, Finding> {
+/// text, keys that are no scalars, and a key that says something else the second time, or strictly anything, are errors,
+/// too.
+pub(super) fn parse(document: &[u8], repeats: Repeats) -> Result<Value, Finding> {
     let document = std::str::from_utf8(document).map_err(|e| {
         let before = String::from_utf8_lossy(document.get(..e.valid_up_to()).unwrap_or_default());
         Finding::error(place_after(&before), "not readable as YAML", "invalid UTF-8", super::EXPECTED)
@@ -28,7 +29,8 @@ pub(super) fn parse(document: &[u8]) -> Result<Value, Finding> {
         let expected = "a document without control characters";
         return Err(Finding::error(place_after(&document[..at]), "control character", found, expected));
     }
-    let mut reader = Reader { values: MAX_VALUES, bytes: MAX_BYTES, ..Reader::default() };
+    let (values, bytes, open, anchors) = (MAX_VALUES, MAX_BYTES, Vec::new(), BTreeMap::new());
+    let mut reader = Reader { open, anchors, document: None, values, bytes, repeats };
     for event in Parser::new_from_str(document) {
         let (event, at) =
             event.map_err(|e| Finding::error(place(*e.marker()), "not readable as YAML", e.info(), super::EXPECTED))?;
@@ -47,7 +49,6 @@ fn place_after(before: &str) -> String {
     format!("line {line} column {column}")
 }
 
-#[derive(Default)]
 struct Reader {
     /// The collections that have begun and not ended, outermost first.
     open: Vec<Collection>,
@@ -58,6 +59,7 @@ struct Reader {
     values: usize,
     /// So many more bytes of text may come, in the same way.
     bytes: usize,
+    repeats: Repeats,
 }
 
 struct Collection {
@@ -156,11 +158,8 @@ impl Reader {
                 (Some((key, _)), value) if key == MERGE => merge(value, merged),
                 (Some((key, here)), value) => match keys.get(&key).and_then(|at| members.get(*at)) {
                     // The same once more loses nothing.
-                    Some((_, first)) if *first == value => {}
-                    Some(_) => {
-                        let expected = "each key of a mapping once";
-                        return Err(Finding::error(place(here), "repeated key", key, expected));
-                    }
+                    Some((_, first)) if self.repeats == Repeats::Lenient && *first == value => {}
+                    Some(_) => return Err(super::repeated_key(place(here), &key)),
                     None => {
                         keys.insert(key.clone(), members.len());
                         members.push((key, value));
@@ -258,12 +257,12 @@ mod tests {
     use super::*;
 
     fn refusal(document: &str) -> String {
-        parse(document.as_bytes()).unwrap_err().to_string()
+        parse(document.as_bytes(), Repeats::Lenient).unwrap_err().to_string()
     }
 
     macro_rules! means {
         ($($name:ident: $yaml:expr => $json:expr;)*) => {
-            $(#[test] fn $name() { assert_eq!(parse($yaml.as_bytes()), super::super::parse($json.as_bytes())); })*
+            $(#[test] fn $name() { assert_eq!(parse($yaml.as_bytes(), Repeats::Lenient), super::super::parse($json.as_bytes())); })*
         };
     }
 
@@ -301,7 +300,7 @@ mod tests {
     #[test]
     fn invalid_utf_8_is_named_by_line_and_column() {
         assert_eq!(
-            parse(b"# \xc3\xa4\n# M\xfcller\n").unwrap_err().to_string(),
+            parse(b"# \xc3\xa4\n# M\xfcller\n", Repeats::Lenient).unwrap_err().to_string(),
             r#"line 2 column 4: not readable as YAML "invalid UTF-8", expected a JSON or YAML document"#
         );
     }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::{Allocator, Change, Journal, PoolState, offers};
+use super::{Allocator, Change, Journal, PoolState};
 use crate::host::address::Family;
 use crate::host::claim::{Claimant, Contender, Lease, Record};
 use crate::host::pool::Withheld;
@@ -17,23 +17,23 @@ pub struct Adoption {
     /// So many were held by the same claimant already.
     pub known: usize,
     /// What does not fit, in the order of the records. Nobody gets such an address before it is released.
-    pub oddities: Vec<Oddity>,
+    pub mismatches: Vec<Mismatch>,
 }
 
 /// An address of a record that does not fit.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Oddity {
+pub struct Mismatch {
     /// The record.
     pub source: String,
     /// Who holds the address by the record.
     pub claimant: Claimant,
     /// The address.
     pub address: IpAddr,
-    /// What is odd about it.
+    /// What does not fit about it.
     pub problem: Problem,
 }
 
-/// What is odd about an address of a record.
+/// What does not fit about an address of a record.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Problem {
     /// Somebody else has it. It stays with whom it is, and is not given again before both are gone.
@@ -67,7 +67,7 @@ impl Allocator {
                 let prefix = Some(prefix).filter(|prefix| *prefix < Family::of(address).bits());
                 let mut tell = |problem| {
                     let Record { source, claimant, .. } = record.clone();
-                    adoption.oddities.push(Oddity { source, claimant, address, problem });
+                    adoption.mismatches.push(Mismatch { source, claimant, address, problem });
                 };
                 let Some(pool) = self.pool_of(&record, address) else {
                     for at in self.networks_with(&record, address) {
@@ -104,9 +104,9 @@ impl Allocator {
                 }
                 let PoolState { pool, name, .. } = &self.pools[pool];
                 let space = pool.space(Family::of(address));
-                if !space.is_some_and(|space| space.contains(address)) {
+                if !pool.contains(address) {
                     tell(Problem::OutOfPool(pool.name.clone()));
-                } else if !offers(pool, address) {
+                } else if !pool.offers(address) {
                     tell(Problem::Withheld(pool.name.clone(), pool.why_withheld(address)));
                 }
                 let pools = space.map(|space| space.prefix());
@@ -152,13 +152,10 @@ impl Allocator {
             let pool = &self.pools[**at].pool;
             pool.interface == record.claimant.interface && record.network.as_ref().is_none_or(|is| *is == pool.network)
         };
-        let has = |at: &usize| {
-            let space = self.pools[*at].pool.space(Family::of(address));
-            space.is_some_and(|space| space.contains(address))
-        };
+        let has = |at: &usize| self.pools[*at].pool.contains(address);
         let mut candidates = self.pool_by_name.values().filter(fits).copied();
         let first = candidates.clone().next();
-        let offering = candidates.clone().find(|at| offers(&self.pools[*at].pool, address));
+        let offering = candidates.clone().find(|at| self.pools[*at].pool.offers(address));
         let having = offering.or_else(|| candidates.clone().find(has));
         // Two pools on one network are one as far as the address goes.
         let network = first.map(|at| self.pools[at].network);
@@ -171,7 +168,7 @@ impl Allocator {
         let named = record.network.as_deref().map(|name| self.network_by_name.get(name).copied());
         let has = |at: &usize| {
             let mut pools = self.networks[*at].pools.iter().map(|pool| &self.pools[*pool].pool);
-            pools.any(|pool| pool.space(Family::of(address)).is_some_and(|space| space.contains(address)))
+            pools.any(|pool| pool.contains(address))
         };
         match named {
             Some(named) => named.into_iter().collect(),
@@ -182,6 +179,9 @@ impl Allocator {
     /// Notes that a record names an address which is not its claimant's.
     fn contend(&mut self, at: usize, address: IpAddr, record: &Record, journal: &mut Journal) {
         let network = &self.networks[at];
+        if network.held(address).is_some_and(|lease| *lease.claimant == record.claimant) {
+            return;
+        }
         let mut contenders = network.contenders.get(address).cloned().unwrap_or_default();
         if contenders.iter().all(|contender| contender.claimant != record.claimant) {
             contenders.push(Contender { claimant: record.claimant.clone(), source: record.source.clone() });
@@ -192,9 +192,9 @@ impl Allocator {
     }
 }
 
-// === impl Oddity ===
+// === impl Mismatch ===
 
-impl fmt::Display for Oddity {
+impl fmt::Display for Mismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { source, claimant, address, problem } = self;
         write!(f, "{source}: {address} of {claimant} ")?;

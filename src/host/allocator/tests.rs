@@ -192,7 +192,7 @@ fn a_rebuild_adds_and_reports_and_nothing_reported_is_given() {
         record("f", "eth0", &["10.0.0.6"]),
     ];
     let adoption = allocator.adopt(records.clone(), 1, &mut Journal::default());
-    let told: Vec<String> = adoption.oddities.iter().map(ToString::to_string).collect();
+    let told: Vec<String> = adoption.mismatches.iter().map(ToString::to_string).collect();
     assert_eq!((adoption.adopted, adoption.known), (3, 1));
     assert_eq!(
         told,
@@ -206,7 +206,7 @@ fn a_rebuild_adds_and_reports_and_nothing_reported_is_given() {
         ]
     );
     let again = allocator.adopt(records, 2, &mut Journal::default());
-    assert_eq!((again.adopted, again.known, again.oddities.len()), (0, 4, 3));
+    assert_eq!((again.adopted, again.known, again.mismatches.len()), (0, 4, 3));
     let usage = allocator.usage("n/one", 2).unwrap()[0];
     assert_eq!((usage.used, usage.contended, usage.outside, usage.withheld, usage.free), (2, 2, 2, 3, 1));
     // What is left is one address; the holder's alone does not come back while somebody contends for it.
@@ -216,6 +216,23 @@ fn a_rebuild_adds_and_reports_and_nothing_reported_is_given() {
     assert_eq!(given(&mut allocator, &claim("z", "1", &["n/one"]), 5), "No available IPs in pool for interface eth0");
     allocator.release(&machine("c", "1"), 6, 0, &mut Journal::default());
     assert_eq!(given(&mut allocator, &claim("z", "1", &["n/one"]), 7), "10.0.0.1/29");
+}
+
+#[test]
+fn an_address_that_is_set_aside_for_a_machine_is_its_own_when_its_record_is_mended() {
+    let mut allocator = Allocator::rebuild([pool("one", "eth0", "addresses: [10.0.0.0/24]")], []);
+    let claimant = Claimant { machine: machine("a", "1"), interface: "eth0".parse().unwrap() };
+    let (address, mut journal) = ("10.0.0.1".parse().unwrap(), Journal::default());
+    let contender = Contender { claimant: claimant.clone(), source: "unreadable".into() };
+    allocator.set_aside(address, contender.clone(), 1, &mut journal);
+    assert_eq!(given(&mut allocator, &claim("b", "1", &["n/one"]), 2), "10.0.0.2/24");
+    let addresses = vec!["10.0.0.1/24".parse().unwrap()];
+    let record = Record { claimant, network: None, addresses, source: "mended".into() };
+    let adoption = allocator.adopt([record], 3, &mut journal);
+    assert_eq!((adoption.adopted, adoption.mismatches), (1, vec![]));
+    // It is held, and what is held is not contended for by its holder.
+    allocator.set_aside(address, contender, 4, &mut journal);
+    assert_eq!(allocator.contenders().count(), 0);
 }
 
 #[test]

@@ -9,10 +9,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nix::sys::statfs::statfs;
+use rusqlite::config::DbConfig;
 use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ValueRef};
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, Row, Transaction, TransactionBehavior, params};
 
-use super::{Ledger, LedgerError, News, Writing};
+use super::{Ledger, LedgerError, Update};
 use crate::host::allocator::Change;
 use crate::host::claim::{Claim, Claimant, Contender, Lease, Machine, Request};
 use crate::network::InterfaceName;
@@ -24,7 +25,8 @@ use crate::network::InterfaceName;
 /// address that is held, and notes what was changed, so that another process catches up with that alone.
 ///
 /// The file and the two that stand beside it (`-wal`, `-shm`) belong together, and on a disk of this host: its locks and
-/// its shared memory do not hold between hosts.
+/// its shared memory do not hold between hosts. They stay when nobody has the ledger open, since who may only read could not
+/// make them; all that was committed is in the file itself then.
 #[derive(Debug)]
 pub struct SqliteLedger {
     connection: Connection,
@@ -36,10 +38,14 @@ pub struct SqliteLedger {
 /// Why a file cannot be the ledger.
 #[derive(Debug)]
 pub enum OpenError {
+    /// There is none.
+    Absent(PathBuf),
     /// It is on a network file system, of this kind.
     NetworkFileSystem(PathBuf, &'static str),
     /// It is a file or a database of something else, or an empty one.
     NotALedger(PathBuf),
+    /// Its write-ahead log is not there, or may not be read, and cannot be made.
+    NoLog(PathBuf),
     /// A later version of the program made it.
     NewerSchema {
         /// The file.
@@ -53,10 +59,10 @@ pub enum OpenError {
     OtherNetworks {
         /// The file.
         path: PathBuf,
-        /// For which it was made.
+        /// For which it was made, or has been since.
         made_for: Vec<String>,
-        /// For which it was opened.
-        opened_for: Vec<String>,
+        /// For which it was opened, too.
+        lacks: Vec<String>,
     },
     /// The file or the database failed.
     Store {
@@ -73,7 +79,16 @@ struct Networks {
     by_name: BTreeMap<Arc<str>, i64>,
 }
 
-struct SqliteWriting<'a> {
+/// What is to be done with a ledger.
+#[derive(Clone, Copy, Eq, PartialEq)]
+enum Access {
+    Read,
+    Write,
+    /// As [`Access::Write`], and it need not be there.
+    Create,
+}
+
+struct SqliteTransaction<'a> {
     transaction: Transaction<'a>,
     networks: &'a mut Networks,
     told: &'a mut Option<i64>,
@@ -123,7 +138,17 @@ impl SqliteLedger {
     ///
     /// See [`OpenError`].
     pub fn open(path: &Path, networks: &[&str]) -> Result<Self, OpenError> {
-        Self::connect(path, networks, OpenFlags::empty())
+        Self::connect(path, networks, Access::Write)
+    }
+
+    /// Opens the ledger at `path`, which must be there and be for all of `networks`, for who may read its files and nothing
+    /// else. To write to it is then an error.
+    ///
+    /// # Errors
+    ///
+    /// See [`OpenError`].
+    pub fn open_read_only(path: &Path, networks: &[&str]) -> Result<Self, OpenError> {
+        Self::connect(path, networks, Access::Read)
     }
 
     /// Opens the ledger at `path`, or makes it for `networks` if there is none.
@@ -132,10 +157,11 @@ impl SqliteLedger {
     ///
     /// See [`OpenError`].
     pub fn create(path: &Path, networks: &[&str]) -> Result<Self, OpenError> {
-        Self::connect(path, networks, OpenFlags::SQLITE_OPEN_CREATE)
+        Self::connect(path, networks, Access::Create)
     }
 
-    /// Makes it a ledger for one more network.
+    /// Makes it a ledger for one more network. That is for who means it: a network that is misspelt is another one, on which
+    /// addresses would be given a second time.
     ///
     /// # Errors
     ///
@@ -152,18 +178,54 @@ impl SqliteLedger {
         self.networks.by_name.keys().map(|name| &**name)
     }
 
-    fn connect(path: &Path, networks: &[&str], create: OpenFlags) -> Result<Self, OpenError> {
+    fn connect(path: &Path, networks: &[&str], access: Access) -> Result<Self, OpenError> {
+        if access != Access::Create && !path.try_exists().unwrap_or(true) {
+            return Err(OpenError::Absent(path.to_owned()));
+        }
         if let Some(kind) = network_file_system(path)? {
             return Err(OpenError::NetworkFileSystem(path.to_owned(), kind));
         }
-        let store = |source: rusqlite::Error| OpenError::Store { path: path.to_owned(), source: Box::new(source) };
-        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX | create;
+        if path.is_dir() {
+            return Err(OpenError::NotALedger(path.to_owned()));
+        }
+        let store = |source| OpenError::Store { path: path.to_owned(), source: said(source) };
+        let flags = match access {
+            Access::Read => OpenFlags::SQLITE_OPEN_READ_ONLY,
+            Access::Write => OpenFlags::SQLITE_OPEN_READ_WRITE,
+            Access::Create => OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE,
+        };
+        let flags = flags | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         // To SQLite `:memory:` is no file, and `file:` begins a URI.
         let mut connection = Connection::open_with_flags(Path::new(".").join(path), flags).map_err(store)?;
         connection.busy_handler(Some(wait)).map_err(store)?;
         // Nothing is written to a database that is somebody else's.
-        let may_be_new = !create.is_empty();
-        version(&connection, path, may_be_new)?;
+        let version = version(&connection, path, access == Access::Create)?;
+        if access != Access::Read {
+            Self::prepare(&mut connection, path, networks, access)?;
+        } else if version < MIGRATIONS.len() {
+            let known = MIGRATIONS.len();
+            let error = format!("schema version {version}, expected {known}: whatever writes brings it up to date");
+            return Err(OpenError::Store { path: path.to_owned(), source: error.into() });
+        }
+        connection.execute_batch("PRAGMA trusted_schema = OFF").map_err(store)?;
+        let known = Networks::read(&connection).map_err(store)?;
+        let lacks: BTreeSet<&str> = networks.iter().copied().filter(|it| !known.by_name.contains_key(*it)).collect();
+        if !lacks.is_empty() {
+            return Err(OpenError::OtherNetworks {
+                path: path.to_owned(),
+                made_for: known.by_name.keys().map(|name| name.to_string()).collect(),
+                lacks: lacks.into_iter().map(str::to_owned).collect(),
+            });
+        }
+        connection.set_prepared_statement_cache_capacity(32);
+        Ok(Self { connection, networks: known, told: None })
+    }
+
+    /// Makes it a database that may be written to, with the schema of this version.
+    fn prepare(connection: &mut Connection, path: &Path, networks: &[&str], access: Access) -> Result<(), OpenError> {
+        let store = |source| OpenError::Store { path: path.to_owned(), source: said(source) };
+        // SQLite would move the log into the file and then remove it. We do the first ourselves.
+        connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(store)?;
         // Of several processes that make the ledger one does, and here SQLite does not wait for it.
         let mut times = 0;
         let mode: String = loop {
@@ -175,10 +237,9 @@ impl SqliteLedger {
         if mode != "wal" {
             return Err(OpenError::Store { path: path.to_owned(), source: format!("journal mode {mode}").into() });
         }
-        let pragmas = "PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON; PRAGMA trusted_schema = OFF;";
-        connection.execute_batch(pragmas).map_err(store)?;
+        connection.execute_batch("PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON").map_err(store)?;
         let migration = connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(store)?;
-        let version = version(&migration, path, may_be_new)?;
+        let version = version(&migration, path, access == Access::Create)?;
         if version < MIGRATIONS.len() {
             for sql in &MIGRATIONS[version..] {
                 migration.execute_batch(sql).map_err(store)?;
@@ -192,44 +253,42 @@ impl SqliteLedger {
             migration.pragma_update(None, "application_id", APPLICATION_ID).map_err(store)?;
             migration.pragma_update(None, "user_version", MIGRATIONS.len() as i64).map_err(store)?;
             migration.commit().map_err(store)?;
-        } else {
-            drop(migration);
         }
-        let known = Networks::read(&connection).map_err(store)?;
-        if networks.iter().any(|network| !known.by_name.contains_key(*network)) {
-            return Err(OpenError::OtherNetworks {
-                path: path.to_owned(),
-                made_for: known.by_name.keys().map(|name| name.to_string()).collect(),
-                opened_for: BTreeSet::from_iter(networks).into_iter().map(|name| (*name).to_owned()).collect(),
-            });
-        }
-        connection.set_prepared_statement_cache_capacity(32);
-        Ok(Self { connection, networks: known, told: None })
+        Ok(())
+    }
+}
+
+/// Moves the log into the file, which is then a whole copy of the ledger, and leaves the log empty. Whoever still has it open
+/// does so later, and so does the next one where this fails.
+impl Drop for SqliteLedger {
+    fn drop(&mut self) {
+        let _ = self.connection.busy_handler(None);
+        let _ = self.connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
     }
 }
 
 impl Ledger for SqliteLedger {
-    fn news(&mut self) -> Result<News, LedgerError> {
+    fn catch_up(&mut self) -> Result<Update, LedgerError> {
         let transaction = self.connection.transaction().map_err(reading)?;
-        let (news, told) = tell(&transaction, &mut self.networks, self.told)?;
+        let (update, told) = tell(&transaction, &mut self.networks, self.told)?;
         self.told = Some(told);
-        Ok(news)
+        Ok(update)
     }
 
-    fn begin(&mut self) -> Result<Box<dyn Writing + '_>, LedgerError> {
+    fn begin(&mut self) -> Result<Box<dyn super::Transaction + '_>, LedgerError> {
         let immediate = TransactionBehavior::Immediate;
         let transaction = self.connection.transaction_with_behavior(immediate).map_err(writing)?;
         let (networks, told) = (&mut self.networks, &mut self.told);
-        Ok(Box::new(SqliteWriting { transaction, networks, told, has_told: false }))
+        Ok(Box::new(SqliteTransaction { transaction, networks, told, has_told: false }))
     }
 }
 
-impl Writing for SqliteWriting<'_> {
-    fn news(&mut self) -> Result<News, LedgerError> {
-        let (news, told) = tell(&self.transaction, self.networks, *self.told)?;
+impl super::Transaction for SqliteTransaction<'_> {
+    fn catch_up(&mut self) -> Result<Update, LedgerError> {
+        let (update, told) = tell(&self.transaction, self.networks, *self.told)?;
         *self.told = Some(told);
         self.has_told = true;
-        Ok(news)
+        Ok(update)
     }
 
     fn commit(self: Box<Self>, changes: &[Change]) -> Result<(), LedgerError> {
@@ -266,12 +325,20 @@ fn reading(source: rusqlite::Error) -> LedgerError {
         rusqlite::Error::FromSqlConversionFailure(..)
         | rusqlite::Error::IntegralValueOutOfRange(..)
         | rusqlite::Error::InvalidColumnType(..) => LedgerError::Damaged(source.to_string()),
-        source => LedgerError::Store { doing: "reading the ledger", source: Box::new(source) },
+        source => LedgerError::Store { doing: "reading the ledger", source: said(source) },
     }
 }
 
 fn writing(source: rusqlite::Error) -> LedgerError {
-    LedgerError::Store { doing: "writing the ledger", source: Box::new(source) }
+    LedgerError::Store { doing: "writing the ledger", source: said(source) }
+}
+
+/// What SQLite says. Its code, of which that is the meaning, would say it once more.
+fn said(error: rusqlite::Error) -> Box<dyn Error + Send + Sync> {
+    match error {
+        rusqlite::Error::SqliteFailure(_, Some(message)) => message.into(),
+        error => Box::new(error),
+    }
 }
 
 /// The kind of network file system on which a file is, or will be.
@@ -296,7 +363,9 @@ fn version(connection: &Connection, path: &Path, may_be_new: bool) -> Result<usi
     let read = connection.query_row(sql, [], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)));
     let (id, found, tables): (i64, i64, i64) = read.map_err(|source| match source.sqlite_error_code() {
         Some(ErrorCode::NotADatabase) => OpenError::NotALedger(path.to_owned()),
-        _ => OpenError::Store { path: path.to_owned(), source: Box::new(source) },
+        // Nothing else is opened, or would be made, to read that.
+        Some(ErrorCode::CannotOpen | ErrorCode::ReadOnly) => OpenError::NoLog(path.to_owned()),
+        _ => OpenError::Store { path: path.to_owned(), source: said(source) },
     })?;
     let known = MIGRATIONS.len() as i64;
     match (id, usize::try_from(found)) {
@@ -308,21 +377,25 @@ fn version(connection: &Connection, path: &Path, may_be_new: bool) -> Result<usi
 }
 
 /// What was changed since the change with the number `told`, and the number of the last one.
-fn tell(transaction: &Transaction<'_>, networks: &mut Networks, told: Option<i64>) -> Result<(News, i64), LedgerError> {
+fn tell(
+    transaction: &Transaction<'_>,
+    networks: &mut Networks,
+    told: Option<i64>,
+) -> Result<(Update, i64), LedgerError> {
     let last = last_change(transaction).map_err(reading)?;
     if told == Some(last) {
-        return Ok((News::default(), last));
+        return Ok((Update::Delta(Vec::new()), last));
     }
     let first: Option<i64> =
         transaction.query_row("SELECT min(number) FROM changes", [], |row| row.get(0)).map_err(reading)?;
     // The numbers rise, so a lower one means that the file was put back from a copy.
     let since = told.filter(|told| *told < last && first.is_some_and(|first| first <= told + 1));
     *networks = Networks::read(transaction).map_err(reading)?;
-    let changes = match since {
-        Some(since) => changes_since(transaction, networks, since),
-        None => everything(transaction, networks),
+    let update = match since {
+        Some(since) => Update::Delta(changes_since(transaction, networks, since)?),
+        None => Update::Snapshot(everything(transaction, networks)?),
     };
-    Ok((News { is_everything: since.is_none(), changes: changes? }, last))
+    Ok((update, last))
 }
 
 fn last_change(transaction: &Transaction<'_>) -> rusqlite::Result<i64> {
@@ -580,12 +653,20 @@ impl Networks {
 impl fmt::Display for OpenError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Absent(path) => write!(f, "{}: no such ledger", path.display()),
             Self::NetworkFileSystem(path, kind) => write!(
                 f,
                 "{}: on a network file system ({kind}), expected a disk of this host, whose locks hold",
                 path.display()
             ),
             Self::NotALedger(path) => write!(f, "{}: not a ledger", path.display()),
+            Self::NoLog(path) => {
+                let path = path.display();
+                write!(
+                    f,
+                    "{path}: no write-ahead log, expected {path}-wal and {path}-shm, or a directory to make them in"
+                )
+            }
             Self::NewerSchema { path, found, known } => {
                 write!(
                     f,
@@ -593,9 +674,13 @@ impl fmt::Display for OpenError {
                     path.display()
                 )
             }
-            Self::OtherNetworks { path, made_for, opened_for } => {
-                let [made_for, opened_for] = [made_for, opened_for].map(|names| names.join(", "));
-                write!(f, "{}: a ledger for {made_for}, opened for {opened_for}", path.display())
+            Self::OtherNetworks { path, made_for, lacks } => {
+                let [made_for, lacks] = [made_for, lacks].map(|names| names.join(", "));
+                write!(
+                    f,
+                    "{}: a ledger for {made_for}, not for {lacks}, expected pools of its networks",
+                    path.display()
+                )
             }
             Self::Store { path, .. } => write!(f, "opening {}", path.display()),
         }

@@ -14,14 +14,14 @@ use crate::host::nodepool;
 /// `bootstrapNetworkConfig`, alone or in a list such as `kubectl get -o yaml` prints; a HostedCluster of that list says the
 /// `machineNetwork` of its NodePools.
 ///
-/// An unknown key is an error, since a key that is misspelt would be lost. In objects of Kubernetes other keys are
+/// An unknown key is an error, since a key that is misspelt would be lost, and so is a repeated one. In objects of Kubernetes other keys are
 /// normal; only within `bootstrapNetworkConfig` they are told, as warnings.
 ///
 /// The pools are as they were written, and of use only to [`Pool::new`](super::Pool::new) and only without an error.
 #[must_use]
 pub fn read_pools(document: &[u8]) -> (Vec<PoolSpec>, Findings) {
     let mut reader = Reader::default();
-    match value::parse(document) {
+    match value::parse_strict(document) {
         Ok(value) => reader.document(&value),
         Err(finding) => reader.findings.push(finding),
     }
@@ -209,6 +209,14 @@ mod tests {
                  allocateReservedIPAddresses, onLinkGateway",
             ]
         );
+    }
+
+    #[test]
+    fn a_repeated_key_is_refused_in_json_as_in_yaml() {
+        let refused = |place: &str| [format!(r#"{place}: repeated key "name", expected each key of a mapping once"#)];
+        let json = r#"{"name": "a", "network": "n", "addresses": ["10.0.0.5/32"], "name": "a"}"#;
+        assert_eq!(refusal(json), refused("line 1 column 66"));
+        assert_eq!(refusal("name: a\nnetwork: n\nname: a\n"), refused("line 3 column 1"));
     }
 
     #[test]

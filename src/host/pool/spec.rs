@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
 
-use super::{Pool, Space};
+use super::{Pool, Space, Withheld};
 use crate::finding::{Finding, Findings, Place, Severity};
 use crate::formats::value::{Object, Value};
 use crate::host::address::{AddressRange, AddressSet, Entry, Family, parse_address};
+use crate::host::claim::is_object_name;
 use crate::network::InterfaceName;
 
 /// A pool, as it was written. It decides nothing; [`Pool::new`] decides.
@@ -210,12 +211,12 @@ impl Check<'_> {
         let spec = self.spec;
         if spec.name.is_empty() {
             self.missing("name", "the name of the NodePool");
-        } else if !is_name(&spec.name) {
+        } else if !is_object_name(&spec.name) {
             self.error("name", "invalid name", &spec.name, EXPECTED);
         }
         let others = [("namespace", &spec.namespace), ("clusterName", &spec.cluster_name)];
         for (member, name) in others {
-            if let Some(name) = name.as_ref().filter(|name| !is_name(name)) {
+            if let Some(name) = name.as_ref().filter(|name| !is_object_name(name)) {
                 self.error(member, "invalid name", name, EXPECTED);
             }
         }
@@ -223,7 +224,7 @@ impl Check<'_> {
             self.missing("network", "the network attachment definition, namespace/name or a name");
         }
         for network in [&spec.network].into_iter().chain(&spec.attachment).filter(|network| !network.is_empty()) {
-            if !network.splitn(2, '/').all(is_name) {
+            if !network.splitn(2, '/').all(is_object_name) {
                 self.error("network", "invalid network", network, "namespace/name or a name");
             }
         }
@@ -402,22 +403,10 @@ impl Check<'_> {
             let network = family.address(far.first());
             let expected = format!("an address of {network}/{prefix} as addresses[{at}] has, or onLinkGateway: true");
             self.error(member, "gateway outside the subnet", gateway, &expected);
-        } else if family == Family::Ipv4 && prefix <= 30 && is_end(gateway, subnet) {
+        } else if family == Family::Ipv4 && Withheld::end(family, prefix, Family::number(gateway)).is_some() {
             self.error(member, "gateway at the end of its subnet", gateway, "neither its first nor its last address");
         }
     }
-}
-
-fn is_end(address: IpAddr, subnet: AddressRange) -> bool {
-    [subnet.first(), subnet.last()].contains(&Family::number(address))
-}
-
-/// An RFC 1123 name, as objects of Kubernetes have it.
-pub(crate) fn is_name(text: &str) -> bool {
-    let legal = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'.');
-    let ends = |b: Option<&u8>| b.is_some_and(u8::is_ascii_alphanumeric);
-    let bytes = text.as_bytes();
-    bytes.len() <= 253 && bytes.iter().copied().all(legal) && ends(bytes.first()) && ends(bytes.last())
 }
 
 /// A line that would make a pool of these entries: the usual subnet, larger if it has to be.

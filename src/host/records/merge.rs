@@ -7,48 +7,36 @@ use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
 
-use super::object::{Hold, Kind, Object};
+use super::object::{Doubt, Hold, Kind, Object};
 use crate::finding::Finding;
 use crate::host::address::Family;
-use crate::host::claim::{Claimant, Machine};
+use crate::host::claim::{Claimant, Machine, Record};
 use crate::network::InterfaceName;
-
-/// What one interface of one machine holds.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Record {
-    /// Who holds it. The UID is that of the object that [`Record::known_by`] says.
-    pub claimant: Claimant,
-    /// IPv4 first, each address once. One that was recorded without a prefix length has the longest, 32 or 128.
-    pub addresses: Vec<IpNetwork>,
-    /// Where it was read, such as `machines.json: items[3].status.allocatedBootstrapAddresses.eno101`.
-    pub source: String,
-    /// Whose UID the machine has. It is its KubevirtMachine's, unless that is gone, or is the successor of the one whose
-    /// guest still holds the addresses: its UID is not known any more then, and the VirtualMachine's stands for it.
-    pub known_by: Kind,
-}
 
 /// Something odd about an object or a record.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Remark {
+pub struct ObjectFinding {
     /// Which list it was in.
     pub source: String,
     /// What it is.
     pub finding: Finding,
-    /// The addresses that it speaks of, and that are in none of [`Survey::records`] because of it. Whose they seem to be is
-    /// in [`Survey::doubts`], unless nobody can tell.
+    /// Whose record it is, where that can be told.
+    pub claimant: Option<Claimant>,
+    /// The addresses that it speaks of, and that are in none of [`Inventory::records`] because of it. Somebody may use them.
     pub addresses: Vec<IpAddr>,
 }
 
 /// What the objects of all lists say together.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct Survey {
-    /// By namespace, name and UID of the machine, then by interface. No machine has two for one interface.
+pub struct Inventory {
+    /// By namespace, name and UID of the machine, then by interface. No machine has two for one interface. In each there are
+    /// addresses, IPv4 first and each once; the network is not said.
+    ///
+    /// The UID is the KubevirtMachine's, unless that is gone, or is the successor of the one whose guest still holds the
+    /// addresses: its UID is not known any more then, and the VirtualMachine's stands for it.
     pub records: Vec<Record>,
     /// In the order of the lists, then those about objects that contradict each other.
-    pub remarks: Vec<Remark>,
-    /// What machines seem to hold by records that cannot be read, or that others contradict. Each is remarked; it is no
-    /// record, but nobody else is to be given such an address.
-    pub doubts: Vec<Record>,
+    pub findings: Vec<ObjectFinding>,
     /// The machines that are there, or of which a guest is.
     present: BTreeSet<Machine>,
     /// Namespace and name of machines of which a guest is there, but not its KubevirtMachine.
@@ -68,17 +56,17 @@ type Held<'o> = BTreeMap<&'o InterfaceName, (Vec<IpNetwork>, &'o Hold)>;
 
 struct Merge<'o> {
     sources: &'o [String],
-    survey: Survey,
+    inventory: Inventory,
 }
 
-pub(super) fn merge(objects: Vec<Object>, sources: &[String], remarks: Vec<Remark>) -> Survey {
+pub(super) fn merge(objects: Vec<Object>, sources: &[String], findings: Vec<ObjectFinding>) -> Inventory {
     let objects = join_repeated(objects);
-    let mut merge = Merge { sources, survey: Survey { remarks, ..Survey::default() } };
+    let mut merge = Merge { sources, inventory: Inventory { findings, ..Inventory::default() } };
     for ((namespace, name), namesakes) in group(&objects) {
         merge.machine(namespace, name, &namesakes);
     }
-    merge.survey.records.sort_by(|a, b| a.claimant.cmp(&b.claimant));
-    merge.survey
+    merge.inventory.records.sort_by(|a, b| a.claimant.cmp(&b.claimant));
+    merge.inventory
 }
 
 /// Makes one object of those that have one UID: a list that is read twice says nothing twice.
@@ -142,9 +130,9 @@ impl<'o> Merge<'o> {
         let named = |uid: &str| Machine { namespace: namespace.to_owned(), name: name.to_owned(), uid: uid.to_owned() };
         let mut machines: Vec<(&Object, Held<'o>)> = Vec::new();
         for machine in &namesakes.machines {
-            self.survey.present.insert(named(&machine.uid));
+            self.inventory.present.insert(named(&machine.uid));
             let (held, doubts) = self.held(&[machine]);
-            self.add_doubts(&named(&machine.uid), Kind::Machine, doubts);
+            self.tell_whose(&named(&machine.uid), doubts);
             machines.push((machine, held));
         }
         // The one that is there now; more than one come from lists of several times.
@@ -154,9 +142,9 @@ impl<'o> Merge<'o> {
             let created = guest.iter().filter_map(|object| object.created.as_ref()).min();
             let Some((machine, own)) = machines.last_mut() else {
                 self.orphan(namespace, name);
-                self.survey.present.insert(named(uid));
-                self.add(&named(uid), known_by(guest), held);
-                self.add_doubts(&named(uid), known_by(guest), doubts);
+                self.inventory.present.insert(named(uid));
+                self.add(&named(uid), held);
+                self.tell_whose(&named(uid), doubts);
                 continue;
             };
             let is_predecessors = machine.created.as_ref().zip(created).is_some_and(|(machine, guest)| guest < machine);
@@ -171,8 +159,7 @@ impl<'o> Merge<'o> {
                         if is_predecessors {
                             predecessors.insert(interface, said);
                         } else {
-                            self.survey.remarks.push(contradiction(self.sources, known.get(), &said));
-                            doubts.push(said.1);
+                            doubts.push(self.contradiction(known.get(), &said));
                         }
                     }
                     Entry::Vacant(_) => drop(predecessors.insert(interface, said)),
@@ -180,30 +167,29 @@ impl<'o> Merge<'o> {
             }
             if is_predecessors {
                 self.orphan(namespace, name);
-                self.survey.present.insert(named(uid));
-                self.add_doubts(&named(uid), known_by(guest), doubts);
+                self.inventory.present.insert(named(uid));
+                self.tell_whose(&named(uid), doubts);
             } else {
-                self.add_doubts(&named(&machine.uid), Kind::Machine, doubts);
+                self.tell_whose(&named(&machine.uid), doubts);
             }
-            self.add(&named(uid), known_by(guest), predecessors);
+            self.add(&named(uid), predecessors);
         }
         for (machine, held) in machines {
-            self.add(&named(&machine.uid), Kind::Machine, held);
+            self.add(&named(&machine.uid), held);
         }
     }
 
     /// What the objects of one machine say, the first one in doubt.
-    fn held(&mut self, objects: &[&'o Object]) -> (Held<'o>, Vec<&'o Hold>) {
+    fn held(&mut self, objects: &[&'o Object]) -> (Held<'o>, Vec<Doubt>) {
         let mut held = Held::new();
-        let mut doubts: Vec<&Hold> = objects.iter().flat_map(|object| &object.doubts).collect();
+        let mut doubts: Vec<Doubt> = objects.iter().flat_map(|object| &object.doubts).cloned().collect();
         for hold in objects.iter().flat_map(|object| &object.holds) {
             let said = (hold.addresses.clone(), hold);
             match held.entry(&hold.interface) {
                 Entry::Vacant(unknown) => drop(unknown.insert(said)),
                 Entry::Occupied(mut known) => {
                     if !agrees(&mut known.get_mut().0, &said.0) {
-                        self.survey.remarks.push(contradiction(self.sources, known.get(), &said));
-                        doubts.push(hold);
+                        doubts.push(self.contradiction(known.get(), &said));
                     }
                 }
             }
@@ -211,31 +197,36 @@ impl<'o> Merge<'o> {
         (held, doubts)
     }
 
-    fn add_doubts(&mut self, machine: &Machine, known_by: Kind, doubts: Vec<&'o Hold>) {
-        for hold in doubts {
-            let claimant = Claimant { machine: machine.clone(), interface: hold.interface.clone() };
-            let (addresses, source) = (hold.addresses.clone(), source(self.sources, hold));
-            self.survey.doubts.push(Record { claimant, addresses, source, known_by });
+    fn tell_whose(&mut self, machine: &Machine, doubts: Vec<Doubt>) {
+        for Doubt { finding, interface } in doubts {
+            if let Some(finding) = self.inventory.findings.get_mut(finding) {
+                finding.claimant = Some(Claimant { machine: machine.clone(), interface });
+            }
         }
+    }
+
+    fn contradiction(&mut self, known: &(Vec<IpNetwork>, &Hold), said: &(Vec<IpNetwork>, &Hold)) -> Doubt {
+        let expected = format!("{} as in {}", Addresses(&known.0), source(self.sources, known.1));
+        let finding = Finding::error(&said.1.place, "contradicting record", Addresses(&said.0), &expected);
+        let is_new = |address: &IpAddr| !known.0.iter().any(|known| known.ip() == *address);
+        let addresses = said.0.iter().map(IpNetwork::ip).filter(is_new).collect();
+        let doubt = Doubt { finding: self.inventory.findings.len(), interface: said.1.interface.clone() };
+        let source = self.sources[said.1.source].clone();
+        self.inventory.findings.push(ObjectFinding { source, finding, claimant: None, addresses });
+        doubt
     }
 
     fn orphan(&mut self, namespace: &str, name: &str) {
-        self.survey.orphans.insert((namespace.to_owned(), name.to_owned()));
+        self.inventory.orphans.insert((namespace.to_owned(), name.to_owned()));
     }
 
-    fn add(&mut self, machine: &Machine, known_by: Kind, held: Held<'o>) {
+    fn add(&mut self, machine: &Machine, held: Held<'o>) {
         for (interface, (addresses, hold)) in held {
             let claimant = Claimant { machine: machine.clone(), interface: interface.clone() };
             let source = source(self.sources, hold);
-            self.survey.records.push(Record { claimant, addresses, source, known_by });
+            self.inventory.records.push(Record { claimant, network: None, addresses, source });
         }
     }
-}
-
-/// Whose UID stands for a guest: its VirtualMachine's, also where only the instance is there and names it.
-fn known_by(guest: &[&Object]) -> Kind {
-    let instance = guest.iter().all(|object| object.kind == Kind::Instance && object.owner.is_none());
-    if instance { Kind::Instance } else { Kind::VirtualMachine }
 }
 
 /// Whether both are the same addresses. A prefix length that one of them does not say is the other's.
@@ -249,14 +240,6 @@ fn agrees(known: &mut [IpNetwork], said: &[IpNetwork]) -> bool {
         *known = *said;
     }
     true
-}
-
-fn contradiction(sources: &[String], known: &(Vec<IpNetwork>, &Hold), said: &(Vec<IpNetwork>, &Hold)) -> Remark {
-    let expected = format!("{} as in {}", Addresses(&known.0), source(sources, known.1));
-    let finding = Finding::error(&said.1.place, "contradicting record", Addresses(&said.0), &expected);
-    let is_new = |address: &IpAddr| !known.0.iter().any(|known| known.ip() == *address);
-    let addresses = said.0.iter().map(IpNetwork::ip).filter(is_new).collect();
-    Remark { source: sources[said.1.source].clone(), finding, addresses }
 }
 
 fn source(sources: &[String], hold: &Hold) -> String {
@@ -274,9 +257,9 @@ impl fmt::Display for Addresses<'_> {
     }
 }
 
-// === impl Survey ===
+// === impl Inventory ===
 
-impl Survey {
+impl Inventory {
     /// Whether anything of a machine is there: its KubevirtMachine, or a guest that may be its own.
     ///
     /// Only whoever is not there may be missing, if the lists were complete: all three kinds of all namespaces.
@@ -287,10 +270,11 @@ impl Survey {
     }
 }
 
-// === impl Remark ===
+// === impl ObjectFinding ===
 
-impl fmt::Display for Remark {
+impl fmt::Display for ObjectFinding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.source, self.finding)
+        write!(f, "{}: {}", self.source, self.finding)?;
+        self.claimant.as_ref().map_or(Ok(()), |claimant| write!(f, ", in the record of {claimant}"))
     }
 }

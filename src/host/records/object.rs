@@ -10,14 +10,14 @@ use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::Value;
 
 use super::skim::Members;
-use super::{ANNOTATION, Remark, STATUS, list};
+use super::{ANNOTATION_PREFIX, NODE_POOL_ANNOTATION, ObjectFinding, STATUS_FIELD, list};
 use crate::finding::{Finding, Place, Severity};
 use crate::host::address::{Family, parse_interface_address};
 use crate::network::InterfaceName;
 
 /// What an object is.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub enum Kind {
+pub(super) enum Kind {
     /// `KubevirtMachine`, of Cluster API's provider.
     Machine,
     /// `VirtualMachine`, of KubeVirt.
@@ -35,13 +35,15 @@ pub(super) struct Object {
     pub(super) uid: String,
     /// In the one form that Kubernetes writes, so that the older one is less.
     pub(super) created: Option<String>,
+    pub(super) is_being_deleted: bool,
+    pub(super) node_pool: Option<String>,
     /// Namespace and name of its KubevirtMachine, where labels say so.
     pub(super) machine: Option<(String, String)>,
     /// UID and name of the VirtualMachine that owns it.
     pub(super) owner: Option<(String, String)>,
     pub(super) holds: Vec<Hold>,
-    /// What it seems to hold by records that cannot be read.
-    pub(super) doubts: Vec<Hold>,
+    /// Its records that cannot be read.
+    pub(super) doubts: Vec<Doubt>,
 }
 
 /// What one interface holds, as one object says.
@@ -53,6 +55,14 @@ pub(super) struct Hold {
     pub(super) place: String,
     /// Its list, among those that were read.
     pub(super) source: usize,
+}
+
+/// A record that cannot be read, or that another one contradicts.
+#[derive(Clone, Debug)]
+pub(super) struct Doubt {
+    /// What is to be said about it, among the findings.
+    pub(super) finding: usize,
+    pub(super) interface: InterfaceName,
 }
 
 /// An object as it is written. Members that do not matter here are passed over.
@@ -74,6 +84,7 @@ pub(super) const MEMBERS: Members = {
         ("name", None),
         ("uid", None),
         ("creationTimestamp", None),
+        ("deletionTimestamp", None),
         ("labels", None),
         ("annotations", None),
         ("ownerReferences", None),
@@ -83,7 +94,7 @@ pub(super) const MEMBERS: Members = {
         ("kind", None),
         ("metadata", Some(&METADATA)),
         ("spec", Some(&Members(&[("template", Some(&TEMPLATE))]))),
-        ("status", Some(&Members(&[(STATUS, None)]))),
+        ("status", Some(&Members(&[(STATUS_FIELD, None)]))),
     ])
 };
 
@@ -98,6 +109,7 @@ pub(super) struct Metadata {
     name: Option<String>,
     uid: Option<String>,
     creation_timestamp: Option<String>,
+    deletion_timestamp: Option<String>,
     labels: Option<Labels>,
     annotations: Option<Annotations>,
     owner_references: Option<Vec<Owner>>,
@@ -121,9 +133,13 @@ struct Owner {
     uid: String,
 }
 
-/// The records among the annotations: name of the interface, and value.
+/// What matters of the annotations.
 #[derive(Debug, Default)]
-struct Annotations(Vec<(String, String)>);
+struct Annotations {
+    /// Name of the interface, and value.
+    records: Vec<(String, String)>,
+    node_pool: Option<String>,
+}
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
@@ -162,8 +178,8 @@ pub(super) struct Reader<'a> {
     pub(super) place: &'a Place<'a>,
     /// The list, among those that were read, and its name.
     pub(super) source: (usize, &'a str),
-    pub(super) remarks: &'a mut Vec<Remark>,
-    pub(super) doubts: Vec<Hold>,
+    pub(super) findings: &'a mut Vec<ObjectFinding>,
+    pub(super) doubts: Vec<Doubt>,
 }
 
 /// What a message calls the value of a record.
@@ -172,19 +188,20 @@ const EXPECTED: &str = "a list of ip/prefix";
 // === impl Reader ===
 
 impl Reader<'_> {
-    /// What is to be kept of an object. `None`: nobody can tell whose it is, which has been remarked.
+    /// What is to be kept of an object. `None`: nobody can tell whose it is, which has been told.
     pub(super) fn object(&mut self, item: Result<Item, Unreadable<'_>>) -> Option<Object> {
         let place = *self.place;
-        let Item { kind, metadata, spec, status } = match item {
+        let Item { kind, mut metadata, spec, status } = match item {
             Ok(item) => item,
             Err(Unreadable { error, text }) => {
                 let message = list::message(&error);
                 let finding = Finding::error(place, "invalid object", message, "an object as Kubernetes writes it");
-                self.remark(finding, addresses_in(&String::from_utf8_lossy(text)));
+                self.tell(finding, addresses_in(&String::from_utf8_lossy(text)));
                 return None;
             }
         };
         let holds = self.holds(&metadata, spec.unwrap_or_default(), status.unwrap_or_default());
+        let node_pool = metadata.annotations.as_mut().and_then(|annotations| annotations.node_pool.take());
         let owner = metadata.owner_references.into_iter().flatten().find(|owner| owner.kind == "VirtualMachine");
         let owner = owner.map(|owner| (owner.uid, owner.name));
         let owner = owner.filter(|(uid, name)| is_identity(uid) && is_identity(name));
@@ -223,15 +240,27 @@ impl Reader<'_> {
         });
         match object {
             Ok((kind, namespace, name, uid)) => {
-                let created = metadata.creation_timestamp;
+                let (created, is_being_deleted) = (metadata.creation_timestamp, metadata.deletion_timestamp.is_some());
                 // Only a VirtualMachine and what it owns are somebody else's.
                 let machine = machine.filter(|(namespace, name)| is_identity(namespace) && is_identity(name));
                 let doubts = std::mem::take(&mut self.doubts);
-                Some(Object { kind, namespace, name, uid, created, machine, owner, holds, doubts })
+                Some(Object {
+                    kind,
+                    namespace,
+                    name,
+                    uid,
+                    created,
+                    is_being_deleted,
+                    node_pool,
+                    machine,
+                    owner,
+                    holds,
+                    doubts,
+                })
             }
             Err(finding) => {
                 let held = holds.iter().flat_map(|hold| &hold.addresses).map(IpNetwork::ip).collect();
-                self.remark(finding, held);
+                self.tell(finding, held);
                 None
             }
         }
@@ -247,7 +276,7 @@ impl Reader<'_> {
         let annotations = template.and_then(|metadata| metadata.annotations);
         self.annotations(annotations.as_ref(), &template_place.field("metadata"), &mut holds);
         let status_place = place.field("status");
-        let map_place = status_place.field(STATUS);
+        let map_place = status_place.field(STATUS_FIELD);
         match status.allocated_bootstrap_addresses {
             Value::Null => {}
             Value::Object(map) => {
@@ -266,8 +295,8 @@ impl Reader<'_> {
 
     fn annotations(&mut self, annotations: Option<&Annotations>, metadata: &Place<'_>, holds: &mut Vec<Hold>) {
         let list = metadata.field("annotations");
-        for (interface, value) in annotations.into_iter().flat_map(|annotations| &annotations.0) {
-            let key = format!("{ANNOTATION}{interface}");
+        for (interface, value) in annotations.into_iter().flat_map(|annotations| &annotations.records) {
+            let key = format!("{ANNOTATION_PREFIX}{interface}");
             let place = list.field(&key);
             let parsed = if value.starts_with('[') { serde_json::from_str(value).ok() } else { None };
             match parsed {
@@ -288,7 +317,7 @@ impl Reader<'_> {
         let Ok(interface) = interface.parse::<InterfaceName>() else {
             let expected = InterfaceName::EXPECTED;
             let finding = Finding::error(place, "record of an invalid interface name", interface, expected);
-            self.remark(finding, addresses_in(value));
+            self.tell(finding, addresses_in(value));
             return None;
         };
         let mut addresses = Vec::new();
@@ -299,17 +328,15 @@ impl Reader<'_> {
             });
             match read {
                 Ok(address) => addresses.push(address),
-                Err(error) => {
-                    self.doubt(place, &interface, text);
-                    self.remark(error.at(place), addresses_in(text));
-                }
+                Err(error) => self.tell_of_record(&interface, error.at(place), addresses_in(text)),
             }
         }
         addresses.sort_unstable();
         let written = addresses.len();
         addresses.dedup_by_key(|address| address.ip());
         if addresses.len() < written {
-            self.remark(Finding::error(place, "repeated address in", value, "each address once"), Vec::new());
+            let finding = Finding::error(place, "repeated address in", value, "each address once");
+            self.tell_of_record(&interface, finding, Vec::new());
         }
         if texts.is_empty() {
             self.unreadable(place, interface.as_str(), value);
@@ -317,23 +344,22 @@ impl Reader<'_> {
         (!addresses.is_empty()).then(|| Hold { interface, addresses, place: place.to_string(), source: self.source.0 })
     }
 
-    fn doubt(&mut self, place: &Place<'_>, interface: &InterfaceName, text: &str) {
-        let addresses: Vec<IpNetwork> = addresses_in(text).into_iter().map(IpNetwork::from).collect();
-        if !addresses.is_empty() {
-            let (interface, place, source) = (interface.clone(), place.to_string(), self.source.0);
-            self.doubts.push(Hold { interface, addresses, place, source });
-        }
-    }
-
     fn unreadable(&mut self, place: &Place<'_>, interface: &str, value: &str) {
-        if let Ok(interface) = interface.parse() {
-            self.doubt(place, &interface, value);
+        let finding = Finding::error(place, "unreadable record", value, EXPECTED);
+        match interface.parse() {
+            Ok(interface) => self.tell_of_record(&interface, finding, addresses_in(value)),
+            Err(_) => self.tell(finding, addresses_in(value)),
         }
-        self.remark(Finding::error(place, "unreadable record", value, EXPECTED), addresses_in(value));
     }
 
-    fn remark(&mut self, finding: Finding, addresses: Vec<IpAddr>) {
-        self.remarks.push(Remark { source: self.source.1.to_owned(), finding, addresses });
+    /// A finding about the record of an interface. Whose that is, is known when all objects are.
+    fn tell_of_record(&mut self, interface: &InterfaceName, finding: Finding, addresses: Vec<IpAddr>) {
+        self.doubts.push(Doubt { finding: self.findings.len(), interface: interface.clone() });
+        self.tell(finding, addresses);
+    }
+
+    fn tell(&mut self, finding: Finding, addresses: Vec<IpAddr>) {
+        self.findings.push(ObjectFinding { source: self.source.1.to_owned(), finding, claimant: None, addresses });
     }
 }
 
@@ -374,7 +400,7 @@ impl<'de> Deserialize<'de> for Annotations {
     }
 }
 
-/// Keeps the records, and passes over what may be many times as large.
+/// Keeps what matters, and passes over what may be many times as large.
 struct Records;
 
 impl<'de> Visitor<'de> for Records {
@@ -385,25 +411,14 @@ impl<'de> Visitor<'de> for Records {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Annotations, A::Error> {
-        let mut records = Vec::new();
+        let mut annotations = Annotations::default();
         while let Some(key) = members.next_key::<Cow<'de, str>>()? {
-            match key.strip_prefix(ANNOTATION) {
-                Some(interface) => records.push((interface.to_owned(), members.next_value()?)),
+            match key.strip_prefix(ANNOTATION_PREFIX) {
+                Some(interface) => annotations.records.push((interface.to_owned(), members.next_value()?)),
+                None if key == NODE_POOL_ANNOTATION => annotations.node_pool = Some(members.next_value()?),
                 None => drop(members.next_value::<IgnoredAny>()?),
             }
         }
-        Ok(Annotations(records))
-    }
-}
-
-// === impl Kind ===
-
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Machine => "KubevirtMachine",
-            Self::VirtualMachine => "VirtualMachine",
-            Self::Instance => "VirtualMachineInstance",
-        })
+        Ok(annotations)
     }
 }

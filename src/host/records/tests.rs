@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::host::claim::Claimant;
+use crate::host::claim::{Claimant, Record};
 
 const KEY: &str = "kubevirt.cluster.x-k8s.io/allocated-ip-eno101";
 
@@ -38,25 +38,25 @@ fn annotated(value: &str) -> Value {
     json!({"metadata": {"annotations": {KEY: value}}})
 }
 
-fn survey_of(items: Value) -> Survey {
+fn inventory_of(items: Value) -> Inventory {
     let list = json!({"apiVersion": "v1", "items": items, "kind": "List", "metadata": {"resourceVersion": ""}});
     let mut objects = Objects::default();
     objects.read("list", list.to_string().as_bytes()).unwrap();
-    objects.survey()
+    objects.inventory()
 }
 
-/// Every record and every remark as one line, with the addresses that nobody may have because of the remark.
-fn lines(survey: &Survey) -> (Vec<String>, Vec<String>) {
+/// Every record and every finding as one line, with the addresses that nobody may have because of the finding.
+fn lines(inventory: &Inventory) -> (Vec<String>, Vec<String>) {
     let record = |record: &Record| {
-        let Record { claimant: Claimant { machine, interface }, addresses, source, known_by } = record;
-        format!("{machine} {interface} {} by {known_by} in {source}", annotation_value(addresses))
+        let Record { claimant: Claimant { machine, interface }, addresses, source, .. } = record;
+        format!("{machine} {interface} {} in {source}", annotation_value(addresses))
     };
-    let remark = |remark: &Remark| format!("{remark} {:?}", remark.addresses);
-    (survey.records.iter().map(record).collect(), survey.remarks.iter().map(remark).collect())
+    let finding = |finding: &ObjectFinding| format!("{}: {} {:?}", finding.source, finding.finding, finding.addresses);
+    (inventory.records.iter().map(record).collect(), inventory.findings.iter().map(finding).collect())
 }
 
 fn read(items: Value) -> (Vec<String>, Vec<String>) {
-    lines(&survey_of(items))
+    lines(&inventory_of(items))
 }
 
 // === Writing ===
@@ -112,29 +112,29 @@ fn an_allocation_of_another_machine_is_refused() {
 fn what_is_written_is_read() {
     let allocations = [allocation("eno101", &["10.0.0.5/24", "fd00::5/64"]), allocation("br-ex", &["10.1.0.9/16"])];
     for patch in [annotation_patch(&machine(), &allocations, None), status_patch(&machine(), &allocations, None)] {
-        let survey = survey_of(json!([object("KubevirtMachine", "m-1", patch.unwrap())]));
-        let read: Vec<_> = survey.records.into_iter().map(|record| (record.claimant, record.addresses)).collect();
+        let inventory = inventory_of(json!([object("KubevirtMachine", "m-1", patch.unwrap())]));
+        let read: Vec<_> = inventory.records.into_iter().map(|record| (record.claimant, record.addresses)).collect();
         let written: Vec<_> = allocations.iter().rev().map(|a| (a.claimant.clone(), a.addresses.clone())).collect();
-        assert_eq!((read, survey.remarks), (written, Vec::new()));
+        assert_eq!((read, inventory.findings), (written, Vec::new()));
     }
 }
 
 // === Spellings ===
 
-/// What an annotation means: the addresses of its record, and its remarks without their place.
+/// What an annotation means: the addresses of its record, and its findings without their place.
 fn value(text: &str) -> (String, Vec<String>) {
-    let survey = survey_of(json!([object("KubevirtMachine", "m-1", annotated(text))]));
+    let inventory = inventory_of(json!([object("KubevirtMachine", "m-1", annotated(text))]));
     let place = format!("list: items[0].metadata.annotations.\"{KEY}\": ");
-    let remark = |remark: String| remark.strip_prefix(&place).unwrap().to_owned();
-    let addresses: Vec<IpNetwork> = survey.records.iter().flat_map(|record| record.addresses.clone()).collect();
-    (annotation_value(&addresses), lines(&survey).1.into_iter().map(remark).collect())
+    let finding = |finding: String| finding.strip_prefix(&place).unwrap().to_owned();
+    let addresses: Vec<IpNetwork> = inventory.records.iter().flat_map(|record| record.addresses.clone()).collect();
+    (annotation_value(&addresses), lines(&inventory).1.into_iter().map(finding).collect())
 }
 
 macro_rules! values {
-    ($($name:ident: $text:expr => $addresses:expr, $remarks:expr;)*) => {
+    ($($name:ident: $text:expr => $addresses:expr, $findings:expr;)*) => {
         $(#[test] fn $name() {
-            let remarks: &[&str] = &$remarks;
-            assert_eq!(value($text), ($addresses.to_owned(), remarks.iter().map(ToString::to_string).collect()));
+            let findings: &[&str] = &$findings;
+            assert_eq!(value($text), ($addresses.to_owned(), findings.iter().map(ToString::to_string).collect()));
         })*
     };
 }
@@ -168,20 +168,20 @@ values! {
 }
 
 #[test]
-fn a_record_of_no_interface_name_is_remarked_and_its_addresses_are_kept_back() {
+fn a_record_of_no_interface_name_is_told_and_its_addresses_are_kept_back() {
     let annotations = json!({"metadata": {"annotations": {
         "kubevirt.cluster.x-k8s.io/allocated-ip-12": "10.0.0.5/24",
         "kubevirt.cluster.x-k8s.io/allocated-ips-eno101": "somebody else's",
     }}});
-    let remark = "list: items[0].metadata.annotations.\"kubevirt.cluster.x-k8s.io/allocated-ip-12\": record of an \
+    let finding = "list: items[0].metadata.annotations.\"kubevirt.cluster.x-k8s.io/allocated-ip-12\": record of an \
         invalid interface name \"12\", expected 1 to 15 letters, digits, '.', '_' or '-', not digits alone, nor all, \
         default or lo [10.0.0.5]";
-    assert_eq!(read(json!([object("KubevirtMachine", "m-1", annotations)])), (vec![], vec![remark.to_owned()]));
+    assert_eq!(read(json!([object("KubevirtMachine", "m-1", annotations)])), (vec![], vec![finding.to_owned()]));
 }
 
 #[test]
-fn a_status_map_that_is_none_is_remarked() {
-    let status = |value: Value| object("KubevirtMachine", "m-1", json!({"status": {STATUS: value}}));
+fn a_status_map_that_is_none_is_told() {
+    let status = |value: Value| object("KubevirtMachine", "m-1", json!({"status": {STATUS_FIELD: value}}));
     assert_eq!(
         read(json!([status(json!(["10.0.0.5/24"]))])).1,
         [
@@ -199,7 +199,7 @@ fn a_status_map_that_is_none_is_remarked() {
 // === Objects ===
 
 #[test]
-fn objects_of_which_nobody_can_tell_whose_they_are_are_remarked() {
+fn objects_of_which_nobody_can_tell_whose_they_are_are_told() {
     let with = |more: Value| {
         let mut object = object("KubevirtMachine", "m-1", annotated("10.0.0.5/24"));
         merge(&mut object, more);
@@ -265,35 +265,64 @@ fn with(mut object: Value, more: Value) -> Value {
 const AT: &str = "metadata.annotations.\"kubevirt.cluster.x-k8s.io/allocated-ip-eno101\"";
 
 #[test]
+fn a_machine_is_being_deleted_when_any_list_says_so() {
+    let worker = object("KubevirtMachine", "m-1", created("2026-08-01T10:00:00Z"));
+    let leaving = with(worker.clone(), json!({"metadata": {"deletionTimestamp": "2026-08-01T11:00:00Z"}}));
+    let other =
+        json!({"metadata": {"deletionTimestamp": null, "annotations": {NODE_POOL_ANNOTATION: "clusters/workers"}}});
+    let other = object("KubevirtMachine", "m-2", other);
+    let mut objects = Objects::default();
+    for items in [json!([worker, other]), json!([leaving])] {
+        objects.read("list", json!({"items": items}).to_string().as_bytes()).unwrap();
+    }
+    assert_eq!(
+        objects.machines().collect::<Vec<_>>(),
+        [
+            KubevirtMachine {
+                machine: machine(),
+                created: Timestamp::parse("2026-08-01T10:00:00Z"),
+                is_being_deleted: true,
+                node_pool: None,
+            },
+            KubevirtMachine {
+                machine: Machine { uid: "m-2".to_owned(), ..machine() },
+                created: None,
+                is_being_deleted: false,
+                node_pool: Some("clusters/workers".to_owned()),
+            },
+        ]
+    );
+}
+
+#[test]
 fn records_of_one_machine_that_agree_are_one() {
-    let status = json!({"status": {STATUS: {"eno101": ["10.0.0.5/24"]}}});
+    let status = json!({"status": {STATUS_FIELD: {"eno101": ["10.0.0.5/24"]}}});
     let template = json!({"spec": {"template": {"metadata": {"annotations": {KEY: "10.0.0.5/24"}}}}});
     let items = json!([
         instance("i-1", "v-1", annotated("10.0.0.5/24")),
         guest("VirtualMachine", "v-1", with(annotated("10.0.0.5"), template)),
         with(object("KubevirtMachine", "m-1", annotated("10.0.0.5")), status),
     ]);
-    let record = format!(r#"clusters/w (m-1) eno101 ["10.0.0.5/24"] by KubevirtMachine in list: items[2].{AT}"#);
+    let record = format!(r#"clusters/w (m-1) eno101 ["10.0.0.5/24"] in list: items[2].{AT}"#);
     assert_eq!(read(items), (vec![record], vec![]));
 }
 
 #[test]
 fn a_guest_of_which_the_machine_is_gone_keeps_its_addresses() {
     let by_vm = json!([instance("i-1", "v-1", annotated("10.0.0.5/24")), guest("VirtualMachine", "v-1", json!({})),]);
-    let record =
-        |by: &str, uid: &str| format!(r#"clusters/w ({uid}) eno101 ["10.0.0.5/24"] by {by} in list: items[0].{AT}"#);
-    assert_eq!(read(by_vm), (vec![record("VirtualMachine", "v-1")], vec![]));
+    let record = format!(r#"clusters/w (v-1) eno101 ["10.0.0.5/24"] in list: items[0].{AT}"#);
+    assert_eq!(read(by_vm), (vec![record.clone()], vec![]));
     // Nothing is known of its VirtualMachine but the name, which is in the namespace of the instance.
-    let record = record("VirtualMachine", "v-1").replace("clusters", "infra");
+    let record = record.replace("clusters", "infra");
     assert_eq!(read(json!([instance("i-1", "v-1", annotated("10.0.0.5/24"))])), (vec![record], vec![]));
     let alone = json!([object("VirtualMachineInstance", "i-1", annotated("10.0.0.5/24"))]);
-    let record = format!(r#"clusters/w (i-1) eno101 ["10.0.0.5/24"] by VirtualMachineInstance in list: items[0].{AT}"#);
+    let record = format!(r#"clusters/w (i-1) eno101 ["10.0.0.5/24"] in list: items[0].{AT}"#);
     assert_eq!(read(alone), (vec![record], vec![]));
 }
 
 #[test]
 fn an_owner_that_can_be_none_does_not_count() {
-    let record = format!(r#"infra/w (i-1) eno101 ["10.0.0.5/24"] by VirtualMachineInstance in list: items[0].{AT}"#);
+    let record = format!(r#"infra/w (i-1) eno101 ["10.0.0.5/24"] in list: items[0].{AT}"#);
     for owner in [json!({"uid": ""}), json!({"name": "w("})] {
         let mut instance = instance("i-1", "v-1", annotated("10.0.0.5/24"));
         merge(&mut instance["metadata"]["ownerReferences"][0], owner);
@@ -307,42 +336,42 @@ fn a_guests_record_is_its_machines() {
         guest("VirtualMachine", "v-1", with(annotated("10.0.0.5/24"), created("2026-08-01T10:00:01Z"))),
         object("KubevirtMachine", "m-1", created("2026-08-01T10:00:00Z")),
     ]);
-    let record = format!(r#"clusters/w (m-1) eno101 ["10.0.0.5/24"] by KubevirtMachine in list: items[0].{AT}"#);
+    let record = format!(r#"clusters/w (m-1) eno101 ["10.0.0.5/24"] in list: items[0].{AT}"#);
     assert_eq!(read(items), (vec![record], vec![]));
 }
 
 #[test]
 fn a_guest_that_is_older_than_its_machine_is_a_predecessors() {
     let old = guest("VirtualMachine", "v-1", with(annotated("10.0.0.5/24"), created("2026-08-01T09:00:00Z")));
-    let predecessors = format!(r#"clusters/w (v-1) eno101 ["10.0.0.5/24"] by VirtualMachine in list: items[0].{AT}"#);
+    let predecessors = format!(r#"clusters/w (v-1) eno101 ["10.0.0.5/24"] in list: items[0].{AT}"#);
     let new = object("KubevirtMachine", "m-2", created("2026-08-01T10:00:00Z"));
     assert_eq!(read(json!([old, new])), (vec![predecessors.clone()], vec![]));
-    let successors = format!(r#"clusters/w (m-2) eno101 ["10.0.0.6/24"] by KubevirtMachine in list: items[1].{AT}"#);
+    let successors = format!(r#"clusters/w (m-2) eno101 ["10.0.0.6/24"] in list: items[1].{AT}"#);
     let with_another = with(new.clone(), annotated("10.0.0.6/24"));
     assert_eq!(read(json!([old, with_another])), (vec![successors, predecessors], vec![]));
     // A machine that was moved from another cluster is younger than its guest, too.
-    let moved = format!(r#"clusters/w (m-2) eno101 ["10.0.0.5/24"] by KubevirtMachine in list: items[1].{AT}"#);
+    let moved = format!(r#"clusters/w (m-2) eno101 ["10.0.0.5/24"] in list: items[1].{AT}"#);
     assert_eq!(read(json!([old, with(new, annotated("10.0.0.5/24"))])), (vec![moved], vec![]));
 }
 
 #[test]
-fn records_of_one_machine_that_contradict_each_other_are_remarked() {
+fn records_of_one_machine_that_contradict_each_other_are_told() {
     let items = json!([
         with(
             object("KubevirtMachine", "m-1", annotated("10.0.0.5/24")),
-            json!({"status": {STATUS: {"eno101": ["10.0.0.5/16", "fd00::5/64"]}}})
+            json!({"status": {STATUS_FIELD: {"eno101": ["10.0.0.5/16", "fd00::5/64"]}}})
         ),
         guest("VirtualMachine", "v-1", annotated("10.0.0.7/24")),
     ]);
-    let record = format!(r#"clusters/w (m-1) eno101 ["10.0.0.5/24"] by KubevirtMachine in list: items[0].{AT}"#);
+    let record = format!(r#"clusters/w (m-1) eno101 ["10.0.0.5/24"] in list: items[0].{AT}"#);
     let expected = format!("expected 10.0.0.5/24 as in list: items[0].{AT}");
-    let remarks = [
+    let findings = [
         format!(
             r#"list: items[0].status.allocatedBootstrapAddresses.eno101: contradicting record "10.0.0.5/16, fd00::5/64", {expected} [fd00::5]"#
         ),
         format!(r#"list: items[1].{AT}: contradicting record "10.0.0.7/24", {expected} [10.0.0.7]"#),
     ];
-    assert_eq!(read(items), (vec![record], remarks.to_vec()));
+    assert_eq!(read(items), (vec![record], findings.to_vec()));
 }
 
 #[test]
@@ -352,11 +381,11 @@ fn a_list_that_is_read_twice_says_nothing_twice() {
     for (name, address) in [("a", "10.0.0.5/24"), ("b", "10.0.0.5/24"), ("c", "10.0.0.6/24")] {
         objects.read(name, list(address).as_bytes()).unwrap();
     }
-    let record = format!(r#"clusters/w (m-1) eno101 ["10.0.0.5/24"] by KubevirtMachine in a: items[0].{AT}"#);
-    let remark = format!(
+    let record = format!(r#"clusters/w (m-1) eno101 ["10.0.0.5/24"] in a: items[0].{AT}"#);
+    let finding = format!(
         r#"c: items[0].{AT}: contradicting record "10.0.0.6/24", expected 10.0.0.5/24 as in a: items[0].{AT} [10.0.0.6]"#
     );
-    assert_eq!(lines(&objects.survey()), (vec![record], vec![remark]));
+    assert_eq!(lines(&objects.inventory()), (vec![record], vec![finding]));
 }
 
 #[test]
@@ -367,8 +396,8 @@ fn machines_of_one_name_in_two_namespaces_are_two() {
         object("KubevirtMachine", "m-1", annotated("10.0.0.5/24")),
     ]);
     let records = [
-        format!(r#"clusters/w (m-1) eno101 ["10.0.0.5/24"] by KubevirtMachine in list: items[1].{AT}"#),
-        format!(r#"others/w (m-2) eno101 ["10.0.0.5/24"] by KubevirtMachine in list: items[0].{AT}"#),
+        format!(r#"clusters/w (m-1) eno101 ["10.0.0.5/24"] in list: items[1].{AT}"#),
+        format!(r#"others/w (m-2) eno101 ["10.0.0.5/24"] in list: items[0].{AT}"#),
     ];
     assert_eq!(read(items), (records.to_vec(), vec![]));
 }
@@ -377,8 +406,8 @@ fn machines_of_one_name_in_two_namespaces_are_two() {
 fn a_machine_is_there_as_long_as_anything_of_it_may_be() {
     let named = |uid: &str| Machine { uid: uid.to_owned(), ..machine() };
     let there = |items: Value| {
-        let survey = survey_of(items);
-        ["m-1", "m-2", "v-1"].map(|uid| survey.is_there(&named(uid)))
+        let inventory = inventory_of(items);
+        ["m-1", "m-2", "v-1"].map(|uid| inventory.is_there(&named(uid)))
     };
     let new = || object("KubevirtMachine", "m-2", created("2026-08-01T10:00:00Z"));
     let guest = |at: &str| guest("VirtualMachine", "v-1", created(at));
@@ -393,19 +422,24 @@ fn a_machine_is_there_as_long_as_anything_of_it_may_be() {
 }
 
 #[test]
-fn what_cannot_be_read_or_is_contradicted_seems_to_be_the_machines() {
+fn of_what_cannot_be_read_or_is_contradicted_it_is_told_whose_it_is() {
     let items = json!([
         with(object("KubevirtMachine", "m-1", annotated("10.0.0.5/24, 10.0.0.6/33")), created("2026-08-01T10:00:00Z")),
         guest("VirtualMachine", "v-1", with(annotated("10.0.0.7/24"), created("2026-08-01T10:00:01Z"))),
         guest("VirtualMachine", "v-0", with(annotated("[[\"10.0.0.8\"]]"), created("2026-08-01T09:00:00Z"))),
     ]);
-    let doubt = |doubt: &Record| format!("{} {}", doubt.claimant.machine, annotation_value(&doubt.addresses));
+    let findings = inventory_of(items).findings;
+    let whose = |finding: &ObjectFinding| (finding.claimant.as_ref().unwrap().to_string(), finding.addresses.clone());
+    let of = |uid: &str, address: &str| (format!("eno101 of clusters/w ({uid})"), vec![address.parse().unwrap()]);
     assert_eq!(
-        survey_of(items).doubts.iter().map(doubt).collect::<Vec<_>>(),
-        [
-            r#"clusters/w (m-1) ["10.0.0.6/32"]"#,
-            r#"clusters/w (v-0) ["10.0.0.8/32"]"#,
-            r#"clusters/w (m-1) ["10.0.0.7/24"]"#,
-        ]
+        findings.iter().map(whose).collect::<Vec<_>>(),
+        [of("m-1", "10.0.0.6"), of("v-0", "10.0.0.8"), of("m-1", "10.0.0.7")]
+    );
+    assert_eq!(
+        findings[0].to_string(),
+        format!(
+            "list: items[0].{AT}: invalid prefix length \"10.0.0.6/33\", expected a length of 1 to 32 without sign or \
+             leading zero, in the record of eno101 of clusters/w (m-1)"
+        )
     );
 }

@@ -1,0 +1,149 @@
+//! `list`.
+
+use std::net::IpAddr;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Args;
+use glowplug::host::allocator::Allocator;
+use glowplug::host::timestamp::Timestamp;
+use serde::Serialize;
+
+use crate::input::LedgerFile;
+use crate::output::{ListedMachine, VERSION, print, print_json, sections, table};
+
+#[derive(Args)]
+pub(crate) struct List {
+    #[command(flatten)]
+    ledger: LedgerFile,
+    /// Only who waits
+    #[arg(long)]
+    waiting: bool,
+    /// Print JSON
+    #[arg(long, conflicts_with = "waiting")]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Listed {
+    version: u32,
+    addresses: Vec<ListedAddress>,
+    contended: Vec<ListedContender>,
+    waiting: Vec<ListedWaiter>,
+    missing: Vec<ListedMissing>,
+}
+
+#[derive(Serialize)]
+struct ListedAddress {
+    network: String,
+    /// `ip/prefix`
+    address: String,
+    pool: String,
+    #[serde(flatten)]
+    machine: ListedMachine,
+    interface: String,
+    since: String,
+}
+
+#[derive(Serialize)]
+struct ListedContender {
+    network: String,
+    address: IpAddr,
+    #[serde(flatten)]
+    machine: ListedMachine,
+    interface: String,
+    source: String,
+}
+
+#[derive(Serialize)]
+struct ListedWaiter {
+    #[serde(flatten)]
+    machine: ListedMachine,
+    created: String,
+    pools: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct ListedMissing {
+    #[serde(flatten)]
+    machine: ListedMachine,
+    since: String,
+}
+
+impl Listed {
+    fn of(allocator: &Allocator) -> Self {
+        let addresses = allocator.leases().map(|(network, address, lease)| ListedAddress {
+            network: network.to_owned(),
+            address: format!("{address}/{}", lease.prefix),
+            pool: lease.pool.to_string(),
+            machine: (&lease.claimant.machine).into(),
+            interface: lease.claimant.interface.to_string(),
+            since: Timestamp(lease.since).to_string(),
+        });
+        let contended = allocator.contenders().flat_map(|(network, address, contenders)| {
+            contenders.iter().map(move |contender| ListedContender {
+                network: network.to_owned(),
+                address,
+                machine: (&contender.claimant.machine).into(),
+                interface: contender.claimant.interface.to_string(),
+                source: contender.source.clone(),
+            })
+        });
+        let waiting = allocator.waiters().into_iter().map(|claim| ListedWaiter {
+            machine: (&claim.machine).into(),
+            created: Timestamp(claim.created).to_string(),
+            pools: claim.requests.iter().map(|request| request.pool.clone()).collect(),
+        });
+        let missing = allocator
+            .missing()
+            .map(|(machine, since)| ListedMissing { machine: machine.into(), since: Timestamp(since).to_string() });
+        Self {
+            version: VERSION,
+            addresses: addresses.collect(),
+            contended: contended.collect(),
+            waiting: waiting.collect(),
+            missing: missing.collect(),
+        }
+    }
+}
+
+pub(crate) fn list(args: List) -> Result<ExitCode> {
+    let mut registry = args.ledger.open_read_only(Vec::new())?;
+    let listed = Listed::of(registry.allocator()?);
+    if args.json {
+        print_json(&listed)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let Listed { addresses, contended, waiting, missing, .. } = listed;
+    let addresses: Vec<_> = addresses
+        .into_iter()
+        .map(|held| {
+            [held.network, held.address, held.machine.title(), held.machine.uid, held.interface, held.pool, held.since]
+        })
+        .collect();
+    let contended: Vec<_> = contended
+        .into_iter()
+        .map(|other| {
+            let (address, machine) = (other.address.to_string(), other.machine.title());
+            [address, machine, other.machine.uid, other.interface, other.source]
+        })
+        .collect();
+    let waiting: Vec<_> = waiting
+        .into_iter()
+        .map(|waiter| [waiter.machine.title(), waiter.machine.uid, waiter.pools.join(" "), waiter.created])
+        .collect();
+    let missing: Vec<_> =
+        missing.into_iter().map(|missing| [missing.machine.title(), missing.machine.uid, missing.since]).collect();
+    let waiting = table(["WAITING", "UID", "POOLS", "CREATED"], &waiting);
+    print(&if args.waiting {
+        waiting
+    } else {
+        sections([
+            table(["NETWORK", "ADDRESS", "MACHINE", "UID", "INTERFACE", "POOL", "SINCE"], &addresses),
+            table(["CONTENDED", "MACHINE", "UID", "INTERFACE", "RECORD"], &contended),
+            waiting,
+            table(["MISSING", "UID", "SINCE"], &missing),
+        ])
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
