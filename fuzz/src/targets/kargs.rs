@@ -232,7 +232,8 @@ pub(super) fn check(config: &NetworkConfig, devices: &[Device], text: &str, lega
     check_routes(config, devices, &line, text, legacy);
 
     let of_links = config.links().iter().flat_map(|link| &link.dns.nameservers);
-    let is_used = config.links().iter().any(glowplug::network::Link::has_addresses);
+    let is_used =
+        links().any(|(at, link)| link.has_addresses() && config.controller_of(at).is_none() && made(config, at));
     let mut meant = Vec::new();
     for server in config.dns.nameservers.iter().chain(of_links).filter(|_| is_used) {
         if !meant.contains(&server.value) {
