@@ -51,6 +51,13 @@ pub enum Problem {
     Prefix(u8),
 }
 
+/// A record without its addresses, whose leases share the claimant.
+struct Told {
+    claimant: Arc<Claimant>,
+    network: Option<String>,
+    source: String,
+}
+
 impl Allocator {
     /// Takes over what records say: who has an address by a record and not by the ledger, has it.
     ///
@@ -58,15 +65,17 @@ impl Allocator {
     /// to nobody. Of two records with one address the first one counts.
     pub fn adopt(&mut self, records: impl IntoIterator<Item = Record>, now: u64, journal: &mut Journal) -> Adoption {
         self.advance(now);
+        let records = records.into_iter();
+        // After a loss all of them are new.
+        self.places_by_name.reserve(records.size_hint().0);
         let mut adoption = Adoption::default();
-        for record in records {
-            // One for both families.
-            let mut claimant: Option<Arc<Claimant>> = None;
-            for network in &record.addresses {
+        for Record { claimant, network, addresses, source } in records {
+            let record = Told { claimant: Arc::new(claimant), network, source };
+            for network in addresses {
                 let (address, prefix) = (network.ip(), network.prefix());
                 let prefix = Some(prefix).filter(|prefix| *prefix < Family::of(address).bits());
                 let mut tell = |problem| {
-                    let Record { source, claimant, .. } = record.clone();
+                    let (source, claimant) = (record.source.clone(), Claimant::clone(&record.claimant));
                     adoption.mismatches.push(Mismatch { source, claimant, address, problem });
                 };
                 let Some(pool) = self.pool_of(&record, address) else {
@@ -78,7 +87,7 @@ impl Allocator {
                 };
                 let at = self.pools[pool].network;
                 match self.networks[at].held(address).map(|lease| &lease.claimant) {
-                    Some(holder) if **holder == record.claimant => {
+                    Some(holder) if *holder == record.claimant => {
                         adoption.known += 1;
                         continue;
                     }
@@ -90,14 +99,14 @@ impl Allocator {
                     None => {}
                 }
                 let holds = self.held_by(&record.claimant.machine).into_iter().find(|(_, held, lease)| {
-                    *lease.claimant == record.claimant && Family::of(*held) == Family::of(address)
+                    lease.claimant == record.claimant && Family::of(*held) == Family::of(address)
                 });
                 if let Some((_, held, _)) = holds {
                     tell(Problem::Conflict(held));
                     self.contend(at, address, &record, journal);
                     continue;
                 }
-                let own = |contender: &Contender| contender.claimant == record.claimant;
+                let own = |contender: &Contender| contender.claimant == *record.claimant;
                 let contenders = self.networks[at].contenders.get(address).map_or(&[][..], Vec::as_slice);
                 if let Some(other) = contenders.iter().find(|contender| !own(contender)) {
                     tell(Problem::Duplicate(other.claimant.clone()));
@@ -116,7 +125,7 @@ impl Allocator {
                     tell(Problem::Prefix(pools));
                 }
                 let lease = Lease {
-                    claimant: Arc::clone(claimant.get_or_insert_with(|| Arc::new(record.claimant.clone()))),
+                    claimant: Arc::clone(&record.claimant),
                     pool: Arc::clone(name),
                     prefix: prefix.or(pools).unwrap_or(Family::of(address).bits()),
                     since: self.now,
@@ -139,7 +148,7 @@ impl Allocator {
     pub fn set_aside(&mut self, address: IpAddr, contender: Contender, now: u64, journal: &mut Journal) {
         self.advance(now);
         let Contender { claimant, source } = contender;
-        let record = Record { claimant, network: None, addresses: Vec::new(), source };
+        let record = Told { claimant: Arc::new(claimant), network: None, source };
         for at in self.networks_with(&record, address) {
             self.contend(at, address, &record, journal);
         }
@@ -147,7 +156,7 @@ impl Allocator {
 
     /// The pool from which an address of a record came: of those with its interface the one that offers the address, else
     /// one that has it, else the only one that there is.
-    fn pool_of(&self, record: &Record, address: IpAddr) -> Option<usize> {
+    fn pool_of(&self, record: &Told, address: IpAddr) -> Option<usize> {
         let fits = |at: &&usize| {
             let pool = &self.pools[**at].pool;
             pool.interface == record.claimant.interface && record.network.as_ref().is_none_or(|is| *is == pool.network)
@@ -164,7 +173,7 @@ impl Allocator {
     }
 
     /// The networks on which an address may be that no pool explains.
-    fn networks_with(&self, record: &Record, address: IpAddr) -> Vec<usize> {
+    fn networks_with(&self, record: &Told, address: IpAddr) -> Vec<usize> {
         let named = record.network.as_deref().map(|name| self.network_by_name.get(name).copied());
         let has = |at: &usize| {
             let mut pools = self.networks[*at].pools.iter().map(|pool| &self.pools[*pool].pool);
@@ -177,14 +186,14 @@ impl Allocator {
     }
 
     /// Notes that a record names an address which is not its claimant's.
-    fn contend(&mut self, at: usize, address: IpAddr, record: &Record, journal: &mut Journal) {
+    fn contend(&mut self, at: usize, address: IpAddr, record: &Told, journal: &mut Journal) {
         let network = &self.networks[at];
-        if network.held(address).is_some_and(|lease| *lease.claimant == record.claimant) {
+        if network.held(address).is_some_and(|lease| lease.claimant == record.claimant) {
             return;
         }
         let mut contenders = network.contenders.get(address).cloned().unwrap_or_default();
-        if contenders.iter().all(|contender| contender.claimant != record.claimant) {
-            contenders.push(Contender { claimant: record.claimant.clone(), source: record.source.clone() });
+        if contenders.iter().all(|contender| contender.claimant != *record.claimant) {
+            contenders.push(Contender { claimant: Claimant::clone(&record.claimant), source: record.source.clone() });
             contenders.sort_by(|a, b| a.claimant.cmp(&b.claimant));
             let network = Arc::clone(&network.name);
             self.decide(Change::Contenders { network, address, contenders }, journal);
