@@ -5,12 +5,14 @@
 
 mod bond;
 mod bridge;
+mod family;
 mod hostname;
 mod names;
 mod route;
 
 pub use bond::{BondMode, BondOption, BondOptionError, BondOptions};
 pub use bridge::{BridgeOptions, BridgePort};
+pub use family::Family;
 pub use hostname::{Hostname, HostnameError};
 pub(crate) use names::MAC_ADDRESS_EXPECTED;
 pub use names::{

@@ -1,19 +1,14 @@
 //! Addresses and masks in every spelling that cloud-init takes
 //! (`canonical/cloud-init:cloudinit/net/network_state.py`).
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr};
 
 use ipnetwork::IpNetwork;
 
+use crate::network::Family;
+
 /// What a message calls a legal mask.
 pub(crate) const MASK_EXPECTED: &str = "a mask without holes or a length";
-
-/// A family of addresses, where a document names one.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Family {
-    V4,
-    V6,
-}
 
 /// Which part of an address with its mask is wrong.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -22,36 +17,17 @@ pub(crate) enum Wrong {
     Mask,
 }
 
-// === impl Family ===
-
-impl Family {
-    pub(crate) fn of(address: IpAddr) -> Self {
-        if address.is_ipv4() { Self::V4 } else { Self::V6 }
+/// The prefix length of an address that comes without one: cloud-init's choice.
+fn prefix_unsaid(family: Family) -> u8 {
+    match family {
+        Family::Ipv4 => 24,
+        Family::Ipv6 => 64,
     }
+}
 
-    /// The length of a whole address, in bits.
-    pub(crate) fn bits(self) -> u8 {
-        match self {
-            Self::V4 => 32,
-            Self::V6 => 128,
-        }
-    }
-
-    /// The prefix length of an address that comes without one: cloud-init's choice.
-    fn prefix_unsaid(self) -> u8 {
-        match self {
-            Self::V4 => 24,
-            Self::V6 => 64,
-        }
-    }
-
-    /// The network of all addresses.
-    pub(crate) fn everywhere(self) -> IpNetwork {
-        match self {
-            Self::V4 => network(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0),
-            Self::V6 => network(IpAddr::V6(Ipv6Addr::UNSPECIFIED), 0),
-        }
-    }
+/// The network of all addresses.
+pub(crate) fn everywhere(family: Family) -> IpNetwork {
+    network(family.address(0), 0)
 }
 
 /// An address without its zone: `fe80::1%eth0` is legal in the schema, and the link is known from elsewhere.
@@ -77,8 +53,8 @@ pub(crate) fn prefix_length(mask: &str, family: Family) -> Option<u8> {
         return mask.parse::<u8>().ok().filter(|length| *length <= family.bits());
     }
     let (ones, zeros_and_ones) = match (mask.parse::<IpAddr>().ok()?, family) {
-        (IpAddr::V4(mask), Family::V4) => (u32::from(mask).leading_ones(), u32::from(mask).count_ones()),
-        (IpAddr::V6(mask), Family::V6) => (u128::from(mask).leading_ones(), u128::from(mask).count_ones()),
+        (IpAddr::V4(mask), Family::Ipv4) => (u32::from(mask).leading_ones(), u32::from(mask).count_ones()),
+        (IpAddr::V6(mask), Family::Ipv6) => (u128::from(mask).leading_ones(), u128::from(mask).count_ones()),
         _ => return None,
     };
     u8::try_from(ones).ok().filter(|_| ones == zeros_and_ones)
@@ -90,7 +66,7 @@ pub(crate) fn interface_address(text: &str, mask: Option<&str>) -> Result<IpNetw
     let (address, own) = split(text);
     let address = host_address(address).ok_or(Wrong::Address)?;
     let family = Family::of(address);
-    let prefix = prefix(own, mask, family)?.unwrap_or(family.prefix_unsaid());
+    let prefix = prefix(own, mask, family)?.unwrap_or(prefix_unsaid(family));
     // All the world on one link is no address's prefix, but a mask that was left at zero.
     match (prefix, own) {
         (0, Some(_)) => Err(Wrong::Address),
@@ -103,7 +79,7 @@ pub(crate) fn interface_address(text: &str, mask: Option<&str>) -> Result<IpNetw
 /// does too, and any other address without a mask is a host.
 pub(crate) fn destination(text: &str, mask: Option<&str>, family: Family) -> Result<IpNetwork, Wrong> {
     if text == "default" {
-        return Ok(family.everywhere());
+        return Ok(everywhere(family));
     }
     let (address, own) = split(text);
     let address = self::address(address).ok_or(Wrong::Address)?;
@@ -190,14 +166,14 @@ mod tests {
         let read = |text: &str, mask: Option<&str>, family: Family| {
             destination(text, mask, family).map(|network| network.to_string())
         };
-        assert_eq!(read("10.1.0.9", None, Family::V4), Ok("10.1.0.9/32".to_owned()));
-        assert_eq!(read("0.0.0.0", None, Family::V4), Ok("0.0.0.0/0".to_owned()));
-        assert_eq!(read("0.0.0.0", Some("0.0.0.0"), Family::V4), Ok("0.0.0.0/0".to_owned()));
-        assert_eq!(read("::", Some("::"), Family::V6), Ok("::/0".to_owned()));
-        assert_eq!(read("::", Some(""), Family::V6), Ok("::/0".to_owned()));
-        assert_eq!(read("2001:db8::9", None, Family::V6), Ok("2001:db8::9/128".to_owned()));
-        assert_eq!(read("default", None, Family::V6), Ok("::/0".to_owned()));
-        assert_eq!(read("10.1.0.0", Some("255.0.255.0"), Family::V4), Err(Wrong::Mask));
-        assert_eq!(read("somewhere", None, Family::V4), Err(Wrong::Address));
+        assert_eq!(read("10.1.0.9", None, Family::Ipv4), Ok("10.1.0.9/32".to_owned()));
+        assert_eq!(read("0.0.0.0", None, Family::Ipv4), Ok("0.0.0.0/0".to_owned()));
+        assert_eq!(read("0.0.0.0", Some("0.0.0.0"), Family::Ipv4), Ok("0.0.0.0/0".to_owned()));
+        assert_eq!(read("::", Some("::"), Family::Ipv6), Ok("::/0".to_owned()));
+        assert_eq!(read("::", Some(""), Family::Ipv6), Ok("::/0".to_owned()));
+        assert_eq!(read("2001:db8::9", None, Family::Ipv6), Ok("2001:db8::9/128".to_owned()));
+        assert_eq!(read("default", None, Family::Ipv6), Ok("::/0".to_owned()));
+        assert_eq!(read("10.1.0.0", Some("255.0.255.0"), Family::Ipv4), Err(Wrong::Mask));
+        assert_eq!(read("somewhere", None, Family::Ipv4), Err(Wrong::Address));
     }
 }

@@ -7,11 +7,11 @@ use std::net::{IpAddr, Ipv4Addr};
 use ipnetwork::IpNetwork;
 use pnet_base::MacAddr;
 
-use super::address::{self, Family, MASK_EXPECTED, Wrong};
+use super::address::{self, MASK_EXPECTED, Wrong};
 use super::value::{Scalar, Value};
 use crate::finding::{Finding, Findings, Place, Severity};
 use crate::network::{
-    BondMode, BondOptionError, BondOptions, Contradiction, Dns, DomainName, Link, LinkIndex, LinkKind,
+    BondMode, BondOptionError, BondOptions, Contradiction, Dns, DomainName, Family, Link, LinkIndex, LinkKind,
     MAC_ADDRESS_EXPECTED, Mtu, NetworkConfig, Placed, Route, VlanId, parse_mac_address,
 };
 
@@ -109,8 +109,8 @@ pub(super) fn static_address(
     wanted: Option<Family>,
 ) -> Option<IpNetwork> {
     let expected = match wanted {
-        Some(Family::V4) => "an IPv4 address of a machine",
-        Some(Family::V6) => "an IPv6 address of a machine",
+        Some(Family::Ipv4) => "an IPv4 address of a machine",
+        Some(Family::Ipv6) => "an IPv6 address of a machine",
         None => "an IP address of a machine",
     };
     let mask = mask.map(Scalar::text);
@@ -146,8 +146,8 @@ pub(super) fn gateway(
         .filter(|gateway| family.is_none_or(|family| family == Family::of(*gateway)));
     if gateway.is_none() {
         let expected = match family {
-            Some(Family::V4) => "the IPv4 address of a router",
-            Some(Family::V6) => "the IPv6 address of a router",
+            Some(Family::Ipv4) => "the IPv4 address of a router",
+            Some(Family::Ipv6) => "the IPv6 address of a router",
             None => "the IP address of a router",
         };
         findings.push(Finding::error(place, "invalid gateway", written, expected));
@@ -164,7 +164,7 @@ pub(super) fn default_route(
     metric: Option<u32>,
 ) -> Option<Route> {
     let gateway = gateway(findings, place, written, family)?;
-    Route::new(Family::of(gateway).everywhere(), Some(gateway), metric).ok().map(|route| route.at(place))
+    Route::new(address::everywhere(Family::of(gateway)), Some(gateway), metric).ok().map(|route| route.at(place))
 }
 
 /// A route; `family` is that of a `default` without a gateway.
@@ -177,7 +177,7 @@ pub(super) fn route(
     let gateway = said(route.gateway.1);
     let hop = gateway.map(|gateway| address::address(&gateway.text()));
     // `default` is of the gateway's family, and of the link's network when that says nothing.
-    let family = hop.flatten().map(Family::of).or(family).unwrap_or(Family::V4);
+    let family = hop.flatten().map(Family::of).or(family).unwrap_or(Family::Ipv4);
     let mask = route.netmask.1.map(Scalar::text);
     let written = route.destination.1;
     let destination = match written.map(|written| address::destination(&written.text(), mask.as_deref(), family)) {

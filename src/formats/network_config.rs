@@ -18,15 +18,14 @@ use std::collections::BTreeMap;
 
 use pnet_base::MacAddr;
 
-use super::address::Family;
 use super::convert::{self, Reported, WrittenOption, WrittenRoute};
 use super::reader::{MAX_ITEMS, Members, Reader, switch};
 use super::value::{Object, Scalar, Value};
 use crate::finding::{Finding, Findings, Place, Severity};
 use crate::formats::Format;
 use crate::network::{
-    BondOptions, BridgeOptions, BridgePort, Card, Contradiction, Dns, InterfaceName, Ipv6Dynamic, Link, LinkIndex,
-    LinkKind, NetworkConfig, Route,
+    BondOptions, BridgeOptions, BridgePort, Card, Contradiction, Dns, Family, InterfaceName, Ipv6Dynamic, Link,
+    LinkIndex, LinkKind, NetworkConfig, Route,
 };
 
 /// Decides what the document means. `base` is where its `version` stands. `None`: there are errors.

@@ -8,15 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
 use crate::finding::{Finding, shortened};
-
-/// An address family. The two never mix: a pool is a set of addresses for each.
-#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
-pub enum Family {
-    /// IPv4
-    Ipv4,
-    /// IPv6
-    Ipv6,
-}
+use crate::network::Family;
 
 /// Addresses of one family from a first to a last one, both included. At least one.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
@@ -84,57 +76,6 @@ const REFUSED: [Refused; 8] = [
 
 /// What a message calls the text of a pool.
 const ENTRY_EXPECTED: &str = "an address, a CIDR or a range, such as 10.0.0.5, 10.0.0.0/24 or 10.0.0.5-10.0.0.9";
-
-// === impl Family ===
-
-impl Family {
-    /// The family of an address.
-    #[must_use]
-    pub fn of(address: IpAddr) -> Self {
-        if address.is_ipv4() { Self::Ipv4 } else { Self::Ipv6 }
-    }
-
-    /// The length of an address in bits, which is the longest prefix length.
-    #[must_use]
-    pub fn bits(self) -> u8 {
-        match self {
-            Self::Ipv4 => 32,
-            Self::Ipv6 => 128,
-        }
-    }
-
-    /// The bits of a number that a prefix of that length leaves to the host.
-    pub(crate) fn hosts(self, length: u8) -> u128 {
-        u128::MAX.checked_shr(128 - u32::from(self.bits().saturating_sub(length))).unwrap_or(0)
-    }
-
-    /// The address of a number. What lies beyond the family's last address does not count.
-    #[must_use]
-    pub fn address(self, number: u128) -> IpAddr {
-        match self {
-            Self::Ipv4 => IpAddr::V4(Ipv4Addr::from((number & u128::from(u32::MAX)) as u32)),
-            Self::Ipv6 => IpAddr::V6(Ipv6Addr::from(number)),
-        }
-    }
-
-    /// The number of an address.
-    #[must_use]
-    pub fn number(address: IpAddr) -> u128 {
-        match address {
-            IpAddr::V4(address) => u128::from(u32::from(address)),
-            IpAddr::V6(address) => u128::from(address),
-        }
-    }
-}
-
-impl fmt::Display for Family {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Ipv4 => "IPv4",
-            Self::Ipv6 => "IPv6",
-        })
-    }
-}
 
 // === impl AddressRange ===
 

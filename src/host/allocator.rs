@@ -20,12 +20,11 @@ use std::sync::Arc;
 
 use ipnetwork::IpNetwork;
 
-use super::address::Family;
 use super::claim::{Allocation, Claim, Claimant, Contender, Lease, Machine};
 use super::free_ranges::FreeRanges;
 use super::ledger::Update;
 use super::pool::{Pool, Space, Withheld};
-use crate::network::InterfaceName;
+use crate::network::{Family, InterfaceName};
 use address_map::AddressMap;
 
 pub use adopt::{Adoption, Mismatch, Problem};

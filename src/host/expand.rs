@@ -16,12 +16,11 @@ use std::net::IpAddr;
 use ipnetwork::IpNetwork;
 use pnet_base::MacAddr;
 
-use super::address::Family;
 use super::claim::Allocation;
 use crate::finding::{Finding, Findings, Place, Severity};
 use crate::formats::value::{self, Object, Value};
 use crate::formats::{Meaning, address, read_network};
-use crate::network::{InterfaceName, NetworkConfig, parse_mac_address};
+use crate::network::{Family, InterfaceName, NetworkConfig, parse_mac_address};
 
 /// What every machine of a NodePool has in its document.
 ///
@@ -489,7 +488,7 @@ fn is_text(value: Option<&Value>, wanted: &str) -> bool {
 }
 
 fn prefix_length(mask: &Value, family: Family) -> Option<u8> {
-    address::prefix_length(&mask.to_string(), address::Family::of(family.address(0)))
+    address::prefix_length(&mask.to_string(), family)
 }
 
 /// The mask as every reader takes it: an address of the family.

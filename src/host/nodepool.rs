@@ -27,12 +27,12 @@ use std::collections::BTreeSet;
 use serde::Serialize;
 use serde_json::{Value as Json, json};
 
-use super::address::{AddressError, Entry, Family};
+use super::address::{AddressError, Entry};
 use super::pool::{Pool, PoolSpec};
 use crate::finding::{Finding, Findings, Place, Severity};
 use crate::formats::value::{Object, Value};
 use crate::host::pool::Members;
-use crate::network::InterfaceName;
+use crate::network::{Family, InterfaceName};
 
 /// What a NodePool says about the network of its machines, in the terms of the KubevirtMachineTemplate.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize)]

@@ -16,8 +16,8 @@ use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
 
-use super::address::{AddressRange, AddressSet, Family};
-use crate::network::InterfaceName;
+use super::address::{AddressRange, AddressSet};
+use crate::network::{Family, InterfaceName};
 
 pub use file::read_pools;
 pub use overlap::{Overlap, Overlaps, overlaps};

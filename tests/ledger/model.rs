@@ -6,12 +6,12 @@ use std::path::PathBuf;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use glowplug::host::address::Family;
 use glowplug::host::allocator::{Change, ClaimError};
 use glowplug::host::claim::{Allocation, Claim, Claimant, Machine, Request};
 use glowplug::host::ledger::{Ledger, LedgerError, MemoryLedger, SqliteLedger, Transaction, Update};
 use glowplug::host::pool::Pool;
 use glowplug::host::registry::{Registry, RegistryError};
+use glowplug::network::Family;
 use ipnetwork::IpNetwork;
 use proptest::prelude::*;
 

@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use glowplug::finding::Findings;
-use glowplug::host::address::{Entry, Family, parse_address, parse_interface_address};
+use glowplug::host::address::{Entry, parse_address, parse_interface_address};
 use glowplug::host::claim::{Allocation, Claimant, Machine};
 use glowplug::host::expand::{Grant, Template};
 use glowplug::host::nodepool::MachineTemplate;
 use glowplug::host::pool::{Pool, PoolSpec, Space, overlaps, read_pools};
+use glowplug::network::Family;
 use ipnetwork::IpNetwork;
 
 use super::check_findings;

@@ -9,12 +9,12 @@ use anyhow::{Error, Result, bail};
 use clap::{Args, ValueEnum};
 use glowplug::finding::{Finding, Severity};
 use glowplug::formats::{Meaning, read_network};
-use glowplug::host::address::{Family, parse_address};
+use glowplug::host::address::parse_address;
 use glowplug::host::claim::{Allocation, Claimant, Machine};
 use glowplug::host::expand::{Grant, Template};
 use glowplug::host::image::{self, ConfigDrive, Instance, NoCloud};
 use glowplug::host::pool::{Pool, Withheld};
-use glowplug::network::{Hostname, InterfaceName};
+use glowplug::network::{Family, Hostname, InterfaceName};
 use ipnetwork::IpNetwork;
 use pnet_base::MacAddr;
 

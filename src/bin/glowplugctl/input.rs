@@ -12,14 +12,14 @@ use clap::{Args, CommandFactory};
 use glowplug::finding::{Finding, Findings, Severity};
 use glowplug::formats::meta_data::is_uuid;
 use glowplug::formats::value::MAX_BYTES;
-use glowplug::host::address::{Family, parse_interface_address};
+use glowplug::host::address::parse_interface_address;
 use glowplug::host::claim::{Machine, is_object_name};
 use glowplug::host::expand::Template;
 use glowplug::host::ledger::{OpenError, SqliteLedger};
 use glowplug::host::pool::{self, Overlaps, Pool, PoolSpec};
 use glowplug::host::records::{KubevirtMachine, Objects};
 use glowplug::host::registry::Registry;
-use glowplug::network::{InterfaceName, parse_mac_address};
+use glowplug::network::{Family, InterfaceName, parse_mac_address};
 use ipnetwork::IpNetwork;
 use pnet_base::MacAddr;
 

@@ -4,11 +4,10 @@ use std::borrow::Cow;
 
 use super::{Converter, Dialect, Entry, KINDS, Kind, member};
 use crate::finding::{Finding, Findings, Place, Severity};
-use crate::formats::address::Family;
 use crate::formats::convert::{self, Reported};
 use crate::formats::reader::Members;
 use crate::formats::value::{Object, Scalar, Value};
-use crate::network::{Card, Ipv6Dynamic, Link, NetworkConfig, Placed, Route};
+use crate::network::{Card, Family, Ipv6Dynamic, Link, NetworkConfig, Placed, Route};
 
 static DIALECT: Dialect = Dialect {
     name: Some("name"),
@@ -156,16 +155,16 @@ fn settings(converter: &mut Converter<'_, '_>, entry: &Entry<'_>, link: &mut Lin
                 link.ipv6.dynamic = link.ipv6.dynamic.max(dynamic);
                 link.ipv6.dhcp_overrides.route_metric =
                     link.ipv6.dhcp_overrides.route_metric.take().or(of_dhcp(metric));
-                Some(Family::V6)
+                Some(Family::Ipv6)
             }
             Some("dhcp" | "dhcp4") => {
                 link.ipv4.dhcp = true;
                 link.ipv4.dhcp_overrides.route_metric =
                     link.ipv4.dhcp_overrides.route_metric.take().or(of_dhcp(metric));
-                Some(Family::V4)
+                Some(Family::Ipv4)
             }
             Some(kind @ ("static" | "static6")) => {
-                let wanted = (kind == "static6").then_some(Family::V6);
+                let wanted = (kind == "static6").then_some(Family::Ipv6);
                 let address = member(subnet, &["address", "ip_address"]);
                 let netmask = member(subnet, &["netmask", "prefix"]);
                 let (written, netmask) = ((address.0, address.1.as_ref()), (netmask.0, netmask.1.as_ref()));

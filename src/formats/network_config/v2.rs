@@ -6,12 +6,11 @@ use ipnetwork::IpNetwork;
 
 use super::{Converter, Dialect, Entry, Kind, switch};
 use crate::finding::{Finding, Findings, Place, Severity};
-use crate::formats::address::Family;
 use crate::formats::convert::{self, Reported};
 use crate::formats::reader::Members;
 use crate::formats::value::{Object, Scalar, Value};
 use crate::network::{
-    Card, DhcpOverrides, InterfaceName, Ipv6Dynamic, Link, LinkIndex, NetworkConfig, Pattern, Placed, Route,
+    Card, DhcpOverrides, Family, InterfaceName, Ipv6Dynamic, Link, LinkIndex, NetworkConfig, Pattern, Placed, Route,
 };
 
 static DIALECT: Dialect = Dialect {
@@ -365,7 +364,7 @@ fn settings(converter: &mut Converter<'_, '_>, entry: &Entry<'_>, link: &mut Lin
     }
 
     let mut routes = Vec::new();
-    for (name, family) in [("gateway4", Family::V4), ("gateway6", Family::V6)] {
+    for (name, family) in [("gateway4", Family::Ipv4), ("gateway6", Family::Ipv6)] {
         let written = entry.scalar(name);
         let place = place.field(name);
         routes.extend(convert::default_route(converter.findings(), place, written.as_ref(), Some(family), None));

@@ -9,9 +9,8 @@ use std::fmt;
 
 use super::{Link, Network, NetworkData, Scalar};
 use crate::finding::{Finding, Findings, Place, Severity};
-use crate::formats::address::Family;
 use crate::formats::convert;
-use crate::network::{self, Contradiction, Dns, Ipv6Dynamic, LinkIndex, Mtu, NetworkConfig};
+use crate::network::{self, Contradiction, Dns, Family, Ipv6Dynamic, LinkIndex, Mtu, NetworkConfig};
 
 static LINKS: Place<'static> = Place::Field(&Place::Document, "links");
 static NETWORKS: Place<'static> = Place::Field(&Place::Document, "networks");
@@ -135,8 +134,8 @@ impl Method {
 
     fn of(network: &Network) -> Self {
         match network.kind.as_ref().map(Scalar::text).as_deref() {
-            Some("ipv4") => Self::Static(Some(Family::V4)),
-            Some("ipv6" | "static6") => Self::Static(Some(Family::V6)),
+            Some("ipv4") => Self::Static(Some(Family::Ipv4)),
+            Some("ipv6" | "static6") => Self::Static(Some(Family::Ipv6)),
             Some("static") => Self::Static(None),
             Some("ipv4_dhcp") => Self::Dhcp4,
             // What is older than the words for the kinds of DHCPv6 has the address from the server.

@@ -1,9 +1,8 @@
 //! A map by address.
 
+use crate::network::Family;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-
-use crate::host::address::Family;
 
 /// What is known of addresses, by number, IPv4 first. A number is compared at once, an address piece by piece, and of keys
 /// of four bytes far more fit into a line of the cache.

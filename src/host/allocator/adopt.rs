@@ -5,9 +5,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::{Allocator, Change, Journal, PoolState};
-use crate::host::address::Family;
 use crate::host::claim::{Claimant, Contender, Lease, Record};
 use crate::host::pool::Withheld;
+use crate::network::Family;
 
 /// What became of some records.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]

@@ -128,7 +128,7 @@ impl Reader {
 mod tests {
     use super::super::Pool;
     use super::*;
-    use crate::host::address::Family;
+    use crate::network::Family;
     use proptest::prelude::*;
 
     fn names(document: &str) -> (Vec<String>, Vec<String>) {

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use super::{Pool, Space};
-use crate::host::address::{AddressRange, AddressSet, Family};
+use crate::host::address::{AddressRange, AddressSet};
+use crate::network::Family;
 
 /// Two pools of one network that offer the same addresses.
 #[derive(Clone, Debug, Eq, PartialEq)]

@@ -7,9 +7,9 @@ use std::net::IpAddr;
 use super::{Pool, Space, Withheld};
 use crate::finding::{Finding, Findings, Place, Severity};
 use crate::formats::value::{Object, Value};
-use crate::host::address::{AddressRange, AddressSet, Entry, Family, parse_address};
+use crate::host::address::{AddressRange, AddressSet, Entry, parse_address};
 use crate::host::claim::is_object_name;
-use crate::network::InterfaceName;
+use crate::network::{Family, InterfaceName};
 
 /// A pool, as it was written. It decides nothing; [`Pool::new`] decides.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -130,7 +130,7 @@ impl Pool {
     /// use std::collections::{BTreeMap, BTreeSet};
     ///
     /// use glowplug::finding::Findings;
-    /// use glowplug::host::address::Family;
+    /// use glowplug::network::Family;
     /// use glowplug::host::pool::{Pool, read_pools};
     ///
     /// let (specs, mut findings) = read_pools(b"{name: workers, network: vlan10, addresses: [10.0.0.0/24], gateway: [10.0.0.1]}");

@@ -9,9 +9,8 @@ use ipnetwork::IpNetwork;
 
 use super::object::{Doubt, Hold, Kind, Object};
 use crate::finding::Finding;
-use crate::host::address::Family;
 use crate::host::claim::{Claimant, Machine, Record};
-use crate::network::InterfaceName;
+use crate::network::{Family, InterfaceName};
 
 /// Something odd about an object or a record.
 #[derive(Clone, Debug, Eq, PartialEq)]

@@ -12,8 +12,8 @@ use serde_json::Value;
 use super::skim::Members;
 use super::{ANNOTATION_PREFIX, NODE_POOL_ANNOTATION, ObjectFinding, STATUS_FIELD, list};
 use crate::finding::{Finding, Place, Severity};
-use crate::host::address::{Family, parse_interface_address};
-use crate::network::InterfaceName;
+use crate::host::address::parse_interface_address;
+use crate::network::{Family, InterfaceName};
 
 /// What an object is.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]

@@ -3,10 +3,9 @@
 use super::links::LINK_EXPECTED;
 use super::{Converter, Method, NETWORKS};
 use crate::finding::{Place, Severity};
-use crate::formats::address::Family;
 use crate::formats::convert::{self, WrittenRoute};
 use crate::formats::network_data::{Network, Route, Scalar, Service};
-use crate::network::{self, LinkIndex};
+use crate::network::{self, Family, LinkIndex};
 
 impl Converter<'_, '_> {
     pub(super) fn read_networks(&mut self) {
@@ -37,14 +36,14 @@ impl Converter<'_, '_> {
                 }
                 Method::Dhcp4 => {
                     link.into_iter().for_each(|link| self.links[link.0].ipv4.dhcp = true);
-                    Some(Family::V4)
+                    Some(Family::Ipv4)
                 }
                 Method::Dynamic6(dynamic) => {
                     if let Some(link) = link {
                         let ipv6 = &mut self.links[link.0].ipv6;
                         ipv6.dynamic = ipv6.dynamic.max(Some(dynamic));
                     }
-                    Some(Family::V6)
+                    Some(Family::Ipv6)
                 }
                 Method::Unknown => {
                     unknown.push((index, link));
