@@ -143,8 +143,8 @@ fn document(text: &[u8], renderer: Renderer) -> Duration {
 fn render(network: &NetworkConfig, renderer: Renderer) -> usize {
     let mut findings = Findings::default();
     match renderer {
-        Renderer::NetworkManager => dracut::line(&dracut::render(network, &mut findings).kargs).len(),
-        Renderer::NetworkLegacy => dracut::line(&network_legacy::render(network, &mut findings).kargs).len(),
+        Renderer::NetworkManager => dracut::render(network, &mut findings).line.len(),
+        Renderer::NetworkLegacy => network_legacy::render(network, &mut findings).line.len(),
         Renderer::SystemdNetworkd => networkd::render(network, &mut findings).files.len(),
     }
 }

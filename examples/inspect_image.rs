@@ -42,7 +42,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                 let addresses: Vec<_> = ipv4.chain(link.ipv6.addresses.iter().map(ToString::to_string)).collect();
                 println!("{} is {:?} with {}", link.place, link.id, addresses.join(" and "));
             }
-            println!("{}", dracut::line(&dracut::render(&network, &mut reading.findings).kargs));
+            println!("{}", dracut::render(&network, &mut reading.findings).line);
         }
     }
     for finding in reading.findings.kept() {

@@ -625,9 +625,8 @@ impl<'a> Planner<'a> {
                 return (Output { line: None, files }, devices);
             }
         };
-        let dracut::Rendered { kargs, devices } = render(network, findings);
-        let line = Some(dracut::line(&kargs)).filter(|line| !line.is_empty());
-        (Output { line, files: Vec::new() }, devices)
+        let dracut::Rendered { line, devices, .. } = render(network, findings);
+        (Output { line: Some(line).filter(|line| !line.is_empty()), files: Vec::new() }, devices)
     }
 
     fn use_default(&mut self, reason: String) -> Output {

@@ -20,7 +20,7 @@
 //! let Meaning::Network(network) = reading.meaning else { panic!("the document asks for a network") };
 //! let rendered = dracut::render(&network, &mut reading.findings);
 //! assert_eq!(
-//!     dracut::line(&rendered.kargs),
+//!     rendered.line,
 //!     "ip=192.168.1.100::192.168.1.1:24::[52:54:00:12:34:56]:none nameserver=8.8.8.8"
 //! );
 //! assert_eq!(reading.findings.kept(), []);

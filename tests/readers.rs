@@ -125,7 +125,7 @@ fn compare_networks(render: Render, ask: fn(&str, Meaning) -> Answer) {
                 return Err(format!("version {version}, seed {seed}\n{document:#}\nis no network"));
             };
             let mut findings = Findings::default();
-            let line = dracut::line(&render(&network, &mut findings).kargs);
+            let line = render(&network, &mut findings).line;
             let meaning = networks::meaning(&network);
             let told = match meaning {
                 None if findings.has_errors() => {

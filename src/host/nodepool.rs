@@ -407,7 +407,7 @@ mod tests {
         let Meaning::Network(network) = reading.meaning else { panic!("{reading:?}") };
         let rendered = dracut::render(&network, &mut reading.findings);
         assert_eq!(
-            dracut::line(&rendered.kargs),
+            rendered.line,
             "ip=192.168.1.10::192.168.1.1:24::eno101:none ip=[2620:0:860:2::10]::[2620:0:860:2::1]:64::eno101:none \
              nameserver=8.8.8.8"
         );

@@ -45,6 +45,8 @@ pub(super) enum Reader {
 pub struct Rendered {
     /// In the order in which they are to be written.
     pub kargs: Vec<Karg>,
+    /// The same as one line, without a final newline.
+    pub line: String,
     /// For every link of the network, in its order: how it is known.
     pub devices: Vec<Device>,
 }
@@ -77,17 +79,17 @@ pub(super) fn render_for(reader: Reader, config: &NetworkConfig, findings: &mut 
     if !is_legal(&line) {
         findings.push(Finding::error("kernel arguments", "illegal byte", &line, ALPHABET));
     }
-    Rendered { kargs, devices }
+    Rendered { kargs, line, devices }
 }
 
-/// The arguments as one line, without a final newline.
-#[must_use]
-pub fn line(kargs: &[Karg]) -> String {
-    let mut line = String::new();
+fn line(kargs: &[Karg]) -> String {
+    let mut line = String::with_capacity(64 * kargs.len());
     for karg in kargs {
-        let gap = if line.is_empty() { "" } else { " " };
+        if !line.is_empty() {
+            line.push(' ');
+        }
         // A string takes whatever is written.
-        let _ = write!(line, "{gap}{karg}");
+        let _ = write!(line, "{karg}");
     }
     line
 }

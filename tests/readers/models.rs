@@ -39,7 +39,7 @@ fn understood(links: Vec<Link>) -> [String; 2] {
     config.dns.nameservers = vec!["1.1.1.1".parse::<IpAddr>().unwrap().into()];
     let line = |render: fn(&NetworkConfig, &mut Findings) -> dracut::Rendered| {
         let mut findings = Findings::default();
-        let line = dracut::line(&render(&config, &mut findings).kargs);
+        let line = render(&config, &mut findings).line;
         assert!(!findings.has_errors());
         line
     };

@@ -49,11 +49,11 @@ pub(super) fn render(config: &NetworkConfig) {
     for legacy in [false, true] {
         let render = if legacy { network_legacy::render } else { dracut::render };
         let (rendered, findings) = twice(config, render);
-        let line = dracut::line(&rendered.kargs);
-        assert!(dracut::is_legal(&line), "{line:?}");
+        let line = &rendered.line;
+        assert!(dracut::is_legal(line), "{line:?}");
         if !findings.has_errors() {
             assert!(line.len() <= dracut::MAX_BYTES);
-            kargs::check(config, &rendered.devices, &line, legacy);
+            kargs::check(config, &rendered.devices, line, legacy);
         }
     }
     let (rendered, findings) = twice(config, networkd::render);

@@ -122,7 +122,7 @@ fn rendered(render: RenderFn, links: Vec<Link>, nameservers: &[&str]) -> (String
     config.dns.nameservers = nameservers.iter().map(|server| address(server).into()).collect();
     let mut findings = Findings::default();
     let rendered = render(&config, &mut findings);
-    (line(&rendered.kargs), findings.kept().len())
+    (rendered.line, findings.kept().len())
 }
 
 /// What is said about a network.
