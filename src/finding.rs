@@ -39,6 +39,9 @@ pub enum Place<'a> {
     Index(&'a Place<'a>, usize),
 }
 
+/// Most places and values are shorter, in bytes.
+const USUAL: usize = 64;
+
 /// One remark about a document.
 ///
 /// `Display` writes it on one line, whatever the value holds:
@@ -89,15 +92,28 @@ impl<'a> Place<'a> {
     pub fn index(&'a self, index: usize) -> Place<'a> {
         Place::Index(self, index)
     }
+
+    /// The place as text, to be kept without the document.
+    #[must_use]
+    pub fn path(&self) -> String {
+        written(self)
+    }
 }
 
 impl fmt::Display for Place<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Document => f.write_str("document"),
-            Self::Field(Place::Document, name) => write!(f, "{}", Plain(name)),
-            Self::Field(parent, name) => write!(f, "{parent}.{}", Plain(name)),
-            Self::Index(parent, index) => write!(f, "{parent}[{index}]"),
+            Self::Field(Place::Document, name) => Plain(name).fmt(f),
+            Self::Field(parent, name) => {
+                parent.fmt(f)?;
+                f.write_char('.')?;
+                Plain(name).fmt(f)
+            }
+            Self::Index(parent, index) => {
+                parent.fmt(f)?;
+                write!(f, "[{index}]")
+            }
         }
     }
 }
@@ -107,8 +123,8 @@ struct Plain<'a>(&'a str);
 
 impl fmt::Display for Plain<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
-        if !self.0.is_empty() && self.0.len() <= Finding::VALUE_CHARS && self.0.chars().all(plain) {
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
+        if !self.0.is_empty() && self.0.len() <= Finding::VALUE_CHARS && self.0.bytes().all(plain) {
             f.write_str(self.0)
         } else {
             write!(f, "{:?}", shortened(&self.0))
@@ -157,7 +173,7 @@ impl Finding {
     ) -> Self {
         Self {
             severity,
-            place: place.to_string(),
+            place: written(place),
             problem: problem.to_owned(),
             value: value.map(shortened),
             expected: expected.to_owned(),
@@ -175,9 +191,17 @@ impl fmt::Display for Finding {
     }
 }
 
+/// A text of the usual length of places and values, in one piece of memory.
+fn written(text: &dyn fmt::Display) -> String {
+    let mut written = String::with_capacity(USUAL);
+    // A string takes whatever is written.
+    let _ = write!(written, "{text}");
+    written
+}
+
 /// The beginning of a value. A value of a megabyte costs no more than a short one.
 pub(crate) fn shortened(value: &dyn fmt::Display) -> String {
-    let mut beginning = Beginning { text: String::new(), room: Finding::VALUE_CHARS };
+    let mut beginning = Beginning { text: String::with_capacity(USUAL), room: Finding::VALUE_CHARS };
     // The only failure is that the rest does not fit.
     if write!(beginning, "{value}").is_err() {
         beginning.text.push('…');
@@ -253,11 +277,17 @@ impl Findings {
 }
 
 /// As a person comes across them: `links[2]` before `links[10]`, and both before `networks[0]`.
-fn by_place(a: &str, b: &str) -> Ordering {
-    fn parts(place: &str) -> impl Iterator<Item = (Option<usize>, &str)> {
-        place.split(['[', ']']).map(|part| (part.parse().ok(), part))
-    }
-    parts(a).cmp(parts(b))
+fn by_place<'a>(a: &'a str, b: &'a str) -> Ordering {
+    let is_bracket = |byte: &u8| matches!(byte, b'[' | b']');
+    let same = a.bytes().zip(b.bytes()).take_while(|(a, b)| a == b).count();
+    // What they differ in, perhaps two numbers.
+    let begin = a.as_bytes()[..same].iter().rposition(is_bracket).map_or(0, |at| at + 1);
+    let part = |place: &'a str| {
+        let rest = &place[begin..];
+        let part = &rest[..rest.bytes().position(|byte| is_bracket(&byte)).unwrap_or(rest.len())];
+        (part.parse::<usize>().ok(), part)
+    };
+    part(a).cmp(&part(b)).then_with(|| a.cmp(b))
 }
 
 #[cfg(test)]

@@ -164,7 +164,7 @@ pub(super) fn default_route(
     metric: Option<u32>,
 ) -> Option<Route> {
     let gateway = gateway(findings, place, written, family)?;
-    Route::new(address::everywhere(Family::of(gateway)), Some(gateway), metric).ok().map(|route| route.at(place))
+    Route::new(address::everywhere(Family::of(gateway)), Some(gateway), metric).ok().map(|route| route.at(place.path()))
 }
 
 /// A route; `family` is that of a `default` without a gateway.
@@ -202,7 +202,7 @@ pub(super) fn route(
             Some(self::gateway(findings, place.field(route.gateway.0), gateway, family)?)
         }
     };
-    Some(Route::new(destination?, gateway, metric).ok()?.at(place))
+    Some(Route::new(destination?, gateway, metric).ok()?.at(place.path()))
 }
 
 /// Puts routes on a link. One of a family without addresses there is a warning, unless more may be wanted there than is
@@ -225,7 +225,7 @@ pub(super) fn add_routes(findings: &mut Findings, link: &mut Link, routes: Vec<R
 pub(super) fn nameserver(findings: &mut Findings, place: &Place<'_>, written: Option<&Scalar>, into: &mut Dns) {
     match written.map(|written| written.text().parse::<IpAddr>()) {
         Some(Ok(value)) if !value.is_unspecified() && !value.is_multicast() => {
-            into.nameservers.push(Placed { value, place: place.to_string() });
+            into.nameservers.push(Placed { value, place: place.path() });
         }
         _ => unknown(findings, Severity::Warning, *place, "invalid nameserver", written, NAMESERVER_EXPECTED),
     }
@@ -241,7 +241,7 @@ pub(super) fn search_domains(findings: &mut Findings, list: &Place<'_>, written:
     for (index, written) in written.iter().enumerate() {
         let place = list.index(index);
         match written.text().parse() {
-            Ok(value) => into.search.push(Placed { value, place: place.to_string() }),
+            Ok(value) => into.search.push(Placed { value, place: place.path() }),
             Err(_) => {
                 findings.push(Finding::warning(place, "invalid search domain", written, DomainName::EXPECTED));
             }
@@ -264,7 +264,7 @@ pub(super) fn bond_options(
         })
     });
     let mut options = BondOptions::new(mode.unwrap_or_default());
-    options.place = place.to_string();
+    options.place = place.path();
     for option in written {
         let (place, text) = (place.field(option.written), option.value.to_string());
         match option.name.as_ref() {

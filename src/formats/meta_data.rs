@@ -165,7 +165,7 @@ impl<'o, 'f> Reader<'o, 'f> {
         let place = here.field(name);
         match value {
             Value::Null => Vec::new(),
-            Value::String(text) => vec![(place.to_string(), text.clone())],
+            Value::String(text) => vec![(place.path(), text.clone())],
             Value::Array(texts) => {
                 let texts = texts.iter().enumerate().map(|(at, text)| (place.index(at), text));
                 texts.filter_map(|(place, text)| self.public_key(place, text)).collect()
@@ -180,7 +180,7 @@ impl<'o, 'f> Reader<'o, 'f> {
 
     fn public_key(&mut self, place: Place<'_>, value: &Value) -> Option<(String, String)> {
         match value {
-            Value::String(text) => Some((place.to_string(), text.clone())),
+            Value::String(text) => Some((place.path(), text.clone())),
             other => {
                 self.has_unread_keys = true;
                 self.findings.push(Finding::warning(place, "invalid key", other.kind(), "a line of authorized_keys"));

@@ -187,7 +187,7 @@ impl<'d, 'f> Converter<'d, 'f> {
 
     /// The loopback device is there already. What is said about name servers counts nevertheless.
     fn loopback(&mut self, entry: &Entry<'_>) {
-        let mut link = Link::new(entry.key.to_string(), entry.place.to_string(), unreadable());
+        let mut link = Link::new(entry.key.to_string(), entry.place.path(), unreadable());
         let mut findings = Findings::default();
         let mut aside = Converter::new(self.dialect, &mut findings);
         let routes = (self.dialect.settings)(&mut aside, entry, &mut link);
@@ -216,17 +216,14 @@ impl<'d, 'f> Converter<'d, 'f> {
         let entries = std::mem::take(&mut self.entries);
         for entry in &entries {
             let kind = self.kind(entry).unwrap_or_else(|()| unreadable());
-            let place = entry.place.to_string();
+            let place = entry.place.path();
             let id = if entry.key.is_empty() { place.clone() } else { entry.key.to_string() };
             let mut link = Link::new(id, place, kind);
             link.mtu = convert::mtu(self.findings(), entry.place.field("mtu"), entry.scalar("mtu").as_ref());
             if self.dialect.name.is_none() {
                 // Elsewhere the key is the name.
-                link.name_place = if entry.kind == Kind::Card {
-                    entry.place.field("set-name").to_string()
-                } else {
-                    link.place.clone()
-                };
+                link.name_place =
+                    if entry.kind == Kind::Card { entry.place.field("set-name").path() } else { link.place.clone() };
             }
             // In version 1 it is what a card is known by.
             if entry.kind != Kind::Card || self.dialect.name.is_none() {
@@ -330,7 +327,7 @@ impl<'d, 'f> Converter<'d, 'f> {
         self.findings().push(Finding::warning(place, "device without an entry", written, expected));
         let at = LinkIndex(self.described + self.implied.len());
         let card = LinkKind::Card(Card::Name(name));
-        self.implied.push(Link::new(text.to_string(), place.to_string(), card));
+        self.implied.push(Link::new(text.to_string(), place.path(), card));
         self.by_key.insert(text.into_owned(), at);
         Some(at)
     }
@@ -365,7 +362,7 @@ impl<'d, 'f> Converter<'d, 'f> {
     fn bridge_options(&mut self, entry: &Entry<'_>, ports: &[LinkIndex]) -> BridgeOptions {
         let written = self.options(entry);
         let place = entry.place.field(self.dialect.options);
-        let mut options = BridgeOptions { place: place.to_string(), ..BridgeOptions::default() };
+        let mut options = BridgeOptions { place: place.path(), ..BridgeOptions::default() };
         options.stp = written.iter().rfind(|option| option.name == "stp").and_then(|option| switch(&option.value));
         for option in &written {
             let (place, value) = (place.field(option.written), option.value.as_ref());

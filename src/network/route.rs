@@ -47,8 +47,8 @@ impl Route {
 
     /// The same route, with where it stands in the document.
     #[must_use]
-    pub fn at(self, place: impl fmt::Display) -> Self {
-        Self { place: place.to_string(), ..self }
+    pub fn at(self, place: String) -> Self {
+        Self { place, ..self }
     }
 
     /// Where it leads, without host bits.

@@ -143,7 +143,7 @@ fn settings(converter: &mut Converter<'_, '_>, entry: &Entry<'_>, link: &mut Lin
         let kind = subnet.get("type").and_then(Scalar::of);
         let metric = member(subnet, &["metric"]).1;
         let metric = convert::metric(converter.findings(), place.field("metric"), metric.as_ref());
-        let of_dhcp = |metric: Option<u32>| Some(Placed { value: metric?, place: place.field("metric").to_string() });
+        let of_dhcp = |metric: Option<u32>| Some(Placed { value: metric?, place: place.field("metric").path() });
         let dynamic = match kind.as_ref().map(Scalar::text).as_deref() {
             Some("dhcp6" | "ipv6_dhcpv6-stateful") => Some(Ipv6Dynamic::StatefulDhcp),
             Some("ipv6_dhcpv6-stateless") => Some(Ipv6Dynamic::StatelessDhcp),
@@ -189,7 +189,7 @@ fn settings(converter: &mut Converter<'_, '_>, entry: &Entry<'_>, link: &mut Lin
         let gateway =
             convert::default_route(converter.findings(), place.field("gateway"), gateway.as_ref(), family, metric);
         // The metric is the subnet's.
-        routes.extend(gateway.map(|route| route.at(place)));
+        routes.extend(gateway.map(|route| route.at(place.path())));
         converter.routes(subnet, &place, family, &mut routes);
         converter.name_servers(subnet, &place, ["dns_nameservers", "dns_search"], &mut link.dns);
         let mtu = subnet.get("mtu").and_then(Scalar::of);

@@ -283,7 +283,7 @@ impl Converter<'_, '_> {
         let metric = overrides.get("route-metric").and_then(Scalar::of);
         let metric_place = place.field("route-metric");
         let metric = convert::metric(self.findings(), metric_place, metric.as_ref());
-        let route_metric = metric.map(|value| Placed { value, place: metric_place.to_string() });
+        let route_metric = metric.map(|value| Placed { value, place: metric_place.path() });
         let mut switch = |name: &str| self.reader.switch(overrides, (&place, name), Severity::Warning);
         DhcpOverrides {
             route_metric,

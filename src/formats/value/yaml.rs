@@ -25,7 +25,11 @@ pub(super) fn parse(document: &[u8], repeats: Repeats) -> Result<Value, Finding>
     })?;
     // The parser takes NUL for the end of the text, so what follows would be lost silently.
     let control = |c: char| c.is_control() && !matches!(c, '\t' | '\n' | '\r' | '\u{85}');
-    if let Some((at, found)) = document.char_indices().find(|(_, c)| control(*c)) {
+    // Most documents have no byte with which one could begin.
+    let suspect = |byte: u8| matches!(byte, 0..=8 | 11 | 12 | 14..=31 | 0x7f | 0xc2);
+    let from = document.bytes().position(suspect).unwrap_or(document.len());
+    if let Some((at, found)) = document[from..].char_indices().find(|(_, c)| control(*c)) {
+        let at = from + at;
         let expected = "a document without control characters";
         return Err(Finding::error(place_after(&document[..at]), "control character", found, expected));
     }

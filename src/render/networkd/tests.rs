@@ -173,7 +173,8 @@ fn of_two_default_routes_without_a_metric_the_first_is_preferred() {
 #[test]
 fn a_route_of_a_family_that_its_link_has_not_is_left_out_with_a_warning() {
     let mut card = with_ipv4(card(1), "10.0.0.5/24", None);
-    card.routes.push(Route::new("::/0".parse().unwrap(), "fe80::1".parse().ok(), None).unwrap().at("routes[0]"));
+    card.routes
+        .push(Route::new("::/0".parse().unwrap(), "fe80::1".parse().ok(), None).unwrap().at("routes[0]".to_owned()));
     let (files, findings) = rendered(vec![card]);
     let text = "[Match]\nMACAddress=52:54:00:12:34:01\nKind=!bond bridge vlan\n\n\
                 [Network]\nLinkLocalAddressing=no\nIPv6AcceptRA=no\nAddress=10.0.0.5/24\n";

@@ -99,7 +99,7 @@ impl<'d> Converter<'d, '_> {
             {
                 self.error(&LINKS.index(index), "name", "repeated name", name, "a name that no other link has");
             }
-            let place = LINKS.index(index).to_string();
+            let place = LINKS.index(index).path();
             let id = link.id.as_ref().map_or_else(|| place.clone(), Scalar::to_string);
             // What was wrong has been reported and costs the document; the other links want to be looked at, too.
             let kind = kind.unwrap_or(LinkKind::Card(Card::MacAddress { mac_address: MacAddr::zero(), name: None }));
