@@ -14,11 +14,11 @@ pub use bond::{BondMode, BondOption, BondOptionError, BondOptions};
 pub use bridge::{BridgeOptions, BridgePort};
 pub use family::Family;
 pub use hostname::{Hostname, HostnameError};
-pub(crate) use names::MAC_ADDRESS_EXPECTED;
 pub use names::{
     DomainName, DomainNameError, InterfaceName, InterfaceNameError, Mtu, MtuError, Pattern, PatternError, VlanId,
     VlanIdError, parse_mac_address,
 };
+pub(crate) use names::{MAC_ADDRESS_EXPECTED, Pairs};
 pub use route::{MixedFamilies, Route};
 
 use std::collections::BTreeSet;

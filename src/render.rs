@@ -10,7 +10,7 @@ use std::str::FromStr;
 use pnet_base::MacAddr;
 use serde::Serialize;
 
-use crate::network::{InterfaceName, LinkIndex, LinkKind, NetworkConfig, VlanId};
+use crate::network::{InterfaceName, LinkIndex, LinkKind, NetworkConfig, Pairs, VlanId};
 
 /// The network program of an initramfs.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Serialize)]
@@ -96,7 +96,7 @@ impl Device {
     #[must_use]
     pub fn bare(&self) -> String {
         match self {
-            Self::MacAddress(mac_address) => mac_address.to_string(),
+            Self::MacAddress(mac_address) => Pairs(*mac_address, b':').to_string(),
             Self::Name(name) => name.to_string(),
             Self::Any => "any card".to_owned(),
         }

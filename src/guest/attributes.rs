@@ -11,7 +11,7 @@ use pnet_base::MacAddr;
 
 use crate::finding::{Finding, Findings};
 use crate::formats::meta_data::MetaData;
-use crate::network::NetworkConfig;
+use crate::network::{NetworkConfig, Pairs};
 use crate::render::Device;
 
 /// Where the unit of the real root keeps the attributes, below a root.
@@ -104,7 +104,7 @@ impl Attributes {
                 interface_name(device, cards),
                 link.ipv4.addresses.first().map(|address| address.ip().to_string()),
                 link.ipv6.addresses.first().map(|address| address.ip().to_string()),
-                link.mac_address().map(|address| address.to_string()),
+                link.mac_address().map(|address| Pairs(address, b':').to_string()),
             ];
             for (name, value) in OF_INTERFACES.iter().zip(values) {
                 let name = if at == 0 { (*name).to_owned() } else { format!("{name}_{at}") };

@@ -7,7 +7,7 @@ use serde::{Serialize, Serializer};
 
 use super::platform::Platform;
 use crate::finding::{Finding, Severity};
-use crate::network::{BridgePort, Link, LinkIndex, LinkKind, NetworkConfig, Route};
+use crate::network::{BridgePort, Link, LinkIndex, LinkKind, NetworkConfig, Pairs, Route};
 use crate::render::networkd::File;
 
 /// What one run found and decided.
@@ -208,7 +208,7 @@ impl LinkReport {
             on,
             vlan_id,
             options,
-            mac_address: link.mac_address().map(|address| address.to_string()),
+            mac_address: link.mac_address().map(|address| Pairs(address, b':').to_string()),
             mtu: link.mtu.map(|mtu| mtu.to_string()),
             addresses,
             routes: link.routes.iter().map(route).collect(),

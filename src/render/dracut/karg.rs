@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use ipnetwork::IpNetwork;
 use pnet_base::MacAddr;
 
-use crate::network::{InterfaceName, Mtu};
+use crate::network::{InterfaceName, Mtu, Pairs};
 use crate::render::Device;
 
 /// One kernel argument.
@@ -167,7 +167,7 @@ impl fmt::Display for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             // In brackets: the fields are separated by colons.
-            Self::MacAddress(mac_address) => write!(f, "[{mac_address}]"),
+            Self::MacAddress(mac_address) => write!(f, "[{}]", Pairs(*mac_address, b':')),
             Self::Name(name) => name.fmt(f),
             Self::Any => Ok(()),
         }
@@ -178,11 +178,7 @@ impl fmt::Display for AsPort<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             // With dashes: NetworkManager 1.42 loses the second port and the mode over brackets.
-            Device::MacAddress(mac_address) => {
-                let [first, rest @ ..] = mac_address.octets();
-                write!(f, "{first:02x}")?;
-                rest.iter().try_for_each(|octet| write!(f, "-{octet:02x}"))
-            }
+            Device::MacAddress(mac_address) => Pairs(*mac_address, b'-').fmt(f),
             Device::Name(name) => name.fmt(f),
             Device::Any => Ok(()),
         }

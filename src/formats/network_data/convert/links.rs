@@ -10,7 +10,7 @@ use crate::finding::{Finding, Place, Severity};
 use crate::formats::convert::{self, Reported, WrittenOption, said};
 use crate::formats::network_data::{Link, Scalar};
 use crate::formats::value::Value;
-use crate::network::{self, BondMode, BondOptions, Card, InterfaceName, LinkIndex, LinkKind, parse_mac_address};
+use crate::network::{self, BondMode, BondOptions, Card, InterfaceName, LinkIndex, LinkKind, Pairs, parse_mac_address};
 
 /// The words of the schema for a plain card.
 const CARDS: [&str; 9] = ["phy", "bridge", "dvs", "hw_veb", "hyperv", "ovs", "tap", "vhostuser", "vif"];
@@ -284,7 +284,7 @@ fn own_name(link: &Link) -> Option<&Scalar> {
 /// What makes two entries of `links` one card: the MAC address, or the name where there is none.
 fn card_key(link: &Link) -> Option<String> {
     match said(link.ethernet_mac_address.as_ref()) {
-        Some(address) => parse_mac_address(&address.text()).map(|address| address.to_string()),
+        Some(address) => parse_mac_address(&address.text()).map(|address| Pairs(address, b':').to_string()),
         None => own_name(link).map(Scalar::to_string),
     }
 }
