@@ -14,10 +14,11 @@ mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
-use std::hash::{BuildHasher, RandomState};
+use std::hash::BuildHasher;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use foldhash::fast::RandomState;
 use ipnetwork::IpNetwork;
 
 use super::claim::{Allocation, Claim, Claimant, Contender, Lease, Machine};
@@ -40,7 +41,7 @@ pub struct Allocator {
     networks: Vec<Network>,
     network_by_name: BTreeMap<Arc<str>, usize>,
     // Where the machines of a namespace and name have, had or contend for an address. Looked up, never listed.
-    places_by_name: HashMap<Name, Vec<Place>>,
+    places_by_name: HashMap<Name, Vec<Place>, RandomState>,
     names: RandomState,
     waiters: BTreeMap<Machine, Waiter>,
     queues: BTreeMap<Queue, BTreeSet<Turn>>,
@@ -204,15 +205,10 @@ struct PoolState {
 struct Network {
     name: Arc<str>,
     pools: Vec<usize>,
-    leases: AddressMap<Slot>,
+    leases: AddressMap<Lease>,
     contenders: AddressMap<Vec<Contender>>,
+    // The leases whose reuse delay is not over.
     cooling: BTreeSet<(u64, IpAddr)>,
-}
-
-#[derive(Debug)]
-struct Slot {
-    lease: Lease,
-    cools: bool,
 }
 
 #[derive(Debug)]
@@ -259,8 +255,8 @@ impl Allocator {
             pool_by_name: BTreeMap::new(),
             networks: Vec::new(),
             network_by_name: BTreeMap::new(),
-            places_by_name: HashMap::new(),
-            names: RandomState::new(),
+            places_by_name: HashMap::default(),
+            names: RandomState::default(),
             waiters: BTreeMap::new(),
             queues: BTreeMap::new(),
             heirs: BTreeSet::new(),
@@ -483,8 +479,8 @@ impl Allocator {
     pub fn leases(&self) -> impl Iterator<Item = (&str, IpAddr, &Lease)> {
         let networks = self.network_by_name.values().map(|&at| &self.networks[at]);
         networks.flat_map(|network| {
-            let held = network.leases.iter().filter(|(_, slot)| slot.lease.released.is_none());
-            held.map(|(address, slot)| (&*network.name, address, &slot.lease))
+            let held = network.leases.sorted().into_iter().filter(|(_, lease)| lease.released.is_none());
+            held.map(|(address, lease)| (&*network.name, address, lease))
         })
     }
 
@@ -492,7 +488,8 @@ impl Allocator {
     pub fn contenders(&self) -> impl Iterator<Item = (&str, IpAddr, &[Contender])> {
         let networks = self.network_by_name.values().map(|&at| &self.networks[at]);
         networks.flat_map(|network| {
-            network.contenders.iter().map(|(address, contenders)| (&*network.name, address, contenders.as_slice()))
+            let contenders = network.contenders.sorted().into_iter();
+            contenders.map(|(address, contenders)| (&*network.name, address, contenders.as_slice()))
         })
     }
 
@@ -514,8 +511,7 @@ impl Allocator {
     pub fn outside(&self, pool: &str) -> Vec<Allocation> {
         let Some(state) = self.pool_by_name.get(pool).map(|&at| &self.pools[at]) else { return Vec::new() };
         let mut outside = BTreeMap::new();
-        for (address, slot) in self.networks[state.network].leases.iter() {
-            let lease = &slot.lease;
+        for (address, lease) in self.networks[state.network].leases.iter() {
             if lease.released.is_none() && *lease.pool == *pool && !state.pool.offers(address) {
                 add_to(&mut outside, address, lease);
             }
@@ -532,15 +528,16 @@ impl Allocator {
         let network = &self.networks[state.network];
         let usage = |space: &Space| {
             let (mut used, mut contended, mut cooling, mut outside) = (0, 0, 0, 0);
-            for (address, slot) in network.leases.iter().filter(|(address, _)| Family::of(*address) == space.family()) {
-                let is_held = slot.lease.released.is_none();
+            for (address, lease) in network.leases.iter().filter(|(address, _)| Family::of(*address) == space.family())
+            {
+                let is_held = lease.released.is_none();
                 if !space.offers(address) {
-                    outside += u128::from(is_held && *slot.lease.pool == *pool);
+                    outside += u128::from(is_held && *lease.pool == *pool);
                 } else if is_held {
                     used += 1;
                 } else if network.contenders.contains(address) {
                     contended += 1;
-                } else if slot.cools {
+                } else if network.cools(address, lease) {
                     cooling += 1;
                 }
             }
@@ -570,9 +567,6 @@ impl Allocator {
             {
                 let network = &mut self.networks[at];
                 network.cooling.pop_first();
-                if let Some(slot) = network.leases.get_mut(address) {
-                    slot.cools = false;
-                }
                 if !network.is_occupied(address) {
                     self.occupy((at, address), false);
                 }
@@ -699,10 +693,10 @@ impl Allocator {
         let network = &self.networks[state.network];
         let places = self.places_by_name.get(&self.name_of(machine))?.iter();
         let left = places.filter(|(at, address)| *at == state.network && Family::of(*address) == want.family);
-        let left = left.filter_map(|(_, address)| Some((network.leases.get(*address)?.lease.released?, *address)));
+        let left = left.filter_map(|(_, address)| Some((network.leases.get(*address)?.released?, *address)));
         let free = left.filter(|(_, address)| {
-            let is_own = network.leases.get(*address).is_some_and(|slot| {
-                let Claimant { machine: last, interface } = &*slot.lease.claimant;
+            let is_own = network.leases.get(*address).is_some_and(|lease| {
+                let Claimant { machine: last, interface } = &*lease.claimant;
                 is_namesake(last, machine) && *interface == state.pool.interface
             });
             is_own && state.pool.offers(*address) && !network.contenders.contains(*address)
@@ -767,32 +761,39 @@ impl Allocator {
 
     fn set_lease(&mut self, network: &Arc<str>, address: IpAddr, lease: Option<Lease>) -> Option<Lease> {
         let at = self.network(network);
+        let name = lease.as_ref().map(|is| self.name_of(&is.claimant.machine));
         let network = &mut self.networks[at];
-        let cools = lease.as_ref().and_then(|lease| lease.rests_until).filter(|until| *until > self.now);
-        let slot = lease.map(|lease| Slot { lease, cools: cools.is_some() });
-        let is_occupied = slot.as_ref().is_some_and(Slot::is_occupied);
-        let is = slot.as_ref().map(|slot| (Arc::clone(&slot.lease.claimant), slot.lease.released.is_some()));
-        let before = network.leases.set(address, slot);
-        if let Some(Slot { lease, cools: true }) = &before
-            && let Some(until) = lease.rests_until
-        {
-            network.cooling.remove(&(until, address));
-        }
+        let is_held = |lease: &Option<Lease>| lease.as_ref().is_some_and(|lease| lease.released.is_none());
+        let cools = lease.as_ref().and_then(|is| is.rests_until).filter(|until| *until > self.now);
+        let is_occupied = is_held(&lease) || cools.is_some();
+        let before = network.leases.set(address, lease);
+        let cooled = before.as_ref().and_then(|was| was.rests_until);
+        let cooled = cooled.is_some_and(|until| network.cooling.remove(&(until, address)));
         network.cooling.extend(cools.map(|until| (until, address)));
-        if before.as_ref().is_some_and(Slot::is_occupied) != is_occupied && !network.contenders.contains(address) {
+        if (is_held(&before) || cooled) != is_occupied && !network.contenders.contains(address) {
             self.occupy((at, address), is_occupied);
         }
-        let before = before.map(|slot| slot.lease);
-        let was = before.as_ref().map(|was| (Arc::clone(&was.claimant), was.released.is_some()));
-        if !was.as_ref().zip(is.as_ref()).is_some_and(|((was, _), (is, _))| is_namesake(&was.machine, &is.machine)) {
-            was.iter().chain(&is).for_each(|(claimant, _)| self.index(&claimant.machine, (at, address)));
+        let of_namesake = |was: &Lease| {
+            let is = self.networks[at].leases.get(address);
+            is.is_some_and(|is| is_namesake(&was.claimant.machine, &is.claimant.machine))
+        };
+        if !before.as_ref().is_some_and(of_namesake) {
+            if let Some(was) = &before {
+                self.index(&was.claimant.machine, (at, address));
+            }
+            if let Some(name) = name {
+                self.remember(name, (at, address));
+            }
         }
         // What a waiter lacks is more, or less, when it loses or gets an address.
-        for (claimant, is_released) in was.iter().chain(&is) {
-            if *is_released {
-                self.stir_heirs(&claimant.machine);
-            } else {
-                self.enqueue_again(&claimant.machine);
+        if !self.waiters.is_empty() {
+            let is = self.networks[at].leases.get(address).cloned();
+            for Lease { claimant, released, .. } in before.iter().chain(&is) {
+                if released.is_some() {
+                    self.stir_heirs(&claimant.machine);
+                } else {
+                    self.enqueue_again(&claimant.machine);
+                }
             }
         }
         before
@@ -812,8 +813,8 @@ impl Allocator {
         }
         machines.extend(before.iter().map(|was| was.claimant.machine.clone()));
         machines.iter().for_each(|machine| self.index(machine, place));
-        if let Some(slot) = self.networks[at].leases.get(address) {
-            let claimant = Arc::clone(&slot.lease.claimant);
+        if let Some(lease) = self.networks[at].leases.get(address) {
+            let claimant = Arc::clone(&lease.claimant);
             self.stir_heirs(&claimant.machine);
         }
         before
@@ -892,18 +893,13 @@ impl Allocator {
     fn index(&mut self, machine: &Machine, place: Place) {
         let (at, address) = place;
         let network = &self.networks[at];
-        let lease = network.leases.get(address).map(|slot| &slot.lease.claimant.machine);
+        let lease = network.leases.get(address).map(|lease| &lease.claimant.machine);
         let contenders = network.contenders.get(address).into_iter().flatten();
         let mut machines = contenders.map(|contender| &contender.claimant.machine).chain(lease);
         let name = self.name_of(machine);
         // Also one that only has the same hash keeps the place.
         if machines.any(|other| is_namesake(other, machine) || self.name_of(other) == name) {
-            // Most have one or two, and room for four would be most of the memory.
-            let places = self.places_by_name.entry(name).or_default();
-            if !places.contains(&place) {
-                places.reserve_exact(1);
-                places.push(place);
-            }
+            self.remember(name, place);
         } else if let Some(places) = self.places_by_name.get_mut(&name) {
             places.retain(|other| *other != place);
             if places.is_empty() {
@@ -912,16 +908,17 @@ impl Allocator {
         }
     }
 
+    fn remember(&mut self, name: Name, place: Place) {
+        // Most have one or two, and room for four would be most of the memory.
+        let places = self.places_by_name.entry(name).or_default();
+        if !places.contains(&place) {
+            places.reserve_exact(1);
+            places.push(place);
+        }
+    }
+
     fn name_of(&self, machine: &Machine) -> Name {
         self.names.hash_one((&machine.namespace, &machine.name))
-    }
-}
-
-// === impl Slot ===
-
-impl Slot {
-    fn is_occupied(&self) -> bool {
-        self.cools || self.lease.released.is_none()
     }
 }
 
@@ -929,16 +926,21 @@ impl Slot {
 
 impl Network {
     fn held(&self, address: IpAddr) -> Option<&Lease> {
-        self.leases.get(address).map(|slot| &slot.lease).filter(|lease| lease.released.is_none())
+        self.leases.get(address).filter(|lease| lease.released.is_none())
     }
 
     fn cools_until(&self, address: IpAddr) -> Option<u64> {
-        self.leases.get(address).filter(|slot| slot.cools).and_then(|slot| slot.lease.rests_until)
+        self.leases.get(address).filter(|lease| self.cools(address, lease)).and_then(|lease| lease.rests_until)
+    }
+
+    fn cools(&self, address: IpAddr, lease: &Lease) -> bool {
+        lease.rests_until.is_some_and(|until| self.cooling.contains(&(until, address)))
     }
 
     /// Whether it cannot be given, whatever a pool offers.
     fn is_occupied(&self, address: IpAddr) -> bool {
-        self.leases.get(address).is_some_and(Slot::is_occupied) || self.contenders.contains(address)
+        let is_its = |lease: &Lease| lease.released.is_none() || self.cools(address, lease);
+        self.leases.get(address).is_some_and(is_its) || self.contenders.contains(address)
     }
 
     /// What of a pool is free, and the ends of subnets.
@@ -975,6 +977,11 @@ impl Journal {
     #[must_use]
     pub fn changes(&self) -> &[Change] {
         &self.changes
+    }
+
+    fn reserve(&mut self, changes: usize) {
+        self.changes.reserve(changes);
+        self.before.reserve(changes);
     }
 }
 

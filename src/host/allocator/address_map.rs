@@ -1,15 +1,18 @@
 //! A map by address.
 
-use crate::network::Family;
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 use std::net::IpAddr;
 
-/// What is known of addresses, by number, IPv4 first. A number is compared at once, an address piece by piece, and of keys
-/// of four bytes far more fit into a line of the cache.
+use foldhash::fast::RandomState;
+
+use crate::network::Family;
+
+/// What is known of addresses. Claims and records come in no order, and to look one up in a tree of a hundred thousand is to
+/// wait for memory at each of its levels; only lists need the order, and they sort.
 #[derive(Debug)]
 pub(super) struct AddressMap<T> {
-    ipv4: BTreeMap<u32, T>,
-    ipv6: BTreeMap<u128, T>,
+    ipv4: HashMap<u32, T, RandomState>,
+    ipv6: HashMap<u128, T, RandomState>,
 }
 
 impl<T> AddressMap<T> {
@@ -17,13 +20,6 @@ impl<T> AddressMap<T> {
         match address {
             IpAddr::V4(address) => self.ipv4.get(&address.to_bits()),
             IpAddr::V6(address) => self.ipv6.get(&address.to_bits()),
-        }
-    }
-
-    pub(super) fn get_mut(&mut self, address: IpAddr) -> Option<&mut T> {
-        match address {
-            IpAddr::V4(address) => self.ipv4.get_mut(&address.to_bits()),
-            IpAddr::V6(address) => self.ipv6.get_mut(&address.to_bits()),
         }
     }
 
@@ -41,9 +37,23 @@ impl<T> AddressMap<T> {
         }
     }
 
+    /// Makes room for so many more of each family.
+    pub(super) fn reserve(&mut self, count: usize) {
+        self.ipv4.reserve(count);
+        self.ipv6.reserve(count);
+    }
+
+    /// All of them, in no order.
     pub(super) fn iter(&self) -> impl Iterator<Item = (IpAddr, &T)> {
         let ipv4 = self.ipv4.iter().map(|(number, value)| (Family::Ipv4.address(u128::from(*number)), value));
         ipv4.chain(self.ipv6.iter().map(|(number, value)| (Family::Ipv6.address(*number), value)))
+    }
+
+    /// By number, IPv4 first.
+    pub(super) fn sorted(&self) -> Vec<(IpAddr, &T)> {
+        let mut sorted: Vec<(IpAddr, &T)> = self.iter().collect();
+        sorted.sort_unstable_by_key(|(address, _)| *address);
+        sorted
     }
 
     pub(super) fn addresses(&self) -> impl Iterator<Item = IpAddr> {
@@ -53,6 +63,6 @@ impl<T> AddressMap<T> {
 
 impl<T> Default for AddressMap<T> {
     fn default() -> Self {
-        Self { ipv4: BTreeMap::new(), ipv6: BTreeMap::new() }
+        Self { ipv4: HashMap::default(), ipv6: HashMap::default() }
     }
 }

@@ -66,11 +66,21 @@ impl Allocator {
     pub fn adopt(&mut self, records: impl IntoIterator<Item = Record>, now: u64, journal: &mut Journal) -> Adoption {
         self.advance(now);
         let records = records.into_iter();
-        // After a loss all of them are new.
-        self.places_by_name.reserve(records.size_hint().0);
+        // After a loss all of them are new, mostly with an address of each family.
+        let count = records.size_hint().0;
+        self.places_by_name.reserve(count);
+        let networks = self.networks.len().max(1);
+        self.networks.iter_mut().for_each(|network| network.leases.reserve(count / networks));
+        journal.reserve(2 * count);
         let mut adoption = Adoption::default();
+        // What the claimant of a record holds.
+        let mut holds: Vec<IpAddr> = Vec::new();
         for Record { claimant, network, addresses, source } in records {
             let record = Told { claimant: Arc::new(claimant), network, source };
+            let its = self.held_by(&record.claimant.machine).into_iter();
+            let its = its.filter(|(.., lease)| lease.claimant == record.claimant);
+            holds.clear();
+            holds.extend(its.map(|(_, address, _)| address));
             for network in addresses {
                 let (address, prefix) = (network.ip(), network.prefix());
                 let prefix = Some(prefix).filter(|prefix| *prefix < Family::of(address).bits());
@@ -98,11 +108,8 @@ impl Allocator {
                     }
                     None => {}
                 }
-                let holds = self.held_by(&record.claimant.machine).into_iter().find(|(_, held, lease)| {
-                    lease.claimant == record.claimant && Family::of(*held) == Family::of(address)
-                });
-                if let Some((_, held, _)) = holds {
-                    tell(Problem::Conflict(held));
+                if let Some(held) = holds.iter().find(|held| Family::of(**held) == Family::of(address)) {
+                    tell(Problem::Conflict(*held));
                     self.contend(at, address, &record, journal);
                     continue;
                 }
@@ -113,10 +120,12 @@ impl Allocator {
                 }
                 let PoolState { pool, name, .. } = &self.pools[pool];
                 let space = pool.space(Family::of(address));
-                if !pool.contains(address) {
-                    tell(Problem::OutOfPool(pool.name.clone()));
-                } else if !pool.offers(address) {
-                    tell(Problem::Withheld(pool.name.clone(), pool.why_withheld(address)));
+                if !pool.offers(address) {
+                    tell(if pool.contains(address) {
+                        Problem::Withheld(pool.name.clone(), pool.why_withheld(address))
+                    } else {
+                        Problem::OutOfPool(pool.name.clone())
+                    });
                 }
                 let pools = space.map(|space| space.prefix());
                 if let (Some(prefix), Some(pools)) = (prefix, pools)
@@ -138,6 +147,7 @@ impl Allocator {
                     self.decide(Change::Contenders { network: Arc::clone(&network), address, contenders }, journal);
                 }
                 self.decide(Change::Lease { network, address, lease: Some(lease) }, journal);
+                holds.push(address);
                 adoption.adopted += 1;
             }
         }
