@@ -124,8 +124,14 @@ struct Plain<'a>(&'a str);
 impl fmt::Display for Plain<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
-        if !self.0.is_empty() && self.0.len() <= Finding::VALUE_CHARS && self.0.bytes().all(plain) {
+        let literal = |byte: u8| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\');
+        let fits = self.0.len() <= Finding::VALUE_CHARS;
+        if fits && !self.0.is_empty() && self.0.bytes().all(plain) {
             f.write_str(self.0)
+        } else if fits && self.0.bytes().all(literal) {
+            f.write_char('"')?;
+            f.write_str(self.0)?;
+            f.write_char('"')
         } else {
             write!(f, "{:?}", shortened(&self.0))
         }

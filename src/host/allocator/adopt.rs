@@ -178,8 +178,8 @@ impl Allocator {
         let having = offering.or_else(|| candidates.clone().find(has));
         // Two pools on one network are one as far as the address goes.
         let network = first.map(|at| self.pools[at].network);
-        let is_only = candidates.all(|at| Some(self.pools[at].network) == network);
-        having.or(first.filter(|_| is_only))
+        let mut is_only = || candidates.all(|at| Some(self.pools[at].network) == network);
+        having.or_else(|| first.filter(|_| is_only()))
     }
 
     /// The networks on which an address may be that no pool explains.

@@ -77,6 +77,7 @@ pub(super) struct Item {
 
 /// The members of an [`Item`] that are not passed over.
 pub(super) const MEMBERS: Members = {
+    const LABELS: Members = Members(&[(MACHINE_NAMESPACE, None), (MACHINE_NAME, None)]);
     const METADATA: Members = Members(&[
         ("continue", None),
         ("remainingItemCount", None),
@@ -85,7 +86,7 @@ pub(super) const MEMBERS: Members = {
         ("uid", None),
         ("creationTimestamp", None),
         ("deletionTimestamp", None),
-        ("labels", None),
+        ("labels", Some(&LABELS)),
         ("annotations", None),
         ("ownerReferences", None),
     ]);
@@ -119,11 +120,15 @@ pub(super) struct Metadata {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Labels {
+    // MACHINE_NAMESPACE and MACHINE_NAME.
     #[serde(rename = "capk.cluster.x-k8s.io/kubevirt-machine-namespace")]
     namespace: Option<String>,
     #[serde(rename = "capk.cluster.x-k8s.io/kubevirt-machine-name")]
     name: Option<String>,
 }
+
+const MACHINE_NAMESPACE: &str = "capk.cluster.x-k8s.io/kubevirt-machine-namespace";
+const MACHINE_NAME: &str = "capk.cluster.x-k8s.io/kubevirt-machine-name";
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
@@ -283,7 +288,7 @@ impl Reader<'_> {
                 for (interface, value) in map {
                     let place = map_place.field(&interface);
                     match texts(&value) {
-                        Some(texts) => holds.extend(self.hold(&place, &interface, &texts, &value.to_string())),
+                        Some(texts) => holds.extend(self.hold(&place, &interface, &texts, &value)),
                         None => self.unreadable(&place, &interface, &value.to_string()),
                     }
                 }
@@ -296,12 +301,12 @@ impl Reader<'_> {
     fn annotations(&mut self, annotations: Option<&Annotations>, metadata: &Place<'_>, holds: &mut Vec<Hold>) {
         let list = metadata.field("annotations");
         for (interface, value) in annotations.into_iter().flat_map(|annotations| &annotations.records) {
-            let key = format!("{ANNOTATION_PREFIX}{interface}");
+            let key = [ANNOTATION_PREFIX, interface].concat();
             let place = list.field(&key);
             let parsed = if value.starts_with('[') { serde_json::from_str(value).ok() } else { None };
             match parsed {
                 Some(value @ Value::Array(_)) => match texts(&value) {
-                    Some(texts) => holds.extend(self.hold(&place, interface, &texts, &value.to_string())),
+                    Some(texts) => holds.extend(self.hold(&place, interface, &texts, &value)),
                     None => self.unreadable(&place, interface, &value.to_string()),
                 },
                 _ => {
@@ -313,11 +318,17 @@ impl Reader<'_> {
     }
 
     /// One record. Every address of it counts that can be read.
-    fn hold(&mut self, place: &Place<'_>, interface: &str, texts: &[&str], value: &str) -> Option<Hold> {
+    fn hold(
+        &mut self,
+        place: &Place<'_>,
+        interface: &str,
+        texts: &[&str],
+        value: &dyn fmt::Display,
+    ) -> Option<Hold> {
         let Ok(interface) = interface.parse::<InterfaceName>() else {
             let expected = InterfaceName::EXPECTED;
             let finding = Finding::error(place, "record of an invalid interface name", interface, expected);
-            self.tell(finding, addresses_in(value));
+            self.tell(finding, addresses_in(&value.to_string()));
             return None;
         };
         let mut addresses = Vec::new();
@@ -339,9 +350,9 @@ impl Reader<'_> {
             self.tell_of_record(&interface, finding, Vec::new());
         }
         if texts.is_empty() {
-            self.unreadable(place, interface.as_str(), value);
+            self.unreadable(place, interface.as_str(), &value.to_string());
         }
-        (!addresses.is_empty()).then(|| Hold { interface, addresses, place: place.to_string(), source: self.source.0 })
+        (!addresses.is_empty()).then(|| Hold { interface, addresses, place: place.path(), source: self.source.0 })
     }
 
     fn unreadable(&mut self, place: &Place<'_>, interface: &str, value: &str) {
