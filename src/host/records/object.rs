@@ -318,13 +318,7 @@ impl Reader<'_> {
     }
 
     /// One record. Every address of it counts that can be read.
-    fn hold(
-        &mut self,
-        place: &Place<'_>,
-        interface: &str,
-        texts: &[&str],
-        value: &dyn fmt::Display,
-    ) -> Option<Hold> {
+    fn hold(&mut self, place: &Place<'_>, interface: &str, texts: &[&str], value: &dyn fmt::Display) -> Option<Hold> {
         let Ok(interface) = interface.parse::<InterfaceName>() else {
             let expected = InterfaceName::EXPECTED;
             let finding = Finding::error(place, "record of an invalid interface name", interface, expected);

@@ -114,13 +114,7 @@ impl Scanner<'_> {
         }
         self.at += 1;
         loop {
-            while let Some(eight) = self.eight() {
-                let ends = ends_in(eight);
-                self.at += ends.trailing_zeros() as usize / 8;
-                if ends != 0 {
-                    break;
-                }
-            }
+            self.letters();
             match *self.text.get(self.at)? {
                 b'"' => {
                     self.at += 1;
@@ -141,6 +135,20 @@ impl Scanner<'_> {
                 _ => return None,
             }
         }
+    }
+
+    /// Passes over plain letters of a string; of its last ones some may be left.
+    fn letters(&mut self) {
+        let mut rest = &self.text[self.at..];
+        while let Some((eight, further)) = rest.split_first_chunk() {
+            let ends = ends_in(u64::from_le_bytes(*eight));
+            if ends != 0 {
+                rest = &rest[ends.trailing_zeros() as usize / 8..];
+                break;
+            }
+            rest = further;
+        }
+        self.at = self.text.len() - rest.len();
     }
 
     /// Other numbers are rare, and a parser's.
@@ -176,21 +184,18 @@ impl Scanner<'_> {
     }
 
     fn blanks(&mut self) {
-        while let Some(b'\n' | b' ' | b'\t' | b'\r') = self.text.get(self.at) {
-            self.at += 1;
+        while let Some((b'\n' | b' ' | b'\t' | b'\r', mut rest)) = self.text[self.at..].split_first() {
             // Indentation, mostly.
-            while let Some(sixteen) = self.text.get(self.at..).and_then(<[u8]>::first_chunk) {
+            while let Some((sixteen, further)) = rest.split_first_chunk() {
                 let others = u128::from_le_bytes(*sixteen) ^ u128::from_ne_bytes([b' '; 16]);
-                self.at += others.trailing_zeros() as usize / 8;
                 if others != 0 {
+                    rest = &rest[others.trailing_zeros() as usize / 8..];
                     break;
                 }
+                rest = further;
             }
+            self.at = self.text.len() - rest.len();
         }
-    }
-
-    fn eight(&self) -> Option<u64> {
-        self.text.get(self.at..)?.first_chunk().map(|eight| u64::from_le_bytes(*eight))
     }
 }
 
