@@ -3,6 +3,7 @@
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, hash_map};
 use std::fmt;
+use std::iter::repeat_n;
 use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
@@ -129,9 +130,10 @@ impl<'o> Merge<'o> {
         let named = |uid: &str| Machine { namespace: namespace.to_owned(), name: name.to_owned(), uid: uid.to_owned() };
         let mut machines: Vec<(&Object, Held<'o>)> = Vec::new();
         for machine in &namesakes.machines {
-            self.inventory.present.insert(named(&machine.uid));
             let (held, doubts) = self.held(&[machine]);
-            self.tell_whose(&named(&machine.uid), doubts);
+            let whose = named(&machine.uid);
+            self.tell_whose(&whose, doubts);
+            self.inventory.present.insert(whose);
             machines.push((machine, held));
         }
         // The one that is there now; more than one come from lists of several times.
@@ -141,9 +143,10 @@ impl<'o> Merge<'o> {
             let created = guest.iter().filter_map(|object| object.created.as_ref()).min();
             let Some((machine, own)) = machines.last_mut() else {
                 self.orphan(namespace, name);
-                self.inventory.present.insert(named(uid));
-                self.add(&named(uid), held);
-                self.tell_whose(&named(uid), doubts);
+                let whose = named(uid);
+                self.tell_whose(&whose, doubts);
+                self.add(whose.clone(), held);
+                self.inventory.present.insert(whose);
                 continue;
             };
             let is_predecessors = machine.created.as_ref().zip(created).is_some_and(|(machine, guest)| guest < machine);
@@ -166,15 +169,16 @@ impl<'o> Merge<'o> {
             }
             if is_predecessors {
                 self.orphan(namespace, name);
-                self.inventory.present.insert(named(uid));
-                self.tell_whose(&named(uid), doubts);
+                let whose = named(uid);
+                self.tell_whose(&whose, doubts);
+                self.inventory.present.insert(whose);
             } else {
                 self.tell_whose(&named(&machine.uid), doubts);
             }
-            self.add(&named(uid), predecessors);
+            self.add(named(uid), predecessors);
         }
         for (machine, held) in machines {
-            self.add(&named(&machine.uid), held);
+            self.add(named(&machine.uid), held);
         }
     }
 
@@ -219,9 +223,10 @@ impl<'o> Merge<'o> {
         self.inventory.orphans.insert((namespace.to_owned(), name.to_owned()));
     }
 
-    fn add(&mut self, machine: &Machine, held: Held<'o>) {
-        for (interface, (addresses, hold)) in held {
-            let claimant = Claimant { machine: machine.clone(), interface: interface.clone() };
+    fn add(&mut self, machine: Machine, held: Held<'o>) {
+        let machines = repeat_n(machine, held.len());
+        for ((interface, (addresses, hold)), machine) in held.into_iter().zip(machines) {
+            let claimant = Claimant { machine, interface: interface.clone() };
             let source = source(self.sources, hold);
             self.inventory.records.push(Record { claimant, network: None, addresses, source });
         }
@@ -242,7 +247,7 @@ fn agrees(known: &mut [IpNetwork], said: &[IpNetwork]) -> bool {
 }
 
 fn source(sources: &[String], hold: &Hold) -> String {
-    format!("{}: {}", sources[hold.source], hold.place)
+    [&sources[hold.source], ": ", &hold.place].concat()
 }
 
 struct Addresses<'a>(&'a [IpNetwork]);
