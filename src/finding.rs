@@ -96,45 +96,47 @@ impl<'a> Place<'a> {
     /// The place as text, to be kept without the document.
     #[must_use]
     pub fn path(&self) -> String {
-        written(self)
+        let mut path = String::with_capacity(USUAL);
+        self.push_onto(&mut path);
+        path
+    }
+
+    // Formatters would cost several times as much, and of a long list every record has a place.
+    fn push_onto(&self, path: &mut String) {
+        match self {
+            Self::Document => path.push_str("document"),
+            Self::Field(Place::Document, name) => push_plain(name, path),
+            Self::Field(parent, name) => {
+                parent.push_onto(path);
+                path.push('.');
+                push_plain(name, path);
+            }
+            Self::Index(parent, index) => {
+                parent.push_onto(path);
+                path.extend(["[", &index.to_string(), "]"]);
+            }
+        }
     }
 }
 
 impl fmt::Display for Place<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Document => f.write_str("document"),
-            Self::Field(Place::Document, name) => Plain(name).fmt(f),
-            Self::Field(parent, name) => {
-                parent.fmt(f)?;
-                f.write_char('.')?;
-                Plain(name).fmt(f)
-            }
-            Self::Index(parent, index) => {
-                parent.fmt(f)?;
-                write!(f, "[{index}]")
-            }
-        }
+        f.write_str(&self.path())
     }
 }
 
 /// A member's name without anything that would leave its line or its place.
-struct Plain<'a>(&'a str);
-
-impl fmt::Display for Plain<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
-        let literal = |byte: u8| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\');
-        let fits = self.0.len() <= Finding::VALUE_CHARS;
-        if fits && !self.0.is_empty() && self.0.bytes().all(plain) {
-            f.write_str(self.0)
-        } else if fits && self.0.bytes().all(literal) {
-            f.write_char('"')?;
-            f.write_str(self.0)?;
-            f.write_char('"')
-        } else {
-            write!(f, "{:?}", shortened(&self.0))
-        }
+fn push_plain(name: &str, path: &mut String) {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
+    let is_literal = |byte: u8| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\');
+    let fits = name.len() <= Finding::VALUE_CHARS;
+    if fits && !name.is_empty() && name.bytes().all(is_plain) {
+        path.push_str(name);
+    } else if fits && name.bytes().all(is_literal) {
+        path.extend(["\"", name, "\""]);
+    } else {
+        // A string takes whatever is written.
+        let _ = write!(path, "{:?}", shortened(&name));
     }
 }
 
@@ -179,7 +181,7 @@ impl Finding {
     ) -> Self {
         Self {
             severity,
-            place: written(place),
+            place: place.to_string(),
             problem: problem.to_owned(),
             value: value.map(shortened),
             expected: expected.to_owned(),
@@ -195,14 +197,6 @@ impl fmt::Display for Finding {
         }
         write!(f, ", expected {}", self.expected)
     }
-}
-
-/// A text of the usual length of places and values, in one piece of memory.
-fn written(text: &dyn fmt::Display) -> String {
-    let mut written = String::with_capacity(USUAL);
-    // A string takes whatever is written.
-    let _ = write!(written, "{text}");
-    written
 }
 
 /// The beginning of a value. A value of a megabyte costs no more than a short one.

@@ -155,7 +155,8 @@ impl<R: Read> Input<R> {
         self.next()?;
         kept.clear();
         let Some(length) = skim(&self.buffer[self.at..], &MEMBERS, kept) else { return Ok(None) };
-        let item = serde_json::from_slice(kept).ok();
+        // It is ASCII, and serde_json need not look at each text of it.
+        let item = str::from_utf8(kept).ok().and_then(|kept| serde_json::from_str(kept).ok());
         if item.is_some() {
             self.at += length;
         }
