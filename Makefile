@@ -57,10 +57,11 @@ test: setup lint guest
 boot: setup guest
 	$(CARGO) test --locked --all-features --test boot -- $(BOOT)
 
-# Each feature compiles alone, and so does neither.
+# Each feature compiles alone, and so does neither. fuzz/ is a workspace of its own, whose Cargo.lock has to follow.
 lint: deny
 	$(CARGO) fmt --all --check
 	$(CARGO) fmt --manifest-path fuzz/Cargo.toml --check
+	$(CARGO) fetch --quiet --locked --manifest-path fuzz/Cargo.toml
 	$(CARGO) clippy --locked --all-targets --all-features -- -D warnings
 	$(CARGO) clippy --locked --no-default-features -- -D warnings
 	$(CARGO) clippy --locked --no-default-features --features guest -- -D warnings
