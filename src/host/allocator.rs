@@ -338,7 +338,7 @@ impl Allocator {
             }
             Err(Refusal::Exhausted((pool, family))) => {
                 let Pool { name, interface, .. } = &self.pools[pool].pool;
-                let (interface, pool) = (interface.clone(), name.clone());
+                let (interface, pool) = (*interface, name.clone());
                 let may_wait = claim.requests.iter().all(|request| request.addresses.is_empty());
                 if may_wait && waits.is_none_or(|waits| *waits != *claim) {
                     let (machine, claim) = (claim.machine.clone(), Some(Arc::new(claim.clone())));
@@ -593,7 +593,7 @@ impl Allocator {
                     let PoolState { pool, name, network, .. } = &self.pools[want.pool];
                     let network = Arc::clone(&self.networks[*network].name);
                     let own = claimant.take().filter(|claimant| claimant.interface == pool.interface);
-                    let new = || Claimant { machine: claim.machine.clone(), interface: pool.interface.clone() };
+                    let new = || Claimant { machine: claim.machine.clone(), interface: pool.interface };
                     let own = own.unwrap_or_else(|| Arc::new(new()));
                     let lease = Lease {
                         claimant: Arc::clone(claimant.insert(own)),
@@ -627,7 +627,7 @@ impl Allocator {
             let unknown = || ClaimError::UnknownPool(request.pool.clone());
             let at = *self.pool_by_name.get(&request.pool).ok_or_else(unknown)?;
             let pool = &self.pools[at].pool;
-            let interface = || pool.interface.clone();
+            let interface = || pool.interface;
             let strange = request.addresses.iter().find(|named| pool.space(Family::of(**named)).is_none());
             if let Some(&named) = strange {
                 return Err(ClaimError::NotInPool { named, pool: pool.name.clone() });
@@ -731,7 +731,7 @@ impl Allocator {
             }
             let its = held.iter().filter(|(_, _, lease)| lease.claimant.interface == *interface);
             let addresses = its.map(|(_, address, lease)| with_prefix(*address, lease.prefix)).collect();
-            let claimant = Claimant { machine: claim.machine.clone(), interface: interface.clone() };
+            let claimant = Claimant { machine: claim.machine.clone(), interface: *interface };
             answer.push(Allocation { claimant, addresses });
         }
         answer

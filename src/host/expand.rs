@@ -178,10 +178,10 @@ impl Template {
             let (interface, addresses) = (&allocation.claimant.interface, &allocation.addresses);
             let families: BTreeSet<Family> = addresses.iter().map(|address| Family::of(address.ip())).collect();
             if families.is_empty() || families.len() != addresses.len() {
-                return Err(ExpandError::Addresses(interface.clone(), addresses.clone()));
+                return Err(ExpandError::Addresses(*interface, addresses.clone()));
             }
             if !seen.insert(interface) {
-                return Err(ExpandError::Twice(interface.clone()));
+                return Err(ExpandError::Twice(*interface));
             }
         }
         let mut draft = Draft::new(self);
@@ -282,7 +282,7 @@ impl Draft {
     fn put_addresses(&mut self, grant: &Grant<'_>) {
         let interface = &grant.allocation.claimant.interface;
         let Some((link, id)) = self.find_link(interface) else { return };
-        self.links.insert(interface.clone(), link);
+        self.links.insert(*interface, link);
         if let Some(mac_address) = grant.mac_address {
             self.set_mac_address(link, mac_address);
         }
@@ -293,7 +293,7 @@ impl Draft {
         }
         for address in &grant.allocation.addresses {
             let family = Family::of(address.ip());
-            if !self.entries.contains_key(&(interface.clone(), family)) {
+            if !self.entries.contains_key(&(*interface, family)) {
                 self.add_entry(&id, interface, *address);
             }
         }
@@ -334,7 +334,7 @@ impl Draft {
             self.findings.push(Finding::error(place.field("type"), &problem, written, expected));
             return;
         };
-        if let Some(first) = self.entries.get(&(interface.clone(), family)) {
+        if let Some(first) = self.entries.get(&(*interface, family)) {
             let problem = format!("second {family} network, after networks[{first}], on");
             self.findings.push(Finding::error(place, &problem, interface, "one for each family"));
             return;
@@ -352,7 +352,7 @@ impl Draft {
         if let Some(at) = self.array("networks").and_then(|networks| networks.get_mut(index)) {
             *at = Value::Object(entry);
         }
-        self.entries.insert((interface.clone(), family), index);
+        self.entries.insert((*interface, family), index);
     }
 
     fn add_entry(&mut self, link: &str, interface: &InterfaceName, address: IpNetwork) {
@@ -376,7 +376,7 @@ impl Draft {
             ("routes", Value::Array(Vec::new())),
             ("network_id", text(&id)),
         ]));
-        self.entries.insert((interface.clone(), family), index);
+        self.entries.insert((*interface, family), index);
     }
 
     /// Default routes of the families that have none.
@@ -386,7 +386,7 @@ impl Draft {
         for grant in grants {
             for gateway in grant.gateways {
                 let family = Family::of(*gateway);
-                let entry = self.entries.get(&(grant.allocation.claimant.interface.clone(), family)).copied();
+                let entry = self.entries.get(&(grant.allocation.claimant.interface, family)).copied();
                 let networks = self.array("networks");
                 let Some((entry, networks)) = entry.zip(networks) else { continue };
                 let Some(Value::Object(entry)) = networks.get_mut(entry) else { continue };
@@ -453,11 +453,7 @@ impl Draft {
         let mut allocated = allocation.addresses.clone();
         read.sort_unstable();
         allocated.sort_unstable();
-        if read == allocated {
-            Ok(())
-        } else {
-            Err(ExpandError::Differs { interface: interface.clone(), read, allocated })
-        }
+        if read == allocated { Ok(()) } else { Err(ExpandError::Differs { interface: *interface, read, allocated }) }
     }
 }
 

@@ -17,8 +17,12 @@ use pnet_base::MacAddr;
 /// assert_eq!("eno101".parse::<InterfaceName>().unwrap().as_str(), "eno101");
 /// assert_eq!("eth0 rd.break".parse::<InterfaceName>(), Err(InterfaceNameError));
 /// ```
-#[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
-pub struct InterfaceName(String);
+#[derive(Clone, Copy, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct InterfaceName {
+    // Zeros behind its end, so that the order is the names' order. A list of machines has it many times: no pointer.
+    bytes: [u8; Self::MAX],
+    length: u8,
+}
 
 /// A text that is no [`InterfaceName`].
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -77,14 +81,17 @@ impl InterfaceName {
     /// The name.
     #[must_use]
     pub fn as_str(&self) -> &str {
-        &self.0
+        // It is ASCII.
+        self.bytes.get(..usize::from(self.length)).and_then(|name| str::from_utf8(name).ok()).unwrap_or_default()
     }
 
     /// Whether the kernel itself gives such names to cards (`eth` and a number), so that a card that is renamed to it
     /// may find it taken.
     #[must_use]
     pub fn is_kernels_own(&self) -> bool {
-        self.0.strip_prefix("eth").is_some_and(|rest| !rest.is_empty() && rest.bytes().all(|b| b.is_ascii_digit()))
+        self.as_str()
+            .strip_prefix("eth")
+            .is_some_and(|rest| !rest.is_empty() && rest.bytes().all(|b| b.is_ascii_digit()))
     }
 }
 
@@ -96,17 +103,25 @@ impl FromStr for InterfaceName {
         let begins = text.bytes().next().is_some_and(|b| b.is_ascii_alphanumeric());
         let digits = text.bytes().all(|b| b.is_ascii_digit());
         let reserved = matches!(text, "all" | "default" | "lo");
-        if begins && !digits && !reserved && text.len() <= Self::MAX && text.bytes().all(legal) {
-            Ok(Self(text.to_owned()))
-        } else {
-            Err(InterfaceNameError)
+        if !begins || digits || reserved || !text.bytes().all(legal) {
+            return Err(InterfaceNameError);
         }
+        let mut bytes = [0; Self::MAX];
+        let name = bytes.get_mut(..text.len()).ok_or(InterfaceNameError)?;
+        name.copy_from_slice(text.as_bytes());
+        Ok(Self { bytes, length: text.len() as u8 })
+    }
+}
+
+impl fmt::Debug for InterfaceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("InterfaceName").field(&self.as_str()).finish()
     }
 }
 
 impl fmt::Display for InterfaceName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(self.as_str())
     }
 }
 

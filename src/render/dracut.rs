@@ -138,7 +138,7 @@ impl Render<'_, '_> {
     fn kargs(&mut self) -> Vec<Karg> {
         let config = self.config;
         let tie = |(name, mac_address): &(InterfaceName, MacAddr)| {
-            let (name, mac_address) = (name.clone(), *mac_address);
+            let (name, mac_address) = (*name, *mac_address);
             Karg::Ifname { name, mac_address }
         };
         let mut kargs = self.names.ties.iter().map(tie).collect();
@@ -190,12 +190,12 @@ impl Render<'_, '_> {
             LinkKind::Bond { name, ports, options, .. } => {
                 let options = self.bond_options(options);
                 let ports = ports.iter().map(|port| self.device(*port)).collect();
-                kargs.push(Karg::Bond { name: name.clone(), ports, options, mtu: link.mtu });
+                kargs.push(Karg::Bond { name: *name, ports, options, mtu: link.mtu });
             }
             LinkKind::Bridge { name, ports, options } => {
                 self.bridge_options(options);
                 let ports = ports.iter().filter(|port| self.made[port.0]).map(|port| self.device(*port)).collect();
-                kargs.push(Karg::Bridge { name: name.clone(), ports });
+                kargs.push(Karg::Bridge { name: *name, ports });
             }
             LinkKind::Vlan { parent, .. } => {
                 kargs.push(Karg::Vlan { vlan: self.device(index), parent: self.device(*parent) });

@@ -122,7 +122,7 @@ impl Render<'_, '_> {
         text.section("Match");
         match &self.config.link(index).kind {
             LinkKind::Card(card) => {
-                let Some(name) = self.names.wishes[index.0].clone() else { return };
+                let Some(name) = self.names.wishes[index.0] else { return };
                 match card {
                     Card::MacAddress { mac_address, .. } => text.line("PermanentMACAddress", mac_address),
                     Card::Name(_) => return,

@@ -164,8 +164,8 @@ impl Model {
             for request in &claim.requests {
                 let at = POOLS.iter().position(|pool| *pool == request.pool).unwrap();
                 let pool = self.pools[at].clone();
-                let interface = pool.interface.clone();
-                let claimant = Claimant { machine: claim.machine.clone(), interface: interface.clone() };
+                let interface = pool.interface;
+                let claimant = Claimant { machine: claim.machine.clone(), interface };
                 if let Some(&named) = request.addresses.iter().find(|named| self.of(at, Family::of(**named)).is_none())
                 {
                     return Err(ClaimError::NotInPool { named, pool: pool.name });
@@ -177,7 +177,7 @@ impl Model {
                     let named = request.addresses.iter().copied().find(|named| Family::of(*named) == family);
                     let holds = self.holds(&claimant, family).map(|(held, pool)| (held, pool.to_owned()));
                     if check {
-                        if wanted.contains(&(interface.clone(), family)) {
+                        if wanted.contains(&(interface, family)) {
                             return Err(ClaimError::Twice { interface, family });
                         }
                         match (holds, named) {
@@ -189,7 +189,7 @@ impl Model {
                             }
                             (Some(_), _) => {}
                             (None, _) => {
-                                wanted.insert((interface.clone(), family));
+                                wanted.insert((interface, family));
                             }
                         }
                     } else if holds.is_none() {
@@ -205,7 +205,7 @@ impl Model {
         let mut answer: Vec<Allocation> = Vec::new();
         for request in &claim.requests {
             let at = POOLS.iter().position(|pool| *pool == request.pool).unwrap();
-            let claimant = Claimant { machine: claim.machine.clone(), interface: self.pools[at].interface.clone() };
+            let claimant = Claimant { machine: claim.machine.clone(), interface: self.pools[at].interface };
             if answer.iter().all(|allocation| allocation.claimant != claimant) {
                 answer.push(self.allocation(claimant));
             }
@@ -244,7 +244,7 @@ impl Model {
             }
         }
         let free = |address: &IpAddr| !self.held.contains_key(address) && self.rests(*address).is_none();
-        let exhausted = ClaimError::Exhausted { interface: pool.interface.clone(), pool: pool.name.clone(), family };
+        let exhausted = ClaimError::Exhausted { interface: pool.interface, pool: pool.name.clone(), family };
         offered.into_iter().find(free).ok_or(exhausted)
     }
 

@@ -79,7 +79,7 @@ fn check_pool(spec: &PoolSpec, pool: &Pool) {
     let template = Template::parse(written.network_data.as_bytes()).unwrap();
     let addresses: Vec<IpNetwork> = pool.spaces().filter_map(first_offered).collect();
     let mut allocation = allocation(&addresses);
-    allocation.claimant.interface = pool.interface.clone();
+    allocation.claimant.interface = pool.interface;
     let (gateways, nameservers) = (&pool.gateways, &pool.nameservers);
     let grant = Grant { allocation: &allocation, gateways, nameservers, mac_address: None };
     if addresses.len() == pool.spaces().count() {

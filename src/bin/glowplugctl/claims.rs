@@ -328,7 +328,7 @@ fn mac_addresses(cards: &[Card], pools: &[&Pool]) -> Result<BTreeMap<InterfaceNa
             (None, [pool]) => &pool.interface,
             (None, _) => bail!("--mac {}: of several interfaces, expected INTERFACE=MAC", card.mac_address),
         };
-        if mac_addresses.insert(interface.clone(), card.mac_address).is_some() {
+        if mac_addresses.insert(*interface, card.mac_address).is_some() {
             bail!("--mac: second MAC address of interface {interface}, expected one");
         }
     }
@@ -429,7 +429,7 @@ impl Printer {
                 let address = space.family().address(space.ranges().first()?.first());
                 IpNetwork::new(address, space.prefix()).ok()
             };
-            let claimant = Claimant { machine: nobody(), interface: pool.interface.clone() };
+            let claimant = Claimant { machine: nobody(), interface: pool.interface };
             Allocation { claimant, addresses: pool.spaces().filter_map(first).collect() }
         };
         let pools = claims.iter().map(|claim| claim.requests.iter().map(|request| request.pool.as_str()).collect());

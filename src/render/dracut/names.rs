@@ -35,10 +35,10 @@ impl Names {
         let mut primaries = BTreeSet::new();
         for link in config.links() {
             match &link.kind {
-                LinkKind::Card(Card::Name(name)) => _ = taken.take(name.clone()),
-                LinkKind::Bridge { name, .. } => _ = taken.take(name.clone()),
+                LinkKind::Card(Card::Name(name)) => _ = taken.take(*name),
+                LinkKind::Bridge { name, .. } => _ = taken.take(*name),
                 LinkKind::Bond { name, options, .. } => {
-                    _ = taken.take(name.clone());
+                    _ = taken.take(*name);
                     primaries.extend(options.primary);
                 }
                 _ => {}
@@ -55,14 +55,14 @@ impl Names {
                         || (reader == Reader::NetworkLegacy
                             && (config.controller_of(index).is_some() || has_route_argument(link))) =>
                 {
-                    let wish = name.clone().filter(may_be_given);
+                    let wish = (*name).filter(may_be_given);
                     let name = wish.and_then(|name| taken.take(name)).unwrap_or_else(|| taken.number(""));
-                    ties.push((name.clone(), *mac_address));
+                    ties.push((name, *mac_address));
                     Some(Device::Name(name))
                 }
                 LinkKind::Card(Card::MacAddress { mac_address, .. }) => Some(Device::MacAddress(*mac_address)),
                 LinkKind::Card(Card::Name(name)) | LinkKind::Bond { name, .. } | LinkKind::Bridge { name, .. } => {
-                    Some(Device::Name(name.clone()))
+                    Some(Device::Name(*name))
                 }
                 LinkKind::Card(Card::Pattern { .. }) => Some(Device::Any),
                 LinkKind::Vlan { .. } => None,
@@ -128,7 +128,7 @@ fn id_in(name: &InterfaceName, reader: Reader) -> &str {
 impl Taken {
     /// A name, if nobody has it.
     fn take(&mut self, name: InterfaceName) -> Option<InterfaceName> {
-        self.names.insert(name.clone()).then_some(name)
+        self.names.insert(name).then_some(name)
     }
 
     /// The next free one of `kv0`, `kv1` and so on, before the suffix. Short, so that a VLAN's id fits behind it.

@@ -26,7 +26,7 @@ impl Names {
             if let LinkKind::Card(Card::Name(name)) | LinkKind::Bond { name, .. } | LinkKind::Bridge { name, .. } =
                 &link.kind
             {
-                taken.insert(name.clone());
+                taken.insert(*name);
             }
         }
         let mut wishes = Vec::new();
@@ -38,7 +38,7 @@ impl Names {
                 _ => (None, true),
             };
             let may_be = |name: &&InterfaceName| may_be && !name.is_kernels_own();
-            let given = wish.filter(|name| may_be(name) && taken.insert((*name).clone())).cloned();
+            let given = wish.filter(|name| may_be(name) && taken.insert(*(*name))).cloned();
             if let Some(wish) = wish.filter(|_| given.is_none()) {
                 let expected = "a free name, none like eth0, for a card that no name matches";
                 findings.push(Finding::warning(&link.name_place, "name that cannot be given", wish, expected));
@@ -70,7 +70,7 @@ fn known(kind: &LinkKind) -> Option<Device> {
     match kind {
         LinkKind::Card(Card::MacAddress { mac_address, .. }) => Some(Device::MacAddress(*mac_address)),
         LinkKind::Card(Card::Name(name)) | LinkKind::Bond { name, .. } | LinkKind::Bridge { name, .. } => {
-            Some(Device::Name(name.clone()))
+            Some(Device::Name(*name))
         }
         LinkKind::Card(Card::Pattern { .. }) => Some(Device::Any),
         LinkKind::Vlan { .. } => None,
@@ -88,7 +88,7 @@ fn vlan_name(
     let wish = wish.filter(|name| !name.is_kernels_own()).cloned();
     let after_parent = parent.and_then(|parent| format!("{parent}.{id}").parse().ok());
     for name in [wish, after_parent].into_iter().flatten() {
-        if taken.insert(name.clone()) {
+        if taken.insert(name) {
             return name;
         }
     }

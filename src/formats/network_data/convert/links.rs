@@ -95,7 +95,7 @@ impl<'d> Converter<'d, '_> {
                 Kind::Vlan => self.vlan(index, link),
             };
             if let Ok(LinkKind::Bond { name, .. } | LinkKind::Card(Card::Name(name))) = &kind
-                && !taken.insert(name.clone())
+                && !taken.insert(*name)
             {
                 self.error(&LINKS.index(index), "name", "repeated name", name, "a name that no other link has");
             }
