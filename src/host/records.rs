@@ -111,7 +111,7 @@ pub fn annotation_key(interface: &InterfaceName) -> Result<String, PatchError> {
     if interface.as_str().ends_with(|last: char| last.is_ascii_alphanumeric()) {
         Ok(format!("{ANNOTATION_PREFIX}{interface}"))
     } else {
-        Err(PatchError::Key(interface.clone()))
+        Err(PatchError::Key(*interface))
     }
 }
 

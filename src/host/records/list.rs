@@ -5,11 +5,12 @@
 
 use std::fmt;
 use std::io::{self, Read};
+use std::ops::Range;
 
 use serde::de::{DeserializeOwned, IgnoredAny};
 
 use super::object::{Item, MEMBERS, Metadata, Spec, Status, Unreadable};
-use super::skim::skim;
+use super::skim::Skimmer;
 use crate::finding::Place;
 
 /// The largest object, in bytes: many times what a Kubernetes server stores.
@@ -61,6 +62,8 @@ struct Input<R> {
     buffer: Vec<u8>,
     /// What comes next in the buffer.
     at: usize,
+    /// Where the object before is in it, if it was skimmed.
+    before: Range<usize>,
     /// Where the buffer ends in the input.
     end: u64,
     /// How much is read at once, at least.
@@ -81,7 +84,7 @@ fn read_by(
     input: impl Read,
     mut each: impl FnMut(&Place<'_>, Result<Item, Unreadable<'_>>),
 ) -> Result<usize, ReadError> {
-    let mut input = Input { input, buffer: Vec::new(), at: 0, end: 0, chunk, has_ended: false };
+    let mut input = Input { input, buffer: Vec::new(), at: 0, before: 0..0, end: 0, chunk, has_ended: false };
     let document = Place::Document;
     let mut items = None;
     let (mut kind, mut metadata, mut spec, mut status) =
@@ -135,10 +138,10 @@ impl<R: Read> Input<R> {
             self.punctuation(place, b"]")?;
             return Ok(0);
         }
-        let mut kept = Vec::new();
+        let (mut skimmer, mut kept) = (Skimmer::default(), Vec::new());
         for index in 0..MAX_OBJECTS {
             let place = place.index(index);
-            let item = match self.skimmed(&mut kept)? {
+            let item = match self.skimmed(&mut skimmer, &mut kept)? {
                 Some(item) => Ok(item),
                 None => self.item(&place)?,
             };
@@ -151,16 +154,27 @@ impl<R: Read> Input<R> {
     }
 
     /// The next object if it is one of those that are read fast. `kept` is room for what matters of it.
-    fn skimmed(&mut self, kept: &mut Vec<u8>) -> Result<Option<Item>, ReadError> {
+    fn skimmed(&mut self, skimmer: &mut Skimmer, kept: &mut Vec<u8>) -> Result<Option<Item>, ReadError> {
         self.next()?;
-        kept.clear();
-        let Some(length) = skim(&self.buffer[self.at..], &MEMBERS, kept) else { return Ok(None) };
+        let mut length = self.skim(skimmer, kept);
+        if length.is_none() && !self.has_ended && self.buffer.len() - self.at < self.chunk {
+            // Mostly it is cut off.
+            self.fill()?;
+            length = self.skim(skimmer, kept);
+        }
+        let Some(length) = length else { return Ok(None) };
         // It is ASCII, and serde_json need not look at each text of it.
         let item = str::from_utf8(kept).ok().and_then(|kept| serde_json::from_str(kept).ok());
+        self.before = self.at..self.at + length;
         if item.is_some() {
             self.at += length;
         }
         Ok(item)
+    }
+
+    fn skim(&self, skimmer: &mut Skimmer, kept: &mut Vec<u8>) -> Option<usize> {
+        kept.clear();
+        skimmer.skim(&self.buffer[self.before.clone()], &self.buffer[self.at..], &MEMBERS, kept)
     }
 
     /// The next value, which may be no object that can be read.
@@ -193,6 +207,7 @@ impl<R: Read> Input<R> {
     fn value<T: DeserializeOwned>(&mut self, place: &Place<'_>) -> Result<Result<T, serde_json::Error>, ReadError> {
         // An error is then told from its first byte on.
         self.next()?;
+        self.before = 0..0;
         let mut last = None;
         loop {
             let rest = &self.buffer[self.at..];
@@ -251,8 +266,10 @@ impl<R: Read> Input<R> {
 
     /// Reads more into the buffer, behind what is left in it.
     fn fill(&mut self) -> Result<(), ReadError> {
-        self.buffer.drain(..self.at);
-        self.at = 0;
+        let start = if self.before.is_empty() { self.at } else { self.before.start };
+        self.buffer.drain(..start);
+        self.at -= start;
+        self.before = 0..self.before.len();
         // Twice as much each time, so that a large object is not read over and over.
         let more = self.buffer.len().max(self.chunk) as u64;
         let read = self.input.by_ref().take(more).read_to_end(&mut self.buffer).map_err(ReadError::Read)?;
@@ -372,7 +389,7 @@ mod tests {
 
     fn skimmed(text: &[u8]) -> Option<(String, usize)> {
         let mut kept = Vec::new();
-        let length = skim(text, &MEMBERS, &mut kept)?;
+        let length = Skimmer::default().skim(b"", text, &MEMBERS, &mut kept)?;
         serde_json::from_slice::<Item>(&kept).ok().map(|item| (format!("{item:?}"), length))
     }
 

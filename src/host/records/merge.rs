@@ -213,7 +213,7 @@ impl<'o> Merge<'o> {
         let finding = Finding::error(&said.1.place, "contradicting record", Addresses(&said.0), &expected);
         let is_new = |address: &IpAddr| !known.0.iter().any(|known| known.ip() == *address);
         let addresses = said.0.iter().map(IpNetwork::ip).filter(is_new).collect();
-        let doubt = Doubt { finding: self.inventory.findings.len(), interface: said.1.interface.clone() };
+        let doubt = Doubt { finding: self.inventory.findings.len(), interface: said.1.interface };
         let source = self.sources[said.1.source].clone();
         self.inventory.findings.push(ObjectFinding { source, finding, claimant: None, addresses });
         doubt
@@ -226,7 +226,7 @@ impl<'o> Merge<'o> {
     fn add(&mut self, machine: Machine, held: Held<'o>) {
         let machines = repeat_n(machine, held.len());
         for ((interface, (addresses, hold)), machine) in held.into_iter().zip(machines) {
-            let claimant = Claimant { machine, interface: interface.clone() };
+            let claimant = Claimant { machine, interface: *interface };
             let source = source(self.sources, hold);
             self.inventory.records.push(Record { claimant, network: None, addresses, source });
         }

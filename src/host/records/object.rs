@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::Value;
 
-use super::skim::Members;
+use super::skim::{Kept, Key, Members};
 use super::{ANNOTATION_PREFIX, NODE_POOL_ANNOTATION, ObjectFinding, STATUS_FIELD, list};
 use crate::finding::{Finding, Place, Severity};
 use crate::host::address::parse_interface_address;
@@ -77,25 +77,30 @@ pub(super) struct Item {
 
 /// The members of an [`Item`] that are not passed over.
 pub(super) const MEMBERS: Members = {
-    const LABELS: Members = Members(&[(MACHINE_NAMESPACE, None), (MACHINE_NAME, None)]);
+    const ANNOTATIONS: Members =
+        Members(&[(Key::BeginsWith(ANNOTATION_PREFIX), Kept::All), (Key::Is(NODE_POOL_ANNOTATION), Kept::All)]);
+    const LABELS: Members = Members(&[(Key::Is(MACHINE_NAMESPACE), Kept::All), (Key::Is(MACHINE_NAME), Kept::All)]);
+    const OWNER: Members =
+        Members(&[(Key::Is("kind"), Kept::All), (Key::Is("name"), Kept::All), (Key::Is("uid"), Kept::All)]);
     const METADATA: Members = Members(&[
-        ("continue", None),
-        ("remainingItemCount", None),
-        ("namespace", None),
-        ("name", None),
-        ("uid", None),
-        ("creationTimestamp", None),
-        ("deletionTimestamp", None),
-        ("labels", Some(&LABELS)),
-        ("annotations", None),
-        ("ownerReferences", None),
+        (Key::Is("annotations"), Kept::Only(&ANNOTATIONS)),
+        (Key::Is("creationTimestamp"), Kept::All),
+        (Key::Is("labels"), Kept::Only(&LABELS)),
+        (Key::Is("name"), Kept::All),
+        (Key::Is("namespace"), Kept::All),
+        (Key::Is("ownerReferences"), Kept::Only(&OWNER)),
+        (Key::Is("uid"), Kept::All),
+        (Key::Is("deletionTimestamp"), Kept::All),
+        (Key::Is("continue"), Kept::All),
+        (Key::Is("remainingItemCount"), Kept::All),
     ]);
-    const TEMPLATE: Members = Members(&[("metadata", Some(&Members(&[("annotations", None)])))]);
+    const TEMPLATE_METADATA: Members = Members(&[(Key::Is("annotations"), Kept::Only(&ANNOTATIONS))]);
+    const TEMPLATE: Members = Members(&[(Key::Is("metadata"), Kept::Only(&TEMPLATE_METADATA))]);
     Members(&[
-        ("kind", None),
-        ("metadata", Some(&METADATA)),
-        ("spec", Some(&Members(&[("template", Some(&TEMPLATE))]))),
-        ("status", Some(&Members(&[(STATUS_FIELD, None)]))),
+        (Key::Is("kind"), Kept::All),
+        (Key::Is("metadata"), Kept::Only(&METADATA)),
+        (Key::Is("spec"), Kept::Only(&Members(&[(Key::Is("template"), Kept::Only(&TEMPLATE))]))),
+        (Key::Is("status"), Kept::Only(&Members(&[(Key::Is(STATUS_FIELD), Kept::All)]))),
     ])
 };
 
@@ -359,7 +364,7 @@ impl Reader<'_> {
 
     /// A finding about the record of an interface. Whose that is, is known when all objects are.
     fn tell_of_record(&mut self, interface: &InterfaceName, finding: Finding, addresses: Vec<IpAddr>) {
-        self.doubts.push(Doubt { finding: self.findings.len(), interface: interface.clone() });
+        self.doubts.push(Doubt { finding: self.findings.len(), interface: *interface });
         self.tell(finding, addresses);
     }
 

@@ -1,28 +1,86 @@
 //! What matters of an object, cut out of its text.
 //!
 //! Of an object as `kubectl` prints it most is indentation, and most of the rest is of no interest here. To pass over that
-//! several times as fast as a parser does, this looks at several bytes at once and keeps nothing. It decides nothing: what it
-//! cuts out is parsed, and what it does not take for a plain object, of which a part may be cut off or broken, is parsed as
-//! a whole.
+//! several times as fast as a parser does, this looks at several bytes at once and keeps nothing, and what reads exactly as
+//! it did in the object before is not read again: machines of one template are alike. It decides nothing: what it cuts out
+//! is parsed, and what it does not take for a plain object, of which a part may be cut off or broken, is parsed as a whole.
 
-/// Members that are kept, and of those that are not kept as a whole, what of them is.
-pub(super) struct Members(pub(super) &'static [(&'static str, Option<&'static Members>)]);
+/// What is kept of an object, or of each object of a list. Anything else is kept as a whole.
+pub(super) struct Members(pub(super) &'static [(Key, Kept)]);
+
+/// Which members.
+pub(super) enum Key {
+    Is(&'static str),
+    BeginsWith(&'static str),
+}
+
+/// How much of a value.
+pub(super) enum Kept {
+    All,
+    Only(&'static Members),
+}
+
+/// Cuts out one object after the other.
+#[derive(Default)]
+pub(super) struct Skimmer {
+    /// The lists and objects in the object before, each behind the one that it is in.
+    nests: Vec<Nest>,
+    /// Room for those of the next.
+    room: Vec<Nest>,
+}
+
+/// A list or an object of which it is known that it is one.
+#[derive(Clone, Copy)]
+struct Nest {
+    start: usize,
+    end: usize,
+    depth: usize,
+    /// So many are in it.
+    inner: usize,
+}
 
 /// A text, and how much of it was read.
 struct Scanner<'t> {
     text: &'t [u8],
     at: usize,
+    /// The object before, and the nests in it.
+    before: &'t [u8],
+    known: &'t [Nest],
+    /// The nests before `at`.
+    nests: &'t mut Vec<Nest>,
 }
 
 /// Values in one another; a parser has such a limit, too.
 const MAX_DEPTH: usize = 100;
 
-/// Writes the object at the start of `text` without the members that are not among `members`, and returns how long it is.
-/// `None`: the text is no plain object, or ends before the object does.
-pub(super) fn skim(text: &[u8], members: &Members, kept: &mut Vec<u8>) -> Option<usize> {
-    let mut scanner = Scanner { text, at: 0 };
-    scanner.members(members, 0, kept)?;
-    Some(scanner.at)
+// === impl Key ===
+
+impl Key {
+    fn fits(&self, name: &[u8]) -> bool {
+        match self {
+            Self::Is(key) => name == key.as_bytes(),
+            Self::BeginsWith(start) => name.starts_with(start.as_bytes()),
+        }
+    }
+}
+
+// === impl Skimmer ===
+
+impl Skimmer {
+    /// Writes the object at the start of `text` without the members that are not among `members`, and returns how long it
+    /// is. `None`: the text is no plain object, or ends before the object does.
+    ///
+    /// `before` is the object of the last call that returned a length, or empty.
+    pub(super) fn skim(&mut self, before: &[u8], text: &[u8], members: &Members, kept: &mut Vec<u8>) -> Option<usize> {
+        let known = if before.is_empty() { &[][..] } else { &self.nests };
+        self.room.clear();
+        let mut scanner = Scanner { text, at: 0, before, known, nests: &mut self.room };
+        let is_plain = scanner.nest(0, |scanner| scanner.members(members, 0, kept));
+        let length = scanner.at;
+        is_plain?;
+        std::mem::swap(&mut self.nests, &mut self.room);
+        Some(length)
+    }
 }
 
 // === impl Scanner ===
@@ -43,8 +101,8 @@ impl Scanner<'_> {
             if name.contains(&b'\\') {
                 return None;
             }
-            let member = members.0.iter().find(|(member, _)| member.as_bytes() == name);
-            if member.is_some() {
+            let how = members.0.iter().find(|(key, _)| key.fits(name)).map(|(_, how)| how);
+            if how.is_some() {
                 if kept.len() > begin {
                     kept.push(b',');
                 }
@@ -52,14 +110,8 @@ impl Scanner<'_> {
                 kept.push(b':');
             }
             self.byte(b':')?;
-            let value = self.peek()?;
-            match member {
-                Some((_, Some(members))) if value == b'{' => self.members(members, depth + 1, kept)?,
-                Some(_) => {
-                    let value = self.at;
-                    self.value(depth + 1)?;
-                    kept.extend_from_slice(&self.text[value..self.at]);
-                }
+            match how {
+                Some(how) => self.kept(how, depth + 1, kept)?,
                 None => self.value(depth + 1)?,
             }
             separator = self.one_of(b',', b'}')?;
@@ -68,44 +120,104 @@ impl Scanner<'_> {
         Some(())
     }
 
+    fn kept(&mut self, how: &Kept, depth: usize, kept: &mut Vec<u8>) -> Option<()> {
+        match (self.peek()?, how) {
+            (b'{', Kept::Only(members)) => self.nest(depth, |scanner| scanner.members(members, depth, kept)),
+            (b'[', Kept::Only(_)) if depth <= MAX_DEPTH => self.nest(depth, |scanner| {
+                let begin = kept.len();
+                scanner.list(|scanner| {
+                    kept.push(if kept.len() == begin { b'[' } else { b',' });
+                    scanner.kept(how, depth + 1, kept)
+                })?;
+                kept.extend_from_slice(if kept.len() == begin { b"[]" } else { b"]" });
+                Some(())
+            }),
+            _ => {
+                let value = self.at;
+                self.value(depth)?;
+                kept.extend_from_slice(&self.text[value..self.at]);
+                Some(())
+            }
+        }
+    }
+
     fn value(&mut self, depth: usize) -> Option<()> {
         if depth > MAX_DEPTH {
             return None;
         }
         match self.peek()? {
             b'"' => self.string(),
-            b'{' => {
-                self.at += 1;
-                if self.peek()? == b'}' {
-                    return self.byte(b'}').map(drop);
-                }
-                loop {
-                    self.blanks();
-                    self.string()?;
-                    self.byte(b':')?;
-                    self.value(depth + 1)?;
-                    if self.one_of(b',', b'}')? == b'}' {
-                        return Some(());
-                    }
-                }
-            }
-            b'[' => {
-                self.at += 1;
-                if self.peek()? == b']' {
-                    return self.byte(b']').map(drop);
-                }
-                loop {
-                    self.value(depth + 1)?;
-                    if self.one_of(b',', b']')? == b']' {
-                        return Some(());
-                    }
-                }
-            }
+            b'{' | b'[' if self.is_known(depth) => Some(()),
+            b'{' => self.nest(depth, |scanner| scanner.object(depth)),
+            b'[' => self.nest(depth, |scanner| scanner.list(|scanner| scanner.value(depth + 1))),
             b't' => self.word(b"true"),
             b'f' => self.word(b"false"),
             b'n' => self.word(b"null"),
             _ => self.integer(),
         }
+    }
+
+    fn object(&mut self, depth: usize) -> Option<()> {
+        self.at += 1;
+        if self.peek()? == b'}' {
+            return self.byte(b'}').map(drop);
+        }
+        loop {
+            self.blanks();
+            self.string()?;
+            self.byte(b':')?;
+            self.value(depth + 1)?;
+            if self.one_of(b',', b'}')? == b'}' {
+                return Some(());
+            }
+        }
+    }
+
+    fn list(&mut self, mut element: impl FnMut(&mut Self) -> Option<()>) -> Option<()> {
+        self.at += 1;
+        if self.peek()? == b']' {
+            return self.byte(b']').map(drop);
+        }
+        loop {
+            element(self)?;
+            if self.one_of(b',', b']')? == b']' {
+                return Some(());
+            }
+        }
+    }
+
+    /// Passes over a list or an object if the one that stood here in the object before reads the same.
+    fn is_known(&mut self, depth: usize) -> bool {
+        let Some((first, rest)) = self.known.split_first() else { return false };
+        let is_same = first.depth == depth && self.text[self.at..].starts_with(&self.before[first.start..first.end]);
+        if is_same {
+            let (at, start) = (self.at, first.start);
+            let same = self.known[..=first.inner].iter();
+            self.nests.extend(same.map(|nest| Nest {
+                start: at + (nest.start - start),
+                end: at + (nest.end - start),
+                ..*nest
+            }));
+            self.at += first.end - start;
+            self.known = &rest[first.inner..];
+        }
+        is_same
+    }
+
+    /// A list or an object that is read, in which those may be known that stood in the one before.
+    fn nest(&mut self, depth: usize, read: impl FnOnce(&mut Self) -> Option<()>) -> Option<()> {
+        let (inner, further) = match self.known.split_first() {
+            Some((first, rest)) => rest.split_at(first.inner),
+            None => (&[][..], &[][..]),
+        };
+        let index = self.nests.len();
+        self.nests.push(Nest { start: self.at, end: self.at, depth, inner: 0 });
+        self.known = inner;
+        read(self)?;
+        self.known = further;
+        self.nests[index].end = self.at;
+        self.nests[index].inner = self.nests.len() - index - 1;
+        Some(())
     }
 
     fn string(&mut self) -> Option<()> {
