@@ -209,8 +209,8 @@ impl Objects {
         let source = (self.sources.len(), source);
         self.sources.push(source.1.to_owned());
         let Self { objects, findings, .. } = self;
-        list::read(input, |place, item| {
-            let mut reader = object::Reader { place, source, findings: &mut *findings, doubts: Vec::new() };
+        list::read(input, |index, item| {
+            let mut reader = object::Reader { item: index, source, findings: &mut *findings, doubts: Vec::new() };
             objects.extend(reader.object(item));
         })
     }
@@ -226,7 +226,7 @@ impl Objects {
             let (namespace, name, uid) = (object.namespace.clone(), object.name.clone(), object.uid.clone());
             KubevirtMachine {
                 machine: Machine { namespace, name, uid },
-                created: object.created.as_deref().and_then(Timestamp::parse),
+                created: object.created,
                 is_being_deleted: leaving.contains(object.uid.as_str()),
                 node_pool: object.node_pool.clone(),
             }

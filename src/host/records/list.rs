@@ -71,10 +71,10 @@ struct Input<R> {
     has_ended: bool,
 }
 
-/// Calls `each` with the place and the value of every object.
+/// Calls `each` with every object: which of the list, or none if it is no list, and its value.
 pub(super) fn read(
     input: impl Read,
-    each: impl FnMut(&Place<'_>, Result<Item, Unreadable<'_>>),
+    each: impl FnMut(Option<usize>, Result<Item, Unreadable<'_>>),
 ) -> Result<usize, ReadError> {
     read_by(BUFFER, input, each)
 }
@@ -82,7 +82,7 @@ pub(super) fn read(
 fn read_by(
     chunk: usize,
     input: impl Read,
-    mut each: impl FnMut(&Place<'_>, Result<Item, Unreadable<'_>>),
+    mut each: impl FnMut(Option<usize>, Result<Item, Unreadable<'_>>),
 ) -> Result<usize, ReadError> {
     let mut input = Input { input, buffer: Vec::new(), at: 0, before: 0..0, end: 0, chunk, has_ended: false };
     let document = Place::Document;
@@ -115,7 +115,7 @@ fn read_by(
     match items {
         Some(items) => Ok(items),
         None => {
-            each(&document, Ok(Item { kind, metadata, spec: Some(spec), status: Some(status) }));
+            each(None, Ok(Item { kind, metadata, spec: Some(spec), status: Some(status) }));
             Ok(1)
         }
     }
@@ -128,7 +128,7 @@ impl<R: Read> Input<R> {
     fn items(
         &mut self,
         place: &Place<'_>,
-        each: &mut impl FnMut(&Place<'_>, Result<Item, Unreadable<'_>>),
+        each: &mut impl FnMut(Option<usize>, Result<Item, Unreadable<'_>>),
     ) -> Result<usize, ReadError> {
         if self.is_next(b'n')? {
             return self.member::<()>(place).map(|()| 0);
@@ -145,7 +145,7 @@ impl<R: Read> Input<R> {
                 Some(item) => Ok(item),
                 None => self.item(&place)?,
             };
-            each(&place, item);
+            each(Some(index), item);
             if self.punctuation(&place, b",]")? == b']' {
                 return Ok(index + 1);
             }
@@ -358,8 +358,8 @@ mod tests {
     /// All that comes of a text, read by so many bytes at once.
     fn outcome(chunk: usize, text: &[u8]) -> (Vec<String>, String) {
         let mut items = Vec::new();
-        let read = read_by(chunk, text, |place, item| {
-            items.push(format!("{place} {:?}", item.map_err(|it| (message(&it.error), it.text.to_vec()))));
+        let read = read_by(chunk, text, |index, item| {
+            items.push(format!("{index:?} {:?}", item.map_err(|it| (message(&it.error), it.text.to_vec()))));
         });
         (items, read.map_or_else(|error| error.to_string(), |read| read.to_string()))
     }

@@ -137,10 +137,10 @@ impl<'o> Merge<'o> {
             machines.push((machine, held));
         }
         // The one that is there now; more than one come from lists of several times.
-        machines.sort_by_key(|(machine, _)| &machine.created);
+        machines.sort_by_key(|(machine, _)| machine.created);
         for (uid, guest) in &namesakes.guests {
             let (held, mut doubts) = self.held(guest);
-            let created = guest.iter().filter_map(|object| object.created.as_ref()).min();
+            let created = guest.iter().filter_map(|object| object.created).min();
             let Some((machine, own)) = machines.last_mut() else {
                 self.orphan(namespace, name);
                 let whose = named(uid);
@@ -149,7 +149,7 @@ impl<'o> Merge<'o> {
                 self.inventory.present.insert(whose);
                 continue;
             };
-            let is_predecessors = machine.created.as_ref().zip(created).is_some_and(|(machine, guest)| guest < machine);
+            let is_predecessors = machine.created.zip(created).is_some_and(|(machine, guest)| guest < machine);
             let mut predecessors = Held::new();
             for (interface, said) in held {
                 match own.entry(interface) {
@@ -210,11 +210,11 @@ impl<'o> Merge<'o> {
 
     fn contradiction(&mut self, known: &(Vec<IpNetwork>, &Hold), said: &(Vec<IpNetwork>, &Hold)) -> Doubt {
         let expected = format!("{} as in {}", Addresses(&known.0), source(self.sources, known.1));
-        let finding = Finding::error(&said.1.place, "contradicting record", Addresses(&said.0), &expected);
+        let finding = Finding::error(said.1.place(), "contradicting record", Addresses(&said.0), &expected);
         let is_new = |address: &IpAddr| !known.0.iter().any(|known| known.ip() == *address);
         let addresses = said.0.iter().map(IpNetwork::ip).filter(is_new).collect();
         let doubt = Doubt { finding: self.inventory.findings.len(), interface: said.1.interface };
-        let source = self.sources[said.1.source].clone();
+        let source = self.sources[said.1.spot.source].clone();
         self.inventory.findings.push(ObjectFinding { source, finding, claimant: None, addresses });
         doubt
     }
@@ -247,7 +247,7 @@ fn agrees(known: &mut [IpNetwork], said: &[IpNetwork]) -> bool {
 }
 
 fn source(sources: &[String], hold: &Hold) -> String {
-    [&sources[hold.source], ": ", &hold.place].concat()
+    [&sources[hold.spot.source], ": ", &hold.place()].concat()
 }
 
 struct Addresses<'a>(&'a [IpNetwork]);

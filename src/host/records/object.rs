@@ -13,6 +13,7 @@ use super::skim::{Kept, Key, Members};
 use super::{ANNOTATION_PREFIX, NODE_POOL_ANNOTATION, ObjectFinding, STATUS_FIELD, list};
 use crate::finding::{Finding, Place, Severity};
 use crate::host::address::parse_interface_address;
+use crate::host::timestamp::Timestamp;
 use crate::network::{Family, InterfaceName};
 
 /// What an object is.
@@ -33,8 +34,7 @@ pub(super) struct Object {
     pub(super) namespace: String,
     pub(super) name: String,
     pub(super) uid: String,
-    /// In the one form that Kubernetes writes, so that the older one is less.
-    pub(super) created: Option<String>,
+    pub(super) created: Option<Timestamp>,
     pub(super) is_being_deleted: bool,
     pub(super) node_pool: Option<String>,
     /// Namespace and name of its KubevirtMachine, where labels say so.
@@ -52,9 +52,24 @@ pub(super) struct Hold {
     pub(super) interface: InterfaceName,
     /// Sorted, without repeats. An address that comes without a prefix length has the longest.
     pub(super) addresses: Vec<IpNetwork>,
-    pub(super) place: String,
-    /// Its list, among those that were read.
+    pub(super) spot: Spot,
+}
+
+/// Where a record was read. Of most it is never told, so it is no text.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Spot {
+    /// The list, among those that were read.
     pub(super) source: usize,
+    /// Which of its objects; `None` if it is no list.
+    item: Option<usize>,
+    member: Member,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Member {
+    Annotation,
+    TemplateAnnotation,
+    Status,
 }
 
 /// A record that cannot be read, or that another one contradicts.
@@ -185,11 +200,45 @@ pub(super) struct Unreadable<'t> {
 
 /// Reads the object at one place.
 pub(super) struct Reader<'a> {
-    pub(super) place: &'a Place<'a>,
+    /// Which of a list; `None` if it is none.
+    pub(super) item: Option<usize>,
     /// The list, among those that were read, and its name.
     pub(super) source: (usize, &'a str),
     pub(super) findings: &'a mut Vec<ObjectFinding>,
     pub(super) doubts: Vec<Doubt>,
+}
+
+// === impl Hold ===
+
+impl Hold {
+    pub(super) fn place(&self) -> String {
+        self.spot.path(Some(self.interface.as_str()))
+    }
+}
+
+// === impl Spot ===
+
+impl Spot {
+    /// The place of the record of an interface, or without one of all of them.
+    fn path(self, interface: Option<&str>) -> String {
+        let document = Place::Document;
+        let items = document.field("items");
+        let object = self.item.map_or(document, |item| items.index(item));
+        let (spec, status) = (object.field("spec"), object.field("status"));
+        let template = spec.field("template");
+        let metadata = match self.member {
+            Member::TemplateAnnotation => template.field("metadata"),
+            _ => object.field("metadata"),
+        };
+        let (records, prefix) = match self.member {
+            Member::Status => (status.field(STATUS_FIELD), ""),
+            _ => (metadata.field("annotations"), ANNOTATION_PREFIX),
+        };
+        match interface {
+            Some(interface) => records.field(&[prefix, interface].concat()).path(),
+            None => records.path(),
+        }
+    }
 }
 
 /// What a message calls the value of a record.
@@ -200,7 +249,8 @@ const EXPECTED: &str = "a list of ip/prefix";
 impl Reader<'_> {
     /// What is to be kept of an object. `None`: nobody can tell whose it is, which has been told.
     pub(super) fn object(&mut self, item: Result<Item, Unreadable<'_>>) -> Option<Object> {
-        let place = *self.place;
+        let items = Place::Document.field("items");
+        let place = self.item.map_or(Place::Document, |item| items.index(item));
         let Item { kind, mut metadata, spec, status } = match item {
             Ok(item) => item,
             Err(Unreadable { error, text }) => {
@@ -250,7 +300,8 @@ impl Reader<'_> {
         });
         match object {
             Ok((kind, namespace, name, uid)) => {
-                let (created, is_being_deleted) = (metadata.creation_timestamp, metadata.deletion_timestamp.is_some());
+                let created = metadata.creation_timestamp.as_deref().and_then(Timestamp::parse);
+                let is_being_deleted = metadata.deletion_timestamp.is_some();
                 // Only a VirtualMachine and what it owns are somebody else's.
                 let machine = machine.filter(|(namespace, name)| is_identity(namespace) && is_identity(name));
                 let doubts = std::mem::take(&mut self.doubts);
@@ -278,59 +329,56 @@ impl Reader<'_> {
 
     fn holds(&mut self, metadata: &Metadata, spec: Spec, status: Status) -> Vec<Hold> {
         let mut holds = Vec::new();
-        let place = *self.place;
-        let own = place.field("metadata");
-        self.annotations(metadata.annotations.as_ref(), &own, &mut holds);
-        let (spec_place, template) = (place.field("spec"), spec.template.and_then(|template| template.metadata));
-        let template_place = spec_place.field("template");
+        self.annotations(metadata.annotations.as_ref(), Member::Annotation, &mut holds);
+        let template = spec.template.and_then(|template| template.metadata);
         let annotations = template.and_then(|metadata| metadata.annotations);
-        self.annotations(annotations.as_ref(), &template_place.field("metadata"), &mut holds);
-        let status_place = place.field("status");
-        let map_place = status_place.field(STATUS_FIELD);
+        self.annotations(annotations.as_ref(), Member::TemplateAnnotation, &mut holds);
+        let spot = self.spot(Member::Status);
         match status.allocated_bootstrap_addresses {
             Value::Null => {}
             Value::Object(map) => {
                 for (interface, value) in map {
-                    let place = map_place.field(&interface);
                     match texts(&value) {
-                        Some(texts) => holds.extend(self.hold(&place, &interface, &texts, &value)),
-                        None => self.unreadable(&place, &interface, &value.to_string()),
+                        Some(texts) => holds.extend(self.hold(spot, &interface, &texts, &value)),
+                        None => self.unreadable(spot, Some(&interface), &value),
                     }
                 }
             }
-            other => self.unreadable(&map_place, "", &other.to_string()),
+            other => self.unreadable(spot, None, &other),
         }
         holds
     }
 
-    fn annotations(&mut self, annotations: Option<&Annotations>, metadata: &Place<'_>, holds: &mut Vec<Hold>) {
-        let list = metadata.field("annotations");
+    fn annotations(&mut self, annotations: Option<&Annotations>, member: Member, holds: &mut Vec<Hold>) {
+        let spot = self.spot(member);
         for (interface, value) in annotations.into_iter().flat_map(|annotations| &annotations.records) {
-            let key = [ANNOTATION_PREFIX, interface].concat();
-            let place = list.field(&key);
             let parsed = if value.starts_with('[') { serde_json::from_str(value).ok() } else { None };
             match parsed {
                 Some(value @ Value::Array(_)) => match texts(&value) {
-                    Some(texts) => holds.extend(self.hold(&place, interface, &texts, &value)),
-                    None => self.unreadable(&place, interface, &value.to_string()),
+                    Some(texts) => holds.extend(self.hold(spot, interface, &texts, &value)),
+                    None => self.unreadable(spot, Some(interface), &value),
                 },
                 _ => {
                     let texts: Vec<&str> = value.split(',').map(str::trim_ascii).collect();
-                    holds.extend(self.hold(&place, interface, &texts, value));
+                    holds.extend(self.hold(spot, interface, &texts, value));
                 }
             }
         }
     }
 
+    fn spot(&self, member: Member) -> Spot {
+        Spot { source: self.source.0, item: self.item, member }
+    }
+
     /// One record. Every address of it counts that can be read.
-    fn hold(&mut self, place: &Place<'_>, interface: &str, texts: &[&str], value: &dyn fmt::Display) -> Option<Hold> {
-        let Ok(interface) = interface.parse::<InterfaceName>() else {
-            let expected = InterfaceName::EXPECTED;
-            let finding = Finding::error(place, "record of an invalid interface name", interface, expected);
+    fn hold(&mut self, spot: Spot, name: &str, texts: &[&str], value: &dyn fmt::Display) -> Option<Hold> {
+        let Ok(interface) = name.parse::<InterfaceName>() else {
+            let (place, expected) = (spot.path(Some(name)), InterfaceName::EXPECTED);
+            let finding = Finding::error(place, "record of an invalid interface name", name, expected);
             self.tell(finding, addresses_in(&value.to_string()));
             return None;
         };
-        let mut addresses = Vec::new();
+        let mut addresses = Vec::with_capacity(texts.len());
         for text in texts {
             let read = parse_interface_address(text).map(|(address, length)| {
                 let length = length.unwrap_or(Family::of(address).bits());
@@ -338,33 +386,37 @@ impl Reader<'_> {
             });
             match read {
                 Ok(address) => addresses.push(address),
-                Err(error) => self.tell_of_record(&interface, error.at(place), addresses_in(text)),
+                Err(error) => {
+                    self.tell_of_record(interface, error.at(spot.path(Some(name))), addresses_in(text));
+                }
             }
         }
         addresses.sort_unstable();
         let written = addresses.len();
         addresses.dedup_by_key(|address| address.ip());
         if addresses.len() < written {
-            let finding = Finding::error(place, "repeated address in", value, "each address once");
-            self.tell_of_record(&interface, finding, Vec::new());
+            let finding = Finding::error(spot.path(Some(name)), "repeated address in", value, "each address once");
+            self.tell_of_record(interface, finding, Vec::new());
         }
         if texts.is_empty() {
-            self.unreadable(place, interface.as_str(), &value.to_string());
+            self.unreadable(spot, Some(name), value);
         }
-        (!addresses.is_empty()).then(|| Hold { interface, addresses, place: place.path(), source: self.source.0 })
+        (!addresses.is_empty()).then_some(Hold { interface, addresses, spot })
     }
 
-    fn unreadable(&mut self, place: &Place<'_>, interface: &str, value: &str) {
-        let finding = Finding::error(place, "unreadable record", value, EXPECTED);
-        match interface.parse() {
-            Ok(interface) => self.tell_of_record(&interface, finding, addresses_in(value)),
-            Err(_) => self.tell(finding, addresses_in(value)),
+    /// A record, or without the name of an interface all of them.
+    fn unreadable(&mut self, spot: Spot, name: Option<&str>, value: &dyn fmt::Display) {
+        let finding = Finding::error(spot.path(name), "unreadable record", value, EXPECTED);
+        let addresses = addresses_in(&value.to_string());
+        match name.and_then(|name| name.parse().ok()) {
+            Some(interface) => self.tell_of_record(interface, finding, addresses),
+            None => self.tell(finding, addresses),
         }
     }
 
     /// A finding about the record of an interface. Whose that is, is known when all objects are.
-    fn tell_of_record(&mut self, interface: &InterfaceName, finding: Finding, addresses: Vec<IpAddr>) {
-        self.doubts.push(Doubt { finding: self.findings.len(), interface: *interface });
+    fn tell_of_record(&mut self, interface: InterfaceName, finding: Finding, addresses: Vec<IpAddr>) {
+        self.doubts.push(Doubt { finding: self.findings.len(), interface });
         self.tell(finding, addresses);
     }
 

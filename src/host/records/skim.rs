@@ -95,12 +95,11 @@ impl Scanner<'_> {
         while separator == b',' {
             self.blanks();
             let key = self.at;
-            self.string()?;
-            let name = &self.text[key + 1..self.at - 1];
             // An escape may stand for any letter.
-            if name.contains(&b'\\') {
+            if self.string()? {
                 return None;
             }
+            let name = &self.text[key + 1..self.at - 1];
             let how = members.0.iter().find(|(key, _)| key.fits(name)).map(|(_, how)| how);
             if how.is_some() {
                 if kept.len() > begin {
@@ -146,7 +145,7 @@ impl Scanner<'_> {
             return None;
         }
         match self.peek()? {
-            b'"' => self.string(),
+            b'"' => self.string().map(drop),
             b'{' | b'[' if self.is_known(depth) => Some(()),
             b'{' => self.nest(depth, |scanner| scanner.object(depth)),
             b'[' => self.nest(depth, |scanner| scanner.list(|scanner| scanner.value(depth + 1))),
@@ -220,33 +219,43 @@ impl Scanner<'_> {
         Some(())
     }
 
-    fn string(&mut self) -> Option<()> {
+    /// Returns whether there is an escape in it.
+    fn string(&mut self) -> Option<bool> {
         if *self.text.get(self.at)? != b'"' {
             return None;
         }
         self.at += 1;
+        let mut has_escapes = false;
         loop {
             self.letters();
             match *self.text.get(self.at)? {
                 b'"' => {
                     self.at += 1;
-                    return Some(());
+                    return Some(has_escapes);
                 }
-                b'\\' => match *self.text.get(self.at + 1)? {
-                    b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't' => self.at += 2,
-                    b'u' => {
-                        let digits = self.text.get(self.at + 2..self.at + 6)?;
-                        if !digits.iter().all(u8::is_ascii_hexdigit) {
-                            return None;
-                        }
-                        self.at += 6;
-                    }
-                    _ => return None,
-                },
+                b'\\' => {
+                    has_escapes = true;
+                    self.escape()?;
+                }
                 0x20..0x80 => self.at += 1,
                 _ => return None,
             }
         }
+    }
+
+    fn escape(&mut self) -> Option<()> {
+        match *self.text.get(self.at + 1)? {
+            b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't' => self.at += 2,
+            b'u' => {
+                let digits = self.text.get(self.at + 2..self.at + 6)?;
+                if !digits.iter().all(u8::is_ascii_hexdigit) {
+                    return None;
+                }
+                self.at += 6;
+            }
+            _ => return None,
+        }
+        Some(())
     }
 
     /// Passes over plain letters of a string; of its last ones some may be left.
