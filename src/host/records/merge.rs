@@ -1,11 +1,12 @@
 //! What several objects say of one machine.
 
-use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, BTreeSet, HashMap, hash_map};
+use std::collections::btree_map::{BTreeMap, Entry};
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::iter::repeat_n;
 use std::net::IpAddr;
 
+use foldhash::fast::RandomState;
 use ipnetwork::IpNetwork;
 
 use super::object::{Doubt, Hold, Kind, Object};
@@ -37,18 +38,20 @@ pub struct Inventory {
     pub records: Vec<Record>,
     /// In the order of the lists, then those about objects that contradict each other.
     pub findings: Vec<ObjectFinding>,
-    /// The machines that are there, or of which a guest is.
-    present: BTreeSet<Machine>,
+    /// The machines that are there, or of which a guest is, in their order.
+    present: Vec<Machine>,
     /// Namespace and name of machines of which a guest is there, but not its KubevirtMachine.
     orphans: BTreeSet<(String, String)>,
 }
 
-/// The objects of all machines that have one name, one after the other.
-#[derive(Default)]
-struct Namesakes<'o> {
-    machines: Vec<&'o Object>,
-    /// A VirtualMachine and its instance, by the UID of the VirtualMachine.
-    guests: BTreeMap<&'o str, Vec<&'o Object>>,
+/// An object, and of what it is a part. Those of one machine come together, its namesakes next.
+#[derive(Clone, Copy)]
+struct Part<'o> {
+    /// Namespace and name.
+    machine: (&'o str, &'o str),
+    /// Nothing for the machine itself; for a VirtualMachine and its instance the UID of the VirtualMachine.
+    guest: Option<&'o str>,
+    object: &'o Object,
 }
 
 /// What the interfaces of one machine hold, and where that was read first.
@@ -62,91 +65,88 @@ struct Merge<'o> {
 pub(super) fn merge(objects: Vec<Object>, sources: &[String], findings: Vec<ObjectFinding>) -> Inventory {
     let objects = join_repeated(objects);
     let mut merge = Merge { sources, inventory: Inventory { findings, ..Inventory::default() } };
-    for ((namespace, name), namesakes) in group(&objects) {
-        merge.machine(namespace, name, &namesakes);
+    for namesakes in parts(&objects).chunk_by(|a, b| a.machine == b.machine) {
+        merge.machine(namesakes);
     }
     merge.inventory.records.sort_by(|a, b| a.claimant.cmp(&b.claimant));
+    merge.inventory.present.sort();
     merge.inventory
 }
 
 /// Makes one object of those that have one UID: a list that is read twice says nothing twice.
-fn join_repeated(objects: Vec<Object>) -> Vec<Object> {
-    let mut first = HashMap::with_capacity(objects.len());
-    let mut joined: Vec<Object> = Vec::with_capacity(objects.len());
-    for object in objects {
-        match first.entry(object.uid.clone()) {
-            hash_map::Entry::Vacant(unknown) => {
-                unknown.insert(joined.len());
-                joined.push(object);
-            }
-            hash_map::Entry::Occupied(known) => {
-                let first = &mut joined[*known.get()];
-                first.holds.extend(object.holds);
-                first.doubts.extend(object.doubts);
-            }
-        }
+fn join_repeated(mut objects: Vec<Object>) -> Vec<Object> {
+    let mut first = HashMap::with_capacity_and_hasher(objects.len(), RandomState::default());
+    let repeated = objects.iter().enumerate().map(|(at, object)| *first.entry(object.uid.as_str()).or_insert(at));
+    let first: Vec<usize> = repeated.collect();
+    for (at, first) in first.iter().enumerate().filter(|(at, first)| at != *first) {
+        let Object { holds, doubts, .. } = &mut objects[at];
+        let (holds, doubts) = (std::mem::take(holds), std::mem::take(doubts));
+        objects[*first].holds.extend(holds);
+        objects[*first].doubts.extend(doubts);
     }
-    joined
+    let mut is_first = first.iter().enumerate().map(|(at, first)| at == *first);
+    objects.retain(|_| is_first.next().unwrap_or(true));
+    objects
 }
 
-fn group(objects: &[Object]) -> BTreeMap<(&str, &str), Namesakes<'_>> {
-    fn of(object: &Object) -> (&str, &str) {
+fn parts(objects: &[Object]) -> Vec<Part<'_>> {
+    fn named(object: &Object) -> (&str, &str) {
         let labelled = object.machine.as_ref().map(|(namespace, name)| (namespace.as_str(), name.as_str()));
         labelled.unwrap_or((&object.namespace, &object.name))
     }
-    let mut groups: BTreeMap<(&str, &str), Namesakes<'_>> = BTreeMap::new();
-    let mut machines = BTreeMap::new();
-    for object in objects {
-        match object.kind {
-            Kind::Machine => {
-                groups.entry((&object.namespace, &object.name)).or_default().machines.push(object);
+    let machines = objects.iter().filter(|object| object.kind == Kind::VirtualMachine);
+    let machines: HashMap<&str, (&str, &str), RandomState> =
+        machines.map(|object| (object.uid.as_str(), named(object))).collect();
+    let parts = objects.iter().map(|object| {
+        let (machine, guest) = match (object.kind, &object.owner) {
+            (Kind::Machine, _) => ((object.namespace.as_str(), object.name.as_str()), None),
+            (Kind::Instance, Some((uid, name))) => {
+                let machine = machines.get(uid.as_str()).copied();
+                let machine = machine.unwrap_or_else(|| match &object.machine {
+                    Some(_) => named(object),
+                    None => (&object.namespace, name),
+                });
+                (machine, Some(uid.as_str()))
             }
-            Kind::VirtualMachine => {
-                machines.insert(object.uid.as_str(), of(object));
-                groups.entry(of(object)).or_default().guests.entry(&object.uid).or_default().push(object);
-            }
-            Kind::Instance => {}
-        }
-    }
-    for object in objects.iter().filter(|object| object.kind == Kind::Instance) {
-        let owner = object.owner.as_ref().map(|(uid, name)| (uid.as_str(), name.as_str()));
-        let key = match owner {
-            Some((uid, name)) => machines.get(uid).copied().unwrap_or_else(|| match &object.machine {
-                Some(_) => of(object),
-                None => (&object.namespace, name),
-            }),
-            None => of(object),
+            _ => (named(object), Some(object.uid.as_str())),
         };
-        let uid = owner.map_or(object.uid.as_str(), |(uid, _)| uid);
-        groups.entry(key).or_default().guests.entry(uid).or_default().push(object);
-    }
-    groups
+        Part { machine, guest, object }
+    });
+    let mut parts: Vec<Part<'_>> = parts.collect();
+    // Of one guest the VirtualMachine comes first.
+    parts.sort_by_key(|part| (part.machine, part.guest, part.object.kind));
+    parts
 }
 
 // === impl Merge ===
 
 impl<'o> Merge<'o> {
-    fn machine(&mut self, namespace: &str, name: &str, namesakes: &Namesakes<'o>) {
+    /// All machines that have one name, one after the other.
+    fn machine(&mut self, namesakes: &[Part<'o>]) {
+        let Some((namespace, name)) = namesakes.first().map(|part| part.machine) else { return };
         let named = |uid: &str| Machine { namespace: namespace.to_owned(), name: name.to_owned(), uid: uid.to_owned() };
-        let mut machines: Vec<(&Object, Held<'o>)> = Vec::new();
-        for machine in &namesakes.machines {
-            let (held, doubts) = self.held(&[machine]);
-            let whose = named(&machine.uid);
+        let guests = namesakes.iter().position(|part| part.guest.is_some()).unwrap_or(namesakes.len());
+        let (own, guests) = namesakes.split_at(guests);
+        let mut machines: Vec<(&Object, Held<'o>)> = Vec::with_capacity(own.len());
+        for part in own {
+            let (held, doubts) = self.held(std::slice::from_ref(part));
+            let whose = named(&part.object.uid);
             self.tell_whose(&whose, doubts);
-            self.inventory.present.insert(whose);
-            machines.push((machine, held));
+            self.inventory.present.push(whose);
+            machines.push((part.object, held));
         }
         // The one that is there now; more than one come from lists of several times.
         machines.sort_by_key(|(machine, _)| machine.created);
-        for (uid, guest) in &namesakes.guests {
+        for guest in guests.chunk_by(|a, b| a.guest == b.guest) {
+            let Some(uid) = guest.first().and_then(|part| part.guest) else { continue };
             let (held, mut doubts) = self.held(guest);
-            let created = guest.iter().filter_map(|object| object.created).min();
+            let created = guest.iter().filter_map(|part| part.object.created).min();
             let Some((machine, own)) = machines.last_mut() else {
                 self.orphan(namespace, name);
                 let whose = named(uid);
                 self.tell_whose(&whose, doubts);
                 self.add(whose.clone(), held);
-                self.inventory.present.insert(whose);
+                self.inventory.present.push(whose);
                 continue;
             };
             let is_predecessors = machine.created.zip(created).is_some_and(|(machine, guest)| guest < machine);
@@ -171,7 +171,7 @@ impl<'o> Merge<'o> {
                 self.orphan(namespace, name);
                 let whose = named(uid);
                 self.tell_whose(&whose, doubts);
-                self.inventory.present.insert(whose);
+                self.inventory.present.push(whose);
             } else {
                 self.tell_whose(&named(&machine.uid), doubts);
             }
@@ -183,10 +183,10 @@ impl<'o> Merge<'o> {
     }
 
     /// What the objects of one machine say, the first one in doubt.
-    fn held(&mut self, objects: &[&'o Object]) -> (Held<'o>, Vec<Doubt>) {
+    fn held(&mut self, parts: &[Part<'o>]) -> (Held<'o>, Vec<Doubt>) {
         let mut held = Held::new();
-        let mut doubts: Vec<Doubt> = objects.iter().flat_map(|object| &object.doubts).cloned().collect();
-        for hold in objects.iter().flat_map(|object| &object.holds) {
+        let mut doubts: Vec<Doubt> = parts.iter().flat_map(|part| &part.object.doubts).cloned().collect();
+        for hold in parts.iter().flat_map(|part| &part.object.holds) {
             let said = (hold.addresses.clone(), hold);
             match held.entry(&hold.interface) {
                 Entry::Vacant(unknown) => drop(unknown.insert(said)),
@@ -270,7 +270,7 @@ impl Inventory {
     #[must_use]
     pub fn is_there(&self, machine: &Machine) -> bool {
         let name = || (machine.namespace.clone(), machine.name.clone());
-        self.present.contains(machine) || self.orphans.contains(&name())
+        self.present.binary_search(machine).is_ok() || self.orphans.contains(&name())
     }
 }
 
