@@ -222,8 +222,10 @@ fn list(machines: usize) -> Result<()> {
     let merged = start.elapsed()?;
     let (records, copy) = (inventory.records.clone(), inventory.records);
     let start = Cpu::now()?;
-    let adoption = Allocator::rebuild([pool()?], []).adopt(copy, 1, &mut Journal::default());
+    let (mut allocator, mut journal) = (Allocator::rebuild([pool()?], []), Journal::default());
+    let adoption = allocator.adopt(copy, 1, &mut journal);
     let adopted = start.elapsed()?;
+    drop((allocator, journal));
     if (adoption.adopted, adoption.mismatches.len()) != (2 * machines, 0) {
         return Err("not everything was adopted".into());
     }
@@ -259,8 +261,10 @@ struct List {
 impl List {
     fn new(count: usize) -> Self {
         let machine = include_str!("kubevirt-machine.json").trim_end().replace('\n', "\n        ");
-        let marks = [("NNNNNN", 0..6), ("AA.", 0..2), ("BB.", 2..4), ("CC", 4..6), ("AA:", 0..2), ("BB:", 2..4)];
-        let digits = marks.into_iter().flat_map(|(mark, digits)| {
+        let numbers = [("NNNNNN", 0..6)];
+        let addresses = [("AA.", 0..2), ("BB.", 2..4), ("CC", 4..6), ("AA:", 0..2), ("BB:", 2..4)];
+        let times = [("M:", 4..5), ("SZ", 5..6)];
+        let digits = numbers.into_iter().chain(addresses).chain(times).flat_map(|(mark, digits)| {
             let places: Vec<usize> = machine.match_indices(mark).map(|(at, _)| at).collect();
             places.into_iter().map(move |at| (at, digits.clone()))
         });
