@@ -43,7 +43,8 @@ impl Timestamp {
         if !is_date || hour > 23 || minute > 59 || second > 59 {
             return None;
         }
-        let years = (1970..year).map(days_of_year).sum::<u64>();
+        let leaps = |year: u64| year / 4 - year / 100 + year / 400;
+        let years = (year - 1970) * 365 + leaps(year - 1) - leaps(1969);
         let months = (1..month).map(|month| days_of_month(year, month)).sum::<u64>();
         let days = years + months + day - 1;
         Some(Self((days * DAY + (hour * 60 + minute) * 60 + second) * 1000))

@@ -6,15 +6,18 @@
 //! is parsed, and what it does not take for a plain object, of which a part may be cut off or broken, is parsed as a whole.
 
 /// What is kept of an object, or of each object of a list. Anything else is kept as a whole.
+#[derive(Debug)]
 pub(super) struct Members(pub(super) &'static [(Key, Kept)]);
 
 /// Which members.
+#[derive(Debug)]
 pub(super) enum Key {
     Is(&'static str),
     BeginsWith(&'static str),
 }
 
 /// How much of a value.
+#[derive(Debug)]
 pub(super) enum Kept {
     All,
     Only(&'static Members),
@@ -23,35 +26,53 @@ pub(super) enum Kept {
 /// Cuts out one object after the other.
 #[derive(Default)]
 pub(super) struct Skimmer {
-    /// The lists and objects in the object before, each behind the one that it is in.
-    nests: Vec<Nest>,
+    /// Of the object before.
+    pieces: Vec<Piece>,
     /// Room for those of the next.
-    room: Vec<Nest>,
+    room: Vec<Piece>,
 }
 
-/// A list or an object of which it is known that it is one.
+/// A part of an object of which it is known what it is.
 #[derive(Clone, Copy)]
-struct Nest {
+struct Piece {
     start: usize,
     end: usize,
-    depth: usize,
-    /// So many are in it.
-    inner: usize,
+    what: What,
+}
+
+#[derive(Clone, Copy)]
+enum What {
+    /// A text, a list or an object. So many pieces of it follow.
+    Value(usize),
+    /// What stands before the value of a member, without the comma.
+    Key(Known),
+}
+
+#[derive(Clone, Copy)]
+struct Known {
+    /// Bytes before the name.
+    blanks: usize,
+    /// Among which members it was looked up, and what was found.
+    members: &'static Members,
+    how: Option<&'static Kept>,
 }
 
 /// A text, and how much of it was read.
 struct Scanner<'t> {
     text: &'t [u8],
     at: usize,
-    /// The object before, and the nests in it.
+    /// The pieces before `at`.
+    pieces: &'t mut Vec<Piece>,
+    /// The object before, and those pieces of it that stand where what comes next does.
     before: &'t [u8],
-    known: &'t [Nest],
-    /// The nests before `at`.
-    nests: &'t mut Vec<Nest>,
+    known: &'t [Piece],
 }
 
 /// Values in one another; a parser has such a limit, too.
 const MAX_DEPTH: usize = 100;
+
+/// Of an object of which nothing is kept.
+static NOTHING: Members = Members(&[]);
 
 // === impl Key ===
 
@@ -71,58 +92,88 @@ impl Skimmer {
     /// is. `None`: the text is no plain object, or ends before the object does.
     ///
     /// `before` is the object of the last call that returned a length, or empty.
-    pub(super) fn skim(&mut self, before: &[u8], text: &[u8], members: &Members, kept: &mut Vec<u8>) -> Option<usize> {
-        let known = if before.is_empty() { &[][..] } else { &self.nests };
+    pub(super) fn skim(
+        &mut self,
+        before: &[u8],
+        text: &[u8],
+        members: &'static Members,
+        kept: &mut Vec<u8>,
+    ) -> Option<usize> {
+        let known = if before.is_empty() { &[][..] } else { &self.pieces };
         self.room.clear();
-        let mut scanner = Scanner { text, at: 0, before, known, nests: &mut self.room };
-        let is_plain = scanner.nest(0, |scanner| scanner.members(members, 0, kept));
+        let mut scanner = Scanner { text, at: 0, pieces: &mut self.room, before, known };
+        scanner.nest(|scanner| scanner.object(members, 0, Some(kept)))?;
         let length = scanner.at;
-        is_plain?;
-        std::mem::swap(&mut self.nests, &mut self.room);
+        std::mem::swap(&mut self.pieces, &mut self.room);
         Some(length)
     }
 }
 
 // === impl Scanner ===
 
-impl Scanner<'_> {
-    /// An object of which only some members are kept.
-    fn members(&mut self, members: &Members, depth: usize, kept: &mut Vec<u8>) -> Option<()> {
+impl<'t> Scanner<'t> {
+    /// An object. What matters of it is kept, where there is room for that.
+    fn object(&mut self, members: &'static Members, depth: usize, mut kept: Option<&mut Vec<u8>>) -> Option<()> {
         self.byte(b'{')?;
-        kept.push(b'{');
+        let begin = kept.as_mut().map(|kept| {
+            kept.push(b'{');
+            kept.len()
+        });
         let mut separator = if self.peek()? == b'}' { self.byte(b'}')? } else { b',' };
-        let begin = kept.len();
         while separator == b',' {
-            self.blanks();
             let key = self.at;
-            // An escape may stand for any letter.
-            if self.string()? {
-                return None;
-            }
-            let name = &self.text[key + 1..self.at - 1];
-            let how = members.0.iter().find(|(key, _)| key.fits(name)).map(|(_, how)| how);
-            if how.is_some() {
-                if kept.len() > begin {
-                    kept.push(b',');
+            let Known { blanks, how, .. } = self.key(members)?;
+            match (how, &mut kept) {
+                (Some(how), Some(kept)) => {
+                    if Some(kept.len()) != begin {
+                        kept.push(b',');
+                    }
+                    kept.extend_from_slice(&self.text[key + blanks..self.at]);
+                    self.kept(how, depth + 1, kept)?;
                 }
-                kept.extend_from_slice(&self.text[key..self.at]);
-                kept.push(b':');
-            }
-            self.byte(b':')?;
-            match how {
-                Some(how) => self.kept(how, depth + 1, kept)?,
-                None => self.value(depth + 1)?,
+                _ => self.value(depth + 1)?,
             }
             separator = self.one_of(b',', b'}')?;
         }
-        kept.push(b'}');
+        kept.into_iter().for_each(|kept| kept.push(b'}'));
         Some(())
     }
 
-    fn kept(&mut self, how: &Kept, depth: usize, kept: &mut Vec<u8>) -> Option<()> {
+    /// The name of a member, and the colon.
+    fn key(&mut self, members: &'static Members) -> Option<Known> {
+        while let Some((Piece { what: What::Value(inner), .. }, rest)) = self.known.split_first() {
+            self.known = &rest[*inner..];
+        }
+        if let Some((piece, rest)) = self.known.split_first() {
+            self.known = rest;
+            if let What::Key(known) = piece.what
+                && std::ptr::eq(known.members, members)
+                && self.is_again(piece)
+            {
+                return Some(known);
+            }
+        }
+        let start = self.at;
+        self.blanks();
+        let blanks = self.at - start;
+        let has_escapes = self.string()?;
+        let name = &self.text[start + blanks + 1..self.at - 1];
+        let how = members.0.iter().find(|(key, _)| key.fits(name)).map(|(_, how)| how);
+        // An escape may stand for any letter.
+        if has_escapes && !members.0.is_empty() {
+            return None;
+        }
+        self.byte(b':')?;
+        self.blanks();
+        let known = Known { blanks, members, how };
+        self.pieces.push(Piece { start, end: self.at, what: What::Key(known) });
+        Some(known)
+    }
+
+    fn kept(&mut self, how: &'static Kept, depth: usize, kept: &mut Vec<u8>) -> Option<()> {
         match (self.peek()?, how) {
-            (b'{', Kept::Only(members)) => self.nest(depth, |scanner| scanner.members(members, depth, kept)),
-            (b'[', Kept::Only(_)) if depth <= MAX_DEPTH => self.nest(depth, |scanner| {
+            (b'{', Kept::Only(members)) => self.nest(|scanner| scanner.object(members, depth, Some(kept))),
+            (b'[', Kept::Only(_)) if depth <= MAX_DEPTH => self.nest(|scanner| {
                 let begin = kept.len();
                 scanner.list(|scanner| {
                     kept.push(if kept.len() == begin { b'[' } else { b',' });
@@ -145,10 +196,10 @@ impl Scanner<'_> {
             return None;
         }
         match self.peek()? {
-            b'"' => self.string().map(drop),
-            b'{' | b'[' if self.is_known(depth) => Some(()),
-            b'{' => self.nest(depth, |scanner| scanner.object(depth)),
-            b'[' => self.nest(depth, |scanner| scanner.list(|scanner| scanner.value(depth + 1))),
+            b'"' | b'{' | b'[' if self.is_known() => Some(()),
+            b'"' => self.nest(|scanner| scanner.string().map(drop)),
+            b'{' => self.nest(|scanner| scanner.object(&NOTHING, depth, None)),
+            b'[' => self.nest(|scanner| scanner.list(|scanner| scanner.value(depth + 1))),
             b't' => self.word(b"true"),
             b'f' => self.word(b"false"),
             b'n' => self.word(b"null"),
@@ -156,20 +207,43 @@ impl Scanner<'_> {
         }
     }
 
-    fn object(&mut self, depth: usize) -> Option<()> {
-        self.at += 1;
-        if self.peek()? == b'}' {
-            return self.byte(b'}').map(drop);
+    /// Passes over the next value if what stood here in the object before reads the same.
+    fn is_known(&mut self) -> bool {
+        let Some((piece, rest)) = self.known.split_first() else { return false };
+        let What::Value(inner) = piece.what else { return false };
+        let is_again = self.is_again(&Piece { what: What::Value(0), ..*piece });
+        if is_again {
+            self.known = &rest[inner..];
         }
-        loop {
-            self.blanks();
-            self.string()?;
-            self.byte(b':')?;
-            self.value(depth + 1)?;
-            if self.one_of(b',', b'}')? == b'}' {
-                return Some(());
-            }
+        is_again
+    }
+
+    /// Passes over a piece of the object before if it stands here again.
+    fn is_again(&mut self, piece: &Piece) -> bool {
+        let is_again = self.text[self.at..].starts_with(&self.before[piece.start..piece.end]);
+        if is_again {
+            let start = self.at;
+            self.at += piece.end - piece.start;
+            self.pieces.push(Piece { start, end: self.at, what: piece.what });
         }
+        is_again
+    }
+
+    /// A value that is read, in which pieces may be known.
+    fn nest(&mut self, read: impl FnOnce(&mut Self) -> Option<()>) -> Option<()> {
+        let (inner, further) = match self.known.split_first() {
+            Some((Piece { what: What::Value(inner), .. }, rest)) => rest.split_at(*inner),
+            _ => (&[][..], self.known),
+        };
+        let index = self.pieces.len();
+        self.pieces.push(Piece { start: self.at, end: self.at, what: What::Value(0) });
+        self.known = inner;
+        read(self)?;
+        self.known = further;
+        let inner = self.pieces.len() - index - 1;
+        self.pieces[index].end = self.at;
+        self.pieces[index].what = What::Value(inner);
+        Some(())
     }
 
     fn list(&mut self, mut element: impl FnMut(&mut Self) -> Option<()>) -> Option<()> {
@@ -183,40 +257,6 @@ impl Scanner<'_> {
                 return Some(());
             }
         }
-    }
-
-    /// Passes over a list or an object if the one that stood here in the object before reads the same.
-    fn is_known(&mut self, depth: usize) -> bool {
-        let Some((first, rest)) = self.known.split_first() else { return false };
-        let is_same = first.depth == depth && self.text[self.at..].starts_with(&self.before[first.start..first.end]);
-        if is_same {
-            let (at, start) = (self.at, first.start);
-            let same = self.known[..=first.inner].iter();
-            self.nests.extend(same.map(|nest| Nest {
-                start: at + (nest.start - start),
-                end: at + (nest.end - start),
-                ..*nest
-            }));
-            self.at += first.end - start;
-            self.known = &rest[first.inner..];
-        }
-        is_same
-    }
-
-    /// A list or an object that is read, in which those may be known that stood in the one before.
-    fn nest(&mut self, depth: usize, read: impl FnOnce(&mut Self) -> Option<()>) -> Option<()> {
-        let (inner, further) = match self.known.split_first() {
-            Some((first, rest)) => rest.split_at(first.inner),
-            None => (&[][..], &[][..]),
-        };
-        let index = self.nests.len();
-        self.nests.push(Nest { start: self.at, end: self.at, depth, inner: 0 });
-        self.known = inner;
-        read(self)?;
-        self.known = further;
-        self.nests[index].end = self.at;
-        self.nests[index].inner = self.nests.len() - index - 1;
-        Some(())
     }
 
     /// Returns whether there is an escape in it.
