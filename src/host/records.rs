@@ -5,6 +5,7 @@
 //! as the status map and the proof of concept have it, a JSON list of `ip/prefix`, IPv4 first. One bare address, one
 //! `ip/prefix`, and several with commas between them are read, too.
 
+mod batch;
 mod list;
 mod merge;
 mod object;

@@ -6,9 +6,12 @@
 use std::fmt;
 use std::io::{self, Read};
 use std::ops::Range;
+use std::sync::mpsc;
+use std::thread;
 
 use serde::de::{DeserializeOwned, IgnoredAny};
 
+use super::batch::{Batch, Cut, Pipe};
 use super::object::{Item, MEMBERS, Metadata, Spec, Status, Unreadable};
 use super::skim::Skimmer;
 use crate::finding::Place;
@@ -20,6 +23,9 @@ pub const MAX_OBJECTS: usize = 1_000_000;
 
 /// How much is read at once.
 const BUFFER: usize = 256 * 1024;
+
+/// So many such buffers may wait to be parsed.
+const BATCHES: usize = 4;
 
 /// Why a list cannot be used.
 #[derive(Debug)]
@@ -59,8 +65,8 @@ pub enum ReadError {
 /// What is read of an input, and where it is.
 struct Input<R> {
     input: R,
-    buffer: Vec<u8>,
-    /// What comes next in the buffer.
+    buffer: Batch,
+    /// What comes next in the buffer's text.
     at: usize,
     /// Where the object before is in it, if it was skimmed.
     before: Range<usize>,
@@ -69,12 +75,14 @@ struct Input<R> {
     /// How much is read at once, at least.
     chunk: usize,
     has_ended: bool,
+    /// To whoever parses what was cut out.
+    pipe: Option<Pipe>,
 }
 
 /// Calls `each` with every object: which of the list, or none if it is no list, and its value.
 pub(super) fn read(
     input: impl Read,
-    each: impl FnMut(Option<usize>, Result<Item, Unreadable<'_>>),
+    each: impl FnMut(Option<usize>, Result<Item, Unreadable<'_>>) + Send,
 ) -> Result<usize, ReadError> {
     read_by(BUFFER, input, each)
 }
@@ -82,9 +90,10 @@ pub(super) fn read(
 fn read_by(
     chunk: usize,
     input: impl Read,
-    mut each: impl FnMut(Option<usize>, Result<Item, Unreadable<'_>>),
+    mut each: impl FnMut(Option<usize>, Result<Item, Unreadable<'_>>) + Send,
 ) -> Result<usize, ReadError> {
-    let mut input = Input { input, buffer: Vec::new(), at: 0, before: 0..0, end: 0, chunk, has_ended: false };
+    let mut input =
+        Input { input, buffer: Batch::default(), at: 0, before: 0..0, end: 0, chunk, has_ended: false, pipe: None };
     let document = Place::Document;
     let mut items = None;
     let (mut kind, mut metadata, mut spec, mut status) =
@@ -124,11 +133,11 @@ fn read_by(
 // === impl Input ===
 
 impl<R: Read> Input<R> {
-    /// The elements of `items`, which may be null.
+    /// The elements of `items`, which may be null. Another thread parses them.
     fn items(
         &mut self,
         place: &Place<'_>,
-        each: &mut impl FnMut(Option<usize>, Result<Item, Unreadable<'_>>),
+        each: &mut (impl FnMut(Option<usize>, Result<Item, Unreadable<'_>>) + Send),
     ) -> Result<usize, ReadError> {
         if self.is_next(b'n')? {
             return self.member::<()>(place).map(|()| 0);
@@ -138,14 +147,55 @@ impl<R: Read> Input<R> {
             self.punctuation(place, b"]")?;
             return Ok(0);
         }
-        let (mut skimmer, mut kept) = (Skimmer::default(), Vec::new());
+        let (full, batches) = mpsc::sync_channel::<Batch>(BATCHES);
+        let (back, empty) = mpsc::sync_channel(BATCHES);
+        self.pipe = Some(Pipe { full, empty });
+        let (cut, parsed) = thread::scope(|scope| {
+            let parser = scope.spawn(move || {
+                let mut count = 0;
+                for batch in batches {
+                    batch.parse(count, each)?;
+                    count += batch.cuts.len();
+                    // Nobody may need it any more.
+                    let _ = back.try_send(batch.cleared());
+                }
+                Ok(())
+            });
+            let cut = self.cut(place);
+            self.flush(self.at);
+            self.pipe = None;
+            (cut, parser.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+        });
+        // Whatever cannot be parsed comes before what could not be cut out.
+        parsed.and(cut)
+    }
+
+    /// Cuts out the elements of `items`, to the end of the list.
+    fn cut(&mut self, place: &Place<'_>) -> Result<usize, ReadError> {
+        let mut skimmer = Skimmer::default();
         for index in 0..MAX_OBJECTS {
             let place = place.index(index);
-            let item = match self.skimmed(&mut skimmer, &mut kept)? {
-                Some(item) => Ok(item),
-                None => self.item(&place)?,
+            self.next()?;
+            let position = self.position();
+            let mut kept = self.skim(&mut skimmer);
+            if kept.is_none() && !self.has_ended && self.buffer.text.len() - self.at < self.chunk {
+                // Mostly it is cut off.
+                self.fill()?;
+                kept = self.skim(&mut skimmer);
+            }
+            let (length, kept) = match kept {
+                Some((length, kept)) => {
+                    self.before = self.at..self.at + length;
+                    self.at += length;
+                    (length, kept)
+                }
+                None => {
+                    // Of whatever it is, it has to be JSON, at least.
+                    self.member::<IgnoredAny>(&place)?;
+                    ((self.position() - position) as usize, 0..0)
+                }
             };
-            each(Some(index), item);
+            self.buffer.cuts.push(Cut { text: self.at - length..self.at, kept, position });
             if self.punctuation(&place, b",]")? == b']' {
                 return Ok(index + 1);
             }
@@ -153,43 +203,31 @@ impl<R: Read> Input<R> {
         Err(ReadError::TooMany)
     }
 
-    /// The next object if it is one of those that are read fast. `kept` is room for what matters of it.
-    fn skimmed(&mut self, skimmer: &mut Skimmer, kept: &mut Vec<u8>) -> Result<Option<Item>, ReadError> {
-        self.next()?;
-        let mut length = self.skim(skimmer, kept);
-        if length.is_none() && !self.has_ended && self.buffer.len() - self.at < self.chunk {
-            // Mostly it is cut off.
-            self.fill()?;
-            length = self.skim(skimmer, kept);
-        }
-        let Some(length) = length else { return Ok(None) };
-        // It is ASCII, and serde_json need not look at each text of it.
-        let item = str::from_utf8(kept).ok().and_then(|kept| serde_json::from_str(kept).ok());
-        self.before = self.at..self.at + length;
-        if item.is_some() {
-            self.at += length;
-        }
-        Ok(item)
-    }
-
-    fn skim(&self, skimmer: &mut Skimmer, kept: &mut Vec<u8>) -> Option<usize> {
-        kept.clear();
-        skimmer.skim(&self.buffer[self.before.clone()], &self.buffer[self.at..], &MEMBERS, kept)
-    }
-
-    /// The next value, which may be no object that can be read.
-    fn item(&mut self, place: &Place<'_>) -> Result<Result<Item, Unreadable<'_>>, ReadError> {
-        match self.value(place)? {
-            Ok(item) => Ok(Ok(item)),
-            Err(error) if error.is_data() => {
-                let start = self.position();
-                // The rest of it has to be JSON, at least.
-                self.member::<IgnoredAny>(place)?;
-                let length = (self.position() - start) as usize;
-                Ok(Err(Unreadable { error, text: &self.buffer[self.at - length..self.at] }))
+    /// The length of the next object, and where that is kept which matters of it, if it is one of those that are read fast.
+    fn skim(&mut self, skimmer: &mut Skimmer) -> Option<(usize, Range<usize>)> {
+        let Batch { text, kept, .. } = &mut self.buffer;
+        let begin = kept.len();
+        match skimmer.skim(&text[self.before.clone()], &text[self.at..], &MEMBERS, kept) {
+            Some(length) => Some((length, begin..kept.len())),
+            None => {
+                kept.truncate(begin);
+                None
             }
-            Err(error) => Err(self.broken(place, &error)),
         }
+    }
+
+    /// Lets what was cut out be parsed, and keeps of the text what comes from `start` on.
+    fn flush(&mut self, start: usize) {
+        match &self.pipe {
+            Some(pipe) if !self.buffer.cuts.is_empty() => {
+                let mut next = pipe.empty.try_recv().unwrap_or_default();
+                next.text.extend_from_slice(&self.buffer.text[start..]);
+                // Who parses is gone only after an error, and tells that.
+                let _ = pipe.full.send(std::mem::replace(&mut self.buffer, next));
+            }
+            _ => drop(self.buffer.text.drain(..start)),
+        }
+        self.at -= start;
     }
 
     /// A value that has to be of its kind.
@@ -210,7 +248,7 @@ impl<R: Read> Input<R> {
         self.before = 0..0;
         let mut last = None;
         loop {
-            let rest = &self.buffer[self.at..];
+            let rest = &self.buffer.text[self.at..];
             let mut values = serde_json::Deserializer::from_slice(rest).into_iter::<T>();
             match values.next() {
                 // A number at the end of the buffer may go on behind it.
@@ -239,9 +277,9 @@ impl<R: Read> Input<R> {
     /// The next byte that is no blank, without taking it.
     fn next(&mut self) -> Result<Option<u8>, ReadError> {
         loop {
-            let blanks = self.buffer[self.at..].iter().take_while(|byte| b" \t\r\n".contains(byte)).count();
+            let blanks = self.buffer.text[self.at..].iter().take_while(|byte| b" \t\r\n".contains(byte)).count();
             self.at += blanks;
-            match self.buffer.get(self.at) {
+            match self.buffer.text.get(self.at) {
                 Some(byte) => return Ok(Some(*byte)),
                 None if self.has_ended => return Ok(None),
                 None => self.fill()?,
@@ -267,12 +305,11 @@ impl<R: Read> Input<R> {
     /// Reads more into the buffer, behind what is left in it.
     fn fill(&mut self) -> Result<(), ReadError> {
         let start = if self.before.is_empty() { self.at } else { self.before.start };
-        self.buffer.drain(..start);
-        self.at -= start;
+        self.flush(start);
         self.before = 0..self.before.len();
         // Twice as much each time, so that a large object is not read over and over.
-        let more = self.buffer.len().max(self.chunk) as u64;
-        let read = self.input.by_ref().take(more).read_to_end(&mut self.buffer).map_err(ReadError::Read)?;
+        let more = self.buffer.text.len().max(self.chunk) as u64;
+        let read = self.input.by_ref().take(more).read_to_end(&mut self.buffer.text).map_err(ReadError::Read)?;
         self.end += read as u64;
         self.has_ended = (read as u64) < more;
         Ok(())
@@ -280,7 +317,7 @@ impl<R: Read> Input<R> {
 
     /// Where it is in the input.
     fn position(&self) -> u64 {
-        self.end - (self.buffer.len() - self.at) as u64
+        self.end - (self.buffer.text.len() - self.at) as u64
     }
 
     fn broken(&self, place: &Place<'_>, error: &serde_json::Error) -> ReadError {
