@@ -48,7 +48,7 @@ impl Batch {
     pub(super) fn parse(
         &self,
         first: usize,
-        each: &mut impl FnMut(Option<usize>, Result<Item, Unreadable<'_>>),
+        each: &mut impl FnMut(Option<usize>, Result<Item<'_>, Unreadable<'_>>),
     ) -> Result<(), ReadError> {
         for (index, Cut { text, kept, position }) in (first..).zip(&self.cuts) {
             // It is ASCII, and serde_json need not look at each text of it.

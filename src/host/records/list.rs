@@ -9,10 +9,11 @@ use std::ops::Range;
 use std::sync::mpsc;
 use std::thread;
 
+use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 
 use super::batch::{Batch, Cut, Pipe};
-use super::object::{Item, MEMBERS, Metadata, Spec, Status, Unreadable};
+use super::object::{Item, MEMBERS, Metadata, Unreadable};
 use super::skim::Skimmer;
 use crate::finding::Place;
 
@@ -79,10 +80,17 @@ struct Input<R> {
     pipe: Option<Pipe>,
 }
 
+/// A value as it is written.
+struct Written {
+    text: Vec<u8>,
+    /// Where it begins in the input.
+    position: u64,
+}
+
 /// Calls `each` with every object: which of the list, or none if it is no list, and its value.
 pub(super) fn read(
     input: impl Read,
-    each: impl FnMut(Option<usize>, Result<Item, Unreadable<'_>>) + Send,
+    each: impl FnMut(Option<usize>, Result<Item<'_>, Unreadable<'_>>) + Send,
 ) -> Result<usize, ReadError> {
     read_by(BUFFER, input, each)
 }
@@ -90,14 +98,13 @@ pub(super) fn read(
 fn read_by(
     chunk: usize,
     input: impl Read,
-    mut each: impl FnMut(Option<usize>, Result<Item, Unreadable<'_>>) + Send,
+    mut each: impl FnMut(Option<usize>, Result<Item<'_>, Unreadable<'_>>) + Send,
 ) -> Result<usize, ReadError> {
     let mut input =
         Input { input, buffer: Batch::default(), at: 0, before: 0..0, end: 0, chunk, has_ended: false, pipe: None };
     let document = Place::Document;
     let mut items = None;
-    let (mut kind, mut metadata, mut spec, mut status) =
-        (None, Metadata::default(), Spec::default(), Status::default());
+    let (mut kind, mut metadata, mut spec, mut status) = (None, None, None, None);
     input.punctuation(&document, b"{")?;
     let mut separator = if input.is_next(b'}')? { b'}' } else { b',' };
     while separator == b',' {
@@ -106,10 +113,10 @@ fn read_by(
         input.punctuation(&place, b":")?;
         match name.as_str() {
             "items" => items = Some(input.items(&place, &mut each)?),
-            "kind" => kind = input.member(&place)?,
-            "metadata" => metadata = input.member::<Option<_>>(&place)?.unwrap_or_default(),
-            "spec" => spec = input.member::<Option<_>>(&place)?.unwrap_or_default(),
-            "status" => status = input.member::<Option<_>>(&place)?.unwrap_or_default(),
+            "kind" => kind = Some(input.written(&place)?),
+            "metadata" => metadata = Some(input.written(&place)?),
+            "spec" => spec = Some(input.written(&place)?),
+            "status" => status = Some(input.written(&place)?),
             _ => drop(input.member::<IgnoredAny>(&place)?),
         }
         separator = input.punctuation(&place, b",}")?;
@@ -117,6 +124,7 @@ fn read_by(
     if input.next()?.is_some() {
         return Err(input.syntax(&document, "something after its end".to_owned()));
     }
+    let metadata: Metadata<'_> = parsed(&document.field("metadata"), metadata.as_ref())?;
     if metadata.is_partial() {
         let remaining = metadata.remaining_item_count.and_then(|count| u64::try_from(count).ok());
         return Err(ReadError::Partial { remaining });
@@ -124,9 +132,22 @@ fn read_by(
     match items {
         Some(items) => Ok(items),
         None => {
-            each(None, Ok(Item { kind, metadata, spec: Some(spec), status: Some(status) }));
+            let kind = parsed(&document.field("kind"), kind.as_ref())?;
+            let spec = parsed(&document.field("spec"), spec.as_ref())?;
+            let status = parsed(&document.field("status"), status.as_ref())?;
+            each(None, Ok(Item { kind, metadata, spec, status }));
             Ok(1)
         }
+    }
+}
+
+/// A member, which may be missing.
+fn parsed<'t, T: Deserialize<'t> + Default>(place: &Place<'_>, written: Option<&'t Written>) -> Result<T, ReadError> {
+    let Some(Written { text, position }) = written else { return Ok(T::default()) };
+    match serde_json::from_slice::<Option<T>>(text) {
+        Ok(value) => Ok(value.unwrap_or_default()),
+        Err(error) if error.is_data() => Err(ReadError::Member { place: place.to_string(), problem: message(&error) }),
+        Err(error) => Err(ReadError::Syntax { place: place.to_string(), byte: position + 1, problem: message(&error) }),
     }
 }
 
@@ -137,7 +158,7 @@ impl<R: Read> Input<R> {
     fn items(
         &mut self,
         place: &Place<'_>,
-        each: &mut (impl FnMut(Option<usize>, Result<Item, Unreadable<'_>>) + Send),
+        each: &mut (impl FnMut(Option<usize>, Result<Item<'_>, Unreadable<'_>>) + Send),
     ) -> Result<usize, ReadError> {
         if self.is_next(b'n')? {
             return self.member::<()>(place).map(|()| 0);
@@ -228,6 +249,15 @@ impl<R: Read> Input<R> {
             _ => drop(self.buffer.text.drain(..start)),
         }
         self.at -= start;
+    }
+
+    /// A value of which only the end is known.
+    fn written(&mut self, place: &Place<'_>) -> Result<Written, ReadError> {
+        self.next()?;
+        let position = self.position();
+        self.member::<IgnoredAny>(place)?;
+        let length = (self.position() - position) as usize;
+        Ok(Written { text: self.buffer.text[self.at - length..self.at].to_vec(), position })
     }
 
     /// A value that has to be of its kind.
@@ -338,7 +368,7 @@ pub(super) fn message(error: &serde_json::Error) -> String {
 
 // === impl Metadata ===
 
-impl Metadata {
+impl Metadata<'_> {
     fn is_partial(&self) -> bool {
         let goes_on = self.next.as_deref().is_some_and(|token| !token.is_empty());
         goes_on || self.remaining_item_count.is_some_and(|count| count != 0)

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
+use std::ops::Deref;
 
 use ipnetwork::IpNetwork;
 use serde::Deserialize;
@@ -80,13 +81,20 @@ pub(super) struct Doubt {
     pub(super) interface: InterfaceName,
 }
 
+/// A text of an object, which mostly stands in what was read as it is.
+#[derive(Debug, Default, Deserialize)]
+#[serde(transparent)]
+pub(super) struct Text<'t>(#[serde(borrow)] pub(super) Cow<'t, str>);
+
 /// An object as it is written. Members that do not matter here are passed over.
 #[derive(Debug, Deserialize)]
-pub(super) struct Item {
-    pub(super) kind: Option<String>,
-    #[serde(default)]
-    pub(super) metadata: Metadata,
-    pub(super) spec: Option<Spec>,
+pub(super) struct Item<'t> {
+    #[serde(borrow)]
+    pub(super) kind: Option<Text<'t>>,
+    #[serde(default, borrow)]
+    pub(super) metadata: Metadata<'t>,
+    #[serde(borrow)]
+    pub(super) spec: Option<Spec<'t>>,
     pub(super) status: Option<Status>,
 }
 
@@ -122,29 +130,37 @@ pub(super) const MEMBERS: Members = {
 /// Of an object or of a list.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub(super) struct Metadata {
-    #[serde(rename = "continue")]
-    pub(super) next: Option<String>,
+pub(super) struct Metadata<'t> {
+    #[serde(rename = "continue", borrow)]
+    pub(super) next: Option<Text<'t>>,
     pub(super) remaining_item_count: Option<i64>,
-    namespace: Option<String>,
-    name: Option<String>,
-    uid: Option<String>,
-    creation_timestamp: Option<String>,
-    deletion_timestamp: Option<String>,
-    labels: Option<Labels>,
-    annotations: Option<Annotations>,
-    owner_references: Option<Vec<Owner>>,
+    #[serde(borrow)]
+    namespace: Option<Text<'t>>,
+    #[serde(borrow)]
+    name: Option<Text<'t>>,
+    #[serde(borrow)]
+    uid: Option<Text<'t>>,
+    #[serde(borrow)]
+    creation_timestamp: Option<Text<'t>>,
+    #[serde(borrow)]
+    deletion_timestamp: Option<Text<'t>>,
+    #[serde(borrow)]
+    labels: Option<Labels<'t>>,
+    #[serde(borrow)]
+    annotations: Option<Annotations<'t>>,
+    #[serde(borrow)]
+    owner_references: Option<Vec<Owner<'t>>>,
 }
 
 /// By which a VirtualMachine knows its KubevirtMachine, which may be in another cluster and so owns nothing.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Labels {
+struct Labels<'t> {
     // MACHINE_NAMESPACE and MACHINE_NAME.
-    #[serde(rename = "capk.cluster.x-k8s.io/kubevirt-machine-namespace")]
-    namespace: Option<String>,
-    #[serde(rename = "capk.cluster.x-k8s.io/kubevirt-machine-name")]
-    name: Option<String>,
+    #[serde(rename = "capk.cluster.x-k8s.io/kubevirt-machine-namespace", borrow)]
+    namespace: Option<Text<'t>>,
+    #[serde(rename = "capk.cluster.x-k8s.io/kubevirt-machine-name", borrow)]
+    name: Option<Text<'t>>,
 }
 
 const MACHINE_NAMESPACE: &str = "capk.cluster.x-k8s.io/kubevirt-machine-namespace";
@@ -152,37 +168,43 @@ const MACHINE_NAME: &str = "capk.cluster.x-k8s.io/kubevirt-machine-name";
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Owner {
-    kind: String,
-    name: String,
-    uid: String,
+struct Owner<'t> {
+    #[serde(borrow)]
+    kind: Text<'t>,
+    #[serde(borrow)]
+    name: Text<'t>,
+    #[serde(borrow)]
+    uid: Text<'t>,
 }
 
 /// What matters of the annotations.
 #[derive(Debug, Default)]
-struct Annotations {
-    /// Name of the interface, and value.
-    records: Vec<(String, String)>,
-    node_pool: Option<String>,
+struct Annotations<'t> {
+    /// Key and value.
+    records: Vec<(Text<'t>, Text<'t>)>,
+    node_pool: Option<Text<'t>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Spec {
-    template: Option<Template>,
+pub(super) struct Spec<'t> {
+    #[serde(borrow)]
+    template: Option<Template<'t>>,
 }
 
 /// What a VirtualMachine gives its instances.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Template {
-    metadata: Option<TemplateMetadata>,
+struct Template<'t> {
+    #[serde(borrow)]
+    metadata: Option<TemplateMetadata<'t>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct TemplateMetadata {
-    annotations: Option<Annotations>,
+struct TemplateMetadata<'t> {
+    #[serde(borrow)]
+    annotations: Option<Annotations<'t>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -248,7 +270,7 @@ const EXPECTED: &str = "a list of ip/prefix";
 
 impl Reader<'_> {
     /// What is to be kept of an object. `None`: nobody can tell whose it is, which has been told.
-    pub(super) fn object(&mut self, item: Result<Item, Unreadable<'_>>) -> Option<Object> {
+    pub(super) fn object(&mut self, item: Result<Item<'_>, Unreadable<'_>>) -> Option<Object> {
         let items = Place::Document.field("items");
         let place = self.item.map_or(Place::Document, |item| items.index(item));
         let Item { kind, mut metadata, spec, status } = match item {
@@ -261,10 +283,11 @@ impl Reader<'_> {
             }
         };
         let holds = self.holds(&metadata, spec.unwrap_or_default(), status.unwrap_or_default());
-        let node_pool = metadata.annotations.as_mut().and_then(|annotations| annotations.node_pool.take());
-        let owner = metadata.owner_references.into_iter().flatten().find(|owner| owner.kind == "VirtualMachine");
-        let owner = owner.map(|owner| (owner.uid, owner.name));
-        let owner = owner.filter(|(uid, name)| is_identity(uid) && is_identity(name));
+        let node_pool =
+            metadata.annotations.as_mut().and_then(|annotations| annotations.node_pool.take()).map(String::from);
+        let owner = metadata.owner_references.into_iter().flatten().find(|owner| &*owner.kind == "VirtualMachine");
+        let owner = owner.filter(|owner| is_identity(&owner.uid) && is_identity(&owner.name));
+        let owner = owner.map(|owner| (owner.uid.into(), owner.name.into()));
         let machine = metadata.labels.and_then(|labels| labels.namespace.zip(labels.name));
         let kind = match kind.as_deref() {
             Some("KubevirtMachine") => Ok(Kind::Machine),
@@ -282,11 +305,11 @@ impl Reader<'_> {
             )),
         };
         let metadata_place = place.field("metadata");
-        let identity = |name: &str, value: Option<String>| match value {
-            Some(value) if is_identity(&value) => Ok(value),
+        let identity = |name: &str, value: Option<Text<'_>>| match value {
+            Some(value) if is_identity(&value) => Ok(String::from(value)),
             Some(value) => {
                 let (place, expected) = (metadata_place.field(name), "letters, digits, '-' or '.', at most 253");
-                Err(Finding::error(place, "invalid value", value, expected))
+                Err(Finding::error(place, "invalid value", &*value, expected))
             }
             None => {
                 let place = metadata_place.field(name);
@@ -304,6 +327,7 @@ impl Reader<'_> {
                 let is_being_deleted = metadata.deletion_timestamp.is_some();
                 // Only a VirtualMachine and what it owns are somebody else's.
                 let machine = machine.filter(|(namespace, name)| is_identity(namespace) && is_identity(name));
+                let machine = machine.map(|(namespace, name)| (namespace.into(), name.into()));
                 let doubts = std::mem::take(&mut self.doubts);
                 Some(Object {
                     kind,
@@ -327,7 +351,7 @@ impl Reader<'_> {
         }
     }
 
-    fn holds(&mut self, metadata: &Metadata, spec: Spec, status: Status) -> Vec<Hold> {
+    fn holds(&mut self, metadata: &Metadata<'_>, spec: Spec<'_>, status: Status) -> Vec<Hold> {
         let mut holds = Vec::new();
         self.annotations(metadata.annotations.as_ref(), Member::Annotation, &mut holds);
         let template = spec.template.and_then(|template| template.metadata);
@@ -349,18 +373,19 @@ impl Reader<'_> {
         holds
     }
 
-    fn annotations(&mut self, annotations: Option<&Annotations>, member: Member, holds: &mut Vec<Hold>) {
+    fn annotations(&mut self, annotations: Option<&Annotations<'_>>, member: Member, holds: &mut Vec<Hold>) {
         let spot = self.spot(member);
-        for (interface, value) in annotations.into_iter().flat_map(|annotations| &annotations.records) {
-            let parsed = if value.starts_with('[') { serde_json::from_str(value).ok() } else { None };
-            match parsed {
-                Some(value @ Value::Array(_)) => match texts(&value) {
-                    Some(texts) => holds.extend(self.hold(spot, interface, &texts, &value)),
-                    None => self.unreadable(spot, Some(interface), &value),
-                },
+        for (key, value) in annotations.into_iter().flat_map(|annotations| &annotations.records) {
+            let interface = key.strip_prefix(ANNOTATION_PREFIX).unwrap_or_default();
+            let list = value.starts_with('[').then(|| serde_json::from_str::<Vec<Text<'_>>>(value));
+            match list {
+                Some(Ok(texts)) => holds.extend(self.hold(spot, interface, &texts, &value.0)),
+                Some(Err(error)) if error.is_data() && serde_json::from_str::<IgnoredAny>(value).is_ok() => {
+                    self.unreadable(spot, Some(interface), &value.0);
+                }
                 _ => {
                     let texts: Vec<&str> = value.split(',').map(str::trim_ascii).collect();
-                    holds.extend(self.hold(spot, interface, &texts, value));
+                    holds.extend(self.hold(spot, interface, &texts, &value.0));
                 }
             }
         }
@@ -371,7 +396,7 @@ impl Reader<'_> {
     }
 
     /// One record. Every address of it counts that can be read.
-    fn hold(&mut self, spot: Spot, name: &str, texts: &[&str], value: &dyn fmt::Display) -> Option<Hold> {
+    fn hold<T: AsRef<str>>(&mut self, spot: Spot, name: &str, texts: &[T], value: &dyn fmt::Display) -> Option<Hold> {
         let Ok(interface) = name.parse::<InterfaceName>() else {
             let (place, expected) = (spot.path(Some(name)), InterfaceName::EXPECTED);
             let finding = Finding::error(place, "record of an invalid interface name", name, expected);
@@ -379,7 +404,7 @@ impl Reader<'_> {
             return None;
         };
         let mut addresses = Vec::with_capacity(texts.len());
-        for text in texts {
+        for text in texts.iter().map(AsRef::as_ref) {
             let read = parse_interface_address(text).map(|(address, length)| {
                 let length = length.unwrap_or(Family::of(address).bits());
                 IpNetwork::new(address, length).unwrap_or_else(|_| IpNetwork::from(address))
@@ -454,9 +479,31 @@ fn is_identity(text: &str) -> bool {
     (1..=253).contains(&text.len()) && text.bytes().all(legal)
 }
 
+// === impl Text ===
+
+impl Deref for Text<'_> {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl AsRef<str> for Text<'_> {
+    fn as_ref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<Text<'_>> for String {
+    fn from(text: Text<'_>) -> Self {
+        text.0.into_owned()
+    }
+}
+
 // === impl Annotations ===
 
-impl<'de> Deserialize<'de> for Annotations {
+impl<'de: 't, 't> Deserialize<'de> for Annotations<'t> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_map(Records)
     }
@@ -466,19 +513,21 @@ impl<'de> Deserialize<'de> for Annotations {
 struct Records;
 
 impl<'de> Visitor<'de> for Records {
-    type Value = Annotations;
+    type Value = Annotations<'de>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("annotations")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Annotations, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Annotations<'de>, A::Error> {
         let mut annotations = Annotations::default();
-        while let Some(key) = members.next_key::<Cow<'de, str>>()? {
-            match key.strip_prefix(ANNOTATION_PREFIX) {
-                Some(interface) => annotations.records.push((interface.to_owned(), members.next_value()?)),
-                None if key == NODE_POOL_ANNOTATION => annotations.node_pool = Some(members.next_value()?),
-                None => drop(members.next_value::<IgnoredAny>()?),
+        while let Some(key) = members.next_key::<Text<'de>>()? {
+            if key.starts_with(ANNOTATION_PREFIX) {
+                annotations.records.push((key, members.next_value()?));
+            } else if &*key == NODE_POOL_ANNOTATION {
+                annotations.node_pool = Some(members.next_value()?);
+            } else {
+                members.next_value::<IgnoredAny>()?;
             }
         }
         Ok(annotations)

@@ -149,7 +149,7 @@ values! {
     an_empty_text: "" => "[]", [r#"invalid address "", expected an IPv4 or IPv6 address []"#];
     an_empty_list: "[]" => "[]", [r#"unreadable record "[]", expected a list of ip/prefix []"#];
     a_list_of_something_else: r#"["10.0.0.5/24", 7]"# => "[]",
-        [r#"unreadable record "[\"10.0.0.5/24\",7]", expected a list of ip/prefix [10.0.0.5]"#];
+        [r#"unreadable record "[\"10.0.0.5/24\", 7]", expected a list of ip/prefix [10.0.0.5]"#];
     ipv4_in_ipv6: "::ffff:10.0.0.5/120" => "[]",
         [r#"IPv4-mapped address "::ffff:10.0.0.5/120", expected 10.0.0.5 [10.0.0.5]"#];
     a_zone: "fe80::5%eth0/64" => "[]",
