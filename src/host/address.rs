@@ -172,7 +172,13 @@ impl AddressSet {
     /// Whether an address is in it.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
-        self.up_to(Family::of(address), Family::number(address)).is_some_and(|range| range.contains(address))
+        self.has(Family::of(address), Family::number(address))
+    }
+
+    /// Whether an address of a family is in it.
+    #[must_use]
+    pub fn has(&self, family: Family, number: u128) -> bool {
+        self.up_to(family, number).is_some_and(|range| range.family == family && number <= range.last)
     }
 
     /// Whether all addresses of a range are in it.

@@ -568,7 +568,7 @@ impl Allocator {
                 let network = &mut self.networks[at];
                 network.cooling.pop_first();
                 if !network.is_occupied(address) {
-                    self.occupy((at, address), false);
+                    self.occupy(at, Family::split(address), false);
                 }
             }
         }
@@ -761,6 +761,8 @@ impl Allocator {
 
     fn set_lease(&mut self, network: &Arc<str>, address: IpAddr, lease: Option<Lease>) -> Option<Lease> {
         let at = self.network(network);
+        // To read the address behind what is written next would be to wait until that has reached the memory.
+        let number = Family::split(address);
         let name = lease.as_ref().map(|is| self.name_of(&is.claimant.machine));
         let network = &mut self.networks[at];
         let is_held = |lease: &Option<Lease>| lease.as_ref().is_some_and(|lease| lease.released.is_none());
@@ -771,7 +773,7 @@ impl Allocator {
         let cooled = cooled.is_some_and(|until| network.cooling.remove(&(until, address)));
         network.cooling.extend(cools.map(|until| (until, address)));
         if (is_held(&before) || cooled) != is_occupied && !network.contenders.contains(address) {
-            self.occupy((at, address), is_occupied);
+            self.occupy(at, number, is_occupied);
         }
         let of_namesake = |was: &Lease| {
             let is = self.networks[at].leases.get(address);
@@ -809,7 +811,7 @@ impl Allocator {
         let before = network.contenders.set(address, contenders).unwrap_or_default();
         let is_occupied = network.is_occupied(address);
         if was_occupied != is_occupied {
-            self.occupy(place, is_occupied);
+            self.occupy(at, Family::split(address), is_occupied);
         }
         machines.extend(before.iter().map(|was| was.claimant.machine.clone()));
         machines.iter().for_each(|machine| self.index(machine, place));
@@ -876,15 +878,14 @@ impl Allocator {
     }
 
     /// Takes an address from what is free in the pools of its network, or puts it there.
-    fn occupy(&mut self, (at, address): Place, is_occupied: bool) {
-        let (family, number) = (Family::of(address), Family::number(address));
+    fn occupy(&mut self, at: usize, (family, number): (Family, u128), is_occupied: bool) {
         for &pool in &self.networks[at].pools {
             let PoolState { pool, free, .. } = &mut self.pools[pool];
             if let Some(free) = free.get_mut(&family)
-                && pool.offers(address)
+                && pool.space(family).is_some_and(|space| space.offers_number(number))
             {
                 let done = if is_occupied { free.take(number) } else { free.give_back(number) };
-                debug_assert_eq!(done, Ok(()), "{address}");
+                debug_assert_eq!(done, Ok(()), "{}", family.address(number));
             }
         }
     }

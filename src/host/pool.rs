@@ -237,8 +237,14 @@ impl Space {
     /// Whether an address may be given.
     #[must_use]
     pub fn offers(&self, address: IpAddr) -> bool {
-        let is_open = self.ranges.contains(address) && !self.withheld.contains(address);
-        is_open && !self.is_end_of_subnet(Family::number(address))
+        Family::of(address) == self.family && self.offers_number(Family::number(address))
+    }
+
+    /// Whether an address of its family may be given.
+    #[must_use]
+    pub fn offers_number(&self, number: u128) -> bool {
+        let is_open = self.ranges.has(self.family, number) && !self.withheld.has(self.family, number);
+        is_open && !self.is_end_of_subnet(number)
     }
 
     /// How many addresses there are, given and withheld.

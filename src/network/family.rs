@@ -53,6 +53,12 @@ impl Family {
             IpAddr::V6(address) => u128::from(address),
         }
     }
+
+    /// The family of an address, and its number there.
+    #[must_use]
+    pub fn split(address: IpAddr) -> (Self, u128) {
+        (Self::of(address), Self::number(address))
+    }
 }
 
 impl fmt::Display for Family {
