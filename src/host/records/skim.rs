@@ -140,6 +140,7 @@ impl<'t> Scanner<'t> {
     }
 
     /// The name of a member, and the colon.
+    #[inline]
     fn key(&mut self, members: &'static Members) -> Option<Known> {
         while let Some((Piece { what: What::Value(inner), .. }, rest)) = self.known.split_first() {
             self.known = &rest[*inner..];
@@ -208,6 +209,7 @@ impl<'t> Scanner<'t> {
     }
 
     /// Passes over the next value if what stood here in the object before reads the same.
+    #[inline]
     fn is_known(&mut self) -> bool {
         let Some((piece, rest)) = self.known.split_first() else { return false };
         let What::Value(inner) = piece.what else { return false };
@@ -219,6 +221,7 @@ impl<'t> Scanner<'t> {
     }
 
     /// Passes over a piece of the object before if it stands here again.
+    #[inline]
     fn is_again(&mut self, piece: &Piece) -> bool {
         let is_again = self.text[self.at..].starts_with(&self.before[piece.start..piece.end]);
         if is_again {
