@@ -451,6 +451,16 @@ mod tests {
         r#" "status": {"ready": true, "allocatedBootstrapAddresses": {"eno101": ["10.0.0.5/24", "fd00::5/64"]}}} ,"#,
     );
 
+    /// Each like the others, and with values at other places, of other kinds and in another order.
+    const OBJECTS: [&str; 6] = [
+        OBJECT,
+        OBJECT,
+        r#"{"metadata": {"annotations": {"n": "\u00e4\\"}, "name": "worker-0"}, "kind": "VirtualMachine", "a": [{}, {}]}"#,
+        r#"{"metadata": {"name": "worker-0", "annotations": ["n", "n", ["n"]]}, "a": [{}, 1, {}, "{}"], "kind": "K"}"#,
+        r#"{"a": {"name": "worker-0", "labels": {"n": "n"}, "b": [[], [], [1]]}, "metadata": {"labels": {"n": "n"}}}"#,
+        r#"{"spec": {"template": {"metadata": {"n": {}, "annotations": {"n": "n"}}}}, "a": {"metadata": {"n": {}}}, "n": "n"}"#,
+    ];
+
     /// Letters of JSON, a control character, and a byte that is no text.
     const BREAKS: &[u8] = b"{}[],:\"\\ \n\tabdeftu0123456789-.+/\x01\x80";
 
@@ -464,6 +474,17 @@ mod tests {
         let mut items = serde_json::Deserializer::from_slice(text).into_iter::<Item>();
         let item = items.next()?.ok()?;
         Some((format!("{item:?}"), items.byte_offset()))
+    }
+
+    #[test]
+    fn what_cannot_be_parsed_is_told_before_what_cannot_be_cut_out() {
+        let list = r#"{"items": [{"kind": "a"}, {"kind": "\ud800"}, {"kind": "b"}, {]}"#;
+        for chunk in [1, 16, BUFFER] {
+            let (items, error) = outcome(chunk, list.as_bytes());
+            assert_eq!(items.len(), 1);
+            let problem = r#"not readable as JSON "unexpected end of hex escape" from byte 27 on"#;
+            assert_eq!(error, format!("items[1]: {problem}, expected a list of objects"));
+        }
     }
 
     #[test]
@@ -488,6 +509,30 @@ mod tests {
             text.truncate(end.index(2 * OBJECT.len()));
             if let Some(skimmed) = skimmed(&text) {
                 prop_assert_eq!(Some(skimmed), parsed(&text));
+            }
+        }
+
+        #[test]
+        fn what_was_skimmed_before_does_not_matter(
+            mut texts in prop::sample::subsequence(OBJECTS.map(|text| text.as_bytes().to_vec()).to_vec(), 2),
+            reverse in any::<bool>(),
+            changes in prop::collection::vec((0_usize..2, any::<prop::sample::Index>(), prop::sample::select(BREAKS)), 0..4),
+        ) {
+            if reverse {
+                texts.reverse();
+            }
+            for (text, at, byte) in changes {
+                let at = at.index(texts[text].len());
+                texts[text][at] = byte;
+            }
+            let (mut skimmer, mut kept) = (Skimmer::default(), Vec::new());
+            let before = skimmer.skim(b"", &texts[0], &MEMBERS, &mut kept).map_or(0, |length| length);
+            kept.clear();
+            let length = skimmer.skim(&texts[0][..before], &texts[1], &MEMBERS, &mut kept);
+            let mut alone = Vec::new();
+            prop_assert_eq!(length, Skimmer::default().skim(b"", &texts[1], &MEMBERS, &mut alone));
+            if length.is_some() {
+                prop_assert_eq!(kept, alone);
             }
         }
 
