@@ -451,13 +451,15 @@ mod tests {
         r#" "status": {"ready": true, "allocatedBootstrapAddresses": {"eno101": ["10.0.0.5/24", "fd00::5/64"]}}} ,"#,
     );
 
-    /// Each like the others, and with values at other places, of other kinds and in another order.
-    const OBJECTS: [&str; 6] = [
+    /// Each like another one, but with values at other places, of other kinds, in another order, or broken.
+    const OBJECTS: [&str; 8] = [
         OBJECT,
         OBJECT,
         r#"{"metadata": {"annotations": {"n": "\u00e4\\"}, "name": "worker-0"}, "kind": "VirtualMachine", "a": [{}, {}]}"#,
         r#"{"metadata": {"name": "worker-0", "annotations": ["n", "n", ["n"]]}, "a": [{}, 1, {}, "{}"], "kind": "K"}"#,
         r#"{"a": {"name": "worker-0", "labels": {"n": "n"}, "b": [[], [], [1]]}, "metadata": {"labels": {"n": "n"}}}"#,
+        r#"{"a": {"n": 1}, "kind": "K"}"#,
+        r#"{"a": ["n": ], "kind": "K"}"#,
         r#"{"spec": {"template": {"metadata": {"n": {}, "annotations": {"n": "n"}}}}, "a": {"metadata": {"n": {}}}, "n": "n"}"#,
     ];
 
