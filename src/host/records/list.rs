@@ -496,23 +496,8 @@ mod tests {
     }
 
     proptest! {
-        // A test writes nothing into the sources; what fails is printed.
-        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
-
-        #[test]
-        fn a_broken_object_is_skimmed_as_it_would_be_parsed_or_not_at_all(
-            breaks in prop::collection::vec((any::<prop::sample::Index>(), prop::sample::select(BREAKS)), 1..4),
-            end in any::<prop::sample::Index>(),
-        ) {
-            let mut text = OBJECT.as_bytes().to_vec();
-            for (at, byte) in breaks {
-                text[at.index(OBJECT.len())] = byte;
-            }
-            text.truncate(end.index(2 * OBJECT.len()));
-            if let Some(skimmed) = skimmed(&text) {
-                prop_assert_eq!(Some(skimmed), parsed(&text));
-            }
-        }
+        // Of two objects few pairs can be mistaken for each other.
+        #![proptest_config(ProptestConfig { cases: 8192, failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
         fn what_was_skimmed_before_does_not_matter(
@@ -535,6 +520,26 @@ mod tests {
             prop_assert_eq!(length, Skimmer::default().skim(b"", &texts[1], &MEMBERS, &mut alone));
             if length.is_some() {
                 prop_assert_eq!(kept, alone);
+            }
+        }
+    }
+
+    proptest! {
+        // A test writes nothing into the sources; what fails is printed.
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn a_broken_object_is_skimmed_as_it_would_be_parsed_or_not_at_all(
+            breaks in prop::collection::vec((any::<prop::sample::Index>(), prop::sample::select(BREAKS)), 1..4),
+            end in any::<prop::sample::Index>(),
+        ) {
+            let mut text = OBJECT.as_bytes().to_vec();
+            for (at, byte) in breaks {
+                text[at.index(OBJECT.len())] = byte;
+            }
+            text.truncate(end.index(2 * OBJECT.len()));
+            if let Some(skimmed) = skimmed(&text) {
+                prop_assert_eq!(Some(skimmed), parsed(&text));
             }
         }
 
