@@ -181,10 +181,11 @@ fn rebuild() -> Result<()> {
     for at in (1..records.len()).rev() {
         records.swap(at, dice.below(at + 1));
     }
-    let mut allocator = Allocator::rebuild([pool()?], []);
+    let (mut allocator, mut journal) = (Allocator::rebuild([pool()?], []), Journal::default());
     let (copy, start) = (records.clone(), Cpu::now()?);
-    let adoption = allocator.adopt(copy, 1, &mut Journal::default());
+    let adoption = allocator.adopt(copy, 1, &mut journal);
     let time = start.elapsed()?;
+    drop(journal);
     if adoption.adopted != 2 * count {
         return Err("not everything was adopted".into());
     }
@@ -208,45 +209,49 @@ fn rebuild() -> Result<()> {
 }
 
 /// From the list of so many machines to an allocator that knows their addresses, and to a ledger.
+///
+/// Two threads read it, so what counts is the time that passes: the least of three, since others may be at work, too.
 fn list(machines: usize) -> Result<()> {
-    // What it costs to make the list is no part of what is measured.
-    let start = Cpu::now()?;
-    let bytes = io::copy(&mut List::new(machines), &mut io::sink())?;
-    let made = start.elapsed()?;
-    let mut objects = Objects::default();
-    let start = Cpu::now()?;
-    objects.read("machines.json", List::new(machines))?;
-    let read = start.elapsed()?.saturating_sub(made);
-    let start = Cpu::now()?;
-    let inventory = objects.inventory();
-    let merged = start.elapsed()?;
-    let (records, copy) = (inventory.records.clone(), inventory.records);
-    let start = Cpu::now()?;
-    let (mut allocator, mut journal) = (Allocator::rebuild([pool()?], []), Journal::default());
-    let adoption = allocator.adopt(copy, 1, &mut journal);
-    let adopted = start.elapsed()?;
-    drop((allocator, journal));
-    if (adoption.adopted, adoption.mismatches.len()) != (2 * machines, 0) {
-        return Err("not everything was adopted".into());
+    let mut text = Vec::new();
+    List::new(machines).read_to_end(&mut text)?;
+    let mut least = None;
+    for _ in 0..3 {
+        let (start, processors) = (Instant::now(), Cpu::now()?);
+        let mut objects = Objects::default();
+        objects.read("machines.json", text.as_slice())?;
+        let read = start.elapsed();
+        let inventory = objects.inventory();
+        let merged = start.elapsed();
+        let (mut allocator, mut journal) = (Allocator::rebuild([pool()?], []), Journal::default());
+        let adoption = allocator.adopt(inventory.records, 1, &mut journal);
+        let all = start.elapsed();
+        if (adoption.adopted, adoption.mismatches.len()) != (2 * machines, 0) {
+            return Err("not everything was adopted".into());
+        }
+        let round = [all, read, merged - read, all - merged, processors.elapsed()?];
+        least = Some(least.map_or(round, |least: [Duration; 5]| least.min(round)));
     }
+    let mut objects = Objects::default();
+    objects.read("machines.json", text.as_slice())?;
+    let records = objects.inventory().records;
     let directory = tempfile::tempdir()?;
     let ledger = SqliteLedger::create(&directory.path().join("ledger"), &[NETWORK])?;
     let mut registry = Registry::open(ledger, [pool()?])?;
     let start = Cpu::now()?;
     registry.adopt(records, 1)?;
-    let recorded = start.elapsed()?;
+    let recorded = millis(start.elapsed()?);
+    let [all, read, merged, adopted, processors] = least.ok_or("no round")?.map(millis);
     row(
-        &format!("list of {machines} machines, {} MiB: rebuild", bytes >> 20),
-        &millis(read + merged + adopted),
+        &format!("list of {machines} machines, {} MiB: rebuild", text.len() >> 20),
+        &all,
         if machines == 100_000 { "at most 1000 ms" } else { "" },
     );
-    let parts = [read, merged, adopted, recorded].map(millis);
-    let [read, merged, adopted, recorded] = parts;
     row("  read | merged | adopted | or into SQLite", &format!("{read} | {merged} | {adopted} | {recorded}"), "");
+    row("  of both processors", &processors, "");
     Ok(())
 }
 
-/// The list that `kubectl get kubevirtmachines -A -o json` prints of so many machines; it is never whole in memory.
+/// The list that `kubectl get kubevirtmachines -A -o json` prints of so many machines.
 struct List {
     machine: Vec<u8>,
     /// Where digits of the number of a machine stand in its text, and which.

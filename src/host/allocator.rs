@@ -266,10 +266,19 @@ impl Allocator {
         for pool in pools {
             allocator.resize(pool);
         }
+        let known = known.into_iter();
+        allocator.reserve(known.size_hint().0 / 2);
         for change in known {
             allocator.apply(change);
         }
         allocator
+    }
+
+    /// Makes room for so many interfaces, mostly with an address of each family.
+    fn reserve(&mut self, count: usize) {
+        self.places_by_name.reserve(count);
+        let networks = self.networks.len().max(1);
+        self.networks.iter_mut().for_each(|network| network.leases.reserve(count / networks));
     }
 
     /// Takes over what is now the case, and returns what was before.

@@ -66,11 +66,9 @@ impl Allocator {
     pub fn adopt(&mut self, records: impl IntoIterator<Item = Record>, now: u64, journal: &mut Journal) -> Adoption {
         self.advance(now);
         let records = records.into_iter();
-        // After a loss all of them are new, mostly with an address of each family.
+        // After a loss all of them are new.
         let count = records.size_hint().0;
-        self.places_by_name.reserve(count);
-        let networks = self.networks.len().max(1);
-        self.networks.iter_mut().for_each(|network| network.leases.reserve(count / networks));
+        self.reserve(count);
         journal.reserve(2 * count);
         let mut adoption = Adoption::default();
         // What the claimant of a record holds.
