@@ -200,7 +200,8 @@ impl Objects {
     /// `kubectl get -o json` or the server itself writes it, whole or metadata only, or a single object. `source` names it
     /// in messages. Returns how many objects there were.
     ///
-    /// At most one object at a time is in memory, and what is kept of the others: whose they are, and their records.
+    /// Only a few objects at a time are in memory, and what is kept of the others: whose they are, and their records. Another
+    /// thread parses what this one reads.
     ///
     /// # Errors
     ///
