@@ -1,7 +1,8 @@
 //! A list of objects, read one object at a time.
 //!
 //! serde_json reads from memory several times faster than from a stream. So the stream is read into a buffer, and each
-//! object from there; one that is cut off at the end of the buffer is read once more when there is more of it.
+//! object is cut out of there, to be parsed by another thread; one that the end of the buffer cuts off is looked at once
+//! more when there is more of it.
 
 use std::fmt;
 use std::io::{self, Read};
