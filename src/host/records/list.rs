@@ -172,24 +172,25 @@ impl<R: Read> Input<R> {
         let (full, batches) = mpsc::sync_channel::<Batch>(BATCHES);
         let (back, empty) = mpsc::sync_channel(BATCHES);
         self.pipe = Some(Pipe { full, empty });
-        let (cut, parsed) = thread::scope(|scope| {
-            let parser = scope.spawn(move || {
-                let mut count = 0;
-                for batch in batches {
-                    batch.parse(count, each)?;
-                    count += batch.cuts.len();
-                    // Nobody may need it any more.
-                    let _ = back.try_send(batch.cleared());
-                }
-                Ok(())
-            });
+        let parse = move || {
+            let mut count = 0;
+            for batch in batches {
+                batch.parse(count, each)?;
+                count += batch.cuts.len();
+                // Nobody may need it any more.
+                let _ = back.try_send(batch.cleared());
+            }
+            Ok(())
+        };
+        thread::scope(|scope| {
+            let parser = thread::Builder::new().spawn_scoped(scope, parse).map_err(ReadError::Read)?;
             let cut = self.cut(place);
             self.flush(self.at);
             self.pipe = None;
-            (cut, parser.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-        });
-        // Whatever cannot be parsed comes before what could not be cut out.
-        parsed.and(cut)
+            let parsed = parser.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            // Whatever cannot be parsed comes before what could not be cut out.
+            parsed.and(cut)
+        })
     }
 
     /// Cuts out the elements of `items`, to the end of the list.
