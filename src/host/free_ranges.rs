@@ -1,16 +1,17 @@
 //! The free space of one family: which numbers may be given, as ranges and not one by one.
 
-use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
-use std::ops::Bound;
+use std::ops::{Bound, RangeBounds};
+
+use foldhash::fast::RandomState;
 
 /// The free numbers: ranges of blocks of 128 that are free as a whole, and a bit for each number of a block that is free
 /// in part.
 ///
-/// Each operation costs the logarithm of the number of gaps, and memory grows with that number, never with the size of
-/// the space: a /8 or a /64 that is empty, or full, or taken from below costs one range and a block. The blocks are for
-/// the space with many holes: ranges alone would be one for each number there, and five times as slow.
+/// Each operation costs at most the logarithm of the number of gaps, and memory grows with that number, never with the size
+/// of the space: a /8 or a /64 that is empty, or full, or taken from below costs one range and a block. The blocks are
+/// for the space with many holes: ranges alone would be one for each number there, and five times as slow.
 ///
 /// ```
 /// use glowplug::host::free_ranges::{FreeRanges, FreeRangesError};
@@ -28,9 +29,17 @@ pub struct FreeRanges {
     // From the last block of a range to its first one, neither overlapping nor touching. What changes most often is the
     // first block of the lowest range, and a value is changed where it stands, while a key would have to be moved.
     whole: BTreeMap<u128, u128>,
-    // The free numbers of a block that has some, and not all.
-    partial: BTreeMap<u128, u128>,
+    partial: Partial,
     count: u128,
+}
+
+/// The blocks that are free in part, each with its free numbers: some, and not all.
+///
+/// Mostly a bit of a block changes that stays such a block, so their order is kept apart and asked for the lowest only.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+struct Partial {
+    bits: HashMap<u128, u128, RandomState>,
+    blocks: BTreeSet<u128>,
 }
 
 /// What cannot be taken or given back.
@@ -60,7 +69,7 @@ impl FreeRanges {
     /// The lowest free number, which stays free.
     #[must_use]
     pub fn lowest(&self) -> Option<u128> {
-        let partial = self.partial.first_key_value().map(|(&block, &bits)| lowest_of(block, bits));
+        let partial = self.partial.first(..).map(|(block, bits)| lowest_of(block, bits));
         let whole = self.whole.first_key_value().map(|(_, &first)| first << BITS);
         least(partial, whole)
     }
@@ -69,12 +78,12 @@ impl FreeRanges {
     #[must_use]
     pub fn lowest_from(&self, number: u128) -> Option<u128> {
         let (block, bit) = split(number);
-        let own = self.partial.get(&block).map_or(0, |bits| bits & (u128::MAX << bit));
+        let own = self.partial.get(block).map_or(0, |bits| bits & from(bit));
         if own != 0 {
             return Some(lowest_of(block, own));
         }
-        let above = (Bound::Excluded(block), Bound::Unbounded);
-        let partial = self.partial.range(above).next().map(|(&block, &bits)| lowest_of(block, bits));
+        let above = self.partial.first((Bound::Excluded(block), Bound::Unbounded));
+        let partial = above.map(|(block, bits)| lowest_of(block, bits));
         let whole = self.whole.range(block..).next().map(|(_, &first)| number.max(first << BITS));
         least(partial, whole)
     }
@@ -83,9 +92,9 @@ impl FreeRanges {
     #[must_use]
     pub fn contains(&self, number: u128) -> bool {
         let (block, bit) = split(number);
-        match self.partial.get(&block) {
+        match self.partial.get(block) {
             Some(bits) => bits & (1 << bit) != 0,
-            None => self.is_whole(block),
+            None => is_whole(&self.whole, block),
         }
     }
 
@@ -130,21 +139,15 @@ impl FreeRanges {
         let (block, bit) = split(number);
         let bits = 1 << bit;
         let count = self.count.checked_add(1).ok_or(FreeRangesError::Uncountable)?;
-        match self.partial.entry(block) {
-            Entry::Occupied(entry) if entry.get() & bits != 0 => return Err(FreeRangesError::AlreadyFree(number)),
-            Entry::Occupied(mut entry) => {
-                *entry.get_mut() |= bits;
-                if *entry.get() == u128::MAX {
-                    entry.remove();
-                    self.give_back_blocks(block, block);
-                }
+        match self.partial.get_mut(block) {
+            Some(free) if *free & bits != 0 => return Err(FreeRangesError::AlreadyFree(number)),
+            Some(free) if *free | bits == u128::MAX => {
+                self.partial.remove(block);
+                self.give_back_blocks(block, block);
             }
-            Entry::Vacant(entry) => {
-                if is_whole(&self.whole, block) {
-                    return Err(FreeRangesError::AlreadyFree(number));
-                }
-                entry.insert(bits);
-            }
+            Some(free) => *free |= bits,
+            None if is_whole(&self.whole, block) => return Err(FreeRangesError::AlreadyFree(number)),
+            None => self.partial.insert(block, bits),
         }
         self.count = count;
         Ok(())
@@ -173,29 +176,22 @@ impl FreeRanges {
         Ok(())
     }
 
-    fn is_whole(&self, block: u128) -> bool {
-        is_whole(&self.whole, block)
-    }
-
     /// Takes what is free of some numbers of a block, and says whether anything was.
     fn take_bits(&mut self, block: u128, bits: u128) -> bool {
-        let taken = match self.partial.entry(block) {
-            Entry::Occupied(mut entry) => {
-                let taken = entry.get() & bits;
-                *entry.get_mut() ^= taken;
-                if *entry.get() == 0 {
-                    entry.remove();
+        let taken = match self.partial.get_mut(block) {
+            Some(free) => {
+                let taken = *free & bits;
+                *free ^= taken;
+                if *free == 0 {
+                    self.partial.remove(block);
                 }
                 taken
             }
-            Entry::Vacant(entry) => {
-                if !is_whole(&self.whole, block) {
-                    return false;
-                }
+            None if take_whole(&mut self.whole, block, block) == 0 => 0,
+            None => {
                 if bits != u128::MAX {
-                    entry.insert(!bits);
+                    self.partial.insert(block, !bits);
                 }
-                take_whole(&mut self.whole, block, block);
                 bits
             }
         };
@@ -207,8 +203,8 @@ impl FreeRanges {
         if last < first {
             return;
         }
-        while let Some((&block, &bits)) = self.partial.range(first..=last).next() {
-            self.partial.remove(&block);
+        while let Some((block, bits)) = self.partial.first(first..=last) {
+            self.partial.remove(block);
             self.count -= u128::from(bits.count_ones());
         }
         self.count -= take_whole(&mut self.whole, first, last) << BITS;
@@ -216,8 +212,9 @@ impl FreeRanges {
 
     /// Adds numbers of a block that are known not to be free.
     fn give_back_bits(&mut self, block: u128, bits: u128) {
-        let all = bits | self.partial.remove(&block).unwrap_or(0);
+        let all = bits | self.partial.get(block).unwrap_or(0);
         if all == u128::MAX {
+            self.partial.remove(block);
             self.give_back_blocks(block, block);
         } else {
             self.partial.insert(block, all);
@@ -235,6 +232,40 @@ impl FreeRanges {
             Some((_, above)) if *above == last + 1 => *above = start,
             _ => {
                 self.whole.insert(last, start);
+            }
+        }
+    }
+}
+
+// === impl Partial ===
+
+impl Partial {
+    /// The lowest one of some blocks.
+    fn first(&self, blocks: impl RangeBounds<u128>) -> Option<(u128, u128)> {
+        let block = *self.blocks.range(blocks).next()?;
+        Some((block, self.get(block)?))
+    }
+
+    fn get(&self, block: u128) -> Option<u128> {
+        self.bits.get(&block).copied()
+    }
+
+    fn get_mut(&mut self, block: u128) -> Option<&mut u128> {
+        self.bits.get_mut(&block)
+    }
+
+    fn insert(&mut self, block: u128, bits: u128) {
+        if self.bits.insert(block, bits).is_none() {
+            self.blocks.insert(block);
+        }
+    }
+
+    fn remove(&mut self, block: u128) {
+        if self.bits.remove(&block).is_some() {
+            self.blocks.remove(&block);
+            // A table keeps its room by itself, also when the space is full or empty again.
+            if self.bits.capacity() > 64 && self.bits.len() < self.bits.capacity() / 8 {
+                self.bits.shrink_to(2 * self.bits.len());
             }
         }
     }
@@ -396,11 +427,24 @@ mod tests {
         let mut space = free(&[(0, 9999)]);
         for number in 0..10_000 {
             assert_eq!(space.take_lowest(), Some(number));
-            assert!(space.whole.len() <= 1 && space.partial.len() <= 2);
+            assert!(space.whole.len() <= 1 && space.partial.bits.len() <= 2);
         }
         for number in (0..10_000).rev() {
             space.give_back(number).unwrap();
-            assert!(space.whole.len() <= 1 && space.partial.len() <= 2);
+            assert!(space.whole.len() <= 1 && space.partial.bits.len() <= 2);
+        }
+    }
+
+    #[test]
+    fn what_many_holes_took_is_given_back_with_them() {
+        for last_state in [FreeRanges::take, FreeRanges::give_back] {
+            let mut space = free(&[(0, 99_999)]);
+            (0..100_000).step_by(2).for_each(|number| space.take(number).unwrap());
+            assert_eq!(space.partial.bits.len(), 782);
+            for number in 0..100_000 {
+                let _ = last_state(&mut space, number);
+            }
+            assert!(space.whole.len() <= 1 && space.partial.bits.len() <= 1 && space.partial.bits.capacity() <= 64);
         }
     }
 
