@@ -102,7 +102,7 @@ impl<'a> Place<'a> {
     }
 
     // Formatters would cost several times as much, and of a long list every record has a place.
-    fn push_onto(&self, path: &mut String) {
+    pub(crate) fn push_onto(&self, path: &mut String) {
         match self {
             Self::Document => path.push_str("document"),
             Self::Field(Place::Document, name) => push_plain(name, path),
@@ -127,12 +127,13 @@ impl fmt::Display for Place<'_> {
 
 /// A member's name without anything that would leave its line or its place.
 fn push_plain(name: &str, path: &mut String) {
-    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
-    let is_literal = |byte: u8| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\');
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() | matches!(byte, b'_' | b'-');
+    let is_literal = |byte: u8| matches!(byte, b' '..=b'~') & !matches!(byte, b'"' | b'\\');
     let fits = name.len() <= Finding::VALUE_CHARS;
-    if fits && !name.is_empty() && name.bytes().all(is_plain) {
+    // With no way out in between, several bytes are looked at at once.
+    if fits && !name.is_empty() && name.bytes().fold(true, |all, byte| all & is_plain(byte)) {
         path.push_str(name);
-    } else if fits && name.bytes().all(is_literal) {
+    } else if fits && name.bytes().fold(true, |all, byte| all & is_literal(byte)) {
         path.extend(["\"", name, "\""]);
     } else {
         // A string takes whatever is written.

@@ -20,6 +20,7 @@ use std::sync::Arc;
 
 use foldhash::fast::RandomState;
 use ipnetwork::IpNetwork;
+use smallvec::SmallVec;
 
 use super::claim::{Allocation, Claim, Claimant, Contender, Lease, Machine};
 use super::free_ranges::FreeRanges;
@@ -41,7 +42,7 @@ pub struct Allocator {
     networks: Vec<Network>,
     network_by_name: BTreeMap<Arc<str>, usize>,
     // Where the machines of a namespace and name have, had or contend for an address. Looked up, never listed.
-    places_by_name: HashMap<Name, Vec<Place>, RandomState>,
+    places_by_name: HashMap<Name, SmallVec<[Place; 2]>, RandomState>,
     names: RandomState,
     waiters: BTreeMap<Machine, Waiter>,
     queues: BTreeMap<Queue, BTreeSet<Turn>>,
@@ -92,7 +93,8 @@ pub enum Change {
 #[derive(Debug, Default)]
 pub struct Journal {
     changes: Vec<Change>,
-    before: Vec<Change>,
+    // What was the case before each of them. `None` is an address that nobody ever had, as after a loss all are.
+    before: Vec<Option<Box<Change>>>,
 }
 
 /// Why a claim is refused.
@@ -320,8 +322,12 @@ impl Allocator {
 
     /// Takes back what a journal says, which could not be recorded.
     pub fn undo(&mut self, journal: Journal) {
-        for change in journal.before.into_iter().rev() {
-            self.apply(change);
+        for (change, before) in journal.changes.into_iter().zip(journal.before).rev() {
+            match (before, change) {
+                (Some(before), _) => drop(self.apply(*before)),
+                (None, Change::Lease { network, address, .. }) => drop(self.set_lease(&network, address, None)),
+                (None, _) => {}
+            }
         }
     }
 
@@ -587,7 +593,8 @@ impl Allocator {
     fn decide(&mut self, change: Change, journal: &mut Journal) {
         journal.changes.push(change.clone());
         let before = self.apply(change);
-        journal.before.push(before);
+        let is_known = !matches!(before, Change::Lease { lease: None, .. });
+        journal.before.push(is_known.then(|| Box::new(before)));
     }
 
     /// Gives what a claim lacks, or takes all of that back.
@@ -615,9 +622,7 @@ impl Allocator {
                     self.decide(Change::Lease { network, address, lease: Some(lease) }, journal);
                 }
                 Err(refusal) => {
-                    journal.changes.truncate(begin);
-                    let before = journal.before.split_off(begin);
-                    self.undo(Journal { changes: Vec::new(), before });
+                    self.undo(journal.split_off(begin));
                     return Err(refusal);
                 }
             }
@@ -747,7 +752,7 @@ impl Allocator {
     }
 
     fn held_by(&self, machine: &Machine) -> Vec<(usize, IpAddr, &Lease)> {
-        let places = self.places_by_name.get(&self.name_of(machine)).map_or(&[][..], Vec::as_slice).iter();
+        let places = self.places_by_name.get(&self.name_of(machine)).map_or(&[][..], SmallVec::as_slice).iter();
         let held = places.filter_map(|&(at, address)| Some((at, address, self.networks[at].held(address)?)));
         held.filter(|(_, _, lease)| lease.claimant.machine == *machine).collect()
     }
@@ -919,10 +924,8 @@ impl Allocator {
     }
 
     fn remember(&mut self, name: Name, place: Place) {
-        // Most have one or two, and room for four would be most of the memory.
         let places = self.places_by_name.entry(name).or_default();
         if !places.contains(&place) {
-            places.reserve_exact(1);
             places.push(place);
         }
     }
@@ -992,6 +995,10 @@ impl Journal {
     fn reserve(&mut self, changes: usize) {
         self.changes.reserve(changes);
         self.before.reserve(changes);
+    }
+
+    fn split_off(&mut self, begin: usize) -> Self {
+        Self { changes: self.changes.split_off(begin), before: self.before.split_off(begin) }
     }
 }
 

@@ -27,7 +27,7 @@ pub const MAX_OBJECTS: usize = 1_000_000;
 const BUFFER: usize = 256 * 1024;
 
 /// So many such buffers may wait to be parsed.
-const BATCHES: usize = 2;
+const BATCHES: usize = 16;
 
 /// Why a list cannot be used.
 #[derive(Debug)]

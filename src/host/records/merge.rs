@@ -1,9 +1,9 @@
 //! What several objects say of one machine.
 
+use std::borrow::Cow;
 use std::collections::btree_map::{BTreeMap, Entry};
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
-use std::iter::repeat_n;
 use std::net::IpAddr;
 
 use foldhash::fast::RandomState;
@@ -38,8 +38,8 @@ pub struct Inventory {
     pub records: Vec<Record>,
     /// In the order of the lists, then those about objects that contradict each other.
     pub findings: Vec<ObjectFinding>,
-    /// The machines that are there, or of which a guest is, in their order.
-    present: Vec<Machine>,
+    /// The machines that are there, or of which a guest is, as [`identity`] names them, sorted.
+    present: Vec<String>,
     /// Namespace and name of machines of which a guest is there, but not its KubevirtMachine.
     orphans: BTreeSet<(String, String)>,
 }
@@ -54,17 +54,23 @@ struct Part<'o> {
     object: &'o Object,
 }
 
-/// What the interfaces of one machine hold, and where that was read first.
-type Held<'o> = BTreeMap<&'o InterfaceName, (Vec<IpNetwork>, &'o Hold)>;
+/// What the interfaces of one machine hold.
+type Held<'o> = BTreeMap<&'o InterfaceName, Said<'o>>;
+
+/// What an interface holds, and where that was read first.
+type Said<'o> = (Cow<'o, [IpNetwork]>, &'o Hold);
 
 struct Merge<'o> {
     sources: &'o [String],
     inventory: Inventory,
+    /// Room for the place of a record.
+    place: String,
 }
 
 pub(super) fn merge(objects: Vec<Object>, sources: &[String], findings: Vec<ObjectFinding>) -> Inventory {
     let objects = join_repeated(objects);
-    let mut merge = Merge { sources, inventory: Inventory { findings, ..Inventory::default() } };
+    let inventory = Inventory { findings, ..Inventory::default() };
+    let mut merge = Merge { sources, inventory, place: String::new() };
     for namesakes in parts(&objects).chunk_by(|a, b| a.machine == b.machine) {
         merge.machine(namesakes);
     }
@@ -91,14 +97,14 @@ fn join_repeated(mut objects: Vec<Object>) -> Vec<Object> {
 
 fn parts(objects: &[Object]) -> Vec<Part<'_>> {
     fn named(object: &Object) -> (&str, &str) {
-        let labelled = object.machine.as_ref().map(|(namespace, name)| (namespace.as_str(), name.as_str()));
+        let labelled = object.machine.as_deref().map(|(namespace, name)| (namespace.as_str(), name.as_str()));
         labelled.unwrap_or((&object.namespace, &object.name))
     }
     let machines = objects.iter().filter(|object| object.kind == Kind::VirtualMachine);
     let machines: HashMap<&str, (&str, &str), RandomState> =
         machines.map(|object| (object.uid.as_str(), named(object))).collect();
     let parts = objects.iter().map(|object| {
-        let (machine, guest) = match (object.kind, &object.owner) {
+        let (machine, guest) = match (object.kind, object.owner.as_deref()) {
             (Kind::Machine, _) => ((object.namespace.as_str(), object.name.as_str()), None),
             (Kind::Instance, Some((uid, name))) => {
                 let machine = machines.get(uid.as_str()).copied();
@@ -125,14 +131,14 @@ impl<'o> Merge<'o> {
     fn machine(&mut self, namesakes: &[Part<'o>]) {
         let Some((namespace, name)) = namesakes.first().map(|part| part.machine) else { return };
         let named = |uid: &str| Machine { namespace: namespace.to_owned(), name: name.to_owned(), uid: uid.to_owned() };
+        let present = |uid: &str| identity(namespace, name, uid);
         let guests = namesakes.iter().position(|part| part.guest.is_some()).unwrap_or(namesakes.len());
         let (own, guests) = namesakes.split_at(guests);
         let mut machines: Vec<(&Object, Held<'o>)> = Vec::with_capacity(own.len());
         for part in own {
             let (held, doubts) = self.held(std::slice::from_ref(part));
-            let whose = named(&part.object.uid);
-            self.tell_whose(&whose, doubts);
-            self.inventory.present.push(whose);
+            self.tell_whose(|| named(&part.object.uid), doubts);
+            self.inventory.present.push(present(&part.object.uid));
             machines.push((part.object, held));
         }
         // The one that is there now; more than one come from lists of several times.
@@ -143,10 +149,9 @@ impl<'o> Merge<'o> {
             let created = guest.iter().filter_map(|part| part.object.created).min();
             let Some((machine, own)) = machines.last_mut() else {
                 self.orphan(namespace, name);
-                let whose = named(uid);
-                self.tell_whose(&whose, doubts);
-                self.add(whose.clone(), held);
-                self.inventory.present.push(whose);
+                self.tell_whose(|| named(uid), doubts);
+                self.add(|| named(uid), held);
+                self.inventory.present.push(present(uid));
                 continue;
             };
             let is_predecessors = machine.created.zip(created).is_some_and(|(machine, guest)| guest < machine);
@@ -169,16 +174,15 @@ impl<'o> Merge<'o> {
             }
             if is_predecessors {
                 self.orphan(namespace, name);
-                let whose = named(uid);
-                self.tell_whose(&whose, doubts);
-                self.inventory.present.push(whose);
+                self.tell_whose(|| named(uid), doubts);
+                self.inventory.present.push(present(uid));
             } else {
-                self.tell_whose(&named(&machine.uid), doubts);
+                self.tell_whose(|| named(&machine.uid), doubts);
             }
-            self.add(named(uid), predecessors);
+            self.add(|| named(uid), predecessors);
         }
         for (machine, held) in machines {
-            self.add(named(&machine.uid), held);
+            self.add(|| named(&machine.uid), held);
         }
     }
 
@@ -187,7 +191,7 @@ impl<'o> Merge<'o> {
         let mut held = Held::new();
         let mut doubts: Vec<Doubt> = parts.iter().flat_map(|part| &part.object.doubts).cloned().collect();
         for hold in parts.iter().flat_map(|part| &part.object.holds) {
-            let said = (hold.addresses.clone(), hold);
+            let said = (Cow::Borrowed(hold.addresses.as_slice()), hold);
             match held.entry(&hold.interface) {
                 Entry::Vacant(unknown) => drop(unknown.insert(said)),
                 Entry::Occupied(mut known) => {
@@ -200,16 +204,16 @@ impl<'o> Merge<'o> {
         (held, doubts)
     }
 
-    fn tell_whose(&mut self, machine: &Machine, doubts: Vec<Doubt>) {
+    fn tell_whose(&mut self, machine: impl Fn() -> Machine, doubts: Vec<Doubt>) {
         for Doubt { finding, interface } in doubts {
             if let Some(finding) = self.inventory.findings.get_mut(finding) {
-                finding.claimant = Some(Claimant { machine: machine.clone(), interface });
+                finding.claimant = Some(Claimant { machine: machine(), interface });
             }
         }
     }
 
-    fn contradiction(&mut self, known: &(Vec<IpNetwork>, &Hold), said: &(Vec<IpNetwork>, &Hold)) -> Doubt {
-        let expected = format!("{} as in {}", Addresses(&known.0), source(self.sources, known.1));
+    fn contradiction(&mut self, known: &Said<'_>, said: &Said<'_>) -> Doubt {
+        let expected = format!("{} as in {}", Addresses(&known.0), self.source(known.1));
         let finding = Finding::error(said.1.place(), "contradicting record", Addresses(&said.0), &expected);
         let is_new = |address: &IpAddr| !known.0.iter().any(|known| known.ip() == *address);
         let addresses = said.0.iter().map(IpNetwork::ip).filter(is_new).collect();
@@ -219,35 +223,44 @@ impl<'o> Merge<'o> {
         doubt
     }
 
+    /// Where a record was read.
+    fn source(&mut self, hold: &Hold) -> String {
+        self.place.clear();
+        hold.push_place_onto(&mut self.place);
+        [&self.sources[hold.spot.source], ": ", &self.place].concat()
+    }
+
     fn orphan(&mut self, namespace: &str, name: &str) {
         self.inventory.orphans.insert((namespace.to_owned(), name.to_owned()));
     }
 
-    fn add(&mut self, machine: Machine, held: Held<'o>) {
-        let machines = repeat_n(machine, held.len());
-        for ((interface, (addresses, hold)), machine) in held.into_iter().zip(machines) {
-            let claimant = Claimant { machine, interface: *interface };
-            let source = source(self.sources, hold);
+    fn add(&mut self, machine: impl Fn() -> Machine, held: Held<'o>) {
+        for (interface, (addresses, hold)) in held {
+            let claimant = Claimant { machine: machine(), interface: *interface };
+            let (addresses, source) = (addresses.into_owned(), self.source(hold));
             self.inventory.records.push(Record { claimant, network: None, addresses, source });
         }
     }
 }
 
 /// Whether both are the same addresses. A prefix length that one of them does not say is the other's.
-fn agrees(known: &mut [IpNetwork], said: &[IpNetwork]) -> bool {
+fn agrees(known: &mut Cow<'_, [IpNetwork]>, said: &[IpNetwork]) -> bool {
     let unsaid = |address: &IpNetwork| address.prefix() == Family::of(address.ip()).bits();
     let agree = |(a, b): (&IpNetwork, &IpNetwork)| a.ip() == b.ip() && (a == b || unsaid(a) || unsaid(b));
     if known.len() != said.len() || !known.iter().zip(said).all(agree) {
         return false;
     }
-    for (known, said) in known.iter_mut().zip(said).filter(|(known, _)| unsaid(known)) {
-        *known = *said;
+    if known.iter().any(unsaid) {
+        for (known, said) in known.to_mut().iter_mut().zip(said).filter(|(known, _)| unsaid(known)) {
+            *known = *said;
+        }
     }
     true
 }
 
-fn source(sources: &[String], hold: &Hold) -> String {
-    [&sources[hold.spot.source], ": ", &hold.place()].concat()
+/// A text that no two machines have: there is no slash in any of the three.
+fn identity(namespace: &str, name: &str, uid: &str) -> String {
+    [namespace, "/", name, "/", uid].concat()
 }
 
 struct Addresses<'a>(&'a [IpNetwork]);
@@ -269,8 +282,9 @@ impl Inventory {
     /// Only whoever is not there may be missing, if the lists were complete: all three kinds of all namespaces.
     #[must_use]
     pub fn is_there(&self, machine: &Machine) -> bool {
-        let name = || (machine.namespace.clone(), machine.name.clone());
-        self.present.binary_search(machine).is_ok() || self.orphans.contains(&name())
+        let Machine { namespace, name, uid } = machine;
+        self.present.binary_search(&identity(namespace, name, uid)).is_ok()
+            || self.orphans.contains(&(namespace.clone(), name.clone()))
     }
 }
 

@@ -1,16 +1,19 @@
 //! One object: whose it is, and what it records.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 use std::ops::Deref;
 
 use ipnetwork::IpNetwork;
 use serde::Deserialize;
-use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde::de::{Deserializer, Error, IgnoredAny, MapAccess, Visitor};
 use serde_json::Value;
+use serde_json::value::RawValue;
+use smallvec::SmallVec;
 
-use super::skim::{Kept, Key, Members};
+use super::skim::{EVERYTHING, Kept, Key, Members};
 use super::{ANNOTATION_PREFIX, NODE_POOL_ANNOTATION, ObjectFinding, STATUS_FIELD, list};
 use crate::finding::{Finding, Place, Severity};
 use crate::host::address::parse_interface_address;
@@ -39,20 +42,23 @@ pub(super) struct Object {
     pub(super) is_being_deleted: bool,
     pub(super) node_pool: Option<String>,
     /// Namespace and name of its KubevirtMachine, where labels say so.
-    pub(super) machine: Option<(String, String)>,
+    pub(super) machine: Option<Box<(String, String)>>,
     /// UID and name of the VirtualMachine that owns it.
-    pub(super) owner: Option<(String, String)>,
-    pub(super) holds: Vec<Hold>,
+    pub(super) owner: Option<Box<(String, String)>>,
+    pub(super) holds: Holds,
     /// Its records that cannot be read.
     pub(super) doubts: Vec<Doubt>,
 }
+
+/// Mostly of one interface, and of many objects: none is a block of memory of its own.
+pub(super) type Holds = SmallVec<[Hold; 1]>;
 
 /// What one interface holds, as one object says.
 #[derive(Debug)]
 pub(super) struct Hold {
     pub(super) interface: InterfaceName,
     /// Sorted, without repeats. An address that comes without a prefix length has the longest.
-    pub(super) addresses: Vec<IpNetwork>,
+    pub(super) addresses: SmallVec<[IpNetwork; 2]>,
     pub(super) spot: Spot,
 }
 
@@ -82,7 +88,7 @@ pub(super) struct Doubt {
 }
 
 /// A text of an object, which mostly stands in what was read as it is.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, Eq, Ord, PartialEq, PartialOrd)]
 #[serde(transparent)]
 pub(super) struct Text<'t>(#[serde(borrow)] pub(super) Cow<'t, str>);
 
@@ -95,7 +101,8 @@ pub(super) struct Item<'t> {
     pub(super) metadata: Metadata<'t>,
     #[serde(borrow)]
     pub(super) spec: Option<Spec<'t>>,
-    pub(super) status: Option<Status>,
+    #[serde(borrow)]
+    pub(super) status: Option<Status<'t>>,
 }
 
 /// The members of an [`Item`] that are not passed over.
@@ -123,7 +130,7 @@ pub(super) const MEMBERS: Members = {
         (Key::Is("kind"), Kept::All),
         (Key::Is("metadata"), Kept::Only(&METADATA)),
         (Key::Is("spec"), Kept::Only(&Members(&[(Key::Is("template"), Kept::Only(&TEMPLATE))]))),
-        (Key::Is("status"), Kept::Only(&Members(&[(Key::Is(STATUS_FIELD), Kept::All)]))),
+        (Key::Is("status"), Kept::Only(&Members(&[(Key::Is(STATUS_FIELD), Kept::Only(&EVERYTHING))]))),
     ])
 };
 
@@ -209,8 +216,16 @@ struct TemplateMetadata<'t> {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub(super) struct Status {
-    allocated_bootstrap_addresses: Value,
+pub(super) struct Status<'t> {
+    #[serde(borrow)]
+    allocated_bootstrap_addresses: Option<StatusMap<'t>>,
+}
+
+/// The status map: what it should be, and mostly is, or anything else.
+#[derive(Debug)]
+enum StatusMap<'t> {
+    Texts(BTreeMap<Text<'t>, Vec<Text<'t>>>),
+    Other(Value),
 }
 
 /// An object that has a member of another type.
@@ -236,6 +251,10 @@ impl Hold {
     pub(super) fn place(&self) -> String {
         self.spot.path(Some(self.interface.as_str()))
     }
+
+    pub(super) fn push_place_onto(&self, text: &mut String) {
+        self.spot.push_path_onto(Some(self.interface.as_str()), text);
+    }
 }
 
 // === impl Spot ===
@@ -243,6 +262,12 @@ impl Hold {
 impl Spot {
     /// The place of the record of an interface, or without one of all of them.
     fn path(self, interface: Option<&str>) -> String {
+        let mut path = String::new();
+        self.push_path_onto(interface, &mut path);
+        path
+    }
+
+    fn push_path_onto(self, interface: Option<&str>, path: &mut String) {
         let document = Place::Document;
         let items = document.field("items");
         let object = self.item.map_or(document, |item| items.index(item));
@@ -257,8 +282,8 @@ impl Spot {
             _ => (metadata.field("annotations"), ANNOTATION_PREFIX),
         };
         match interface {
-            Some(interface) => records.field(&[prefix, interface].concat()).path(),
-            None => records.path(),
+            Some(interface) => records.field(&[prefix, interface].concat()).push_onto(path),
+            None => records.push_onto(path),
         }
     }
 }
@@ -287,7 +312,7 @@ impl Reader<'_> {
             metadata.annotations.as_mut().and_then(|annotations| annotations.node_pool.take()).map(String::from);
         let owner = metadata.owner_references.into_iter().flatten().find(|owner| &*owner.kind == "VirtualMachine");
         let owner = owner.filter(|owner| is_identity(&owner.uid) && is_identity(&owner.name));
-        let owner = owner.map(|owner| (owner.uid.into(), owner.name.into()));
+        let owner = owner.map(|owner| Box::new((owner.uid.into(), owner.name.into())));
         let machine = metadata.labels.and_then(|labels| labels.namespace.zip(labels.name));
         let kind = match kind.as_deref() {
             Some("KubevirtMachine") => Ok(Kind::Machine),
@@ -327,7 +352,7 @@ impl Reader<'_> {
                 let is_being_deleted = metadata.deletion_timestamp.is_some();
                 // Only a VirtualMachine and what it owns are somebody else's.
                 let machine = machine.filter(|(namespace, name)| is_identity(namespace) && is_identity(name));
-                let machine = machine.map(|(namespace, name)| (namespace.into(), name.into()));
+                let machine = machine.map(|(namespace, name)| Box::new((namespace.into(), name.into())));
                 let doubts = std::mem::take(&mut self.doubts);
                 Some(Object {
                     kind,
@@ -351,41 +376,46 @@ impl Reader<'_> {
         }
     }
 
-    fn holds(&mut self, metadata: &Metadata<'_>, spec: Spec<'_>, status: Status) -> Vec<Hold> {
-        let mut holds = Vec::new();
+    fn holds(&mut self, metadata: &Metadata<'_>, spec: Spec<'_>, status: Status<'_>) -> Holds {
+        let mut holds = Holds::new();
         self.annotations(metadata.annotations.as_ref(), Member::Annotation, &mut holds);
         let template = spec.template.and_then(|template| template.metadata);
         let annotations = template.and_then(|metadata| metadata.annotations);
         self.annotations(annotations.as_ref(), Member::TemplateAnnotation, &mut holds);
         let spot = self.spot(Member::Status);
         match status.allocated_bootstrap_addresses {
-            Value::Null => {}
-            Value::Object(map) => {
+            None => {}
+            Some(StatusMap::Texts(map)) => {
+                for (interface, texts) in map {
+                    self.hold(spot, &interface, &texts, &List(&texts), &mut holds);
+                }
+            }
+            Some(StatusMap::Other(Value::Object(map))) => {
                 for (interface, value) in map {
                     match texts(&value) {
-                        Some(texts) => holds.extend(self.hold(spot, &interface, &texts, &value)),
+                        Some(texts) => self.hold(spot, &interface, &texts, &value, &mut holds),
                         None => self.unreadable(spot, Some(&interface), &value),
                     }
                 }
             }
-            other => self.unreadable(spot, None, &other),
+            Some(StatusMap::Other(other)) => self.unreadable(spot, None, &other),
         }
         holds
     }
 
-    fn annotations(&mut self, annotations: Option<&Annotations<'_>>, member: Member, holds: &mut Vec<Hold>) {
+    fn annotations(&mut self, annotations: Option<&Annotations<'_>>, member: Member, holds: &mut Holds) {
         let spot = self.spot(member);
         for (key, value) in annotations.into_iter().flat_map(|annotations| &annotations.records) {
             let interface = key.strip_prefix(ANNOTATION_PREFIX).unwrap_or_default();
             let list = value.starts_with('[').then(|| serde_json::from_str::<Vec<Text<'_>>>(value));
             match list {
-                Some(Ok(texts)) => holds.extend(self.hold(spot, interface, &texts, &value.0)),
+                Some(Ok(texts)) => self.hold(spot, interface, &texts, &value.0, holds),
                 Some(Err(error)) if error.is_data() && serde_json::from_str::<IgnoredAny>(value).is_ok() => {
                     self.unreadable(spot, Some(interface), &value.0);
                 }
                 _ => {
                     let texts: Vec<&str> = value.split(',').map(str::trim_ascii).collect();
-                    holds.extend(self.hold(spot, interface, &texts, &value.0));
+                    self.hold(spot, interface, &texts, &value.0, holds);
                 }
             }
         }
@@ -396,14 +426,20 @@ impl Reader<'_> {
     }
 
     /// One record. Every address of it counts that can be read.
-    fn hold<T: AsRef<str>>(&mut self, spot: Spot, name: &str, texts: &[T], value: &dyn fmt::Display) -> Option<Hold> {
+    fn hold<T: AsRef<str>>(
+        &mut self,
+        spot: Spot,
+        name: &str,
+        texts: &[T],
+        value: &dyn fmt::Display,
+        holds: &mut Holds,
+    ) {
         let Ok(interface) = name.parse::<InterfaceName>() else {
             let (place, expected) = (spot.path(Some(name)), InterfaceName::EXPECTED);
             let finding = Finding::error(place, "record of an invalid interface name", name, expected);
-            self.tell(finding, addresses_in(&value.to_string()));
-            return None;
+            return self.tell(finding, addresses_in(&value.to_string()));
         };
-        let mut addresses = Vec::with_capacity(texts.len());
+        let mut addresses: SmallVec<[IpNetwork; 2]> = SmallVec::with_capacity(texts.len());
         for text in texts.iter().map(AsRef::as_ref) {
             let read = parse_interface_address(text).map(|(address, length)| {
                 let length = length.unwrap_or(Family::of(address).bits());
@@ -426,7 +462,11 @@ impl Reader<'_> {
         if texts.is_empty() {
             self.unreadable(spot, Some(name), value);
         }
-        (!addresses.is_empty()).then_some(Hold { interface, addresses, spot })
+        // Mostly the annotation and the status say the same, and once is enough.
+        let is_said = |said: &Hold| said.interface == interface && said.addresses == addresses;
+        if !addresses.is_empty() && !holds.first().is_some_and(is_said) {
+            holds.push(Hold { interface, addresses, spot });
+        }
     }
 
     /// A record, or without the name of an interface all of them.
@@ -447,6 +487,15 @@ impl Reader<'_> {
 
     fn tell(&mut self, finding: Finding, addresses: Vec<IpAddr>) {
         self.findings.push(ObjectFinding { source: self.source.1.to_owned(), finding, claimant: None, addresses });
+    }
+}
+
+/// A list of texts as JSON has it.
+struct List<'l>(&'l [Text<'l>]);
+
+impl fmt::Display for List<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Value::from_iter(self.0.iter().map(|text| &**text)).fmt(f)
     }
 }
 
@@ -475,8 +524,9 @@ fn address_of(piece: &str) -> Option<IpAddr> {
 
 /// Whether a text is what Kubernetes takes for a name, a namespace or a UID.
 fn is_identity(text: &str) -> bool {
-    let legal = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.');
-    (1..=253).contains(&text.len()) && text.bytes().all(legal)
+    let legal = |b: u8| b.is_ascii_alphanumeric() | matches!(b, b'-' | b'.');
+    // With no way out in between, several bytes are looked at at once.
+    (1..=253).contains(&text.len()) && text.bytes().fold(true, |all, byte| all & legal(byte))
 }
 
 // === impl Text ===
@@ -498,6 +548,16 @@ impl AsRef<str> for Text<'_> {
 impl From<Text<'_>> for String {
     fn from(text: Text<'_>) -> Self {
         text.0.into_owned()
+    }
+}
+
+// === impl StatusMap ===
+
+impl<'de: 't, 't> Deserialize<'de> for StatusMap<'t> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = <&RawValue>::deserialize(deserializer)?.get();
+        let map = serde_json::from_str(text).map(Self::Texts);
+        map.or_else(|_| serde_json::from_str(text).map(Self::Other)).map_err(D::Error::custom)
     }
 }
 

@@ -71,6 +71,9 @@ struct Scanner<'t> {
 /// Values in one another; a parser has such a limit, too.
 const MAX_DEPTH: usize = 100;
 
+/// Of an object of which everything is kept, without the blanks.
+pub(super) static EVERYTHING: Members = Members(&[(Key::BeginsWith(""), Kept::Only(&EVERYTHING))]);
+
 /// Of an object of which nothing is kept.
 static NOTHING: Members = Members(&[]);
 
