@@ -42,7 +42,7 @@ pub struct Allocator {
     networks: Vec<Network>,
     network_by_name: BTreeMap<Arc<str>, usize>,
     // Where the machines of a namespace and name have, had or contend for an address. Looked up, never listed.
-    places_by_name: HashMap<Name, SmallVec<[Place; 2]>, RandomState>,
+    places_by_name: HashMap<Name, Few<Place>, RandomState>,
     names: RandomState,
     waiters: BTreeMap<Machine, Waiter>,
     queues: BTreeMap<Queue, BTreeSet<Turn>>,
@@ -93,8 +93,9 @@ pub enum Change {
 #[derive(Debug, Default)]
 pub struct Journal {
     changes: Vec<Change>,
-    // What was the case before each of them. `None` is an address that nobody ever had, as after a loss all are.
-    before: Vec<Option<Box<Change>>>,
+    // What was the case before, by the index of the change. Of an address that nobody ever had, as after a loss all are,
+    // there is nothing.
+    before: Vec<(usize, Change)>,
 }
 
 /// Why a claim is refused.
@@ -220,6 +221,9 @@ struct Waiter {
     queue: Option<Queue>,
 }
 
+/// Mostly an address of each family.
+type Few<T> = SmallVec<[T; 2]>;
+
 /// A hash of namespace and name. It is a hint at which machines are meant: whoever looks up compares them.
 type Name = u64;
 
@@ -321,10 +325,18 @@ impl Allocator {
     }
 
     /// Takes back what a journal says, which could not be recorded.
-    pub fn undo(&mut self, journal: Journal) {
-        for (change, before) in journal.changes.into_iter().zip(journal.before).rev() {
-            match (before, change) {
-                (Some(before), _) => drop(self.apply(*before)),
+    pub fn undo(&mut self, mut journal: Journal) {
+        self.undo_to(0, &mut journal);
+    }
+
+    /// Takes back all but the first ones.
+    fn undo_to(&mut self, first: usize, journal: &mut Journal) {
+        while journal.changes.len() > first
+            && let Some(change) = journal.changes.pop()
+        {
+            let index = journal.changes.len();
+            match (journal.before.pop_if(|(at, _)| *at == index), change) {
+                (Some((_, before)), _) => drop(self.apply(before)),
                 (None, Change::Lease { network, address, .. }) => drop(self.set_lease(&network, address, None)),
                 (None, _) => {}
             }
@@ -371,7 +383,7 @@ impl Allocator {
     /// To be called only when the machine is gone, that is when it cannot send from its addresses any more.
     pub fn release(&mut self, machine: &Machine, now: u64, delay: u64, journal: &mut Journal) -> Vec<Allocation> {
         self.advance(now);
-        let mut held = BTreeMap::new();
+        let mut held = Vec::new();
         // No delay is none also for a process whose clock is behind.
         let rests_until = (delay > 0).then(|| self.now.saturating_add(delay));
         for (at, address) in self.places_by_name.get(&self.name_of(machine)).cloned().unwrap_or_default() {
@@ -387,7 +399,7 @@ impl Allocator {
             if let Some(lease) = self.networks[at].held(address)
                 && lease.claimant.machine == *machine
             {
-                add_to(&mut held, address, lease);
+                held.push((Arc::clone(&lease.claimant), with_prefix(address, lease.prefix)));
                 let lease = Some(Lease { released: Some(self.now), rests_until, ..lease.clone() });
                 self.decide(Change::Lease { network: name, address, lease }, journal);
             }
@@ -396,7 +408,7 @@ impl Allocator {
         if self.missing.contains_key(machine) {
             self.decide(Change::Missing { machine: machine.clone(), since: None }, journal);
         }
-        held.into_values().collect()
+        allocations(held)
     }
 
     /// Has a machine wait no more. What it holds stays its own.
@@ -525,13 +537,13 @@ impl Allocator {
     #[must_use]
     pub fn outside(&self, pool: &str) -> Vec<Allocation> {
         let Some(state) = self.pool_by_name.get(pool).map(|&at| &self.pools[at]) else { return Vec::new() };
-        let mut outside = BTreeMap::new();
+        let mut outside = Vec::new();
         for (address, lease) in self.networks[state.network].leases.iter() {
             if lease.released.is_none() && *lease.pool == *pool && !state.pool.offers(address) {
-                add_to(&mut outside, address, lease);
+                outside.push((Arc::clone(&lease.claimant), with_prefix(address, lease.prefix)));
             }
         }
-        outside.into_values().collect()
+        allocations(outside)
     }
 
     /// How many addresses of each family a pool has, and where they are. `None` if there is no such pool.
@@ -591,10 +603,12 @@ impl Allocator {
 
     /// Does it, and writes it down.
     fn decide(&mut self, change: Change, journal: &mut Journal) {
+        let index = journal.changes.len();
         journal.changes.push(change.clone());
         let before = self.apply(change);
-        let is_known = !matches!(before, Change::Lease { lease: None, .. });
-        journal.before.push(is_known.then(|| Box::new(before)));
+        if !matches!(before, Change::Lease { lease: None, .. }) {
+            journal.before.push((index, before));
+        }
     }
 
     /// Gives what a claim lacks, or takes all of that back.
@@ -622,7 +636,7 @@ impl Allocator {
                     self.decide(Change::Lease { network, address, lease: Some(lease) }, journal);
                 }
                 Err(refusal) => {
-                    self.undo(journal.split_off(begin));
+                    self.undo_to(begin, journal);
                     return Err(refusal);
                 }
             }
@@ -631,9 +645,9 @@ impl Allocator {
     }
 
     /// What a claim asks for and its machine does not hold yet.
-    fn wants(&self, claim: &Claim) -> Result<Vec<Want>, ClaimError> {
+    fn wants(&self, claim: &Claim) -> Result<Few<Want>, ClaimError> {
         let held = self.held_by(&claim.machine);
-        let mut wants: Vec<Want> = Vec::new();
+        let mut wants: Few<Want> = Few::new();
         if claim.requests.is_empty() {
             return Err(ClaimError::Nothing);
         }
@@ -736,7 +750,7 @@ impl Allocator {
     fn answer(&self, claim: &Claim) -> Vec<Allocation> {
         let mut held = self.held_by(&claim.machine);
         held.sort_by_key(|(_, address, _)| *address);
-        let mut answer: Vec<Allocation> = Vec::new();
+        let mut answer: Vec<Allocation> = Vec::with_capacity(claim.requests.len());
         for request in &claim.requests {
             let Some(&at) = self.pool_by_name.get(&request.pool) else { continue };
             let interface = &self.pools[at].pool.interface;
@@ -751,7 +765,7 @@ impl Allocator {
         answer
     }
 
-    fn held_by(&self, machine: &Machine) -> Vec<(usize, IpAddr, &Lease)> {
+    fn held_by(&self, machine: &Machine) -> Few<(usize, IpAddr, &Lease)> {
         let places = self.places_by_name.get(&self.name_of(machine)).map_or(&[][..], SmallVec::as_slice).iter();
         let held = places.filter_map(|&(at, address)| Some((at, address, self.networks[at].held(address)?)));
         held.filter(|(_, _, lease)| lease.claimant.machine == *machine).collect()
@@ -777,7 +791,7 @@ impl Allocator {
         let at = self.network(network);
         // To read the address behind what is written next would be to wait until that has reached the memory.
         let number = Family::split(address);
-        let name = lease.as_ref().map(|is| self.name_of(&is.claimant.machine));
+        let claimant = lease.as_ref().map(|is| Arc::clone(&is.claimant));
         let network = &mut self.networks[at];
         let is_held = |lease: &Option<Lease>| lease.as_ref().is_some_and(|lease| lease.released.is_none());
         let cools = lease.as_ref().and_then(|is| is.rests_until).filter(|until| *until > self.now);
@@ -789,16 +803,13 @@ impl Allocator {
         if (is_held(&before) || cooled) != is_occupied && !network.contenders.contains(address) {
             self.occupy(at, number, is_occupied);
         }
-        let of_namesake = |was: &Lease| {
-            let is = self.networks[at].leases.get(address);
-            is.is_some_and(|is| is_namesake(&was.claimant.machine, &is.claimant.machine))
-        };
-        if !before.as_ref().is_some_and(of_namesake) {
+        let of_namesake = |is: &Claimant| before.as_ref().is_some_and(|was| is_namesake(&was.claimant.machine, &is.machine));
+        if !claimant.as_deref().is_some_and(of_namesake) {
             if let Some(was) = &before {
                 self.index(&was.claimant.machine, (at, address));
             }
-            if let Some(name) = name {
-                self.remember(name, (at, address));
+            if let Some(is) = &claimant {
+                self.remember(self.name_of(&is.machine), (at, address));
             }
         }
         // What a waiter lacks is more, or less, when it loses or gets an address.
@@ -994,11 +1005,6 @@ impl Journal {
 
     fn reserve(&mut self, changes: usize) {
         self.changes.reserve(changes);
-        self.before.reserve(changes);
-    }
-
-    fn split_off(&mut self, begin: usize) -> Self {
-        Self { changes: self.changes.split_off(begin), before: self.before.split_off(begin) }
     }
 }
 
@@ -1011,11 +1017,16 @@ fn with_prefix(address: IpAddr, prefix: u8) -> IpNetwork {
     IpNetwork::new(address, prefix).unwrap_or_else(|_| IpNetwork::from(address))
 }
 
-fn add_to(allocations: &mut BTreeMap<Arc<Claimant>, Allocation>, address: IpAddr, lease: &Lease) {
-    let new = || Allocation { claimant: Claimant::clone(&lease.claimant), addresses: Vec::new() };
-    let addresses = &mut allocations.entry(Arc::clone(&lease.claimant)).or_insert_with(new).addresses;
-    addresses.push(with_prefix(address, lease.prefix));
-    addresses.sort_unstable_by_key(IpNetwork::ip);
+/// By claimant, and of each by number, IPv4 first.
+fn allocations(mut held: Vec<(Arc<Claimant>, IpNetwork)>) -> Vec<Allocation> {
+    held.sort_unstable_by(|(a, its), (b, other)| a.cmp(b).then_with(|| its.ip().cmp(&other.ip())));
+    let of_one = held.chunk_by(|(a, _), (b, _)| a == b);
+    let allocation = |its: &[(Arc<Claimant>, IpNetwork)]| {
+        let (claimant, _) = its.first()?;
+        let addresses = its.iter().map(|(_, address)| *address).collect();
+        Some(Allocation { claimant: Claimant::clone(claimant), addresses })
+    };
+    of_one.filter_map(allocation).collect()
 }
 
 // === impl ClaimError ===
