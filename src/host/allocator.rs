@@ -803,7 +803,8 @@ impl Allocator {
         if (is_held(&before) || cooled) != is_occupied && !network.contenders.contains(address) {
             self.occupy(at, number, is_occupied);
         }
-        let of_namesake = |is: &Claimant| before.as_ref().is_some_and(|was| is_namesake(&was.claimant.machine, &is.machine));
+        let of_namesake =
+            |is: &Claimant| before.as_ref().is_some_and(|was| is_namesake(&was.claimant.machine, &is.machine));
         if !claimant.as_deref().is_some_and(of_namesake) {
             if let Some(was) = &before {
                 self.index(&was.claimant.machine, (at, address));

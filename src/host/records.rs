@@ -200,8 +200,8 @@ impl Objects {
     /// `kubectl get -o json` or the server itself writes it, whole or metadata only, or a single object. `source` names it
     /// in messages. Returns how many objects there were.
     ///
-    /// Only a few objects at a time are in memory, and what is kept of the others: whose they are, and their records. Another
-    /// thread parses what this one reads.
+    /// Only some objects at a time are in memory, 4 MiB of them or the 16 largest, and what is kept of the others: whose they
+    /// are, and their records. Another thread parses what this one reads.
     ///
     /// # Errors
     ///

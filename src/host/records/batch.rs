@@ -1,7 +1,7 @@
 //! Objects that are cut out of their list and not parsed yet.
 //!
 //! One thread reads and cuts, another one parses: of a long list each takes about as long. Batches go to the one and come
-//! back empty, so that there are only a few of them.
+//! back empty, so that there are never more than those that may wait, and two.
 
 use std::ops::Range;
 use std::sync::mpsc::{Receiver, SyncSender};

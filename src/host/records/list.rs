@@ -26,7 +26,8 @@ pub const MAX_OBJECTS: usize = 1_000_000;
 /// How much is read at once.
 const BUFFER: usize = 256 * 1024;
 
-/// So many such buffers may wait to be parsed.
+/// So many such buffers may wait to be parsed. Of a shared machine a processor is gone for milliseconds at times, and then
+/// the thread of the other one should not wait, too.
 const BATCHES: usize = 16;
 
 /// Why a list cannot be used.
