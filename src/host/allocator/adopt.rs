@@ -86,7 +86,7 @@ impl Allocator {
                     let (source, claimant) = (record.source.clone(), Claimant::clone(&record.claimant));
                     adoption.mismatches.push(Mismatch { source, claimant, address, problem });
                 };
-                let Some(pool) = self.pool_of(&record, address) else {
+                let Some((pool, offers)) = self.pool_of(&record, address) else {
                     for at in self.networks_with(&record, address) {
                         self.contend(at, address, &record, journal);
                     }
@@ -118,7 +118,7 @@ impl Allocator {
                 }
                 let PoolState { pool, name, .. } = &self.pools[pool];
                 let space = pool.space(Family::of(address));
-                if !pool.offers(address) {
+                if !offers {
                     tell(if pool.contains(address) {
                         Problem::Withheld(pool.name.clone(), pool.why_withheld(address))
                     } else {
@@ -163,8 +163,8 @@ impl Allocator {
     }
 
     /// The pool from which an address of a record came: of those with its interface the one that offers the address, else
-    /// one that has it, else the only one that there is.
-    fn pool_of(&self, record: &Told, address: IpAddr) -> Option<usize> {
+    /// one that has it, else the only one that there is. And whether it offers the address.
+    fn pool_of(&self, record: &Told, address: IpAddr) -> Option<(usize, bool)> {
         let fits = |at: &&usize| {
             let pool = &self.pools[**at].pool;
             pool.interface == record.claimant.interface && record.network.as_ref().is_none_or(|is| *is == pool.network)
@@ -172,12 +172,14 @@ impl Allocator {
         let has = |at: &usize| self.pools[*at].pool.contains(address);
         let mut candidates = self.pool_by_name.values().filter(fits).copied();
         let first = candidates.clone().next();
-        let offering = candidates.clone().find(|at| self.pools[*at].pool.offers(address));
-        let having = offering.or_else(|| candidates.clone().find(has));
+        if let Some(offering) = candidates.clone().find(|at| self.pools[*at].pool.offers(address)) {
+            return Some((offering, true));
+        }
+        let having = candidates.clone().find(has);
         // Two pools on one network are one as far as the address goes.
         let network = first.map(|at| self.pools[at].network);
         let mut is_only = || candidates.all(|at| Some(self.pools[at].network) == network);
-        having.or_else(|| first.filter(|_| is_only()))
+        having.or_else(|| first.filter(|_| is_only())).map(|at| (at, false))
     }
 
     /// The networks on which an address may be that no pool explains.
