@@ -50,7 +50,7 @@ pub(super) struct Object {
     pub(super) doubts: Vec<Doubt>,
 }
 
-/// Mostly of one interface, and of many objects: none is a block of memory of its own.
+/// Mostly one, and of many objects: it is no block of memory of its own.
 pub(super) type Holds = SmallVec<[Hold; 1]>;
 
 /// What one interface holds, as one object says.
