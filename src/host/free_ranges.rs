@@ -9,9 +9,9 @@ use foldhash::fast::RandomState;
 /// The free numbers: ranges of blocks of 128 that are free as a whole, and a bit for each number of a block that is free
 /// in part.
 ///
-/// Each operation costs at most the logarithm of the number of gaps, and memory grows with that number, never with the size
-/// of the space: a /8 or a /64 that is empty, or full, or taken from below costs one range and a block. The blocks are
-/// for the space with many holes: ranges alone would be one for each number there, and five times as slow.
+/// Each operation costs at most the logarithm of the number of gaps, on average, and memory grows with that number, never
+/// with the size of the space: a /8 or a /64 that is empty, or full, or taken from below costs one range and a block. The
+/// blocks are for the space with many holes: ranges alone would be one for each number there, and five times as slow.
 ///
 /// ```
 /// use glowplug::host::free_ranges::{FreeRanges, FreeRangesError};

@@ -200,8 +200,8 @@ impl Objects {
     /// `kubectl get -o json` or the server itself writes it, whole or metadata only, or a single object. `source` names it
     /// in messages. Returns how many objects there were.
     ///
-    /// Only some objects at a time are in memory, 4 MiB of them or the 16 largest, and what is kept of the others: whose they
-    /// are, and their records. Another thread parses what this one reads.
+    /// Of the objects some at a time are in memory, about 5 MiB of them or one that is larger, and what is kept of the others:
+    /// whose they are, and their records. Another thread parses what this one reads.
     ///
     /// # Errors
     ///

@@ -1,13 +1,15 @@
 //! Objects that are cut out of their list and not parsed yet.
 //!
 //! One thread reads and cuts, another one parses: of a long list each takes about as long. Batches go to the one and come
-//! back empty, so that there are never more than those that may wait, and two.
+//! back empty, so that there are only a few more than may wait.
 
 use std::ops::Range;
 use std::sync::mpsc::{Receiver, SyncSender};
 
+use serde_json::Value;
+
 use super::list::{ReadError, message};
-use super::object::{Item, Unreadable};
+use super::object::{Item, Texts, Unreadable};
 use crate::finding::Place;
 
 /// What was read at once.
@@ -33,8 +35,10 @@ pub(super) struct Cut {
 /// The way to whoever parses, and the way back.
 #[derive(Debug)]
 pub(super) struct Pipe {
-    pub(super) full: SyncSender<Batch>,
-    pub(super) empty: Receiver<Batch>,
+    full: SyncSender<Batch>,
+    empty: Receiver<Batch>,
+    /// So many went and have not come back.
+    under_way: usize,
 }
 
 // === impl Batch ===
@@ -53,13 +57,13 @@ impl Batch {
         for (index, Cut { text, kept, position }) in (first..).zip(&self.cuts) {
             // It is ASCII, and serde_json need not look at each text of it.
             let kept = str::from_utf8(&self.kept[kept.clone()]).ok().filter(|kept| !kept.is_empty());
-            if let Some(item) = kept.and_then(|kept| serde_json::from_str(kept).ok()) {
-                each(Some(index), Ok(item));
+            if let Some(item) = kept.and_then(|kept| serde_json::from_str::<Item<'_, Texts<'_>>>(kept).ok()) {
+                each(Some(index), Ok(item.any()));
                 continue;
             }
             let text = &self.text[text.clone()];
-            match serde_json::from_slice(text) {
-                Ok(item) => each(Some(index), Ok(item)),
+            match serde_json::from_slice::<Item<'_, Value>>(text) {
+                Ok(item) => each(Some(index), Ok(item.any())),
                 Err(error) if error.is_data() => each(Some(index), Err(Unreadable { error, text })),
                 Err(error) => {
                     let place = Place::Document.field("items").index(index).to_string();
@@ -76,5 +80,38 @@ impl Batch {
         self.kept.clear();
         self.cuts.clear();
         self
+    }
+}
+
+// === impl Pipe ===
+
+impl Pipe {
+    pub(super) fn new(full: SyncSender<Batch>, empty: Receiver<Batch>) -> Self {
+        Self { full, empty, under_way: 0 }
+    }
+
+    /// One that came back, or else a new one.
+    pub(super) fn next(&mut self) -> Batch {
+        match self.empty.try_recv() {
+            Ok(batch) => {
+                self.under_way -= 1;
+                batch
+            }
+            Err(_) => Batch::default(),
+        }
+    }
+
+    pub(super) fn send(&mut self, batch: Batch) {
+        // Who parses is gone only after an error, and tells that.
+        if self.full.send(batch).is_ok() {
+            self.under_way += 1;
+        }
+    }
+
+    /// Waits until everything is parsed, and keeps no room.
+    pub(super) fn drain(&mut self) {
+        while self.under_way > 0 && self.empty.recv().is_ok() {
+            self.under_way -= 1;
+        }
     }
 }

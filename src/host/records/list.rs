@@ -12,9 +12,10 @@ use std::thread;
 
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
+use serde_json::Value;
 
 use super::batch::{Batch, Cut, Pipe};
-use super::object::{Item, MEMBERS, Metadata, Unreadable};
+use super::object::{Item, MEMBERS, Metadata, Status, Unreadable};
 use super::skim::Skimmer;
 use crate::finding::Place;
 
@@ -136,8 +137,8 @@ fn read_by(
         None => {
             let kind = parsed(&document.field("kind"), kind.as_ref())?;
             let spec = parsed(&document.field("spec"), spec.as_ref())?;
-            let status = parsed(&document.field("status"), status.as_ref())?;
-            each(None, Ok(Item { kind, metadata, spec, status }));
+            let status: Option<Status<Value>> = parsed(&document.field("status"), status.as_ref())?;
+            each(None, Ok(Item { kind, metadata, spec, status }.any()));
             Ok(1)
         }
     }
@@ -171,15 +172,15 @@ impl<R: Read> Input<R> {
             return Ok(0);
         }
         let (full, batches) = mpsc::sync_channel::<Batch>(BATCHES);
-        let (back, empty) = mpsc::sync_channel(BATCHES);
-        self.pipe = Some(Pipe { full, empty });
+        let (back, empty) = mpsc::channel();
+        self.pipe = Some(Pipe::new(full, empty));
         let parse = move || {
             let mut count = 0;
             for batch in batches {
                 batch.parse(count, each)?;
                 count += batch.cuts.len();
                 // Nobody may need it any more.
-                let _ = back.try_send(batch.cleared());
+                let _ = back.send(batch.cleared());
             }
             Ok(())
         };
@@ -242,12 +243,16 @@ impl<R: Read> Input<R> {
 
     /// Lets what was cut out be parsed, and keeps of the text what comes from `start` on.
     fn flush(&mut self, start: usize) {
-        match &self.pipe {
+        match &mut self.pipe {
             Some(pipe) if !self.buffer.cuts.is_empty() => {
-                let mut next = pipe.empty.try_recv().unwrap_or_default();
+                let mut next = pipe.next();
                 next.text.extend_from_slice(&self.buffer.text[start..]);
-                // Who parses is gone only after an error, and tells that.
-                let _ = pipe.full.send(std::mem::replace(&mut self.buffer, next));
+                let is_large = self.buffer.text.len() > 2 * self.chunk;
+                pipe.send(std::mem::replace(&mut self.buffer, next));
+                // Of the largest objects a few would be most of the memory.
+                if is_large {
+                    pipe.drain();
+                }
             }
             _ => drop(self.buffer.text.drain(..start)),
         }
@@ -484,13 +489,23 @@ mod tests {
     fn skimmed(text: &[u8]) -> Option<(String, usize)> {
         let mut kept = Vec::new();
         let length = Skimmer::default().skim(b"", text, &MEMBERS, &mut kept)?;
-        serde_json::from_slice::<Item>(&kept).ok().map(|item| (format!("{item:?}"), length))
+        serde_json::from_slice::<Item<Value>>(&kept).ok().map(|item| (format!("{item:?}"), length))
     }
 
     fn parsed(text: &[u8]) -> Option<(String, usize)> {
-        let mut items = serde_json::Deserializer::from_slice(text).into_iter::<Item>();
+        let mut items = serde_json::Deserializer::from_slice(text).into_iter::<Item<Value>>();
         let item = items.next()?.ok()?;
         Some((format!("{item:?}"), items.byte_offset()))
+    }
+
+    #[test]
+    fn objects_in_objects_without_end_are_refused_and_no_stack_overflows() {
+        let depth = 100_000;
+        let map = [&r#"{"a": "#.repeat(depth), "1", &"}".repeat(depth)].concat();
+        let list = format!(r#"{{"items": [{{"status": {{"allocatedBootstrapAddresses": {map}}}}}]}}"#);
+        let error =
+            r#"items[0]: not readable as JSON "recursion limit exceeded" from byte 12 on, expected a list of objects"#;
+        assert_eq!(outcome(BUFFER, list.as_bytes()), (vec![], error.to_owned()));
     }
 
     #[test]

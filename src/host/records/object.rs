@@ -8,9 +8,8 @@ use std::ops::Deref;
 
 use ipnetwork::IpNetwork;
 use serde::Deserialize;
-use serde::de::{Deserializer, Error, IgnoredAny, MapAccess, Visitor};
+use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::Value;
-use serde_json::value::RawValue;
 use smallvec::SmallVec;
 
 use super::skim::{EVERYTHING, Kept, Key, Members};
@@ -94,15 +93,15 @@ pub(super) struct Text<'t>(#[serde(borrow)] pub(super) Cow<'t, str>);
 
 /// An object as it is written. Members that do not matter here are passed over.
 #[derive(Debug, Deserialize)]
-pub(super) struct Item<'t> {
+#[serde(bound(deserialize = "M: Deserialize<'de>"))]
+pub(super) struct Item<'t, M = StatusMap<'t>> {
     #[serde(borrow)]
     pub(super) kind: Option<Text<'t>>,
     #[serde(default, borrow)]
     pub(super) metadata: Metadata<'t>,
     #[serde(borrow)]
     pub(super) spec: Option<Spec<'t>>,
-    #[serde(borrow)]
-    pub(super) status: Option<Status<'t>>,
+    pub(super) status: Option<Status<M>>,
 }
 
 /// The members of an [`Item`] that are not passed over.
@@ -214,18 +213,20 @@ struct TemplateMetadata<'t> {
     annotations: Option<Annotations<'t>>,
 }
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub(super) struct Status<'t> {
-    #[serde(borrow)]
-    allocated_bootstrap_addresses: Option<StatusMap<'t>>,
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Status<M> {
+    allocated_bootstrap_addresses: Option<M>,
 }
 
-/// The status map: what it should be, and mostly is, or anything else.
+/// A status map as it should be, by the name of the interface.
+pub(super) type Texts<'t> = BTreeMap<Text<'t>, Vec<Text<'t>>>;
+
+/// A status map, of which mostly no value has to be made.
 #[derive(Debug)]
-enum StatusMap<'t> {
-    Texts(BTreeMap<Text<'t>, Vec<Text<'t>>>),
-    Other(Value),
+pub(super) enum StatusMap<'t> {
+    Texts(Texts<'t>),
+    Value(Value),
 }
 
 /// An object that has a member of another type.
@@ -307,7 +308,7 @@ impl Reader<'_> {
                 return None;
             }
         };
-        let holds = self.holds(&metadata, spec.unwrap_or_default(), status.unwrap_or_default());
+        let holds = self.holds(&metadata, spec.unwrap_or_default(), status);
         let node_pool =
             metadata.annotations.as_mut().and_then(|annotations| annotations.node_pool.take()).map(String::from);
         let owner = metadata.owner_references.into_iter().flatten().find(|owner| &*owner.kind == "VirtualMachine");
@@ -376,21 +377,21 @@ impl Reader<'_> {
         }
     }
 
-    fn holds(&mut self, metadata: &Metadata<'_>, spec: Spec<'_>, status: Status<'_>) -> Holds {
+    fn holds(&mut self, metadata: &Metadata<'_>, spec: Spec<'_>, status: Option<Status<StatusMap<'_>>>) -> Holds {
         let mut holds = Holds::new();
         self.annotations(metadata.annotations.as_ref(), Member::Annotation, &mut holds);
         let template = spec.template.and_then(|template| template.metadata);
         let annotations = template.and_then(|metadata| metadata.annotations);
         self.annotations(annotations.as_ref(), Member::TemplateAnnotation, &mut holds);
         let spot = self.spot(Member::Status);
-        match status.allocated_bootstrap_addresses {
+        match status.and_then(|status| status.allocated_bootstrap_addresses) {
             None => {}
             Some(StatusMap::Texts(map)) => {
                 for (interface, texts) in map {
                     self.hold(spot, &interface, &texts, &List(&texts), &mut holds);
                 }
             }
-            Some(StatusMap::Other(Value::Object(map))) => {
+            Some(StatusMap::Value(Value::Object(map))) => {
                 for (interface, value) in map {
                     match texts(&value) {
                         Some(texts) => self.hold(spot, &interface, &texts, &value, &mut holds),
@@ -398,7 +399,7 @@ impl Reader<'_> {
                     }
                 }
             }
-            Some(StatusMap::Other(other)) => self.unreadable(spot, None, &other),
+            Some(StatusMap::Value(other)) => self.unreadable(spot, None, &other),
         }
         holds
     }
@@ -551,13 +552,30 @@ impl From<Text<'_>> for String {
     }
 }
 
+// === impl Item ===
+
+impl<'t, M: Into<StatusMap<'t>>> Item<'t, M> {
+    /// The same, whichever way its status map was read.
+    pub(super) fn any(self) -> Item<'t> {
+        let Self { kind, metadata, spec, status } = self;
+        let status = status.map(|Status { allocated_bootstrap_addresses: map }| Status {
+            allocated_bootstrap_addresses: map.map(M::into),
+        });
+        Item { kind, metadata, spec, status }
+    }
+}
+
 // === impl StatusMap ===
 
-impl<'de: 't, 't> Deserialize<'de> for StatusMap<'t> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = <&RawValue>::deserialize(deserializer)?.get();
-        let map = serde_json::from_str(text).map(Self::Texts);
-        map.or_else(|_| serde_json::from_str(text).map(Self::Other)).map_err(D::Error::custom)
+impl<'t> From<Texts<'t>> for StatusMap<'t> {
+    fn from(texts: Texts<'t>) -> Self {
+        Self::Texts(texts)
+    }
+}
+
+impl From<Value> for StatusMap<'_> {
+    fn from(value: Value) -> Self {
+        Self::Value(value)
     }
 }
 

@@ -176,7 +176,9 @@ impl<'t> Scanner<'t> {
 
     fn kept(&mut self, how: &'static Kept, depth: usize, kept: &mut Vec<u8>) -> Option<()> {
         match (self.peek()?, how) {
-            (b'{', Kept::Only(members)) => self.nest(|scanner| scanner.object(members, depth, Some(kept))),
+            (b'{', Kept::Only(members)) if depth <= MAX_DEPTH => {
+                self.nest(|scanner| scanner.object(members, depth, Some(kept)))
+            }
             (b'[', Kept::Only(_)) if depth <= MAX_DEPTH => self.nest(|scanner| {
                 let begin = kept.len();
                 scanner.list(|scanner| {

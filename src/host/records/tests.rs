@@ -196,31 +196,6 @@ fn a_status_map_that_is_none_is_told() {
     );
 }
 
-#[test]
-fn half_a_character_in_a_status_map_costs_its_object_alone() {
-    let list = r#"{"kind": "List", "items": [
-        {"kind": "KubevirtMachine", "metadata": {"namespace": "clusters", "name": "w", "uid": "m-1"},
-         "status": {"allocatedBootstrapAddresses": {"eno101": ["10.0.0.5/24", "\ud800"]}}},
-        {"kind": "KubevirtMachine", "metadata": {"namespace": "clusters", "name": "v", "uid": "m-2"},
-         "status": {"allocatedBootstrapAddresses": {"eno101": ["10.0.0.6/24"]}}}
-    ]}"#;
-    let mut objects = Objects::default();
-    assert_eq!(objects.read("list", list.as_bytes()).unwrap(), 2);
-    assert_eq!(
-        lines(&objects.inventory()),
-        (
-            vec![
-                r#"clusters/v (m-2) eno101 ["10.0.0.6/24"] in list: items[1].status.allocatedBootstrapAddresses.eno101"#
-                    .to_owned()
-            ],
-            vec![
-                r#"list: items[0]: invalid object "unexpected end of hex escape", expected an object as Kubernetes writes it [10.0.0.5]"#
-                    .to_owned()
-            ]
-        )
-    );
-}
-
 // === Objects ===
 
 #[test]
