@@ -41,10 +41,11 @@ pub struct Missing {
 
 /// Compares the ledger with the objects of all machines.
 ///
-/// A machine is missing when the ledger knows it and there is no object of it, provided that the inventory is of complete
-/// lists: KubevirtMachines, VirtualMachines and VirtualMachineInstances of all namespaces. That is noted in the ledger. With
-/// `release_missing`, one that an audit missed already [`SIGHTINGS_APART`] before, and none has seen since, is released:
-/// who looks once may look at the wrong moment. Nothing else changes who holds an address.
+/// A machine is missing when the ledger knows it and there is no object of it, nor one that cannot be read and names its
+/// address, provided that the inventory is of complete lists: KubevirtMachines, VirtualMachines and
+/// VirtualMachineInstances of all namespaces. That is noted in the ledger. With `release_missing`, one that an audit missed
+/// already [`SIGHTINGS_APART`] before, and none has seen since, is released: who looks once may look at the wrong moment.
+/// Nothing else changes who holds an address.
 ///
 /// # Errors
 ///
@@ -68,7 +69,13 @@ pub fn audit<L: Ledger>(
         .chain(contenders)
         .chain(allocator.missing().map(|(machine, _)| machine.clone()))
         .collect();
-    let unread: BTreeSet<Machine> = unreadable(inventory).map(|(_, contender)| contender.claimant.machine).collect();
+    let mut unread: BTreeSet<Machine> =
+        unreadable(inventory).map(|(_, contender)| contender.claimant.machine).collect();
+    // An object that is there and of which nobody can tell whose it is may be whose address it names.
+    let nobodys = inventory.findings.iter().filter(|finding| finding.claimant.is_none());
+    let named: BTreeSet<IpAddr> = nobodys.flat_map(|finding| finding.addresses.iter().copied()).collect();
+    let of_named = allocator.leases().filter(|(_, address, _)| named.contains(address));
+    unread.extend(of_named.map(|(_, _, lease)| lease.claimant.machine.clone()));
     let is_there = |machine: &Machine| inventory.is_there(machine) || unread.contains(machine);
     let (there, missing): (Vec<Machine>, Vec<Machine>) = known.into_iter().partition(is_there);
     let since = registry.note_looked_for(&there, &missing, now)?;
@@ -130,6 +137,29 @@ mod tests {
     use crate::host::claim::{Claim, Request};
     use crate::host::ledger::MemoryLedger;
     use crate::host::pool::tests::pool;
+    use crate::host::records::Objects;
+
+    #[test]
+    fn whose_address_an_unreadable_object_names_is_not_missing() {
+        let one = pool("{name: one, network: n, addresses: [10.0.0.0/24]}");
+        let mut registry = Registry::open(MemoryLedger::default(), [one]).unwrap();
+        let [named, other] = ["a", "b"].map(|name| {
+            let machine = Machine { namespace: "n".into(), name: name.into(), uid: "u".into() };
+            let requests = vec![Request { pool: "default/one".into(), addresses: Vec::new() }];
+            registry.claim(&Claim { machine: machine.clone(), created: 0, requests, sticky: false }, 0).unwrap();
+            machine
+        });
+        let list = r#"{"items": [{"kind": "KubevirtMachine", "metadata": {"namespace": "n", "name": "a", "uid": 7,
+            "annotations": {"kubevirt.cluster.x-k8s.io/allocated-ip-eno101": "[\"10.0.0.1/24\"]"}}}]}"#;
+        let mut objects = Objects::default();
+        objects.read("list", list.as_bytes()).unwrap();
+        let mut missing = |inventory: &Inventory| {
+            let missing = audit(&mut registry, inventory, false, 1_000).unwrap().missing;
+            missing.into_iter().map(|missing| missing.machine).collect::<Vec<_>>()
+        };
+        assert_eq!(missing(&objects.inventory()), [other.clone()]);
+        assert_eq!(missing(&Inventory::default()), [named, other]);
+    }
 
     #[test]
     fn who_looks_twice_within_a_moment_has_looked_once() {
