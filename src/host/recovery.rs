@@ -157,7 +157,7 @@ mod tests {
             let missing = audit(&mut registry, inventory, false, 1_000).unwrap().missing;
             missing.into_iter().map(|missing| missing.machine).collect::<Vec<_>>()
         };
-        assert_eq!(missing(&objects.inventory()), [other.clone()]);
+        assert_eq!(missing(&objects.inventory()), vec![other.clone()]);
         assert_eq!(missing(&Inventory::default()), [named, other]);
     }
 
