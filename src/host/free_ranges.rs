@@ -187,12 +187,12 @@ impl FreeRanges {
                 }
                 taken
             }
-            None if take_whole(&mut self.whole, block, block) == 0 => 0,
             None => {
-                if bits != u128::MAX {
+                let is_whole = take_whole(&mut self.whole, block, block) != 0;
+                if is_whole && bits != u128::MAX {
                     self.partial.insert(block, !bits);
                 }
-                bits
+                if is_whole { bits } else { 0 }
             }
         };
         self.count -= u128::from(taken.count_ones());
