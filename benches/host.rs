@@ -175,7 +175,7 @@ fn rebuild() -> Result<()> {
     for allocation in registry.claim_all(&claims, 1)? {
         let Allocation { claimant, addresses } = allocation?.remove(0);
         let source = format!("KubevirtMachine {}/{}", claimant.machine.namespace, claimant.machine.name);
-        records.push(Record { claimant, network: None, addresses, source });
+        records.push(Record { claimant, node_pool: None, attachments: Vec::new(), network: None, addresses, source });
     }
     let mut dice = Dice(0x9e37_79b9_7f4a_7c15);
     for at in (1..records.len()).rev() {

@@ -95,7 +95,12 @@ pub struct Contender {
 pub struct Record {
     /// Who holds them.
     pub claimant: Claimant,
-    /// The network, as [`Pool::network`](super::pool::Pool::network) has it, if the record says it.
+    /// NodePool of the machine, as `namespace/name`. `None` if no object of the machine names one.
+    pub node_pool: Option<String>,
+    /// Networks that the machine's objects attach it to, spelled as [`Pool::network`](super::pool::Pool::network),
+    /// sorted, each once. Empty if no object lists its networks.
+    pub attachments: Vec<String>,
+    /// Network that the record itself names, spelled as [`Pool::network`](super::pool::Pool::network).
     pub network: Option<String>,
     /// The addresses. One with its full length (/32, /128) has no prefix length: it is the spelling of a single address.
     pub addresses: Vec<IpNetwork>,

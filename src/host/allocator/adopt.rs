@@ -73,7 +73,7 @@ impl Allocator {
         let mut adoption = Adoption::default();
         // What the claimant of a record holds.
         let mut holds: Vec<IpAddr> = Vec::new();
-        for Record { claimant, network, addresses, source } in records {
+        for Record { claimant, network, addresses, source, .. } in records {
             let record = Told { claimant: Arc::new(claimant), network, source };
             let its = self.held_by(&record.claimant.machine).into_iter();
             let its = its.filter(|(.., lease)| lease.claimant == record.claimant);

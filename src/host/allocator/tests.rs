@@ -178,6 +178,8 @@ fn a_rebuild_adds_and_reports_and_nothing_reported_is_given() {
     assert_eq!(given(&mut allocator, &claim("a", "1", &["n/one"]), 0), "10.0.0.1/29");
     let record = |name: &str, interface: &str, addresses: &[&str]| Record {
         claimant: Claimant { machine: machine(name, "1"), interface: interface.parse().unwrap() },
+        node_pool: None,
+        attachments: Vec::new(),
         network: None,
         addresses: addresses.iter().map(|address| address.parse().unwrap()).collect(),
         source: format!("KubevirtMachine n/{name}"),
@@ -227,7 +229,14 @@ fn an_address_that_is_set_aside_for_a_machine_is_its_own_when_its_record_is_mend
     allocator.set_aside(address, contender.clone(), 1, &mut journal);
     assert_eq!(given(&mut allocator, &claim("b", "1", &["n/one"]), 2), "10.0.0.2/24");
     let addresses = vec!["10.0.0.1/24".parse().unwrap()];
-    let record = Record { claimant, network: None, addresses, source: "mended".into() };
+    let record = Record {
+        claimant,
+        node_pool: None,
+        attachments: Vec::new(),
+        network: None,
+        addresses,
+        source: "mended".into(),
+    };
     let adoption = allocator.adopt([record], 3, &mut journal);
     assert_eq!((adoption.adopted, adoption.mismatches), (1, vec![]));
     // It is held, and what is held is not contended for by its holder.

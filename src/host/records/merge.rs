@@ -238,7 +238,14 @@ impl<'o> Merge<'o> {
         for (interface, (addresses, hold)) in held {
             let claimant = Claimant { machine: machine(), interface: *interface };
             let (addresses, source) = (addresses.into_owned(), self.source(hold));
-            self.inventory.records.push(Record { claimant, network: None, addresses, source });
+            self.inventory.records.push(Record {
+                claimant,
+                node_pool: None,
+                attachments: Vec::new(),
+                network: None,
+                addresses,
+                source,
+            });
         }
     }
 }
