@@ -16,7 +16,7 @@ use glowplug::host::expand::{Document, Grant, Template};
 use glowplug::host::pool::{Pool, Space};
 use glowplug::host::records::{KubevirtMachine, NODE_POOL_ANNOTATION, annotation_key, annotation_patch, status_patch};
 use glowplug::host::timestamp::Timestamp;
-use glowplug::network::InterfaceName;
+use glowplug::network::{Family, InterfaceName};
 use ipnetwork::IpNetwork;
 use pnet_base::MacAddr;
 use serde::Serialize;
@@ -26,13 +26,10 @@ use crate::input::{
     LedgerFile, Machines, Named, PoolFiles, Pools, in_template, interface, mac_address, named, read_template,
     usage_error,
 };
-use crate::output::{Given, VERSION, allocations_table, exit_code, given, print, print_json, say, sections};
+use crate::output::{EXHAUSTED, Given, VERSION, allocations_table, exit_code, given, print, print_json, say, sections};
 
 /// So many claims, or releases, are one write of the ledger: enough to be fast, and few enough that others get their turn.
 const BATCH: usize = 512;
-
-/// A pool is exhausted, and nothing else is wrong.
-const EXHAUSTED: u8 = 3;
 
 #[derive(Args)]
 pub(crate) struct ClaimArgs {
@@ -117,8 +114,12 @@ struct Refused {
     name: String,
     uid: String,
     error: String,
-    /// Whether it is for want of addresses.
+    /// Whether a pool has no free address.
     exhausted: bool,
+    /// The exhausted pool.
+    pool: Option<String>,
+    /// The family that the pool has no free address of.
+    family: Option<String>,
 }
 
 /// Why a machine gets nothing.
@@ -136,6 +137,10 @@ enum Refusal {
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            // The words of the enhancement come first: people and programs search for them.
+            Self::Claim(error @ ClaimError::Exhausted { pool, family, .. }) => {
+                write!(f, "{error}: pool {pool}, {family}")
+            }
             Self::Claim(error) => error.fmt(f),
             Self::NodePool(error) => f.write_str(error),
             Self::OtherNodePool(name) => write!(f, "the machine is of NodePool {name}, whose pool is not among these"),
@@ -152,15 +157,23 @@ impl Refusal {
         matches!(self, Self::OtherNodePool(_) | Self::BeingDeleted)
     }
 
+    /// The exhausted pool and the family that it has no free address of.
+    fn exhausted(&self) -> Option<(&String, Family)> {
+        match self {
+            Self::Claim(ClaimError::Exhausted { pool, family, .. }) => Some((pool, *family)),
+            _ => None,
+        }
+    }
+
     fn is_exhaustion(&self) -> bool {
-        matches!(self, Self::Claim(ClaimError::Exhausted { .. }))
+        self.exhausted().is_some()
     }
 }
 
 type Outcome = Result<Vec<Allocation>, Refusal>;
 
 pub(crate) fn claim(args: ClaimArgs) -> Result<ExitCode> {
-    let (machines, mut is_odd) = args.machines.read()?;
+    let (machines, has_diagnostics) = args.machines.read()?;
     if machines.len() != 1 && (!args.ips.is_empty() || !args.macs.is_empty()) {
         usage_error("--ip and --mac are for one machine");
     }
@@ -210,11 +223,11 @@ pub(crate) fn claim(args: ClaimArgs) -> Result<ExitCode> {
     }
     progress.end();
     let is_alone = claims.len() == 1;
-    let mut is_exhausted = false;
+    let (mut is_exhausted, mut is_refused) = (false, false);
     for (claim, outcome) in claims.iter().zip(&outcomes) {
         let Err(refusal) = outcome else { continue };
         is_exhausted |= refusal.is_exhaustion();
-        is_odd |= !refusal.is_exhaustion() && !refusal.is_usual();
+        is_refused |= !refusal.is_exhaustion() && !refusal.is_usual();
         let severity = if refusal.is_usual() { "warning" } else { "error" };
         // Alone it is in the exact words that people look for.
         if is_alone {
@@ -223,11 +236,13 @@ pub(crate) fn claim(args: ClaimArgs) -> Result<ExitCode> {
             say(format_args!("{severity}: {}: {refusal}", claim.machine))
         }
     }
-    is_odd |= printer.print(&claims, &outcomes)?;
-    Ok(match (is_odd, is_exhausted) {
-        (true, _) => ExitCode::FAILURE,
-        (false, true) => ExitCode::from(EXHAUSTED),
-        (false, false) => ExitCode::SUCCESS,
+    is_refused |= printer.print(&claims, &outcomes)?;
+    Ok(if is_refused {
+        ExitCode::FAILURE
+    } else if is_exhausted {
+        ExitCode::from(EXHAUSTED)
+    } else {
+        exit_code(!has_diagnostics)
     })
 }
 
@@ -379,8 +394,10 @@ impl Printer {
                 let refused = claims.iter().zip(outcomes).filter_map(|(claim, outcome)| {
                     let error = outcome.as_ref().err()?;
                     let Machine { namespace, name, uid } = claim.machine.clone();
-                    let exhausted = error.is_exhaustion();
-                    Some(Refused { namespace, name, uid, error: error.to_string(), exhausted })
+                    let (pool, family) = error.exhausted().unzip();
+                    let (exhausted, error) = (pool.is_some(), error.to_string());
+                    let family = family.map(|family| family.to_string());
+                    Some(Refused { namespace, name, uid, error, exhausted, pool: pool.cloned(), family })
                 });
                 let (allocations, refused) = (given(outcomes.iter().flatten().flatten()), refused.collect());
                 print_json(&Claimed { version: VERSION, allocations, refused })?;

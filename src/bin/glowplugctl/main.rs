@@ -1,7 +1,7 @@
 //! The host's program: arguments, files, tables, exit code.
 //!
-//! Exit codes: 0 done, 1 refused or failed, or something was found, 2 usage, 3 a pool is exhausted and nothing else is
-//! wrong.
+//! Exit statuses, so that a cron job can tell them apart: 0 done; 1 failed or refused; 2 usage; 3 a pool is exhausted for at
+//! least one machine; 4 done, and there are diagnostics. Of several that hold it is the first of 1, 3 and 4.
 
 mod claims;
 mod documents;

@@ -27,8 +27,15 @@ pub(crate) fn print_json(value: &impl Serialize) -> Result<()> {
     print(&(serde_json::to_string_pretty(value)? + "\n"))
 }
 
+/// Exit status: a pool is exhausted for at least one machine, and nothing failed.
+pub(crate) const EXHAUSTED: u8 = 3;
+
+/// Exit status: the command did what was asked and found something to report.
+pub(crate) const DIAGNOSTICS: u8 = 4;
+
+/// The exit status of a command that failed at nothing.
 pub(crate) fn exit_code(is_right: bool) -> ExitCode {
-    if is_right { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if is_right { ExitCode::SUCCESS } else { ExitCode::from(DIAGNOSTICS) }
 }
 
 /// What the system said, without the name of a temporary file, which means nothing to anybody.
