@@ -19,8 +19,6 @@ use glowplug::guest::{self, DefaultValue, OnError, Options, Source, Wait};
 use glowplug::log;
 use glowplug::network::{Hostname, HostnameError};
 use glowplug::render::Renderer;
-#[cfg(target_env = "musl")]
-use glowplug_unwind as _;
 use slog::{Level, info, warn};
 
 /// Where a distribution says its default arguments, in a drop-in of the unit.
