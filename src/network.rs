@@ -13,6 +13,7 @@ mod route;
 pub use bond::{BondMode, BondOption, BondOptionError, BondOptions};
 pub use bridge::{BridgeOptions, BridgePort};
 pub use family::Family;
+pub(crate) use hostname::is_label;
 pub use hostname::{Hostname, HostnameError};
 pub use names::{
     DomainName, DomainNameError, InterfaceName, InterfaceNameError, Mtu, MtuError, Pattern, PatternError, VlanId,

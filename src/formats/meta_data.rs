@@ -5,6 +5,7 @@
 
 use super::value::{self, Object, Value};
 use crate::finding::{Finding, Findings, Place};
+use crate::network::is_label;
 
 /// What a drive says about its machine. A field that is missing, or is not what it should be, costs only itself.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -88,16 +89,10 @@ impl MetaData {
     /// name may have dots itself, a namespace has none.
     #[must_use]
     pub fn name_and_namespace(&self) -> Option<(&str, &str)> {
-        let is_inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
-        let is_label = |label: &str| {
-            (1..=63).contains(&label.len())
-                && label.bytes().all(is_inner)
-                && !label.starts_with('-')
-                && !label.ends_with('-')
-        };
+        let is_lower = |label: &str| label.len() <= 63 && is_label(label) && label == label.to_ascii_lowercase();
         let id = self.instance_id.as_deref()?;
         let (name, namespace) = id.rsplit_once('.')?;
-        id.split('.').all(is_label).then_some((name, namespace))
+        id.split('.').all(is_lower).then_some((name, namespace))
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ipnetwork::IpNetwork;
 
-use crate::network::InterfaceName;
+use crate::network::{InterfaceName, is_label};
 
 /// A machine, as its Kubernetes object names it. The successor of a deleted machine has the same name and another UID,
 /// and is another machine.
@@ -117,10 +117,7 @@ pub struct Record {
 /// ```
 #[must_use]
 pub fn is_object_name(text: &str) -> bool {
-    let legal = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
-    let is_label =
-        |label: &str| !label.is_empty() && label.bytes().all(legal) && !label.starts_with('-') && !label.ends_with('-');
-    text.len() <= 253 && text.split('.').all(is_label)
+    text.len() <= 253 && text.split('.').all(is_label) && !text.bytes().any(|b| b.is_ascii_uppercase())
 }
 
 // === impl Machine ===

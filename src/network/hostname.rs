@@ -23,6 +23,13 @@ pub struct Hostname(String);
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct HostnameError;
 
+/// Whether a string is a label as RFC 1123 has it: letters, digits and `-`, the `-` at neither end, at least one of them.
+/// DNS allows 63; Kubernetes has no limit for a label in the name of an object.
+pub(crate) fn is_label(label: &str) -> bool {
+    let is_legal = |b: u8| b.is_ascii_alphanumeric() || b == b'-';
+    !label.is_empty() && !label.starts_with('-') && !label.ends_with('-') && label.bytes().all(is_legal)
+}
+
 // === impl Hostname ===
 
 impl Hostname {
@@ -44,12 +51,7 @@ impl FromStr for Hostname {
     type Err = HostnameError;
 
     fn from_str(text: &str) -> Result<Self, HostnameError> {
-        let label = |label: &str| {
-            (1..=63).contains(&label.len())
-                && !label.starts_with('-')
-                && !label.ends_with('-')
-                && label.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
-        };
+        let label = |label: &str| label.len() <= 63 && is_label(label);
         if text.len() <= Self::MAX && text.split('.').all(label) && text.parse::<Ipv4Addr>().is_err() {
             Ok(Self(text.to_owned()))
         } else {

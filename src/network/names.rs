@@ -5,6 +5,8 @@ use std::str::FromStr;
 
 use pnet_base::MacAddr;
 
+use super::is_label;
+
 /// The name of a network interface that every reader of our output takes as it stands.
 ///
 /// At most 15 bytes (the kernel's `IFNAMSIZ`), ASCII letters, digits, `.`, `_` and `-`, beginning with a letter or a
@@ -223,13 +225,8 @@ impl FromStr for DomainName {
 
     fn from_str(text: &str) -> Result<Self, DomainNameError> {
         let name = text.strip_suffix('.').unwrap_or(text);
-        let label = |label: &str| {
-            !label.is_empty()
-                && label.len() <= 63
-                && !label.starts_with('-')
-                && !label.ends_with('-')
-                && label.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_'))
-        };
+        // An underscore counts as a letter: resolvers take it.
+        let label = |label: &str| label.len() <= 63 && is_label(&label.replace('_', "a"));
         if name.len() <= 253 && name.split('.').all(label) {
             Ok(Self(name.to_ascii_lowercase()))
         } else {
