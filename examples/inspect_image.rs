@@ -17,7 +17,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("{path}: {} with the label {:?}", volume.file_system, volume.label);
 
     let files = volume.open(&image)?;
-    let drive = ConfigDrive::read_from(&*files)?.ok_or("not laid out as a config drive")?;
+    let drive = ConfigDrive::read_from(&files)?.ok_or("not laid out as a config drive")?;
     println!("layout: {}", drive.layout);
     for document in [&drive.meta_data, &drive.network] {
         match document {

@@ -1,17 +1,17 @@
 //! A config drive: how it is recognised, how its files are laid out, and how they are read without trust.
 //!
-//! A drive reaches us in three ways: as a directory (a mounted drive, or a person's copy of one), and as an ISO 9660 or a
-//! FAT image, which is read in process, without root, `mount` or a kernel that knows the file system. All three are
-//! [`Files`]; [`ConfigDrive`] knows which of them mean something.
+//! A drive reaches us in two ways: as a directory (a mounted drive, or a copy of one), and as an ISO 9660 image, which is
+//! read in process, without root, `mount` or a kernel that knows the file system. Both are [`Files`]; [`ConfigDrive`] knows
+//! which of the files mean something. Of a FAT volume only the label is read in process; the kernel mounts it.
 //!
 //! Everything on a drive is hostile: sizes are bounded before they are believed, a link never leads off the drive, and
-//! what is not a regular file is not opened.
+//! only regular files are opened.
 //!
 //! The two layouts and who writes them: `openstack/nova:nova/virt/configdrive.py`,
 //! `kubevirt/kubevirt:pkg/cloud-init/cloud-init.go`, `canonical/cloud-init:cloudinit/sources/DataSourceNoCloud.py`.
 
 pub mod directory;
-pub mod fat;
+mod fat;
 pub mod iso9660;
 mod layout;
 mod window;
@@ -75,6 +75,8 @@ pub enum ReadError {
         /// The path on the drive.
         path: String,
     },
+    /// Files of this file system are read from a mounted directory only.
+    NeedsMount(FileSystem),
     /// The file system contradicts itself.
     Malformed {
         /// What was read.
@@ -97,14 +99,14 @@ pub enum ReadError {
 pub enum FileSystem {
     /// ISO 9660, as KubeVirt writes it.
     Iso9660,
-    /// FAT12, FAT16 or FAT32, as OpenStack may write it.
+    /// FAT12, FAT16 or FAT32, as OpenStack may write it. Its files are read from a mounted directory only.
     Vfat,
 }
 
 /// The file system of a device and its label.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Volume {
-    /// How to read it.
+    /// The file system.
     pub file_system: FileSystem,
     /// As written, without the padding.
     pub label: String,
@@ -150,12 +152,12 @@ impl ReadAt for [u8] {
 // === impl Volume ===
 
 impl Volume {
-    /// Looks for an ISO 9660 or a FAT file system. `None` when there is neither: an empty, a foreign or a partitioned
-    /// device, or one that is too short.
+    /// Recognises an ISO 9660 or a FAT file system and reads its label. `None` for every other device: empty, foreign,
+    /// partitioned, or too short.
     ///
     /// # Errors
     ///
-    /// What the system says about reading, but for the end of a short device.
+    /// A read that fails, except at the end of a short device.
     pub fn probe(source: &(impl ReadAt + ?Sized)) -> io::Result<Option<Self>> {
         if let Some(label) = iso9660::label(source)? {
             return Ok(Some(Self { file_system: FileSystem::Iso9660, label }));
@@ -163,16 +165,16 @@ impl Volume {
         Ok(fat::label(source)?.map(|label| Self { file_system: FileSystem::Vfat, label }))
     }
 
-    /// The files of this volume, read in process.
+    /// Opens the files of this volume, to be read in process.
     ///
     /// # Errors
     ///
-    /// As [`Files::read`].
-    pub fn open<'a, S: ReadAt + ?Sized>(&self, source: &'a S) -> Result<Box<dyn Files + 'a>, ReadError> {
-        Ok(match self.file_system {
-            FileSystem::Iso9660 => Box::new(iso9660::Image::open(source)?),
-            FileSystem::Vfat => Box::new(fat::Image::open(source)?),
-        })
+    /// [`ReadError::NeedsMount`] for FAT, and the errors of [`Files::read`].
+    pub fn open<'a, S: ReadAt + ?Sized>(&self, source: &'a S) -> Result<iso9660::Image<'a, S>, ReadError> {
+        match self.file_system {
+            FileSystem::Iso9660 => iso9660::Image::open(source),
+            FileSystem::Vfat => Err(ReadError::NeedsMount(self.file_system)),
+        }
     }
 }
 
@@ -202,6 +204,10 @@ impl fmt::Display for ReadError {
                 write!(f, "{path}: file of {size} bytes, expected at most {limit}")
             }
             Self::NotAFile { path } => write!(f, "{path}: expected a regular file that is on the drive itself"),
+            Self::NeedsMount(file_system) => write!(
+                f,
+                "{file_system} image, expected a mounted directory: mount -t {file_system} -o ro,loop IMAGE DIRECTORY"
+            ),
             Self::Malformed { what, expected } => write!(f, "invalid {what}, expected {expected}"),
             Self::Io { what, .. } => write!(f, "reading {what}"),
         }

@@ -106,7 +106,7 @@ fn all(files: &dyn Files) -> Tree {
 }
 
 fn guest(image: &[u8]) -> Tree {
-    all(&*Volume::probe(image).unwrap().unwrap().open(image).unwrap())
+    all(&Volume::probe(image).unwrap().unwrap().open(image).unwrap())
 }
 
 fn directory(root: &Path) -> Tree {
@@ -192,7 +192,7 @@ fn the_guest_reads_every_file_by_each_set_of_names() {
 fn the_guest_understands_what_is_said_about_the_machine() {
     let read = |image: &[u8]| {
         let files = Volume::probe(image).unwrap().unwrap().open(image).unwrap();
-        let drive = drive::ConfigDrive::read_from(&*files).unwrap().unwrap();
+        let drive = drive::ConfigDrive::read_from(&files).unwrap().unwrap();
         (drive.layout, drive.meta_data.unwrap().unwrap().bytes, drive.network.unwrap().map(|document| document.path))
     };
     let expected = MetaData {

@@ -28,7 +28,7 @@ installkernel() {
         virtio_pci virtio_mmio virtio_blk virtio_scsi
         ahci sd_mod sr_mod
         xhci_pci usb-storage uas
-        # The file systems. Both are also read without: what a kernel lacks is no obstacle.
+        # The file systems. glowplug also reads ISO 9660 without its driver; FAT needs vfat.
         isofs vfat nls_cp437 nls_ascii nls_iso8859-1 nls_utf8
     )
     instmods "${drivers[@]}"

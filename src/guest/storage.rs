@@ -25,7 +25,7 @@ use slog::{Logger, debug, info, warn};
 
 use super::system::System;
 use crate::drive::directory::Directory;
-use crate::drive::{ConfigDrive, FileSystem, Files, Layout, ReadError, Volume};
+use crate::drive::{ConfigDrive, FileSystem, Layout, ReadError, Volume};
 use crate::finding::{Finding, Findings, Severity};
 use crate::formats::meta_data::{MetaData, is_uuid};
 
@@ -202,8 +202,7 @@ pub fn read_path(path: &Path, log: &Logger) -> Result<NamedDrive, SearchError> {
 }
 
 fn read_in_process(volume: &Volume, file: &File) -> Result<Option<ConfigDrive>, ReadError> {
-    let files: Box<dyn Files> = volume.open(file)?;
-    ConfigDrive::read_from(&*files)
+    ConfigDrive::read_from(&volume.open(file)?)
 }
 
 /// What the drive says about its machine. That it cannot be read is said here and costs nothing else.

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use glowplug::drive::{ConfigDrive, FileSystem, MAX_ENTRIES, MAX_FILE, ReadAt, Volume};
+use glowplug::drive::{ConfigDrive, FileSystem, Files, MAX_ENTRIES, MAX_FILE, ReadAt, Volume};
 
 use super::documents;
 
@@ -26,7 +26,7 @@ pub(super) fn iso9660(input: &[u8]) {
     volume(&Image { zeros: 32 * 1024, input }, FileSystem::Iso9660);
 }
 
-/// A FAT image.
+/// A FAT image, of which only the label is read.
 pub(super) fn fat(input: &[u8]) {
     volume(&Image { zeros: 0, input }, FileSystem::Vfat);
 }
@@ -52,8 +52,8 @@ fn volume(image: &Image<'_>, file_system: FileSystem) {
             }
         }
     }
-    documents::check_no_way_out(&*files);
-    if let Ok(Some(drive)) = ConfigDrive::read_from(&*files) {
+    documents::check_no_way_out(&files);
+    if let Ok(Some(drive)) = ConfigDrive::read_from(&files) {
         for document in [drive.meta_data, drive.network].into_iter().flatten().flatten() {
             assert!(document.bytes.len() <= MAX_FILE && !document.path.starts_with('/'));
         }
