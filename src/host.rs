@@ -56,7 +56,7 @@
 //! | [`ledger`] | where decisions are durable: [`SqliteLedger`](ledger::SqliteLedger), or a store of the caller's |
 //! | [`registry`] | both: whatever it answers is recorded before |
 //! | [`records`] | what the objects of Kubernetes say about addresses, and the patches that say it to them |
-//! | [`recovery`] | the ledger and those records: taking them over; duplicates, strangers, who is missing |
+//! | [`audit`] | the ledger and those records: taking them over; duplicates, strangers, who is missing |
 //! | [`expand`] | a template and what was allocated make the machine's document |
 //! | [`image`] | the config drive |
 //! | [`metrics`] | the state of pools for Prometheus |
@@ -66,6 +66,7 @@
 
 pub mod address;
 pub mod allocator;
+pub mod audit;
 pub mod claim;
 pub mod expand;
 pub mod free_ranges;
@@ -75,6 +76,5 @@ pub mod metrics;
 pub mod nodepool;
 pub mod pool;
 pub mod records;
-pub mod recovery;
 pub mod registry;
 pub mod timestamp;

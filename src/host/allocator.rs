@@ -22,10 +22,10 @@ use foldhash::fast::RandomState;
 use ipnetwork::IpNetwork;
 use smallvec::SmallVec;
 
-use super::claim::{Allocation, Claim, Claimant, Contender, Lease, Machine};
+use super::claim::{Allocation, Claim, Claimant, Conflict, Lease, Machine};
 use super::free_ranges::FreeRanges;
 use super::ledger::Update;
-use super::pool::{Pool, Space, Withheld};
+use super::pool::{Pool, Reserved, Space};
 use crate::network::{Family, InterfaceName};
 use address_map::AddressMap;
 
@@ -47,7 +47,7 @@ pub struct Allocator {
     waiters: BTreeMap<Machine, Waiter>,
     queues: BTreeMap<Queue, BTreeSet<Turn>>,
     // Those who may get what a namesake left, although it rests and their queue does not move.
-    heirs: BTreeSet<Turn>,
+    namesakes: BTreeSet<Turn>,
     missing: BTreeMap<Machine, u64>,
     now: u64,
 }
@@ -65,13 +65,13 @@ pub enum Change {
         lease: Option<Lease>,
     },
     /// Who else has a record of an address.
-    Contenders {
+    Conflicts {
         /// The network.
         network: Arc<str>,
         /// The address.
         address: IpAddr,
         /// All of them.
-        contenders: Vec<Contender>,
+        conflicts: Vec<Conflict>,
     },
     /// What a machine waits for.
     Waiter {
@@ -147,13 +147,13 @@ pub enum ClaimError {
         pool: String,
     },
     /// The named address is of the pool but never given.
-    Withheld {
+    Reserved {
         /// What the claim names.
         named: IpAddr,
         /// The pool.
         pool: String,
         /// What it is there.
-        why: Option<Withheld>,
+        why: Option<Reserved>,
     },
     /// Somebody else holds the named address, or has a record of it.
     Taken {
@@ -163,7 +163,7 @@ pub enum ClaimError {
         by: Claimant,
     },
     /// The reuse delay of the named address is not over.
-    Cooling {
+    ReuseDelay {
         /// What the claim names.
         named: IpAddr,
         /// When it is, in milliseconds since 1970.
@@ -173,7 +173,7 @@ pub enum ClaimError {
 
 /// How many addresses of one family a pool has, and where they are.
 ///
-/// `total` is always the sum of `withheld`, `used`, `contended`, `cooling` and `free`.
+/// `total` is always the sum of `reserved`, `used`, `conflicting`, `reuse_delay` and `free`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Usage {
     /// The family.
@@ -181,17 +181,17 @@ pub struct Usage {
     /// All addresses of the pool.
     pub total: u128,
     /// Those that are never given.
-    pub withheld: u128,
+    pub reserved: u128,
     /// Those that are held, of which some may have come from another pool on the network.
     pub used: u128,
     /// Those that only a record names, which is not the ledger's.
-    pub contended: u128,
+    pub conflicting: u128,
     /// Those whose reuse delay is not over.
-    pub cooling: u128,
+    pub reuse_delay: u128,
     /// Those that the next claim may get.
     pub free: u128,
     /// Those that machines hold from this pool although it does not, or no longer, offer them. They are in none of the
-    /// other figures but `withheld`, where they are of the pool.
+    /// other figures but `reserved`, where they are of the pool.
     pub outside: u128,
 }
 
@@ -209,9 +209,9 @@ struct Network {
     name: Arc<str>,
     pools: Vec<usize>,
     leases: AddressMap<Lease>,
-    contenders: AddressMap<Vec<Contender>>,
+    conflicts: AddressMap<Vec<Conflict>>,
     // The leases whose reuse delay is not over.
-    cooling: BTreeSet<(u64, IpAddr)>,
+    delayed: BTreeSet<(u64, IpAddr)>,
 }
 
 #[derive(Debug)]
@@ -265,7 +265,7 @@ impl Allocator {
             names: RandomState::default(),
             waiters: BTreeMap::new(),
             queues: BTreeMap::new(),
-            heirs: BTreeSet::new(),
+            namesakes: BTreeSet::new(),
             missing: BTreeMap::new(),
             now: 0,
         };
@@ -294,9 +294,9 @@ impl Allocator {
                 let lease = self.set_lease(&network, address, lease);
                 Change::Lease { network, address, lease }
             }
-            Change::Contenders { network, address, contenders } => {
-                let contenders = self.set_contenders(&network, address, contenders);
-                Change::Contenders { network, address, contenders }
+            Change::Conflicts { network, address, conflicts } => {
+                let conflicts = self.set_conflicts(&network, address, conflicts);
+                Change::Conflicts { network, address, conflicts }
             }
             Change::Waiter { machine, claim } => {
                 let claim = self.set_waiter(&machine, claim);
@@ -385,22 +385,22 @@ impl Allocator {
         self.advance(now);
         let mut held = Vec::new();
         // No delay is none also for a process whose clock is behind.
-        let rests_until = (delay > 0).then(|| self.now.saturating_add(delay));
+        let reuse_after = (delay > 0).then(|| self.now.saturating_add(delay));
         for (at, address) in self.places_by_name.get(&self.name_of(machine)).cloned().unwrap_or_default() {
             let network = &self.networks[at];
             let name = Arc::clone(&network.name);
-            if let Some(contenders) = network.contenders.get(address)
-                && contenders.iter().any(|contender| contender.claimant.machine == *machine)
+            if let Some(conflicts) = network.conflicts.get(address)
+                && conflicts.iter().any(|conflict| conflict.claimant.machine == *machine)
             {
-                let mut contenders = contenders.clone();
-                contenders.retain(|contender| contender.claimant.machine != *machine);
-                self.decide(Change::Contenders { network: Arc::clone(&name), address, contenders }, journal);
+                let mut conflicts = conflicts.clone();
+                conflicts.retain(|conflict| conflict.claimant.machine != *machine);
+                self.decide(Change::Conflicts { network: Arc::clone(&name), address, conflicts }, journal);
             }
             if let Some(lease) = self.networks[at].held(address)
                 && lease.claimant.machine == *machine
             {
                 held.push((Arc::clone(&lease.claimant), with_prefix(address, lease.prefix)));
-                let lease = Some(Lease { released: Some(self.now), rests_until, ..lease.clone() });
+                let lease = Some(Lease { released: Some(self.now), reuse_after, ..lease.clone() });
                 self.decide(Change::Lease { network: name, address, lease }, journal);
             }
         }
@@ -426,14 +426,14 @@ impl Allocator {
         // two addresses of pools that overlap, of which either alone is free.
         let mut tried: BTreeSet<Turn> = BTreeSet::new();
         loop {
-            self.heirs.retain(|turn| !tried.contains(turn));
+            self.namesakes.retain(|turn| !tried.contains(turn));
             let queues: Vec<Queue> = self.queues.keys().copied().collect();
             let open = queues.into_iter().filter(|(pool, family)| self.lowest(*pool, *family).is_some());
             let open: Vec<Queue> = open.collect();
             let untried = |queue| self.queues.get(queue)?.iter().find(|turn| !tried.contains(*turn));
             let turns = open.iter().filter_map(untried);
-            let Some(turn) = turns.chain(self.heirs.first()).min().cloned() else { return served };
-            self.heirs.remove(&turn);
+            let Some(turn) = turns.chain(self.namesakes.first()).min().cloned() else { return served };
+            self.namesakes.remove(&turn);
             tried.insert(turn.clone());
             let (_, machine) = turn;
             let Some(claim) = self.waiters.get(&machine).map(|waiter| Arc::clone(&waiter.claim)) else { continue };
@@ -512,11 +512,11 @@ impl Allocator {
     }
 
     /// The addresses that records name which are not the ledger's, by network and number.
-    pub fn contenders(&self) -> impl Iterator<Item = (&str, IpAddr, &[Contender])> {
+    pub fn conflicts(&self) -> impl Iterator<Item = (&str, IpAddr, &[Conflict])> {
         let networks = self.network_by_name.values().map(|&at| &self.networks[at]);
         networks.flat_map(|network| {
-            let contenders = network.contenders.sorted().into_iter();
-            contenders.map(|(address, contenders)| (&*network.name, address, contenders.as_slice()))
+            let conflicts = network.conflicts.sorted().into_iter();
+            conflicts.map(|(address, conflicts)| (&*network.name, address, conflicts.as_slice()))
         })
     }
 
@@ -554,7 +554,7 @@ impl Allocator {
         let state = &self.pools[*self.pool_by_name.get(pool)?];
         let network = &self.networks[state.network];
         let usage = |space: &Space| {
-            let (mut used, mut contended, mut cooling, mut outside) = (0, 0, 0, 0);
+            let (mut used, mut conflicting, mut delayed, mut outside) = (0, 0, 0, 0);
             for (address, lease) in network.leases.iter().filter(|(address, _)| Family::of(*address) == space.family())
             {
                 let is_held = lease.released.is_none();
@@ -562,38 +562,38 @@ impl Allocator {
                     outside += u128::from(is_held && *lease.pool == *pool);
                 } else if is_held {
                     used += 1;
-                } else if network.contenders.contains(address) {
-                    contended += 1;
-                } else if network.cools(address, lease) {
-                    cooling += 1;
+                } else if network.conflicts.contains(address) {
+                    conflicting += 1;
+                } else if network.is_delayed(address, lease) {
+                    delayed += 1;
                 }
             }
-            let only_contended = |address: &IpAddr| space.offers(*address) && !network.leases.contains(*address);
-            contended += network.contenders.addresses().filter(only_contended).count() as u128;
+            let only_conflicting = |address: &IpAddr| space.offers(*address) && !network.leases.contains(*address);
+            conflicting += network.conflicts.addresses().filter(only_conflicting).count() as u128;
             let (total, offered) = (space.total(), space.allocatable());
             Usage {
                 family: space.family(),
                 total,
-                withheld: total - offered,
+                reserved: total - offered,
                 used,
-                contended,
-                cooling,
-                free: offered - used - contended - cooling,
+                conflicting,
+                reuse_delay: delayed,
+                free: offered - used - conflicting - delayed,
                 outside,
             }
         };
         Some(state.pool.spaces().map(usage).collect())
     }
 
-    /// Frees what has cooled down.
+    /// Frees the addresses whose reuse delay is over.
     fn advance(&mut self, now: u64) {
         self.now = self.now.max(now);
         for at in 0..self.networks.len() {
-            while let Some(&(until, address)) = self.networks[at].cooling.first()
+            while let Some(&(until, address)) = self.networks[at].delayed.first()
                 && until <= self.now
             {
                 let network = &mut self.networks[at];
-                network.cooling.pop_first();
+                network.delayed.pop_first();
                 if !network.is_occupied(address) {
                     self.occupy(at, Family::split(address), false);
                 }
@@ -631,7 +631,7 @@ impl Allocator {
                         prefix: pool.space(want.family).map_or(want.family.bits(), Space::prefix),
                         since: self.now,
                         released: None,
-                        rests_until: None,
+                        reuse_after: None,
                     };
                     self.decide(Change::Lease { network, address, lease: Some(lease) }, journal);
                 }
@@ -696,13 +696,13 @@ impl Allocator {
             let error = if !state.pool.contains(named) {
                 ClaimError::NotInPool { named, pool: pool() }
             } else if !state.pool.offers(named) {
-                ClaimError::Withheld { named, pool: pool(), why: state.pool.why_withheld(named) }
+                ClaimError::Reserved { named, pool: pool(), why: state.pool.why_reserved(named) }
             } else if let Some(lease) = network.held(named) {
                 ClaimError::Taken { named, by: Claimant::clone(&lease.claimant) }
-            } else if let Some(contender) = network.contenders.get(named).and_then(|contenders| contenders.first()) {
-                ClaimError::Taken { named, by: contender.claimant.clone() }
-            } else if let Some(until) = network.cools_until(named) {
-                ClaimError::Cooling { named, until }
+            } else if let Some(conflict) = network.conflicts.get(named).and_then(|conflicts| conflicts.first()) {
+                ClaimError::Taken { named, by: conflict.claimant.clone() }
+            } else if let Some(until) = network.reuse_after(named) {
+                ClaimError::ReuseDelay { named, until }
             } else {
                 return Ok(named);
             };
@@ -727,7 +727,7 @@ impl Allocator {
                 let Claimant { machine: last, interface } = &*lease.claimant;
                 is_namesake(last, machine) && *interface == state.pool.interface
             });
-            is_own && state.pool.offers(*address) && !network.contenders.contains(*address)
+            is_own && state.pool.offers(*address) && !network.conflicts.contains(*address)
         });
         // The latest; of two of one time the lower address.
         free.max_by(|(a, lower), (b, higher)| a.cmp(b).then(higher.cmp(lower))).map(|(_, address)| address)
@@ -781,8 +781,8 @@ impl Allocator {
             name: Arc::clone(name),
             pools: Vec::new(),
             leases: AddressMap::default(),
-            contenders: AddressMap::default(),
-            cooling: BTreeSet::new(),
+            conflicts: AddressMap::default(),
+            delayed: BTreeSet::new(),
         });
         self.networks.len() - 1
     }
@@ -794,13 +794,13 @@ impl Allocator {
         let claimant = lease.as_ref().map(|is| Arc::clone(&is.claimant));
         let network = &mut self.networks[at];
         let is_held = |lease: &Option<Lease>| lease.as_ref().is_some_and(|lease| lease.released.is_none());
-        let cools = lease.as_ref().and_then(|is| is.rests_until).filter(|until| *until > self.now);
-        let is_occupied = is_held(&lease) || cools.is_some();
+        let delayed_until = lease.as_ref().and_then(|is| is.reuse_after).filter(|until| *until > self.now);
+        let is_occupied = is_held(&lease) || delayed_until.is_some();
         let before = network.leases.set(address, lease);
-        let cooled = before.as_ref().and_then(|was| was.rests_until);
-        let cooled = cooled.is_some_and(|until| network.cooling.remove(&(until, address)));
-        network.cooling.extend(cools.map(|until| (until, address)));
-        if (is_held(&before) || cooled) != is_occupied && !network.contenders.contains(address) {
+        let was_delayed = before.as_ref().and_then(|was| was.reuse_after);
+        let was_delayed = was_delayed.is_some_and(|until| network.delayed.remove(&(until, address)));
+        network.delayed.extend(delayed_until.map(|until| (until, address)));
+        if (is_held(&before) || was_delayed) != is_occupied && !network.conflicts.contains(address) {
             self.occupy(at, number, is_occupied);
         }
         let of_namesake =
@@ -818,7 +818,7 @@ impl Allocator {
             let is = self.networks[at].leases.get(address).cloned();
             for Lease { claimant, released, .. } in before.iter().chain(&is) {
                 if released.is_some() {
-                    self.stir_heirs(&claimant.machine);
+                    self.stir_namesakes(&claimant.machine);
                 } else {
                     self.enqueue_again(&claimant.machine);
                 }
@@ -827,14 +827,14 @@ impl Allocator {
         before
     }
 
-    fn set_contenders(&mut self, network: &Arc<str>, address: IpAddr, contenders: Vec<Contender>) -> Vec<Contender> {
+    fn set_conflicts(&mut self, network: &Arc<str>, address: IpAddr, conflicts: Vec<Conflict>) -> Vec<Conflict> {
         let at = self.network(network);
         let place = (at, address);
         let network = &mut self.networks[at];
         let was_occupied = network.is_occupied(address);
-        let mut machines: Vec<Machine> = contenders.iter().map(|is| is.claimant.machine.clone()).collect();
-        let contenders = Some(contenders).filter(|contenders| !contenders.is_empty());
-        let before = network.contenders.set(address, contenders).unwrap_or_default();
+        let mut machines: Vec<Machine> = conflicts.iter().map(|is| is.claimant.machine.clone()).collect();
+        let conflicts = Some(conflicts).filter(|conflicts| !conflicts.is_empty());
+        let before = network.conflicts.set(address, conflicts).unwrap_or_default();
         let is_occupied = network.is_occupied(address);
         if was_occupied != is_occupied {
             self.occupy(at, Family::split(address), is_occupied);
@@ -843,7 +843,7 @@ impl Allocator {
         machines.iter().for_each(|machine| self.index(machine, place));
         if let Some(lease) = self.networks[at].leases.get(address) {
             let claimant = Arc::clone(&lease.claimant);
-            self.stir_heirs(&claimant.machine);
+            self.stir_namesakes(&claimant.machine);
         }
         before
     }
@@ -852,7 +852,7 @@ impl Allocator {
         self.enqueue(machine, None);
         let before = self.waiters.remove(machine).map(|waiter| waiter.claim);
         if let Some(claim) = &before {
-            self.heirs.remove(&(claim.created, machine.clone()));
+            self.namesakes.remove(&(claim.created, machine.clone()));
         }
         if let Some(claim) = claim {
             self.waiters.insert(machine.clone(), Waiter { claim, queue: None });
@@ -870,19 +870,20 @@ impl Allocator {
         let exhausted = queues.find(|(pool, family)| self.lowest(*pool, *family).is_none());
         self.enqueue(machine, exhausted.or(first));
         if claim.sticky {
-            self.heirs.insert((claim.created, machine.clone()));
+            self.namesakes.insert((claim.created, machine.clone()));
         }
     }
 
     /// Lets those who wait look at what a machine of their name left.
-    fn stir_heirs(&mut self, machine: &Machine) {
+    fn stir_namesakes(&mut self, machine: &Machine) {
         if self.waiters.is_empty() {
             return;
         }
         let first = Machine { uid: String::new(), ..machine.clone() };
-        for (heir, waiter) in self.waiters.range(first..).take_while(|(heir, _)| is_namesake(heir, machine)) {
+        for (namesake, waiter) in self.waiters.range(first..).take_while(|(namesake, _)| is_namesake(namesake, machine))
+        {
             if waiter.claim.sticky {
-                self.heirs.insert((waiter.claim.created, heir.clone()));
+                self.namesakes.insert((waiter.claim.created, namesake.clone()));
             }
         }
     }
@@ -921,8 +922,8 @@ impl Allocator {
         let (at, address) = place;
         let network = &self.networks[at];
         let lease = network.leases.get(address).map(|lease| &lease.claimant.machine);
-        let contenders = network.contenders.get(address).into_iter().flatten();
-        let mut machines = contenders.map(|contender| &contender.claimant.machine).chain(lease);
+        let conflicts = network.conflicts.get(address).into_iter().flatten();
+        let mut machines = conflicts.map(|conflict| &conflict.claimant.machine).chain(lease);
         let name = self.name_of(machine);
         // Also one that only has the same hash keeps the place.
         if machines.any(|other| is_namesake(other, machine) || self.name_of(other) == name) {
@@ -954,18 +955,18 @@ impl Network {
         self.leases.get(address).filter(|lease| lease.released.is_none())
     }
 
-    fn cools_until(&self, address: IpAddr) -> Option<u64> {
-        self.leases.get(address).filter(|lease| self.cools(address, lease)).and_then(|lease| lease.rests_until)
+    fn reuse_after(&self, address: IpAddr) -> Option<u64> {
+        self.leases.get(address).filter(|lease| self.is_delayed(address, lease)).and_then(|lease| lease.reuse_after)
     }
 
-    fn cools(&self, address: IpAddr, lease: &Lease) -> bool {
-        lease.rests_until.is_some_and(|until| self.cooling.contains(&(until, address)))
+    fn is_delayed(&self, address: IpAddr, lease: &Lease) -> bool {
+        lease.reuse_after.is_some_and(|until| self.delayed.contains(&(until, address)))
     }
 
     /// Whether it cannot be given, whatever a pool offers.
     fn is_occupied(&self, address: IpAddr) -> bool {
-        let is_its = |lease: &Lease| lease.released.is_none() || self.cools(address, lease);
-        self.leases.get(address).is_some_and(is_its) || self.contenders.contains(address)
+        let is_its = |lease: &Lease| lease.released.is_none() || self.is_delayed(address, lease);
+        self.leases.get(address).is_some_and(is_its) || self.conflicts.contains(address)
     }
 
     /// What of a pool is free, and the ends of subnets.
@@ -978,12 +979,12 @@ impl Network {
                 let done = free.give_back_range(range.first(), range.last());
                 debug_assert_eq!(done, Ok(()), "{range}");
             }
-            for range in space.withheld() {
+            for range in space.reserved() {
                 free.take_range(range.first(), range.last());
             }
             free_by_family.insert(space.family(), free);
         }
-        for address in self.leases.addresses().chain(self.contenders.addresses()) {
+        for address in self.leases.addresses().chain(self.conflicts.addresses()) {
             if let Some(free) = free_by_family.get_mut(&Family::of(address))
                 && self.is_occupied(address)
             {
@@ -1049,12 +1050,12 @@ impl fmt::Display for ClaimError {
                 write!(f, "{interface}: has {held} already, expected a release before it gets {named}")
             }
             Self::NotInPool { named, pool } => write!(f, "{named}: not in pool {pool:?}"),
-            Self::Withheld { named, pool, why } => {
-                write!(f, "{named}: withheld in pool {pool:?}")?;
+            Self::Reserved { named, pool, why } => {
+                write!(f, "{named}: reserved in pool {pool:?}")?;
                 why.map_or(Ok(()), |why| write!(f, " ({why})"))
             }
             Self::Taken { named, by } => write!(f, "{named}: taken by {by}"),
-            Self::Cooling { named, until } => write!(f, "{named}: not given again before {until} ms since 1970"),
+            Self::ReuseDelay { named, until } => write!(f, "{named}: not given again before {until} ms since 1970"),
         }
     }
 }

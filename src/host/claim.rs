@@ -77,13 +77,13 @@ pub struct Lease {
     /// When it was given back, in milliseconds since 1970. `None` while it is held.
     pub released: Option<u64>,
     /// Until when it is given to nobody else, in milliseconds since 1970, if there is a reuse delay.
-    pub rests_until: Option<u64>,
+    pub reuse_after: Option<u64>,
 }
 
 /// A claimant whose record names an address that is not its own by the ledger. It may use it all the same, so nobody
 /// else gets it before the machine is gone.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Contender {
+pub struct Conflict {
     /// Who.
     pub claimant: Claimant,
     /// The record that says so.

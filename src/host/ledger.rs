@@ -98,7 +98,7 @@ pub struct MemoryLedger {
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 enum Key {
     Lease(Arc<str>, IpAddr),
-    Contenders(Arc<str>, IpAddr),
+    Conflicts(Arc<str>, IpAddr),
     Waiter(Machine),
     Missing(Machine),
 }
@@ -172,7 +172,7 @@ impl Key {
     fn of(change: &Change) -> Self {
         match change {
             Change::Lease { network, address, .. } => Self::Lease(Arc::clone(network), *address),
-            Change::Contenders { network, address, .. } => Self::Contenders(Arc::clone(network), *address),
+            Change::Conflicts { network, address, .. } => Self::Conflicts(Arc::clone(network), *address),
             Change::Waiter { machine, .. } => Self::Waiter(machine.clone()),
             Change::Missing { machine, .. } => Self::Missing(machine.clone()),
         }

@@ -22,7 +22,7 @@ pub fn is_exhausted(usage: &[Usage]) -> bool {
 /// - `kubevirt_ippool_exhausted{cluster}`: 1 when a pool of the hosted cluster is exhausted, else 0. Pools of no known
 ///   cluster have an empty label.
 /// - `glowplug_ippool_addresses{cluster,pool,network,family,state}`: how many addresses are in each state. The states
-///   `withheld`, `used`, `contended`, `cooling` and `free` add up to all that the pool has.
+///   `reserved`, `used`, `conflicting`, `reuse_delay` and `free` add up to all that the pool has.
 /// - `glowplug_ippool_outside_addresses{cluster,pool,network,family}`: how many are held from the pool although it does not
 ///   offer them, or no longer.
 /// - `glowplug_ippool_waiting_machines{cluster,pool,network}`: how many machines wait for an address of the pool.
@@ -39,10 +39,10 @@ pub fn text(allocator: &mut Allocator, now: u64) -> String {
         let labels = format!(r#"cluster="{cluster}",pool="{}",network="{}""#, pool.name, pool.network);
         for usage in usage {
             let states = [
-                ("withheld", usage.withheld),
+                ("reserved", usage.reserved),
                 ("used", usage.used),
-                ("contended", usage.contended),
-                ("cooling", usage.cooling),
+                ("conflicting", usage.conflicting),
+                ("reuse_delay", usage.reuse_delay),
                 ("free", usage.free),
             ];
             let labels = format!(r#"{labels},family="{}""#, usage.family);

@@ -1,6 +1,6 @@
 //! Pools: which addresses of a network may be given to machines.
 //!
-//! A pool is the union of its entries. Of it are withheld, whatever is asked for: gateways, name servers and exclusions;
+//! A pool is the union of its entries. Of it are reserved, whatever is asked for: gateways, name servers and exclusions;
 //! and, unless the pool says otherwise, what each subnet reserves: the first and the last address of an IPv4 subnet with
 //! a length up to 30 (RFC 3021 gives both of a /31), the first address of an IPv6 subnet with a length up to 126 (the
 //! subnet-router anycast of RFC 4291, which RFC 6164 gives up on a /127). A subnet has the prefix length of the pool, and
@@ -49,13 +49,13 @@ pub struct Space {
     family: Family,
     prefix: u8,
     ranges: AddressSet,
-    withheld: AddressSet,
-    withholds_ends: bool,
+    reserved: AddressSet,
+    reserves_ends: bool,
 }
 
 /// Why an address of a pool is never given.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub enum Withheld {
+pub enum Reserved {
     /// It is a gateway.
     Gateway,
     /// It is a name server.
@@ -79,7 +79,7 @@ pub struct Count {
     /// All of them.
     pub total: u128,
     /// What is never given, each address once: under the first reason that holds. Without zeros.
-    pub withheld: BTreeMap<Withheld, u128>,
+    pub reserved: BTreeMap<Reserved, u128>,
     /// What may be given.
     pub allocatable: u128,
 }
@@ -124,7 +124,7 @@ impl Pool {
         self.spaces.values()
     }
 
-    /// Whether an address is one of the pool, given or withheld.
+    /// Whether an address is one of the pool, given or reserved.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
         self.space(Family::of(address)).is_some_and(|space| space.contains(address))
@@ -138,18 +138,18 @@ impl Pool {
 
     /// Why an address of the pool is never given. `None` for one that may be given, and for one that is not of the pool.
     #[must_use]
-    pub fn why_withheld(&self, address: IpAddr) -> Option<Withheld> {
+    pub fn why_reserved(&self, address: IpAddr) -> Option<Reserved> {
         let space = self.space(Family::of(address))?;
         if !space.contains(address) {
             None
-        } else if !space.withheld.contains(address) {
+        } else if !space.reserved.contains(address) {
             space.end(Family::number(address))
         } else if self.gateways.contains(&address) {
-            Some(Withheld::Gateway)
+            Some(Reserved::Gateway)
         } else if self.nameservers.contains(&address) {
-            Some(Withheld::Nameserver)
+            Some(Reserved::Nameserver)
         } else {
-            Some(Withheld::Excluded)
+            Some(Reserved::Excluded)
         }
     }
 
@@ -157,44 +157,44 @@ impl Pool {
     #[must_use]
     pub fn count(&self, family: Family) -> Option<Count> {
         let space = self.space(family)?;
-        let named = space.withheld.count();
+        let named = space.reserved.count();
         let [first, last] = space.count_ends();
-        let withheld = |servers: &[IpAddr]| -> BTreeSet<IpAddr> {
-            servers.iter().copied().filter(|server| space.withheld.contains(*server)).collect()
+        let reserved = |servers: &[IpAddr]| -> BTreeSet<IpAddr> {
+            servers.iter().copied().filter(|server| space.reserved.contains(*server)).collect()
         };
-        let (gateways, nameservers) = (withheld(&self.gateways), withheld(&self.nameservers));
+        let (gateways, nameservers) = (reserved(&self.gateways), reserved(&self.nameservers));
         let nameservers = nameservers.difference(&gateways).count() as u128;
         let gateways = gateways.len() as u128;
-        let (first_is, last_is) = Withheld::ends_are(family);
+        let (first_is, last_is) = Reserved::ends_are(family);
         let reasons = [
-            (Withheld::Gateway, gateways),
-            (Withheld::Nameserver, nameservers),
-            (Withheld::Excluded, named.saturating_sub(gateways + nameservers)),
+            (Reserved::Gateway, gateways),
+            (Reserved::Nameserver, nameservers),
+            (Reserved::Excluded, named.saturating_sub(gateways + nameservers)),
             (first_is, first),
             (last_is, last),
         ];
-        let withheld = reasons.into_iter().filter(|(_, count)| *count > 0).collect();
-        Some(Count { total: space.total(), withheld, allocatable: space.allocatable() })
+        let reserved = reasons.into_iter().filter(|(_, count)| *count > 0).collect();
+        Some(Count { total: space.total(), reserved, allocatable: space.allocatable() })
     }
 }
 
 // === impl Space ===
 
 impl Space {
-    /// The addresses of `ranges` of which `withheld` are never given. The ranges may overlap and stand in any order; of
+    /// The addresses of `ranges` of which `reserved` are never given. The ranges may overlap and stand in any order; of
     /// another family's nothing is taken.
     pub(crate) fn new(
         family: Family,
         prefix: u8,
         mut ranges: Vec<AddressRange>,
-        mut withheld: Vec<AddressRange>,
-        withholds_ends: bool,
+        mut reserved: Vec<AddressRange>,
+        reserves_ends: bool,
     ) -> Self {
         ranges.retain(|range| range.family() == family);
-        withheld.retain(|range| range.family() == family);
+        reserved.retain(|range| range.family() == family);
         let ranges = AddressSet::from_iter(ranges);
-        let withheld = AddressSet::from_iter(withheld).intersection(&ranges);
-        Self { family, prefix: prefix.min(family.bits()), ranges, withheld, withholds_ends }
+        let reserved = AddressSet::from_iter(reserved).intersection(&ranges);
+        Self { family, prefix: prefix.min(family.bits()), ranges, reserved, reserves_ends }
     }
 
     /// Its family.
@@ -217,8 +217,8 @@ impl Space {
 
     /// What of it is never given: gateways, name servers, exclusions. Sorted, disjoint, within [`Space::ranges`].
     #[must_use]
-    pub fn withheld(&self) -> &[AddressRange] {
-        self.withheld.ranges()
+    pub fn reserved(&self) -> &[AddressRange] {
+        self.reserved.ranges()
     }
 
     /// Whether a number is the end of a subnet that is not to be given: the first and the last address of an IPv4 subnet,
@@ -228,7 +228,7 @@ impl Space {
         self.end(number).is_some()
     }
 
-    /// Whether an address is one of the pool, given or withheld.
+    /// Whether an address is one of the pool, given or reserved.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
         self.ranges.contains(address)
@@ -243,11 +243,11 @@ impl Space {
     /// Whether an address of its family may be given.
     #[must_use]
     pub fn offers_number(&self, number: u128) -> bool {
-        let is_open = self.ranges.has(self.family, number) && !self.withheld.has(self.family, number);
+        let is_open = self.ranges.has(self.family, number) && !self.reserved.has(self.family, number);
         is_open && !self.is_end_of_subnet(number)
     }
 
-    /// How many addresses there are, given and withheld.
+    /// How many addresses there are, given and reserved.
     #[must_use]
     pub fn total(&self) -> u128 {
         self.ranges.count()
@@ -257,20 +257,20 @@ impl Space {
     #[must_use]
     pub fn allocatable(&self) -> u128 {
         let [first, last] = self.count_ends();
-        self.total().saturating_sub(self.withheld.count()).saturating_sub(first + last)
+        self.total().saturating_sub(self.reserved.count()).saturating_sub(first + last)
     }
 
-    /// Which end of its subnet a number is, where that end is withheld.
-    fn end(&self, number: u128) -> Option<Withheld> {
-        Withheld::end(self.family, self.prefix, number).filter(|_| self.withholds_ends)
+    /// Which end of its subnet a number is, where that end is reserved.
+    fn end(&self, number: u128) -> Option<Reserved> {
+        Reserved::end(self.family, self.prefix, number).filter(|_| self.reserves_ends)
     }
 
-    /// Whether the ends of its subnets are withheld at all.
+    /// Whether the ends of its subnets are reserved at all.
     fn has_ends(&self) -> bool {
-        self.withholds_ends && self.family.bits() - self.prefix >= 2
+        self.reserves_ends && self.family.bits() - self.prefix >= 2
     }
 
-    /// How many first and how many last addresses of subnets are withheld as such, and for no other reason.
+    /// How many first and how many last addresses of subnets are reserved as such, and for no other reason.
     fn count_ends(&self) -> [u128; 2] {
         if !self.has_ends() {
             return [0, 0];
@@ -286,22 +286,22 @@ impl Space {
         };
         let sum =
             |set: &AddressSet, count: &dyn Fn(&AddressRange) -> u128| set.ranges().iter().map(count).sum::<u128>();
-        let rest = |count: &dyn Fn(&AddressRange) -> u128| sum(&self.ranges, count) - sum(&self.withheld, count);
+        let rest = |count: &dyn Fn(&AddressRange) -> u128| sum(&self.ranges, count) - sum(&self.reserved, count);
         let last = if self.family == Family::Ipv4 { rest(&lasts) } else { 0 };
         [rest(&firsts), last]
     }
 }
 
-// === impl Withheld ===
+// === impl Reserved ===
 
-impl Withheld {
+impl Reserved {
     /// What an address of a machine is in its subnet, unless it is an ordinary one: an end that is reserved.
     ///
     /// ```
-    /// use glowplug::host::pool::Withheld;
+    /// use glowplug::host::pool::Reserved;
     ///
-    /// let end = |text: &str| Withheld::end_of_subnet(text.parse().unwrap());
-    /// assert_eq!(end("10.0.0.255/24"), Some(Withheld::Broadcast));
+    /// let end = |text: &str| Reserved::end_of_subnet(text.parse().unwrap());
+    /// assert_eq!(end("10.0.0.255/24"), Some(Reserved::Broadcast));
     /// assert_eq!([end("10.0.0.5/24"), end("10.0.0.4/31")], [None; 2]);
     /// ```
     #[must_use]
@@ -332,7 +332,7 @@ impl Withheld {
     }
 }
 
-impl fmt::Display for Withheld {
+impl fmt::Display for Reserved {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Gateway => "gateway",
@@ -368,15 +368,15 @@ pub(super) mod tests {
     macro_rules! counts {
         ($($name:ident: $members:expr => $family:ident, $total:expr, [$($why:ident: $count:expr),*], $allocatable:expr;)*) => {
             $(#[test] fn $name() {
-                let withheld = BTreeMap::from([$((Withheld::$why, $count)),*]);
-                let count = Count { total: $total, withheld, allocatable: $allocatable };
+                let reserved = BTreeMap::from([$((Reserved::$why, $count)),*]);
+                let count = Count { total: $total, reserved, allocatable: $allocatable };
                 assert_eq!(of($members).count(Family::$family), Some(count));
             })*
         };
     }
 
     counts! {
-        a_subnet_withholds_both_its_ends_and_its_gateway: "addresses: [10.0.0.0/24], gateway: [10.0.0.1]"
+        a_subnet_reserves_both_its_ends_and_its_gateway: "addresses: [10.0.0.0/24], gateway: [10.0.0.1]"
             => Ipv4, 256, [NetworkAddress: 1, Broadcast: 1, Gateway: 1], 253;
         each_subnet_that_the_pool_touches_counts: "addresses: [10.0.0.0/24, 10.0.1.0/24, 10.0.7.0/24]"
             => Ipv4, 768, [NetworkAddress: 3, Broadcast: 3], 762;
@@ -396,7 +396,7 @@ pub(super) mod tests {
         entries_that_overlap_count_once:
             "addresses: [10.0.0.10-10.0.0.20, 10.0.0.15-10.0.0.30, 10.0.0.12], machineNetwork: [{cidr: 10.0.0.0/24}]"
             => Ipv4, 21, [], 21;
-        every_address_is_withheld_once:
+        every_address_is_reserved_once:
             "addresses: [10.0.0.0/24], gateway: [10.0.0.1], nameservers: [10.0.0.1, 10.0.0.2, 8.8.8.8], \
              excludedAddresses: [10.0.0.0-10.0.0.9, 10.0.0.5, 10.0.0.250-10.0.1.7]"
             => Ipv4, 256, [Gateway: 1, Nameserver: 1, Excluded: 14], 240;
@@ -415,24 +415,24 @@ pub(super) mod tests {
         let document = "{name: a, network: b, addresses: ['2001:db8::/32'], excludedAddresses: ['2001:db8:1::/48']}";
         let (specs, mut findings) = read_pools(document.as_bytes());
         let pool = Pool::new(&specs[0], &BTreeMap::from([(Family::Ipv6, 64)]), &mut findings).unwrap();
-        let withheld =
-            BTreeMap::from([(Withheld::Excluded, 1 << 80), (Withheld::SubnetRouterAnycast, (1 << 32) - (1 << 16))]);
+        let reserved =
+            BTreeMap::from([(Reserved::Excluded, 1 << 80), (Reserved::SubnetRouterAnycast, (1 << 32) - (1 << 16))]);
         let allocatable = (1 << 96) - (1 << 80) - (1 << 32) + (1 << 16);
-        assert_eq!(pool.count(Family::Ipv6), Some(Count { total: 1 << 96, withheld, allocatable }));
-        assert_eq!(pool.why_withheld(address("2001:db8:ffff:ffff::")), Some(Withheld::SubnetRouterAnycast));
+        assert_eq!(pool.count(Family::Ipv6), Some(Count { total: 1 << 96, reserved, allocatable }));
+        assert_eq!(pool.why_reserved(address("2001:db8:ffff:ffff::")), Some(Reserved::SubnetRouterAnycast));
     }
 
     #[test]
     fn the_first_reason_is_told() {
         let pool = of("addresses: [10.0.0.0/24], gateway: [10.0.0.1], nameservers: [10.0.0.1, 10.0.0.2], \
                        excludedAddresses: [10.0.0.2-10.0.0.4]");
-        let why = |text: &str| pool.why_withheld(address(text));
-        assert_eq!(why("10.0.0.0"), Some(Withheld::NetworkAddress));
-        assert_eq!(why("10.0.0.1"), Some(Withheld::Gateway));
-        assert_eq!(why("10.0.0.2"), Some(Withheld::Nameserver));
-        assert_eq!(why("10.0.0.3"), Some(Withheld::Excluded));
+        let why = |text: &str| pool.why_reserved(address(text));
+        assert_eq!(why("10.0.0.0"), Some(Reserved::NetworkAddress));
+        assert_eq!(why("10.0.0.1"), Some(Reserved::Gateway));
+        assert_eq!(why("10.0.0.2"), Some(Reserved::Nameserver));
+        assert_eq!(why("10.0.0.3"), Some(Reserved::Excluded));
         assert_eq!(why("10.0.0.5"), None);
-        assert_eq!(why("10.0.0.255"), Some(Withheld::Broadcast));
+        assert_eq!(why("10.0.0.255"), Some(Reserved::Broadcast));
         assert_eq!(why("10.0.1.0"), None);
         assert_eq!(why("fd00::"), None);
     }
@@ -454,46 +454,46 @@ pub(super) mod tests {
             let address = |offset: u32| family.address(base + u128::from(offset));
             let range = |(first, more): &(u32, u32)| AddressRange::new(address(*first), address(first + more)).unwrap();
             let servers: Vec<IpAddr> = servers.iter().map(|at| address(*at)).collect();
-            let mut withheld: Vec<AddressRange> = excluded.iter().map(range).collect();
-            withheld.extend(servers.iter().map(|server| AddressRange::new(*server, *server).unwrap()));
+            let mut reserved: Vec<AddressRange> = excluded.iter().map(range).collect();
+            reserved.extend(servers.iter().map(|server| AddressRange::new(*server, *server).unwrap()));
             let ranges: Vec<AddressRange> = ranges.iter().map(range).collect();
-            let space = Space::new(family, prefix, ranges.clone(), withheld.clone(), ends);
+            let space = Space::new(family, prefix, ranges.clone(), reserved.clone(), ends);
             let (gateways, nameservers) = servers.split_at(servers.len().min(1));
             let interface = "eno101".parse().unwrap();
             let pool = Pool::from_spaces(
                 "a".to_owned(), "b".to_owned(), interface, gateways.to_vec(), nameservers.to_vec(), vec![space.clone()],
             );
 
-            let mut expected = Count { total: 0, withheld: BTreeMap::new(), allocatable: 0 };
+            let mut expected = Count { total: 0, reserved: BTreeMap::new(), allocatable: 0 };
             for at in 0..400 {
                 let address = address(at);
                 let is_in = |ranges: &[AddressRange]| ranges.iter().any(|range| range.contains(address));
                 prop_assert_eq!(space.contains(address), is_in(&ranges));
                 if !is_in(&ranges) {
-                    prop_assert_eq!((pool.why_withheld(address), space.offers(address)), (None, false));
+                    prop_assert_eq!((pool.why_reserved(address), space.offers(address)), (None, false));
                     continue;
                 }
                 // The prefix is 24 or longer, so the last octet tells where in its subnet an address is.
                 let (octet, size) = (at % 256, 1 << (family.bits() - prefix));
                 let why = if gateways.contains(&address) {
-                    Some(Withheld::Gateway)
+                    Some(Reserved::Gateway)
                 } else if nameservers.contains(&address) {
-                    Some(Withheld::Nameserver)
-                } else if is_in(&withheld) {
-                    Some(Withheld::Excluded)
+                    Some(Reserved::Nameserver)
+                } else if is_in(&reserved) {
+                    Some(Reserved::Excluded)
                 } else if !ends || size < 4 {
                     None
                 } else if octet % size == 0 {
-                    Some(if v6 { Withheld::SubnetRouterAnycast } else { Withheld::NetworkAddress })
+                    Some(if v6 { Reserved::SubnetRouterAnycast } else { Reserved::NetworkAddress })
                 } else if octet % size == size - 1 && !v6 {
-                    Some(Withheld::Broadcast)
+                    Some(Reserved::Broadcast)
                 } else {
                     None
                 };
-                prop_assert_eq!((pool.why_withheld(address), space.offers(address)), (why, why.is_none()));
+                prop_assert_eq!((pool.why_reserved(address), space.offers(address)), (why, why.is_none()));
                 expected.total += 1;
                 match why {
-                    Some(why) => *expected.withheld.entry(why).or_default() += 1,
+                    Some(why) => *expected.reserved.entry(why).or_default() += 1,
                     None => expected.allocatable += 1,
                 }
             }

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use super::allocator::{Adoption, Allocator, ClaimError, Journal};
-use super::claim::{Allocation, Claim, Contender, Machine, Record};
+use super::claim::{Allocation, Claim, Conflict, Machine, Record};
 use super::ledger::{Ledger, LedgerError};
 use super::pool::Pool;
 
@@ -210,12 +210,12 @@ impl<L: Ledger> Registry<L> {
     /// The ledger failed, and nothing was set aside.
     pub fn set_aside(
         &mut self,
-        addresses: impl IntoIterator<Item = (IpAddr, Contender)>,
+        addresses: impl IntoIterator<Item = (IpAddr, Conflict)>,
         now: u64,
     ) -> Result<(), LedgerError> {
         self.write(|allocator, journal| {
-            for (address, contender) in addresses {
-                allocator.set_aside(address, contender, now, journal);
+            for (address, conflict) in addresses {
+                allocator.set_aside(address, conflict, now, journal);
             }
         })
     }

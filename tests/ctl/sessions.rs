@@ -51,7 +51,7 @@ sessions! {
     node_pools_are_translated_for_the_machine_template
     of_several_pools_for_one_interface_the_node_pool_decides
     overlapping_pools_are_refused_with_both_parties
-    pools_are_checked_with_sizes_and_what_is_withheld
+    pools_are_checked_with_sizes_and_what_is_reserved
     several_machines_are_served_in_their_order
     two_families_and_two_interfaces_are_one_claim
     what_a_drive_says_about_the_machine_is_checked

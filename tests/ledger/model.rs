@@ -226,11 +226,11 @@ impl Model {
             return if !self.of(at, family).unwrap().contains(&named) {
                 Err(ClaimError::NotInPool { named, pool: name })
             } else if !offered.contains(&named) {
-                Err(ClaimError::Withheld { named, pool: name, why: pool.why_withheld(named) })
+                Err(ClaimError::Reserved { named, pool: name, why: pool.why_reserved(named) })
             } else if let Some((by, _, _)) = self.held.get(&named) {
                 Err(ClaimError::Taken { named, by: by.clone() })
             } else if let Some(until) = self.rests(named) {
-                Err(ClaimError::Cooling { named, until })
+                Err(ClaimError::ReuseDelay { named, until })
             } else {
                 Ok(named)
             };
@@ -457,12 +457,12 @@ fn compare<L: Ledger>(ours: &mut [Registry<Faulty<L>>], model: &Model) {
                 let (all, offered) = (model.of(at, usage.family).unwrap(), model.offered(at, usage.family));
                 let count = |is: &dyn Fn(&IpAddr) -> bool| offered.iter().filter(|address| is(address)).count() as u128;
                 let used = count(&|address| model.held.contains_key(address));
-                let cooling = count(&|address| model.rests(*address).is_some());
+                let reuse_delay = count(&|address| model.rests(*address).is_some());
                 assert_eq!(
-                    (usage.total, usage.withheld, usage.used, usage.cooling, usage.contended),
-                    (all.len() as u128, (all.len() - offered.len()) as u128, used, cooling, 0)
+                    (usage.total, usage.reserved, usage.used, usage.reuse_delay, usage.conflicting),
+                    (all.len() as u128, (all.len() - offered.len()) as u128, used, reuse_delay, 0)
                 );
-                assert_eq!(usage.free, offered.len() as u128 - used - cooling);
+                assert_eq!(usage.free, offered.len() as u128 - used - reuse_delay);
                 let outside = model.outside(at).into_iter().flat_map(|allocation| allocation.addresses);
                 let outside = outside.filter(|address| Family::of(address.ip()) == usage.family);
                 assert_eq!(usage.outside, outside.count() as u128);

@@ -56,11 +56,11 @@ fn check_pool(spec: &PoolSpec, pool: &Pool) {
     for space in pool.spaces() {
         let family = space.family();
         let count = pool.count(family).unwrap();
-        assert_eq!(count.total, count.allocatable + count.withheld.values().sum::<u128>());
+        assert_eq!(count.total, count.allocatable + count.reserved.values().sum::<u128>());
         assert_eq!(count.allocatable, space.allocatable());
-        assert!(count.withheld.values().all(|count| *count > 0));
+        assert!(count.reserved.values().all(|count| *count > 0));
         let touches = |pair: &[glowplug::host::address::AddressRange]| pair[0].last() + 1 >= pair[1].first();
-        assert!(!space.ranges().windows(2).any(touches) && !space.withheld().windows(2).any(touches));
+        assert!(!space.ranges().windows(2).any(touches) && !space.reserved().windows(2).any(touches));
         let total: u128 = space.ranges().iter().map(|range| range.count()).sum();
         assert_eq!(total, count.total);
         if total <= 4096 {
@@ -87,7 +87,7 @@ fn check_pool(spec: &PoolSpec, pool: &Pool) {
     }
 }
 
-/// An address of a space with the prefix of its subnet, unless what is withheld is many.
+/// An address of a space with the prefix of its subnet, unless what is reserved is many.
 fn first_offered(space: &Space) -> Option<IpNetwork> {
     let numbers = space.ranges().iter().flat_map(|range| (range.first()..=range.last()).take(64));
     let address = numbers.map(|number| space.family().address(number)).find(|address| space.offers(*address))?;
@@ -96,20 +96,20 @@ fn first_offered(space: &Space) -> Option<IpNetwork> {
 
 /// The numbers of a small space, counted.
 fn check_each(pool: &Pool, space: &Space) {
-    let (mut offered, mut withheld) = (0, BTreeMap::new());
+    let (mut offered, mut reserved) = (0, BTreeMap::new());
     for range in space.ranges() {
         for number in range.first()..=range.last() {
             let address = space.family().address(number);
             assert!(space.contains(address));
-            match pool.why_withheld(address) {
-                Some(why) => *withheld.entry(why).or_insert(0) += 1,
+            match pool.why_reserved(address) {
+                Some(why) => *reserved.entry(why).or_insert(0) += 1,
                 None => offered += 1,
             }
-            assert_eq!(space.offers(address), pool.why_withheld(address).is_none(), "{address}");
+            assert_eq!(space.offers(address), pool.why_reserved(address).is_none(), "{address}");
         }
     }
     let count = pool.count(space.family()).unwrap();
-    assert_eq!((count.allocatable, count.withheld), (offered, withheld));
+    assert_eq!((count.allocatable, count.reserved), (offered, reserved));
 }
 
 /// Lines, each an entry of a pool or an address: what is read is written in one way, and that reads as the same.

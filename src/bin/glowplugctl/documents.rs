@@ -13,7 +13,7 @@ use glowplug::host::address::parse_address;
 use glowplug::host::claim::{Allocation, Claimant, Machine};
 use glowplug::host::expand::{Grant, Template};
 use glowplug::host::image::{self, ConfigDrive, Instance, NoCloud};
-use glowplug::host::pool::{Pool, Withheld};
+use glowplug::host::pool::{Pool, Reserved};
 use glowplug::network::{Family, Hostname, InterfaceName};
 use ipnetwork::IpNetwork;
 use pnet_base::MacAddr;
@@ -102,7 +102,7 @@ pub(crate) fn network_data(args: NetworkData) -> Result<ExitCode> {
     let document = in_template(template.expand(&[grant]).map_err(Error::new), args.template.as_deref())?;
     check_gateways(&allocation.addresses, gateways, args.on_link_gateway)?;
     for address in &allocation.addresses {
-        if let Some(end) = Withheld::end_of_subnet(*address) {
+        if let Some(end) = Reserved::end_of_subnet(*address) {
             let expected = "another address of the subnet";
             say(format_args!("warning: {address}: is the {end} of its subnet, expected {expected}"));
         }
@@ -127,7 +127,7 @@ fn check_gateways(addresses: &[IpNetwork], gateways: &[IpAddr], on_link: bool) -
             bail!("--gateway {gateway}: the machine's own address, expected another one");
         } else if !subnet.contains(*gateway) && !on_link {
             bail!("--gateway {gateway}: outside the subnet, expected an address of {subnet}, or --on-link-gateway");
-        } else if let Some(end) = Withheld::end_of_subnet(IpNetwork::new(*gateway, subnet.prefix())?)
+        } else if let Some(end) = Reserved::end_of_subnet(IpNetwork::new(*gateway, subnet.prefix())?)
             && family == Family::Ipv4
         {
             bail!("--gateway {gateway}: the {end} of {subnet}, expected another address of it");

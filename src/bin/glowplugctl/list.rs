@@ -28,7 +28,7 @@ pub(crate) struct List {
 struct Listed {
     version: u32,
     addresses: Vec<ListedAddress>,
-    contended: Vec<ListedContender>,
+    conflicting: Vec<ListedConflict>,
     waiting: Vec<ListedWaiter>,
     missing: Vec<ListedMissing>,
 }
@@ -46,7 +46,7 @@ struct ListedAddress {
 }
 
 #[derive(Serialize)]
-struct ListedContender {
+struct ListedConflict {
     network: String,
     address: IpAddr,
     #[serde(flatten)]
@@ -80,13 +80,13 @@ impl Listed {
             interface: lease.claimant.interface.to_string(),
             since: Timestamp(lease.since).to_string(),
         });
-        let contended = allocator.contenders().flat_map(|(network, address, contenders)| {
-            contenders.iter().map(move |contender| ListedContender {
+        let conflicting = allocator.conflicts().flat_map(|(network, address, conflicts)| {
+            conflicts.iter().map(move |conflict| ListedConflict {
                 network: network.to_owned(),
                 address,
-                machine: (&contender.claimant.machine).into(),
-                interface: contender.claimant.interface.to_string(),
-                source: contender.source.clone(),
+                machine: (&conflict.claimant.machine).into(),
+                interface: conflict.claimant.interface.to_string(),
+                source: conflict.source.clone(),
             })
         });
         let waiting = allocator.waiters().into_iter().map(|claim| ListedWaiter {
@@ -100,7 +100,7 @@ impl Listed {
         Self {
             version: VERSION,
             addresses: addresses.collect(),
-            contended: contended.collect(),
+            conflicting: conflicting.collect(),
             waiting: waiting.collect(),
             missing: missing.collect(),
         }
@@ -114,14 +114,14 @@ pub(crate) fn list(args: List) -> Result<ExitCode> {
         print_json(&listed)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let Listed { addresses, contended, waiting, missing, .. } = listed;
+    let Listed { addresses, conflicting, waiting, missing, .. } = listed;
     let addresses: Vec<_> = addresses
         .into_iter()
         .map(|held| {
             [held.network, held.address, held.machine.title(), held.machine.uid, held.interface, held.pool, held.since]
         })
         .collect();
-    let contended: Vec<_> = contended
+    let conflicting: Vec<_> = conflicting
         .into_iter()
         .map(|other| {
             let (address, machine) = (other.address.to_string(), other.machine.title());
@@ -140,7 +140,7 @@ pub(crate) fn list(args: List) -> Result<ExitCode> {
     } else {
         sections([
             table(["NETWORK", "ADDRESS", "MACHINE", "UID", "INTERFACE", "POOL", "SINCE"], &addresses),
-            table(["CONTENDED", "MACHINE", "UID", "INTERFACE", "RECORD"], &contended),
+            table(["CONFLICT", "MACHINE", "UID", "INTERFACE", "RECORD"], &conflicting),
             waiting,
             table(["MISSING", "UID", "SINCE"], &missing),
         ])

@@ -3,13 +3,13 @@
 //! Exit statuses, so that a cron job can tell them apart: 0 done; 1 failed or refused; 2 usage; 3 a pool is exhausted for at
 //! least one machine; 4 done, and there are diagnostics. Of several that hold it is the first of 1, 3 and 4.
 
+mod audit;
 mod claims;
 mod documents;
 mod input;
 mod list;
 mod output;
 mod pools;
-mod recovery;
 
 use std::fmt;
 use std::process::ExitCode;
@@ -18,12 +18,12 @@ use anyhow::Result;
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 
+use crate::audit::{AuditArgs, Rebuild};
 use crate::claims::{ClaimArgs, Release};
 use crate::documents::{ConfigDriveArgs, NetworkData};
 use crate::list::List;
 use crate::output::{print, say};
 use crate::pools::{Metrics, Nodepool, PoolCheck, Resize};
-use crate::recovery::{AuditArgs, Rebuild};
 
 /// Pools of addresses for CoreOS machines on KubeVirt, and the documents that tell the machines
 #[derive(Parser)]
@@ -67,7 +67,7 @@ enum Command {
 
 #[derive(Subcommand)]
 enum PoolCommand {
-    /// Check files with pools: sizes, what is withheld and why, overlaps
+    /// Check files with pools: sizes, what is reserved and why, overlaps
     #[command(after_help = A_POOL)]
     Check(PoolCheck),
 }
@@ -90,8 +90,8 @@ fn main() -> ExitCode {
         Command::Release(args) => claims::release(args),
         Command::List(args) => list::list(args),
         Command::Resize(args) => pools::resize(args),
-        Command::Rebuild(args) => recovery::rebuild(args),
-        Command::Audit(args) => recovery::audit(args),
+        Command::Rebuild(args) => audit::rebuild(args),
+        Command::Audit(args) => audit::audit(args),
         Command::NetworkData(args) => documents::network_data(args),
         Command::Nodepool(args) => pools::nodepool(args),
         Command::ConfigDrive(args) => documents::config_drive(args),

@@ -95,7 +95,7 @@ struct CheckedFamily {
     ranges: Vec<String>,
     total: u128,
     /// By reason.
-    withheld: BTreeMap<String, u128>,
+    reserved: BTreeMap<String, u128>,
     allocatable: u128,
 }
 
@@ -122,7 +122,7 @@ impl From<&Pool> for CheckedPool {
                 prefix: space.prefix(),
                 ranges: space.ranges().iter().map(ToString::to_string).collect(),
                 total: count.total,
-                withheld: count.withheld.iter().map(|(why, count)| (why.to_string(), *count)).collect(),
+                reserved: count.reserved.iter().map(|(why, count)| (why.to_string(), *count)).collect(),
                 allocatable: count.allocatable,
             })
         });
@@ -163,11 +163,11 @@ pub(crate) fn pool_check(args: PoolCheck) -> Result<ExitCode> {
             overlaps_cut: overlaps.is_cut,
         })?;
     } else {
-        let head = ["POOL", "NETWORK", "INTERFACE", "FAMILY", "PREFIX", "TOTAL", "ALLOCATABLE", "WITHHELD"];
+        let head = ["POOL", "NETWORK", "INTERFACE", "FAMILY", "PREFIX", "TOTAL", "ALLOCATABLE", "RESERVED"];
         let mut rows = Vec::new();
         for (pool, checked) in read.pools.iter().zip(pools) {
             for family in checked.families {
-                let reasons = family.withheld.iter().map(|(why, count)| format!("{count} {why}"));
+                let reasons = family.reserved.iter().map(|(why, count)| format!("{count} {why}"));
                 let reasons = reasons.collect::<Vec<_>>().join(", ");
                 rows.push([
                     pool.title(),
@@ -204,21 +204,22 @@ struct ResizedPool {
 }
 
 #[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
 struct UsedFamily {
     family: String,
     total: u128,
-    withheld: u128,
+    reserved: u128,
     used: u128,
-    contended: u128,
-    cooling: u128,
+    conflicting: u128,
+    reuse_delay: u128,
     free: u128,
     outside: u128,
 }
 
 impl From<&Usage> for UsedFamily {
     fn from(usage: &Usage) -> Self {
-        let Usage { family, total, withheld, used, contended, cooling, free, outside } = *usage;
-        Self { family: family.to_string(), total, withheld, used, contended, cooling, free, outside }
+        let Usage { family, total, reserved, used, conflicting, reuse_delay, free, outside } = *usage;
+        Self { family: family.to_string(), total, reserved, used, conflicting, reuse_delay, free, outside }
     }
 }
 
@@ -227,10 +228,10 @@ pub(crate) fn resize(args: Resize) -> Result<ExitCode> {
     let mut registry = args.ledger.open_for_more(&args.added, pools.clone())?;
     let now = Timestamp::now().0;
     let row = |pool: &Pool, usage: &Usage| {
-        let Usage { family, total, withheld, used, contended, cooling, free, outside } = *usage;
-        let [total, withheld, used, contended, cooling, free, outside] =
-            [total, withheld, used, contended, cooling, free, outside].map(|count| count.to_string());
-        [pool.title(), family.to_string(), total, withheld, used, contended, cooling, free, outside]
+        let Usage { family, total, reserved, used, conflicting, reuse_delay, free, outside } = *usage;
+        let [total, reserved, used, conflicting, reuse_delay, free, outside] =
+            [total, reserved, used, conflicting, reuse_delay, free, outside].map(|count| count.to_string());
+        [pool.title(), family.to_string(), total, reserved, used, conflicting, reuse_delay, free, outside]
     };
     let (mut resized, mut outside, mut served) = (Vec::new(), Vec::new(), Vec::new());
     for pool in &pools {
@@ -250,7 +251,7 @@ pub(crate) fn resize(args: Resize) -> Result<ExitCode> {
         print_json(&ResizedDocument { version: VERSION, pools: resized, outside, served })?;
         return Ok(ExitCode::SUCCESS);
     }
-    let head = ["POOL", "FAMILY", "TOTAL", "WITHHELD", "USED", "CONTENDED", "COOLING", "FREE", "OUTSIDE"];
+    let head = ["POOL", "FAMILY", "TOTAL", "RESERVED", "USED", "CONFLICT", "REUSE DELAY", "FREE", "OUTSIDE"];
     print(&sections([
         table(head, &rows),
         allocations_table("OUTSIDE", &outside),

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::{Allocator, Change, Journal, PoolState};
-use crate::host::claim::{Claimant, Contender, Lease, Record};
-use crate::host::pool::Withheld;
+use crate::host::claim::{Claimant, Conflict, Lease, Record};
+use crate::host::pool::Reserved;
 use crate::network::Family;
 
 /// What became of some records.
@@ -39,14 +39,14 @@ pub enum Problem {
     /// Somebody else has it. It stays with whom it is, and is not given again before both are gone.
     Duplicate(Claimant),
     /// No pool has such an interface and such an address. It is not given before this machine is gone.
-    Stranger,
+    NoPool,
     /// The interface has another address of the family. It keeps that one, and this one is not given before the machine is
     /// gone.
-    Conflict(IpAddr),
+    OtherAddress(IpAddr),
     /// The pool of the interface does not have it. The machine keeps it.
     OutOfPool(String),
     /// The pool of the interface never gives it. The machine keeps it.
-    Withheld(String, Option<Withheld>),
+    Reserved(String, Option<Reserved>),
     /// The pool of the interface has another prefix length, which is this. The machine keeps the one that it has.
     Prefix(u8),
 }
@@ -88,9 +88,9 @@ impl Allocator {
                 };
                 let Some((pool, offers)) = self.pool_of(&record, address) else {
                     for at in self.networks_with(&record, address) {
-                        self.contend(at, address, &record, journal);
+                        self.add_conflict(at, address, &record, journal);
                     }
-                    tell(Problem::Stranger);
+                    tell(Problem::NoPool);
                     continue;
                 };
                 let at = self.pools[pool].network;
@@ -101,26 +101,26 @@ impl Allocator {
                     }
                     Some(holder) => {
                         tell(Problem::Duplicate(Claimant::clone(holder)));
-                        self.contend(at, address, &record, journal);
+                        self.add_conflict(at, address, &record, journal);
                         continue;
                     }
                     None => {}
                 }
                 if let Some(held) = holds.iter().find(|held| Family::of(**held) == Family::of(address)) {
-                    tell(Problem::Conflict(*held));
-                    self.contend(at, address, &record, journal);
+                    tell(Problem::OtherAddress(*held));
+                    self.add_conflict(at, address, &record, journal);
                     continue;
                 }
-                let own = |contender: &Contender| contender.claimant == *record.claimant;
-                let contenders = self.networks[at].contenders.get(address).map_or(&[][..], Vec::as_slice);
-                if let Some(other) = contenders.iter().find(|contender| !own(contender)) {
+                let own = |conflict: &Conflict| conflict.claimant == *record.claimant;
+                let conflicts = self.networks[at].conflicts.get(address).map_or(&[][..], Vec::as_slice);
+                if let Some(other) = conflicts.iter().find(|conflict| !own(conflict)) {
                     tell(Problem::Duplicate(other.claimant.clone()));
                 }
                 let PoolState { pool, name, .. } = &self.pools[pool];
                 let space = pool.space(Family::of(address));
                 if !offers {
                     tell(if pool.contains(address) {
-                        Problem::Withheld(pool.name.clone(), pool.why_withheld(address))
+                        Problem::Reserved(pool.name.clone(), pool.why_reserved(address))
                     } else {
                         Problem::OutOfPool(pool.name.clone())
                     });
@@ -137,12 +137,12 @@ impl Allocator {
                     prefix: prefix.or(pools).unwrap_or(Family::of(address).bits()),
                     since: self.now,
                     released: None,
-                    rests_until: None,
+                    reuse_after: None,
                 };
                 let network = Arc::clone(&self.networks[at].name);
-                if contenders.iter().any(own) {
-                    let contenders = contenders.iter().filter(|contender| !own(contender)).cloned().collect();
-                    self.decide(Change::Contenders { network: Arc::clone(&network), address, contenders }, journal);
+                if conflicts.iter().any(own) {
+                    let conflicts = conflicts.iter().filter(|conflict| !own(conflict)).cloned().collect();
+                    self.decide(Change::Conflicts { network: Arc::clone(&network), address, conflicts }, journal);
                 }
                 self.decide(Change::Lease { network, address, lease: Some(lease) }, journal);
                 holds.push(address);
@@ -152,13 +152,13 @@ impl Allocator {
         adoption
     }
 
-    /// Gives an address to nobody before the machine of `contender` is released, on every network of which a pool has it.
-    pub fn set_aside(&mut self, address: IpAddr, contender: Contender, now: u64, journal: &mut Journal) {
+    /// Gives an address to nobody before the machine of `conflict` is released, on every network of which a pool has it.
+    pub fn set_aside(&mut self, address: IpAddr, conflict: Conflict, now: u64, journal: &mut Journal) {
         self.advance(now);
-        let Contender { claimant, source } = contender;
+        let Conflict { claimant, source } = conflict;
         let record = Told { claimant: Arc::new(claimant), network: None, source };
         for at in self.networks_with(&record, address) {
-            self.contend(at, address, &record, journal);
+            self.add_conflict(at, address, &record, journal);
         }
     }
 
@@ -196,17 +196,17 @@ impl Allocator {
     }
 
     /// Notes that a record names an address which is not its claimant's.
-    fn contend(&mut self, at: usize, address: IpAddr, record: &Told, journal: &mut Journal) {
+    fn add_conflict(&mut self, at: usize, address: IpAddr, record: &Told, journal: &mut Journal) {
         let network = &self.networks[at];
         if network.held(address).is_some_and(|lease| lease.claimant == record.claimant) {
             return;
         }
-        let mut contenders = network.contenders.get(address).cloned().unwrap_or_default();
-        if contenders.iter().all(|contender| contender.claimant != *record.claimant) {
-            contenders.push(Contender { claimant: Claimant::clone(&record.claimant), source: record.source.clone() });
-            contenders.sort_by(|a, b| a.claimant.cmp(&b.claimant));
+        let mut conflicts = network.conflicts.get(address).cloned().unwrap_or_default();
+        if conflicts.iter().all(|conflict| conflict.claimant != *record.claimant) {
+            conflicts.push(Conflict { claimant: Claimant::clone(&record.claimant), source: record.source.clone() });
+            conflicts.sort_by(|a, b| a.claimant.cmp(&b.claimant));
             let network = Arc::clone(&network.name);
-            self.decide(Change::Contenders { network, address, contenders }, journal);
+            self.decide(Change::Conflicts { network, address, conflicts }, journal);
         }
     }
 }
@@ -219,11 +219,11 @@ impl fmt::Display for Mismatch {
         write!(f, "{source}: {address} of {claimant} ")?;
         match problem {
             Problem::Duplicate(other) => write!(f, "is also of {other}"),
-            Problem::Stranger => f.write_str("belongs to no pool"),
-            Problem::Conflict(held) => write!(f, "is not what it holds, which is {held}"),
+            Problem::NoPool => f.write_str("belongs to no pool"),
+            Problem::OtherAddress(held) => write!(f, "is not what it holds, which is {held}"),
             Problem::OutOfPool(pool) => write!(f, "is not in pool {pool:?}"),
-            Problem::Withheld(pool, why) => {
-                write!(f, "is withheld in pool {pool:?}")?;
+            Problem::Reserved(pool, why) => {
+                write!(f, "is reserved in pool {pool:?}")?;
                 why.map_or(Ok(()), |why| write!(f, " ({why})"))
             }
             Problem::Prefix(length) => write!(f, "has another prefix length than its pool, which has {length}"),

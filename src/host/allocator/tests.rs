@@ -37,9 +37,9 @@ fn named(name: &str, uid: &str, pool: &str, addresses: &[&str]) -> Claim {
     claim
 }
 
-fn free_and_withheld(allocator: &mut Allocator, pool: &str) -> Vec<(u128, u128, u128)> {
+fn free_and_reserved(allocator: &mut Allocator, pool: &str) -> Vec<(u128, u128, u128)> {
     let usage = allocator.usage(pool, 0).unwrap();
-    usage.iter().map(|usage| (usage.total, usage.withheld, usage.free)).collect()
+    usage.iter().map(|usage| (usage.total, usage.reserved, usage.free)).collect()
 }
 
 #[test]
@@ -111,8 +111,8 @@ fn a_named_address_is_given_or_refused_with_the_reason() {
     assert_eq!(ask("a", "10.0.0.77"), "10.0.0.77/24");
     assert_eq!(ask("a", "10.0.0.78"), "eth0: has 10.0.0.77 already, expected a release before it gets 10.0.0.78");
     assert_eq!(ask("b", "10.0.0.77"), "10.0.0.77: taken by eth0 of n/a (1)");
-    assert_eq!(ask("b", "10.0.0.254"), r#"10.0.0.254: withheld in pool "n/one" (gateway)"#);
-    assert_eq!(ask("b", "10.0.0.0"), r#"10.0.0.0: withheld in pool "n/one" (network address)"#);
+    assert_eq!(ask("b", "10.0.0.254"), r#"10.0.0.254: reserved in pool "n/one" (gateway)"#);
+    assert_eq!(ask("b", "10.0.0.0"), r#"10.0.0.0: reserved in pool "n/one" (network address)"#);
     assert_eq!(ask("b", "10.0.1.1"), r#"10.0.1.1: not in pool "n/one""#);
     assert_eq!(ask("b", "fd00::1"), r#"fd00::1: not in pool "n/one""#);
     allocator.release(&machine("a", "1"), 5, 10, &mut Journal::default());
@@ -134,13 +134,13 @@ fn the_ends_of_subnets_are_passed_over_however_many_there_are() {
     let small = of("n/small", "eth1", 30, "10.0.0.0", "10.0.3.255");
     let mut allocator = Allocator::rebuild([huge, small], []);
     assert_eq!(given(&mut allocator, &claim("a", "1", &["n/huge"]), 0), "fd00::1/64");
-    assert_eq!(free_and_withheld(&mut allocator, "n/huge"), [(1 << 96, 1 << 32, (1 << 96) - (1 << 32) - 1)]);
+    assert_eq!(free_and_reserved(&mut allocator, "n/huge"), [(1 << 96, 1 << 32, (1 << 96) - (1 << 32) - 1)]);
     let mut all = BTreeSet::new();
     for at in 0..512 {
         all.insert(given(&mut allocator, &claim(&at.to_string(), "1", &["n/small"]), 0));
     }
     assert_eq!((all.len(), all.first().map(String::as_str)), (512, Some("10.0.0.1/30")));
-    assert_eq!(free_and_withheld(&mut allocator, "n/small"), [(1024, 512, 0)]);
+    assert_eq!(free_and_reserved(&mut allocator, "n/small"), [(1024, 512, 0)]);
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn a_slash_16_is_filled_and_each_address_is_given_once() {
         let expected = format!("10.0.{}.{}/16", at / 256, at % 256);
         assert_eq!(given(&mut allocator, &claim(&at.to_string(), "1", &["n/one"]), 0), expected);
     }
-    assert_eq!(free_and_withheld(&mut allocator, "n/one"), [(65_536, 2, 0)]);
+    assert_eq!(free_and_reserved(&mut allocator, "n/one"), [(65_536, 2, 0)]);
     let late = claim("late", "1", &["n/one"]);
     assert_eq!(given(&mut allocator, &late, 0), "No available IPs in pool for interface eth0");
     // More addresses end it.
@@ -204,13 +204,13 @@ fn a_rebuild_adds_and_reports_and_nothing_reported_is_given() {
             "KubevirtMachine n/d: 10.0.0.4 of eth9 of n/d (1) belongs to no pool",
             r#"KubevirtMachine n/e: 10.9.9.9 of eth0 of n/e (1) is not in pool "n/one""#,
             "KubevirtMachine n/e: 10.9.9.9 of eth0 of n/e (1) has another prefix length than its pool, which has 29",
-            r#"KubevirtMachine n/f: 10.0.0.6 of eth0 of n/f (1) is withheld in pool "n/one" (gateway)"#,
+            r#"KubevirtMachine n/f: 10.0.0.6 of eth0 of n/f (1) is reserved in pool "n/one" (gateway)"#,
         ]
     );
     let again = allocator.adopt(records, 2, &mut Journal::default());
     assert_eq!((again.adopted, again.known, again.mismatches.len()), (0, 4, 3));
     let usage = allocator.usage("n/one", 2).unwrap()[0];
-    assert_eq!((usage.used, usage.contended, usage.outside, usage.withheld, usage.free), (2, 2, 2, 3, 1));
+    assert_eq!((usage.used, usage.conflicting, usage.outside, usage.reserved, usage.free), (2, 2, 2, 3, 1));
     // What is left is one address; the holder's alone does not come back while somebody contends for it.
     assert_eq!(given(&mut allocator, &claim("x", "1", &["n/one"]), 3), "10.0.0.5/29");
     allocator.release(&machine("a", "1"), 4, 0, &mut Journal::default());
@@ -225,8 +225,8 @@ fn an_address_that_is_set_aside_for_a_machine_is_its_own_when_its_record_is_mend
     let mut allocator = Allocator::rebuild([pool("one", "eth0", "addresses: [10.0.0.0/24]")], []);
     let claimant = Claimant { machine: machine("a", "1"), interface: "eth0".parse().unwrap() };
     let (address, mut journal) = ("10.0.0.1".parse().unwrap(), Journal::default());
-    let contender = Contender { claimant: claimant.clone(), source: "unreadable".into() };
-    allocator.set_aside(address, contender.clone(), 1, &mut journal);
+    let conflict = Conflict { claimant: claimant.clone(), source: "unreadable".into() };
+    allocator.set_aside(address, conflict.clone(), 1, &mut journal);
     assert_eq!(given(&mut allocator, &claim("b", "1", &["n/one"]), 2), "10.0.0.2/24");
     let addresses = vec!["10.0.0.1/24".parse().unwrap()];
     let record = Record {
@@ -239,9 +239,9 @@ fn an_address_that_is_set_aside_for_a_machine_is_its_own_when_its_record_is_mend
     };
     let adoption = allocator.adopt([record], 3, &mut journal);
     assert_eq!((adoption.adopted, adoption.mismatches), (1, vec![]));
-    // It is held, and what is held is not contended for by its holder.
-    allocator.set_aside(address, contender, 4, &mut journal);
-    assert_eq!(allocator.contenders().count(), 0);
+    // It is held, and what is held is not conflicting for by its holder.
+    allocator.set_aside(address, conflict, 4, &mut journal);
+    assert_eq!(allocator.conflicts().count(), 0);
 }
 
 #[test]

@@ -19,12 +19,12 @@ CREATE TABLE leases (
     -- NULL while it is held.
     released INTEGER CHECK (released >= 0),
     -- Until then it is not given to somebody else.
-    rests_until INTEGER CHECK (rests_until >= 0),
+    reuse_after INTEGER CHECK (reuse_after >= 0),
     PRIMARY KEY (network, address)
 ) STRICT, WITHOUT ROWID;
 
 -- Who has a record of an address that is not its own by the ledger.
-CREATE TABLE contenders (
+CREATE TABLE conflicts (
     network INTEGER NOT NULL REFERENCES networks (id),
     address BLOB NOT NULL CHECK (length(address) IN (4, 16)),
     namespace TEXT NOT NULL,
@@ -75,10 +75,10 @@ END;
 CREATE TRIGGER lease_is_gone AFTER DELETE ON leases BEGIN
     INSERT INTO changes (network, address) VALUES (old.network, old.address);
 END;
-CREATE TRIGGER contender_is_new AFTER INSERT ON contenders BEGIN
+CREATE TRIGGER conflict_is_new AFTER INSERT ON conflicts BEGIN
     INSERT INTO changes (network, address) VALUES (new.network, new.address);
 END;
-CREATE TRIGGER contender_is_gone AFTER DELETE ON contenders BEGIN
+CREATE TRIGGER conflict_is_gone AFTER DELETE ON conflicts BEGIN
     INSERT INTO changes (network, address) VALUES (old.network, old.address);
 END;
 CREATE TRIGGER waiter_is_new AFTER INSERT ON waiters BEGIN

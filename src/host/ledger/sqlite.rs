@@ -15,7 +15,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, Row, Transac
 
 use super::{Ledger, LedgerError, Update};
 use crate::host::allocator::Change;
-use crate::host::claim::{Claim, Claimant, Contender, Lease, Machine, Request};
+use crate::host::claim::{Claim, Claimant, Conflict, Lease, Machine, Request};
 use crate::network::InterfaceName;
 
 /// A ledger in an SQLite database.
@@ -404,8 +404,8 @@ fn last_change(transaction: &Transaction<'_>) -> rusqlite::Result<i64> {
 }
 
 const LEASES: &str =
-    "SELECT network, address, prefix, pool, namespace, name, uid, interface, since, released, rests_until FROM leases";
-const CONTENDERS: &str = "SELECT network, address, namespace, name, uid, interface, source FROM contenders";
+    "SELECT network, address, prefix, pool, namespace, name, uid, interface, since, released, reuse_after FROM leases";
+const CONFLICTS: &str = "SELECT network, address, namespace, name, uid, interface, source FROM conflicts";
 const WAITERS: &str = "SELECT namespace, name, uid, created, sticky, pools FROM waiters";
 const MISSING: &str = "SELECT namespace, name, uid, since FROM missing";
 
@@ -417,15 +417,15 @@ fn everything(transaction: &Transaction<'_>, networks: &Networks) -> Result<Vec<
         let (network, address, lease) = lease(row).map_err(reading)?;
         changes.push(Change::Lease { network: networks.name(network)?, address, lease: Some(lease) });
     }
-    let mut contenders_of: BTreeMap<(i64, IpAddr), Vec<Contender>> = BTreeMap::new();
-    let mut statement = transaction.prepare_cached(CONTENDERS).map_err(reading)?;
+    let mut conflicts_of: BTreeMap<(i64, IpAddr), Vec<Conflict>> = BTreeMap::new();
+    let mut statement = transaction.prepare_cached(CONFLICTS).map_err(reading)?;
     let mut rows = statement.query([]).map_err(reading)?;
     while let Some(row) = rows.next().map_err(reading)? {
-        let (network, address, contender) = contender(row).map_err(reading)?;
-        contenders_of.entry((network, address)).or_default().push(contender);
+        let (network, address, conflict) = conflict(row).map_err(reading)?;
+        conflicts_of.entry((network, address)).or_default().push(conflict);
     }
-    for ((network, address), contenders) in contenders_of {
-        changes.push(Change::Contenders { network: networks.name(network)?, address, contenders });
+    for ((network, address), conflicts) in conflicts_of {
+        changes.push(Change::Conflicts { network: networks.name(network)?, address, conflicts });
     }
     let mut statement = transaction.prepare_cached(WAITERS).map_err(reading)?;
     let mut rows = statement.query([]).map_err(reading)?;
@@ -449,8 +449,8 @@ fn changes_since(transaction: &Transaction<'_>, networks: &Networks, since: i64)
     let mut statement = transaction.prepare_cached(sql).map_err(reading)?;
     let mut leases =
         transaction.prepare_cached(&format!("{LEASES} WHERE network = ? AND address = ?")).map_err(reading)?;
-    let mut contenders =
-        transaction.prepare_cached(&format!("{CONTENDERS} WHERE network = ? AND address = ?")).map_err(reading)?;
+    let mut conflicts =
+        transaction.prepare_cached(&format!("{CONFLICTS} WHERE network = ? AND address = ?")).map_err(reading)?;
     let mut rows = statement.query([since]).map_err(reading)?;
     while let Some(row) = rows.next().map_err(reading)? {
         let id: i64 = row.get(0).map_err(reading)?;
@@ -460,9 +460,9 @@ fn changes_since(transaction: &Transaction<'_>, networks: &Networks, since: i64)
         let row = leases.query_row(key, lease).optional().map_err(reading)?;
         let lease = row.map(|(_, _, lease)| lease);
         changes.push(Change::Lease { network: Arc::clone(&network), address, lease });
-        let rows = contenders.query_map(key, contender).map_err(reading)?;
-        let contenders: rusqlite::Result<_> = rows.map(|row| row.map(|(_, _, contender)| contender)).collect();
-        changes.push(Change::Contenders { network, address, contenders: contenders.map_err(reading)? });
+        let rows = conflicts.query_map(key, conflict).map_err(reading)?;
+        let conflicts: rusqlite::Result<_> = rows.map(|row| row.map(|(_, _, conflict)| conflict)).collect();
+        changes.push(Change::Conflicts { network, address, conflicts: conflicts.map_err(reading)? });
     }
     let sql = "SELECT DISTINCT namespace, name, uid FROM changes WHERE number > ? AND uid IS NOT NULL";
     let mut statement = transaction.prepare_cached(sql).map_err(reading)?;
@@ -492,17 +492,17 @@ fn record(transaction: &Transaction<'_>, networks: &Networks, change: &Change) -
         }
         Change::Lease { network, address, lease: Some(lease) } => {
             let sql = "INSERT INTO leases
-                           (network, address, prefix, pool, namespace, name, uid, interface, since, released, rests_until)
+                           (network, address, prefix, pool, namespace, name, uid, interface, since, released, reuse_after)
                        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
                        ON CONFLICT (network, address) DO UPDATE SET
-                           (prefix, pool, namespace, name, uid, interface, since, released, rests_until)
+                           (prefix, pool, namespace, name, uid, interface, since, released, reuse_after)
                            = (excluded.prefix, excluded.pool, excluded.namespace, excluded.name, excluded.uid,
-                              excluded.interface, excluded.since, excluded.released, excluded.rests_until)
+                              excluded.interface, excluded.since, excluded.released, excluded.reuse_after)
                        WHERE released IS NOT NULL OR (namespace, name, uid, interface)
                            = (excluded.namespace, excluded.name, excluded.uid, excluded.interface)";
             let Claimant { machine, interface } = &*lease.claimant;
             let Machine { namespace, name, uid } = machine;
-            let (id, released, rests) = (networks.id(network)?, lease.released.map(time), lease.rests_until.map(time));
+            let (id, released, rests) = (networks.id(network)?, lease.released.map(time), lease.reuse_after.map(time));
             let (interface, since) = (interface.as_str(), time(lease.since));
             let Lease { prefix, pool, .. } = lease;
             let values =
@@ -511,13 +511,13 @@ fn record(transaction: &Transaction<'_>, networks: &Networks, change: &Change) -
                 return Err(LedgerError::Held { network: network.to_string(), address: *address });
             }
         }
-        Change::Contenders { network, address, contenders } => {
+        Change::Conflicts { network, address, conflicts } => {
             let id = networks.id(network)?;
-            run("DELETE FROM contenders WHERE network = ? AND address = ?", params![id, Octets(*address)])?;
-            for Contender { claimant: Claimant { machine, interface }, source } in contenders {
+            run("DELETE FROM conflicts WHERE network = ? AND address = ?", params![id, Octets(*address)])?;
+            for Conflict { claimant: Claimant { machine, interface }, source } in conflicts {
                 let Machine { namespace, name, uid } = machine;
                 let interface = interface.as_str();
-                let sql = "INSERT INTO contenders VALUES (?, ?, ?, ?, ?, ?, ?)";
+                let sql = "INSERT INTO conflicts VALUES (?, ?, ?, ?, ?, ?, ?)";
                 run(sql, params![id, Octets(*address), namespace, name, uid, interface, source])?;
             }
         }
@@ -544,7 +544,7 @@ fn record(transaction: &Transaction<'_>, networks: &Networks, change: &Change) -
 
 fn place(change: &Change) -> Option<(&str, IpAddr)> {
     match change {
-        Change::Lease { network, address, .. } | Change::Contenders { network, address, .. } => {
+        Change::Lease { network, address, .. } | Change::Conflicts { network, address, .. } => {
             Some((network, *address))
         }
         Change::Waiter { .. } | Change::Missing { .. } => None,
@@ -560,14 +560,14 @@ fn lease(row: &Row<'_>) -> rusqlite::Result<(i64, IpAddr, Lease)> {
     let (id, Octets(address)) = (row.get(0)?, row.get(1)?);
     let claimant = Claimant { machine: machine(row, 4)?, interface: row.get::<_, Interface>(7)?.0 };
     let (prefix, pool, since, released) = (row.get(2)?, row.get(3)?, row.get(8)?, row.get(9)?);
-    let rests_until = row.get(10)?;
-    Ok((id, address, Lease { claimant: Arc::new(claimant), pool, prefix, since, released, rests_until }))
+    let reuse_after = row.get(10)?;
+    Ok((id, address, Lease { claimant: Arc::new(claimant), pool, prefix, since, released, reuse_after }))
 }
 
-fn contender(row: &Row<'_>) -> rusqlite::Result<(i64, IpAddr, Contender)> {
+fn conflict(row: &Row<'_>) -> rusqlite::Result<(i64, IpAddr, Conflict)> {
     let (id, Octets(address)) = (row.get(0)?, row.get(1)?);
     let claimant = Claimant { machine: machine(row, 2)?, interface: row.get::<_, Interface>(5)?.0 };
-    Ok((id, address, Contender { claimant, source: row.get(6)? }))
+    Ok((id, address, Conflict { claimant, source: row.get(6)? }))
 }
 
 fn waiter(row: &Row<'_>) -> rusqlite::Result<Claim> {

@@ -342,7 +342,7 @@ mod tests {
             prop_assert_eq!(pool.is_none(), findings.has_errors());
             for space in pool.iter().flat_map(Pool::spaces) {
                 let count = pool.as_ref().and_then(|pool| pool.count(space.family())).unwrap();
-                prop_assert_eq!(count.total, count.allocatable + count.withheld.values().sum::<u128>());
+                prop_assert_eq!(count.total, count.allocatable + count.reserved.values().sum::<u128>());
             }
         }
 

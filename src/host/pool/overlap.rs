@@ -41,7 +41,7 @@ impl Overlaps<'_> {
 
 /// Finds the addresses that two pools of one network offer.
 ///
-/// What a pool withholds it does not offer, so an address that one of them excludes is no overlap. The pools may be of
+/// What a pool reserves it does not offer, so an address that one of them excludes is no overlap. The pools may be of
 /// any namespaces and clusters: what counts is the network. One sweep in the order of the addresses, O(log n) for each
 /// range and each overlap.
 #[must_use]
@@ -51,7 +51,7 @@ pub fn overlaps<'a>(pools: impl IntoIterator<Item = &'a Pool>) -> Overlaps<'a> {
     for (at, pool) in pools.iter().enumerate() {
         for space in pool.spaces() {
             let stretches = by_network.entry((&pool.network, space.family)).or_default();
-            let offered = space.ranges.difference(&space.withheld);
+            let offered = space.ranges.difference(&space.reserved);
             stretches.extend(offered.ranges().iter().map(|range| Stretch { pool: at, space, range: *range }));
         }
     }
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_of_them_withholds_is_no_overlap() {
+    fn what_one_of_them_reserves_is_no_overlap() {
         assert_eq!(
             said(&[
                 "{name: a, network: n, addresses: [10.0.0.0/24], excludedAddresses: [10.0.0.128/25]}",
@@ -223,9 +223,9 @@ mod tests {
                 let [first, last] = [*first, first + more].map(|at| Family::Ipv4.address((10 << 24) + u128::from(at)));
                 AddressRange::new(first, last).unwrap()
             };
-            let pools: Vec<Pool> = pools.iter().enumerate().map(|(at, (ranges, withheld))| {
-                let [ranges, withheld] = [ranges, withheld].map(|list| list.iter().map(range).collect());
-                let space = Space::new(Family::Ipv4, 24, ranges, withheld, false);
+            let pools: Vec<Pool> = pools.iter().enumerate().map(|(at, (ranges, reserved))| {
+                let [ranges, reserved] = [ranges, reserved].map(|list| list.iter().map(range).collect());
+                let space = Space::new(Family::Ipv4, 24, ranges, reserved, false);
                 let interface = "eno101".parse().unwrap();
                 Pool::from_spaces(format!("a/{at}"), "n".to_owned(), interface, Vec::new(), Vec::new(), vec![space])
             }).collect();
@@ -234,7 +234,7 @@ mod tests {
                 for b in &pools[at + 1..] {
                     let offered = |pool: &Pool| {
                         let space = pool.space(Family::Ipv4).unwrap();
-                        space.ranges.difference(&space.withheld)
+                        space.ranges.difference(&space.reserved)
                     };
                     let both = offered(a).intersection(&offered(b));
                     if !both.is_empty() {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
 
-use super::{Pool, Space, Withheld};
+use super::{Pool, Reserved, Space};
 use crate::finding::{Finding, Findings, Place, Severity};
 use crate::formats::value::{Object, Value};
 use crate::host::address::{AddressRange, AddressSet, Entry, parse_address};
@@ -157,7 +157,7 @@ impl Pool {
         let excluded = check.excluded(&entries);
         let servers = gateways.values().map(|(_, gateway)| gateway).chain(&nameservers);
         let servers = servers.map(|server| AddressRange::subnet(*server, u8::MAX));
-        let withheld: Vec<AddressRange> = servers.chain(excluded).collect();
+        let reserved: Vec<AddressRange> = servers.chain(excluded).collect();
         let networks = networks?;
         let mut spaces = Vec::new();
         for (family, entries) in &entries {
@@ -171,15 +171,15 @@ impl Pool {
                 check.gateway(entries, prefix, member, *gateway);
             }
             let ranges = entries.iter().map(|(_, entry)| entry.range()).collect();
-            let withholds_ends = !spec.allocate_reserved_ip_addresses;
-            spaces.push(Space::new(*family, prefix, ranges, withheld.clone(), withholds_ends));
+            let reserves_ends = !spec.allocate_reserved_ip_addresses;
+            spaces.push(Space::new(*family, prefix, ranges, reserved.clone(), reserves_ends));
         }
         if findings.has_errors() {
             return None;
         }
         for space in spaces.iter().filter(|space| space.allocatable() == 0) {
             let problem = format!("no {} address is left to give", space.family());
-            let expected = "more addresses than are withheld";
+            let expected = "more addresses than are reserved";
             findings.push(Finding::without_value(Severity::Warning, spec.at("addresses"), &problem, expected));
         }
         let gateways = gateways.into_values().map(|(_, gateway)| gateway).collect();
@@ -403,7 +403,7 @@ impl Check<'_> {
             let network = family.address(far.first());
             let expected = format!("an address of {network}/{prefix} as addresses[{at}] has, or onLinkGateway: true");
             self.error(member, "gateway outside the subnet", gateway, &expected);
-        } else if family == Family::Ipv4 && Withheld::end(family, prefix, Family::number(gateway)).is_some() {
+        } else if family == Family::Ipv4 && Reserved::end(family, prefix, Family::number(gateway)).is_some() {
             self.error(member, "gateway at the end of its subnet", gateway, "neither its first nor its last address");
         }
     }
@@ -575,7 +575,7 @@ mod tests {
              r#"nameservers[2]: repeated address "8.8.8.8", expected each address once"#];
         a_pool_with_nothing_left_is_told:
             "addresses: [10.0.0.4/30], excludedAddresses: [10.0.0.5-10.0.0.6]", NONE => [30],
-            ["addresses: no IPv4 address is left to give, expected more addresses than are withheld"];
+            ["addresses: no IPv4 address is left to give, expected more addresses than are reserved"];
     }
 
     macro_rules! rejects {

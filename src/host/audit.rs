@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use super::allocator::{Adoption, Journal};
-use super::claim::{Allocation, Claimant, Contender, Machine};
+use super::claim::{Allocation, Claimant, Conflict, Machine};
 use super::ledger::{Ledger, LedgerError};
 use super::pool::Pool;
 use super::records::Inventory;
@@ -62,15 +62,14 @@ pub fn audit<L: Ledger>(
     allocator.undo(journal);
     let holders = allocator.leases().map(|(_, _, lease)| lease.claimant.machine.clone());
     let waiters = allocator.waiters().into_iter().map(|claim| claim.machine.clone());
-    let contenders = allocator.contenders().flat_map(|(_, _, contenders)| contenders);
-    let contenders = contenders.map(|contender| contender.claimant.machine.clone());
+    let conflicts = allocator.conflicts().flat_map(|(_, _, conflicts)| conflicts);
+    let conflicts = conflicts.map(|conflict| conflict.claimant.machine.clone());
     let known: BTreeSet<Machine> = holders
         .chain(waiters)
-        .chain(contenders)
+        .chain(conflicts)
         .chain(allocator.missing().map(|(machine, _)| machine.clone()))
         .collect();
-    let mut unread: BTreeSet<Machine> =
-        unreadable(inventory).map(|(_, contender)| contender.claimant.machine).collect();
+    let mut unread: BTreeSet<Machine> = unreadable(inventory).map(|(_, conflict)| conflict.claimant.machine).collect();
     // An object that is there and of which nobody can tell whose it is may be whose address it names.
     let nobodys = inventory.findings.iter().filter(|finding| finding.claimant.is_none());
     let named: BTreeSet<IpAddr> = nobodys.flat_map(|finding| finding.addresses.iter().copied()).collect();
@@ -117,7 +116,7 @@ pub fn rebuild<L: Ledger>(
     registry.adopt(inventory.records.iter().cloned(), now)
 }
 
-fn unreadable(inventory: &Inventory) -> impl Iterator<Item = (IpAddr, Contender)> {
+fn unreadable(inventory: &Inventory) -> impl Iterator<Item = (IpAddr, Conflict)> {
     inventory.findings.iter().flat_map(|finding| {
         finding.addresses.iter().filter_map(|address| {
             let nobodys = || {
@@ -126,7 +125,7 @@ fn unreadable(inventory: &Inventory) -> impl Iterator<Item = (IpAddr, Contender)
                 Some(Claimant { machine, interface: Pool::DEFAULT_INTERFACE.parse().ok()? })
             };
             let claimant = finding.claimant.clone().or_else(nobodys)?;
-            Some((*address, Contender { claimant, source: finding.to_string() }))
+            Some((*address, Conflict { claimant, source: finding.to_string() }))
         })
     })
 }

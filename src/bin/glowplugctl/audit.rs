@@ -5,8 +5,8 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use clap::Args;
+use glowplug::host::audit::{self, Audit, Missing};
 use glowplug::host::records::ObjectFinding;
-use glowplug::host::recovery::{self, Audit, Missing};
 use glowplug::host::timestamp::Timestamp;
 use serde::Serialize;
 
@@ -63,7 +63,7 @@ pub(crate) fn rebuild(args: Rebuild) -> Result<ExitCode> {
     let inventory = objects.inventory();
     let mut registry = args.ledger.open_whole(args.create, pools)?;
     let now = Timestamp::now().0;
-    let adoption = recovery::rebuild(&mut registry, &inventory, now)?;
+    let adoption = audit::rebuild(&mut registry, &inventory, now)?;
     let findings = findings(&inventory.findings, &adoption.mismatches);
     let is_right = findings.is_empty();
     let rebuilt =
@@ -133,7 +133,7 @@ pub(crate) fn audit(args: AuditArgs) -> Result<ExitCode> {
     let inventory = objects.inventory();
     let mut registry = args.ledger.open_whole(false, pools)?;
     let now = Timestamp::now().0;
-    let Audit { adoption, missing, served } = recovery::audit(&mut registry, &inventory, args.release_missing, now)?;
+    let Audit { adoption, missing, served } = audit::audit(&mut registry, &inventory, args.release_missing, now)?;
     let findings = findings(&inventory.findings, &adoption.mismatches);
     let is_right = findings.is_empty() && missing.is_empty() && adoption.adopted == 0;
     if args.json {
