@@ -26,7 +26,7 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
             "make install-guest DESTDIR=\"$PWD/image\" PREFIX=/usr",
             "make boot    # whole machines in QEMU, with each network program: as root, about 10 minutes",
             "kubectl get kubevirtmachines -A -o json | \
-             glowplugctl claim --pool pools.yaml --ledger ledger --machines - --output secret | kubectl apply -f -",
+             glowplugctl claim --pool pools.yaml --ledger ledger --machines - --format secret | kubectl apply -f -",
         ],
     ),
     (

@@ -78,8 +78,9 @@ pub(crate) fn of_the_host(mac_address: &str, user_data: &str) -> Vec<u8> {
     };
     let pool = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/host/workers.yaml");
     let machine = "clusters/worker-0";
-    let claim = ["claim", "--pool", pool, "--ledger", "ledger", "--create", machine, "--uid", "5d30"];
-    let network_data = glowplugctl(&[&claim[..], &["--mac", mac_address, "--output", "network-data"]].concat());
+    glowplugctl(&["init", "--ledger", "ledger", "--pool", pool]);
+    let claim = ["claim", "--pool", pool, "--ledger", "ledger", machine, "--uid", "5d30"];
+    let network_data = glowplugctl(&[&claim[..], &["--mac", mac_address, "--format", "network-data"]].concat());
     fs::write(path("network_data.json"), network_data).unwrap();
     fs::write(path("user_data"), user_data).unwrap();
     let drive = ["config-drive", machine, "--network-data", "network_data.json", "--user-data", "user_data"];

@@ -22,10 +22,21 @@ const SECOND: &str = "10.0.0.2 fd00::2";
 type End = (Option<i32>, bool);
 
 fn claim(directory: &Path, machine: &str, strace: &[&str]) -> Output {
+    run(
+        directory,
+        strace,
+        &["claim", "--pool", "pool", "--ledger", "ledger", "--uid", machine, &format!("default/{machine}")],
+    )
+}
+
+fn init(directory: &Path, strace: &[&str]) -> Output {
+    run(directory, strace, &["init", "--ledger", "ledger", "--pool", "pool"])
+}
+
+fn run(directory: &Path, strace: &[&str], arguments: &[&str]) -> Output {
     let mut command = Command::new("strace");
     command.args(["-qq", "-o", "strace"]).args(strace).arg(env!("CARGO_BIN_EXE_glowplugctl"));
-    command.args(["claim", "--pool", "pool", "--ledger", "ledger", "--create", "--uid", machine]);
-    command.arg(format!("default/{machine}")).current_dir(directory).output().unwrap()
+    command.args(arguments).current_dir(directory).output().unwrap()
 }
 
 /// A directory in which these machines hold addresses.
@@ -33,6 +44,7 @@ fn held_by(machines: &[&str]) -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     let pool = "{name: workers, network: vlan10, addresses: [10.0.0.0/16, fd00::/64]}";
     fs::write(directory.path().join("pool"), pool).unwrap();
+    assert_eq!(init(directory.path(), &[]).status.code(), Some(0));
     for machine in machines {
         assert_eq!(claim(directory.path(), machine, &[]).status.code(), Some(0));
     }
@@ -97,6 +109,25 @@ fn at_every_write(others: &[&str], machine: &str, addresses: &str, fault: &str, 
 }
 
 #[test]
+fn an_init_that_is_killed_at_any_write_is_made_again() {
+    let made = held_by(&[]);
+    let log = fs::read_to_string(made.path().join("strace")).unwrap();
+    let mut ends = BTreeSet::new();
+    for name in WRITES {
+        for nth in 1..=log.lines().filter(|line| line.starts_with(&format!("{name}("))).count() {
+            let directory = tempfile::tempdir().unwrap();
+            fs::copy(made.path().join("pool"), directory.path().join("pool")).unwrap();
+            let inject = format!("inject={name}:signal=SIGKILL:when={nth}");
+            init(directory.path(), &["-e", &format!("trace={name}"), "-e", &inject]);
+            // Either it was created, or it is now.
+            ends.insert(init(directory.path(), &[]).status.code());
+            assert_eq!(claim(directory.path(), "worker-0", &[]).status.code(), Some(0), "{inject}");
+        }
+    }
+    assert_eq!(ends, BTreeSet::from([Some(0), Some(1)]));
+}
+
+#[test]
 fn a_first_claim_that_is_killed_at_any_write_is_made_again() {
     let ends = at_every_write(&[], "worker-0", FIRST, "signal=SIGKILL", "");
     assert_eq!(ends, BTreeSet::from([(None, false), (None, true)]));
@@ -131,18 +162,6 @@ fn who_is_refused_and_cannot_be_told_ends_as_any_other() {
     let directory = held_by(&[]);
     let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_glowplugctl"));
-    command.args([
-        "claim",
-        "--pool",
-        "pool",
-        "--ledger",
-        "ledger",
-        "--create",
-        "--uid",
-        "a",
-        "default/a",
-        "--ip",
-        "10.9.9.9",
-    ]);
+    command.args(["claim", "--pool", "pool", "--ledger", "ledger", "--uid", "a", "default/a", "--ip", "10.9.9.9"]);
     assert_eq!(command.current_dir(directory.path()).stderr(full).status().unwrap().code(), Some(1));
 }

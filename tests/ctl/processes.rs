@@ -14,11 +14,22 @@ use std::{iter, thread};
 use nix::sys::stat::Mode;
 use nix::unistd::{geteuid, mkfifo};
 use serde_json::{Value, json};
+use tempfile::TempDir;
 
 const POOL: &str = "{name: workers, network: vlan10, addresses: [10.0.0.0/16]}";
 
+/// A directory with the pool and an empty ledger.
+fn with_ledger() -> TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    fs::write(directory.path().join("pool"), POOL).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_glowplugctl"));
+    command.args(["init", "--ledger", "ledger", "--pool", "pool"]).current_dir(directory.path());
+    assert!(command.status().unwrap().success());
+    directory
+}
+
 fn claim(directory: &Path, machines: &str) -> Child {
-    let arguments = ["claim", "--pool", "pool", "--ledger", "ledger", "--create", "-o", "json", "--machines", machines];
+    let arguments = ["claim", "--pool", "pool", "--ledger", "ledger", "--json", "--machines", machines];
     let mut command = Command::new(env!("CARGO_BIN_EXE_glowplugctl"));
     command.args(arguments).current_dir(directory).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
@@ -46,8 +57,7 @@ fn lowest(count: u32) -> BTreeSet<String> {
 
 #[test]
 fn several_processes_give_each_machine_an_address_of_its_own_and_leave_no_gap() {
-    let directory = tempfile::tempdir().unwrap();
-    fs::write(directory.path().join("pool"), POOL).unwrap();
+    let directory = with_ledger();
     let mut children = Vec::new();
     for process in 0..8 {
         let list = directory.path().join(format!("list-{process}"));
@@ -61,8 +71,7 @@ fn several_processes_give_each_machine_an_address_of_its_own_and_leave_no_gap() 
 
 #[test]
 fn several_processes_that_claim_for_the_same_machines_give_the_same() {
-    let directory = tempfile::tempdir().unwrap();
-    fs::write(directory.path().join("pool"), POOL).unwrap();
+    let directory = with_ledger();
     write_list(&directory.path().join("list"), (0..50).map(|number| format!("worker-{number}")));
     let children: Vec<Child> = (0..4).map(|_| claim(directory.path(), "list")).collect();
     let given: BTreeSet<Vec<(String, String)>> = children.into_iter().map(allocations).collect();
@@ -74,8 +83,7 @@ fn several_processes_that_claim_for_the_same_machines_give_the_same() {
 /// Whenever the interrupt comes, what was given is in the ledger, whole batches of it, and the rest is given after it.
 #[test]
 fn an_interrupted_claim_goes_on_where_it_was() {
-    let directory = tempfile::tempdir().unwrap();
-    fs::write(directory.path().join("pool"), POOL).unwrap();
+    let directory = with_ledger();
     write_list(&directory.path().join("list"), (0..5_000).map(|number| format!("worker-{number}")));
     for pause in [50, 200, 400] {
         let mut child = claim(directory.path(), "list");
@@ -102,12 +110,11 @@ fn as_nobody(command: &mut Command) -> &mut Command {
 
 #[test]
 fn who_may_only_read_the_ledger_lists_it_and_tells_its_metrics() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = with_ledger();
     let path = |name: &str| directory.path().join(name);
     let set_mode = |name: &str, mode| fs::set_permissions(path(name), Permissions::from_mode(mode)).unwrap();
     // One that everybody may run, wherever the built one is.
     fs::copy(env!("CARGO_BIN_EXE_glowplugctl"), path("glowplugctl")).unwrap();
-    fs::write(path("pool"), POOL).unwrap();
     write_list(&path("list"), iter::once("worker-0".to_owned()));
     allocations(claim(directory.path(), "list"));
     for name in ["ledger", "ledger-wal", "ledger-shm"] {
@@ -136,9 +143,8 @@ fn who_may_only_read_the_ledger_lists_it_and_tells_its_metrics() {
 
 #[test]
 fn a_pipe_and_a_link_that_are_written_to_stay() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = with_ledger();
     let path = |name: &str| directory.path().join(name);
-    fs::write(path("pool"), POOL).unwrap();
     write_list(&path("list"), iter::once("worker-0".to_owned()));
     allocations(claim(directory.path(), "list"));
     let metrics = |output: &[&str]| {

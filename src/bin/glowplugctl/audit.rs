@@ -21,9 +21,6 @@ pub(crate) struct Rebuild {
     pools: Pools,
     #[command(flatten)]
     ledger: LedgerFile,
-    /// Make the ledger if there is none; a second one for the same network would give its addresses twice
-    #[arg(long)]
-    create: bool,
     #[command(flatten)]
     lists: Lists,
     /// Print JSON
@@ -61,7 +58,7 @@ pub(crate) fn rebuild(args: Rebuild) -> Result<ExitCode> {
     let pools = args.pools.read()?;
     let (objects, count) = read_objects(&args.lists.lists)?;
     let inventory = objects.inventory();
-    let mut registry = args.ledger.open_whole(args.create, pools)?;
+    let mut registry = args.ledger.open_whole(pools)?;
     let now = Timestamp::now().0;
     let adoption = audit::rebuild(&mut registry, &inventory, now)?;
     let findings = findings(&inventory.findings, &adoption.mismatches);
@@ -131,7 +128,7 @@ pub(crate) fn audit(args: AuditArgs) -> Result<ExitCode> {
         bail!("no object in the lists, expected those of all machines");
     }
     let inventory = objects.inventory();
-    let mut registry = args.ledger.open_whole(false, pools)?;
+    let mut registry = args.ledger.open_whole(pools)?;
     let now = Timestamp::now().0;
     let Audit { adoption, missing, served } = audit::audit(&mut registry, &inventory, args.release_missing, now)?;
     let findings = findings(&inventory.findings, &adoption.mismatches);

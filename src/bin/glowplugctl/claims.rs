@@ -37,15 +37,14 @@ pub(crate) struct ClaimArgs {
     pools: Pools,
     #[command(flatten)]
     ledger: LedgerFile,
-    /// Make the ledger if there is none; a second one for the same network would give its addresses twice
-    #[arg(long)]
-    create: bool,
     #[command(flatten)]
     machines: Machines,
-    /// What to print: a table, JSON, or on one line for each machine its document, the Secret with it, or the merge patch
-    /// that records the addresses in annotations or in the status
-    #[arg(short, long, value_name = "FORMAT", default_value = "table")]
-    output: Output,
+    /// Print a table, or one line for each machine: its document, its Secret or the merge patch with its record
+    #[arg(long, value_name = "FORMAT", default_value = "table", conflicts_with = "json")]
+    format: Format,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
     /// The address that it has to be, one of each family; of one machine only
     #[arg(long = "ip", value_name = "ADDRESS", value_parser = parse_address, conflicts_with = "lists")]
     ips: Vec<IpAddr>,
@@ -63,9 +62,8 @@ pub(crate) struct ClaimArgs {
 
 /// What `claim` prints. The lines are one a machine.
 #[derive(Clone, Copy, Eq, PartialEq, ValueEnum)]
-enum Output {
+enum Format {
     Table,
-    Json,
     NetworkData,
     Secret,
     Annotation,
@@ -184,14 +182,15 @@ pub(crate) fn claim(args: ClaimArgs) -> Result<ExitCode> {
         [claim] if left_out.is_empty() => mac_addresses(&args.macs, &pools_of(claim, &by_name))?,
         _ => BTreeMap::new(),
     };
-    if args.output == Output::Annotation {
+    if args.format == Format::Annotation {
         // Before anything is given that could not be recorded.
         pools.iter().try_for_each(|pool| annotation_key(&pool.interface).map(drop))?;
     }
     let mut seen = BTreeSet::new();
     let interfaces = pools.iter().map(|pool| &pool.interface).filter(|interface| seen.insert(*interface));
     let printer = Printer {
-        output: args.output,
+        format: args.format,
+        json: args.json,
         template: match &args.pools.template {
             Some(path) => read_template(path)?,
             None => Template::minimal(interfaces),
@@ -200,7 +199,7 @@ pub(crate) fn claim(args: ClaimArgs) -> Result<ExitCode> {
         mac_addresses,
     };
     in_template(printer.check_template(&claims), args.pools.template.as_deref())?;
-    let mut registry = args.ledger.open(args.create, pools)?;
+    let mut registry = args.ledger.open(pools)?;
     let leaving: Vec<&Machine> = left_out
         .iter()
         .filter(|(_, why)| matches!(why, Refusal::BeingDeleted))
@@ -375,7 +374,8 @@ impl Progress {
 }
 
 struct Printer {
-    output: Output,
+    format: Format,
+    json: bool,
     template: Template,
     /// By name.
     pools: BTreeMap<String, Pool>,
@@ -385,25 +385,22 @@ struct Printer {
 impl Printer {
     /// Prints what was given, and returns whether some of it cannot be told.
     fn print(&self, claims: &[claim::Claim], outcomes: &[Outcome]) -> Result<bool> {
-        match self.output {
-            Output::Table => {
-                print(&allocations_table("MACHINE", outcomes.iter().flatten().flatten()))?;
-                return Ok(false);
-            }
-            Output::Json => {
-                let refused = claims.iter().zip(outcomes).filter_map(|(claim, outcome)| {
-                    let error = outcome.as_ref().err()?;
-                    let Machine { namespace, name, uid } = claim.machine.clone();
-                    let (pool, family) = error.exhausted().unzip();
-                    let (exhausted, error) = (pool.is_some(), error.to_string());
-                    let family = family.map(|family| family.to_string());
-                    Some(Refused { namespace, name, uid, error, exhausted, pool: pool.cloned(), family })
-                });
-                let (allocations, refused) = (given(outcomes.iter().flatten().flatten()), refused.collect());
-                print_json(&Claimed { version: VERSION, allocations, refused })?;
-                return Ok(false);
-            }
-            _ => {}
+        if self.json {
+            let refused = claims.iter().zip(outcomes).filter_map(|(claim, outcome)| {
+                let error = outcome.as_ref().err()?;
+                let Machine { namespace, name, uid } = claim.machine.clone();
+                let (pool, family) = error.exhausted().unzip();
+                let (exhausted, error) = (pool.is_some(), error.to_string());
+                let family = family.map(|family| family.to_string());
+                Some(Refused { namespace, name, uid, error, exhausted, pool: pool.cloned(), family })
+            });
+            let (allocations, refused) = (given(outcomes.iter().flatten().flatten()), refused.collect());
+            print_json(&Claimed { version: VERSION, allocations, refused })?;
+            return Ok(false);
+        }
+        if self.format == Format::Table {
+            print(&allocations_table("MACHINE", outcomes.iter().flatten().flatten()))?;
+            return Ok(false);
         }
         let (mut lines, mut is_odd) = (String::new(), false);
         for (claim, outcome) in claims.iter().zip(outcomes) {
@@ -428,17 +425,17 @@ impl Printer {
     fn line(&self, claim: &claim::Claim, allocations: &[Allocation]) -> Result<String> {
         let machine = &claim.machine;
         let document = || self.expand(&pools_of(claim, &self.pools), allocations);
-        Ok(match self.output {
-            Output::Annotation => annotation_patch(machine, allocations, None)?.to_string(),
-            Output::Status => status_patch(machine, allocations, None)?.to_string(),
-            Output::Secret => document()?.secret(&machine.namespace, &machine.name).to_string(),
-            Output::NetworkData | Output::Table | Output::Json => document()?.text().to_owned(),
+        Ok(match self.format {
+            Format::Annotation => annotation_patch(machine, allocations, None)?.to_string(),
+            Format::Status => status_patch(machine, allocations, None)?.to_string(),
+            Format::Secret => document()?.secret(&machine.namespace, &machine.name).to_string(),
+            Format::NetworkData | Format::Table => document()?.text().to_owned(),
         })
     }
 
     /// Whether the template takes addresses of the pools, before any is given.
     fn check_template(&self, claims: &[claim::Claim]) -> Result<()> {
-        if !matches!(self.output, Output::NetworkData | Output::Secret) {
+        if self.json || !matches!(self.format, Format::NetworkData | Format::Secret) {
             return Ok(());
         }
         let example = |pool: &Pool| {
@@ -490,7 +487,7 @@ struct ReleasedDocument {
 pub(crate) fn release(args: Release) -> Result<ExitCode> {
     let (machines, is_odd) = args.machines.read()?;
     let pools = PoolFiles::pools(&args.pools, args.template.as_deref())?;
-    let mut registry = args.ledger.open(false, pools)?;
+    let mut registry = args.ledger.open(pools)?;
     let (mut released, mut served) = (Vec::new(), Vec::new());
     let machines: Vec<Machine> = machines.into_iter().map(|it| it.machine).collect();
     for batch in machines.chunks(BATCH) {

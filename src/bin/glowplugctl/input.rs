@@ -308,9 +308,18 @@ type Open = fn(&Path, &[&str]) -> Result<SqliteLedger, OpenError>;
 
 impl LedgerFile {
     /// With the networks of the pools. Others may be in it, too.
-    pub(crate) fn open(&self, create: bool, pools: Vec<Pool>) -> Result<Registry<SqliteLedger>> {
-        let open = if create { SqliteLedger::create } else { SqliteLedger::open };
-        let ledger = self.ledger(open, pools.iter().map(|pool| pool.network.as_str()))?;
+    pub(crate) fn open(&self, pools: Vec<Pool>) -> Result<Registry<SqliteLedger>> {
+        let ledger = self.ledger(SqliteLedger::open, pools.iter().map(|pool| pool.network.as_str()))?;
+        Ok(Registry::open(ledger, pools)?)
+    }
+
+    /// Creates the ledger, for the networks of the pools. A ledger that is there is refused; what an interrupted creation
+    /// left is not a ledger yet.
+    pub(crate) fn create(&self, pools: Vec<Pool>) -> Result<Registry<SqliteLedger>> {
+        if SqliteLedger::open(&self.ledger, &[]).is_ok() {
+            bail!("{}: is a ledger already, expected no file", self.ledger.display());
+        }
+        let ledger = self.ledger(SqliteLedger::create, pools.iter().map(|pool| pool.network.as_str()))?;
         Ok(Registry::open(ledger, pools)?)
     }
 
@@ -339,7 +348,7 @@ impl LedgerFile {
     fn ledger<'n>(&self, open: Open, networks: impl Iterator<Item = &'n str>) -> Result<SqliteLedger> {
         open(&self.ledger, &networks.collect::<Vec<_>>()).map_err(|error| match &error {
             OpenError::Absent(_) => {
-                anyhow!("{error}, expected one that `claim --create` or `rebuild --create` made")
+                anyhow!("{error}, expected one that `glowplugctl init` created")
             }
             OpenError::OtherNetworks { lacks, .. } => {
                 let options: String = lacks.iter().map(|network| format!(" --add-network {network}")).collect();
@@ -350,9 +359,9 @@ impl LedgerFile {
     }
 
     /// As it is for who judges by all that machines record: a record of a network without a pool would be a stranger's.
-    pub(crate) fn open_whole(&self, create: bool, pools: Vec<Pool>) -> Result<Registry<SqliteLedger>> {
+    pub(crate) fn open_whole(&self, pools: Vec<Pool>) -> Result<Registry<SqliteLedger>> {
         let networks: BTreeSet<String> = pools.iter().map(|pool| pool.network.clone()).collect();
-        let mut registry = self.open(create, pools)?;
+        let mut registry = self.open(pools)?;
         if let Some(network) = registry.ledger_mut().networks().find(|network| !networks.contains(*network)) {
             bail!("{}: no pool for network {network}, expected those of all its networks", self.ledger.display());
         }

@@ -23,7 +23,7 @@ use crate::claims::{ClaimArgs, Release};
 use crate::documents::{ConfigDriveArgs, NetworkData};
 use crate::list::List;
 use crate::output::{print, say};
-use crate::pools::{Metrics, Nodepool, PoolCheck, Resize};
+use crate::pools::{Init, Metrics, Nodepool, PoolCheck, Resize};
 
 /// Pools of addresses for CoreOS machines on KubeVirt, and the documents that tell the machines
 #[derive(Parser)]
@@ -38,6 +38,8 @@ enum Command {
     /// Look at pools
     #[command(subcommand)]
     Pool(PoolCommand),
+    /// Create a ledger. Use one for each network: two would allocate the same addresses
+    Init(Init),
     /// Give machines their addresses, or say again which they have
     Claim(ClaimArgs),
     /// Take back what machines hold or wait for, once they are gone
@@ -86,6 +88,7 @@ A pool:
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Pool(PoolCommand::Check(args)) => pools::pool_check(args),
+        Command::Init(args) => pools::init(args),
         Command::Claim(args) => claims::claim(args),
         Command::Release(args) => claims::release(args),
         Command::List(args) => list::list(args),

@@ -42,6 +42,14 @@ pub(crate) struct Nodepool {
 }
 
 #[derive(Args)]
+pub(crate) struct Init {
+    #[command(flatten)]
+    ledger: LedgerFile,
+    #[command(flatten)]
+    pools: Pools,
+}
+
+#[derive(Args)]
 pub(crate) struct Resize {
     #[command(flatten)]
     pools: Pools,
@@ -221,6 +229,12 @@ impl From<&Usage> for UsedFamily {
         let Usage { family, total, reserved, used, conflicting, reuse_delay, free, outside } = *usage;
         Self { family: family.to_string(), total, reserved, used, conflicting, reuse_delay, free, outside }
     }
+}
+
+pub(crate) fn init(args: Init) -> Result<ExitCode> {
+    let pools = args.pools.read()?;
+    args.ledger.create(pools)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 pub(crate) fn resize(args: Resize) -> Result<ExitCode> {
