@@ -1,4 +1,4 @@
-# glowplug. The two that matter: `make demo` shows the main job, `make test` proves it.
+# glowplug. The two that matter: `make demo` shows the main job, `make test` proves it. CONTRIBUTING.md has the other tests.
 
 PREFIX ?= /usr
 DESTDIR ?=
@@ -16,9 +16,12 @@ RELEASE := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 COMMIT := $(shell grep -v Format packaging/commit || git describe --always --dirty --exclude='*' --abbrev=12 2>/dev/null)
 VERSION = $(RELEASE)$(if $(COMMIT), ($(COMMIT)))
 # What is tested is a tree: another commit is no reason to build it anew.
-test boot bench: COMMIT :=
+test slow boot bench: COMMIT :=
 
-.PHONY: all guest ctl demo test boot lint deny fuzz bench dist rpm deb install install-guest install-ctl setup target clean
+# Each of these keeps all processors busy by itself.
+.NOTPARALLEL:
+
+.PHONY: all guest ctl demo check test slow test-all boot packages format clippy features pages deny fuzz bench dist rpm deb install install-guest install-ctl setup target clean
 
 all: guest ctl
 
@@ -41,26 +44,53 @@ demo:
 	@tests/setup build
 	@CARGO='$(CARGO)' fixtures/demo
 
-test: setup lint guest
+# Modules of `quick` whose tests ask other programs, or run for long.
+ASKING := docs elder fuzz manual networkd readers
+
+# The inner loop: what can be told without installing anything but a compiler.
+check: format clippy
+	$(CARGO) test --locked --all-features --lib --bins --test quick -- $(ASKING:%=--skip %::)
+
+# What a newcomer runs: everything but the slow tests, and five boots that tell the story.
+STORY := ignition_fetches_over_the_network_of_the_drive
+
+test: setup format clippy pages guest
 	@size=$$(stat -c %s $(GUEST)) && echo "static binary: $$size bytes of at most $(GUEST_MAX_BYTES)" && \
 	    test "$$size" -le $(GUEST_MAX_BYTES)
 	$(CARGO) test --locked --all-features
-	$(CARGO) test --locked --all-features --test packaging
-	$(CARGO) test --locked --all-features --test boot
+	$(CARGO) test --locked --all-features --test slow -- --exact $(STORY:%=boot::%)
+
+# What `make test` leaves out.
+slow: setup features deny guest
+	$(CARGO) test --locked --all-features --test slow -- $(STORY:%=--skip %)
+
+test-all: test slow
 
 # Whole machines in QEMU. One boot alone: make boot BOOT=the_name_of_the_test
 boot: setup guest
-	$(CARGO) test --locked --all-features --test boot -- $(BOOT)
+	$(CARGO) test --locked --all-features --test slow -- boot::$(BOOT)
 
-# Each feature compiles alone, and so does neither. fuzz/ is a workspace of its own, whose Cargo.lock has to follow.
-lint: deny
+# The packages, and what is in them.
+packages: setup
+	$(CARGO) test --locked --all-features --test slow -- packaging::
+
+# fuzz/ is a workspace of its own.
+format:
 	$(CARGO) fmt --all --check
 	$(CARGO) fmt --manifest-path fuzz/Cargo.toml --check
-	$(CARGO) fetch --quiet --locked --manifest-path fuzz/Cargo.toml
+
+clippy:
 	$(CARGO) clippy --locked --all-targets --all-features -- -D warnings
+
+# Each feature compiles alone, and so does neither. The lock file of fuzz/ has to follow.
+features:
 	$(CARGO) clippy --locked --no-default-features -- -D warnings
 	$(CARGO) clippy --locked --no-default-features --features guest -- -D warnings
 	$(CARGO) clippy --locked --no-default-features --features host -- -D warnings
+	$(CARGO) fetch --quiet --locked --manifest-path fuzz/Cargo.toml
+
+# What people read, and the scripts.
+pages:
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --locked --no-deps --all-features --quiet
 	@rm -rf $(TARGET_DIR)/man
 	@install -D -m 0644 -t $(TARGET_DIR)/man/man1 man/*.1 && install -D -m 0644 -t $(TARGET_DIR)/man/man8 man/*.8
@@ -92,7 +122,7 @@ fuzz:
 bench: setup guest
 	GLOWPLUG='$(abspath $(GUEST))' $(CARGO) bench --locked --quiet --profile guest --bench guest
 	$(CARGO) bench --locked --quiet --bench host
-	$(CARGO) test --locked --quiet --all-features --test boot -- the_drive_is_
+	$(CARGO) test --locked --quiet --all-features --test slow -- boot::the_drive_is_
 
 # dracut and systemd look below /usr. A drop-in that is for a unit of somebody else has that unit's name here.
 DRACUT_MODULE := $(PREFIX)/lib/dracut/modules.d/50glowplug

@@ -5,15 +5,15 @@
 //! below a scratch directory of the document, in which `fixtures` is that of the repository; `console repository` runs in
 //! the repository. `console elsewhere` needs a cluster, an image, a booted machine or minutes: those commands are not run,
 //! and each of them is named here. Every other block has no commands.
-//! `UPDATE_FIXTURES=1` writes the documents again, and the difference is to be read.
+//! `UPDATE=1` writes the documents again, and the difference is to be read.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
-
-mod shell;
 
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::{env, fs};
+
+use crate::support::shell;
 
 /// What is run elsewhere: `make` by people and by continuous integration, the others by `tests/boot` or by nobody.
 const ELSEWHERE: &[(&str, &[&str])] = &[
@@ -123,7 +123,7 @@ fn document(path: &str) {
     symlink(repository().join("fixtures"), directory.path().join("fixtures")).unwrap();
     let mut elsewhere = Vec::new();
     let said = run(&expected, directory.path(), &mut elsewhere);
-    if env::var_os("UPDATE_FIXTURES").is_some() {
+    if crate::support::is_update() {
         fs::write(repository().join(path), &said).unwrap();
     }
     for (number, (said, expected)) in said.lines().zip(expected.lines()).enumerate() {

@@ -1,5 +1,4 @@
 //! Drives as the real tools make them, read in process and compared with what went in.
-#![cfg(feature = "guest")]
 // Whatever makes a drive here has to work; Clippy knows that of the tests only, not of what they share.
 #![allow(clippy::unwrap_used, clippy::panic)]
 

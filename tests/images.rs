@@ -1,5 +1,4 @@
 //! Images of config drives, shown to the programs that read such images, the guest among them.
-#![cfg(all(feature = "guest", feature = "host"))]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
 
 use std::collections::BTreeMap;

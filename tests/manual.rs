@@ -1,6 +1,6 @@
 //! The manual pages say what the programs' `--help` says: commands, arguments, options and their texts have one source.
 //!
-//! `UPDATE_PAGES=1 cargo test --all-features --test manual` writes those parts of the pages anew.
+//! `UPDATE=1 cargo test --all-features --test quick manual::` writes those parts of the pages anew.
 
 #![allow(clippy::unwrap_used, reason = "a helper of a test may fail the test")]
 
@@ -167,10 +167,10 @@ fn is_as_its_program_says(page: &str, program: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("man").join(page);
     let old = fs::read_to_string(&path).unwrap();
     let new = renewed(&old, program);
-    if std::env::var_os("UPDATE_PAGES").is_some() {
+    if crate::support::is_update() {
         fs::write(&path, new).unwrap();
     } else {
-        assert_eq!(old, new, "UPDATE_PAGES=1 cargo test --all-features --test manual");
+        assert_eq!(old, new, "UPDATE=1 cargo test --all-features --test quick manual::");
     }
 }
 

@@ -6,23 +6,6 @@
 //! able to make, bonds and VLANs, the boot tests make in a machine of their own.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a helper of a test may fail the test")]
 
-#[path = "networkd/cases.rs"]
-mod cases;
-#[allow(dead_code, reason = "what the other readers are to understand is not used here")]
-#[path = "readers/documents.rs"]
-mod documents;
-#[allow(dead_code, reason = "the boot tests use the rest")]
-#[path = "networkd/models.rs"]
-mod models;
-#[path = "elder/network_config.rs"]
-mod network_config;
-#[allow(dead_code, reason = "of the other readers' profiles only the generator's part is used here")]
-#[path = "readers/profiles.rs"]
-mod profiles;
-#[allow(dead_code, reason = "the boot tests use the rest")]
-#[path = "networkd/state.rs"]
-mod state;
-
 use std::env;
 use std::ops::Range;
 use std::process::Command;
@@ -31,7 +14,8 @@ use std::thread;
 
 use glowplug::network::NetworkConfig;
 
-use crate::state::Machine;
+use crate::support::state::Machine;
+use crate::support::{cases, models};
 
 /// How many networks are made of each kind. `NETWORKD_SEEDS=17..18` asks for others, such as one that did not pass.
 const SEEDS: Range<u64> = 0..50;

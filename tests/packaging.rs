@@ -1,5 +1,5 @@
 //! The packages: built from the tarballs of `make dist` with the tools of the distributions, without a network, and what is
-//! in them, file by file. Minutes of compiling, so only where it is asked for by name, as `make test` does.
+//! in them, file by file. They compile for minutes; `make packages` runs them alone.
 //!
 //! What Fedora's own macro packages bring stands in `packaging/fedora.macros` here: places, flags, scriptlets. Its
 //! generators of debug packages and of what is bundled do not run.
@@ -82,7 +82,7 @@ fn a_tarball_has_the_same_bytes_each_time() {
 fn the_packages_of_fedora_have_their_files_and_each_program_runs() {
     let directory = tempfile::tempdir().unwrap();
     let (dist, variable) = dist_below(directory.path());
-    // A network of its own has nothing in it. The library's tests are left out: `make test` runs them anyway.
+    // A network of its own has nothing in it. The library's tests are left out: `make test` runs them.
     let macros = format!("{ROOT}/tests/packaging/fedora.macros");
     let rpmbuild = format!("RPMBUILD=unshare -rn rpmbuild --nodeps --without check --load={macros}");
     make("rpm", &[variable, rpmbuild]);

@@ -6,20 +6,10 @@
 //! What documents of cloud-init's format mean only their reader says here, and `tests/elder` whether it is right.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a helper of a test may fail the test")]
 
-#[path = "readers/documents.rs"]
-mod documents;
-#[path = "readers/models.rs"]
 mod models;
-#[path = "elder/network_config.rs"]
-mod network_config;
-#[path = "readers/network_legacy.rs"]
 mod network_legacy;
-#[path = "readers/network_manager.rs"]
 mod network_manager;
-#[path = "readers/networks.rs"]
 mod networks;
-#[path = "readers/profiles.rs"]
-mod profiles;
 
 use std::collections::BTreeSet;
 use std::env;
@@ -36,9 +26,10 @@ use glowplug::formats::{self, read_network};
 use glowplug::network::NetworkConfig;
 use glowplug::render::dracut::{self, Rendered};
 
-use crate::documents::{Case, case};
-use crate::networks::{Meaning, OnLink};
-use crate::profiles::{Family, Profiles};
+use self::networks::{Meaning, OnLink};
+use crate::support::documents::{Case, case};
+use crate::support::network_config;
+use crate::support::profiles::{Family, Profiles};
 
 /// How many OpenStack documents are made. `READERS_SEEDS=17..18` asks for others, such as one that did not pass.
 const SEEDS: Range<u64> = 0..1200;
@@ -330,7 +321,7 @@ fn fixtures() -> PathBuf {
 fn boot(name: &str) {
     let directory = fixtures().join(name);
     let line = kargs(&directory, "network-manager").unwrap();
-    if env::var_os("UPDATE_FIXTURES").is_some() {
+    if crate::support::is_update() {
         fs::write(directory.join("kargs"), format!("{line}\n")).unwrap();
         fs::write(directory.join("profiles"), network_manager::read(&line).unwrap().to_string()).unwrap();
     }

@@ -6,7 +6,7 @@ use std::{env, fs};
 
 use rusqlite::Connection;
 
-use crate::shell;
+use crate::support::shell;
 
 /// Each name is that of a file.
 macro_rules! sessions {
@@ -93,7 +93,7 @@ fn session(name: &str) {
             said += &format!("{line}\n");
         }
     }
-    if env::var_os("UPDATE_FIXTURES").is_some() {
+    if crate::support::is_update() {
         fs::write(&path, &said).unwrap();
     }
     assert_eq!(said, expected);

@@ -2,7 +2,7 @@
 
 use glowplug::formats::{Meaning, read_network};
 
-use crate::{DESTINATION, MAC, MASK, MODE, NAME, told};
+use super::{DESTINATION, MAC, MASK, MODE, NAME, told};
 
 const ADDRESS: &str = "an IP address of a machine";
 const EITHER: &str =

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::{DESTINATION, KNOWN_BY, MAC, MASK, MODE, NAME, diagnose};
+use super::{DESTINATION, KNOWN_BY, MAC, MASK, MODE, NAME, diagnose};
 
 const TYPE: &str =
     "ipv4, ipv6, static, static6, ipv4_dhcp, ipv6_dhcp, ipv6_slaac, ipv6_dhcpv6-stateful or ipv6_dhcpv6-stateless";

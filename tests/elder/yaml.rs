@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::documents::Random;
+use crate::support::documents::Random;
 
 /// The document, in one of many spellings.
 pub(crate) fn spell(tree: &Value, random: &mut Random) -> String {

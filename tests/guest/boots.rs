@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::Command;
 
-use crate::machine::{Machine, Run, drive};
+use super::machine::{Machine, Run, drive};
 
 const HYPERSHIFT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/images/hypershift.iso");
 const HYPERSHIFT_LINE: &str = "ip=192.168.1.100::192.168.1.1:24::[52:54:00:12:34:56]:none \

@@ -9,7 +9,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use crate::machine::{Machine, Run, drive};
+use super::machine::{Machine, Run, drive};
 
 const FRAGMENT: &str = "etc/cmdline.d/50-glowplug-network-kargs.conf";
 const PLAN: &str = "run/glowplug/plan.json";

@@ -4,7 +4,7 @@
 use std::os::unix::fs::symlink;
 use std::process::Command;
 
-use crate::machine::{Machine, Run, drive, run};
+use super::machine::{Machine, Run, drive, run};
 
 /// Runs on a drive with limits that end the program where it exceeds them.
 fn bounded(drive: &Machine) -> Run {

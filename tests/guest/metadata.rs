@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::Command;
 
-use crate::machine::{Machine, Run, run};
+use super::machine::{Machine, Run, run};
 
 const KEY: &str = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
 

@@ -1,6 +1,6 @@
 //! The command line of the program.
 
-use crate::machine::{Machine, Run, drive, run};
+use super::machine::{Machine, Run, drive, run};
 
 const STATIC: &str = r#"{"links":[{"id":"a","type":"phy","ethernet_mac_address":"52:54:00:12:34:56"}],
     "networks":[{"link":"a","type":"ipv4","ip_address":"10.0.0.5/24"}]}"#;

@@ -6,7 +6,7 @@ use glowplug::finding::Findings;
 use glowplug::network::{BridgeOptions, Card, Ipv6Dynamic, Link, LinkIndex, LinkKind, NetworkConfig, Route, VlanId};
 use glowplug::render::{self, dracut};
 
-use crate::{network_legacy, network_manager};
+use super::{network_legacy, network_manager};
 
 fn link(kind: LinkKind) -> Link {
     Link::new("id".to_owned(), "links[0]".to_owned(), kind)

@@ -6,9 +6,9 @@ use std::net::IpAddr;
 use std::process::Command;
 use std::sync::OnceLock;
 
-use crate::documents::DefaultRoute;
-use crate::networks::OnLink;
-use crate::profiles::{Cidr, DeviceKey, Family, Method, Profile, Profiles};
+use super::networks::OnLink;
+use crate::support::documents::DefaultRoute;
+use crate::support::profiles::{Cidr, DeviceKey, Family, Method, Profile, Profiles};
 
 /// Where dracut keeps its modules.
 const MODULES: &str = "/usr/lib/dracut/modules.d";

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::process::Command;
 
-use crate::profiles::{Cidr, DeviceKey, Family, Method, Profile, Profiles};
+use crate::support::profiles::{Cidr, DeviceKey, Family, Method, Profile, Profiles};
 
 /// Where Debian and Fedora put it.
 const PROGRAMS: [&str; 2] = ["/usr/lib/NetworkManager/nm-initrd-generator", "/usr/libexec/nm-initrd-generator"];

@@ -8,8 +8,8 @@ use std::net::IpAddr;
 use glowplug::network::{Card, Link, LinkIndex, LinkKind, NetworkConfig, Route};
 use ipnetwork::IpNetwork;
 
-use crate::documents::DefaultRoute;
-use crate::profiles::{Cidr, DeviceKey, Method, Profile, Profiles};
+use crate::support::documents::DefaultRoute;
+use crate::support::profiles::{Cidr, DeviceKey, Method, Profile, Profiles};
 
 /// What a network means, as far as NetworkManager can be told.
 pub(crate) struct Meaning {

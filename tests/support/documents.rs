@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use serde_json::{Map, Value, json};
 
-use crate::profiles::{Cidr, DeviceKey, Family, Method, Profile, Profiles};
+use super::profiles::{Cidr, DeviceKey, Family, Method, Profile, Profiles};
 
 /// A document and its meaning.
 pub(crate) struct Case {

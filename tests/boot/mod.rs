@@ -1,28 +1,11 @@
 //! Boots of a whole machine: Debian's kernel in QEMU, dracut, systemd, NetworkManager, Ignition, and a root that says what it
 //! found. No card here can ask anybody for an address but where a test says so.
 //!
-//! `make boot` runs these alone. They take minutes, so `cargo test` leaves them out unless it is asked for this target.
-#![cfg(all(feature = "guest", feature = "host"))]
+//! `make boot` runs these alone.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
 
-#[allow(dead_code, reason = "the test of networkd uses the rest")]
-#[path = "../networkd/cases.rs"]
-mod cases;
-#[allow(dead_code, reason = "the readers' test uses the rest")]
-#[path = "../readers/documents.rs"]
-mod documents;
 mod drives;
 mod machine;
-#[path = "../networkd/models.rs"]
-mod models;
-#[path = "../elder/network_config.rs"]
-mod network_config;
-#[allow(dead_code, reason = "the readers' test uses the rest")]
-#[path = "../readers/profiles.rs"]
-mod profiles;
-#[allow(dead_code, reason = "the test of networkd uses the rest")]
-#[path = "../networkd/state.rs"]
-mod state;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -31,9 +14,11 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use drives::{HOSTILE, KEY, fat, iso, iso_with_user_data, iso_without_network, of_the_host};
+use self::drives::{HOSTILE, KEY, fat, iso, iso_with_user_data, iso_without_network, of_the_host};
+use crate::support::{cases, models, state};
 use glowplug::network::{LinkKind, NetworkConfig};
-use machine::{Bus, Found, Image, Machine, Network, OWN, Report};
+
+use self::machine::{Bus, Found, Image, Machine, Network, OWN, Report};
 
 /// The uuid of another machine.
 const OTHER: &str = "11111111-2222-3333-4444-555555555555";

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 
 use serde_json::{Map, Value, json};
 
-use crate::documents::Random;
+use super::documents::Random;
 
 struct Device {
     /// By which the others refer to it.

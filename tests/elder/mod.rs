@@ -5,14 +5,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a helper of a test may fail the test")]
 
 mod cloud_init;
-#[allow(dead_code, reason = "the readers' test uses the rest")]
-#[path = "../readers/documents.rs"]
-mod documents;
 mod meaning;
-mod network_config;
-#[allow(dead_code, reason = "the readers' test uses the rest")]
-#[path = "../readers/profiles.rs"]
-mod profiles;
 mod rows;
 mod written;
 mod yaml;
@@ -26,10 +19,11 @@ use glowplug::finding::{Finding, Severity};
 use glowplug::formats::{Format, read_network, value};
 use serde_json::Value;
 
-use crate::cloud_init::{CloudInit, Question};
-use crate::documents::Random;
-use crate::meaning::is_refused;
-use crate::rows::{Mend, Row};
+use self::cloud_init::{CloudInit, Question};
+use self::meaning::is_refused;
+use self::rows::{Mend, Row};
+use crate::support::documents::Random;
+use crate::support::{documents, network_config};
 
 /// How many documents of each kind are made. `ELDER_SEEDS=17..18` asks for others, such as one that did not pass; then no
 /// row needs to be met.

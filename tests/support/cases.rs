@@ -10,8 +10,8 @@ use glowplug::network::NetworkConfig;
 use glowplug::render::networkd;
 use serde_json::Value;
 
-use crate::state::{self, Machine, State};
-use crate::{documents, models, network_config};
+use super::state::{self, Machine, State};
+use super::{documents, models, network_config};
 
 /// The network of an OpenStack document.
 pub(crate) fn openstack(seed: u64) -> NetworkConfig {

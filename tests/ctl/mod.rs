@@ -4,7 +4,7 @@
 //! in which `host` is `fixtures/host`; below it stands what it prints: standard output as it is, each line of standard
 //! error after `! `, and its exit code in brackets unless it is 0. Times stand there as TIME. A line `~ 5 minutes later`
 //! has what is noted in `ledger` be noted so much earlier.
-//! `UPDATE_FIXTURES=1` writes the files again, and the difference is to be read.
+//! `UPDATE=1` writes the files again, and the difference is to be read.
 
 #![allow(clippy::unwrap_used, reason = "a helper of a test may fail the test")]
 
@@ -12,5 +12,3 @@ mod enhancement;
 mod faults;
 mod processes;
 mod sessions;
-#[path = "../shell/mod.rs"]
-mod shell;

@@ -1,0 +1,17 @@
+//! What several test modules share: generators of documents and networks, and the comparison of networks.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
+#![allow(dead_code, reason = "`quick` and `slow` use different parts of these modules")]
+
+pub(crate) mod cases;
+pub(crate) mod documents;
+pub(crate) mod models;
+pub(crate) mod network_config;
+pub(crate) mod profiles;
+pub(crate) mod shell;
+pub(crate) mod state;
+
+/// Whether the expected files are to be written anew from what the programs do now: `UPDATE=1`.
+pub(crate) fn is_update() -> bool {
+    std::env::var_os("UPDATE").is_some()
+}
