@@ -10,6 +10,8 @@ TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 GUEST := $(TARGET_DIR)/$(TARGET)/guest/glowplug
 GUEST_MAX_BYTES := 1572864
 CTL := $(TARGET_DIR)/release/glowplugctl
+DENY_VERSION := 0.20.2
+DENY := $(TARGET_DIR)/tools/cargo-deny-$(DENY_VERSION)
 
 # What `--version` says: a tarball of `make dist` has its commit in a file, a clone asks git.
 RELEASE := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
@@ -21,7 +23,7 @@ test slow boot bench: COMMIT :=
 # Each of these keeps all processors busy by itself.
 .NOTPARALLEL:
 
-.PHONY: all guest ctl demo check test slow test-all boot packages format clippy features pages deny fuzz bench dist rpm deb install install-guest install-ctl setup target clean
+.PHONY: all guest ctl demo check test slow test-all boot packages format clippy features pages deny test-controller test-cluster fuzz bench dist rpm deb install install-guest install-ctl setup target clean
 
 all: guest ctl
 
@@ -74,20 +76,36 @@ boot: setup guest
 packages: setup
 	$(CARGO) test --locked --all-features --test slow -- packaging::
 
-# fuzz/ is a workspace of its own.
+# The controller, a workspace of its own: its tests against the API server of the tests, and its licences.
+CONTROLLER := --manifest-path controller/Cargo.toml
+test-controller: $(DENY)/bin/cargo-deny
+	$(CARGO) clippy --locked $(CONTROLLER) --all-targets -- -D warnings
+	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --locked $(CONTROLLER) --no-deps --quiet
+	$(CARGO) test --locked $(CONTROLLER)
+	shellcheck controller/tests/kube-apiserver
+	cd controller && $(abspath $<) --offline check licenses bans sources
+
+# The controller's scenarios against a real API server: that of KUBEBUILDER_ASSETS, else one that is built once a machine.
+test-cluster:
+	assets=$$(controller/tests/kube-apiserver) && \
+	    KUBEBUILDER_ASSETS="$$assets" $(CARGO) test --locked $(CONTROLLER) --test cluster -- $(SCENARIO)
+
+# fuzz/ and controller/ are workspaces of their own.
 format:
 	$(CARGO) fmt --all --check
 	$(CARGO) fmt --manifest-path fuzz/Cargo.toml --check
+	$(CARGO) fmt $(CONTROLLER) --check
 
 clippy:
 	$(CARGO) clippy --locked --all-targets --all-features -- -D warnings
 
-# Each feature compiles alone, and so does neither. The lock file of fuzz/ has to follow.
+# Each feature compiles alone, and so does neither. The lock files of fuzz/ and controller/ have to follow.
 features:
 	$(CARGO) clippy --locked --no-default-features -- -D warnings
 	$(CARGO) clippy --locked --no-default-features --features guest -- -D warnings
 	$(CARGO) clippy --locked --no-default-features --features host -- -D warnings
 	$(CARGO) fetch --quiet --locked --manifest-path fuzz/Cargo.toml
+	$(CARGO) fetch --quiet --locked $(CONTROLLER)
 
 # What people read, and the scripts.
 pages:
@@ -101,8 +119,6 @@ pages:
 	    tests/networkd/batch tests/networkd/machine
 
 # Licences, sources and duplicates of everything that is linked: deny.toml. Compiled once, in half a minute.
-DENY_VERSION := 0.20.2
-DENY := $(TARGET_DIR)/tools/cargo-deny-$(DENY_VERSION)
 # It asks for nothing itself, so the crates are fetched before.
 deny: $(DENY)/bin/cargo-deny
 	$(CARGO) fetch --quiet --locked

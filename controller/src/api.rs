@@ -1,0 +1,455 @@
+//! The kinds of group `ipam.glowplug.dev`: pools of addresses, and the leases that record who holds them.
+//!
+//! Descriptions are what `kubectl explain` prints. The manifests in `config/crd` are written from these types by
+//! `glowplug-controller crd`.
+
+#![allow(unreachable_pub, reason = "KubeSchema repeats each struct in a function")]
+
+mod name;
+
+use std::collections::BTreeMap;
+
+use glowplug::finding::{Finding, Findings};
+use glowplug::host::pool::{Pool, read_pools};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, LabelSelector, MicroTime};
+use kube::{CustomResource, CustomResourceExt, KubeSchema};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+pub use name::{NameError, lease_name, parse_lease_name};
+
+/// The API group of every kind here.
+pub const GROUP: &str = "ipam.glowplug.dev";
+
+/// The finalizer that keeps a pool while a lease names the pool.
+pub const POOL_FINALIZER: &str = "ipam.glowplug.dev/protect-pool";
+
+/// The addresses of a pool, and whom the pool serves.
+#[derive(Clone, CustomResource, Debug, Default, Deserialize, KubeSchema, PartialEq, Serialize)]
+#[kube(
+    group = "ipam.glowplug.dev",
+    version = "v1alpha1",
+    kind = "StaticIPPool",
+    doc = "A pool of static addresses of one network, for machines and IPAddressClaims of its namespace.",
+    namespaced,
+    status = "PoolStatus",
+    category = "cluster-api",
+    label("clusterctl.cluster.x-k8s.io/move-hierarchy", ""),
+    printcolumn(name = "Network", type_ = "string", json_path = ".spec.network"),
+    printcolumn(name = "Ready", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].status"),
+    printcolumn(name = "Free", type_ = "integer", json_path = ".status.ipAddresses.free"),
+    printcolumn(name = "Used", type_ = "integer", json_path = ".status.ipAddresses.used"),
+    printcolumn(name = "Waiting", type_ = "integer", json_path = ".status.waiting"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(name = "Addresses", type_ = "string", json_path = ".spec.addresses", priority = 1),
+    printcolumn(
+        name = "Cluster",
+        type_ = "string",
+        json_path = ".metadata.labels.cluster\\.x-k8s\\.io/cluster-name",
+        priority = 1
+    ),
+    validation = Rule::new("self.spec.network == oldSelf.spec.network").message("network: immutable, expected a new pool"),
+    validation = Rule::new("!has(self.spec.nodePoolRef) || !has(self.spec.machineSelector)")
+        .message("machineSelector: set together with nodePoolRef, expected one of the two")
+)]
+#[serde(rename_all = "camelCase")]
+pub struct PoolSpec {
+    /// Network attachment definition of the addresses: `namespace/name`, or `name` in the namespace of the pool, or
+    /// `default` for the network of pods. Immutable. Example: `infra/vlan10`.
+    pub network: String,
+    /// Addresses of the pool: CIDRs, ranges and single addresses of either family.
+    /// Example: `[192.168.1.10-192.168.1.50, 2620:0:860:2::/112]`.
+    pub addresses: Vec<String>,
+    /// Addresses that are never allocated, written like `addresses`. Example: `[192.168.1.20]`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub excluded_addresses: Vec<String>,
+    /// Default gateway of the machines, at most one of each family. A gateway is never allocated.
+    /// Example: `[192.168.1.1, 2620:0:860:2::1]`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gateway: Vec<String>,
+    /// Name servers of the machines, most important first. A name server is never allocated. Example: `[8.8.8.8]`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nameservers: Vec<String>,
+    /// Subnet of the machines, at most one of each family: the prefix length of the addresses. Required for a family whose
+    /// addresses are not whole subnets. Example: `[{cidr: 192.168.1.0/24}]`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub machine_network: Vec<MachineNetwork>,
+    /// Name of the interface in the guest that gets the addresses. Default: `eno101`, the interface with `acpiIndex` 101.
+    /// Example: `eno102`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interface: Option<String>,
+    /// Whether the network, broadcast and subnet-router anycast addresses of the subnets are allocated too. Example: `true`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(rename = "allocateReservedIPAddresses")]
+    pub allocate_reserved_ip_addresses: bool,
+    /// Whether the gateway may be outside the subnet of the machines: they reach it on the link. Example: `true`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub on_link_gateway: bool,
+    /// Seconds after its release in which an address is not allocated to another machine. Example: `300`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub address_reuse_grace_period_seconds: Option<u32>,
+    /// Whether a machine gets the address that a machine of the same namespace and name released last. Example: `true`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub sticky: bool,
+    /// `network_data.json` that the documents of the machines start from, as JSON or YAML. Absent: links and addresses of
+    /// the pool alone. Example: `{"links": [{"id": "eno101", "type": "phy", "mtu": 9000}]}`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub template: Option<String>,
+    /// NodePool of HyperShift whose machines get addresses of this pool without a claim. Not with `machineSelector`.
+    /// Example: `{name: workers}`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_pool_ref: Option<NodePoolRef>,
+    /// VirtualMachines of this namespace that get addresses of this pool without a claim. Not with `nodePoolRef`. Neither
+    /// of the two: the pool serves IPAddressClaims only.
+    /// Example: `{matchLabels: {cluster.x-k8s.io/cluster-name: c1}}`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine_selector: Option<LabelSelector>,
+}
+
+/// The addresses of a pool that serves IPAddressClaims of every namespace.
+#[derive(Clone, CustomResource, Debug, Default, Deserialize, KubeSchema, PartialEq, Serialize)]
+#[kube(
+    group = "ipam.glowplug.dev",
+    version = "v1alpha1",
+    kind = "GlobalStaticIPPool",
+    doc = "A pool of static addresses of one network, for IPAddressClaims of every namespace.",
+    status = "PoolStatus",
+    category = "cluster-api",
+    label("clusterctl.cluster.x-k8s.io/move-hierarchy", ""),
+    printcolumn(name = "Network", type_ = "string", json_path = ".spec.network"),
+    printcolumn(name = "Ready", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].status"),
+    printcolumn(name = "Free", type_ = "integer", json_path = ".status.ipAddresses.free"),
+    printcolumn(name = "Used", type_ = "integer", json_path = ".status.ipAddresses.used"),
+    printcolumn(name = "Waiting", type_ = "integer", json_path = ".status.waiting"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(name = "Addresses", type_ = "string", json_path = ".spec.addresses", priority = 1),
+    validation = Rule::new("self.spec.network == oldSelf.spec.network").message("network: immutable, expected a new pool"),
+    validation = Rule::new("self.spec.network == 'default' || self.spec.network.contains('/')")
+        .message("network: without a namespace, expected namespace/name or default"),
+    validation = Rule::new("!has(self.spec.nodePoolRef) && !has(self.spec.machineSelector)")
+        .message("a GlobalStaticIPPool serves IPAddressClaims only, expected neither nodePoolRef nor machineSelector")
+)]
+pub struct GlobalPoolSpec {
+    /// The members of a pool.
+    #[serde(flatten)]
+    pub pool: PoolSpec,
+}
+
+/// A subnet of machines, as HostedCluster writes it.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+pub struct MachineNetwork {
+    /// The subnet. Example: `192.168.1.0/24`.
+    pub cidr: String,
+}
+
+/// A NodePool of the namespace of the pool.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+pub struct NodePoolRef {
+    /// Name of the NodePool. Example: `workers`.
+    pub name: String,
+}
+
+/// What the controller last observed of a pool.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PoolStatus {
+    /// `metadata.generation` of the specification that this status describes. Example: `3`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// Number of addresses of both families.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ip_addresses: Option<AddressCount>,
+    /// Exact number of addresses of each family, IPv4 first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub families: Vec<FamilyCount>,
+    /// Number of claims and machines that wait for an address. Example: `2`.
+    #[serde(default)]
+    pub waiting: u32,
+    /// `Ready`: the pool allocates addresses. `Exhausted`: a claim or machine waits for an address. `DuplicateRecords`: two
+    /// records name one address of the pool.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
+    pub conditions: Vec<Condition>,
+}
+
+/// Number of addresses of a pool. Each number is at most 9223372036854775807.
+#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AddressCount {
+    /// Addresses that the pool may allocate, allocated or not. Example: `82`.
+    pub total: i64,
+    /// Addresses that the next claims may get. Example: `79`.
+    pub free: i64,
+    /// Addresses that a claim or machine holds. Example: `3`.
+    pub used: i64,
+    /// Held addresses that the pool no longer contains. Example: `0`.
+    pub out_of_range: i64,
+}
+
+/// Exact number of addresses of one family, as decimal text: a pool may have 2^64 of them.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FamilyCount {
+    /// `IPv4` or `IPv6`.
+    pub family: String,
+    /// All addresses of the pool. Example: `"41"`.
+    pub total: String,
+    /// Addresses that are never allocated: gateways, name servers, exclusions, ends of subnets. Example: `"0"`.
+    pub reserved: String,
+    /// Addresses that a claim or machine holds. Example: `"2"`.
+    pub used: String,
+    /// Addresses that only a conflicting record names. Example: `"0"`.
+    pub conflicting: String,
+    /// Released addresses in their reuse delay. Example: `"0"`.
+    pub reuse_delayed: String,
+    /// Addresses that the next claims may get. Example: `"39"`.
+    pub free: String,
+    /// Held addresses that the pool no longer contains. Example: `"0"`.
+    pub out_of_range: String,
+}
+
+/// The holder of one address of one network.
+// There is no status: a backup that is restored, and `clusterctl move`, drop it.
+#[derive(Clone, CustomResource, Debug, Deserialize, KubeSchema, PartialEq, Serialize)]
+#[kube(
+    group = "ipam.glowplug.dev",
+    version = "v1alpha1",
+    kind = "StaticIPLease",
+    doc = "The record of one allocated address of one network. The controller writes leases; nobody else should.",
+    derive = "PartialEq",
+    printcolumn(name = "Network", type_ = "string", json_path = ".spec.network"),
+    printcolumn(name = "Address", type_ = "string", json_path = ".spec.address"),
+    printcolumn(name = "Kind", type_ = "string", json_path = ".spec.holder.kind"),
+    printcolumn(name = "Namespace", type_ = "string", json_path = ".spec.holder.namespace"),
+    printcolumn(name = "Name", type_ = "string", json_path = ".spec.holder.name"),
+    printcolumn(name = "Released", type_ = "date", json_path = ".spec.released"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(name = "Pool", type_ = "string", json_path = ".spec.pool", priority = 1),
+    printcolumn(name = "Interface", type_ = "string", json_path = ".spec.holder.interface", priority = 1),
+    validation = Rule::new("self.spec.network == oldSelf.spec.network && self.spec.address == oldSelf.spec.address")
+        .message("network and address are the name of the lease, expected no change")
+)]
+#[serde(rename_all = "camelCase")]
+pub struct LeaseSpec {
+    /// Network of the address: `namespace/name` of the network attachment definition, or `default`.
+    /// Example: `infra/vlan10`.
+    pub network: String,
+    /// The address. Example: `192.168.1.10`.
+    pub address: String,
+    /// Prefix length of the address. Example: `24`.
+    #[schemars(range(min = 0, max = 128))]
+    pub prefix: u8,
+    /// Pool that the address was allocated from: `namespace/name` of a StaticIPPool, `name` of a GlobalStaticIPPool.
+    /// Example: `clusters/workers`.
+    pub pool: String,
+    /// Object that holds the address, or held it last.
+    pub holder: Holder,
+    /// Time of the allocation. Example: `2026-08-14T10:00:00.000000Z`.
+    pub since: MicroTime,
+    /// Time of the release. Absent while the address is held. Example: `2026-08-15T10:00:00.000000Z`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub released: Option<MicroTime>,
+    /// End of the reuse delay of a released address. Absent: no delay. Example: `2026-08-15T10:05:00.000000Z`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reuse_after: Option<MicroTime>,
+}
+
+/// The object that holds an address. An object made again under the same name has another UID and is another holder.
+#[derive(Clone, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+pub struct Holder {
+    /// Kind of the object: `IPAddressClaim`, `KubevirtMachine` or `VirtualMachine`.
+    pub kind: String,
+    /// Namespace of the object. Example: `clusters-c1`.
+    pub namespace: String,
+    /// Name of the object. Example: `workers-8fm2k`.
+    pub name: String,
+    /// UID of the object. Example: `0b5f6c4e-77ab-4a0a-9c6e-1b7c5a2f4b11`.
+    pub uid: String,
+    /// Interface of the machine that has the address. Example: `eno101`.
+    pub interface: String,
+}
+
+/// The definitions of every kind, in the order in which `glowplug-controller crd` prints them.
+#[must_use]
+pub fn definitions() -> Vec<CustomResourceDefinition> {
+    let mut definitions = vec![GlobalStaticIPPool::crd(), StaticIPLease::crd(), StaticIPPool::crd()];
+    for definition in &mut definitions {
+        let labels = definition.metadata.labels.get_or_insert_default();
+        labels.insert("cluster.x-k8s.io/provider".to_owned(), "ipam-glowplug".to_owned());
+    }
+    definitions
+}
+
+// === impl PoolSpec ===
+
+/// Members of the specification that say whom a pool serves, and how. Pool files have no such members.
+const NOT_OF_FILES: [&str; 5] =
+    ["addressReuseGracePeriodSeconds", "sticky", "template", "nodePoolRef", "machineSelector"];
+
+impl PoolSpec {
+    /// Checks a specification with the parser of `glowplugctl`'s pool files and returns the pool, with every diagnostic.
+    ///
+    /// `namespace` is `None` for a [`GlobalStaticIPPool`]. The pool's name is `namespace/name`, or `name` alone, so that the
+    /// two kinds never have one name. Places are those of the specification: `addresses[0]`.
+    ///
+    /// `None` when there is an error.
+    #[must_use]
+    pub fn check(&self, namespace: Option<&str>, name: &str) -> (Option<Pool>, Findings) {
+        let mut document = serde_json::to_value(self).unwrap_or_default();
+        if let Some(members) = document.as_object_mut() {
+            members.retain(|member, _| !NOT_OF_FILES.contains(&member.as_str()));
+            members.insert("name".to_owned(), name.into());
+            if let Some(namespace) = namespace {
+                members.insert("namespace".to_owned(), namespace.into());
+            }
+        }
+        let (specs, mut findings) = read_pools(document.to_string().as_bytes());
+        if namespace.is_none() {
+            self.check_global(&mut findings);
+        }
+        if let (Some(_), Some(_)) = (&self.node_pool_ref, &self.machine_selector) {
+            findings.push(Finding::error(
+                "machineSelector",
+                "set together with nodePoolRef",
+                "an object",
+                "one of the two",
+            ));
+        }
+        let mut pool = specs.first().and_then(|spec| Pool::new(spec, &BTreeMap::new(), &mut findings));
+        if let (Some(pool), None) = (&mut pool, namespace) {
+            name.clone_into(&mut pool.name);
+        }
+        (pool, findings)
+    }
+
+    fn check_global(&self, findings: &mut Findings) {
+        if self.network != Pool::DEFAULT_NETWORK && !self.network.contains('/') {
+            findings.push(Finding::error("network", "no namespace", &self.network, "namespace/name or default"));
+        }
+        let selects =
+            [("nodePoolRef", self.node_pool_ref.is_some()), ("machineSelector", self.machine_selector.is_some())];
+        for (member, _) in selects.into_iter().filter(|(_, selects)| *selects) {
+            findings.push(Finding::error(member, "not of a GlobalStaticIPPool", "an object", "a StaticIPPool"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// Whether there is a pool, and what is said about it.
+    type Verdict = (bool, Vec<String>);
+
+    fn verdict(pool: Option<&Pool>, findings: &Findings) -> Verdict {
+        (pool.is_some(), findings.kept().iter().map(ToString::to_string).collect())
+    }
+
+    /// Of an object, as the controller reads it. `None` when the schema of its kind refuses it.
+    fn of_object(spec: &Value) -> Option<Verdict> {
+        let spec: PoolSpec = serde_json::from_value(spec.clone()).ok()?;
+        let (pool, findings) = spec.check(Some("clusters"), "workers");
+        Some(verdict(pool.as_ref(), &findings))
+    }
+
+    /// Of a pool file with the same members, as `glowplugctl` reads it.
+    fn of_file(spec: &Value) -> Verdict {
+        let mut file = spec.clone();
+        file["name"] = "workers".into();
+        file["namespace"] = "clusters".into();
+        let (specs, mut findings) = read_pools(file.to_string().as_bytes());
+        let pool = specs.first().and_then(|spec| Pool::new(spec, &BTreeMap::new(), &mut findings));
+        verdict(pool.as_ref(), &findings)
+    }
+
+    #[test]
+    fn an_object_and_a_pool_file_of_the_same_members_have_one_verdict() {
+        for members in [
+            json!({}),
+            json!({"addresses": []}),
+            json!({"addresses": ["10.0.0.5/24", "x"]}),
+            json!({"addresses": ["10.0.0.5-10.0.0.9"]}),
+            json!({"addresses": ["10.0.0.5-10.0.0.9", "fd00::5"], "machineNetwork": [{"cidr": "10.0.0.0/24"}, {"cidr": "fd00::/64"}]}),
+            json!({"gateway": ["10.0.0.1"], "nameservers": ["8.8.8.8", "fd00::1"], "excludedAddresses": ["10.0.0.7", "10.0.9.9"]}),
+            json!({"gateway": ["10.9.0.1"]}),
+            json!({"gateway": ["10.9.0.1"], "onLinkGateway": true, "allocateReservedIPAddresses": true}),
+            json!({"interface": "a b", "network": "a/b/c"}),
+            json!({"network": ""}),
+            json!({"network": "default", "interface": "eno102"}),
+        ] {
+            let mut spec = json!({"network": "infra/vlan10", "addresses": ["10.0.0.0/24"]});
+            json_patch::merge(&mut spec, &members);
+            assert_eq!(of_object(&spec), Some(of_file(&spec)), "{spec}");
+        }
+    }
+
+    #[test]
+    fn what_the_schema_refuses_a_pool_file_refuses_too() {
+        for members in [
+            json!({"addresses": "10.0.0.0/24"}),
+            json!({"addresses": [["10.0.0.0/24"]]}),
+            json!({"addresses": null}),
+            json!({"network": null}),
+            json!({"machineNetwork": [{}]}),
+            json!({"machineNetwork": ["10.0.0.0/24"]}),
+            json!({"onLinkGateway": 1}),
+            json!({"gateway": {"ip": "10.0.0.1"}}),
+        ] {
+            let mut spec = json!({"network": "infra/vlan10", "addresses": ["10.0.0.0/24"]});
+            json_patch::merge(&mut spec, &members);
+            assert_eq!((of_object(&spec), of_file(&spec).0), (None, false), "{spec}");
+        }
+    }
+
+    #[test]
+    fn members_that_pool_files_do_not_have_change_no_address() {
+        let plain =
+            PoolSpec { network: "default".into(), addresses: vec!["10.0.0.0/24".into()], ..PoolSpec::default() };
+        let full = PoolSpec {
+            address_reuse_grace_period_seconds: Some(300),
+            sticky: true,
+            template: Some("{}".into()),
+            node_pool_ref: Some(NodePoolRef { name: "workers".into() }),
+            ..plain.clone()
+        };
+        assert_eq!(full.check(Some("a"), "b").0, plain.check(Some("a"), "b").0);
+        assert!(plain.check(Some("a"), "b").0.is_some());
+    }
+
+    #[test]
+    fn pools_of_the_two_kinds_never_have_one_name() {
+        let spec = PoolSpec { network: "default".into(), addresses: vec!["10.0.0.0/24".into()], ..PoolSpec::default() };
+        let name = |namespace| spec.check(namespace, "workers").0.unwrap().name;
+        assert_eq!([name(Some("default")), name(None)], ["default/workers", "workers"]);
+    }
+
+    #[test]
+    fn a_global_pool_names_its_network_in_full_and_selects_no_machine() {
+        let spec = PoolSpec {
+            network: "vlan10".into(),
+            addresses: vec!["10.0.0.0/24".into()],
+            node_pool_ref: Some(NodePoolRef { name: "workers".into() }),
+            machine_selector: Some(LabelSelector::default()),
+            ..PoolSpec::default()
+        };
+        let (pool, findings) = spec.check(None, "workers");
+        assert_eq!(
+            verdict(pool.as_ref(), &findings),
+            (
+                false,
+                [
+                    r#"machineSelector: not of a GlobalStaticIPPool "an object", expected a StaticIPPool"#,
+                    r#"machineSelector: set together with nodePoolRef "an object", expected one of the two"#,
+                    r#"network: no namespace "vlan10", expected namespace/name or default"#,
+                    r#"nodePoolRef: not of a GlobalStaticIPPool "an object", expected a StaticIPPool"#,
+                ]
+                .map(str::to_owned)
+                .into()
+            )
+        );
+    }
+}

@@ -1,0 +1,155 @@
+//! The faults of the API server of the tests: the tests of crashes and of two leaders rely on them.
+
+use std::sync::Arc;
+
+use futures::{StreamExt, TryStreamExt};
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::{ListParams, PostParams, WatchEvent, WatchParams};
+use kube::{Api, ResourceExt};
+use serde_json::json;
+use tokio::sync::Semaphore;
+
+use crate::support::server::{Call, Fault, Server};
+
+fn secret(name: &str) -> Secret {
+    serde_json::from_value(json!({"metadata": {"name": name}})).unwrap()
+}
+
+/// A server, and the Secrets of its namespace `default`.
+async fn secrets() -> (Server, Api<Secret>) {
+    let server = Server::start().await;
+    let config = kube::Config::new(server.url().parse().unwrap());
+    let secrets = Api::namespaced(glowplug_controller::client::connect(config).unwrap(), "default");
+    (server, secrets)
+}
+
+fn code(result: kube::Result<Secret>) -> Option<u16> {
+    match result {
+        Err(kube::Error::Api(status)) => Some(status.code),
+        Err(_) => None,
+        Ok(secret) => panic!("{secret:?}"),
+    }
+}
+
+async fn names(secrets: &Api<Secret>) -> Vec<String> {
+    secrets.list(&ListParams::default()).await.unwrap().iter().map(ResourceExt::name_any).collect()
+}
+
+#[tokio::test]
+async fn an_answer_is_lost_after_the_write() {
+    let (server, secrets) = secrets().await;
+    server.set_faults(|_| Fault::LostAnswer);
+    assert_eq!(code(secrets.create(&PostParams::default(), &secret("a")).await), None);
+    server.clear_faults();
+    assert_eq!(names(&secrets).await, ["a"]);
+    assert_eq!(code(secrets.create(&PostParams::default(), &secret("a")).await), Some(409));
+}
+
+#[tokio::test]
+async fn a_request_is_lost_before_the_write() {
+    let (server, secrets) = secrets().await;
+    server.set_faults(|_| Fault::LostRequest);
+    assert_eq!(code(secrets.create(&PostParams::default(), &secret("a")).await), None);
+    server.clear_faults();
+    assert_eq!(names(&secrets).await, [] as [String; 0]);
+}
+
+#[tokio::test]
+async fn a_status_is_answered_once_and_changes_nothing() {
+    for status in [409, 429, 500, 503, 504] {
+        let (server, secrets) = secrets().await;
+        server.set_faults(move |_| Fault::Status(status));
+        assert_eq!(code(secrets.create(&PostParams::default(), &secret("a")).await), Some(status));
+        server.clear_faults();
+        assert_eq!(names(&secrets).await, [] as [String; 0]);
+        assert_eq!(server.take_calls().len(), 2, "the client asked once, and the list");
+    }
+}
+
+#[tokio::test]
+async fn a_request_that_is_held_is_served_when_it_is_let_go() {
+    let (server, secrets) = secrets().await;
+    let gate = Arc::new(Semaphore::new(0));
+    let closed = Arc::clone(&gate);
+    server.set_faults(
+        move |call: &Call| if call.verb == "create" { Fault::Hold(Arc::clone(&closed)) } else { Fault::None },
+    );
+    let create = tokio::spawn({
+        let secrets = secrets.clone();
+        async move { secrets.create(&PostParams::default(), &secret("a")).await }
+    });
+    while !server.take_calls().iter().any(|call| call.verb == "create") {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(names(&secrets).await, [] as [String; 0]);
+    gate.add_permits(1);
+    create.await.unwrap().unwrap();
+    assert_eq!(names(&secrets).await, ["a"]);
+}
+
+#[tokio::test]
+async fn after_a_crash_nothing_is_served() {
+    for (is_done, expected) in [(false, vec!["a"]), (true, vec!["a", "b"])] {
+        let (server, secrets) = secrets().await;
+        server.crash_at(1, is_done);
+        secrets.create(&PostParams::default(), &secret("a")).await.unwrap();
+        names(&secrets).await;
+        assert_eq!(code(secrets.create(&PostParams::default(), &secret("b")).await), None);
+        assert_eq!(code(secrets.create(&PostParams::default(), &secret("c")).await), None);
+        assert!(secrets.list(&ListParams::default()).await.is_err());
+        server.clear_faults();
+        assert_eq!(names(&secrets).await, expected);
+    }
+}
+
+#[tokio::test]
+async fn a_watch_ends_when_it_is_cut() {
+    let (server, secrets) = secrets().await;
+    let mut events = secrets.watch(&WatchParams::default(), "1").await.unwrap().boxed();
+    server.cut_watches();
+    assert!(events.try_next().await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn a_watch_of_an_old_version_is_told_to_list_again() {
+    let (server, secrets) = secrets().await;
+    let version = secrets.list(&ListParams::default()).await.unwrap().metadata.resource_version.unwrap();
+    secrets.create(&PostParams::default(), &secret("a")).await.unwrap();
+    server.compact();
+    let mut events = secrets.watch(&WatchParams::default(), &version).await.unwrap().boxed();
+    match events.try_next().await.unwrap() {
+        Some(WatchEvent::Error(status)) => assert_eq!(status.code, 410),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_page_of_an_old_version_is_refused() {
+    let (server, secrets) = secrets().await;
+    for name in ["a", "b"] {
+        secrets.create(&PostParams::default(), &secret(name)).await.unwrap();
+    }
+    let params = ListParams::default().limit(1);
+    let token = secrets.list(&params).await.unwrap().metadata.continue_.unwrap();
+    server.compact();
+    match secrets.list(&params.continue_token(&token)).await {
+        Err(kube::Error::Api(status)) => assert_eq!((status.code, status.reason.as_str()), (410, "Expired")),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_bookmark_has_the_present_version() {
+    let (server, secrets) = secrets().await;
+    let version = secrets.list(&ListParams::default()).await.unwrap().metadata.resource_version.unwrap();
+    let mut events = secrets.watch(&WatchParams::default(), &version).await.unwrap().boxed();
+    let stored = secrets.create(&PostParams::default(), &secret("a")).await.unwrap();
+    assert!(matches!(events.try_next().await.unwrap(), Some(WatchEvent::Added(_))));
+    server.send_bookmarks();
+    match events.try_next().await.unwrap() {
+        Some(WatchEvent::Bookmark(bookmark)) => {
+            assert_eq!(Some(bookmark.metadata.resource_version), stored.metadata.resource_version);
+        }
+        other => panic!("{other:?}"),
+    }
+}

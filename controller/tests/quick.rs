@@ -1,0 +1,7 @@
+//! All tests that need no other program. `cluster.rs` runs the scenarios against a real API server.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod faults;
+mod manifests;
+mod support;

@@ -1,0 +1,54 @@
+//! Scenarios, which run against the server of the tests and against a real one.
+//!
+//! Each makes a namespace of its own, so that they can run side by side.
+
+mod server;
+
+use std::future::Future;
+use std::pin::Pin;
+
+use super::Cluster;
+
+/// A name, and what runs.
+pub type Scenario = (&'static str, for<'c> fn(&'c Cluster) -> Pin<Box<dyn Future<Output = ()> + Send + 'c>>);
+
+/// Lists scenarios in `ALL`, and makes a test of each against a server of its own.
+macro_rules! scenarios {
+    ($($module:ident::$name:ident),* $(,)?) => {
+        /// Every scenario.
+        pub const ALL: &[Scenario] = &[$((stringify!($name), |cluster| Box::pin($module::$name(cluster)))),*];
+
+        mod in_process {
+            $(#[tokio::test] async fn $name() {
+                let server = crate::support::server::Server::start().await;
+                super::$module::$name(&crate::support::Cluster::of(&server).await).await;
+            })*
+        }
+    };
+}
+
+scenarios! {
+    server::a_second_object_of_one_name_is_refused,
+    server::a_name_is_at_most_253_bytes,
+    server::a_namespace_has_to_exist,
+    server::a_replacement_needs_the_present_version,
+    server::a_replacement_without_a_change_is_no_new_version,
+    server::a_deletion_has_preconditions,
+    server::a_finalizer_keeps_a_deleted_object,
+    server::a_list_comes_in_pages,
+    server::a_watch_tells_every_change_after_the_list,
+    server::a_watch_with_a_selector_tells_who_leaves_it,
+    server::a_dry_run_stores_nothing,
+    server::the_status_is_an_endpoint_of_its_own,
+    server::an_apply_conflicts_with_another_manager,
+    server::an_apply_gives_up_what_it_no_longer_names,
+    server::a_json_patch_tests_before_it_changes,
+    server::a_merge_patch_removes_with_null,
+    server::what_the_schema_does_not_know_is_pruned,
+    server::what_the_schema_forbids_is_refused,
+    server::an_immutable_secret_keeps_its_data,
+    server::metadata_alone_can_be_listed,
+    server::discovery_names_the_kinds,
+    server::a_user_without_a_role_is_refused,
+    server::a_role_allows_what_it_names,
+}

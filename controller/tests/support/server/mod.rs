@@ -1,0 +1,460 @@
+//! A Kubernetes API server in process, over HTTP, with faults on command.
+//!
+//! It does what the controller relies on, and nothing else; the scenarios run against it and against a real server, and
+//! where the two differ, the real one is right. Known differences: pages after the first one show the present; server-side
+//! apply takes every list as one field; CEL rules and webhooks' `matchPolicy` are not evaluated; nothing is collected by
+//! owner references.
+
+mod admission;
+mod patch;
+mod rbac;
+mod store;
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use futures::stream;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full, StreamBody};
+use hyper::body::{Bytes, Frame, Incoming};
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::conn::auto;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinHandle;
+
+pub use rbac::ADMIN;
+pub use store::Call;
+use store::{Kind, Refusal, Store};
+
+/// What happens to a request.
+#[derive(Clone)]
+pub enum Fault {
+    /// It is served.
+    None,
+    /// It is answered with this status code and changes nothing.
+    Status(u16),
+    /// The connection is closed, and nothing is changed.
+    LostRequest,
+    /// It is done, and the connection is closed without an answer.
+    LostAnswer,
+    /// It waits for a permit, and is served then.
+    Hold(Arc<Semaphore>),
+}
+
+type Decide = Box<dyn FnMut(&Call) -> Fault + Send>;
+type Body = UnsyncBoxBody<Bytes, Infallible>;
+
+struct Shared {
+    store: Mutex<Store>,
+    decide: Mutex<Decide>,
+    calls: Mutex<Vec<Call>>,
+    /// The version of the store, for those who wait for the next one.
+    changed: watch::Sender<u64>,
+    /// How many times watches were cut, and bookmarks sent.
+    cuts: watch::Sender<u64>,
+    bookmarks: watch::Sender<u64>,
+}
+
+/// A running server. Dropping it stops the server.
+pub struct Server {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    task: JoinHandle<()>,
+}
+
+// === impl Server ===
+
+impl Server {
+    /// Starts a server on a free port of the loopback address.
+    pub async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("the address of the socket");
+        let store = Store::new();
+        let shared = Arc::new(Shared {
+            changed: watch::Sender::new(store.version()),
+            store: Mutex::new(store),
+            decide: Mutex::new(Box::new(|_| Fault::None)),
+            calls: Mutex::default(),
+            cuts: watch::Sender::new(0),
+            bookmarks: watch::Sender::new(0),
+        });
+        let accepting = Arc::clone(&shared);
+        let task = tokio::spawn(async move {
+            let mut connections = tokio::task::JoinSet::new();
+            while let Ok((stream, _)) = listener.accept().await {
+                let shared = Arc::clone(&accepting);
+                let service = service_fn(move |request| serve(Arc::clone(&shared), request));
+                let io = TokioIo::new(stream);
+                connections.spawn(async move {
+                    drop(auto::Builder::new(TokioExecutor::new()).serve_connection(io, service).await)
+                });
+            }
+        });
+        Self { address, shared, task }
+    }
+
+    /// The URL of the server.
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Has every later request be decided by `decide`, in the order in which the requests come.
+    pub fn set_faults(&self, decide: impl FnMut(&Call) -> Fault + Send + 'static) {
+        *lock(&self.shared.decide) = Box::new(decide);
+    }
+
+    /// Serves every later request.
+    pub fn clear_faults(&self) {
+        self.set_faults(|_| Fault::None);
+    }
+
+    /// Lets the process that asks crash at its n-th write from now, counted from 0: no later request is served. Whether
+    /// the n-th one is done is `is_done`.
+    pub fn crash_at(&self, n: usize, is_done: bool) {
+        let mut writes = 0;
+        self.set_faults(move |call| {
+            let is_write = !matches!(call.verb, "get" | "list" | "watch");
+            let at = writes;
+            writes += usize::from(is_write);
+            match at.cmp(&n) {
+                std::cmp::Ordering::Less => Fault::None,
+                std::cmp::Ordering::Equal if is_write && is_done => Fault::LostAnswer,
+                std::cmp::Ordering::Equal if !is_write => Fault::None,
+                _ => Fault::LostRequest,
+            }
+        });
+    }
+
+    /// Takes the requests that came since the last time.
+    pub fn take_calls(&self) -> Vec<Call> {
+        std::mem::take(&mut lock(&self.shared.calls))
+    }
+
+    /// Ends every watch that is open now.
+    pub fn cut_watches(&self) {
+        self.shared.cuts.send_modify(|cuts| *cuts += 1);
+    }
+
+    /// Sends a bookmark to every watch that asked for bookmarks.
+    pub fn send_bookmarks(&self) {
+        self.shared.bookmarks.send_modify(|bookmarks| *bookmarks += 1);
+    }
+
+    /// Forgets every version before the present one: watches and pages of older versions get 410.
+    pub fn compact(&self) {
+        let mut store = lock(&self.shared.store);
+        store.compacted = store.version();
+        store.log.clear();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// A request whose connection is closed without an answer.
+#[derive(Debug)]
+struct Lost;
+
+impl std::fmt::Display for Lost {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("the answer is lost")
+    }
+}
+
+impl std::error::Error for Lost {}
+
+async fn serve(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Response<Body>, Lost> {
+    let (parts, body) = request.into_parts();
+    let body = body.collect().await.map_err(|_| Lost)?.to_bytes();
+    let header = |name: &str| parts.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let query: BTreeMap<String, String> =
+        form_urlencoded::parse(parts.uri.query().unwrap_or_default().as_bytes()).into_owned().collect();
+    let user = if header("impersonate-user").is_empty() { ADMIN } else { header("impersonate-user") };
+    let is_metadata = header("accept").contains("as=PartialObjectMetadata");
+    let Some(mut call) = parse(parts.method.as_str(), parts.uri.path()) else {
+        let known = discovery(&lock(&shared.store), parts.uri.path());
+        let missing = || Refusal::new(404, "NotFound", "the server could not find the requested resource");
+        return Ok(known.map_or_else(|| refuse(&missing()), |document| answer(200, &document)));
+    };
+    call.user = user.to_owned();
+    call.content_type = header("content-type").split(';').next().unwrap_or_default().to_owned();
+    if call.verb == "list" && query.get("watch").is_some_and(|watch| watch == "true" || watch == "1") {
+        call.verb = "watch";
+    }
+    call.query = query;
+    call.body = match body.is_empty() {
+        true => Value::Null,
+        false => match serde_json::from_slice(&body) {
+            Ok(body) => body,
+            Err(error) => return Ok(refuse(&Refusal::new(400, "BadRequest", error.to_string()))),
+        },
+    };
+    lock(&shared.calls).push(call.clone());
+    let fault = (lock(&shared.decide))(&call);
+    match &fault {
+        Fault::None | Fault::LostAnswer => {}
+        Fault::Status(code) => return Ok(refuse(&Refusal::new(*code, "Fault", "a fault of the test"))),
+        Fault::LostRequest => return Err(Lost),
+        Fault::Hold(gate) => drop(gate.acquire().await),
+    }
+    let result = if call.verb == "watch" {
+        open_watch(&shared, &call, is_metadata)
+    } else {
+        respond(&shared, &call, is_metadata).await
+    };
+    if matches!(fault, Fault::LostAnswer) {
+        return Err(Lost);
+    }
+    Ok(result.unwrap_or_else(|refusal| refuse(&refusal)))
+}
+
+async fn respond(shared: &Shared, call: &Call, is_metadata: bool) -> Result<Response<Body>, Refusal> {
+    let show = |kind: &Kind, object: &Value| {
+        let object = kind.show(&call.version, object);
+        if is_metadata { metadata_of(&object) } else { object }
+    };
+    if matches!(call.verb, "get" | "list") {
+        let store = lock(&shared.store);
+        rbac::authorize(&store, call)?;
+        let kind = store.kind(call)?;
+        if call.verb == "get" {
+            return Ok(answer(200, &show(&kind, &store.get(call)?)));
+        }
+        let (items, metadata) = store.list(call)?;
+        let items: Vec<Value> = items.iter().map(|item| show(&kind, item)).collect();
+        let group_version = items.first().map_or_else(
+            || kind.show(&call.version, &json!({}))["apiVersion"].clone(),
+            |item| item["apiVersion"].clone(),
+        );
+        let (api_version, name) = match is_metadata {
+            true => (json!("meta.k8s.io/v1"), "PartialObjectMetadataList".to_owned()),
+            false => (group_version, format!("{}List", kind.kind)),
+        };
+        return Ok(answer(
+            200,
+            &json!({"apiVersion": api_version, "kind": name, "metadata": metadata, "items": items}),
+        ));
+    }
+    loop {
+        let (mut write, hooks) = {
+            let mut store = lock(&shared.store);
+            rbac::authorize(&store, call)?;
+            let write = store.prepare(call)?;
+            let hooks = admission::hooks(&store, call, &write);
+            (write, hooks)
+        };
+        admission::admit(hooks, call, &mut write).await?;
+        let (kind, operation) = (write.kind.clone(), write.operation);
+        if let Some(new) = &mut write.new {
+            patch::shape(&kind, &call.version, new)?;
+        }
+        let mut store = lock(&shared.store);
+        if let Some(object) = store.commit(write, call) {
+            shared.changed.send_replace(store.version());
+            drop(store);
+            return Ok(answer(if operation == "CREATE" { 201 } else { 200 }, &show(&kind, &object)));
+        }
+    }
+}
+
+fn open_watch(shared: &Arc<Shared>, call: &Call, is_metadata: bool) -> Result<Response<Body>, Refusal> {
+    let (kind, initial, mut next) = {
+        let store = lock(&shared.store);
+        rbac::authorize(&store, call)?;
+        let kind = store.kind(call)?;
+        let from = call.query.get("resourceVersion").and_then(|text| text.parse::<u64>().ok()).unwrap_or_default();
+        if from == 0 {
+            let all = Call { query: BTreeMap::new(), ..call.clone() };
+            let (items, _) = store.list(&all)?;
+            let items: Vec<Value> = items.into_iter().filter(|item| store::selects(call, item)).collect();
+            (kind, items, store.version())
+        } else if from < store.compacted {
+            let status =
+                Refusal::new(410, "Expired", format!("too old resource version: {from} ({})", store.compacted))
+                    .status();
+            let line = format!("{}\n", json!({"type": "ERROR", "object": status}));
+            return Ok(reply(200, Full::new(Bytes::from(line)).boxed_unsync()));
+        } else {
+            (kind, Vec::new(), from)
+        }
+    };
+    let (shared, call) = (Arc::clone(shared), call.clone());
+    let (mut changed, mut cuts, mut bookmarks) =
+        (shared.changed.subscribe(), shared.cuts.subscribe(), shared.bookmarks.subscribe());
+    let wants_bookmarks = call.query.get("allowWatchBookmarks").is_some_and(|wants| wants == "true");
+    let (sender, receiver) = tokio::sync::mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        let line = |event: &str, object: &Value| {
+            let object = if is_metadata { metadata_of(object) } else { object.clone() };
+            sender.send(format!("{}\n", json!({"type": event, "object": object}))).is_ok()
+        };
+        if !initial.iter().all(|object| line("ADDED", &kind.show(&call.version, object))) {
+            return;
+        }
+        loop {
+            let events: Vec<store::Event> = {
+                let store = lock(&shared.store);
+                let events = store.log.iter().filter(|event| event.version > next && store::is_of(&call, &event.key));
+                let events = events.cloned().collect();
+                next = next.max(store.version());
+                events
+            };
+            for event in events {
+                let (was, is) = (
+                    event.before.as_ref().is_some_and(|before| store::selects(&call, before)),
+                    store::selects(&call, &event.object),
+                );
+                let word = match (was, is && !event.deleted) {
+                    (true, true) => "MODIFIED",
+                    (false, true) => "ADDED",
+                    (true, false) => "DELETED",
+                    (false, false) => continue,
+                };
+                if !line(word, &kind.show(&call.version, &event.object)) {
+                    return;
+                }
+            }
+            tokio::select! {
+                _ = changed.changed() => {}
+                _ = cuts.changed() => return,
+                _ = sender.closed() => return,
+                Ok(()) = bookmarks.changed(), if wants_bookmarks => {
+                    let object = kind.show(&call.version, &json!({"metadata": {"resourceVersion": next.to_string()}}));
+                    if !line("BOOKMARK", &object) {
+                        return;
+                    }
+                }
+            }
+        }
+    });
+    let lines = stream::unfold(receiver, |mut receiver| async move {
+        let line = receiver.recv().await?;
+        Some((Ok(Frame::data(Bytes::from(line))), receiver))
+    });
+    Ok(reply(200, BodyExt::boxed_unsync(StreamBody::new(lines))))
+}
+
+/// Method and path of a request for objects. `None` for what discovery answers.
+fn parse(method: &str, path: &str) -> Option<Call> {
+    let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
+    let (group, version, rest) = match &parts[..] {
+        ["api", version, rest @ ..] => ("", *version, rest),
+        ["apis", group, version, rest @ ..] => (*group, *version, rest),
+        _ => return None,
+    };
+    let (namespace, rest) = match rest {
+        ["namespaces", namespace, rest @ ..] if !rest.is_empty() && !matches!(rest, ["status"]) => {
+            (Some(*namespace), rest)
+        }
+        rest => (None, rest),
+    };
+    let (plural, name, subresource) = match rest {
+        [plural] => (*plural, None, None),
+        [plural, name] => (*plural, Some(*name), None),
+        [plural, name, subresource] => (*plural, Some(*name), Some(*subresource)),
+        _ => return None,
+    };
+    let verb = match (method, name) {
+        ("GET", Some(_)) => "get",
+        ("GET", None) => "list",
+        ("POST", _) => "create",
+        ("PUT", _) => "update",
+        ("PATCH", _) => "patch",
+        ("DELETE", Some(_)) => "delete",
+        _ => return None,
+    };
+    let owned = |text: Option<&str>| text.map(str::to_owned);
+    Some(Call {
+        verb,
+        group: group.to_owned(),
+        version: version.to_owned(),
+        plural: plural.to_owned(),
+        namespace: owned(namespace),
+        name: owned(name),
+        subresource: owned(subresource),
+        ..Call::default()
+    })
+}
+
+fn discovery(store: &Store, path: &str) -> Option<Value> {
+    let group_version = |kind: &Kind, version: &str| match kind.group.as_str() {
+        "" => version.to_owned(),
+        group => format!("{group}/{version}"),
+    };
+    let resources = |group: &str, version: &str| {
+        let mut list = Vec::new();
+        for kind in
+            store.kinds().filter(|kind| kind.group == group && kind.versions.iter().any(|(name, _)| name == version))
+        {
+            let verbs = ["create", "delete", "get", "list", "patch", "update", "watch"];
+            list.push(json!({"name": kind.plural, "singularName": kind.singular, "namespaced": kind.namespaced, "kind": kind.kind, "verbs": verbs}));
+            if kind.status {
+                let name = format!("{}/status", kind.plural);
+                list.push(json!({"name": name, "singularName": "", "namespaced": kind.namespaced, "kind": kind.kind, "verbs": ["get", "patch", "update"]}));
+            }
+        }
+        let name = if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") };
+        (!list.is_empty())
+            .then(|| json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": name, "resources": list}))
+    };
+    match path.trim_matches('/').split('/').collect::<Vec<_>>()[..] {
+        ["version"] => Some(
+            json!({"major": "1", "minor": "33", "gitVersion": "v1.33.0-glowplug", "gitCommit": "", "gitTreeState": "clean", "buildDate": "",
+                                   "goVersion": "", "compiler": "", "platform": "linux/amd64"}),
+        ),
+        ["readyz" | "healthz" | "livez"] => Some(json!("ok")),
+        ["api"] => Some(json!({"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []})),
+        ["apis"] => {
+            let mut groups: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
+            for kind in store.kinds().filter(|kind| !kind.group.is_empty()) {
+                for (version, _) in &kind.versions {
+                    let version = json!({"groupVersion": group_version(kind, version), "version": version});
+                    let versions = groups.entry(&kind.group).or_default();
+                    if !versions.contains(&version) {
+                        versions.push(version);
+                    }
+                }
+            }
+            let groups: Vec<Value> = groups
+                .into_iter()
+                .map(|(name, versions)| json!({"name": name, "preferredVersion": versions[0], "versions": versions}))
+                .collect();
+            Some(json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}))
+        }
+        ["api", version] => resources("", version),
+        ["apis", group, version] => resources(group, version),
+        _ => None,
+    }
+}
+
+fn metadata_of(object: &Value) -> Value {
+    json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": object["metadata"]})
+}
+
+fn refuse(refusal: &Refusal) -> Response<Body> {
+    answer(refusal.code, &refusal.status())
+}
+
+fn answer(code: u16, document: &Value) -> Response<Body> {
+    reply(code, Full::new(Bytes::from(document.to_string())).boxed_unsync())
+}
+
+fn reply(code: u16, body: Body) -> Response<Body> {
+    let mut response = Response::new(body);
+    *response.status_mut() = hyper::StatusCode::from_u16(code).unwrap_or(hyper::StatusCode::INTERNAL_SERVER_ERROR);
+    response.headers_mut().insert("content-type", hyper::header::HeaderValue::from_static("application/json"));
+    response
+}

@@ -1,0 +1,143 @@
+//! Patches, and the schema of a CRD.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value};
+
+use super::store::{Kind, Refusal};
+
+/// The path of a leaf field.
+pub type Field = Vec<String>;
+
+/// A JSON merge patch (RFC 7386), applied to a copy.
+pub fn merge(object: &Value, patch: &Value) -> Value {
+    let mut object = object.clone();
+    json_patch::merge(&mut object, patch);
+    object
+}
+
+/// A JSON patch (RFC 6902), applied to a copy.
+pub fn json(object: &Value, patch: &Value) -> Result<Value, Refusal> {
+    let mut object = object.clone();
+    let patch: json_patch::Patch =
+        serde_json::from_value(patch.clone()).map_err(|error| Refusal::new(400, "BadRequest", error.to_string()))?;
+    json_patch::patch(&mut object, &patch).map_err(|error| Refusal::invalid(error.to_string()))?;
+    Ok(object)
+}
+
+/// The leaves of what a manager applies. A list is one leaf, also where a real server merges its items by key.
+pub fn fields(object: &Value) -> BTreeMap<Field, Value> {
+    fn walk(value: &Value, path: &mut Field, leaves: &mut BTreeMap<Field, Value>) {
+        match value {
+            Value::Object(members) if !members.is_empty() => {
+                for (name, value) in members {
+                    path.push(name.clone());
+                    walk(value, path, leaves);
+                    path.pop();
+                }
+            }
+            leaf => drop(leaves.insert(path.clone(), leaf.clone())),
+        }
+    }
+    let mut leaves = BTreeMap::new();
+    let managed = object.as_object().cloned().unwrap_or_default();
+    let managed: Map<String, Value> =
+        managed.into_iter().filter(|(name, _)| !matches!(name.as_str(), "apiVersion" | "kind")).collect();
+    walk(&Value::Object(managed), &mut Vec::new(), &mut leaves);
+    let is_identity = |field: &Field| {
+        matches!(
+            field.iter().map(String::as_str).collect::<Vec<_>>()[..],
+            ["metadata", "name" | "namespace" | "uid" | "resourceVersion"]
+        )
+    };
+    leaves.retain(|field, _| !is_identity(field));
+    leaves
+}
+
+/// Removes a field, if it is there.
+pub fn remove(object: &mut Value, field: &[String]) {
+    match field {
+        [] => {}
+        [last] => drop(object.as_object_mut().and_then(|object| object.remove(last))),
+        [first, rest @ ..] => {
+            if let Some(member) = object.get_mut(first) {
+                remove(member, rest);
+            }
+        }
+    }
+}
+
+/// Prunes an object to the schema of its version and checks it: types, required members, enumerations.
+pub fn shape(kind: &Kind, version: &str, object: &mut Value) -> Result<(), Refusal> {
+    if let Some((_, Some(schema))) = kind.versions.iter().find(|(name, _)| name == version) {
+        prune(schema, object, true);
+        check(schema, object, "")?;
+    }
+    Ok(())
+}
+
+/// Removes what the schema does not know.
+pub fn prune(schema: &Value, value: &mut Value, is_root: bool) {
+    match value {
+        Value::Object(members) => {
+            let properties = schema["properties"].as_object();
+            if schema["x-kubernetes-preserve-unknown-fields"] != true && schema.get("additionalProperties").is_none() {
+                let is_meta = |name: &str| is_root && matches!(name, "apiVersion" | "kind" | "metadata");
+                members.retain(|name, _| is_meta(name) || properties.is_some_and(|known| known.contains_key(name)));
+            }
+            for (name, member) in members.iter_mut().filter(|(name, _)| !is_root || *name != "metadata") {
+                if let Some(schema) =
+                    properties.and_then(|known| known.get(name)).or(schema.get("additionalProperties"))
+                {
+                    prune(schema, member, false);
+                }
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(|item| prune(&schema["items"], item, false)),
+        _ => {}
+    }
+}
+
+fn check(schema: &Value, value: &Value, at: &str) -> Result<(), Refusal> {
+    let is = match value {
+        Value::Null if schema["nullable"] == true => return Ok(()),
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(number) if number.is_f64() => "number",
+        Value::Number(_) => "integer",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    };
+    let wanted = schema["type"].as_str();
+    if wanted.is_some_and(|wanted| wanted != is && !(wanted == "number" && is == "integer")) {
+        let wanted = wanted.unwrap_or_default();
+        return Err(Refusal::invalid(format!("{at}: Invalid value: {is:?}: must be of type {wanted}: {is:?}")));
+    }
+    if schema["enum"].as_array().is_some_and(|values| !values.contains(value)) {
+        return Err(Refusal::invalid(format!("{at}: Unsupported value: {value}")));
+    }
+    let out = |bound: &str, is_out: fn(f64, f64) -> bool| {
+        schema[bound].as_f64().zip(value.as_f64()).is_some_and(|(bound, value)| is_out(value, bound))
+    };
+    if out("minimum", |value, bound| value < bound) || out("maximum", |value, bound| value > bound) {
+        return Err(Refusal::invalid(format!("{at}: Invalid value: {value}: out of bounds")));
+    }
+    let place = |name: &str| if at.is_empty() { name.to_owned() } else { format!("{at}.{name}") };
+    if let Value::Object(members) = value {
+        for name in schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+            if !members.contains_key(name) {
+                return Err(Refusal::invalid(format!("{}: Required value", place(name))));
+            }
+        }
+        for (name, member) in members {
+            if let Some(schema) = schema["properties"].get(name).or(schema.get("additionalProperties")) {
+                check(schema, member, &place(name))?;
+            }
+        }
+    }
+    for (index, item) in value.as_array().into_iter().flatten().enumerate() {
+        check(&schema["items"], item, &format!("{at}[{index}]"))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,67 @@
+//! Who may do what: the roles and bindings that the server stores, for users and service accounts.
+
+use serde_json::Value;
+
+use super::store::{Call, Refusal, Store};
+
+/// The user who may do everything, as `system:masters` may.
+pub const ADMIN: &str = "admin";
+
+/// Refuses a call for which its user has no role.
+pub fn authorize(store: &Store, call: &Call) -> Result<(), Refusal> {
+    const GROUP: &str = "rbac.authorization.k8s.io";
+    if call.user == ADMIN {
+        return Ok(());
+    }
+    let bound = |binding: &&Value| {
+        binding["subjects"].as_array().is_some_and(|all| all.iter().any(|one| is_subject(one, &call.user)))
+    };
+    let everywhere = store.all(GROUP, "clusterrolebindings").filter(bound);
+    let here = store
+        .all(GROUP, "rolebindings")
+        .filter(|binding| binding["metadata"]["namespace"].as_str() == call.namespace.as_deref());
+    for binding in everywhere.chain(here.filter(bound)) {
+        let reference = &binding["roleRef"];
+        let is_cluster = reference["kind"] == "ClusterRole";
+        let mut roles = store.all(GROUP, if is_cluster { "clusterroles" } else { "roles" });
+        let is_meant = |role: &&Value| {
+            role["metadata"]["name"] == reference["name"]
+                && (is_cluster || role["metadata"]["namespace"] == binding["metadata"]["namespace"])
+        };
+        let rules = roles.find(is_meant).and_then(|role| role["rules"].as_array());
+        if rules.into_iter().flatten().any(|rule| allows(rule, call)) {
+            return Ok(());
+        }
+    }
+    let message = format!(
+        "{}.{} is forbidden: User {:?} cannot {} resource {:?} in API group {:?}",
+        call.plural, call.group, call.user, call.verb, call.plural, call.group
+    );
+    Err(Refusal::new(403, "Forbidden", message))
+}
+
+fn is_subject(subject: &Value, user: &str) -> bool {
+    let text = |member: &str| subject[member].as_str().unwrap_or_default();
+    match text("kind") {
+        "ServiceAccount" => user == format!("system:serviceaccount:{}:{}", text("namespace"), text("name")),
+        "User" => text("name") == user,
+        _ => false,
+    }
+}
+
+fn allows(rule: &Value, call: &Call) -> bool {
+    let has = |member: &str, wanted: &str| {
+        rule[member].as_array().is_some_and(|all| all.iter().any(|one| one == wanted || one == "*"))
+    };
+    let resource = match &call.subresource {
+        Some(subresource) => format!("{}/{subresource}", call.plural),
+        None => call.plural.clone(),
+    };
+    let names = rule["resourceNames"].as_array();
+    has("verbs", call.verb)
+        && has("apiGroups", &call.group)
+        && has("resources", &resource)
+        && names.is_none_or(|names| {
+            names.is_empty() || call.name.as_ref().is_some_and(|name| names.iter().any(|one| one == name))
+        })
+}

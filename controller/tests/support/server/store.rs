@@ -1,0 +1,567 @@
+//! The objects of the server: what a request finds, and what it changes. No sockets, no tasks.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::jiff::Timestamp;
+use serde_json::{Map, Value, json};
+
+use super::patch;
+
+/// A request, as its path, query and body say it.
+#[derive(Clone, Debug, Default)]
+pub struct Call {
+    pub user: String,
+    /// As in a ClusterRole: `get`, `list`, `watch`, `create`, `update`, `patch` or `delete`.
+    pub verb: &'static str,
+    pub group: String,
+    pub version: String,
+    pub plural: String,
+    pub namespace: Option<String>,
+    pub name: Option<String>,
+    pub subresource: Option<String>,
+    pub query: BTreeMap<String, String>,
+    pub content_type: String,
+    pub body: Value,
+}
+
+/// An answer that is not the object: code, reason and message of a `Status`.
+#[derive(Clone, Debug)]
+pub struct Refusal {
+    pub code: u16,
+    pub reason: &'static str,
+    pub message: String,
+}
+
+/// A kind that the server serves.
+#[derive(Clone, Debug)]
+pub struct Kind {
+    pub group: String,
+    /// Served versions with the schema of each, where a CRD has one.
+    pub versions: Vec<(String, Option<Value>)>,
+    pub plural: String,
+    pub singular: String,
+    pub kind: String,
+    pub namespaced: bool,
+    pub status: bool,
+    pub custom: bool,
+}
+
+/// Group, plural, namespace and name.
+pub type Key = (String, String, String, String);
+
+/// What a watch tells.
+#[derive(Clone, Debug)]
+pub struct Event {
+    pub version: u64,
+    pub key: Key,
+    /// The object before, if there was one: a selector may have matched it.
+    pub before: Option<Value>,
+    /// The object now, or as it was deleted.
+    pub object: Value,
+    pub deleted: bool,
+}
+
+/// A write that is decided and not yet stored: admission is asked in between.
+#[derive(Clone, Debug)]
+pub struct Write {
+    pub operation: &'static str,
+    pub kind: Kind,
+    pub key: Key,
+    pub old: Option<Value>,
+    pub new: Option<Value>,
+}
+
+#[derive(Default)]
+pub struct Store {
+    kinds: Vec<Kind>,
+    objects: BTreeMap<Key, Value>,
+    /// Leaf fields by the manager that applied them.
+    managers: BTreeMap<Key, BTreeMap<String, BTreeSet<patch::Field>>>,
+    pub log: Vec<Event>,
+    version: u64,
+    uids: u64,
+    /// Watches and pages of versions up to this one get 410.
+    pub compacted: u64,
+}
+
+// === impl Call ===
+
+impl Call {
+    /// Whether nothing is to be stored. A deletion says so in its body.
+    pub fn is_dry_run(&self) -> bool {
+        self.query.contains_key("dryRun") || self.verb == "delete" && self.body.get("dryRun").is_some()
+    }
+}
+
+// === impl Refusal ===
+
+impl Refusal {
+    pub fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
+        Self { code, reason, message: message.into() }
+    }
+
+    pub fn not_found(call: &Call) -> Self {
+        let name = call.name.as_deref().unwrap_or_default();
+        Self::new(404, "NotFound", format!("{}.{} {name:?} not found", call.plural, call.group))
+    }
+
+    pub fn invalid(message: impl Into<String>) -> Self {
+        Self::new(422, "Invalid", message)
+    }
+
+    pub fn status(&self) -> Value {
+        json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "message": self.message,
+               "reason": self.reason, "code": self.code, "details": {}})
+    }
+}
+
+// === impl Kind ===
+
+impl Kind {
+    fn builtin(group: &str, version: &str, plural: &str, kind: &str, namespaced: bool, status: bool) -> Self {
+        Self {
+            group: group.to_owned(),
+            versions: vec![(version.to_owned(), None)],
+            plural: plural.to_owned(),
+            singular: kind.to_lowercase(),
+            kind: kind.to_owned(),
+            namespaced,
+            status,
+            custom: false,
+        }
+    }
+
+    fn of_definition(definition: &Value) -> Self {
+        let spec = &definition["spec"];
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let versions = spec["versions"].as_array().cloned().unwrap_or_default();
+        let served = versions.iter().filter(|version| version["served"] == true);
+        let served =
+            served.map(|version| (text(&version["name"]), version.pointer("/schema/openAPIV3Schema").cloned()));
+        Self {
+            group: text(&spec["group"]),
+            versions: served.collect(),
+            plural: text(&spec["names"]["plural"]),
+            singular: text(&spec["names"]["singular"]),
+            kind: text(&spec["names"]["kind"]),
+            namespaced: spec["scope"] == "Namespaced",
+            status: versions.iter().any(|version| version.pointer("/subresources/status").is_some()),
+            custom: true,
+        }
+    }
+
+    /// The object as `version` shows it: there is no conversion but the pruning of each version's schema.
+    pub fn show(&self, version: &str, object: &Value) -> Value {
+        let mut object = object.clone();
+        let group = if self.group.is_empty() { String::new() } else { format!("{}/", self.group) };
+        object["apiVersion"] = format!("{group}{version}").into();
+        object["kind"] = self.kind.clone().into();
+        if let Some((_, Some(schema))) = self.versions.iter().find(|(name, _)| name == version) {
+            patch::prune(schema, &mut object, true);
+        }
+        object
+    }
+}
+
+// === impl Store ===
+
+impl Store {
+    pub fn new() -> Self {
+        let builtin = [
+            ("", "v1", "namespaces", "Namespace", false, true),
+            ("", "v1", "secrets", "Secret", true, false),
+            ("", "v1", "configmaps", "ConfigMap", true, false),
+            ("events.k8s.io", "v1", "events", "Event", true, false),
+            ("coordination.k8s.io", "v1", "leases", "Lease", true, false),
+            ("apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", false, true),
+            (
+                "admissionregistration.k8s.io",
+                "v1",
+                "mutatingwebhookconfigurations",
+                "MutatingWebhookConfiguration",
+                false,
+                false,
+            ),
+            (
+                "admissionregistration.k8s.io",
+                "v1",
+                "validatingwebhookconfigurations",
+                "ValidatingWebhookConfiguration",
+                false,
+                false,
+            ),
+            ("rbac.authorization.k8s.io", "v1", "clusterroles", "ClusterRole", false, false),
+            ("rbac.authorization.k8s.io", "v1", "clusterrolebindings", "ClusterRoleBinding", false, false),
+            ("rbac.authorization.k8s.io", "v1", "roles", "Role", true, false),
+            ("rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding", true, false),
+        ];
+        let kinds = builtin.map(|(group, version, plural, kind, namespaced, status)| {
+            Kind::builtin(group, version, plural, kind, namespaced, status)
+        });
+        let mut store = Self { kinds: kinds.into(), version: 1, ..Self::default() };
+        let namespace = (String::new(), "namespaces".to_owned(), String::new(), "default".to_owned());
+        let mut object = json!({"metadata": {"name": "default"}});
+        store.birth(&mut object);
+        store.put(namespace, object);
+        store
+    }
+
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    pub fn kinds(&self) -> impl Iterator<Item = &Kind> {
+        self.kinds.iter()
+    }
+
+    pub fn kind(&self, call: &Call) -> Result<Kind, Refusal> {
+        let served = |kind: &&Kind| {
+            kind.group == call.group
+                && kind.plural == call.plural
+                && kind.versions.iter().any(|(version, _)| *version == call.version)
+        };
+        let missing = || Refusal::new(404, "NotFound", "the server could not find the requested resource");
+        self.kinds.iter().find(served).cloned().ok_or_else(missing)
+    }
+
+    /// The objects of a kind, for the parts of the server that read them.
+    pub fn all<'a>(&'a self, group: &'a str, plural: &'a str) -> impl Iterator<Item = &'a Value> {
+        self.objects.iter().filter(move |(key, _)| key.0 == group && key.1 == plural).map(|(_, object)| object)
+    }
+
+    pub fn namespace(&self, name: &str) -> Option<&Value> {
+        self.objects.get(&(String::new(), "namespaces".to_owned(), String::new(), name.to_owned()))
+    }
+
+    pub fn get(&self, call: &Call) -> Result<Value, Refusal> {
+        self.objects.get(&key(call)).cloned().ok_or_else(|| Refusal::not_found(call))
+    }
+
+    /// A page of a list, and where the next one begins. Pages after the first one show the objects as they are now.
+    pub fn list(&self, call: &Call) -> Result<(Vec<Value>, Value), Refusal> {
+        let number = |name: &str| call.query.get(name).and_then(|text| text.parse::<usize>().ok());
+        let (version, after) = match call.query.get("continue").filter(|token| !token.is_empty()) {
+            Some(token) => {
+                let (version, after) = token.split_once(' ').unwrap_or_default();
+                let version: u64 = version.parse().unwrap_or_default();
+                if version <= self.compacted {
+                    return Err(Refusal::new(410, "Expired", "The provided continue parameter is too old"));
+                }
+                (version, after.split_once('/').map(|(space, name)| (space.to_owned(), name.to_owned())))
+            }
+            None => (self.version, None),
+        };
+        let limit = number("limit").filter(|limit| *limit > 0).unwrap_or(usize::MAX);
+        let of_call = |(key, object): &(&Key, &Value)| is_of(call, key) && selects(call, object);
+        let is_after = |key: &Key| after.as_ref().is_none_or(|after| (&key.2, &key.3) > (&after.0, &after.1));
+        let mut rest = self.objects.iter().filter(of_call).filter(|(key, _)| is_after(key));
+        let page: Vec<(&Key, &Value)> = rest.by_ref().take(limit).collect();
+        let remaining = rest.count();
+        let mut metadata = json!({"resourceVersion": version.to_string()});
+        if let (Some((last, _)), 1..) = (page.last(), remaining) {
+            metadata["continue"] = format!("{version} {}/{}", last.2, last.3).into();
+            metadata["remainingItemCount"] = remaining.into();
+        }
+        Ok((page.into_iter().map(|(_, object)| object.clone()).collect(), metadata))
+    }
+
+    /// Decides what a write would store, from what is stored now.
+    pub fn prepare(&mut self, call: &Call) -> Result<Write, Refusal> {
+        let kind = self.kind(call)?;
+        let mut key = key(call);
+        if call.verb == "create" {
+            return self.prepare_create(call, kind);
+        }
+        let stored = self.objects.get(&key).cloned();
+        let is_apply = call.content_type == "application/apply-patch+yaml";
+        let Some(old) = stored else {
+            if is_apply && call.subresource.is_none() {
+                let mut create = Call { verb: "create", ..call.clone() };
+                create.body["metadata"]["name"] = call.name.clone().into();
+                let write = self.prepare_create(&create, kind)?;
+                key = write.key.clone();
+                self.own(&key, call, &create.body)?;
+                return Ok(write);
+            }
+            return Err(Refusal::not_found(call));
+        };
+        if call.verb == "delete" {
+            return Ok(Write { operation: "DELETE", new: self.delete(call, &old)?, kind, key, old: Some(old) });
+        }
+        let mut new = match (call.verb, call.content_type.as_str()) {
+            ("update", _) => call.body.clone(),
+            (_, "application/merge-patch+json") => patch::merge(&old, &call.body),
+            (_, "application/json-patch+json") => patch::json(&old, &call.body)?,
+            (_, "application/apply-patch+yaml") => self.apply(&key, call, &old)?,
+            (_, other) => {
+                let message = format!("the body of the request was in an unknown format - {other}");
+                return Err(Refusal::new(415, "UnsupportedMediaType", message));
+            }
+        };
+        let conflict = |message: &str| {
+            let name = call.name.as_deref().unwrap_or_default();
+            let message =
+                format!("Operation cannot be fulfilled on {}.{} {name:?}: {message}", call.plural, call.group);
+            Refusal::new(409, "Conflict", message)
+        };
+        let meta = |object: &Value, member: &str| object["metadata"][member].as_str().unwrap_or_default().to_owned();
+        if meta(&new, "name") != key.3 {
+            return Err(Refusal::new(400, "BadRequest", "the name of the object does not match the name on the URL"));
+        }
+        let (asked, stored) = (meta(&new, "resourceVersion"), meta(&old, "resourceVersion"));
+        if asked.is_empty() && kind.custom && call.verb == "update" {
+            return Err(Refusal::invalid(
+                "metadata.resourceVersion: Invalid value: 0x0: must be specified for an update",
+            ));
+        }
+        if !asked.is_empty() && asked != stored {
+            return Err(conflict(
+                "the object has been modified; please apply your changes to the latest version and try again",
+            ));
+        }
+        let uid = meta(&new, "uid");
+        if !uid.is_empty() && uid != meta(&old, "uid") {
+            return Err(conflict("Precondition failed: UID in precondition"));
+        }
+        for member in ["uid", "creationTimestamp", "generation", "resourceVersion", "deletionTimestamp", "namespace"] {
+            set(&mut new["metadata"], member, old["metadata"].get(member).cloned());
+        }
+        if kind.status {
+            // Each of the two endpoints changes its own part.
+            let mut kept = if call.subresource.is_some() { old.clone() } else { new.clone() };
+            let status = if call.subresource.is_some() { new.get("status") } else { old.get("status") };
+            set(&mut kept, "status", status.cloned());
+            new = kept;
+        }
+        if old.get("immutable") == Some(&json!(true))
+            && (new.get("data") != old.get("data") || new["immutable"] != true)
+        {
+            return Err(Refusal::invalid("data: Forbidden: field is immutable when `immutable` is set"));
+        }
+        patch::shape(&kind, &call.version, &mut new)?;
+        let text = |object: &Value| object["metadata"].get("finalizers").cloned();
+        let adds =
+            |finalizer: &Value| !old["metadata"]["finalizers"].as_array().is_some_and(|old| old.contains(finalizer));
+        let is_deleted = old["metadata"].get("deletionTimestamp").is_some();
+        if is_deleted && new["metadata"]["finalizers"].as_array().is_some_and(|finalizers| finalizers.iter().any(adds))
+        {
+            return Err(Refusal::invalid(
+                "metadata.finalizers: Forbidden: no new finalizers can be added if the object is being deleted",
+            ));
+        }
+        let is_empty = text(&new).is_none_or(|finalizers| finalizers.as_array().is_none_or(Vec::is_empty));
+        if is_deleted && is_empty {
+            return Ok(Write { operation: "UPDATE", kind, key, old: Some(old), new: None });
+        }
+        if kind.custom && without(&new) != without(&old) {
+            new["metadata"]["generation"] = (old["metadata"]["generation"].as_i64().unwrap_or_default() + 1).into();
+        }
+        Ok(Write { operation: "UPDATE", kind, key, old: Some(old), new: Some(new) })
+    }
+
+    /// Stores a prepared write. `None` when the object is no longer the one from which the write was decided.
+    pub fn commit(&mut self, write: Write, call: &Call) -> Option<Value> {
+        let version = |object: Option<&Value>| object.map(|object| object["metadata"]["resourceVersion"].clone());
+        if version(self.objects.get(&write.key)) != version(write.old.as_ref()) {
+            return None;
+        }
+        let is_dry = call.is_dry_run();
+        match write.new {
+            Some(new) if Some(&new) == write.old.as_ref() || is_dry => Some(new),
+            Some(new) => Some(self.put(write.key, new)),
+            None => {
+                let mut gone = write.old.unwrap_or_default();
+                if !is_dry {
+                    let before = self.objects.remove(&write.key);
+                    self.managers.remove(&write.key);
+                    if write.kind.kind == "CustomResourceDefinition" {
+                        self.kinds.retain(|kind| format!("{}.{}", kind.plural, kind.group) != write.key.3);
+                    }
+                    self.version += 1;
+                    gone["metadata"]["resourceVersion"] = self.version.to_string().into();
+                    let event =
+                        Event { version: self.version, key: write.key, before, object: gone.clone(), deleted: true };
+                    self.log.push(event);
+                }
+                Some(gone)
+            }
+        }
+    }
+
+    fn prepare_create(&mut self, call: &Call, kind: Kind) -> Result<Write, Refusal> {
+        let mut new = call.body.clone();
+        if !new["metadata"].is_object() {
+            new["metadata"] = json!({});
+        }
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        if let (true, Some(prefix)) =
+            (new["metadata"].get("name").is_none(), new["metadata"].get("generateName").cloned())
+        {
+            self.uids += 1;
+            new["metadata"]["name"] = format!("{}{:05}", text(&prefix), self.uids).into();
+        }
+        let name = text(&new["metadata"]["name"]);
+        let legal = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.');
+        if name.is_empty()
+            || name.len() > 253
+            || !(name.bytes().all(legal) || call.group == "rbac.authorization.k8s.io")
+        {
+            return Err(Refusal::invalid(format!("metadata.name: Invalid value: {name:?}")));
+        }
+        if let Some(namespace) = call.namespace.as_deref().filter(|_| kind.namespaced) {
+            if self.namespace(namespace).is_none() {
+                return Err(Refusal::new(404, "NotFound", format!("namespaces {namespace:?} not found")));
+            }
+            new["metadata"]["namespace"] = namespace.into();
+        }
+        let mut key = key(call);
+        key.3.clone_from(&name);
+        if self.objects.contains_key(&key) {
+            let message = format!("{}.{} {name:?} already exists", call.plural, call.group);
+            return Err(Refusal::new(409, "AlreadyExists", message));
+        }
+        if !text(&new["metadata"]["resourceVersion"]).is_empty() {
+            return Err(Refusal::new(400, "BadRequest", "resourceVersion should not be set on objects to be created"));
+        }
+        if kind.status && kind.custom {
+            set(&mut new, "status", None);
+        }
+        new = kind.show(&call.version, &new);
+        patch::shape(&kind, &call.version, &mut new)?;
+        Ok(Write { operation: "CREATE", kind, key, old: None, new: Some(new) })
+    }
+
+    /// What is left of an object after a request to delete it: nothing, or the object that its finalizers keep.
+    fn delete(&self, call: &Call, old: &Value) -> Result<Option<Value>, Refusal> {
+        for (member, value) in call.body["preconditions"].as_object().into_iter().flatten() {
+            if old["metadata"][member] != *value {
+                let message = format!(
+                    "Precondition failed: {member} in precondition: {value}, in object: {}",
+                    old["metadata"][member]
+                );
+                return Err(Refusal::new(409, "Conflict", message));
+            }
+        }
+        let keeps = old["metadata"]["finalizers"].as_array().is_some_and(|finalizers| !finalizers.is_empty());
+        let mut kept = old.clone();
+        if keeps && kept["metadata"].get("deletionTimestamp").is_none() {
+            kept["metadata"]["deletionTimestamp"] = now().into();
+        }
+        Ok(keeps.then_some(kept))
+    }
+
+    /// Server-side apply: the fields of this manager become those of the body.
+    fn apply(&mut self, key: &Key, call: &Call, old: &Value) -> Result<Value, Refusal> {
+        let mine: BTreeSet<patch::Field> = patch::fields(&call.body).into_keys().collect();
+        let before = self.own(key, call, old)?;
+        let mut new = patch::merge(old, &call.body);
+        let others = self.managers.get(key).into_iter().flatten();
+        let others: BTreeSet<&patch::Field> =
+            others.filter(|(manager, _)| **manager != manager_of(call)).flat_map(|(_, fields)| fields).collect();
+        for field in before.iter().filter(|field| !mine.contains(*field) && !others.contains(field)) {
+            patch::remove(&mut new, field);
+        }
+        Ok(new)
+    }
+
+    /// Notes which fields the manager of an apply owns, and returns those that it owned before.
+    fn own(&mut self, key: &Key, call: &Call, old: &Value) -> Result<BTreeSet<patch::Field>, Refusal> {
+        let (manager, force) = (manager_of(call), call.query.get("force").is_some_and(|force| force == "true"));
+        let mine = patch::fields(&call.body);
+        let stored = patch::fields(old);
+        let managers = self.managers.entry(key.clone()).or_default();
+        for (other, fields) in managers.iter_mut().filter(|(other, _)| **other != manager) {
+            let differs =
+                |field: &&patch::Field| mine.get(*field).is_some_and(|value| stored.get(*field) != Some(value));
+            if let (Some(field), false) = (fields.iter().find(differs), force) {
+                let message = format!("Apply failed with 1 conflict: conflict with {other:?}: .{}", field.join("."));
+                return Err(Refusal::new(409, "Conflict", message));
+            }
+            fields.retain(|field| mine.get(field).is_none_or(|value| stored.get(field) == Some(value)));
+        }
+        Ok(managers.insert(manager, mine.into_keys().collect()).unwrap_or_default())
+    }
+
+    fn birth(&mut self, object: &mut Value) {
+        self.uids += 1;
+        object["metadata"]["uid"] = format!("00000000-0000-4000-8000-{:012x}", self.uids).into();
+        object["metadata"]["creationTimestamp"] = now().into();
+        object["metadata"]["generation"] = 1.into();
+    }
+
+    fn put(&mut self, key: Key, mut object: Value) -> Value {
+        if object["metadata"].get("uid").is_none() {
+            self.birth(&mut object);
+        }
+        self.version += 1;
+        object["metadata"]["resourceVersion"] = self.version.to_string().into();
+        if key.1 == "customresourcedefinitions" {
+            let kind = Kind::of_definition(&object);
+            self.kinds.retain(|known| (&known.group, &known.plural) != (&kind.group, &kind.plural));
+            let versions: Vec<&String> = kind.versions.iter().map(|(version, _)| version).collect();
+            let conditions = ["NamesAccepted", "Established"];
+            let conditions = conditions.map(|kind| json!({"type": kind, "status": "True", "reason": "Accepted"}));
+            let names = object["spec"]["names"].clone();
+            object["status"] = json!({"acceptedNames": names, "storedVersions": versions, "conditions": conditions});
+            self.kinds.push(kind);
+        }
+        let before = self.objects.insert(key.clone(), object.clone());
+        self.log.push(Event { version: self.version, key, before, object: object.clone(), deleted: false });
+        object
+    }
+}
+
+/// Whether a watch or a list is for objects of this key.
+pub fn is_of(call: &Call, key: &Key) -> bool {
+    key.0 == call.group && key.1 == call.plural && call.namespace.as_ref().is_none_or(|namespace| *namespace == key.2)
+}
+
+/// Whether the selectors of a list or watch match: equality and existence of labels, and the names of `metadata`.
+pub fn selects(call: &Call, object: &Value) -> bool {
+    let terms = |name: &str| {
+        let terms: Vec<String> =
+            call.query.get(name).into_iter().flat_map(|text| text.split(',')).map(str::to_owned).collect();
+        terms.into_iter().filter(|term| !term.is_empty())
+    };
+    let labels = &object["metadata"]["labels"];
+    let has_label = |term: String| match term.split_once('=') {
+        Some((name, value)) => labels[name] == value.trim_start_matches('='),
+        None => term.strip_prefix('!').map_or_else(|| labels.get(&term).is_some(), |term| labels.get(term).is_none()),
+    };
+    let has_field = |term: String| match term.split_once('=') {
+        Some((path, value)) => {
+            object.pointer(&format!("/{}", path.replace('.', "/"))).and_then(Value::as_str) == Some(value)
+        }
+        None => false,
+    };
+    terms("labelSelector").all(has_label) && terms("fieldSelector").all(has_field)
+}
+
+fn key(call: &Call) -> Key {
+    let namespace = call.namespace.clone().unwrap_or_default();
+    (call.group.clone(), call.plural.clone(), namespace, call.name.clone().unwrap_or_default())
+}
+
+fn manager_of(call: &Call) -> String {
+    call.query.get("fieldManager").cloned().unwrap_or_default()
+}
+
+fn now() -> String {
+    Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
+fn set(object: &mut Value, member: &str, value: Option<Value>) {
+    if let Some(object) = object.as_object_mut() {
+        match value {
+            Some(value) => drop(object.insert(member.to_owned(), value)),
+            None => drop(object.remove(member)),
+        }
+    }
+}
+
+/// The parts of an object that its generation counts.
+fn without(object: &Value) -> Map<String, Value> {
+    let mut members = object.as_object().cloned().unwrap_or_default();
+    members.retain(|name, _| !matches!(name.as_str(), "metadata" | "status" | "apiVersion" | "kind"));
+    members
+}
