@@ -1,6 +1,5 @@
 //! What the host costs: `make bench`. One table, each row beside its limit or its peer, all measured in one run.
 
-use std::collections::BTreeMap;
 use std::error::Error;
 use std::fs;
 use std::hint::black_box;
@@ -16,7 +15,7 @@ use glowplug::host::expand::{Grant, Template};
 use glowplug::host::free_ranges::FreeRanges;
 use glowplug::host::image::ConfigDrive;
 use glowplug::host::ledger::{MemoryLedger, SqliteLedger};
-use glowplug::host::pool::{Pool, overlaps, read_pools};
+use glowplug::host::pool::{Pool, TemplateFacts, overlaps, read_pools};
 use glowplug::host::records::Objects;
 use glowplug::host::registry::Registry;
 use nix::sys::resource::{UsageWho, getrusage};
@@ -348,7 +347,7 @@ fn pools() -> Result<()> {
     let text: String = (0..1_000).map(pool).collect();
     let start = Cpu::now()?;
     let (specs, mut findings) = read_pools(text.as_bytes());
-    let pools = specs.iter().filter_map(|spec| Pool::new(spec, &BTreeMap::new(), &mut findings));
+    let pools = specs.iter().filter_map(|spec| Pool::new(spec, &TemplateFacts::default(), &mut findings));
     let pools: Vec<Pool> = pools.collect();
     let overlaps = overlaps(&pools).kept.len();
     let time = start.elapsed()?;
@@ -405,7 +404,7 @@ fn pool() -> Result<Pool> {
         addresses: [10.0.0.0/8, fd00::/64], gateway: [10.0.0.1, 'fd00::1']}";
     let (specs, mut findings) = read_pools(text);
     let spec = specs.first().ok_or("no pool")?;
-    Pool::new(spec, &BTreeMap::new(), &mut findings).ok_or_else(|| format!("{findings:?}").into())
+    Pool::new(spec, &TemplateFacts::default(), &mut findings).ok_or_else(|| format!("{findings:?}").into())
 }
 
 fn claim(number: usize) -> Claim {

@@ -3,14 +3,13 @@
 //!
 //! `cargo run --example controller`
 
-use std::collections::BTreeMap;
 use std::error::Error;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use glowplug::host::claim::{Claim, Machine, Request};
 use glowplug::host::expand::{Grant, Template};
 use glowplug::host::ledger::SqliteLedger;
-use glowplug::host::pool::{Pool, read_pools};
+use glowplug::host::pool::{Pool, TemplateFacts, read_pools};
 use glowplug::host::records::status_patch;
 use glowplug::host::registry::{Registry, RegistryError};
 
@@ -30,7 +29,7 @@ const TEMPLATE: &[u8] = br#"{"links": [{"id": "eno101", "type": "phy", "mtu": 90
 
 fn main() -> Result<(), Box<dyn Error>> {
     let (specs, mut findings) = read_pools(POOLS);
-    let pool = specs.first().and_then(|spec| Pool::new(spec, &BTreeMap::new(), &mut findings));
+    let pool = specs.first().and_then(|spec| Pool::new(spec, &TemplateFacts::default(), &mut findings));
     let Some(pool) = pool else { return Err(format!("{:?}", findings.kept()).into()) };
     let (gateways, nameservers, pool_name) = (pool.gateways.clone(), pool.nameservers.clone(), pool.name.clone());
 

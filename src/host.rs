@@ -5,19 +5,18 @@
 //! What it gives goes with a [`Template`](expand::Template) into the machine's document, and that onto a config drive.
 //!
 //! ```
-//! use std::collections::BTreeMap;
 //!
 //! use glowplug::host::claim::{Claim, Machine, Request};
 //! use glowplug::host::expand::{Grant, Template};
 //! use glowplug::host::image::{ConfigDrive, Instance};
 //! use glowplug::host::ledger::MemoryLedger;
-//! use glowplug::host::pool::{Pool, read_pools};
+//! use glowplug::host::pool::{Pool, TemplateFacts, read_pools};
 //! use glowplug::host::registry::Registry;
 //!
 //! let (specs, mut findings) = read_pools(
 //!     b"{name: workers, network: vlan10, addresses: [10.0.0.8-10.0.0.9], gateway: [10.0.0.1], machineNetwork: [{cidr: 10.0.0.0/24}]}",
 //! );
-//! let pool = Pool::new(&specs[0], &BTreeMap::new(), &mut findings).ok_or("a mistake in the pool")?;
+//! let pool = Pool::new(&specs[0], &TemplateFacts::default(), &mut findings).ok_or("a mistake in the pool")?;
 //! let gateways = pool.gateways.clone();
 //! let template = Template::minimal([&pool.interface]);
 //!

@@ -14,9 +14,9 @@ use serde::{Serialize, Serializer, ser};
 
 use crate::finding::Finding;
 
-/// The largest document, in bytes.
+/// The largest document of a machine, in bytes.
 pub const MAX_BYTES: usize = 1024 * 1024;
-/// The most values in a document, itself and those in arrays and objects.
+/// The most values in a document of a machine, itself and those in arrays and objects.
 pub const MAX_VALUES: usize = 65_536;
 /// The deepest nesting.
 pub const MAX_DEPTH: usize = 64;
@@ -59,7 +59,7 @@ pub enum Scalar {
 ///
 /// One finding: the document is neither (its place is then `line L column C`), or over a cap.
 pub fn parse(document: &[u8]) -> Result<Value, Finding> {
-    read(document, Repeats::Lenient)
+    read(document, MACHINE)
 }
 
 /// Reads a document of JSON or YAML that people write and keep: the second of two keys with one name is a mistake of
@@ -69,8 +69,38 @@ pub fn parse(document: &[u8]) -> Result<Value, Finding> {
 ///
 /// As of [`parse`]; and a key that an object has twice.
 pub fn parse_strict(document: &[u8]) -> Result<Value, Finding> {
-    read(document, Repeats::Refused)
+    read(document, Rules { repeats: Repeats::Refused, ..MACHINE })
 }
+
+/// Reads a list of objects as [`parse_strict`] reads a document, with room for the objects of a whole cluster.
+///
+/// # Errors
+///
+/// As of [`parse_strict`].
+#[cfg(feature = "host")]
+pub(crate) fn parse_list(document: &[u8]) -> Result<Value, Finding> {
+    read(document, Rules { repeats: Repeats::Refused, bytes: MAX_LIST_BYTES, values: MAX_LIST_VALUES })
+}
+
+/// The largest list of objects, in bytes. A HostedCluster with its NodePools has about 25 KiB.
+#[cfg(feature = "host")]
+pub const MAX_LIST_BYTES: usize = 64 * 1024 * 1024;
+/// The most values in a list of objects. Each takes about 100 bytes of memory.
+#[cfg(feature = "host")]
+const MAX_LIST_VALUES: usize = 4 * 1024 * 1024;
+
+/// What a reader takes.
+#[derive(Clone, Copy)]
+struct Rules {
+    repeats: Repeats,
+    /// The most bytes of a document. An alias costs what it stands for.
+    bytes: usize,
+    /// The most values of a document, in the same way.
+    values: usize,
+}
+
+/// What is taken of a document for a machine.
+const MACHINE: Rules = Rules { repeats: Repeats::Lenient, bytes: MAX_BYTES, values: MAX_VALUES };
 
 /// What becomes of a key that an object has already.
 #[derive(Clone, Copy, Eq, PartialEq)]
@@ -80,30 +110,42 @@ enum Repeats {
     Refused,
 }
 
-fn read(document: &[u8], repeats: Repeats) -> Result<Value, Finding> {
-    if document.len() > MAX_BYTES {
-        let expected = format!("at most {MAX_BYTES}");
+fn read(document: &[u8], rules: Rules) -> Result<Value, Finding> {
+    if document.len() > rules.bytes {
+        let expected = format!("at most {}", rules.bytes);
         return Err(Finding::error("document", "too many bytes", document.len(), &expected));
     }
     // A collection of either format begins with these, and what is broken is more often JSON.
     let is_like_json = document.trim_ascii_start().first().is_some_and(|byte| matches!(byte, b'{' | b'['));
     if !is_like_json {
-        return yaml::parse(document, repeats);
+        return yaml::parse(document, rules);
     }
-    match parse_json(document, repeats) {
+    match parse_json(document, rules) {
         Ok(value) => Ok(value),
         Err(Broken::Refused(finding)) => Err(finding),
-        // What YAML could read up to there is not broken JSON.
+        // Whoever writes no quotes around the first key writes YAML, and should read what is wrong with that.
         Err(Broken::Syntax(finding)) => {
-            yaml::parse(document, repeats).map_err(|yaml| if yaml.problem == REPEATED { yaml } else { finding })
+            let is_yaml = !starts_as_json(document);
+            yaml::parse(document, rules)
+                .map_err(|yaml| if is_yaml || yaml.problem == REPEATED { yaml } else { finding })
         }
     }
 }
 
-fn parse_json(document: &[u8], repeats: Repeats) -> Result<Value, Broken> {
-    let caps = RefCell::new(Caps { left: MAX_VALUES, over: None, repeated: None });
+/// Whether the first scalar of a collection could be JSON: an object begins with a key in quotes, or is empty.
+fn starts_as_json(document: &[u8]) -> bool {
+    let is_between = |byte: &u8| byte.is_ascii_whitespace() || matches!(byte, b'{' | b'[');
+    let begin = document.iter().position(|byte| !is_between(byte)).unwrap_or(document.len());
+    let (opened, scalar) = document.split_at(begin);
+    let scalar = scalar.split(|byte| matches!(byte, b',' | b']' | b'}')).next().unwrap_or_default().trim_ascii();
+    let is_key = opened.trim_ascii_end().last() == Some(&b'{');
+    scalar.is_empty() || scalar[0] == b'"' || !is_key && serde_json::from_slice::<serde_json::Value>(scalar).is_ok()
+}
+
+fn parse_json(document: &[u8], rules: Rules) -> Result<Value, Broken> {
+    let caps = RefCell::new(Caps { left: rules.values, over: None, repeated: None });
     let mut json = serde_json::Deserializer::from_slice(document);
-    let seed = Seed { caps: &caps, depth: 1, repeats };
+    let seed = Seed { caps: &caps, depth: 1, rules };
     let value = seed.deserialize(&mut json).and_then(|value| json.end().map(|()| value));
     value.map_err(|error| {
         let place = format!("line {} column {}", error.line(), error.column());
@@ -133,8 +175,8 @@ fn too_deep() -> Finding {
     Finding::error("document", "nested too deep", found, &expected)
 }
 
-fn too_many_values() -> Finding {
-    let (found, expected) = (format!("more than {MAX_VALUES}"), format!("at most {MAX_VALUES}"));
+fn too_many_values(rules: Rules) -> Finding {
+    let (found, expected) = (format!("more than {}", rules.values), format!("at most {}", rules.values));
     Finding::error("document", "too many values", found, &expected)
 }
 
@@ -155,7 +197,7 @@ struct Caps {
 struct Seed<'a> {
     caps: &'a RefCell<Caps>,
     depth: usize,
-    repeats: Repeats,
+    rules: Rules,
 }
 
 // === impl Object ===
@@ -319,7 +361,7 @@ impl<'de> DeserializeSeed<'de> for Seed<'_> {
     fn deserialize<D: serde::Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
         let left = self.caps.borrow().left.checked_sub(1);
         let Some(left) = left else {
-            return Err(self.over(too_many_values()));
+            return Err(self.over(too_many_values(self.rules)));
         };
         self.caps.borrow_mut().left = left;
         deserializer.deserialize_any(self)
@@ -380,7 +422,7 @@ impl<'de> Visitor<'de> for Seed<'_> {
         }
         let (mut object, mut seen) = (Vec::new(), BTreeSet::new());
         while let Some(name) = members.next_key::<String>()? {
-            if self.repeats == Repeats::Refused && !seen.insert(name.clone()) {
+            if self.rules.repeats == Repeats::Refused && !seen.insert(name.clone()) {
                 self.caps.borrow_mut().repeated = Some(name);
                 return Err(A::Error::custom("a repeated key"));
             }
@@ -439,6 +481,24 @@ mod tests {
         assert_eq!(
             refusal(b"{\n  \"links\": [1}\n}"),
             r#"line 2 column 14: not readable as JSON "expected `,` or `]`", expected a JSON or YAML document"#
+        );
+    }
+
+    #[test]
+    fn a_mistake_in_yaml_is_reported_as_yaml_also_within_braces() {
+        let unclosed = "not readable as YAML \"while parsing a flow sequence, expected ',' or ']'\", expected a JSON or YAML document";
+        assert_eq!(refusal(b"{name: workers, addresses: [10.0.0.0/24}"), format!("line 1 column 40: {unclosed}"));
+        assert_eq!(refusal(b"[workers, 10.0.0.5: 1, b: }"), format!("line 2 column 1: {unclosed}"));
+    }
+
+    #[cfg(feature = "host")]
+    #[test]
+    fn a_list_of_objects_has_room_for_a_cluster() {
+        let list = format!("[{}]", vec!["{\"kind\": \"NodePool\"}"; 60_000].join(","));
+        assert_eq!(parse_list(list.as_bytes()).map(|value| value.kind()), Ok("an array"));
+        assert_eq!(
+            parse_list(&vec![b' '; MAX_LIST_BYTES + 1]).unwrap_err().to_string(),
+            r#"document: too many bytes "67108865", expected at most 67108864"#
         );
     }
 

@@ -376,6 +376,34 @@ pub fn parse_address(text: &str) -> Result<IpAddr, AddressError> {
     }
 }
 
+/// Reads the address of a gateway: one that a machine may have, or a link-local IPv6 address, which is the usual one of a
+/// router. Every machine reaches that on its link.
+///
+/// # Errors
+///
+/// Those of [`parse_address`].
+///
+/// ```
+/// use glowplug::host::address::parse_gateway;
+///
+/// assert_eq!(parse_gateway("fe80::1"), Ok("fe80::1".parse().unwrap()));
+/// assert_eq!(
+///     parse_gateway("127.0.0.1").unwrap_err().to_string(),
+///     r#"loopback address "127.0.0.1", expected an address outside 127.0.0.0/8"#
+/// );
+/// ```
+pub fn parse_gateway(text: &str) -> Result<IpAddr, AddressError> {
+    match syntax(text, text)? {
+        gateway if is_link_local(gateway) => Ok(gateway),
+        _ => parse_address(text),
+    }
+}
+
+/// Whether every machine reaches this address on its link, whatever its subnet is.
+pub fn is_link_local(address: IpAddr) -> bool {
+    matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
+}
+
 /// Reads an address that a machine may have with the prefix length behind it, if there is one, as records have it:
 /// `10.0.0.5/24` or `10.0.0.5`.
 ///

@@ -16,7 +16,9 @@ use std::net::IpAddr;
 use ipnetwork::IpNetwork;
 use pnet_base::MacAddr;
 
+use super::address::parse_interface_address;
 use super::claim::Allocation;
+use super::pool::TemplateFacts;
 use crate::finding::{Finding, Findings, Place, Severity};
 use crate::formats::value::{self, Object, Value};
 use crate::formats::{Meaning, address, read_network};
@@ -111,10 +113,11 @@ impl Template {
     ///
     /// # Errors
     ///
-    /// [`ExpandError::Template`] when it is neither, no object, or has a number that could not be written again.
+    /// [`ExpandError::Template`] when it is neither, no object, has a key twice, or has a number that could not be written
+    /// again.
     pub fn parse(document: &[u8]) -> Result<Self, ExpandError> {
         let mut findings = Findings::default();
-        let value = value::parse(document).unwrap_or_else(|finding| {
+        let value = value::parse_strict(document).unwrap_or_else(|finding| {
             findings.push(finding);
             Value::Object(Object::default())
         });
@@ -138,28 +141,36 @@ impl Template {
         ]))
     }
 
-    /// The prefix length that the template has for the addresses of one family on an interface, if it says any.
+    /// What the template says for an interface: prefix lengths, and every address that it names. Whatever has such an address
+    /// already, no machine may get it.
     ///
     /// # Errors
     ///
     /// [`ExpandError::Template`] when the template has no such interface, or a netmask that is none.
-    pub fn prefix(&self, interface: &InterfaceName, family: Family) -> Result<Option<u8>, ExpandError> {
+    pub fn facts(&self, interface: &InterfaceName) -> Result<TemplateFacts, ExpandError> {
         let mut draft = Draft::new(self);
-        let mut prefix = None;
+        let mut facts = TemplateFacts::default();
+        name_addresses(&Value::Object(self.0.clone()), &mut facts);
+        // Those of all interfaces, until it is known which are its own.
+        facts.addresses.append(&mut facts.gateways);
         if let Some((_, id)) = draft.find_link(interface) {
             for (index, entry) in draft.entries_on(&id) {
-                if let Some(mask) = said(&entry, "netmask").filter(|_| static_family(&entry) == Some(family)) {
-                    let length = prefix_length(mask, family);
-                    if length.is_none() {
+                let mut own = TemplateFacts::default();
+                name_addresses(&Value::Object(entry.clone()), &mut own);
+                facts.gateways.extend(own.gateways);
+                let Some((mask, family)) = said(&entry, "netmask").zip(static_family(&entry)) else { continue };
+                match prefix_length(mask, family) {
+                    Some(length) => drop(facts.prefixes.entry(family).or_insert(length)),
+                    None => {
                         let place = NETWORKS.index(index);
                         let expected = address::MASK_EXPECTED;
                         draft.findings.push(Finding::error(place.field("netmask"), "invalid netmask", mask, expected));
                     }
-                    prefix = prefix.or(length);
                 }
             }
         }
-        if draft.findings.has_errors() { Err(ExpandError::Template(draft.findings)) } else { Ok(prefix) }
+        facts.addresses = facts.addresses.difference(&facts.gateways).copied().collect();
+        if draft.findings.has_errors() { Err(ExpandError::Template(draft.findings)) } else { Ok(facts) }
     }
 
     /// Makes a machine's document.
@@ -196,6 +207,34 @@ impl Template {
             draft.check(grant.allocation, &network)?;
         }
         Ok(document)
+    }
+}
+
+/// Notes the addresses in a value, by the members that name them: gateways of the value's own networks, name servers, others.
+/// A network and its netmask are not addresses of anything.
+fn name_addresses(value: &Value, facts: &mut TemplateFacts) {
+    let address = |value: &Value| match value {
+        Value::String(text) => parse_interface_address(text).ok().map(|(address, _)| address),
+        _ => None,
+    };
+    let Value::Object(object) = value else {
+        if let Value::Array(elements) = value {
+            elements.iter().for_each(|element| name_addresses(element, facts));
+        }
+        return;
+    };
+    for (name, member) in object.members() {
+        let elements =
+            if let Value::Array(elements) = member { elements.as_slice() } else { std::slice::from_ref(member) };
+        let found = elements.iter().filter_map(address);
+        match name {
+            "gateway" => facts.gateways.extend(found),
+            "dns_nameservers" => facts.nameservers.extend(found),
+            "address" if is_text(object.get("type"), "dns") => facts.nameservers.extend(found),
+            "address" | "ip_address" => facts.addresses.extend(found),
+            _ => {}
+        }
+        name_addresses(member, facts);
     }
 }
 
@@ -289,6 +328,12 @@ impl Draft {
         for (index, entry) in self.entries_on(&id) {
             if let Some(family) = static_family(&entry) {
                 self.put_into_entry(index, entry, family, grant.allocation);
+            } else if let Some(kind) = dynamic_kind(&entry, grant.allocation) {
+                let place = NETWORKS.index(index);
+                let expected =
+                    "a network that takes the address of the pool, such as ipv4 or ipv6, or none of its family";
+                let problem = "DHCP beside an address of the pool";
+                self.findings.push(Finding::error(place.field("type"), problem, kind, expected));
             }
         }
         for address in &grant.allocation.addresses {
@@ -467,6 +512,18 @@ fn static_family(entry: &Object) -> Option<Family> {
         },
         _ => None,
     }
+}
+
+/// The type of a network that asks a DHCP server for an address of a family of which the machine has one already: it would have
+/// both, and the one of the server is nobody's in the ledger.
+fn dynamic_kind<'e>(entry: &'e Object, allocation: &Allocation) -> Option<&'e str> {
+    let Some(Value::String(kind)) = entry.get("type") else { return None };
+    let family = match kind.as_str() {
+        "ipv4_dhcp" | "dhcp4" | "dhcp" => Family::Ipv4,
+        "ipv6_dhcp" | "dhcp6" | "ipv6_dhcpv6-stateful" => Family::Ipv6,
+        _ => return None,
+    };
+    allocation.addresses.iter().any(|address| Family::of(address.ip()) == family).then_some(kind)
 }
 
 /// A member that says something. `null` and an empty text do not.

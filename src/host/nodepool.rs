@@ -29,6 +29,7 @@ use serde_json::{Value as Json, json};
 
 use super::address::{AddressError, Entry};
 use super::pool::{Pool, PoolSpec};
+use super::timestamp::Timestamp;
 use crate::finding::{Finding, Findings, Place, Severity};
 use crate::formats::value::{Object, Value};
 use crate::host::pool::Members;
@@ -63,6 +64,10 @@ pub struct BootstrapNetworkConfig {
     pub network_data: String,
 }
 
+/// The annotation of a NodePool with the subnets of its machines, as CIDRs with commas between them, at most one of each
+/// family. It counts more than the `machineNetwork` of the HostedCluster, whose NodePools may be on several subnets.
+pub const MACHINE_NETWORK_ANNOTATION: &str = "ipam.glowplug.dev/machine-network";
+
 // === Reading ===
 
 /// The pool of a NodePool. `None` for a NodePool that allocates nothing.
@@ -82,7 +87,10 @@ pub(crate) fn read(object: &Object, place: Place<'_>, findings: &mut Findings) -
         }
     };
     let mut members = Members::new(config, place);
-    let pool = PoolSpec::read(&mut members, findings);
+    let mut pool = PoolSpec::read(&mut members, findings);
+    if let Some(cidrs) = annotated_network(object, metadata, findings) {
+        pool.machine_network = cidrs;
+    }
     for (name, list) in [("gateway", &pool.gateway), ("nameservers", &pool.nameservers)] {
         if members.has(name) && !(1..=2).contains(&list.len()) {
             let expected = "one or two, or no list";
@@ -99,6 +107,7 @@ pub(crate) fn read(object: &Object, place: Place<'_>, findings: &mut Findings) -
         Value::String(text) => Some(text.clone()),
         _ => None,
     };
+    let created = text(member(object, "metadata"), "creationTimestamp").and_then(|text| Timestamp::parse(&text));
     let name = text(member(object, "metadata"), "name").unwrap_or_default();
     if name.is_empty() {
         findings.push(Finding::without_value(Severity::Error, metadata.field("name"), "missing", "a name"));
@@ -132,7 +141,24 @@ pub(crate) fn read(object: &Object, place: Place<'_>, findings: &mut Findings) -
         findings.push(Finding::without_value(Severity::Warning, place, problem, expected));
     }
     let network = if pool.network.is_empty() { attachment.clone() } else { pool.network.clone() };
-    Some(PoolSpec { name, namespace: Some(namespace), cluster_name, network, attachment: Some(attachment), ..pool })
+    let (namespace, attachment, created) = (Some(namespace), Some(attachment), created.map(|created| created.0));
+    Some(PoolSpec { name, namespace, cluster_name, network, attachment, created, ..pool })
+}
+
+/// What [`MACHINE_NETWORK_ANNOTATION`] says, where it is there. A CIDR that is invalid is reported here, where it stands.
+fn annotated_network(object: &Object, metadata: Place<'_>, findings: &mut Findings) -> Option<Vec<String>> {
+    let value = member(member(object, "metadata")?, "annotations")?.get(MACHINE_NETWORK_ANNOTATION)?;
+    let place = metadata.field("annotations");
+    let place = place.field(MACHINE_NETWORK_ANNOTATION);
+    let text = value.to_string();
+    let mut cidrs = Vec::new();
+    for cidr in text.split(',').map(str::trim) {
+        match cidr.parse::<Entry>() {
+            Ok(_) => cidrs.push(cidr.to_owned()),
+            Err(error) => findings.push(error.at(place.to_string())),
+        }
+    }
+    Some(cidrs)
 }
 
 /// The `machineNetwork` of a HostedCluster, by its namespace and name.
@@ -296,11 +322,9 @@ pub fn acpi_index(interface: &InterfaceName) -> Option<u16> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use super::*;
     use crate::formats::{Meaning, read_network};
-    use crate::host::pool::read_pools;
+    use crate::host::pool::{TemplateFacts, read_pools};
     use crate::render::dracut;
 
     /// The enhancement's own NodePool, with the subnet of the machines said.
@@ -337,7 +361,7 @@ mod tests {
     fn read_one(document: &str) -> (Option<(PoolSpec, Pool)>, Vec<String>) {
         let (specs, mut findings) = read_pools(document.as_bytes());
         let spec = specs.into_iter().next();
-        let pool = spec.and_then(|spec| Some((Pool::new(&spec, &BTreeMap::new(), &mut findings)?, spec)));
+        let pool = spec.and_then(|spec| Some((Pool::new(&spec, &TemplateFacts::default(), &mut findings)?, spec)));
         (pool.map(|(pool, spec)| (spec, pool)), findings.kept().iter().map(ToString::to_string).collect())
     }
 
@@ -412,6 +436,40 @@ mod tests {
              nameserver=8.8.8.8"
         );
         assert_eq!(reading.findings.kept(), []);
+    }
+
+    #[test]
+    fn an_annotation_says_the_subnet_of_a_node_pool() {
+        let node_pools = |annotation: &str| {
+            let document = format!(
+                "[{{kind: NodePool, metadata: {{name: a, annotations: {{ipam.glowplug.dev/machine-network: '{annotation}'}},
+                creationTimestamp: '1970-01-01T00:00:01Z'}}, spec: {{clusterName: blue, platform: {{kubevirt: {{
+                bootstrapNetworkConfig: {{network: n, addresses: [10.1.0.10-10.1.0.20, 'fd00::8']}}}}}}}}}},
+                {{kind: HostedCluster, metadata: {{name: blue}}, spec: {{networking: {{machineNetwork: [{{cidr: 10.0.0.0/24}}]}}}}}}]"
+            );
+            let (specs, mut findings) = read_pools(document.as_bytes());
+            assert_eq!(specs[0].created, Some(1000));
+            let pool = Pool::new(&specs[0], &TemplateFacts::default(), &mut findings);
+            let prefixes: Vec<u8> = pool.iter().flat_map(Pool::spaces).map(|space| space.prefix()).collect();
+            (prefixes, findings.kept().iter().map(ToString::to_string).collect::<Vec<_>>())
+        };
+        assert_eq!(node_pools("10.1.0.0/16, fd00::/64"), (vec![16, 64], vec![]));
+        let place = "document[0].metadata.annotations.\"ipam.glowplug.dev/machine-network\"";
+        assert_eq!(
+            node_pools("10.1.0.0/16, fd00::1/64"),
+            (
+                vec![],
+                vec![
+                    format!(
+                        "{place}: host bits are set \"fd00::1/64\", expected no bits behind the length: \
+                         did you mean fd00::/64 or fd00::1/128"
+                    ),
+                    "document[0].spec.platform.kubevirt.bootstrapNetworkConfig.addresses[1]: no prefix length for \
+                     \"fd00::8/128\", expected the line \"machineNetwork: [{cidr: fd00::/64}]\" with the subnet of the machines"
+                        .to_owned()
+                ]
+            )
+        );
     }
 
     #[test]
@@ -505,7 +563,8 @@ mod tests {
             refusal("addresses: [10.0.0.0/24], exludedAddresses: []"),
             [format!(
                 "{place}.exludedAddresses: unknown key, expected one of network, interface, addresses, \
-                 excludedAddresses, gateway, nameservers, machineNetwork, allocateReservedIPAddresses, onLinkGateway"
+                 excludedAddresses, gateway, nameservers, machineNetwork, allocateReservedIPAddresses, onLinkGateway, \
+                 addressReuseGracePeriodSeconds"
             )]
         );
     }

@@ -9,10 +9,12 @@
 mod file;
 mod overlap;
 mod spec;
+mod template;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
+use std::time::Duration;
 
 use ipnetwork::IpNetwork;
 
@@ -23,6 +25,7 @@ pub use file::read_pools;
 pub use overlap::{Overlap, Overlaps, overlaps};
 pub(crate) use spec::Members;
 pub use spec::PoolSpec;
+pub use template::TemplateFacts;
 
 /// The addresses of one network from which the machines of one NodePool are served.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -40,6 +43,10 @@ pub struct Pool {
     pub gateways: Vec<IpAddr>,
     /// Most important first.
     pub nameservers: Vec<IpAddr>,
+    /// How long nobody gets an address after its release.
+    pub reuse_delay: Duration,
+    template: TemplateFacts,
+    excluded: AddressSet,
     spaces: BTreeMap<Family, Space>,
 }
 
@@ -60,6 +67,8 @@ pub enum Reserved {
     Gateway,
     /// It is a name server.
     Nameserver,
+    /// The template of the machines' document has it, as an address of another interface or a gateway there.
+    Template,
     /// The pool excludes it.
     Excluded,
     /// It is the first of an IPv4 subnet.
@@ -104,7 +113,9 @@ impl Pool {
         spaces: Vec<Space>,
     ) -> Self {
         let spaces = spaces.into_iter().map(|space| (space.family, space)).collect();
-        Self { name, cluster: None, network, interface, gateways, nameservers, spaces }
+        let (template, excluded) = (TemplateFacts::default(), AddressSet::default());
+        let (cluster, reuse_delay) = (None, Duration::ZERO);
+        Self { name, cluster, network, interface, gateways, nameservers, reuse_delay, template, excluded, spaces }
     }
 
     /// What a message calls it: `cluster/namespace/name`, or without a cluster where none is known.
@@ -144,13 +155,27 @@ impl Pool {
             None
         } else if !space.reserved.contains(address) {
             space.end(Family::number(address))
-        } else if self.gateways.contains(&address) {
-            Some(Reserved::Gateway)
-        } else if self.nameservers.contains(&address) {
-            Some(Reserved::Nameserver)
         } else {
-            Some(Reserved::Excluded)
+            Some(self.named().remove(&address).unwrap_or(Reserved::Excluded))
         }
+    }
+
+    /// The single addresses that the pool and its template name, each with the first reason that holds. They are reserved on
+    /// the whole network, so they may be outside of the pool.
+    #[must_use]
+    pub fn named(&self) -> BTreeMap<IpAddr, Reserved> {
+        let TemplateFacts { gateways, nameservers, addresses, .. } = &self.template;
+        let addresses = addresses.iter().map(|address| (*address, Reserved::Template));
+        let nameservers = self.nameservers.iter().chain(nameservers).map(|address| (*address, Reserved::Nameserver));
+        let gateways = self.gateways.iter().chain(gateways).map(|address| (*address, Reserved::Gateway));
+        // The last one stays.
+        addresses.chain(nameservers).chain(gateways).collect()
+    }
+
+    /// The addresses that the pool excludes, also those outside of it.
+    #[must_use]
+    pub fn excluded(&self) -> &AddressSet {
+        &self.excluded
     }
 
     /// How many addresses it has of a family, if it has any. The cost does not depend on how many there are.
@@ -159,21 +184,14 @@ impl Pool {
         let space = self.space(family)?;
         let named = space.reserved.count();
         let [first, last] = space.count_ends();
-        let reserved = |servers: &[IpAddr]| -> BTreeSet<IpAddr> {
-            servers.iter().copied().filter(|server| space.reserved.contains(*server)).collect()
-        };
-        let (gateways, nameservers) = (reserved(&self.gateways), reserved(&self.nameservers));
-        let nameservers = nameservers.difference(&gateways).count() as u128;
-        let gateways = gateways.len() as u128;
+        let mut reserved: BTreeMap<Reserved, u128> = BTreeMap::new();
+        for (_, why) in self.named().into_iter().filter(|(address, _)| space.reserved.contains(*address)) {
+            *reserved.entry(why).or_default() += 1;
+        }
+        let excluded = named.saturating_sub(reserved.values().sum());
         let (first_is, last_is) = Reserved::ends_are(family);
-        let reasons = [
-            (Reserved::Gateway, gateways),
-            (Reserved::Nameserver, nameservers),
-            (Reserved::Excluded, named.saturating_sub(gateways + nameservers)),
-            (first_is, first),
-            (last_is, last),
-        ];
-        let reserved = reasons.into_iter().filter(|(_, count)| *count > 0).collect();
+        reserved.extend([(Reserved::Excluded, excluded), (first_is, first), (last_is, last)]);
+        reserved.retain(|_, count| *count > 0);
         Some(Count { total: space.total(), reserved, allocatable: space.allocatable() })
     }
 }
@@ -337,6 +355,7 @@ impl fmt::Display for Reserved {
         f.write_str(match self {
             Self::Gateway => "gateway",
             Self::Nameserver => "name server",
+            Self::Template => "address in the template",
             Self::Excluded => "excluded",
             Self::NetworkAddress => "network address",
             Self::Broadcast => "broadcast address",
@@ -353,7 +372,7 @@ pub(super) mod tests {
     /// The one pool of a document.
     pub(in crate::host) fn pool(document: &str) -> Pool {
         let (specs, mut findings) = read_pools(document.as_bytes());
-        let pool = specs.first().and_then(|spec| Pool::new(spec, &BTreeMap::new(), &mut findings));
+        let pool = specs.first().and_then(|spec| Pool::new(spec, &TemplateFacts::default(), &mut findings));
         pool.unwrap_or_else(|| panic!("{:?}", findings.kept()))
     }
 
@@ -414,7 +433,8 @@ pub(super) mod tests {
     fn the_ends_of_four_thousand_million_subnets_are_counted_and_not_listed() {
         let document = "{name: a, network: b, addresses: ['2001:db8::/32'], excludedAddresses: ['2001:db8:1::/48']}";
         let (specs, mut findings) = read_pools(document.as_bytes());
-        let pool = Pool::new(&specs[0], &BTreeMap::from([(Family::Ipv6, 64)]), &mut findings).unwrap();
+        let template = TemplateFacts { prefixes: BTreeMap::from([(Family::Ipv6, 64)]), ..TemplateFacts::default() };
+        let pool = Pool::new(&specs[0], &template, &mut findings).unwrap();
         let reserved =
             BTreeMap::from([(Reserved::Excluded, 1 << 80), (Reserved::SubnetRouterAnycast, (1 << 32) - (1 << 16))]);
         let allocatable = (1 << 96) - (1 << 80) - (1 << 32) + (1 << 16);

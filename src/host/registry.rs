@@ -18,16 +18,15 @@ use super::pool::Pool;
 /// Times are milliseconds since 1970, and come with each call.
 ///
 /// ```
-/// use std::collections::BTreeMap;
 ///
 /// use glowplug::host::claim::{Claim, Machine, Request};
 /// use glowplug::host::ledger::MemoryLedger;
-/// use glowplug::host::pool::{Pool, read_pools};
+/// use glowplug::host::pool::{Pool, TemplateFacts, read_pools};
 /// use glowplug::host::registry::Registry;
 ///
 /// let (specs, mut findings) =
 ///     read_pools(b"{name: workers, network: vlan10, interface: eno101, addresses: [10.0.0.8/31], machineNetwork: [{cidr: 10.0.0.0/24}]}");
-/// let pool = Pool::new(&specs[0], &BTreeMap::new(), &mut findings).unwrap();
+/// let pool = Pool::new(&specs[0], &TemplateFacts::default(), &mut findings).unwrap();
 ///
 /// let mut registry = Registry::open(MemoryLedger::default(), [pool])?;
 /// let claim = |name: &str| Claim {

@@ -28,6 +28,7 @@ sessions! {
     a_ledger_gains_a_network_by_its_name_alone
     a_ledger_is_listed_as_json
     a_ledger_is_made_on_request_only
+    a_link_local_gateway_needs_no_subnet
     a_machine_gets_the_lowest_free_address_and_keeps_it
     a_machine_that_is_being_deleted_gets_no_new_address
     a_named_address_is_given_or_refused_with_the_reason
@@ -38,6 +39,7 @@ sessions! {
     a_resize_strands_nobody
     a_sticky_claim_gets_what_the_name_had_before
     a_template_says_what_the_pool_does_not
+    an_annotation_says_the_subnet_of_a_node_pool
     an_audit_frees_only_on_request_and_after_two_sightings
     an_audit_reports_duplicates_and_strangers_and_changes_nothing
     an_interface_that_no_annotation_can_name_is_refused_before_a_claim
@@ -50,11 +52,13 @@ sessions! {
     network_data_is_made_without_a_ledger
     node_pools_are_translated_for_the_machine_template
     of_several_pools_for_one_interface_the_node_pool_decides
+    one_bad_pool_stops_only_its_own_machines
     overlapping_pools_are_refused_with_both_parties
     pools_are_checked_with_sizes_and_what_is_reserved
     several_machines_are_served_in_their_order
     two_families_and_two_interfaces_are_one_claim
     what_a_drive_says_about_the_machine_is_checked
+    what_a_template_names_is_never_allocated
     what_is_no_command_line_is_a_usage_error
     what_is_no_ledger_of_these_pools_is_refused
     who_waits_is_served_in_the_order_of_creation_when_an_address_comes_back

@@ -6,12 +6,11 @@ mod model;
 mod processes;
 mod refusals;
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
 use glowplug::host::claim::{Allocation, Claim, Machine, Request};
 use glowplug::host::ledger::SqliteLedger;
-use glowplug::host::pool::{Pool, read_pools};
+use glowplug::host::pool::{Pool, TemplateFacts, read_pools};
 use glowplug::host::registry::Registry;
 
 /// The network of all pools here.
@@ -21,7 +20,7 @@ const NETWORK: &str = "clusters/vlan10";
 fn pool(name: &str, interface: &str, rest: &str) -> Pool {
     let text = format!("{{name: {name}, namespace: clusters, network: vlan10, interface: {interface}, {rest}}}");
     let (specs, mut findings) = read_pools(text.as_bytes());
-    let pool = specs.first().and_then(|spec| Pool::new(spec, &BTreeMap::new(), &mut findings));
+    let pool = specs.first().and_then(|spec| Pool::new(spec, &TemplateFacts::default(), &mut findings));
     pool.unwrap_or_else(|| panic!("{text}: {:?}", findings.kept()))
 }
 

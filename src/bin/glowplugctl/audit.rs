@@ -55,7 +55,7 @@ struct Rebuilt {
 }
 
 pub(crate) fn rebuild(args: Rebuild) -> Result<ExitCode> {
-    let pools = args.pools.read()?;
+    let pools = args.pools.read_whole()?;
     let (objects, count) = read_objects(&args.lists.lists)?;
     let inventory = objects.inventory();
     let mut registry = args.ledger.open_whole(pools)?;
@@ -121,7 +121,7 @@ fn releasable_from(missing: &Missing) -> Timestamp {
 }
 
 pub(crate) fn audit(args: AuditArgs) -> Result<ExitCode> {
-    let pools = args.pools.read()?;
+    let pools = args.pools.read_whole()?;
     let (objects, count) = read_objects(&args.lists.lists)?;
     if count == 0 {
         // From an empty list everybody would be missing, and it is what the wrong cluster answers.

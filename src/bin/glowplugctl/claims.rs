@@ -23,8 +23,8 @@ use serde::Serialize;
 
 use crate::documents::{nobody, tell_warnings};
 use crate::input::{
-    LedgerFile, Machines, Named, PoolFiles, Pools, in_template, interface, mac_address, named, read_template,
-    usage_error,
+    LedgerFile, Machines, Named, PoolFiles, Pools, ServedPools, in_template, interface, mac_address, named,
+    read_template, usage_error,
 };
 use crate::output::{EXHAUSTED, Given, VERSION, allocations_table, exit_code, given, print, print_json, say, sections};
 
@@ -175,9 +175,9 @@ pub(crate) fn claim(args: ClaimArgs) -> Result<ExitCode> {
     if machines.len() != 1 && (!args.ips.is_empty() || !args.macs.is_empty()) {
         usage_error("--ip and --mac are for one machine");
     }
-    let pools = args.pools.read()?;
+    let ServedPools { pools, is_whole } = args.pools.read()?;
     let by_name: BTreeMap<String, Pool> = pools.iter().map(|pool| (pool.name.clone(), pool.clone())).collect();
-    let (claims, mut left_out) = claims(&args, &pools, machines)?;
+    let (claims, mut left_out) = claims(&args, &pools, is_whole, machines)?;
     let mac_addresses = match claims.as_slice() {
         [claim] if left_out.is_empty() => mac_addresses(&args.macs, &pools_of(claim, &by_name))?,
         _ => BTreeMap::new(),
@@ -241,7 +241,7 @@ pub(crate) fn claim(args: ClaimArgs) -> Result<ExitCode> {
     } else if is_exhausted {
         ExitCode::from(EXHAUSTED)
     } else {
-        exit_code(!has_diagnostics)
+        exit_code(!has_diagnostics && is_whole)
     })
 }
 
@@ -249,6 +249,7 @@ pub(crate) fn claim(args: ClaimArgs) -> Result<ExitCode> {
 fn claims(
     args: &ClaimArgs,
     pools: &[Pool],
+    is_whole: bool,
     machines: Vec<KubevirtMachine>,
 ) -> Result<(Vec<claim::Claim>, BTreeMap<usize, Refusal>)> {
     let said = args.node_pool.as_ref().map(ToString::to_string);
@@ -260,6 +261,12 @@ fn claims(
     let (mut claims, mut left_out) = (Vec::new(), BTreeMap::new());
     for KubevirtMachine { machine, created, is_being_deleted, node_pool } in machines {
         let requests = by_node_pool.entry(said.clone().or(node_pool)).or_insert_with_key(|node_pool| {
+            if node_pool.is_none() && !is_whole {
+                // The pool of the machine may be one of those that are not served.
+                let expected = format!("with --node-pool, or in the annotation {NODE_POOL_ANNOTATION}");
+                let problem = "some pools are not served, expected the NodePool of the machine";
+                return Err(Refusal::NodePool(format!("{problem}: {expected}")));
+            }
             Ok(requests(&one_for_each_interface(pools, node_pool.as_deref())?, &args.ips))
         });
         let requests = if is_being_deleted { Err(Refusal::BeingDeleted) } else { requests.clone() };
@@ -486,7 +493,10 @@ struct ReleasedDocument {
 
 pub(crate) fn release(args: Release) -> Result<ExitCode> {
     let (machines, is_odd) = args.machines.read()?;
-    let pools = PoolFiles::pools(&args.pools, args.template.as_deref())?;
+    let ServedPools { pools, is_whole } = match args.pools.as_slice() {
+        [] => ServedPools { pools: Vec::new(), is_whole: true },
+        files => PoolFiles::served(files, args.template.as_deref())?,
+    };
     let mut registry = args.ledger.open(pools)?;
     let (mut released, mut served) = (Vec::new(), Vec::new());
     let machines: Vec<Machine> = machines.into_iter().map(|it| it.machine).collect();
@@ -507,7 +517,7 @@ pub(crate) fn release(args: Release) -> Result<ExitCode> {
     } else {
         print(&sections([allocations_table("RELEASED", &released), allocations_table("SERVED", &served)]))?;
     }
-    Ok(exit_code(!is_odd))
+    Ok(exit_code(!is_odd && is_whole))
 }
 
 /// Who has the name of a machine and another UID, which is the mistake that people make.

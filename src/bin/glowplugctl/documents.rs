@@ -9,7 +9,7 @@ use anyhow::{Error, Result, bail};
 use clap::{Args, ValueEnum};
 use glowplug::finding::{Finding, Severity};
 use glowplug::formats::{Meaning, read_network};
-use glowplug::host::address::parse_address;
+use glowplug::host::address::{is_link_local, parse_address, parse_gateway};
 use glowplug::host::claim::{Allocation, Claimant, Machine};
 use glowplug::host::expand::{Grant, Template};
 use glowplug::host::image::{self, ConfigDrive, Instance, NoCloud};
@@ -36,7 +36,7 @@ pub(crate) struct NetworkData {
     #[arg(long, value_name = "NAME", default_value = Pool::DEFAULT_INTERFACE, value_parser = interface)]
     interface: InterfaceName,
     /// A gateway, one of each family, unless the template has a default route
-    #[arg(long = "gateway", value_name = "ADDRESS", value_parser = parse_address)]
+    #[arg(long = "gateway", value_name = "ADDRESS", value_parser = parse_gateway)]
     gateways: Vec<IpAddr>,
     /// A gateway may be outside the subnet of the address: the machine reaches it on the link without a route
     #[arg(long)]
@@ -125,6 +125,8 @@ fn check_gateways(addresses: &[IpNetwork], gateways: &[IpAddr], on_link: bool) -
             bail!("--gateway {gateway}: second {family} gateway, expected at most one of each family");
         } else if *gateway == address.ip() {
             bail!("--gateway {gateway}: the machine's own address, expected another one");
+        } else if is_link_local(*gateway) {
+            continue;
         } else if !subnet.contains(*gateway) && !on_link {
             bail!("--gateway {gateway}: outside the subnet, expected an address of {subnet}, or --on-link-gateway");
         } else if let Some(end) = Reserved::end_of_subnet(IpNetwork::new(*gateway, subnet.prefix())?)

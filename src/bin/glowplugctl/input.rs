@@ -11,15 +11,15 @@ use clap::error::ErrorKind;
 use clap::{Args, CommandFactory};
 use glowplug::finding::{Finding, Findings, Severity};
 use glowplug::formats::meta_data::is_uuid;
-use glowplug::formats::value::MAX_BYTES;
+use glowplug::formats::value::{MAX_BYTES, MAX_LIST_BYTES};
 use glowplug::host::address::parse_interface_address;
 use glowplug::host::claim::{Machine, is_object_name};
 use glowplug::host::expand::Template;
 use glowplug::host::ledger::{OpenError, SqliteLedger};
-use glowplug::host::pool::{self, Overlaps, Pool, PoolSpec};
+use glowplug::host::pool::{self, Overlap, Overlaps, Pool, PoolSpec, TemplateFacts};
 use glowplug::host::records::{KubevirtMachine, Objects};
 use glowplug::host::registry::Registry;
-use glowplug::network::{Family, InterfaceName, parse_mac_address};
+use glowplug::network::{InterfaceName, parse_mac_address};
 use ipnetwork::IpNetwork;
 use pnet_base::MacAddr;
 
@@ -86,10 +86,17 @@ impl fmt::Display for Named {
 #[derive(Default)]
 pub(crate) struct PoolFiles {
     pub(crate) specs: Vec<PoolSpec>,
-    /// Each of one of the specs, in their order; fewer after an error.
+    /// Each of one of the specs, in their order; without those that have an error.
     pub(crate) pools: Vec<Pool>,
     pub(crate) findings: Vec<(PathBuf, Finding)>,
     pub(crate) errors: usize,
+}
+
+/// The pools of some files that are served.
+pub(crate) struct ServedPools {
+    pub(crate) pools: Vec<Pool>,
+    /// Whether these are all.
+    pub(crate) is_whole: bool,
 }
 
 pub(crate) fn named(text: &str) -> Result<Named, &'static str> {
@@ -173,13 +180,15 @@ impl PoolFiles {
         let template = template_file.map(read_template).transpose()?;
         let (mut read, mut names) = (Self::default(), BTreeSet::new());
         for path in files {
-            let (specs, mut findings) = pool::read_pools(&self::read(path, MAX_BYTES)?);
+            let (specs, mut findings) = pool::read_pools(&self::read(path, MAX_LIST_BYTES)?);
             for spec in &specs {
-                let lengths = template.as_ref().map(|template| prefix_lengths(template, spec)).transpose();
-                let lengths = in_template(lengths, template_file)?;
-                read.pools.extend(Pool::new(spec, &lengths.unwrap_or_default(), &mut findings));
+                let facts = template.as_ref().map(|template| template_facts(template, spec)).transpose();
+                let facts = in_template(facts, template_file)?.unwrap_or_default();
                 // Two of one document are a finding already.
-                if names.contains(&spec.full_name()) {
+                let is_second = names.contains(&spec.full_name());
+                let spec = PoolSpec { has_errors: spec.has_errors || is_second, ..spec.clone() };
+                read.pools.extend(Pool::new(&spec, &facts, &mut findings));
+                if is_second {
                     let place = if spec.place.is_empty() { "name".to_owned() } else { format!("{}.name", spec.place) };
                     let (problem, expected) = ("second pool of that name", "another name");
                     findings.push(Finding::error(place, problem, spec.full_name(), expected));
@@ -213,25 +222,53 @@ impl PoolFiles {
         }
     }
 
-    /// The pools, of which nothing is used unless all of them are right.
-    pub(crate) fn pools(files: &[PathBuf], template: Option<&Path>) -> Result<Vec<Pool>> {
+    /// The pools that are served: those without an error, and of two that overlap the older one. Reports the others.
+    pub(crate) fn served(files: &[PathBuf], template: Option<&Path>) -> Result<ServedPools> {
         let read = Self::read(files, template)?;
         read.tell();
-        if read.errors > 0 {
+        let created: BTreeMap<String, u64> =
+            read.specs.iter().filter_map(|spec| Some((spec.full_name(), spec.created?))).collect();
+        let mut pools = read.pools;
+        let count = pools.len();
+        // The older ones first. A pool of a file has no age; it was there before.
+        pools.sort_by_key(|pool| created.get(&pool.name).copied().unwrap_or_default());
+        loop {
+            let overlaps = pool::overlaps(&pools);
+            tell_overlaps(&overlaps);
+            let mut left_out: BTreeSet<&str> = BTreeSet::new();
+            for Overlap { pools: [older, younger], .. } in &overlaps.kept {
+                if !left_out.contains(older.name.as_str()) && left_out.insert(&younger.name) {
+                    let (younger, older) = (younger.title(), older.title());
+                    say(format_args!("error: pool {younger} is not served, since {older} is older"));
+                }
+            }
+            if left_out.is_empty() {
+                break;
+            }
+            let left_out: BTreeSet<String> = left_out.into_iter().map(str::to_owned).collect();
+            pools.retain(|pool| !left_out.contains(&pool.name));
+        }
+        if pools.is_empty() {
             bail!(Told);
         }
-        let overlaps = pool::overlaps(&read.pools);
-        tell_overlaps(&overlaps);
-        if !overlaps.kept.is_empty() {
-            bail!(Told);
-        }
-        Ok(read.pools)
+        let is_whole = read.errors == 0 && pools.len() == count;
+        // Messages and tables have them as the files do.
+        let order: BTreeMap<String, usize> =
+            read.specs.iter().enumerate().map(|(at, spec)| (spec.full_name(), at)).collect();
+        pools.sort_by_key(|pool| order.get(&pool.name).copied());
+        Ok(ServedPools { pools, is_whole })
     }
 }
 
 impl Pools {
-    pub(crate) fn read(&self) -> Result<Vec<Pool>> {
-        PoolFiles::pools(&self.files, self.template.as_deref())
+    /// For what goes wrong without one of them: nothing is done unless all of them are right.
+    pub(crate) fn read_whole(&self) -> Result<Vec<Pool>> {
+        let ServedPools { pools, is_whole } = self.read()?;
+        if is_whole { Ok(pools) } else { Err(Told.into()) }
+    }
+
+    pub(crate) fn read(&self) -> Result<ServedPools> {
+        PoolFiles::served(&self.files, self.template.as_deref())
     }
 }
 
@@ -244,17 +281,10 @@ pub(crate) fn in_template<T>(result: Result<T>, file: Option<&Path>) -> Result<T
 }
 
 /// What a template says for the interface of a pool.
-pub(crate) fn prefix_lengths(template: &Template, spec: &PoolSpec) -> Result<BTreeMap<Family, u8>> {
-    let name = spec.interface.as_deref().unwrap_or(Pool::DEFAULT_INTERFACE);
-    let mut lengths = BTreeMap::new();
-    // Another name than that is a finding of the pool.
-    if let Ok(interface) = name.parse() {
-        for family in [Family::Ipv4, Family::Ipv6] {
-            let length = template.prefix(&interface, family)?;
-            lengths.extend(length.map(|length| (family, length)));
-        }
-    }
-    Ok(lengths)
+fn template_facts(template: &Template, spec: &PoolSpec) -> Result<TemplateFacts> {
+    // A name that is none is a finding of the pool.
+    let interface = spec.interface.as_deref().unwrap_or(Pool::DEFAULT_INTERFACE).parse();
+    Ok(interface.map_or_else(|_| Ok(TemplateFacts::default()), |interface| template.facts(&interface))?)
 }
 
 pub(crate) fn tell_overlaps(overlaps: &Overlaps<'_>) {

@@ -16,7 +16,7 @@ use glowplug::host::timestamp::Timestamp;
 use serde::Serialize;
 
 use crate::Told;
-use crate::input::{LedgerFile, PoolFiles, Pools, tell_overlaps};
+use crate::input::{LedgerFile, PoolFiles, Pools, ServedPools, tell_overlaps};
 use crate::output::{
     Given, VERSION, allocations_table, exit_code, given, print, print_json, sections, table, write_in_one_step,
 };
@@ -232,13 +232,13 @@ impl From<&Usage> for UsedFamily {
 }
 
 pub(crate) fn init(args: Init) -> Result<ExitCode> {
-    let pools = args.pools.read()?;
+    let pools = args.pools.read_whole()?;
     args.ledger.create(pools)?;
     Ok(ExitCode::SUCCESS)
 }
 
 pub(crate) fn resize(args: Resize) -> Result<ExitCode> {
-    let pools = args.pools.read()?;
+    let ServedPools { pools, is_whole } = args.pools.read()?;
     let mut registry = args.ledger.open_for_more(&args.added, pools.clone())?;
     let now = Timestamp::now().0;
     let row = |pool: &Pool, usage: &Usage| {
@@ -263,7 +263,7 @@ pub(crate) fn resize(args: Resize) -> Result<ExitCode> {
     if args.json {
         let (outside, served) = (given(&outside), given(&served));
         print_json(&ResizedDocument { version: VERSION, pools: resized, outside, served })?;
-        return Ok(ExitCode::SUCCESS);
+        return Ok(exit_code(is_whole));
     }
     let head = ["POOL", "FAMILY", "TOTAL", "RESERVED", "USED", "CONFLICT", "REUSE DELAY", "FREE", "OUTSIDE"];
     print(&sections([
@@ -271,7 +271,7 @@ pub(crate) fn resize(args: Resize) -> Result<ExitCode> {
         allocations_table("OUTSIDE", &outside),
         allocations_table("SERVED", &served),
     ]))?;
-    Ok(ExitCode::SUCCESS)
+    Ok(exit_code(is_whole))
 }
 
 #[derive(Serialize)]
@@ -305,12 +305,12 @@ pub(crate) fn nodepool(args: Nodepool) -> Result<ExitCode> {
 }
 
 pub(crate) fn metrics(args: Metrics) -> Result<ExitCode> {
-    let pools = args.pools.read()?;
+    let ServedPools { pools, is_whole } = args.pools.read()?;
     let mut registry = args.ledger.open_read_only(pools)?;
     let text = metrics::text(registry.allocator()?, Timestamp::now().0);
     match &args.output {
         Some(path) => write_in_one_step(path, text.as_bytes())?,
         None => print(&text)?,
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(exit_code(is_whole))
 }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Span};
 
-use super::{MAX_BYTES, MAX_DEPTH, MAX_VALUES, Object, Repeats, Value};
+use super::{MAX_DEPTH, Object, Repeats, Rules, Value};
 use crate::finding::Finding;
 
 /// Reads a YAML document.
@@ -18,7 +18,7 @@ use crate::finding::Finding;
 /// One finding: the document is no YAML (its place is then `line L column C`), or over a cap. Several documents in one
 /// text, keys that are no scalars, and a key that says something else the second time, or strictly anything, are errors,
 /// too.
-pub(super) fn parse(document: &[u8], repeats: Repeats) -> Result<Value, Finding> {
+pub(super) fn parse(document: &[u8], rules: Rules) -> Result<Value, Finding> {
     let document = std::str::from_utf8(document).map_err(|e| {
         let before = String::from_utf8_lossy(document.get(..e.valid_up_to()).unwrap_or_default());
         Finding::error(place_after(&before), "not readable as YAML", "invalid UTF-8", super::EXPECTED)
@@ -33,8 +33,8 @@ pub(super) fn parse(document: &[u8], repeats: Repeats) -> Result<Value, Finding>
         let expected = "a document without control characters";
         return Err(Finding::error(place_after(&document[..at]), "control character", found, expected));
     }
-    let (values, bytes, open, anchors) = (MAX_VALUES, MAX_BYTES, Vec::new(), BTreeMap::new());
-    let mut reader = Reader { open, anchors, document: None, values, bytes, repeats };
+    let (values, bytes, open, anchors) = (rules.values, rules.bytes, Vec::new(), BTreeMap::new());
+    let mut reader = Reader { open, anchors, document: None, values, bytes, rules };
     for event in Parser::new_from_str(document) {
         let (event, at) =
             event.map_err(|e| Finding::error(place(*e.marker()), "not readable as YAML", e.info(), super::EXPECTED))?;
@@ -63,7 +63,7 @@ struct Reader {
     values: usize,
     /// So many more bytes of text may come, in the same way.
     bytes: usize,
-    repeats: Repeats,
+    rules: Rules,
 }
 
 struct Collection {
@@ -162,7 +162,7 @@ impl Reader {
                 (Some((key, _)), value) if key == MERGE => merge(value, merged),
                 (Some((key, here)), value) => match keys.get(&key).and_then(|at| members.get(*at)) {
                     // The same once more loses nothing.
-                    Some((_, first)) if self.repeats == Repeats::Lenient && *first == value => {}
+                    Some((_, first)) if self.rules.repeats == Repeats::Lenient && *first == value => {}
                     Some(_) => return Err(super::repeated_key(place(here), &key)),
                     None => {
                         keys.insert(key.clone(), members.len());
@@ -178,9 +178,10 @@ impl Reader {
         if self.open.len() + size.depth >= MAX_DEPTH {
             return Err(super::too_deep());
         }
-        let Some(values) = self.values.checked_sub(size.values) else { return Err(super::too_many_values()) };
+        let Some(values) = self.values.checked_sub(size.values) else { return Err(super::too_many_values(self.rules)) };
         let Some(bytes) = self.bytes.checked_sub(size.bytes) else {
-            let (found, expected) = (format!("more than {MAX_BYTES}"), format!("at most {MAX_BYTES} bytes"));
+            let (found, expected) =
+                (format!("more than {}", self.rules.bytes), format!("at most {} bytes", self.rules.bytes));
             return Err(Finding::error("document", "too much text behind aliases", found, &expected));
         };
         (self.values, self.bytes) = (values, bytes);
@@ -261,12 +262,12 @@ mod tests {
     use super::*;
 
     fn refusal(document: &str) -> String {
-        parse(document.as_bytes(), Repeats::Lenient).unwrap_err().to_string()
+        parse(document.as_bytes(), super::super::MACHINE).unwrap_err().to_string()
     }
 
     macro_rules! means {
         ($($name:ident: $yaml:expr => $json:expr;)*) => {
-            $(#[test] fn $name() { assert_eq!(parse($yaml.as_bytes(), Repeats::Lenient), super::super::parse($json.as_bytes())); })*
+            $(#[test] fn $name() { assert_eq!(parse($yaml.as_bytes(), super::super::MACHINE), super::super::parse($json.as_bytes())); })*
         };
     }
 
@@ -304,7 +305,7 @@ mod tests {
     #[test]
     fn invalid_utf_8_is_named_by_line_and_column() {
         assert_eq!(
-            parse(b"# \xc3\xa4\n# M\xfcller\n", Repeats::Lenient).unwrap_err().to_string(),
+            parse(b"# \xc3\xa4\n# M\xfcller\n", super::super::MACHINE).unwrap_err().to_string(),
             r#"line 2 column 4: not readable as YAML "invalid UTF-8", expected a JSON or YAML document"#
         );
     }

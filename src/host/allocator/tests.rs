@@ -3,12 +3,12 @@ use ipnetwork::IpNetwork;
 use super::*;
 use crate::host::address::AddressRange;
 use crate::host::claim::{Record, Request};
-use crate::host::pool::read_pools;
+use crate::host::pool::{TemplateFacts, read_pools};
 
 fn pool(name: &str, interface: &str, rest: &str) -> Pool {
     let text = format!("{{name: {name}, namespace: n, network: vlan10, interface: {interface}, {rest}}}");
     let (specs, mut findings) = read_pools(text.as_bytes());
-    let pool = specs.first().and_then(|spec| Pool::new(spec, &BTreeMap::new(), &mut findings));
+    let pool = specs.first().and_then(|spec| Pool::new(spec, &TemplateFacts::default(), &mut findings));
     pool.unwrap_or_else(|| panic!("{text}: {:?}", findings.kept()))
 }
 

@@ -183,22 +183,52 @@ fn the_mac_address_of_the_template_has_to_be_the_same() {
     assert_eq!(other, expected);
 }
 
+fn facts(of: &Json) -> Result<TemplateFacts, String> {
+    template(of).facts(&"eno101".parse().unwrap()).map_err(|error| error.to_string())
+}
+
 #[test]
 fn the_prefix_length_of_a_template_is_its_netmask() {
-    let of = |networks: Json| template(&json!({"links": [card()], "networks": networks}));
-    let prefixes = |template: &Template| {
-        [Family::Ipv4, Family::Ipv6]
-            .map(|family| template.prefix(&"eno101".parse().unwrap(), family).map_err(|error| error.to_string()))
+    let prefixes = |networks: Json| {
+        let facts = facts(&json!({"links": [card()], "networks": networks}))?;
+        Ok::<_, String>([Family::Ipv4, Family::Ipv6].map(|family| facts.prefixes.get(&family).copied()))
     };
     let entry = |kind: &str, netmask: &str| json!({"link": "eno101", "type": kind, "netmask": netmask});
-    assert_eq!(prefixes(&of(json!([]))), [Ok(None), Ok(None)]);
-    let both =
-        of(json!([entry("ipv6", "ffff:ffff::"), entry("ipv4", "255.255.254.0"), entry("ipv4_dhcp", "255.0.0.0")]));
-    assert_eq!(prefixes(&both), [Ok(Some(23)), Ok(Some(32))]);
+    assert_eq!(prefixes(json!([])), Ok([None, None]));
+    let both = json!([entry("ipv6", "ffff:ffff::"), entry("ipv4", "255.255.254.0"), entry("ipv4_dhcp", "255.0.0.0")]);
+    assert_eq!(prefixes(both), Ok([Some(23), Some(32)]));
     let broken = r#"networks[0].netmask: invalid netmask "255.0.255.0", expected a mask without holes or a length"#;
-    assert_eq!(prefixes(&of(json!([entry("ipv4", "255.0.255.0")]))), [Err(broken.to_owned()), Ok(None)]);
-    let none = r#"links: no link for the interface "eno101", expected one link whose id or name it is"#.to_owned();
-    assert_eq!(prefixes(&template(&json!({}))), [Err(none.clone()), Err(none)]);
+    assert_eq!(prefixes(json!([entry("ipv4", "255.0.255.0")])), Err(broken.to_owned()));
+    let none = r#"links: no link for the interface "eno101", expected one link whose id or name it is"#;
+    assert_eq!(facts(&json!({})), Err(none.to_owned()));
+}
+
+#[test]
+fn every_address_that_a_template_names_is_known() {
+    let of = json!({
+        "links": [card(), {"id": "eno102", "type": "phy"}],
+        "networks": [
+            {"id": "a", "link": "eno101", "type": "ipv4", "netmask": "255.255.255.248", "gateway": "192.168.1.1",
+             "routes": [{"network": "10.0.0.0", "netmask": "255.0.0.0", "gateway": "192.168.1.4"}],
+             "dns_nameservers": ["192.168.1.3"], "services": [{"type": "dns", "address": "fe80::2"}]},
+            {"id": "b", "link": "eno102", "type": "ipv4", "ip_address": "192.168.1.5/29", "gateway": "192.168.1.6"},
+        ],
+        "services": [{"type": "dns", "address": "192.168.1.2"}, {"type": "ntp", "address": "192.168.1.7"}],
+    });
+    let set = |addresses: &[&str]| addresses.iter().map(|address| address.parse().unwrap()).collect();
+    let expected = TemplateFacts {
+        prefixes: BTreeMap::from([(Family::Ipv4, 29)]),
+        gateways: set(&["192.168.1.1", "192.168.1.4"]),
+        nameservers: set(&["192.168.1.2", "192.168.1.3"]),
+        addresses: set(&["192.168.1.5", "192.168.1.6", "192.168.1.7"]),
+    };
+    assert_eq!(facts(&of), Ok(expected));
+}
+
+#[test]
+fn a_template_has_each_key_once() {
+    let refusal = Template::parse(br#"{"links": [], "networks": [], "links": []}"#).unwrap_err().to_string();
+    assert_eq!(refusal, r#"line 1 column 37: repeated key "links", expected each key of a mapping once"#);
 }
 
 macro_rules! refuses {
@@ -230,6 +260,8 @@ refuses! {
         => r#"networks[0].ip_address: address in a template "10.0.0.9", expected none: a template serves many machines"#;
     a_family_without_an_address: networks(json!([network("ipv4", json!({})), network("ipv6", json!({}))])), ["10.0.0.5/24"]
         => r#"networks[1].type: no IPv6 address for a network of type "ipv6", expected one from the pool"#;
+    dhcp_beside_an_address: networks(json!([network("ipv4_dhcp", json!({}))])), BOTH
+        => r#"networks[0].type: DHCP beside an address of the pool "ipv4_dhcp", expected a network that takes the address of the pool, such as ipv4 or ipv6, or none of its family"#;
     a_second_network_of_a_family: networks(json!([network("ipv4", json!({})), network("static", json!({}))])), BOTH
         => r#"networks[1]: second IPv4 network, after networks[0], on "eno101", expected one for each family"#;
     another_netmask: networks(json!([network("ipv4", json!({"netmask": "255.255.0.0"}))])), BOTH

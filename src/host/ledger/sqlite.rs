@@ -699,7 +699,7 @@ impl Error for OpenError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::pool::{Pool, read_pools};
+    use crate::host::pool::{Pool, TemplateFacts, read_pools};
     use crate::host::registry::Registry;
 
     #[test]
@@ -725,7 +725,7 @@ mod tests {
         let path = directory.path().join("ledger");
         let (specs, mut findings) =
             read_pools(b"{name: one, namespace: n, network: vlan10, interface: eth0, addresses: [10.0.0.0/16]}");
-        let pool = Pool::new(&specs[0], &BTreeMap::new(), &mut findings).unwrap();
+        let pool = Pool::new(&specs[0], &TemplateFacts::default(), &mut findings).unwrap();
         let mut registry = Registry::open(SqliteLedger::create(&path, &["n/vlan10"]).unwrap(), [pool]).unwrap();
         let claim = |at: usize| Claim {
             machine: Machine { namespace: "n".into(), name: at.to_string(), uid: "x".repeat(1000) },

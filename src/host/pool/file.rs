@@ -17,11 +17,12 @@ use crate::host::nodepool;
 /// An unknown key is an error, since a key that is misspelt would be lost, and so is a repeated one. In objects of Kubernetes other keys are
 /// normal; only within `bootstrapNetworkConfig` they are told, as warnings.
 ///
-/// The pools are as they were written, and of use only to [`Pool::new`](super::Pool::new) and only without an error.
+/// The pools are as they were written, and of use only to [`Pool::new`](super::Pool::new). An error about one of them does not
+/// concern the others.
 #[must_use]
 pub fn read_pools(document: &[u8]) -> (Vec<PoolSpec>, Findings) {
     let mut reader = Reader::default();
-    match value::parse_strict(document) {
+    match value::parse_list(document) {
         Ok(value) => reader.document(&value),
         Err(finding) => reader.findings.push(finding),
     }
@@ -33,8 +34,14 @@ pub fn read_pools(document: &[u8]) -> (Vec<PoolSpec>, Findings) {
 struct Reader {
     specs: Vec<PoolSpec>,
     /// The networks of hosted clusters, by namespace and name.
-    machine_networks: BTreeMap<(String, String), Vec<String>>,
+    machine_networks: BTreeMap<(String, String), MachineNetwork>,
     findings: Findings,
+}
+
+/// The networks of a hosted cluster.
+struct MachineNetwork {
+    cidrs: Vec<String>,
+    has_errors: bool,
 }
 
 /// What a message calls a document with pools.
@@ -75,17 +82,21 @@ impl Reader {
             self.findings.push(Finding::error(place, "invalid pool", item, "an object"));
             return;
         };
+        let errors = self.findings.errors();
         match object.get("kind") {
             None | Some(Value::Null) => {
                 let spec = self.pool(object, place);
-                self.specs.push(spec);
+                self.specs.push(PoolSpec { has_errors: self.findings.errors() > errors, ..spec });
             }
             Some(Value::String(kind)) if kind == "NodePool" => {
-                self.specs.extend(nodepool::read(object, place, &mut self.findings));
+                let spec = nodepool::read(object, place, &mut self.findings);
+                let has_errors = self.findings.errors() > errors;
+                self.specs.extend(spec.map(|spec| PoolSpec { has_errors, ..spec }));
             }
             Some(Value::String(kind)) if kind == "HostedCluster" => {
                 let network = nodepool::read_machine_network(object, place, &mut self.findings);
-                self.machine_networks.extend(network);
+                let has_errors = self.findings.errors() > errors;
+                self.machine_networks.extend(network.map(|(name, cidrs)| (name, MachineNetwork { cidrs, has_errors })));
             }
             Some(kind) => {
                 self.findings.push(Finding::warning(place.field("kind"), "no pool", kind, "NodePool or HostedCluster"));
@@ -112,13 +123,16 @@ impl Reader {
         let mut names = BTreeSet::new();
         for spec in &mut self.specs {
             let cluster = (spec.namespace.clone().unwrap_or_default(), spec.cluster_name.clone().unwrap_or_default());
-            if spec.machine_network.is_empty() {
-                spec.machine_network = self.machine_networks.get(&cluster).cloned().unwrap_or_default();
+            if let Some(network) = self.machine_networks.get(&cluster).filter(|_| spec.machine_network.is_empty()) {
+                spec.machine_network.clone_from(&network.cidrs);
+                // Without its prefix length it would get another one.
+                spec.has_errors |= network.has_errors;
             }
             let name = spec.full_name();
             if !spec.name.is_empty() && !names.insert(name.clone()) {
                 let place = spec.at("name");
                 self.findings.push(Finding::error(place, "second pool of that name", name, "another name"));
+                spec.has_errors = true;
             }
         }
     }
@@ -126,7 +140,7 @@ impl Reader {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Pool;
+    use super::super::{Pool, TemplateFacts};
     use super::*;
     use crate::network::Family;
     use proptest::prelude::*;
@@ -171,6 +185,7 @@ mod tests {
               - cidr: fd00::/64
               allocateReservedIPAddresses: true
               onLinkGateway: yes
+              addressReuseGracePeriodSeconds: 300
         ";
         let (specs, findings) = read_pools(document.as_bytes());
         assert_eq!(findings.kept(), []);
@@ -192,6 +207,9 @@ mod tests {
                 machine_network: texts(&["fd00::/64"]),
                 allocate_reserved_ip_addresses: true,
                 on_link_gateway: true,
+                address_reuse_grace_period_seconds: 300,
+                created: None,
+                has_errors: false,
             }]
         );
     }
@@ -206,7 +224,7 @@ mod tests {
                 "pool: unknown key, expected one of pools",
                 "pools[0].exludedAddresses: unknown key, expected one of name, namespace, clusterName, network, \
                  interface, addresses, excludedAddresses, gateway, nameservers, machineNetwork, \
-                 allocateReservedIPAddresses, onLinkGateway",
+                 allocateReservedIPAddresses, onLinkGateway, addressReuseGracePeriodSeconds",
             ]
         );
     }
@@ -225,12 +243,30 @@ mod tests {
             "pools:\n- {name: a, network: n, addresses: [10.0.0.0/24]}\n- {name: b, network: n, addresses: [x.y]}";
         let (specs, mut findings) = read_pools(document.as_bytes());
         let pools: Vec<bool> =
-            specs.iter().map(|spec| Pool::new(spec, &BTreeMap::new(), &mut findings).is_some()).collect();
+            specs.iter().map(|spec| Pool::new(spec, &TemplateFacts::default(), &mut findings).is_some()).collect();
         assert_eq!(pools, [true, false]);
         assert_eq!(
             findings.kept().iter().map(ToString::to_string).collect::<Vec<String>>(),
             [r#"pools[1].addresses[0]: invalid address "x.y", expected an IPv4 or IPv6 address"#]
         );
+    }
+
+    #[test]
+    fn an_error_of_one_pool_does_not_concern_the_others() {
+        let document = "
+            - {name: a, network: n, adresses: [], addresses: [10.0.0.0/24]}
+            - {name: b, network: n, addresses: [10.0.1.0/24]}
+            - {name: b, network: n, addresses: [10.0.2.0/24]}
+            - {name: c, network: n, addresses: [10.0.3.1/24]}
+            - {kind: NodePool, metadata: {name: d}, spec: {clusterName: blue, platform: {kubevirt: {
+               bootstrapNetworkConfig: {network: n, addresses: [10.0.4.0/24]}}}}}
+            - {kind: HostedCluster, metadata: {name: blue}, spec: {networking: {machineNetwork: [{cdir: 10.0.4.0/23}]}}}
+            - {name: e, network: n, addresses: [10.0.5.0/24]}
+        ";
+        let (specs, mut findings) = read_pools(document.as_bytes());
+        let pools = specs.iter().filter_map(|spec| Pool::new(spec, &TemplateFacts::default(), &mut findings));
+        assert_eq!(pools.map(|pool| pool.title()).collect::<Vec<_>>(), ["default/b", "default/e"]);
+        assert_eq!(findings.errors(), 5);
     }
 
     #[test]
@@ -284,7 +320,7 @@ mod tests {
               spec: {networking: {machineNetwork: [{cidr: 10.0.0.0/24}], clusterNetwork: [{cidr: 10.132.0.0/14}]}}
         ";
         let (specs, mut findings) = read_pools(document.as_bytes());
-        let pool = Pool::new(&specs[0], &BTreeMap::new(), &mut findings).unwrap();
+        let pool = Pool::new(&specs[0], &TemplateFacts::default(), &mut findings).unwrap();
         assert_eq!((pool.title().as_str(), pool.network.as_str()), ("blue/clusters/workers", "clusters-blue/n"));
         assert_eq!(
             findings.kept().iter().map(ToString::to_string).collect::<Vec<String>>(),
@@ -333,8 +369,9 @@ mod tests {
                 ]), value()),
                 0..6,
             ),
-            template in prop::collection::btree_map(prop::sample::select(vec![Family::Ipv4, Family::Ipv6]), 0_u8..=129, 0..2),
+            prefixes in prop::collection::btree_map(prop::sample::select(vec![Family::Ipv4, Family::Ipv6]), 0_u8..=129, 0..2),
         ) {
+            let template = TemplateFacts { prefixes, ..TemplateFacts::default() };
             let members: Vec<String> = members.iter().map(|(name, value)| format!("{name}: {value}")).collect();
             let document = format!("{{name: a, network: n, {}}}", members.join(", "));
             let (specs, mut findings) = read_pools(document.as_bytes());

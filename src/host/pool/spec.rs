@@ -3,11 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
+use std::time::Duration;
 
-use super::{Pool, Reserved, Space};
+use super::{Pool, Reserved, Space, TemplateFacts};
 use crate::finding::{Finding, Findings, Place, Severity};
 use crate::formats::value::{Object, Value};
-use crate::host::address::{AddressRange, AddressSet, Entry, parse_address};
+use crate::host::address::{
+    AddressError, AddressRange, AddressSet, Entry, is_link_local, parse_address, parse_gateway,
+};
 use crate::host::claim::is_object_name;
 use crate::network::{Family, InterfaceName};
 
@@ -45,6 +48,14 @@ pub struct PoolSpec {
     pub allocate_reserved_ip_addresses: bool,
     /// Whether a gateway may be outside the subnet of the machines: they then reach it on the link without a route.
     pub on_link_gateway: bool,
+    /// How long nobody gets an address after its release, in seconds. In a document: `addressReuseGracePeriodSeconds`, as the
+    /// in-cluster provider of Cluster API calls it.
+    pub address_reuse_grace_period_seconds: u32,
+    /// When the NodePool was created, in milliseconds since 1970, where it says so. Of two pools that overlap the younger one
+    /// is not served.
+    pub created: Option<u64>,
+    /// Whether its document has an error about it. Then it is no pool.
+    pub has_errors: bool,
 }
 
 /// Reads members of an object and remembers which there may be.
@@ -82,6 +93,7 @@ impl PoolSpec {
             machine_network: members.machine_network(findings),
             allocate_reserved_ip_addresses: members.switch("allocateReservedIPAddresses", findings),
             on_link_gateway: members.switch("onLinkGateway", findings),
+            address_reuse_grace_period_seconds: members.seconds("addressReuseGracePeriodSeconds", findings),
             ..Self::default()
         }
     }
@@ -118,27 +130,25 @@ impl PoolSpec {
 impl Pool {
     /// Makes a pool of what its owner wrote. Everything that is wrong with it is told at once.
     ///
-    /// `template` has the prefix lengths that the template of the machines' document already says for the pool's interface.
+    /// `template` is what the template of the machines' document says for the pool's interface: prefix lengths, and addresses
+    /// that are reserved.
     /// The prefix length of a family is that of `machineNetwork`, else the template's, else that of the CIDRs among the
     /// pool's own addresses when they agree and hold all the others. Nothing else is taken for one. A pool has one of each
     /// family, since its machines are on one network, and a gateway is in the subnet of every machine, unless
     /// [`PoolSpec::on_link_gateway`] asks for another one.
     ///
-    /// `None` when `findings` has an error, also one from before: nothing is used of a document with errors.
+    /// `None` when the pool has an error, also one that was found while it was read. The other pools of a document are used.
     ///
     /// ```
-    /// use std::collections::{BTreeMap, BTreeSet};
-    ///
-    /// use glowplug::finding::Findings;
     /// use glowplug::network::Family;
-    /// use glowplug::host::pool::{Pool, read_pools};
+    /// use glowplug::host::pool::{Pool, TemplateFacts, read_pools};
     ///
     /// let (specs, mut findings) = read_pools(b"{name: workers, network: vlan10, addresses: [10.0.0.0/24], gateway: [10.0.0.1]}");
-    /// let pool = Pool::new(&specs[0], &BTreeMap::new(), &mut findings).unwrap();
+    /// let pool = Pool::new(&specs[0], &TemplateFacts::default(), &mut findings).unwrap();
     /// assert_eq!(pool.count(Family::Ipv4).unwrap().allocatable, 253);
     ///
     /// let (specs, mut findings) = read_pools(b"{name: workers, network: vlan10, addresses: [10.0.0.5/24]}");
-    /// assert_eq!(Pool::new(&specs[0], &BTreeMap::new(), &mut findings), None);
+    /// assert_eq!(Pool::new(&specs[0], &TemplateFacts::default(), &mut findings), None);
     /// assert_eq!(
     ///     findings.kept()[0].to_string(),
     ///     "addresses[0]: host bits are set \"10.0.0.5/24\", expected no bits behind the length: \
@@ -146,7 +156,8 @@ impl Pool {
     /// );
     /// ```
     #[must_use]
-    pub fn new(spec: &PoolSpec, template: &BTreeMap<Family, u8>, findings: &mut Findings) -> Option<Self> {
+    pub fn new(spec: &PoolSpec, template: &TemplateFacts, findings: &mut Findings) -> Option<Self> {
+        let errors = findings.errors();
         let mut check = Check { spec, findings };
         check.names();
         let interface = check.interface();
@@ -157,24 +168,28 @@ impl Pool {
         let excluded = check.excluded(&entries);
         let servers = gateways.values().map(|(_, gateway)| gateway).chain(&nameservers);
         let servers = servers.map(|server| AddressRange::subnet(*server, u8::MAX));
-        let reserved: Vec<AddressRange> = servers.chain(excluded).collect();
+        let named = template.all().map(|address| AddressRange::subnet(address, u8::MAX));
+        let reserved: Vec<AddressRange> = servers.chain(named).chain(excluded.iter().copied()).collect();
         let networks = networks?;
         let mut spaces = Vec::new();
         for (family, entries) in &entries {
             let network = networks.get(family).copied();
-            let template = template.get(family).copied();
+            let length = template.prefixes.get(family).copied();
             let gateway = gateways.get(family);
-            let Some(prefix) = check.prefix(entries, network, template, gateway.map(|(_, gateway)| *gateway)) else {
+            let Some(prefix) = check.prefix(entries, network, length, gateway.map(|(_, gateway)| *gateway)) else {
                 continue;
             };
             if let Some((member, gateway)) = gateway {
                 check.gateway(entries, prefix, member, *gateway);
             }
+            for gateway in template.gateways.iter().filter(|gateway| Family::of(**gateway) == *family) {
+                check.template_gateway(entries, prefix, *gateway);
+            }
             let ranges = entries.iter().map(|(_, entry)| entry.range()).collect();
             let reserves_ends = !spec.allocate_reserved_ip_addresses;
             spaces.push(Space::new(*family, prefix, ranges, reserved.clone(), reserves_ends));
         }
-        if findings.has_errors() {
+        if findings.errors() > errors || spec.has_errors {
             return None;
         }
         for space in spaces.iter().filter(|space| space.allocatable() == 0) {
@@ -184,7 +199,9 @@ impl Pool {
         }
         let gateways = gateways.into_values().map(|(_, gateway)| gateway).collect();
         let pool = Self::from_spaces(spec.full_name(), spec.full_network(), interface?, gateways, nameservers, spaces);
-        Some(Self { cluster: spec.cluster_name.clone(), ..pool })
+        let reuse_delay = Duration::from_secs(spec.address_reuse_grace_period_seconds.into());
+        let (template, excluded) = (template.clone(), excluded.into_iter().collect());
+        Some(Self { cluster: spec.cluster_name.clone(), reuse_delay, template, excluded, ..pool })
     }
 }
 
@@ -288,11 +305,16 @@ impl Check<'_> {
         (self.findings.errors() == errors).then_some(networks)
     }
 
-    fn servers(&mut self, member: &str, texts: &[String]) -> Vec<(String, IpAddr)> {
+    fn servers(
+        &mut self,
+        member: &str,
+        texts: &[String],
+        parse: impl Fn(&str) -> Result<IpAddr, AddressError>,
+    ) -> Vec<(String, IpAddr)> {
         let (mut servers, mut seen) = (Vec::new(), BTreeSet::new());
         for (at, text) in texts.iter().enumerate() {
             let member = format!("{member}[{at}]");
-            match parse_address(text) {
+            match parse(text) {
                 Ok(address) if seen.insert(address) => servers.push((member, address)),
                 Ok(address) => self.warning(member, "repeated address", address, "each address once"),
                 Err(error) => self.findings.push(error.at(self.spec.at(member))),
@@ -304,7 +326,7 @@ impl Check<'_> {
     /// The gateway of each family, with the member that says it.
     fn gateways(&mut self, entries: &BTreeMap<Family, Entries>) -> BTreeMap<Family, (String, IpAddr)> {
         let mut gateways = BTreeMap::new();
-        for (member, gateway) in self.servers("gateway", &self.spec.gateway) {
+        for (member, gateway) in self.servers("gateway", &self.spec.gateway, parse_gateway) {
             let family = Family::of(gateway);
             if !entries.is_empty() && !entries.contains_key(&family) {
                 let expected = format!("{family} addresses in the pool");
@@ -317,7 +339,7 @@ impl Check<'_> {
     }
 
     fn nameservers(&mut self, entries: &BTreeMap<Family, Entries>) -> Vec<IpAddr> {
-        let servers = self.servers("nameservers", &self.spec.nameservers);
+        let servers = self.servers("nameservers", &self.spec.nameservers, parse_address);
         for (member, server) in &servers {
             let family = Family::of(*server);
             if !entries.is_empty() && !entries.contains_key(&family) {
@@ -390,6 +412,9 @@ impl Check<'_> {
 
     /// Whether every machine reaches the gateway. This finds most wrong prefix lengths.
     fn gateway(&mut self, entries: &Entries, prefix: u8, member: &str, gateway: IpAddr) {
+        if is_link_local(gateway) {
+            return;
+        }
         let family = Family::of(gateway);
         let subnet = AddressRange::subnet(gateway, prefix);
         let outside = entries.iter().find(|(_, entry)| !subnet.covers(&entry.range()));
@@ -405,6 +430,22 @@ impl Check<'_> {
             self.error(member, "gateway outside the subnet", gateway, &expected);
         } else if family == Family::Ipv4 && Reserved::end(family, prefix, Family::number(gateway)).is_some() {
             self.error(member, "gateway at the end of its subnet", gateway, "neither its first nor its last address");
+        }
+    }
+
+    /// Whether every machine reaches a gateway that only the template names.
+    fn template_gateway(&mut self, entries: &Entries, prefix: u8, gateway: IpAddr) {
+        let subnet = AddressRange::subnet(gateway, prefix);
+        let outside = entries.iter().find(|(_, entry)| !subnet.covers(&entry.range()));
+        if let Some((at, entry)) = outside.filter(|_| !self.spec.on_link_gateway && !is_link_local(gateway)) {
+            let network = subnet.family().address(subnet.first());
+            let expected = format!("addresses of {network}/{prefix} as gateway {gateway} is, or onLinkGateway: true");
+            self.error(
+                format_args!("addresses[{at}]"),
+                "outside the subnet of the template's gateway",
+                entry,
+                &expected,
+            );
         }
     }
 }
@@ -467,6 +508,20 @@ impl<'a> Members<'a> {
         }
     }
 
+    /// A number of seconds, 0 where it is not said.
+    pub(crate) fn seconds(&mut self, name: &'static str, findings: &mut Findings) -> u32 {
+        let Some(value) = self.get(name) else { return 0 };
+        let seconds = match value {
+            Value::Integer(seconds) => u32::try_from(*seconds).ok(),
+            _ => None,
+        };
+        seconds.unwrap_or_else(|| {
+            let expected = "a number of seconds, 0 to 4294967295";
+            findings.push(Finding::error(self.place.field(name), "invalid value", value, expected));
+            0
+        })
+    }
+
     pub(crate) fn list(&mut self, name: &'static str, findings: &mut Findings) -> &'a [Value] {
         match self.get(name) {
             None => &[],
@@ -526,7 +581,8 @@ mod tests {
     fn check(members: &str, template: &[(Family, u8)]) -> (Vec<u8>, Vec<String>) {
         let document = format!("{{name: workers, network: vlan10, {members}}}");
         let (specs, mut findings) = read_pools(document.as_bytes());
-        let pool = Pool::new(&specs[0], &template.iter().copied().collect(), &mut findings);
+        let template = TemplateFacts { prefixes: template.iter().copied().collect(), ..TemplateFacts::default() };
+        let pool = Pool::new(&specs[0], &template, &mut findings);
         let prefixes = pool.iter().flat_map(Pool::spaces).map(Space::prefix).collect();
         (prefixes, findings.kept().iter().map(ToString::to_string).collect())
     }
@@ -561,6 +617,8 @@ mod tests {
             "addresses: [10.0.0.0/24], machineNetwork: [{cidr: 'fd00::/64'}, {cidr: 10.0.0.0/16}]", NONE => [16], [];
         a_gateway_on_the_link_is_asked_for_by_name:
             "addresses: [10.0.0.0/24], gateway: [192.168.0.1], onLinkGateway: true", NONE => [24], [];
+        a_link_local_gateway_is_on_every_link:
+            "addresses: ['fd00::/64', 'fd00:1::/64'], gateway: ['fe80::1']", NONE => [64], [];
         a_gateway_that_is_the_anycast_address_is_a_router:
             "addresses: ['fd00::/64'], gateway: ['fd00::']", NONE => [64], [];
         an_exclusion_outside_the_pool_is_told:
@@ -634,8 +692,12 @@ mod tests {
             => [r#"gateway[1]: second IPv4 gateway "10.0.0.2", expected at most one of each family"#];
         a_gateway_of_the_other_family: "addresses: [10.0.0.0/24], gateway: ['fd00::1']", NONE
             => [r#"gateway[0]: gateway of a family without addresses "fd00::1", expected IPv6 addresses in the pool"#];
-        a_gateway_that_no_machine_may_have: "addresses: ['fd00::/64'], gateway: ['fe80::1']", NONE
-            => [r#"gateway[0]: link-local address "fe80::1", expected an address outside fe80::/10"#];
+        a_gateway_that_no_machine_may_have: "addresses: ['fd00::/64'], gateway: ['ff02::1']", NONE
+            => [r#"gateway[0]: multicast address "ff02::1", expected an address outside ff00::/8"#];
+        a_reuse_delay_that_is_no_number: "addresses: [10.0.0.0/24], addressReuseGracePeriodSeconds: 5m", NONE
+            => ["addressReuseGracePeriodSeconds: invalid value \"5m\", expected a number of seconds, 0 to 4294967295"];
+        a_reuse_delay_before_the_release: "addresses: [10.0.0.0/24], addressReuseGracePeriodSeconds: -1", NONE
+            => ["addressReuseGracePeriodSeconds: invalid value \"-1\", expected a number of seconds, 0 to 4294967295"];
         a_name_server_that_no_machine_may_have: "addresses: [10.0.0.0/24], nameservers: [127.0.0.53]", NONE
             => [r#"nameservers[0]: loopback address "127.0.0.53", expected an address outside 127.0.0.0/8"#];
         an_empty_list: "addresses: []", NONE => ["addresses: empty list, expected at least one address"];
@@ -668,10 +730,65 @@ mod tests {
     }
 
     #[test]
+    fn what_the_template_names_is_reserved() {
+        let document = "{name: w, network: n, addresses: [192.168.1.0/29]}";
+        let (specs, mut findings) = read_pools(document.as_bytes());
+        let set = |addresses: &[&str]| addresses.iter().map(|address| address.parse().unwrap()).collect();
+        let template = TemplateFacts {
+            prefixes: BTreeMap::new(),
+            gateways: set(&["192.168.1.1"]),
+            nameservers: set(&["192.168.1.2", "192.168.1.1", "8.8.8.8"]),
+            addresses: set(&["192.168.1.3", "192.168.1.2"]),
+        };
+        let pool = Pool::new(&specs[0], &template, &mut findings).unwrap();
+        let why = |last: u8| pool.why_reserved(IpAddr::from([192, 168, 1, last]));
+        assert_eq!(
+            [1, 2, 3, 4].map(why),
+            [Some(Reserved::Gateway), Some(Reserved::Nameserver), Some(Reserved::Template), None]
+        );
+        let count = pool.count(Family::Ipv4).unwrap();
+        let reserved = [
+            Reserved::Gateway,
+            Reserved::Nameserver,
+            Reserved::Template,
+            Reserved::NetworkAddress,
+            Reserved::Broadcast,
+        ];
+        assert_eq!((count.reserved, count.allocatable), (reserved.into_iter().map(|why| (why, 1)).collect(), 3));
+    }
+
+    #[test]
+    fn addresses_outside_the_subnet_of_the_templates_gateway_are_refused() {
+        let check = |members: &str, gateway: &str| {
+            let document = format!("{{name: w, network: n, {members}}}");
+            let (specs, mut findings) = read_pools(document.as_bytes());
+            let gateways = BTreeSet::from([gateway.parse().unwrap()]);
+            let _ = Pool::new(&specs[0], &TemplateFacts { gateways, ..TemplateFacts::default() }, &mut findings);
+            findings.kept().iter().map(ToString::to_string).collect::<Vec<String>>()
+        };
+        assert_eq!(
+            check("addresses: [10.0.0.0/24, 10.0.1.0/24]", "10.0.0.1"),
+            ["addresses[1]: outside the subnet of the template's gateway \"10.0.1.0/24\", \
+              expected addresses of 10.0.0.0/24 as gateway 10.0.0.1 is, or onLinkGateway: true"]
+        );
+        assert_eq!(check("addresses: [10.0.1.0/24], onLinkGateway: true", "10.0.0.1"), [""; 0]);
+        assert_eq!(check("addresses: ['fd00::/64']", "fe80::1"), [""; 0]);
+        assert_eq!(check("addresses: ['fd00::/64']", "10.0.0.1"), [""; 0]);
+    }
+
+    #[test]
+    fn a_reuse_delay_is_in_seconds() {
+        let pool = super::super::tests::pool(
+            "{name: w, network: n, addresses: [10.0.0.0/24], addressReuseGracePeriodSeconds: 300}",
+        );
+        assert_eq!(pool.reuse_delay, Duration::from_secs(300));
+    }
+
+    #[test]
     fn names_are_those_of_kubernetes() {
         let document = "{name: Workers, namespace: a_b, clusterName: '-', network: a/b/c, addresses: [10.0.0.0/24]}";
         let (specs, mut findings) = read_pools(document.as_bytes());
-        assert_eq!(Pool::new(&specs[0], &BTreeMap::new(), &mut findings), None);
+        assert_eq!(Pool::new(&specs[0], &TemplateFacts::default(), &mut findings), None);
         let found: Vec<String> = findings.kept().iter().map(ToString::to_string).collect();
         assert_eq!(
             found,
