@@ -7,10 +7,9 @@
 
 mod name;
 
-use std::collections::BTreeMap;
 
 use glowplug::finding::{Finding, Findings};
-use glowplug::host::pool::{Pool, read_pools};
+use glowplug::host::pool::{Pool, TemplateFacts, read_pools};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, LabelSelector, MicroTime};
 use kube::{CustomResource, CustomResourceExt, KubeSchema};
@@ -317,7 +316,8 @@ impl PoolSpec {
                 "one of the two",
             ));
         }
-        let mut pool = specs.first().and_then(|spec| Pool::new(spec, &BTreeMap::new(), &mut findings));
+        let pool = specs.first().and_then(|spec| Pool::new(spec, &TemplateFacts::default(), &mut findings));
+        let mut pool = pool.filter(|_| !findings.has_errors());
         if let (Some(pool), None) = (&mut pool, namespace) {
             name.clone_into(&mut pool.name);
         }
@@ -362,7 +362,7 @@ mod tests {
         file["name"] = "workers".into();
         file["namespace"] = "clusters".into();
         let (specs, mut findings) = read_pools(file.to_string().as_bytes());
-        let pool = specs.first().and_then(|spec| Pool::new(spec, &BTreeMap::new(), &mut findings));
+        let pool = specs.first().and_then(|spec| Pool::new(spec, &TemplateFacts::default(), &mut findings));
         verdict(pool.as_ref(), &findings)
     }
 
