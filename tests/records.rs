@@ -147,10 +147,10 @@ fn a_list_of_nothing_is_no_error() {
 fn a_part_of_a_list_is_refused() {
     let items = json!([worker("worker-0", "u-0", "10.0.0.5/24")]);
     let with = |metadata: Value| json!({"items": items, "kind": "KubevirtMachineList", "metadata": metadata});
-    let reason = "expected the whole list, since whoever is missing would lose its addresses";
+    let reason = "expected the whole list: machines that are not in it would lose their addresses";
     assert_eq!(
         refusal(&with(json!({"continue": "eyJ2", "remainingItemCount": 1500})).to_string()),
-        format!("metadata.continue: part of a list, 1500 objects are missing, {reason}")
+        format!("metadata.continue: part of a list without 1500 objects, {reason}")
     );
     assert_eq!(
         refusal(&with(json!({"continue": "eyJ2"})).to_string()),
@@ -162,29 +162,37 @@ fn a_part_of_a_list_is_refused() {
 #[test]
 fn what_is_no_list_is_refused_with_its_place() {
     let cases = [
-        ("", "document: not readable as JSON \"expected `{`\" from byte 1 on"),
-        (" [1]", "document: not readable as JSON \"expected `{`\" from byte 2 on"),
-        ("{\"items\": [{}, {\"a\" 1}]}", "items[1]: not readable as JSON \"expected `:`\" from byte 16 on"),
-        ("{\"items\": [{}, {\"a\":", "items[1]: not readable as JSON \"EOF while parsing a value\" from byte 16 on"),
-        ("{\"items\": [{} {}]}", "items[0]: not readable as JSON \"expected `,` or `]`\" from byte 15 on"),
-        ("{\"items\": [{},]}", "items[1]: not readable as JSON \"expected value\" from byte 15 on"),
-        ("{\"items\": [{}]", "items: not readable as JSON \"expected `,` or `}`\" from byte 15 on"),
-        ("{\"items\": []} x", "document: not readable as JSON \"something after its end\" from byte 15 on"),
-        ("{\"items\": 7}", "items: not readable as JSON \"expected `[`\" from byte 11 on"),
-        ("{\"a\": 7, \"b\": 8", "b: not readable as JSON \"expected `,` or `}`\" from byte 16 on"),
-        ("{\"kind\": 7}", "kind: invalid member \"invalid type: integer `7`, expected a string\""),
+        ("", r#"document: invalid JSON "expected `{`" from byte 1"#),
+        (" [1]", r#"document: invalid JSON "expected `{`" from byte 2"#),
+        ("apiVersion: v1\nitems: []\n", r#"document: invalid JSON "expected `{`" from byte 1"#),
+        (r#"{"items": [{}, {"a" 1}]}"#, r#"items[1]: invalid JSON "expected `:`" from byte 16"#),
+        (r#"{"items": [{}, {"a":"#, r#"items[1]: invalid JSON "EOF while parsing a value" from byte 16"#),
+        (r#"{"items": [{} {}]}"#, r#"items[0]: invalid JSON "expected `,` or `]`" from byte 15"#),
+        (r#"{"items": [{},]}"#, r#"items[1]: invalid JSON "expected value" from byte 15"#),
+        (r#"{"items": [{}]"#, r#"items: invalid JSON "expected `,` or `}`" from byte 15"#),
+        (r#"{"items": []} x"#, r#"document: invalid JSON "something after its end" from byte 15"#),
+        (r#"{"items": 7}"#, r#"items: invalid JSON "expected `[`" from byte 11"#),
+        (r#"{"a": 7, "b": 8"#, r#"b: invalid JSON "expected `,` or `}`" from byte 16"#),
+        (
+            r#"{"items": [], "metadata": 7}"#,
+            r#"metadata: invalid JSON "invalid type: integer `7`, expected struct ListMetadata" from byte 27"#,
+        ),
     ];
     for (list, expected) in cases {
-        assert_eq!(refusal(list), format!("{expected}, expected a list of objects"));
+        let expectation = "expected a list of objects as kubectl get -o json prints it";
+        assert_eq!(refusal(list), format!("{expected} on, {expectation}"));
     }
 }
 
 #[test]
 fn an_object_that_is_too_large_is_refused() {
-    let list = format!("{{\"items\": [{{\"a\": \"{}\"}}]}}", "x".repeat(40 * 1024 * 1024));
-    let mut objects = Objects::default();
-    let refusal = objects.read("list", list.as_bytes()).unwrap_err().to_string();
-    assert_eq!(refusal, "items[0]: too large, expected at most 16777216 bytes");
+    // Just too large, and larger than what is ever in memory.
+    for size in [4 * 1024 * 1024, 40 * 1024 * 1024] {
+        let list = format!("{{\"items\": [{{\"a\": \"{}\"}}]}}", "x".repeat(size));
+        let mut objects = Objects::default();
+        let refusal = objects.read("list", list.as_bytes()).unwrap_err().to_string();
+        assert_eq!(refusal, "items[0]: too large, expected at most 4194304 bytes");
+    }
 }
 
 #[test]

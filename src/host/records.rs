@@ -5,11 +5,9 @@
 //! as the status map and the proof of concept have it, a JSON list of `ip/prefix`, IPv4 first. One bare address, one
 //! `ip/prefix`, and several with commas between them are read, too.
 
-mod batch;
 mod list;
 mod merge;
 mod object;
-mod skim;
 #[cfg(test)]
 mod tests;
 
@@ -200,8 +198,7 @@ impl Objects {
     /// `kubectl get -o json` or the server itself writes it, whole or metadata only, or a single object. `source` names it
     /// in messages. Returns how many objects there were.
     ///
-    /// Of the objects some at a time are in memory, about 5 MiB of them or one that is larger, and what is kept of the others:
-    /// whose they are, and their records. Another thread parses what this one reads.
+    /// One object at a time is in memory. Of the others only identities and records are kept.
     ///
     /// # Errors
     ///
@@ -211,9 +208,9 @@ impl Objects {
         let source = (self.sources.len(), source);
         self.sources.push(source.1.to_owned());
         let Self { objects, findings, .. } = self;
-        list::read(input, |index, item| {
+        list::read(input, |index, text| {
             let mut reader = object::Reader { item: index, source, findings: &mut *findings, doubts: Vec::new() };
-            objects.extend(reader.object(item));
+            objects.extend(reader.object(text));
         })
     }
 

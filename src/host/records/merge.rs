@@ -6,7 +6,6 @@ use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::net::IpAddr;
 
-use foldhash::fast::RandomState;
 use ipnetwork::IpNetwork;
 
 use super::object::{Doubt, Hold, Kind, Object};
@@ -81,7 +80,7 @@ pub(super) fn merge(objects: Vec<Object>, sources: &[String], findings: Vec<Obje
 
 /// Makes one object of those that have one UID: a list that is read twice says nothing twice.
 fn join_repeated(mut objects: Vec<Object>) -> Vec<Object> {
-    let mut first = HashMap::with_capacity_and_hasher(objects.len(), RandomState::default());
+    let mut first = HashMap::with_capacity(objects.len());
     let repeated = objects.iter().enumerate().map(|(at, object)| *first.entry(object.uid.as_str()).or_insert(at));
     let first: Vec<usize> = repeated.collect();
     for (at, first) in first.iter().enumerate().filter(|(at, first)| at != *first) {
@@ -101,8 +100,7 @@ fn parts(objects: &[Object]) -> Vec<Part<'_>> {
         labelled.unwrap_or((&object.namespace, &object.name))
     }
     let machines = objects.iter().filter(|object| object.kind == Kind::VirtualMachine);
-    let machines: HashMap<&str, (&str, &str), RandomState> =
-        machines.map(|object| (object.uid.as_str(), named(object))).collect();
+    let machines: HashMap<&str, (&str, &str)> = machines.map(|object| (object.uid.as_str(), named(object))).collect();
     let parts = objects.iter().map(|object| {
         let (machine, guest) = match (object.kind, object.owner.as_deref()) {
             (Kind::Machine, _) => ((object.namespace.as_str(), object.name.as_str()), None),

@@ -1,18 +1,14 @@
-//! One object: whose it is, and what it records.
+//! Reads one object: the machine it belongs to, and the addresses it records.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
-use std::ops::Deref;
 
 use ipnetwork::IpNetwork;
 use serde::Deserialize;
-use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde::de::IgnoredAny;
 use serde_json::Value;
-use smallvec::SmallVec;
 
-use super::skim::{EVERYTHING, Kept, Key, Members};
 use super::{ANNOTATION_PREFIX, NODE_POOL_ANNOTATION, ObjectFinding, STATUS_FIELD, list};
 use crate::finding::{Finding, Place, Severity};
 use crate::host::address::parse_interface_address;
@@ -44,20 +40,17 @@ pub(super) struct Object {
     pub(super) machine: Option<Box<(String, String)>>,
     /// UID and name of the VirtualMachine that owns it.
     pub(super) owner: Option<Box<(String, String)>>,
-    pub(super) holds: Holds,
+    pub(super) holds: Vec<Hold>,
     /// Its records that cannot be read.
     pub(super) doubts: Vec<Doubt>,
 }
-
-/// Mostly one, and of many objects: it is no block of memory of its own.
-pub(super) type Holds = SmallVec<[Hold; 1]>;
 
 /// What one interface holds, as one object says.
 #[derive(Debug)]
 pub(super) struct Hold {
     pub(super) interface: InterfaceName,
     /// Sorted, without repeats. An address that comes without a prefix length has the longest.
-    pub(super) addresses: SmallVec<[IpNetwork; 2]>,
+    pub(super) addresses: Vec<IpNetwork>,
     pub(super) spot: Spot,
 }
 
@@ -86,154 +79,65 @@ pub(super) struct Doubt {
     pub(super) interface: InterfaceName,
 }
 
-/// A text of an object, which mostly stands in what was read as it is.
-#[derive(Debug, Default, Deserialize, Eq, Ord, PartialEq, PartialOrd)]
-#[serde(transparent)]
-pub(super) struct Text<'t>(#[serde(borrow)] pub(super) Cow<'t, str>);
-
-/// An object as it is written. Members that do not matter here are passed over.
-#[derive(Debug, Deserialize)]
-#[serde(bound(deserialize = "M: Deserialize<'de>"))]
-pub(super) struct Item<'t, M = StatusMap<'t>> {
-    #[serde(borrow)]
-    pub(super) kind: Option<Text<'t>>,
-    #[serde(default, borrow)]
-    pub(super) metadata: Metadata<'t>,
-    #[serde(borrow)]
-    pub(super) spec: Option<Spec<'t>>,
-    pub(super) status: Option<Status<M>>,
-}
-
-/// The members of an [`Item`] that are not passed over.
-pub(super) const MEMBERS: Members = {
-    const ANNOTATIONS: Members =
-        Members(&[(Key::BeginsWith(ANNOTATION_PREFIX), Kept::All), (Key::Is(NODE_POOL_ANNOTATION), Kept::All)]);
-    const LABELS: Members = Members(&[(Key::Is(MACHINE_NAMESPACE), Kept::All), (Key::Is(MACHINE_NAME), Kept::All)]);
-    const OWNER: Members =
-        Members(&[(Key::Is("kind"), Kept::All), (Key::Is("name"), Kept::All), (Key::Is("uid"), Kept::All)]);
-    const METADATA: Members = Members(&[
-        (Key::Is("annotations"), Kept::Only(&ANNOTATIONS)),
-        (Key::Is("creationTimestamp"), Kept::All),
-        (Key::Is("labels"), Kept::Only(&LABELS)),
-        (Key::Is("name"), Kept::All),
-        (Key::Is("namespace"), Kept::All),
-        (Key::Is("ownerReferences"), Kept::Only(&OWNER)),
-        (Key::Is("uid"), Kept::All),
-        (Key::Is("deletionTimestamp"), Kept::All),
-        (Key::Is("continue"), Kept::All),
-        (Key::Is("remainingItemCount"), Kept::All),
-    ]);
-    const TEMPLATE_METADATA: Members = Members(&[(Key::Is("annotations"), Kept::Only(&ANNOTATIONS))]);
-    const TEMPLATE: Members = Members(&[(Key::Is("metadata"), Kept::Only(&TEMPLATE_METADATA))]);
-    Members(&[
-        (Key::Is("kind"), Kept::All),
-        (Key::Is("metadata"), Kept::Only(&METADATA)),
-        (Key::Is("spec"), Kept::Only(&Members(&[(Key::Is("template"), Kept::Only(&TEMPLATE))]))),
-        (Key::Is("status"), Kept::Only(&Members(&[(Key::Is(STATUS_FIELD), Kept::Only(&EVERYTHING))]))),
-    ])
-};
-
-/// Of an object or of a list.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub(super) struct Metadata<'t> {
-    #[serde(rename = "continue", borrow)]
-    pub(super) next: Option<Text<'t>>,
-    pub(super) remaining_item_count: Option<i64>,
-    #[serde(borrow)]
-    namespace: Option<Text<'t>>,
-    #[serde(borrow)]
-    name: Option<Text<'t>>,
-    #[serde(borrow)]
-    uid: Option<Text<'t>>,
-    #[serde(borrow)]
-    creation_timestamp: Option<Text<'t>>,
-    #[serde(borrow)]
-    deletion_timestamp: Option<Text<'t>>,
-    #[serde(borrow)]
-    labels: Option<Labels<'t>>,
-    #[serde(borrow)]
-    annotations: Option<Annotations<'t>>,
-    #[serde(borrow)]
-    owner_references: Option<Vec<Owner<'t>>>,
-}
-
-/// By which a VirtualMachine knows its KubevirtMachine, which may be in another cluster and so owns nothing.
-#[derive(Debug, Default, Deserialize)]
+/// An object as it is written. Other members are ignored.
+#[derive(Default, Deserialize)]
 #[serde(default)]
-struct Labels<'t> {
-    // MACHINE_NAMESPACE and MACHINE_NAME.
-    #[serde(rename = "capk.cluster.x-k8s.io/kubevirt-machine-namespace", borrow)]
-    namespace: Option<Text<'t>>,
-    #[serde(rename = "capk.cluster.x-k8s.io/kubevirt-machine-name", borrow)]
-    name: Option<Text<'t>>,
+struct Item {
+    kind: Option<String>,
+    metadata: Metadata,
+    spec: Option<Spec>,
+    status: Option<Status>,
 }
 
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Metadata {
+    namespace: Option<String>,
+    name: Option<String>,
+    uid: Option<String>,
+    creation_timestamp: Option<String>,
+    deletion_timestamp: Option<String>,
+    labels: Option<BTreeMap<String, String>>,
+    annotations: Option<BTreeMap<String, String>>,
+    owner_references: Option<Vec<Owner>>,
+}
+
+// Labels by which capk names the KubevirtMachine of a VirtualMachine. The two may be in different clusters, so there is no
+// ownerReference.
 const MACHINE_NAMESPACE: &str = "capk.cluster.x-k8s.io/kubevirt-machine-namespace";
 const MACHINE_NAME: &str = "capk.cluster.x-k8s.io/kubevirt-machine-name";
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Default, Deserialize)]
 #[serde(default)]
-struct Owner<'t> {
-    #[serde(borrow)]
-    kind: Text<'t>,
-    #[serde(borrow)]
-    name: Text<'t>,
-    #[serde(borrow)]
-    uid: Text<'t>,
+struct Owner {
+    kind: String,
+    name: String,
+    uid: String,
 }
 
-/// What matters of the annotations.
-#[derive(Debug, Default)]
-struct Annotations<'t> {
-    /// Key and value.
-    records: Vec<(Text<'t>, Text<'t>)>,
-    node_pool: Option<Text<'t>>,
-}
-
-#[derive(Debug, Default, Deserialize)]
+#[derive(Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Spec<'t> {
-    #[serde(borrow)]
-    template: Option<Template<'t>>,
+struct Spec {
+    /// What a VirtualMachine gives its instances.
+    template: Option<Template>,
 }
 
-/// What a VirtualMachine gives its instances.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Default, Deserialize)]
 #[serde(default)]
-struct Template<'t> {
-    #[serde(borrow)]
-    metadata: Option<TemplateMetadata<'t>>,
+struct Template {
+    metadata: Option<TemplateMetadata>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Default, Deserialize)]
 #[serde(default)]
-struct TemplateMetadata<'t> {
-    #[serde(borrow)]
-    annotations: Option<Annotations<'t>>,
+struct TemplateMetadata {
+    annotations: Option<BTreeMap<String, String>>,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct Status<M> {
-    allocated_bootstrap_addresses: Option<M>,
-}
-
-/// A status map as it should be, by the name of the interface.
-pub(super) type Texts<'t> = BTreeMap<Text<'t>, Vec<Text<'t>>>;
-
-/// A status map, of which mostly no value has to be made.
-#[derive(Debug)]
-pub(super) enum StatusMap<'t> {
-    Texts(Texts<'t>),
-    Value(Value),
-}
-
-/// An object that has a member of another type.
-pub(super) struct Unreadable<'t> {
-    pub(super) error: serde_json::Error,
-    /// All of it, as it is written.
-    pub(super) text: &'t [u8],
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Status {
+    allocated_bootstrap_addresses: Option<Value>,
 }
 
 /// Reads the object at one place.
@@ -295,26 +199,25 @@ const EXPECTED: &str = "a list of ip/prefix";
 // === impl Reader ===
 
 impl Reader<'_> {
-    /// What is to be kept of an object. `None`: nobody can tell whose it is, which has been told.
-    pub(super) fn object(&mut self, item: Result<Item<'_>, Unreadable<'_>>) -> Option<Object> {
+    /// Reads an object. `None` if its machine is unknown, which is reported.
+    pub(super) fn object(&mut self, text: &str) -> Option<Object> {
         let items = Place::Document.field("items");
         let place = self.item.map_or(Place::Document, |item| items.index(item));
-        let Item { kind, mut metadata, spec, status } = match item {
+        let Item { kind, mut metadata, spec, status } = match serde_json::from_str(text) {
             Ok(item) => item,
-            Err(Unreadable { error, text }) => {
-                let message = list::message(&error);
-                let finding = Finding::error(place, "invalid object", message, "an object as Kubernetes writes it");
-                self.tell(finding, addresses_in(&String::from_utf8_lossy(text)));
+            Err(error) => {
+                let expected = "an object as Kubernetes writes it";
+                self.tell(Finding::error(place, "invalid object", list::message(&error), expected), addresses_in(text));
                 return None;
             }
         };
         let holds = self.holds(&metadata, spec.unwrap_or_default(), status);
-        let node_pool =
-            metadata.annotations.as_mut().and_then(|annotations| annotations.node_pool.take()).map(String::from);
-        let owner = metadata.owner_references.into_iter().flatten().find(|owner| &*owner.kind == "VirtualMachine");
+        let node_pool = metadata.annotations.as_mut().and_then(|annotations| annotations.remove(NODE_POOL_ANNOTATION));
+        let owner = metadata.owner_references.into_iter().flatten().find(|owner| owner.kind == "VirtualMachine");
         let owner = owner.filter(|owner| is_identity(&owner.uid) && is_identity(&owner.name));
-        let owner = owner.map(|owner| Box::new((owner.uid.into(), owner.name.into())));
-        let machine = metadata.labels.and_then(|labels| labels.namespace.zip(labels.name));
+        let owner = owner.map(|owner| Box::new((owner.uid, owner.name)));
+        let machine =
+            metadata.labels.and_then(|mut labels| labels.remove(MACHINE_NAMESPACE).zip(labels.remove(MACHINE_NAME)));
         let kind = match kind.as_deref() {
             Some("KubevirtMachine") => Ok(Kind::Machine),
             Some("VirtualMachine") => Ok(Kind::VirtualMachine),
@@ -331,11 +234,11 @@ impl Reader<'_> {
             )),
         };
         let metadata_place = place.field("metadata");
-        let identity = |name: &str, value: Option<Text<'_>>| match value {
-            Some(value) if is_identity(&value) => Ok(String::from(value)),
+        let identity = |name: &str, value: Option<String>| match value {
+            Some(value) if is_identity(&value) => Ok(value),
             Some(value) => {
                 let (place, expected) = (metadata_place.field(name), "letters, digits, '-' or '.', at most 253");
-                Err(Finding::error(place, "invalid value", &*value, expected))
+                Err(Finding::error(place, "invalid value", &value, expected))
             }
             None => {
                 let place = metadata_place.field(name);
@@ -353,7 +256,7 @@ impl Reader<'_> {
                 let is_being_deleted = metadata.deletion_timestamp.is_some();
                 // Only a VirtualMachine and what it owns are somebody else's.
                 let machine = machine.filter(|(namespace, name)| is_identity(namespace) && is_identity(name));
-                let machine = machine.map(|(namespace, name)| Box::new((namespace.into(), name.into())));
+                let machine = machine.map(Box::new);
                 let doubts = std::mem::take(&mut self.doubts);
                 Some(Object {
                     kind,
@@ -377,8 +280,8 @@ impl Reader<'_> {
         }
     }
 
-    fn holds(&mut self, metadata: &Metadata<'_>, spec: Spec<'_>, status: Option<Status<StatusMap<'_>>>) -> Holds {
-        let mut holds = Holds::new();
+    fn holds(&mut self, metadata: &Metadata, spec: Spec, status: Option<Status>) -> Vec<Hold> {
+        let mut holds = Vec::new();
         self.annotations(metadata.annotations.as_ref(), Member::Annotation, &mut holds);
         let template = spec.template.and_then(|template| template.metadata);
         let annotations = template.and_then(|metadata| metadata.annotations);
@@ -386,12 +289,7 @@ impl Reader<'_> {
         let spot = self.spot(Member::Status);
         match status.and_then(|status| status.allocated_bootstrap_addresses) {
             None => {}
-            Some(StatusMap::Texts(map)) => {
-                for (interface, texts) in map {
-                    self.hold(spot, &interface, &texts, &List(&texts), &mut holds);
-                }
-            }
-            Some(StatusMap::Value(Value::Object(map))) => {
+            Some(Value::Object(map)) => {
                 for (interface, value) in map {
                     match texts(&value) {
                         Some(texts) => self.hold(spot, &interface, &texts, &value, &mut holds),
@@ -399,24 +297,24 @@ impl Reader<'_> {
                     }
                 }
             }
-            Some(StatusMap::Value(other)) => self.unreadable(spot, None, &other),
+            Some(other) => self.unreadable(spot, None, &other),
         }
         holds
     }
 
-    fn annotations(&mut self, annotations: Option<&Annotations<'_>>, member: Member, holds: &mut Holds) {
+    fn annotations(&mut self, annotations: Option<&BTreeMap<String, String>>, member: Member, holds: &mut Vec<Hold>) {
         let spot = self.spot(member);
-        for (key, value) in annotations.into_iter().flat_map(|annotations| &annotations.records) {
-            let interface = key.strip_prefix(ANNOTATION_PREFIX).unwrap_or_default();
-            let list = value.starts_with('[').then(|| serde_json::from_str::<Vec<Text<'_>>>(value));
+        for (key, value) in annotations.into_iter().flatten() {
+            let Some(interface) = key.strip_prefix(ANNOTATION_PREFIX) else { continue };
+            let list = value.starts_with('[').then(|| serde_json::from_str::<Vec<String>>(value));
             match list {
-                Some(Ok(texts)) => self.hold(spot, interface, &texts, &value.0, holds),
+                Some(Ok(texts)) => self.hold(spot, interface, &texts, value, holds),
                 Some(Err(error)) if error.is_data() && serde_json::from_str::<IgnoredAny>(value).is_ok() => {
-                    self.unreadable(spot, Some(interface), &value.0);
+                    self.unreadable(spot, Some(interface), value);
                 }
                 _ => {
                     let texts: Vec<&str> = value.split(',').map(str::trim_ascii).collect();
-                    self.hold(spot, interface, &texts, &value.0, holds);
+                    self.hold(spot, interface, &texts, value, holds);
                 }
             }
         }
@@ -433,14 +331,14 @@ impl Reader<'_> {
         name: &str,
         texts: &[T],
         value: &dyn fmt::Display,
-        holds: &mut Holds,
+        holds: &mut Vec<Hold>,
     ) {
         let Ok(interface) = name.parse::<InterfaceName>() else {
             let (place, expected) = (spot.path(Some(name)), InterfaceName::EXPECTED);
             let finding = Finding::error(place, "record of an invalid interface name", name, expected);
             return self.tell(finding, addresses_in(&value.to_string()));
         };
-        let mut addresses: SmallVec<[IpNetwork; 2]> = SmallVec::with_capacity(texts.len());
+        let mut addresses: Vec<IpNetwork> = Vec::with_capacity(texts.len());
         for text in texts.iter().map(AsRef::as_ref) {
             let read = parse_interface_address(text).map(|(address, length)| {
                 let length = length.unwrap_or(Family::of(address).bits());
@@ -491,15 +389,6 @@ impl Reader<'_> {
     }
 }
 
-/// A list of texts as JSON has it.
-struct List<'l>(&'l [Text<'l>]);
-
-impl fmt::Display for List<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        Value::from_iter(self.0.iter().map(|text| &**text)).fmt(f)
-    }
-}
-
 /// The texts of a list of texts.
 fn texts(value: &Value) -> Option<Vec<&str>> {
     value.as_array()?.iter().map(Value::as_str).collect()
@@ -528,86 +417,4 @@ fn is_identity(text: &str) -> bool {
     let legal = |b: u8| b.is_ascii_alphanumeric() | matches!(b, b'-' | b'.');
     // With no way out in between, several bytes are looked at at once.
     (1..=253).contains(&text.len()) && text.bytes().fold(true, |all, byte| all & legal(byte))
-}
-
-// === impl Text ===
-
-impl Deref for Text<'_> {
-    type Target = str;
-
-    fn deref(&self) -> &str {
-        &self.0
-    }
-}
-
-impl AsRef<str> for Text<'_> {
-    fn as_ref(&self) -> &str {
-        &self.0
-    }
-}
-
-impl From<Text<'_>> for String {
-    fn from(text: Text<'_>) -> Self {
-        text.0.into_owned()
-    }
-}
-
-// === impl Item ===
-
-impl<'t, M: Into<StatusMap<'t>>> Item<'t, M> {
-    /// The same, whichever way its status map was read.
-    pub(super) fn any(self) -> Item<'t> {
-        let Self { kind, metadata, spec, status } = self;
-        let status = status.map(|Status { allocated_bootstrap_addresses: map }| Status {
-            allocated_bootstrap_addresses: map.map(M::into),
-        });
-        Item { kind, metadata, spec, status }
-    }
-}
-
-// === impl StatusMap ===
-
-impl<'t> From<Texts<'t>> for StatusMap<'t> {
-    fn from(texts: Texts<'t>) -> Self {
-        Self::Texts(texts)
-    }
-}
-
-impl From<Value> for StatusMap<'_> {
-    fn from(value: Value) -> Self {
-        Self::Value(value)
-    }
-}
-
-// === impl Annotations ===
-
-impl<'de: 't, 't> Deserialize<'de> for Annotations<'t> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(Records)
-    }
-}
-
-/// Keeps what matters, and passes over what may be many times as large.
-struct Records;
-
-impl<'de> Visitor<'de> for Records {
-    type Value = Annotations<'de>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("annotations")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Annotations<'de>, A::Error> {
-        let mut annotations = Annotations::default();
-        while let Some(key) = members.next_key::<Text<'de>>()? {
-            if key.starts_with(ANNOTATION_PREFIX) {
-                annotations.records.push((key, members.next_value()?));
-            } else if &*key == NODE_POOL_ANNOTATION {
-                annotations.node_pool = Some(members.next_value()?);
-            } else {
-                members.next_value::<IgnoredAny>()?;
-            }
-        }
-        Ok(annotations)
-    }
 }

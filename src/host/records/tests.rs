@@ -224,12 +224,22 @@ fn objects_of_which_nobody_can_tell_whose_they_are_are_told() {
                 format!(r#"list: items[1].metadata.name: invalid value "w\n", expected {identity} [10.0.0.5]"#),
                 format!(r#"list: items[2].metadata.namespace: invalid value "", expected {identity} [10.0.0.5]"#),
                 r#"list: items[3].kind: unknown kind "Pod", expected KubevirtMachine, VirtualMachine or VirtualMachineInstance [10.0.0.5]"#.to_owned(),
-                r#"list: items[4]: invalid object "invalid type: string \"none\", expected annotations", expected an object as Kubernetes writes it []"#.to_owned(),
-                r#"list: items[5]: invalid object "invalid type: integer `7`, expected struct Labels", expected an object as Kubernetes writes it [10.0.0.5]"#.to_owned(),
+                r#"list: items[4]: invalid object "invalid type: string \"none\", expected a map", expected an object as Kubernetes writes it []"#.to_owned(),
+                r#"list: items[5]: invalid object "invalid type: integer `7`, expected a map", expected an object as Kubernetes writes it [10.0.0.5]"#.to_owned(),
                 r#"list: items[6]: invalid object "invalid type: integer `7`, expected struct Item", expected an object as Kubernetes writes it []"#.to_owned(),
             ]
         )
     );
+}
+
+#[test]
+fn a_status_map_without_end_makes_its_object_unreadable() {
+    let map = [&r#"{"a": "#.repeat(1000), r#""10.0.0.5""#, &"}".repeat(1000)].concat();
+    let list = format!(r#"{{"items": [{{"status": {{"allocatedBootstrapAddresses": {map}}}}}]}}"#);
+    let mut objects = Objects::default();
+    objects.read("list", list.as_bytes()).unwrap();
+    let finding = r#"list: items[0]: invalid object "recursion limit exceeded", expected an object as Kubernetes writes it [10.0.0.5]"#;
+    assert_eq!(lines(&objects.inventory()), (vec![], vec![finding.to_owned()]));
 }
 
 // === Machines ===
