@@ -12,9 +12,9 @@ mod object;
 mod tests;
 
 pub use list::{MAX_OBJECT, MAX_OBJECTS, ReadError};
-pub use merge::{Inventory, ObjectFinding};
+pub use merge::{Inventory, ObjectFinding, Report, Unrecorded};
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io::Read;
 
@@ -33,8 +33,15 @@ pub const ANNOTATION_PREFIX: &str = "kubevirt.cluster.x-k8s.io/allocated-ip-";
 /// the MachineDeployment to the KubevirtMachine.
 pub const NODE_POOL_ANNOTATION: &str = "hypershift.openshift.io/nodePool";
 
+/// Start of the key of our own annotation that names the network of a record; the name of the interface follows. The
+/// enhancement has no place for the network, and its formats stay as they are.
+pub const NETWORK_PREFIX: &str = "ipam.glowplug.dev/network-";
+
 /// The member of the status that holds the map.
 pub const STATUS_FIELD: &str = "allocatedBootstrapAddresses";
+
+/// API version of KubevirtMachines. Cluster API's provider for KubeVirt has no other one.
+pub const API_VERSION: &str = "infrastructure.cluster.x-k8s.io/v1alpha1";
 
 /// The objects of lists, as far as they matter for records.
 ///
@@ -60,6 +67,7 @@ pub struct Objects {
     objects: Vec<Object>,
     sources: Vec<String>,
     findings: Vec<ObjectFinding>,
+    unidentified: usize,
 }
 
 /// A KubevirtMachine of a list.
@@ -120,9 +128,10 @@ pub fn annotation_value(addresses: &[IpNetwork]) -> String {
     list(addresses).to_string()
 }
 
-/// The JSON merge patch that annotates a machine's object with its allocations.
+/// The JSON merge patch that annotates a machine's object with its allocations, and with the network of each interface
+/// that is in `networks`.
 ///
-/// It names the UID, which the server lets nobody change, so that the successor of a machine never gets its record; and the
+/// The patch names the object, so it can be sent by itself. It names the UID, which the server lets nobody change, so that the successor of a machine never gets its record; and the
 /// resource version, if it is given, so that of two writers the second one is refused (409).
 ///
 /// # Errors
@@ -131,16 +140,21 @@ pub fn annotation_value(addresses: &[IpNetwork]) -> String {
 pub fn annotation_patch(
     machine: &Machine,
     allocations: &[Allocation],
+    networks: &BTreeMap<InterfaceName, String>,
     resource_version: Option<&str>,
 ) -> Result<Value, PatchError> {
     let mut annotations = Map::new();
     for allocation in own(machine, allocations) {
         let Allocation { claimant, addresses } = allocation?;
-        annotations.insert(annotation_key(&claimant.interface)?, annotation_value(addresses).into());
+        let interface = &claimant.interface;
+        annotations.insert(annotation_key(interface)?, annotation_value(addresses).into());
+        if let Some(network) = networks.get(interface) {
+            annotations.insert(format!("{NETWORK_PREFIX}{interface}"), network.as_str().into());
+        }
     }
-    let mut metadata = metadata(machine, resource_version);
-    metadata.insert("annotations".to_owned(), annotations.into());
-    Ok(json!({"metadata": metadata}))
+    let mut patch = patch(machine, resource_version);
+    patch["metadata"]["annotations"] = annotations.into();
+    Ok(patch)
 }
 
 /// The JSON merge patch of the `status` subresource of a KubevirtMachine, with the same conditions.
@@ -161,7 +175,9 @@ pub fn status_patch(
         let Allocation { claimant, addresses } = allocation?;
         map.insert(claimant.interface.to_string(), list(addresses));
     }
-    Ok(json!({"metadata": metadata(machine, resource_version), "status": {STATUS_FIELD: map}}))
+    let mut patch = patch(machine, resource_version);
+    patch["status"] = json!({STATUS_FIELD: map});
+    Ok(patch)
 }
 
 /// The allocations, as long as they are the machine's.
@@ -175,13 +191,18 @@ fn own<'a>(
     })
 }
 
-fn metadata(machine: &Machine, resource_version: Option<&str>) -> Map<String, Value> {
-    let mut metadata = Map::new();
-    metadata.insert("uid".to_owned(), machine.uid.as_str().into());
+/// The part of a patch that says whose object it is for.
+fn patch(machine: &Machine, resource_version: Option<&str>) -> Value {
+    let Machine { namespace, name, uid } = machine;
+    let mut patch = json!({
+        "apiVersion": API_VERSION,
+        "kind": "KubevirtMachine",
+        "metadata": {"namespace": namespace, "name": name, "uid": uid},
+    });
     if let Some(version) = resource_version {
-        metadata.insert("resourceVersion".to_owned(), version.into());
+        patch["metadata"]["resourceVersion"] = version.into();
     }
-    metadata
+    patch
 }
 
 fn list(addresses: &[IpNetwork]) -> Value {
@@ -207,10 +228,13 @@ impl Objects {
     pub fn read(&mut self, source: &str, input: impl Read) -> Result<usize, ReadError> {
         let source = (self.sources.len(), source);
         self.sources.push(source.1.to_owned());
-        let Self { objects, findings, .. } = self;
+        let Self { objects, findings, unidentified, .. } = self;
         list::read(input, |index, text| {
             let mut reader = object::Reader { item: index, source, findings: &mut *findings, doubts: Vec::new() };
-            objects.extend(reader.object(text));
+            match reader.object(text) {
+                Some(object) => objects.push(object),
+                None => *unidentified += 1,
+            }
         })
     }
 
@@ -241,7 +265,9 @@ impl Objects {
     /// What they say together.
     #[must_use]
     pub fn inventory(self) -> Inventory {
-        merge::merge(self.objects, &self.sources, self.findings)
+        let mut inventory = merge::merge(self.objects, &self.sources, self.findings);
+        inventory.unidentified = self.unidentified;
+        inventory
     }
 }
 

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use glowplug::host::address::parse_interface_address;
 use glowplug::host::claim::Allocation;
 use glowplug::host::records::{Inventory, Objects, annotation_patch, status_patch};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::pools::may_be_held;
 
@@ -48,13 +48,12 @@ pub(super) fn records(input: &[u8]) {
         assert!(inventory.is_there(&record.claimant.machine), "{record:?}");
         let machine = &record.claimant.machine;
         let allocation = [Allocation { claimant: record.claimant.clone(), addresses: record.addresses.clone() }];
+        let interface = record.claimant.interface;
+        let networks = record.network.iter().map(|network| (interface, network.clone())).collect();
         let status = status_patch(machine, &allocation, None).unwrap();
-        for patch in [Some(status), annotation_patch(machine, &allocation, None).ok()].into_iter().flatten() {
-            let mut object = patch;
-            object["kind"] = json!("KubevirtMachine");
-            object["metadata"]["namespace"] = json!(machine.namespace);
-            object["metadata"]["name"] = json!(machine.name);
-            let again = read(object.to_string().as_bytes()).unwrap();
+        for patch in [Some(status), annotation_patch(machine, &allocation, &networks, None).ok()].into_iter().flatten()
+        {
+            let again = read(patch.to_string().as_bytes()).unwrap();
             let [read] = &again.records[..] else { panic!("{again:?}") };
             assert_eq!(
                 (&read.claimant, &read.addresses, again.findings.len()),

@@ -433,11 +433,16 @@ impl Printer {
         let machine = &claim.machine;
         let document = || self.expand(&pools_of(claim, &self.pools), allocations);
         Ok(match self.format {
-            Format::Annotation => annotation_patch(machine, allocations, None)?.to_string(),
+            Format::Annotation => annotation_patch(machine, allocations, &self.networks(claim), None)?.to_string(),
             Format::Status => status_patch(machine, allocations, None)?.to_string(),
             Format::Secret => document()?.secret(&machine.namespace, &machine.name).to_string(),
             Format::NetworkData | Format::Table => document()?.text().to_owned(),
         })
+    }
+
+    /// The network of each interface of a machine.
+    fn networks(&self, claim: &claim::Claim) -> BTreeMap<InterfaceName, String> {
+        pools_of(claim, &self.pools).into_iter().map(|pool| (pool.interface, pool.network.clone())).collect()
     }
 
     /// Whether the template takes addresses of the pools, before any is given.

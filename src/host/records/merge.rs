@@ -8,7 +8,7 @@ use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
 
-use super::object::{Doubt, Hold, Kind, Object};
+use super::object::{Doubt, Hold, Kind, Object, Reported};
 use crate::finding::Finding;
 use crate::host::claim::{Claimant, Machine, Record};
 use crate::network::{Family, InterfaceName};
@@ -30,17 +30,53 @@ pub struct ObjectFinding {
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Inventory {
     /// By namespace, name and UID of the machine, then by interface. No machine has two for one interface. In each there are
-    /// addresses, IPv4 first and each once; the network is not said.
+    /// addresses, IPv4 first and each once.
     ///
     /// The UID is the KubevirtMachine's, unless that is gone, or is the successor of the one whose guest still holds the
     /// addresses: its UID is not known any more then, and the VirtualMachine's stands for it.
     pub records: Vec<Record>,
     /// In the order of the lists, then those about objects that contradict each other.
     pub findings: Vec<ObjectFinding>,
+    /// Addresses that running guests report, in the order of their machines.
+    pub reports: Vec<Report>,
+    /// KubevirtMachines that have no record, not even one that cannot be read, and are not being deleted.
+    pub without_record: Vec<Unrecorded>,
+    /// Number of objects whose machine is unknown. Any machine of the ledger may be meant.
+    pub unidentified: usize,
+    /// Kinds of the objects.
+    kinds: BTreeSet<Kind>,
+    /// Namespaces of the machines.
+    namespaces: BTreeSet<String>,
+    /// Namespace and name of machines of which a VirtualMachine or an instance is there.
+    guests: BTreeSet<(String, String)>,
     /// The machines that are there, or of which a guest is, as [`identity`] names them, sorted.
     present: Vec<String>,
     /// Namespace and name of machines of which a guest is there, but not its KubevirtMachine.
     orphans: BTreeSet<(String, String)>,
+}
+
+/// An address that a running guest reports.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Report {
+    /// The machine.
+    pub machine: Machine,
+    /// Network of the interface, spelled as [`Pool::network`](crate::host::pool::Pool::network). `None` if it is unknown.
+    pub network: Option<String>,
+    /// The address.
+    pub address: IpAddr,
+    /// Where it was read: the list, and the path in it.
+    pub source: String,
+}
+
+/// A KubevirtMachine without a record.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Unrecorded {
+    /// The machine.
+    pub machine: Machine,
+    /// As [`Record::node_pool`].
+    pub node_pool: Option<String>,
+    /// As [`Record::attachments`].
+    pub attachments: Vec<String>,
 }
 
 /// An object, and of what it is a part. Those of one machine come together, its namesakes next.
@@ -56,8 +92,20 @@ struct Part<'o> {
 /// What the interfaces of one machine hold.
 type Held<'o> = BTreeMap<&'o InterfaceName, Said<'o>>;
 
-/// What an interface holds, and where that was read first.
-type Said<'o> = (Cow<'o, [IpNetwork]>, &'o Hold);
+/// What an interface holds.
+struct Said<'o> {
+    addresses: Cow<'o, [IpNetwork]>,
+    network: Option<&'o str>,
+    /// Where that was read first.
+    hold: &'o Hold,
+}
+
+/// What the objects of one machine say about where it belongs.
+#[derive(Default)]
+struct Origin<'o> {
+    node_pool: Option<&'o str>,
+    attachments: BTreeSet<&'o str>,
+}
 
 struct Merge<'o> {
     sources: &'o [String],
@@ -68,7 +116,8 @@ struct Merge<'o> {
 
 pub(super) fn merge(objects: Vec<Object>, sources: &[String], findings: Vec<ObjectFinding>) -> Inventory {
     let objects = join_repeated(objects);
-    let inventory = Inventory { findings, ..Inventory::default() };
+    let kinds = objects.iter().map(|object| object.kind).collect();
+    let inventory = Inventory { findings, kinds, ..Inventory::default() };
     let mut merge = Merge { sources, inventory, place: String::new() };
     for namesakes in parts(&objects).chunk_by(|a, b| a.machine == b.machine) {
         merge.machine(namesakes);
@@ -132,23 +181,30 @@ impl<'o> Merge<'o> {
         let present = |uid: &str| identity(namespace, name, uid);
         let guests = namesakes.iter().position(|part| part.guest.is_some()).unwrap_or(namesakes.len());
         let (own, guests) = namesakes.split_at(guests);
-        let mut machines: Vec<(&Object, Held<'o>)> = Vec::with_capacity(own.len());
+        let mut machines: Vec<(&Object, Held<'o>, Origin<'o>, bool)> = Vec::with_capacity(own.len());
         for part in own {
             let (held, doubts) = self.held(std::slice::from_ref(part));
+            let has_doubts = !doubts.is_empty();
             self.tell_whose(|| named(&part.object.uid), doubts);
             self.inventory.present.push(present(&part.object.uid));
-            machines.push((part.object, held));
+            machines.push((part.object, held, Origin::default().with(part.object), has_doubts));
         }
         // The one that is there now; more than one come from lists of several times.
-        machines.sort_by_key(|(machine, _)| machine.created);
+        machines.sort_by_key(|(machine, ..)| machine.created);
+        self.inventory.namespaces.insert(namespace.to_owned());
+        if !guests.is_empty() {
+            self.inventory.guests.insert((namespace.to_owned(), name.to_owned()));
+        }
         for guest in guests.chunk_by(|a, b| a.guest == b.guest) {
             let Some(uid) = guest.first().and_then(|part| part.guest) else { continue };
             let (held, mut doubts) = self.held(guest);
             let created = guest.iter().filter_map(|part| part.object.created).min();
-            let Some((machine, own)) = machines.last_mut() else {
+            let origin = guest.iter().fold(Origin::default(), |origin, part| origin.with(part.object));
+            let Some((machine, own, about, has_doubts)) = machines.last_mut() else {
                 self.orphan(namespace, name);
                 self.tell_whose(|| named(uid), doubts);
-                self.add(|| named(uid), held);
+                self.report(|| named(uid), guest);
+                self.add(|| named(uid), held, &origin);
                 self.inventory.present.push(present(uid));
                 continue;
             };
@@ -158,7 +214,7 @@ impl<'o> Merge<'o> {
                 match own.entry(interface) {
                     Entry::Vacant(unknown) if !is_predecessors => drop(unknown.insert(said)),
                     Entry::Occupied(mut known) => {
-                        if agrees(&mut known.get_mut().0, &said.0) {
+                        if known.get_mut().agrees(&said) {
                             continue;
                         }
                         if is_predecessors {
@@ -173,14 +229,25 @@ impl<'o> Merge<'o> {
             if is_predecessors {
                 self.orphan(namespace, name);
                 self.tell_whose(|| named(uid), doubts);
+                self.report(|| named(uid), guest);
                 self.inventory.present.push(present(uid));
             } else {
+                *has_doubts |= !doubts.is_empty();
                 self.tell_whose(|| named(&machine.uid), doubts);
+                self.report(|| named(&machine.uid), guest);
+                about.extend(&origin);
             }
-            self.add(|| named(uid), predecessors);
+            self.add(|| named(uid), predecessors, &origin);
         }
-        for (machine, held) in machines {
-            self.add(|| named(&machine.uid), held);
+        for (machine, held, origin, has_doubts) in machines {
+            if held.is_empty() && !has_doubts && !machine.is_being_deleted {
+                self.inventory.without_record.push(Unrecorded {
+                    machine: named(&machine.uid),
+                    node_pool: origin.node_pool.map(str::to_owned),
+                    attachments: origin.attachments.iter().map(|it| (*it).to_owned()).collect(),
+                });
+            }
+            self.add(|| named(&machine.uid), held, &origin);
         }
     }
 
@@ -189,11 +256,12 @@ impl<'o> Merge<'o> {
         let mut held = Held::new();
         let mut doubts: Vec<Doubt> = parts.iter().flat_map(|part| &part.object.doubts).cloned().collect();
         for hold in parts.iter().flat_map(|part| &part.object.holds) {
-            let said = (Cow::Borrowed(hold.addresses.as_slice()), hold);
+            let (addresses, network) = (Cow::Borrowed(hold.addresses.as_slice()), hold.network.as_deref());
+            let said = Said { addresses, network, hold };
             match held.entry(&hold.interface) {
                 Entry::Vacant(unknown) => drop(unknown.insert(said)),
                 Entry::Occupied(mut known) => {
-                    if !agrees(&mut known.get_mut().0, &said.0) {
+                    if !known.get_mut().agrees(&said) {
                         doubts.push(self.contradiction(known.get(), &said));
                     }
                 }
@@ -211,12 +279,14 @@ impl<'o> Merge<'o> {
     }
 
     fn contradiction(&mut self, known: &Said<'_>, said: &Said<'_>) -> Doubt {
-        let expected = format!("{} as in {}", Addresses(&known.0), self.source(known.1));
-        let finding = Finding::error(said.1.place(), "contradicting record", Addresses(&said.0), &expected);
-        let is_new = |address: &IpAddr| !known.0.iter().any(|known| known.ip() == *address);
-        let addresses = said.0.iter().map(IpNetwork::ip).filter(is_new).collect();
-        let doubt = Doubt { finding: self.inventory.findings.len(), interface: said.1.interface };
-        let source = self.sources[said.1.spot.source].clone();
+        let expected = format!("{known} as in {}", self.source(known.hold));
+        let finding = Finding::error(said.hold.place(), "contradicting record", said, &expected);
+        // On another network even a known address is another one.
+        let is_elsewhere = known.network.is_some() && said.network.is_some() && known.network != said.network;
+        let is_new = |address: &IpAddr| is_elsewhere || !known.addresses.iter().any(|known| known.ip() == *address);
+        let addresses = said.addresses.iter().map(IpNetwork::ip).filter(is_new).collect();
+        let doubt = Doubt { finding: self.inventory.findings.len(), interface: said.hold.interface };
+        let source = self.sources[said.hold.spot.source].clone();
         self.inventory.findings.push(ObjectFinding { source, finding, claimant: None, addresses });
         doubt
     }
@@ -232,51 +302,83 @@ impl<'o> Merge<'o> {
         self.inventory.orphans.insert((namespace.to_owned(), name.to_owned()));
     }
 
-    fn add(&mut self, machine: impl Fn() -> Machine, held: Held<'o>) {
-        for (interface, (addresses, hold)) in held {
-            let claimant = Claimant { machine: machine(), interface: *interface };
-            let (addresses, source) = (addresses.into_owned(), self.source(hold));
+    fn add(&mut self, machine: impl Fn() -> Machine, held: Held<'o>, origin: &Origin<'_>) {
+        for (interface, Said { addresses, network, hold }) in held {
+            let source = self.source(hold);
             self.inventory.records.push(Record {
-                claimant,
-                node_pool: None,
-                attachments: Vec::new(),
-                network: None,
-                addresses,
+                claimant: Claimant { machine: machine(), interface: *interface },
+                node_pool: origin.node_pool.map(str::to_owned),
+                attachments: origin.attachments.iter().map(|it| (*it).to_owned()).collect(),
+                network: network.map(str::to_owned),
+                addresses: addresses.into_owned(),
                 source,
             });
         }
     }
-}
 
-/// Whether both are the same addresses. A prefix length that one of them does not say is the other's.
-fn agrees(known: &mut Cow<'_, [IpNetwork]>, said: &[IpNetwork]) -> bool {
-    let unsaid = |address: &IpNetwork| address.prefix() == Family::of(address.ip()).bits();
-    let agree = |(a, b): (&IpNetwork, &IpNetwork)| a.ip() == b.ip() && (a == b || unsaid(a) || unsaid(b));
-    if known.len() != said.len() || !known.iter().zip(said).all(agree) {
-        return false;
-    }
-    if known.iter().any(unsaid) {
-        for (known, said) in known.to_mut().iter_mut().zip(said).filter(|(known, _)| unsaid(known)) {
-            *known = *said;
+    fn report(&mut self, machine: impl Fn() -> Machine, guest: &[Part<'_>]) {
+        for reported in guest.iter().flat_map(|part| &part.object.reports) {
+            let Reported { network, addresses, source, place } = reported;
+            self.inventory.reports.extend(addresses.iter().map(|address| Report {
+                machine: machine(),
+                network: network.clone(),
+                address: *address,
+                source: format!("{}: {place}", self.sources[*source]),
+            }));
         }
     }
-    true
+}
+
+// === impl Origin ===
+
+impl<'o> Origin<'o> {
+    fn with(mut self, object: &'o Object) -> Self {
+        self.node_pool = self.node_pool.or(object.node_pool.as_deref());
+        self.attachments.extend(object.attachments.iter().map(String::as_str));
+        self
+    }
+
+    fn extend(&mut self, other: &Self) {
+        self.node_pool = self.node_pool.or(other.node_pool);
+        self.attachments.extend(&other.attachments);
+    }
+}
+
+// === impl Said ===
+
+impl<'o> Said<'o> {
+    /// Whether both are the same addresses of the same network. A prefix length or a network that one of them leaves out is
+    /// the other's.
+    fn agrees(&mut self, said: &Said<'o>) -> bool {
+        let is_left_out = |address: &IpNetwork| address.prefix() == Family::of(address.ip()).bits();
+        let agree = |(a, b): (&IpNetwork, &IpNetwork)| a.ip() == b.ip() && (a == b || is_left_out(a) || is_left_out(b));
+        let (known, other) = (&mut self.addresses, &said.addresses);
+        let is_elsewhere = self.network.zip(said.network).is_some_and(|(known, said)| known != said);
+        if is_elsewhere || known.len() != other.len() || !known.iter().zip(other.iter()).all(agree) {
+            return false;
+        }
+        if known.iter().any(is_left_out) {
+            for (known, said) in known.to_mut().iter_mut().zip(other.iter()).filter(|(known, _)| is_left_out(known)) {
+                *known = *said;
+            }
+        }
+        self.network = self.network.or(said.network);
+        true
+    }
+}
+
+impl fmt::Display for Said<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, address) in self.addresses.iter().enumerate() {
+            write!(f, "{}{address}", if index == 0 { "" } else { ", " })?;
+        }
+        self.network.map_or(Ok(()), |network| write!(f, " of network {network}"))
+    }
 }
 
 /// A text that no two machines have: there is no slash in any of the three.
 fn identity(namespace: &str, name: &str, uid: &str) -> String {
     [namespace, "/", name, "/", uid].concat()
-}
-
-struct Addresses<'a>(&'a [IpNetwork]);
-
-impl fmt::Display for Addresses<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, address) in self.0.iter().enumerate() {
-            write!(f, "{}{address}", if index == 0 { "" } else { ", " })?;
-        }
-        Ok(())
-    }
 }
 
 // === impl Inventory ===
@@ -290,6 +392,29 @@ impl Inventory {
         let Machine { namespace, name, uid } = machine;
         self.present.binary_search(&identity(namespace, name, uid)).is_ok()
             || self.orphans.contains(&(namespace.clone(), name.clone()))
+    }
+
+    /// Whether a VirtualMachine or an instance of a machine of that namespace and name is there.
+    #[must_use]
+    pub fn has_guest(&self, machine: &Machine) -> bool {
+        self.guests.contains(&(machine.namespace.clone(), machine.name.clone()))
+    }
+
+    /// Whether a machine of that namespace is there, or a guest of one.
+    #[must_use]
+    pub fn has_namespace(&self, namespace: &str) -> bool {
+        self.namespaces.contains(namespace)
+    }
+
+    /// The kinds of which there is no object.
+    #[must_use]
+    pub fn absent_kinds(&self) -> Vec<&'static str> {
+        let kinds = [
+            (Kind::Machine, "KubevirtMachine"),
+            (Kind::VirtualMachine, "VirtualMachine"),
+            (Kind::Instance, "VirtualMachineInstance"),
+        ];
+        kinds.iter().filter(|(kind, _)| !self.kinds.contains(kind)).map(|(_, name)| *name).collect()
     }
 }
 

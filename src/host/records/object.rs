@@ -9,9 +9,11 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::Value;
 
-use super::{ANNOTATION_PREFIX, NODE_POOL_ANNOTATION, ObjectFinding, STATUS_FIELD, list};
+use super::{ANNOTATION_PREFIX, NETWORK_PREFIX, NODE_POOL_ANNOTATION, ObjectFinding, STATUS_FIELD, list};
 use crate::finding::{Finding, Place, Severity};
 use crate::host::address::parse_interface_address;
+use crate::host::claim::is_object_name;
+use crate::host::pool::Pool;
 use crate::host::timestamp::Timestamp;
 use crate::network::{Family, InterfaceName};
 
@@ -36,6 +38,10 @@ pub(super) struct Object {
     pub(super) created: Option<Timestamp>,
     pub(super) is_being_deleted: bool,
     pub(super) node_pool: Option<String>,
+    /// Networks that the object attaches its machine to, as pools spell them.
+    pub(super) attachments: Vec<String>,
+    /// What a running guest reports, of an instance.
+    pub(super) reports: Vec<Reported>,
     /// Namespace and name of its KubevirtMachine, where labels say so.
     pub(super) machine: Option<Box<(String, String)>>,
     /// UID and name of the VirtualMachine that owns it.
@@ -51,7 +57,20 @@ pub(super) struct Hold {
     pub(super) interface: InterfaceName,
     /// Sorted, without repeats. An address that comes without a prefix length has the longest.
     pub(super) addresses: Vec<IpNetwork>,
+    /// Network that the record names, as pools spell it.
+    pub(super) network: Option<String>,
     pub(super) spot: Spot,
+}
+
+/// Addresses that a guest reports for one of its interfaces.
+#[derive(Debug)]
+pub(super) struct Reported {
+    /// Network of the interface, as pools spell it. `None` if the instance does not list that interface.
+    pub(super) network: Option<String>,
+    pub(super) addresses: Vec<IpAddr>,
+    /// Index of the list among those that were read.
+    pub(super) source: usize,
+    pub(super) place: String,
 }
 
 /// Where a record was read. Of most it is never told, so it is no text.
@@ -116,28 +135,58 @@ struct Owner {
 }
 
 #[derive(Default, Deserialize)]
-#[serde(default)]
+#[serde(default, rename_all = "camelCase")]
 struct Spec {
-    /// What a VirtualMachine gives its instances.
+    /// Of a KubevirtMachine: its VirtualMachine.
+    virtual_machine_template: Option<Template>,
+    /// Of a VirtualMachine: its instances.
     template: Option<Template>,
+    /// Of an instance.
+    networks: Option<Vec<Network>>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Template {
     metadata: Option<TemplateMetadata>,
+    spec: Option<Box<Spec>>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct TemplateMetadata {
+    namespace: Option<String>,
     annotations: Option<BTreeMap<String, String>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Network {
+    name: String,
+    multus: Option<Multus>,
+    pod: Option<IgnoredAny>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Multus {
+    network_name: String,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct Status {
     allocated_bootstrap_addresses: Option<Value>,
+    /// Of an instance.
+    interfaces: Option<Vec<Interface>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Interface {
+    name: String,
+    ip_address: Option<String>,
+    ip_addresses: Option<Vec<String>>,
 }
 
 /// Reads the object at one place.
@@ -172,7 +221,19 @@ impl Spot {
         path
     }
 
+    /// The path of another annotation beside the record.
+    fn annotation(self, key: &str) -> String {
+        let mut path = String::new();
+        self.push_member_onto(["", key].map(Some), &mut path);
+        path
+    }
+
     fn push_path_onto(self, interface: Option<&str>, path: &mut String) {
+        let prefix = if matches!(self.member, Member::Status) { "" } else { ANNOTATION_PREFIX };
+        self.push_member_onto([Some(prefix), interface], path);
+    }
+
+    fn push_member_onto(self, name: [Option<&str>; 2], path: &mut String) {
         let document = Place::Document;
         let items = document.field("items");
         let object = self.item.map_or(document, |item| items.index(item));
@@ -182,13 +243,13 @@ impl Spot {
             Member::TemplateAnnotation => template.field("metadata"),
             _ => object.field("metadata"),
         };
-        let (records, prefix) = match self.member {
-            Member::Status => (status.field(STATUS_FIELD), ""),
-            _ => (metadata.field("annotations"), ANNOTATION_PREFIX),
+        let records = match self.member {
+            Member::Status => status.field(STATUS_FIELD),
+            _ => metadata.field("annotations"),
         };
-        match interface {
-            Some(interface) => records.field(&[prefix, interface].concat()).push_onto(path),
-            None => records.push_onto(path),
+        match name {
+            [Some(prefix), Some(name)] => records.field(&[prefix, name].concat()).push_onto(path),
+            _ => records.push_onto(path),
         }
     }
 }
@@ -211,7 +272,15 @@ impl Reader<'_> {
                 return None;
             }
         };
-        let holds = self.holds(&metadata, spec.unwrap_or_default(), status);
+        let (spec, mut status) = (spec.unwrap_or_default(), status.unwrap_or_default());
+        let namespace = metadata.namespace.as_deref().unwrap_or_default();
+        let mut networks = BTreeMap::new();
+        collect_networks(&spec, namespace, &mut networks);
+        let reports = self.reports(status.interfaces.take().unwrap_or_default(), &networks);
+        let mut attachments: Vec<String> = networks.into_values().collect();
+        attachments.sort_unstable();
+        attachments.dedup();
+        let holds = self.holds(&metadata, &spec, status);
         let node_pool = metadata.annotations.as_mut().and_then(|annotations| annotations.remove(NODE_POOL_ANNOTATION));
         let owner = metadata.owner_references.into_iter().flatten().find(|owner| owner.kind == "VirtualMachine");
         let owner = owner.filter(|owner| is_identity(&owner.uid) && is_identity(&owner.name));
@@ -266,6 +335,8 @@ impl Reader<'_> {
                     created,
                     is_being_deleted,
                     node_pool,
+                    attachments,
+                    reports,
                     machine,
                     owner,
                     holds,
@@ -280,14 +351,15 @@ impl Reader<'_> {
         }
     }
 
-    fn holds(&mut self, metadata: &Metadata, spec: Spec, status: Option<Status>) -> Vec<Hold> {
+    fn holds(&mut self, metadata: &Metadata, spec: &Spec, status: Status) -> Vec<Hold> {
         let mut holds = Vec::new();
-        self.annotations(metadata.annotations.as_ref(), Member::Annotation, &mut holds);
-        let template = spec.template.and_then(|template| template.metadata);
-        let annotations = template.and_then(|metadata| metadata.annotations);
-        self.annotations(annotations.as_ref(), Member::TemplateAnnotation, &mut holds);
+        let own = metadata.annotations.as_ref();
+        let template = spec.template.as_ref().and_then(|template| template.metadata.as_ref());
+        let template = template.and_then(|metadata| metadata.annotations.as_ref());
+        self.annotations(own, Member::Annotation, &mut holds);
+        self.annotations(template, Member::TemplateAnnotation, &mut holds);
         let spot = self.spot(Member::Status);
-        match status.and_then(|status| status.allocated_bootstrap_addresses) {
+        match status.allocated_bootstrap_addresses {
             None => {}
             Some(Value::Object(map)) => {
                 for (interface, value) in map {
@@ -299,7 +371,53 @@ impl Reader<'_> {
             }
             Some(other) => self.unreadable(spot, None, &other),
         }
+        let mut networks = self.networks(template, Member::TemplateAnnotation);
+        networks.extend(self.networks(own, Member::Annotation));
+        for hold in &mut holds {
+            hold.network = networks.get(&hold.interface).cloned();
+        }
         holds
+    }
+
+    /// The networks of records, by interface.
+    fn networks(
+        &mut self,
+        annotations: Option<&BTreeMap<String, String>>,
+        member: Member,
+    ) -> BTreeMap<InterfaceName, String> {
+        let mut networks = BTreeMap::new();
+        for (key, network) in annotations.into_iter().flatten() {
+            let Some(name) = key.strip_prefix(NETWORK_PREFIX) else { continue };
+            let is_network = network == Pool::DEFAULT_NETWORK
+                || network.split_once('/').is_some_and(|(a, b)| is_object_name(a) && is_object_name(b));
+            match name.parse::<InterfaceName>() {
+                Ok(interface) if is_network => drop(networks.insert(interface, network.clone())),
+                _ => {
+                    let place = self.spot(member).annotation(key);
+                    let expected = "an interface in the key, and namespace/name or default";
+                    self.tell(Finding::error(place, "invalid network of a record", network, expected), Vec::new());
+                }
+            }
+        }
+        networks
+    }
+
+    fn reports(&self, interfaces: Vec<Interface>, networks: &BTreeMap<String, String>) -> Vec<Reported> {
+        let items = Place::Document.field("items");
+        let object = self.item.map_or(Place::Document, |item| items.index(item));
+        let (status, mut reports) = (object.field("status"), Vec::new());
+        for (at, interface) in interfaces.into_iter().enumerate() {
+            let texts = interface.ip_address.into_iter().chain(interface.ip_addresses.into_iter().flatten());
+            let mut addresses: Vec<IpAddr> = texts.flat_map(|text| addresses_in(&text)).collect();
+            addresses.sort_unstable();
+            addresses.dedup();
+            if !addresses.is_empty() {
+                let network = networks.get(&interface.name).cloned();
+                let place = status.field("interfaces").index(at).to_string();
+                reports.push(Reported { network, addresses, source: self.source.0, place });
+            }
+        }
+        reports
     }
 
     fn annotations(&mut self, annotations: Option<&BTreeMap<String, String>>, member: Member, holds: &mut Vec<Hold>) {
@@ -364,7 +482,7 @@ impl Reader<'_> {
         // Mostly the annotation and the status say the same, and once is enough.
         let is_said = |said: &Hold| said.interface == interface && said.addresses == addresses;
         if !addresses.is_empty() && !holds.first().is_some_and(is_said) {
-            holds.push(Hold { interface, addresses, spot });
+            holds.push(Hold { interface, addresses, network: None, spot });
         }
     }
 
@@ -386,6 +504,25 @@ impl Reader<'_> {
 
     fn tell(&mut self, finding: Finding, addresses: Vec<IpAddr>) {
         self.findings.push(ObjectFinding { source: self.source.1.to_owned(), finding, claimant: None, addresses });
+    }
+}
+
+/// Collects the networks of a machine, spelled as pools spell them, by their names in the object.
+fn collect_networks(spec: &Spec, namespace: &str, found: &mut BTreeMap<String, String>) {
+    for Network { name, multus, pod } in spec.networks.iter().flatten() {
+        let network = match multus {
+            Some(Multus { network_name }) if network_name.contains('/') => network_name.clone(),
+            Some(Multus { network_name }) => format!("{namespace}/{network_name}"),
+            None if pod.is_some() => Pool::DEFAULT_NETWORK.to_owned(),
+            None => continue,
+        };
+        found.insert(name.clone(), network);
+    }
+    for template in [&spec.virtual_machine_template, &spec.template].into_iter().flatten() {
+        let own = template.metadata.as_ref().and_then(|metadata| metadata.namespace.as_deref());
+        if let Some(spec) = &template.spec {
+            collect_networks(spec, own.unwrap_or(namespace), found);
+        }
     }
 }
 

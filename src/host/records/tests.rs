@@ -16,6 +16,10 @@ fn allocation(interface: &str, addresses: &[&str]) -> Allocation {
     Allocation { claimant, addresses: addresses.iter().map(|address| address.parse().unwrap()).collect() }
 }
 
+fn on(interface: &str, network: &str) -> BTreeMap<InterfaceName, String> {
+    BTreeMap::from([(interface.parse().unwrap(), network.to_owned())])
+}
+
 /// A KubevirtMachine `clusters/w` with the UID `m-1`, and what is put in its place.
 fn object(kind: &str, uid: &str, more: Value) -> Value {
     let mut object = json!({"kind": kind, "metadata": {"namespace": "clusters", "name": "w", "uid": uid}});
@@ -65,15 +69,22 @@ fn read(items: Value) -> (Vec<String>, Vec<String>) {
 fn a_patch_annotates_every_interface_with_ipv4_first() {
     let allocations = [allocation("eno102", &["10.1.0.9/16"]), allocation("eno101", &["fd00::5/64", "10.0.0.5/24"])];
     assert_eq!(
-        annotation_patch(&machine(), &allocations, Some("77")),
-        Ok(json!({"metadata": {
-            "uid": "m-1",
-            "resourceVersion": "77",
-            "annotations": {
-                "kubevirt.cluster.x-k8s.io/allocated-ip-eno101": "[\"10.0.0.5/24\",\"fd00::5/64\"]",
-                "kubevirt.cluster.x-k8s.io/allocated-ip-eno102": "[\"10.1.0.9/16\"]",
+        annotation_patch(&machine(), &allocations, &on("eno101", "infra/vlan10"), Some("77")),
+        Ok(json!({
+            "apiVersion": "infrastructure.cluster.x-k8s.io/v1alpha1",
+            "kind": "KubevirtMachine",
+            "metadata": {
+                "namespace": "clusters",
+                "name": "w",
+                "uid": "m-1",
+                "resourceVersion": "77",
+                "annotations": {
+                    "kubevirt.cluster.x-k8s.io/allocated-ip-eno101": "[\"10.0.0.5/24\",\"fd00::5/64\"]",
+                    "kubevirt.cluster.x-k8s.io/allocated-ip-eno102": "[\"10.1.0.9/16\"]",
+                    "ipam.glowplug.dev/network-eno101": "infra/vlan10",
+                },
             },
-        }}))
+        }))
     );
 }
 
@@ -83,7 +94,9 @@ fn a_patch_of_the_status_has_the_map() {
     assert_eq!(
         status_patch(&machine(), &allocations, None),
         Ok(json!({
-            "metadata": {"uid": "m-1"},
+            "apiVersion": "infrastructure.cluster.x-k8s.io/v1alpha1",
+            "kind": "KubevirtMachine",
+            "metadata": {"namespace": "clusters", "name": "w", "uid": "m-1"},
             "status": {"allocatedBootstrapAddresses": {
                 "eno101": ["10.0.0.5/24", "fd00::5/64"], "eno.": ["10.1.0.9/16"],
             }},
@@ -94,7 +107,7 @@ fn a_patch_of_the_status_has_the_map() {
 #[test]
 fn an_interface_that_makes_no_key_is_refused() {
     for name in ["eno-", "eno.", "eno_"] {
-        let refusal = annotation_patch(&machine(), &[allocation(name, &["10.0.0.5/24"])], None);
+        let refusal = annotation_patch(&machine(), &[allocation(name, &["10.0.0.5/24"])], &BTreeMap::new(), None);
         assert_eq!(refusal, Err(PatchError::Key(name.parse().unwrap())));
     }
 }
@@ -104,15 +117,18 @@ fn an_allocation_of_another_machine_is_refused() {
     let successor = Machine { uid: "m-2".to_owned(), ..machine() };
     let allocations = [allocation("eno101", &["10.0.0.5/24"])];
     let message = "allocation of another machine, clusters/w (m-1), expected one of the object's own";
-    assert_eq!(annotation_patch(&successor, &allocations, None).unwrap_err().to_string(), message);
+    assert_eq!(annotation_patch(&successor, &allocations, &BTreeMap::new(), None).unwrap_err().to_string(), message);
     assert_eq!(status_patch(&successor, &allocations, None).unwrap_err().to_string(), message);
 }
 
 #[test]
 fn what_is_written_is_read() {
     let allocations = [allocation("eno101", &["10.0.0.5/24", "fd00::5/64"]), allocation("br-ex", &["10.1.0.9/16"])];
-    for patch in [annotation_patch(&machine(), &allocations, None), status_patch(&machine(), &allocations, None)] {
-        let inventory = inventory_of(json!([object("KubevirtMachine", "m-1", patch.unwrap())]));
+    let networks = on("eno101", "infra/vlan10");
+    for patch in
+        [annotation_patch(&machine(), &allocations, &networks, None), status_patch(&machine(), &allocations, None)]
+    {
+        let inventory = inventory_of(json!([patch.unwrap()]));
         let read: Vec<_> = inventory.records.into_iter().map(|record| (record.claimant, record.addresses)).collect();
         let written: Vec<_> = allocations.iter().rev().map(|a| (a.claimant.clone(), a.addresses.clone())).collect();
         assert_eq!((read, inventory.findings), (written, Vec::new()));
@@ -382,6 +398,127 @@ fn records_of_one_machine_that_contradict_each_other_are_told() {
         format!(r#"list: items[1].{AT}: contradicting record "10.0.0.7/24", {expected} [10.0.0.7]"#),
     ];
     assert_eq!(read(items), (vec![record], findings.to_vec()));
+}
+
+// === Where a machine belongs ===
+
+/// Node pool, attachments and network of each record.
+fn origins(items: Value) -> Vec<(Option<String>, Vec<String>, Option<String>)> {
+    let records = inventory_of(items).records.into_iter();
+    records.map(|record| (record.node_pool, record.attachments, record.network)).collect()
+}
+
+#[test]
+fn a_record_carries_the_node_pool_of_its_machine() {
+    let node_pool = json!({"metadata": {"annotations": {NODE_POOL_ANNOTATION: "clusters/a"}}});
+    let own = with(object("KubevirtMachine", "m-1", annotated("10.0.0.5/24")), node_pool.clone());
+    assert_eq!(origins(json!([own])), [(Some("clusters/a".to_owned()), vec![], None)]);
+    // The machine is gone, and its guest has the annotations of its template.
+    let left = guest("VirtualMachine", "v-1", with(annotated("10.0.0.5/24"), node_pool));
+    assert_eq!(origins(json!([left])), [(Some("clusters/a".to_owned()), vec![], None)]);
+}
+
+#[test]
+fn a_record_carries_the_networks_of_all_objects_of_its_machine() {
+    let networks = json!({"networks": [
+        {"name": "default", "pod": {}},
+        {"name": "a", "multus": {"networkName": "vlan10"}},
+        {"name": "b", "multus": {"networkName": "storage/vlan20"}},
+    ]});
+    let template = json!({"spec": {"template": {"spec": networks}}});
+    let mut in_infra = template.clone();
+    in_infra["metadata"] = json!({"namespace": "infra"});
+    let own = with(
+        object("KubevirtMachine", "m-1", annotated("10.0.0.5/24")),
+        json!({"spec": {"virtualMachineTemplate": template}}),
+    );
+    let all = |namespace: &str| {
+        let mut attachments = [format!("{namespace}/vlan10"), "default".to_owned(), "storage/vlan20".to_owned()];
+        attachments.sort_unstable();
+        vec![(None, attachments.to_vec(), None)]
+    };
+    assert_eq!(origins(json!([own])), all("clusters"));
+    let elsewhere = object("KubevirtMachine", "m-1", annotated("10.0.0.5/24"));
+    let elsewhere = with(elsewhere, json!({"spec": {"virtualMachineTemplate": in_infra}}));
+    assert_eq!(origins(json!([elsewhere])), all("infra"));
+    let machine = object("KubevirtMachine", "m-1", annotated("10.0.0.5/24"));
+    assert_eq!(origins(json!([machine, guest("VirtualMachine", "v-1", template)])), all("infra"));
+    assert_eq!(
+        origins(json!([machine, guest("VirtualMachineInstance", "i-1", json!({"spec": networks}))])),
+        all("infra")
+    );
+}
+
+#[test]
+fn a_record_carries_the_network_that_we_wrote_beside_it() {
+    let network = |value: &str| json!({"metadata": {"annotations": {"ipam.glowplug.dev/network-eno101": value}}});
+    let own = |value: &str| object("KubevirtMachine", "m-1", with(annotated("10.0.0.5/24"), network(value)));
+    for value in ["infra/vlan10", "default"] {
+        assert_eq!(origins(json!([own(value)])), [(None, vec![], Some(value.to_owned()))]);
+    }
+    let guest = |value: &str| guest("VirtualMachine", "v-1", with(annotated("10.0.0.5"), network(value)));
+    let machine = object("KubevirtMachine", "m-1", annotated("10.0.0.5/24"));
+    assert_eq!(origins(json!([machine, guest("infra/vlan10")])), [(None, vec![], Some("infra/vlan10".to_owned()))]);
+    let contradicting = read(json!([own("infra/vlan10"), guest("infra/vlan20")])).1;
+    let expected = format!("expected 10.0.0.5/24 of network infra/vlan10 as in list: items[0].{AT}");
+    let value = "10.0.0.5/32 of network infra/vlan20";
+    assert_eq!(contradicting, [format!("list: items[1].{AT}: contradicting record {value:?}, {expected} [10.0.0.5]")]);
+    let place = "items[0].metadata.annotations.\"ipam.glowplug.dev/network-eno101\"";
+    assert_eq!(
+        read(json!([own("vlan\u{1b}10")])).1,
+        [format!(
+            "list: {place}: invalid network of a record \"vlan\\u{{1b}}10\", expected an interface in the key, and \
+             namespace/name or default []"
+        )]
+    );
+}
+
+#[test]
+fn the_addresses_that_a_guest_reports_are_known_with_their_network() {
+    let items = json!([
+        object("KubevirtMachine", "m-1", annotated("10.0.0.5/24")),
+        guest(
+            "VirtualMachineInstance",
+            "i-1",
+            json!({
+                "spec": {"networks": [{"name": "a", "multus": {"networkName": "vlan10"}}]},
+                "status": {"interfaces": [
+                    {"name": "a", "ipAddress": "10.0.0.5", "ipAddresses": ["10.0.0.5", "fd00::5"], "mac": "52:54:00:12:34:56"},
+                    {"name": "b"},
+                    {"interfaceName": "tun0", "ipAddress": "10.8.0.1"},
+                ]},
+            })
+        ),
+    ]);
+    let report = |network: Option<&str>, address: &str, at: usize| Report {
+        machine: machine(),
+        network: network.map(str::to_owned),
+        address: address.parse().unwrap(),
+        source: format!("list: items[1].status.interfaces[{at}]"),
+    };
+    assert_eq!(
+        inventory_of(items).reports,
+        [
+            report(Some("infra/vlan10"), "10.0.0.5", 0),
+            report(Some("infra/vlan10"), "fd00::5", 0),
+            report(None, "10.8.0.1", 2)
+        ]
+    );
+}
+
+#[test]
+fn machines_without_a_record_and_objects_of_unknown_machines_are_counted() {
+    let deleted = json!({"metadata": {"name": "d", "deletionTimestamp": "2026-08-01T11:00:00Z"}});
+    let items = json!([
+        object("KubevirtMachine", "m-1", json!({})),
+        object("KubevirtMachine", "m-2", with(annotated("10.0.0.5/24"), json!({"metadata": {"name": "recorded"}}))),
+        object("KubevirtMachine", "m-3", with(annotated("soon"), json!({"metadata": {"name": "unreadable"}}))),
+        object("KubevirtMachine", "m-4", deleted),
+        7,
+    ]);
+    let inventory = inventory_of(items);
+    let without = Unrecorded { machine: machine(), node_pool: None, attachments: Vec::new() };
+    assert_eq!((inventory.without_record, inventory.unidentified), (vec![without], 1));
 }
 
 #[test]
