@@ -2,3 +2,8 @@
 
 pub mod api;
 pub mod client;
+pub mod diagnostics;
+pub mod election;
+pub mod metrics;
+pub mod run;
+pub mod serve;

@@ -3,8 +3,10 @@
 use std::io::{self, Write as _};
 
 use anyhow::Context as _;
-use clap::{Parser, Subcommand};
+use clap::{Parser, Subcommand, ValueEnum};
 use glowplug_controller::api::definitions;
+use glowplug_controller::run::{self, Options};
+use tracing_subscriber::EnvFilter;
 
 /// Allocate the first-boot addresses of machines on Kubernetes.
 #[derive(Debug, Parser)]
@@ -18,12 +20,42 @@ struct Arguments {
 enum Command {
     /// Print the CustomResourceDefinitions of pools and leases.
     Crd,
+    /// Run the controller until SIGTERM.
+    Run {
+        #[command(flatten)]
+        options: Box<Options>,
+        /// Write logs in this format. RUST_LOG chooses what is logged
+        #[arg(long, value_enum, default_value = "text")]
+        log_format: LogFormat,
+    },
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum LogFormat {
+    /// One line for a person
+    Text,
+    /// One JSON object on a line
+    Json,
 }
 
 fn main() -> anyhow::Result<()> {
     let Arguments { command } = Arguments::parse();
     match command {
         Command::Crd => print_definitions(),
+        Command::Run { options, log_format } => {
+            log(log_format);
+            let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+            runtime.context("starting threads")?.block_on(run::run(*options))
+        }
+    }
+}
+
+fn log(format: LogFormat) {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
+    match format {
+        LogFormat::Text => lines.with_ansi(false).init(),
+        LogFormat::Json => lines.json().init(),
     }
 }
 

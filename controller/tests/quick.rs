@@ -4,4 +4,6 @@
 
 mod faults;
 mod manifests;
+mod program;
+mod serve;
 mod support;

@@ -11,7 +11,7 @@ use kube::{Client, Config};
 use serde_json::json;
 use tempfile::TempDir;
 
-const TOKEN: &str = "token-of-the-test";
+use super::server::TOKEN;
 
 /// Both programs, which end with it.
 pub struct RealServer {

@@ -2,6 +2,8 @@
 //!
 //! Each makes a namespace of its own, so that they can run side by side.
 
+mod diagnostics;
+mod election;
 mod server;
 
 use std::future::Future;
@@ -51,4 +53,8 @@ scenarios! {
     server::discovery_names_the_kinds,
     server::a_user_without_a_role_is_refused,
     server::a_role_allows_what_it_names,
+    diagnostics::metrics_need_a_token_of_a_user_who_may_read_them,
+    election::one_candidate_leads_and_another_follows_it,
+    election::a_leader_whose_lease_is_taken_leads_no_more,
+    election::of_many_candidates_one_leads,
 }

@@ -28,7 +28,7 @@ use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 
-pub use rbac::ADMIN;
+pub use rbac::{ADMIN, TOKEN};
 pub use store::Call;
 use store::{Kind, Refusal, Store};
 
@@ -209,6 +209,9 @@ async fn serve(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Respon
         Fault::Status(code) => return Ok(refuse(&Refusal::new(*code, "Fault", "a fault of the test"))),
         Fault::LostRequest => return Err(Lost),
         Fault::Hold(gate) => drop(gate.acquire().await),
+    }
+    if let Some(review) = rbac::review(&call) {
+        return Ok(answer(201, &review));
     }
     let result = if call.verb == "watch" {
         open_watch(&shared, &call, is_metadata)

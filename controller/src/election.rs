@@ -1,0 +1,256 @@
+//! Leader election over a Lease, so that one replica works and the others wait.
+//!
+//! Election is for economy: what keeps two leaders from allocating one address is the name of a lease object. It follows
+//! client-go: a candidate counts a Lease as expired when it has not seen it change for as long as its holder promised, by
+//! the candidate's own monotonic clock, and takes it with a `PUT` of the `resourceVersion` that it saw. So clocks of nodes
+//! are not compared, two candidates never both win, and a leader whose renewals fail stops before another one starts.
+
+use std::time::Duration;
+
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+use k8s_openapi::jiff::Timestamp;
+use kube::api::PostParams;
+use kube::{Api, Client};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, timeout};
+
+/// A replica that wants to lead.
+#[derive(Debug)]
+pub struct Candidate {
+    api: Api<Lease>,
+    name: String,
+    view: View,
+}
+
+/// What a candidate knows, without the server.
+#[derive(Debug)]
+struct View {
+    identity: String,
+    duration: Duration,
+    /// The version of the Lease that was seen last, and when it was seen first.
+    seen: Option<(String, Instant)>,
+    /// Until when this candidate leads.
+    leads_until: Option<Instant>,
+}
+
+/// What a candidate does with the Lease that it read.
+#[derive(Debug, PartialEq)]
+enum Step {
+    Create(LeaseSpec),
+    Replace(Box<Lease>),
+    Wait,
+}
+
+// === impl Candidate ===
+
+impl Candidate {
+    /// A candidate called `identity` for the Lease `namespace/name`. A leader that cannot renew the Lease leads for at most
+    /// `duration`.
+    #[must_use]
+    pub fn new(client: Client, namespace: &str, name: &str, identity: &str, duration: Duration) -> Self {
+        let view = View { identity: identity.to_owned(), duration, seen: None, leads_until: None };
+        Self { api: Api::namespaced(client, namespace), name: name.to_owned(), view }
+    }
+
+    /// Campaigns until `stop` is `true`, then gives the Lease back. `leading` is `true` while this candidate leads.
+    pub async fn run(mut self, leading: watch::Sender<bool>, mut stop: watch::Receiver<bool>) {
+        let period = self.view.duration / 5;
+        let set = |leads: bool| {
+            let changed = leading.send_if_modified(|leading| std::mem::replace(leading, leads) != leads);
+            if changed {
+                tracing::info!(leading = leads, "leadership changed");
+            }
+        };
+        loop {
+            let round = timeout(period * 2, self.campaign());
+            tokio::select! {
+                result = round => match result {
+                    Ok(Ok(())) => {}
+                    Ok(Err(error)) => tracing::warn!(%error, lease = self.name, "could not renew or take the Lease"),
+                    Err(_) => tracing::warn!(lease = self.name, "no answer for the Lease"),
+                },
+                _ = stop.wait_for(|stop| *stop) => break,
+            }
+            let now = Instant::now();
+            set(self.view.leads(now));
+            // The end of leadership is told on time, also when the server does not answer.
+            let until = self.view.leads_until.map_or(period, |until| until.saturating_duration_since(now)).min(period);
+            tokio::select! {
+                () = sleep(until) => set(self.view.leads(Instant::now())),
+                _ = stop.wait_for(|stop| *stop) => break,
+            }
+        }
+        set(false);
+        if let Err(error) = self.resign().await {
+            tracing::warn!(%error, lease = self.name, "could not give the Lease back: it expires");
+        }
+    }
+
+    async fn campaign(&mut self) -> kube::Result<()> {
+        let lease = self.api.get_opt(&self.name).await?;
+        // Others count from when they see the write, which is later.
+        let now = Instant::now();
+        let written = match self.view.decide(lease, now, Timestamp::now()) {
+            Step::Wait => return Ok(()),
+            Step::Create(spec) => {
+                let metadata = ObjectMeta { name: Some(self.name.clone()), ..ObjectMeta::default() };
+                self.api.create(&PostParams::default(), &Lease { metadata, spec: Some(spec) }).await
+            }
+            Step::Replace(lease) => self.api.replace(&self.name, &PostParams::default(), &lease).await,
+        };
+        match written {
+            Ok(_) => {
+                self.view.leads_until = Some(now + self.view.duration);
+                Ok(())
+            }
+            // Another candidate was faster: its Lease is read the next time.
+            Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn resign(&mut self) -> kube::Result<()> {
+        let Some(mut lease) = self.api.get_opt(&self.name).await? else { return Ok(()) };
+        let spec = lease.spec.get_or_insert_default();
+        if spec.holder_identity.as_ref() != Some(&self.view.identity) {
+            return Ok(());
+        }
+        spec.holder_identity = None;
+        match self.api.replace(&self.name, &PostParams::default(), &lease).await {
+            Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
+            result => result.map(drop),
+        }
+    }
+}
+
+// === impl View ===
+
+impl View {
+    fn leads(&self, now: Instant) -> bool {
+        self.leads_until.is_some_and(|until| now < until)
+    }
+
+    fn decide(&mut self, lease: Option<Lease>, now: Instant, time: Timestamp) -> Step {
+        let seconds = i32::try_from(self.duration.as_secs().max(1)).unwrap_or(i32::MAX);
+        let mine = |transitions: i32, since: Option<MicroTime>| LeaseSpec {
+            holder_identity: Some(self.identity.clone()),
+            acquire_time: since.or(Some(MicroTime(time))),
+            renew_time: Some(MicroTime(time)),
+            lease_duration_seconds: Some(seconds),
+            lease_transitions: Some(transitions),
+            ..LeaseSpec::default()
+        };
+        let Some(mut lease) = lease else {
+            self.leads_until = None;
+            return Step::Create(mine(0, None));
+        };
+        let spec = lease.spec.take().unwrap_or_default();
+        let transitions = spec.lease_transitions.unwrap_or_default();
+        let holder = spec.holder_identity.filter(|holder| !holder.is_empty());
+        if holder.as_ref() == Some(&self.identity) {
+            lease.spec = Some(mine(transitions, spec.acquire_time));
+            return Step::Replace(Box::new(lease));
+        }
+        self.leads_until = None;
+        let version = lease.metadata.resource_version.clone().unwrap_or_default();
+        let since = match &self.seen {
+            Some((seen, since)) if *seen == version => *since,
+            _ => {
+                self.seen = Some((version, now));
+                now
+            }
+        };
+        let promised = spec.lease_duration_seconds.and_then(|seconds| u64::try_from(seconds).ok()).unwrap_or_default();
+        if holder.is_some() && now.saturating_duration_since(since) < Duration::from_secs(promised) {
+            return Step::Wait;
+        }
+        lease.spec = Some(mine(transitions.saturating_add(1), None));
+        Step::Replace(Box::new(lease))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DURATION: Duration = Duration::from_secs(15);
+
+    fn view(identity: &str) -> View {
+        View { identity: identity.to_owned(), duration: DURATION, seen: None, leads_until: None }
+    }
+
+    fn lease(holder: Option<&str>, version: &str, transitions: i32) -> Lease {
+        let metadata = ObjectMeta { resource_version: Some(version.to_owned()), ..ObjectMeta::default() };
+        let spec = LeaseSpec {
+            holder_identity: holder.map(str::to_owned),
+            acquire_time: Some(MicroTime(Timestamp::UNIX_EPOCH)),
+            renew_time: Some(MicroTime(Timestamp::UNIX_EPOCH)),
+            lease_duration_seconds: Some(15),
+            lease_transitions: Some(transitions),
+            ..LeaseSpec::default()
+        };
+        Lease { metadata, spec: Some(spec) }
+    }
+
+    #[test]
+    fn a_lease_that_is_absent_is_created() {
+        let step = view("a").decide(None, Instant::now(), Timestamp::UNIX_EPOCH);
+        assert_eq!(step, Step::Create(lease(Some("a"), "", 0).spec.unwrap()));
+    }
+
+    #[test]
+    fn a_lease_that_was_given_back_is_taken_with_its_version() {
+        for holder in [None, Some("")] {
+            let step = view("a").decide(Some(lease(holder, "7", 3)), Instant::now(), Timestamp::UNIX_EPOCH);
+            assert_eq!(step, Step::Replace(Box::new(lease(Some("a"), "7", 4))));
+        }
+    }
+
+    #[test]
+    fn the_own_lease_is_renewed_and_keeps_its_beginning() {
+        let later = Timestamp::from_second(60).unwrap();
+        let step = view("a").decide(Some(lease(Some("a"), "7", 3)), Instant::now(), later);
+        let mut renewed = lease(Some("a"), "7", 3);
+        renewed.spec.as_mut().unwrap().renew_time = Some(MicroTime(later));
+        assert_eq!(step, Step::Replace(Box::new(renewed)));
+    }
+
+    #[test]
+    fn a_lease_that_changes_is_never_taken() {
+        let (mut view, now) = (view("a"), Instant::now());
+        for round in 0..10 {
+            let seen = Some(lease(Some("b"), &round.to_string(), 3));
+            assert_eq!(view.decide(seen, now + DURATION * 2 * round, Timestamp::UNIX_EPOCH), Step::Wait);
+        }
+    }
+
+    #[test]
+    fn a_lease_that_does_not_change_for_its_duration_is_taken_whatever_its_times_say() {
+        let (mut view, now) = (view("a"), Instant::now());
+        let mut seen = lease(Some("b"), "7", 3);
+        seen.spec.as_mut().unwrap().renew_time = Some(MicroTime(Timestamp::MAX));
+        let before = now + DURATION - Duration::from_millis(1);
+        assert_eq!(view.decide(Some(seen.clone()), now, Timestamp::UNIX_EPOCH), Step::Wait);
+        assert_eq!(view.decide(Some(seen.clone()), before, Timestamp::UNIX_EPOCH), Step::Wait);
+        let step = view.decide(Some(seen), now + DURATION, Timestamp::UNIX_EPOCH);
+        assert_eq!(step, Step::Replace(Box::new(lease(Some("a"), "7", 4))));
+    }
+
+    #[test]
+    fn a_leader_that_sees_another_holder_leads_no_more() {
+        let (mut view, now) = (view("a"), Instant::now());
+        view.leads_until = Some(now + DURATION);
+        assert!(view.leads(now));
+        assert_eq!(view.decide(Some(lease(Some("b"), "7", 3)), now, Timestamp::UNIX_EPOCH), Step::Wait);
+        assert!(!view.leads(now));
+    }
+
+    #[test]
+    fn a_leader_leads_for_its_duration_without_an_answer() {
+        let (mut view, now) = (view("a"), Instant::now());
+        view.leads_until = Some(now + DURATION);
+        let before = now + DURATION - Duration::from_millis(1);
+        assert_eq!([before, now + DURATION].map(|now| view.leads(now)), [true, false]);
+    }
+}

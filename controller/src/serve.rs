@@ -1,0 +1,191 @@
+//! HTTP for others: probes, metrics and webhooks, with and without TLS.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use http::{Request, Response, StatusCode};
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::body::{Bytes, Incoming};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use hyper_util::server::graceful::GracefulShutdown;
+use rustls::ServerConfig;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+use tokio_rustls::TlsAcceptor;
+
+/// How far a stop of the program has come.
+#[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
+pub enum Phase {
+    /// Requests are served.
+    #[default]
+    Serving,
+    /// Requests are served, and `/readyz` says that no more should come: endpoints follow some seconds later.
+    Unready,
+    /// No new connection is accepted, and open ones end after their requests.
+    Closing,
+}
+
+/// Longest body of a request, in bytes. API servers store objects of 1.5 MiB, and a review has an old and a new one.
+const MAX_BODY: usize = 8 << 20;
+/// How long a TLS handshake and the head of a request may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long requests that are being served have when the program ends.
+const DRAIN: Duration = Duration::from_secs(10);
+
+/// A certificate and its key in two files, which are read for each connection: who renews them tells nobody.
+#[derive(Debug)]
+pub struct Certificate {
+    chain: PathBuf,
+    key: PathBuf,
+    last: Mutex<Option<Loaded>>,
+}
+
+/// The bytes of both files, and what was made of them.
+#[derive(Clone, Debug)]
+struct Loaded {
+    bytes: (Vec<u8>, Vec<u8>),
+    config: Arc<ServerConfig>,
+}
+
+/// Serves `handler` on `listener` until `phase` is [`Phase::Closing`] and the requests before that are answered, or ten
+/// seconds are over. HTTP/1.1 and HTTP/2.
+///
+/// With a certificate that cannot be read, connections are refused and logged; the next one reads it again.
+pub async fn serve<H, F>(
+    listener: TcpListener,
+    certificate: Option<Arc<Certificate>>,
+    handler: H,
+    mut phase: watch::Receiver<Phase>,
+) where
+    H: Fn(Request<Bytes>) -> F + Clone + Send + Sync + 'static,
+    F: Future<Output = Response<Full<Bytes>>> + Send + 'static,
+{
+    let graceful = GracefulShutdown::new();
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            _ = phase.wait_for(|phase| *phase == Phase::Closing) => break,
+        };
+        let stream = match accepted {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                // Without file descriptors every accept fails at once.
+                tracing::warn!(%error, "could not accept a connection");
+                sleep(Duration::from_millis(100)).await;
+                continue;
+            }
+        };
+        let (watcher, handler, certificate) = (graceful.watcher(), handler.clone(), certificate.clone());
+        tokio::spawn(async move {
+            let Some(certificate) = certificate else {
+                return connection(stream, handler, watcher).await;
+            };
+            let acceptor = match certificate.acceptor() {
+                Ok(acceptor) => acceptor,
+                Err(error) => return tracing::error!(%error, "could not read the certificate"),
+            };
+            match timeout(PATIENCE, acceptor.accept(stream)).await {
+                Ok(Ok(stream)) => connection(stream, handler, watcher).await,
+                Ok(Err(error)) => tracing::debug!(%error, "TLS handshake failed"),
+                Err(_) => tracing::debug!("TLS handshake took too long"),
+            }
+        });
+    }
+    drop(listener);
+    if timeout(DRAIN, graceful.shutdown()).await.is_err() {
+        tracing::warn!("closed connections with requests that were not answered");
+    }
+}
+
+async fn connection<S, H, F>(stream: S, handler: H, watcher: hyper_util::server::graceful::Watcher)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    H: Fn(Request<Bytes>) -> F + Clone + Send + Sync + 'static,
+    F: Future<Output = Response<Full<Bytes>>> + Send + 'static,
+{
+    let service = service_fn(move |request: Request<Incoming>| {
+        let handler = handler.clone();
+        async move {
+            let (parts, body) = request.into_parts();
+            let response = match Limited::new(body, MAX_BODY).collect().await {
+                Ok(body) => handler(Request::from_parts(parts, body.to_bytes())).await,
+                Err(error) => answer(StatusCode::PAYLOAD_TOO_LARGE, "text/plain", error.to_string()),
+            };
+            Ok::<_, Infallible>(response)
+        }
+    });
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(PATIENCE);
+    builder.http2().timer(TokioTimer::new()).keep_alive_interval(Some(PATIENCE * 3));
+    let connection = builder.serve_connection(TokioIo::new(stream), service).into_owned();
+    if let Err(error) = watcher.watch(connection).await {
+        tracing::debug!(%error, "connection ended");
+    }
+}
+
+/// A response of one body.
+pub fn answer(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(body.into()));
+    *response.status_mut() = status;
+    response.headers_mut().insert(http::header::CONTENT_TYPE, http::HeaderValue::from_static(content_type));
+    response
+}
+
+// === impl Certificate ===
+
+impl Certificate {
+    /// The certificate `tls.crt` with the key `tls.key` of `folder`, the names of a Secret of type `kubernetes.io/tls`.
+    #[must_use]
+    pub fn of(folder: &Path) -> Self {
+        Self { chain: folder.join("tls.crt"), key: folder.join("tls.key"), last: Mutex::default() }
+    }
+
+    /// What accepts a connection with the certificate as it is now. While the files do not fit each other, as in the middle
+    /// of a renewal, it is the certificate before.
+    ///
+    /// # Errors
+    ///
+    /// A file cannot be read or is no certificate or key, and there is no certificate from before.
+    fn acceptor(&self) -> io::Result<TlsAcceptor> {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        match self.load(last.as_ref()) {
+            Ok(loaded) => *last = Some(loaded),
+            Err(error) if last.is_some() => tracing::warn!(%error, "could not renew the certificate"),
+            Err(error) => return Err(error),
+        }
+        match &*last {
+            Some(loaded) => Ok(TlsAcceptor::from(Arc::clone(&loaded.config))),
+            None => Err(io::Error::other("no certificate")),
+        }
+    }
+
+    fn load(&self, last: Option<&Loaded>) -> io::Result<Loaded> {
+        let read = |path: &Path| std::fs::read(path).map_err(|error| of_file(path, error));
+        let bytes = (read(&self.chain)?, read(&self.key)?);
+        if let Some(last) = last.filter(|last| last.bytes == bytes) {
+            return Ok(last.clone());
+        }
+        let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes.0).collect();
+        let chain = chain.map_err(|error| of_file(&self.chain, error))?;
+        let key = PrivateKeyDer::from_pem_slice(&bytes.1).map_err(|error| of_file(&self.key, error))?;
+        let builder = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()));
+        let builder = builder.with_safe_default_protocol_versions().map_err(io::Error::other)?.with_no_client_auth();
+        let mut config = builder.with_single_cert(chain, key).map_err(|error| of_file(&self.chain, error))?;
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        Ok(Loaded { bytes, config: Arc::new(config) })
+    }
+}
+
+fn of_file(path: &Path, error: impl std::fmt::Display) -> io::Error {
+    io::Error::other(format!("{}: {error}", path.display()))
+}

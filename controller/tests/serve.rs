@@ -1,0 +1,151 @@
+//! What is served, with and without TLS, and how it ends.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+
+use glowplug_controller::diagnostics::Diagnostics;
+use glowplug_controller::serve::{Certificate, Phase, answer, serve};
+use http_body_util::Full;
+use hyper::body::Bytes;
+use hyper::{Request, Response, StatusCode};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinHandle;
+
+use crate::support::http::{get, get_over_tls, send};
+
+async fn listener() -> (TcpListener, SocketAddr) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    (listener, address)
+}
+
+async fn hello(_: Request<Bytes>) -> Response<Full<Bytes>> {
+    answer(StatusCode::OK, "text/plain", "hello")
+}
+
+/// A new certificate for `localhost` and its key, as PEM.
+fn certificate() -> (String, String) {
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    (made.cert.pem(), made.signing_key.serialize_pem())
+}
+
+fn write(folder: &Path, certificate: &str, key: &str) {
+    fs::write(folder.join("tls.crt"), certificate).unwrap();
+    fs::write(folder.join("tls.key"), key).unwrap();
+}
+
+async fn over_tls(folder: &Path) -> (SocketAddr, watch::Sender<Phase>) {
+    let (listener, address) = listener().await;
+    let (phase, phases) = watch::channel(Phase::Serving);
+    tokio::spawn(serve(listener, Some(Arc::new(Certificate::of(folder))), hello, phases));
+    (address, phase)
+}
+
+#[tokio::test]
+async fn a_renewed_certificate_is_used_for_the_next_connection() {
+    let folder = tempfile::tempdir().unwrap();
+    let [(old, old_key), (new, new_key)] = [certificate(), certificate()];
+    write(folder.path(), &old, &old_key);
+    let (address, _phase) = over_tls(folder.path()).await;
+    let hello = (StatusCode::OK, "hello".to_owned());
+    assert_eq!(get_over_tls(address, "/", &old).await.unwrap(), hello);
+    assert!(get_over_tls(address, "/", &new).await.is_err());
+    write(folder.path(), &new, &new_key);
+    assert_eq!(get_over_tls(address, "/", &new).await.unwrap(), hello);
+    assert!(get_over_tls(address, "/", &old).await.is_err());
+}
+
+#[tokio::test]
+async fn in_the_middle_of_a_renewal_the_old_certificate_is_used() {
+    let folder = tempfile::tempdir().unwrap();
+    let [(old, old_key), (new, new_key)] = [certificate(), certificate()];
+    write(folder.path(), &old, &old_key);
+    let (address, _phase) = over_tls(folder.path()).await;
+    get_over_tls(address, "/", &old).await.unwrap();
+    for (half, key) in [(new.as_str(), old_key.as_str()), ("", &new_key), (&new, "no key")] {
+        write(folder.path(), half, key);
+        get_over_tls(address, "/", &old).await.unwrap();
+    }
+    fs::remove_file(folder.path().join("tls.crt")).unwrap();
+    get_over_tls(address, "/", &old).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_certificate_that_comes_late_is_used_when_it_is_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let (address, _phase) = over_tls(folder.path()).await;
+    let (new, key) = certificate();
+    assert!(get_over_tls(address, "/", &new).await.is_err());
+    write(folder.path(), &new, &key);
+    get_over_tls(address, "/", &new).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_body_over_the_limit_is_refused() {
+    let (listener, address) = listener().await;
+    let (_phase, phases) = watch::channel(Phase::Serving);
+    tokio::spawn(serve(listener, None, hello, phases));
+    let post = |size: usize| Request::post("/").header("host", "test").body(Full::from(vec![0; size])).unwrap();
+    assert_eq!(send(address, post(8 << 20)).await.0, 200);
+    assert_eq!(send(address, post((8 << 20) + 1)).await.0, 413);
+}
+
+/// A server whose requests wait for a permit, and how many wait.
+async fn slow(gate: &Arc<Semaphore>) -> (SocketAddr, watch::Sender<Phase>, JoinHandle<()>, watch::Receiver<usize>) {
+    let (listener, address) = listener().await;
+    let (phase, phases) = watch::channel(Phase::Serving);
+    let (came, coming) = watch::channel(0);
+    let (gate, came) = (Arc::clone(gate), Arc::new(came));
+    let handler = move |_| {
+        let (gate, came) = (Arc::clone(&gate), Arc::clone(&came));
+        async move {
+            came.send_modify(|count| *count += 1);
+            drop(gate.acquire().await);
+            answer(StatusCode::OK, "text/plain", "late")
+        }
+    };
+    (address, phase, tokio::spawn(serve(listener, None, handler, phases)), coming)
+}
+
+#[tokio::test]
+async fn a_request_that_is_being_served_is_answered_before_the_end() {
+    let gate = Arc::new(Semaphore::new(0));
+    let (address, phase, server, mut coming) = slow(&gate).await;
+    let request = tokio::spawn(async move { get(address, "/", None).await });
+    coming.wait_for(|count| *count == 1).await.unwrap();
+    phase.send_replace(Phase::Closing);
+    // The listener is closed before the last answer.
+    while TcpStream::connect(address).await.is_ok() {
+        tokio::task::yield_now().await;
+    }
+    assert!(!server.is_finished());
+    gate.add_permits(1);
+    assert_eq!(request.await.unwrap(), (StatusCode::OK, "late".to_owned()));
+    server.await.unwrap();
+}
+
+#[tokio::test]
+async fn an_unready_program_still_serves() {
+    let (listener, address) = listener().await;
+    let (phase, phases) = watch::channel(Phase::Serving);
+    let (ready, is_ready) = watch::channel(false);
+    let probes = Diagnostics::probes(phases.clone(), is_ready);
+    let server = tokio::spawn(serve(listener, None, move |request| probes.clone().answer(request), phases));
+    let ask = async |path: &str| {
+        let (code, text) = get(address, path, None).await;
+        (code.as_u16(), text)
+    };
+    let is = |code: u16, text: &str| (code, format!("{text}\n"));
+    assert_eq!(ask("/readyz").await, is(503, "the program is starting"));
+    ready.send_replace(true);
+    assert_eq!(ask("/readyz").await, is(200, "ok"));
+    phase.send_replace(Phase::Unready);
+    assert_eq!(ask("/readyz").await, is(503, "the program is ending"));
+    assert_eq!(ask("/healthz").await, is(200, "ok"));
+    assert_eq!(ask("/metrics").await, is(404, "no such path"));
+    phase.send_replace(Phase::Closing);
+    server.await.unwrap();
+}

@@ -1,0 +1,58 @@
+//! A client for what the program serves.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use http_body_util::{BodyExt, Full};
+use hyper::body::Bytes;
+use hyper::{Request, StatusCode};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+/// Code and text of an answer.
+pub type Answer = (StatusCode, String);
+
+/// Asks over plain HTTP/1.1, on a connection of its own.
+pub async fn get(address: SocketAddr, path: &str, token: Option<&str>) -> Answer {
+    let mut request = Request::get(path).header("host", "test");
+    if let Some(token) = token {
+        request = request.header("authorization", format!("Bearer {token}"));
+    }
+    send(address, request.body(Full::default()).unwrap()).await
+}
+
+/// Sends a request over plain HTTP/1.1, on a connection of its own.
+pub async fn send(address: SocketAddr, request: Request<Full<Bytes>>) -> Answer {
+    let stream = TcpStream::connect(address).await.unwrap();
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
+    tokio::spawn(connection);
+    let response = sender.send_request(request).await.unwrap();
+    let code = response.status();
+    (code, String::from_utf8(response.into_body().collect().await.unwrap().to_bytes().into()).unwrap())
+}
+
+/// Asks over TLS and HTTP/2. An error when the server has no certificate that `roots` signs for `localhost`.
+pub async fn get_over_tls(address: SocketAddr, path: &str, roots: &str) -> Result<Answer, Box<dyn std::error::Error>> {
+    let mut store = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(roots.as_bytes()) {
+        store.add(certificate?)?;
+    }
+    let mut config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(store)
+        .with_no_client_auth();
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    let stream = TcpStream::connect(address).await?;
+    let stream = TlsConnector::from(Arc::new(config)).connect(ServerName::try_from("localhost")?, stream).await?;
+    let (mut sender, connection) =
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await?;
+    tokio::spawn(connection);
+    let request = Request::get(format!("https://localhost{path}")).body(Full::<Bytes>::default())?;
+    let response = sender.send_request(request).await?;
+    let code = response.status();
+    Ok((code, String::from_utf8(response.into_body().collect().await?.to_bytes().into())?))
+}

@@ -1,0 +1,33 @@
+//! Who may read what the program says about itself.
+
+use std::sync::Arc;
+
+use glowplug_controller::diagnostics::Diagnostics;
+use glowplug_controller::metrics::Metrics;
+use glowplug_controller::serve::{Phase, serve};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+use crate::support::Cluster;
+use crate::support::http::get;
+use crate::support::server::TOKEN;
+
+pub async fn metrics_need_a_token_of_a_user_who_may_read_them(cluster: &Cluster) {
+    let (phase, phases) = watch::channel(Phase::Serving);
+    let (_ready, is_ready) = watch::channel(true);
+    let (_leading, leads) = watch::channel(false);
+    let metrics = Arc::new(Metrics::new(leads));
+    let diagnostics = Diagnostics::probes(phases.clone(), is_ready).with_metrics(metrics, Some(cluster.client()));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let server = tokio::spawn(serve(listener, None, move |request| diagnostics.clone().answer(request), phases));
+
+    assert_eq!(get(address, "/metrics", None).await.0, 401);
+    assert_eq!(get(address, "/metrics", Some("another-token")).await.0, 401);
+    let (code, text) = get(address, "/metrics", Some(TOKEN)).await;
+    assert_eq!((code.as_u16(), text.contains("glowplug_leading 0")), (200, true), "{text}");
+    assert_eq!(get(address, "/healthz", None).await.0, 200);
+
+    phase.send_replace(Phase::Closing);
+    server.await.unwrap();
+}

@@ -1,0 +1,87 @@
+//! Who leads.
+
+use std::time::Duration;
+
+use glowplug_controller::election::Candidate;
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use serde_json::json;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use crate::support::Cluster;
+
+// Long, so that a busy machine does not lose a Lease.
+const DURATION: Duration = Duration::from_secs(10);
+
+/// A candidate that runs.
+struct Running {
+    leading: watch::Receiver<bool>,
+    stop: watch::Sender<bool>,
+    task: JoinHandle<()>,
+}
+
+impl Running {
+    fn start(cluster: &Cluster, namespace: &str, identity: &str) -> Self {
+        let (leading, leads) = watch::channel(false);
+        let (stop, stopped) = watch::channel(false);
+        let candidate = Candidate::new(cluster.client(), namespace, "controller", identity, DURATION);
+        Self { leading: leads, stop, task: tokio::spawn(candidate.run(leading, stopped)) }
+    }
+
+    async fn until(&mut self, leads: bool) {
+        self.leading.wait_for(|is| *is == leads).await.unwrap();
+    }
+
+    async fn stop(self) {
+        self.stop.send_replace(true);
+        self.task.await.unwrap();
+        assert!(!*self.leading.borrow());
+    }
+}
+
+async fn holder(leases: &Api<Lease>) -> Option<String> {
+    leases.get("controller").await.unwrap().spec.unwrap().holder_identity.filter(|holder| !holder.is_empty())
+}
+
+pub async fn one_candidate_leads_and_another_follows_it(cluster: &Cluster) {
+    let namespace = cluster.namespace().await;
+    let leases: Api<Lease> = Api::namespaced(cluster.client(), &namespace);
+    let mut first = Running::start(cluster, &namespace, "first");
+    first.until(true).await;
+    let mut second = Running::start(cluster, &namespace, "second");
+    assert_eq!(holder(&leases).await.as_deref(), Some("first"));
+    first.stop().await;
+    second.until(true).await;
+    assert_eq!(holder(&leases).await.as_deref(), Some("second"));
+    second.stop().await;
+    assert_eq!(holder(&leases).await, None);
+}
+
+pub async fn a_leader_whose_lease_is_taken_leads_no_more(cluster: &Cluster) {
+    let namespace = cluster.namespace().await;
+    let leases: Api<Lease> = Api::namespaced(cluster.client(), &namespace);
+    let mut first = Running::start(cluster, &namespace, "first");
+    first.until(true).await;
+    let taken = json!({"spec": {"holderIdentity": "another", "leaseDurationSeconds": 3600}});
+    leases.patch("controller", &PatchParams::default(), &Patch::Merge(taken)).await.unwrap();
+    first.until(false).await;
+    first.stop().await;
+    assert_eq!(holder(&leases).await.as_deref(), Some("another"), "nobody gives back what another one holds");
+}
+
+pub async fn of_many_candidates_one_leads(cluster: &Cluster) {
+    let namespace = cluster.namespace().await;
+    let names = ["a", "b", "c"];
+    let mut candidates: Vec<Running> = names.iter().map(|name| Running::start(cluster, &namespace, name)).collect();
+    // Each of them leads once, and while it does, nobody else.
+    while !candidates.is_empty() {
+        let waits = candidates.iter_mut().map(|candidate| Box::pin(candidate.until(true)));
+        let ((), leader, rest) = futures::future::select_all(waits).await;
+        drop(rest);
+        let leading = candidates.iter().filter(|candidate| *candidate.leading.borrow()).count();
+        assert_eq!(leading, 1);
+        candidates.remove(leader).stop().await;
+    }
+}
