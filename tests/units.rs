@@ -97,6 +97,53 @@ fn the_program_understands_what_the_units_ask_of_it() {
     }
 }
 
+/// The value of a key in every unit.
+fn values<'a>(text: &'a str, key: &str) -> Vec<&'a str> {
+    text.lines().filter_map(|line| line.strip_prefix(key)?.strip_prefix('=')).collect()
+}
+
+#[test]
+fn no_unit_runs_in_a_crash_kernel() {
+    for unit in files("service") {
+        let text = fs::read_to_string(&unit).unwrap();
+        let conditions = values(&text, "ConditionPathExists");
+        assert!(conditions.contains(&"!/proc/vmcore"), "{}: {conditions:?}", unit.display());
+    }
+}
+
+#[test]
+fn every_unit_ends_in_time() {
+    let timeouts: Vec<(String, String)> = files("service")
+        .iter()
+        .map(|unit| (name(unit).to_owned(), values(&fs::read_to_string(unit).unwrap(), "TimeoutStartSec").join(" ")))
+        .collect();
+    let expected = [
+        ("glowplug-hostname.service", "60"),
+        ("glowplug-network-kargs.service", "300"),
+        ("glowplug-metadata.service", "60"),
+        ("glowplug-ssh-keys@.service", "60"),
+    ];
+    assert_eq!(timeouts, expected.map(|(unit, timeout)| (unit.to_owned(), timeout.to_owned())));
+}
+
+#[test]
+fn only_the_unit_that_configures_the_network_waits_for_the_drive() {
+    for unit in files("service").iter().filter(|unit| name(unit) != "glowplug-network-kargs.service") {
+        for line in values(&fs::read_to_string(unit).unwrap(), "ExecStart") {
+            assert!(line.split(' ').any(|word| word == "--wait=0"), "{}: {line}", unit.display());
+        }
+    }
+}
+
+/// Nothing of dracut's own functions is there, so the module fails as soon as it calls one.
+#[test]
+fn the_module_adds_nothing_to_the_image_of_a_crash_kernel_which_is_made_all_the_same() {
+    let script = format!(". {MODULE}/module-setup.sh; check; echo $?; set -e; depends; installkernel; install");
+    let output = Command::new("/bin/bash").args(["-c", &script]).env("IN_KDUMP", "1").env("PATH", "").output().unwrap();
+    let [stdout, stderr] = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
+    assert_eq!((output.status.code(), stdout.as_str(), stderr.as_str()), (Some(0), "255\n", ""));
+}
+
 /// How much of the system a unit can reach, in tenths, as systemd counts it. SECURITY.md has the same figures.
 #[test]
 fn the_units_reach_little() {

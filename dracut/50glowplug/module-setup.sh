@@ -6,7 +6,16 @@
 _glowplug_unit=glowplug-network-kargs.service
 _glowplug_variable=GLOWPLUG_NETWORK_KARGS_DEFAULT
 
+# A crash kernel has to save the memory of the machine that crashed, and nothing else. kdump makes its image with the same
+# configuration, which asks for this module by name. dracut fails when a module that was asked for declines in check(), so
+# the module is there and does nothing.
+_glowplug_in_kdump() {
+    # shellcheck disable=SC2154 # mkdumprd sets it
+    [[ $IN_KDUMP == 1 ]]
+}
+
 check() {
+    _glowplug_in_kdump && return 255
     require_binaries glowplug modprobe || return 1
     # Only where it is asked for by name: an image that never boots on KubeVirt has no use for it, and one that does needs
     # to decide about its default arguments.
@@ -14,12 +23,14 @@ check() {
 }
 
 depends() {
+    _glowplug_in_kdump && return 0
     # network: whatever reads the arguments, and the udev rules for ifname=.
     # systemd, systemd-modules-load: our unit, and in one or the other, by dracut's version, modprobe@.service.
     echo systemd systemd-modules-load network
 }
 
 installkernel() {
+    _glowplug_in_kdump && return 0
     # Whatever the machine has on which this image is built: the drive is that of another one.
     # shellcheck disable=SC2034 # instmods reads it
     local hostonly=''
@@ -129,6 +140,7 @@ _glowplug_stand_back() {
 }
 
 install() {
+    _glowplug_in_kdump && return 0
     local program renderer unit_dir
     renderer=$(_glowplug_renderer) \
         || _glowplug_fail "nobody would bring the network up:" \

@@ -38,6 +38,8 @@ pub(crate) enum Image {
     Networkd,
     /// With Ignition and dracut's own scripts.
     Legacy,
+    /// For a crash kernel.
+    Kdump,
 }
 
 /// What a card is plugged into.
@@ -181,7 +183,7 @@ impl Machine {
     pub(crate) fn new(image: Image) -> Self {
         let arguments = match image {
             // What Ignition sees to on its images: somebody asks for the network before the real root.
-            Image::Plain | Image::Units => "rd.neednet=1",
+            Image::Plain | Image::Units | Image::Kdump => "rd.neednet=1",
             Image::Ignition | Image::Networkd | Image::Legacy => "ignition.firstboot ignition.platform.id=kubevirt",
         };
         // The sockets' names have to be short.
@@ -256,6 +258,7 @@ impl Machine {
             Image::Units => "units.img",
             Image::Networkd => "networkd.img",
             Image::Legacy => "legacy.img",
+            Image::Kdump => "kdump.img",
         };
         let mut qemu = Command::new("qemu-system-x86_64");
         let mut add = |option: &str, value: &dyn Display| {
@@ -496,7 +499,17 @@ impl Report {
         lines.collect()
     }
 
-    /// Says how long the boot took, and answers with what our unit took of it.
+    /// What our unit logged with `glowplug.debug`, and when, since the start of the kernel.
+    fn stamps(&self) -> Vec<(String, Duration)> {
+        let stamp = |line: &str| {
+            let (said, seconds) = line.split_once("]: ")?.1.split_once(" monotonic=")?;
+            let words: Vec<&str> = said.split(' ').take_while(|word| !word.contains('=')).collect();
+            Some((words.join(" "), Duration::from_secs_f64(seconds.parse().ok()?)))
+        };
+        self.part("journal").lines().filter_map(stamp).collect()
+    }
+
+    /// Prints how long the boot took, and when our unit was at each step.
     pub(crate) fn say_figures(&self, title: &str) {
         const UNIT: &str = "glowplug-network-kargs.service";
         const PRELOAD: &str = "modprobe@virtio_blk.service";
@@ -513,5 +526,11 @@ impl Report {
             preload.as_millis(),
             moment("nm-wait-online-initrd.service", "ActiveEnterTimestampMonotonic").as_secs_f64(),
         ));
+        let start = moment(UNIT, "InactiveExitTimestampMonotonic");
+        let fork = ("systemd forked".to_owned(), moment(UNIT, "ExecMainStartTimestampMonotonic"));
+        let end = ("systemd saw the end".to_owned(), moment(UNIT, "ActiveEnterTimestampMonotonic"));
+        for (step, at) in [vec![fork], self.stamps(), vec![end]].concat() {
+            say(&format_args!("boot: {title}: {:4} ms {step}", at.saturating_sub(start).as_millis()));
+        }
     }
 }

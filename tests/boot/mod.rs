@@ -180,7 +180,8 @@ fn an_address_from_dhcp_goes_with_the_default_route_of_the_document() {
 /// A boot in which the drive is found on this bus and nothing else takes the processors. What our unit took of it is
 /// printed: machines differ too much for an assertion.
 fn found_on(bus: Bus, device: &str, title: &str) {
-    let report = Machine::new(Image::Plain).drive(bus, &own("static-ipv4")).alone().boot();
+    let machine = Machine::new(Image::Plain).argument("glowplug.debug");
+    let report = machine.drive(bus, &own("static-ipv4")).alone().boot();
     assert_eq!(report.found(), as_static());
     let drive = &report.plan()["drive"];
     assert_eq!((drive["path"].as_str(), drive["reason"].as_str()), (Some(device), Some("own-uuid")));
@@ -276,6 +277,29 @@ fn a_broken_document_stops_the_boot_and_the_console_says_why() {
             r#"refused to configure the network reason="openstack/latest/network_data.json: 1 error""#,
         ]
     );
+}
+
+#[test]
+fn the_drive_of_another_machine_stops_the_boot_and_the_console_says_why() {
+    let drive = iso("config-2", OTHER, &document("static-ipv4"));
+    let report = Machine::new(Image::Plain).argument("glowplug.wait=1").drive(Bus::VirtioBlk, &drive).boot();
+    let reason = format!(
+        "/dev/vdb: config drive of another machine, uuid {OTHER:?}, expected {OWN}; \
+         --any-drive or glowplug.any-drive takes it"
+    );
+    assert!(report.is_emergency());
+    assert_eq!((outcome(&report), report.fragment()), (words("refused", &reason), ""));
+    let said = format!("refused to configure the network reason={reason:?}");
+    assert_eq!(report.said().last(), Some(&said.as_str()));
+}
+
+/// With a drive that would stop any other boot.
+#[test]
+fn a_crash_kernel_gets_to_the_vmcore_whatever_is_on_the_drive() {
+    let drive = iso("config-2", OWN, "{");
+    let report = Machine::new(Image::Kdump).drive(Bus::VirtioBlk, &drive).boot();
+    assert!(!report.is_emergency());
+    assert_eq!((report.unit(UNIT, "ActiveState"), report.plan()), ("inactive", serde_json::Value::Null));
 }
 
 #[test]
