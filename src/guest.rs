@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
-use slog::{Logger, error, info, warn};
+use slog::{Logger, debug, error, info, warn};
 
 use crate::drive::MAX_FILE;
 use crate::finding::{Finding, Findings, Severity};
@@ -86,6 +86,8 @@ pub struct Options {
     pub wait: Duration,
     /// The directory in which everything is read and written: `/` but in tests.
     pub root: PathBuf,
+    /// Whether to take the drive of another machine where this machine's own is not there.
+    pub any_drive: bool,
     /// Decide only. With a drive that is named, this machine is not looked at.
     pub dry_run: bool,
     /// Ask dracut to start the network in any case.
@@ -201,7 +203,8 @@ pub fn machine(options: &Options, system: &dyn System, log: &Logger) -> Result<O
     let mut planner = Planner::new(options, system, log);
     let decided = planner.command_line().and_then(|line| {
         let platform = planner.platform(&line)?;
-        // A word that is none costs the network, not what the drive says about the machine.
+        // An invalid option costs the network, not what the drive says about the machine. How long to wait is for the unit
+        // that configures the network: the units after it find the drive or do not.
         let _ = planner.override_options(&line);
         planner.read(platform, &line)
     });
@@ -235,6 +238,7 @@ pub fn apply(plan: &Plan, root: &Path, log: &Logger) -> io::Result<()> {
     // Where that fails, and a new one cannot be written either, it is said below.
     let _ = remove(&root.join(PLAN));
     let written = plan.output.write(root);
+    debug!(log, "wrote what was decided"; "outcome" => written.as_ref().err().map_or("done".to_owned(), io::Error::to_string));
     match &written {
         Ok(()) => report.fragment = plan.output.line.as_ref().map(|_| format!("/{FRAGMENT}")),
         Err(e) => {
@@ -350,8 +354,8 @@ impl Options {
     #[must_use]
     pub fn new(selection: Selection, source: Source, root: PathBuf) -> Self {
         let (renderer, default_value, on_error) = (Renderer::default(), Ok(None), OnError::Fail);
-        let (wait, dry_run, neednet) = (Duration::ZERO, false, false);
-        Self { selection, source, renderer, default_value, on_error, wait, root, dry_run, neednet }
+        let (wait, any_drive, dry_run, neednet) = (Duration::ZERO, false, false, false);
+        Self { selection, source, renderer, default_value, on_error, wait, any_drive, root, dry_run, neednet }
     }
 }
 
@@ -403,6 +407,7 @@ impl<'a> Planner<'a> {
 
     fn decide(&mut self, command_line: &CommandLine) -> Result<Output, Stop> {
         let platform = self.platform(command_line)?;
+        self.override_wait(command_line)?;
         self.override_options(command_line)?;
         self.read(platform, command_line)
     }
@@ -456,19 +461,21 @@ impl<'a> Planner<'a> {
         CommandLine::read_from(&self.options.root).map_err(|e| Stop::Refused(format!("reading /proc/cmdline: {e}")))
     }
 
-    /// A person at a boot loader has no other switch.
-    fn override_options(&mut self, command_line: &CommandLine) -> Result<(), Stop> {
-        fn read<T: FromStr<Err: fmt::Display>>(line: &CommandLine, key: &str) -> Result<Option<T>, Stop> {
-            let Some(value) = line.value(key) else { return Ok(None) };
-            value.parse().map(Some).map_err(|e| Stop::Refused(format!("kernel command line: {key}={value}: {e}")))
-        }
-        if let Some(wait) = read::<Wait>(command_line, "glowplug.wait")? {
+    /// Takes the time to wait from the kernel command line, where it is set.
+    fn override_wait(&mut self, command_line: &CommandLine) -> Result<(), Stop> {
+        if let Some(wait) = option_of::<Wait>(command_line, "glowplug.wait")? {
             self.options.wait = wait.into();
         }
-        if let Some(on_error) = read(command_line, "glowplug.on-error")? {
+        Ok(())
+    }
+
+    /// Takes the other options from the kernel command line: a person at a boot loader has no other switch.
+    fn override_options(&mut self, command_line: &CommandLine) -> Result<(), Stop> {
+        self.options.any_drive |= command_line.has_switch("glowplug.any-drive");
+        if let Some(on_error) = option_of(command_line, "glowplug.on-error")? {
             self.options.on_error = on_error;
         }
-        if let Some(renderer) = read(command_line, "glowplug.renderer")? {
+        if let Some(renderer) = option_of(command_line, "glowplug.renderer")? {
             self.options.renderer = renderer;
         }
         Ok(())
@@ -483,6 +490,8 @@ impl<'a> Planner<'a> {
             }
             selection => Platform::of(selection, command_line, &self.options.root),
         };
+        debug!(self.log, "decided the platform"; "platform" => platform.id.as_deref().unwrap_or("unknown"),
+            "reason" => &platform.reason);
         self.report.platform = Some(platform.clone());
         let may_be_ours =
             platform.is_kubevirt() || (platform.id.is_none() && self.options.selection == Selection::Detect);
@@ -517,6 +526,7 @@ impl<'a> Planner<'a> {
             system: self.system,
             log: self.log,
             machine_known: known,
+            any_drive: self.options.any_drive,
             wait: self.options.wait,
             poll: Search::POLL,
         };
@@ -684,6 +694,12 @@ impl<'a> Planner<'a> {
             Outcome::Refused => error!(self.log, "refused to configure the network"; "reason" => reason),
         }
     }
+}
+
+/// The value of an option on the kernel command line. `None` when it is not there.
+fn option_of<T: FromStr<Err: fmt::Display>>(line: &CommandLine, key: &str) -> Result<Option<T>, Stop> {
+    let Some(value) = line.value(key) else { return Ok(None) };
+    value.parse().map(Some).map_err(|e| Stop::Refused(format!("kernel command line: {key}={value}: {e}")))
 }
 
 fn not_ours(platform: &Platform, further: &str) -> Stop {

@@ -1,11 +1,13 @@
 //! The logger of the programs: one line an event on standard error, as the journal likes it.
 //!
 //! Messages are constant and in lower case; what varies is a key. Without a terminal each line begins with the priority
-//! that journald reads (sd-daemon(3)): `<6>found config drive device=/dev/vdb`.
+//! that journald reads (sd-daemon(3)): `<6>found config drive device=/dev/vdb`. A log with debug records has the time in
+//! each line, as `monotonic=` seconds since the start of the kernel, which systemd's `…TimestampMonotonic` counts as well.
 
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
 
+use nix::time::{ClockId, clock_gettime};
 use slog::{Drain, KV, Key, Level, Logger, Never, OwnedKVList, Record, Serializer, o};
 
 /// A logger to standard error that passes over what is less important than `least`.
@@ -42,6 +44,11 @@ impl Drain for StandardError {
         for key in keys.0.iter().rev() {
             line.push(' ');
             line.push_str(key);
+        }
+        if Level::Debug.is_at_least(self.least)
+            && let Ok(now) = clock_gettime(ClockId::CLOCK_MONOTONIC)
+        {
+            line.push_str(&format!(" monotonic={}.{:06}", now.tv_sec(), now.tv_nsec() / 1000));
         }
         line.push('\n');
         let _ = io::stderr().write_all(line.as_bytes());

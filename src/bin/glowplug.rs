@@ -4,7 +4,7 @@
 
 use std::env;
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Error, Result, anyhow, bail};
@@ -15,14 +15,17 @@ use glowplug::guest::hostname;
 use glowplug::guest::platform::Selection;
 use glowplug::guest::ssh_keys::{self, Account, AuthorizedKey, KeyFile};
 use glowplug::guest::system::Linux;
-use glowplug::guest::{self, DefaultValue, OnError, Options, Source, Wait};
+use glowplug::guest::{self, CommandLine, DefaultValue, OnError, Options, Source, Wait};
 use glowplug::log;
 use glowplug::network::{Hostname, HostnameError};
 use glowplug::render::Renderer;
-use slog::{Level, info, warn};
+use slog::{Level, Logger, debug, info, warn};
 
 /// Where a distribution says its default arguments, in a drop-in of the unit.
 const DEFAULT_VARIABLE: &str = "GLOWPLUG_NETWORK_KARGS_DEFAULT";
+
+/// Names the least level that is logged, whatever the command.
+const LOG_VARIABLE: &str = "GLOWPLUG_LOG";
 
 #[cfg(target_env = "musl")]
 #[global_allocator]
@@ -32,6 +35,9 @@ static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
 #[derive(Parser)]
 #[command(name = "glowplug", version = glowplug::VERSION, max_term_width = 100)]
 struct Cli {
+    /// Log each step and each device that was looked at; also GLOWPLUG_LOG=debug, and glowplug.debug at the boot loader
+    #[arg(short, long, global = true)]
+    verbose: bool,
     #[command(subcommand)]
     command: Command,
 }
@@ -73,6 +79,9 @@ struct Machine {
     /// Read this drive, a directory, an image or a device, instead of looking for one
     #[arg(long, value_name = "PATH")]
     config_drive: Option<PathBuf>,
+    /// Take the drive of another machine when this machine's own is not there; else that is an error
+    #[arg(long)]
+    any_drive: bool,
     /// How long to wait for a drive where the machine is known to be KubeVirt
     #[arg(long, value_name = "SECONDS", default_value = "10")]
     wait: Wait,
@@ -172,18 +181,51 @@ struct Check {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
+    let log = cli.logger();
+    debug!(log, "started"; "version" => glowplug::VERSION);
     let done = match cli.command {
-        Command::NetworkKargs(args) | Command::Exp(Exp::RdNetworkKargs(args)) => network_kargs(args),
-        Command::Check(args) => check(args),
-        Command::Attributes(args) => attributes(args),
-        Command::Hostname(args) => hostname(args),
-        Command::SshKeys(args) => ssh_keys(args),
-        Command::Metadata(args) => metadata(args),
+        Command::NetworkKargs(args) | Command::Exp(Exp::RdNetworkKargs(args)) => network_kargs(args, &log),
+        Command::Check(args) => check(args, &log),
+        Command::Attributes(args) => attributes(args, &log),
+        Command::Hostname(args) => hostname(args, &log),
+        Command::SshKeys(args) => ssh_keys(args, &log),
+        Command::Metadata(args) => metadata(args, &log),
     };
     done.unwrap_or_else(|error| {
         slog::error!(log::to_standard_error(Level::Error), "failed"; "error" => format_args!("{error:#}"));
         ExitCode::FAILURE
     })
+}
+
+impl Cli {
+    /// The log of the command. `-v` wins over the variable, and the variable over the kernel command line.
+    fn logger(&self) -> Logger {
+        let (least, root) = match &self.command {
+            // The report holds what is worth knowing.
+            Command::Check(_) => (Level::Critical, None),
+            Command::Metadata(_) => (Level::Warning, None),
+            Command::NetworkKargs(args) | Command::Exp(Exp::RdNetworkKargs(args)) => {
+                (Level::Info, Some(&args.machine.root))
+            }
+            Command::Attributes(args) => (Level::Info, Some(&args.machine.root)),
+            Command::Hostname(args) => (Level::Info, Some(&args.machine.root)),
+            Command::SshKeys(args) => (Level::Info, Some(&args.machine.root)),
+        };
+        if self.verbose {
+            return log::to_standard_error(Level::Debug);
+        }
+        let value = env::var_os(LOG_VARIABLE).unwrap_or_default();
+        if let Some(level) = value.to_str().and_then(|text| text.parse().ok()) {
+            return log::to_standard_error(level);
+        }
+        let is_debugged =
+            |root: &Path| CommandLine::read_from(root).is_ok_and(|line| line.has_switch("glowplug.debug"));
+        let log = log::to_standard_error(if root.is_some_and(|root| is_debugged(root)) { Level::Debug } else { least });
+        if !value.is_empty() {
+            warn!(log, "ignored GLOWPLUG_LOG"; "value" => %value.display(), "expected" => "error, warning, info or debug");
+        }
+        log
+    }
 }
 
 impl Machine {
@@ -194,12 +236,11 @@ impl Machine {
             None => Selection::Detect,
         };
         let source = self.config_drive.map_or(Source::Machine, Source::Drive);
-        Options { wait: self.wait.into(), ..Options::new(selection, source, self.root) }
+        Options { wait: self.wait.into(), any_drive: self.any_drive, ..Options::new(selection, source, self.root) }
     }
 }
 
-fn network_kargs(args: NetworkKargs) -> Result<ExitCode> {
-    let log = log::to_standard_error(Level::Info);
+fn network_kargs(args: NetworkKargs, log: &Logger) -> Result<ExitCode> {
     let options = Options {
         renderer: args.renderer,
         default_value: default_value(args.default_value, args.require_default),
@@ -208,9 +249,9 @@ fn network_kargs(args: NetworkKargs) -> Result<ExitCode> {
         neednet: args.neednet,
         ..args.machine.options()
     };
-    let plan = guest::plan(&options, &Linux::default(), &log);
+    let plan = guest::plan(&options, &Linux::default(), log);
     if !options.dry_run {
-        guest::apply(&plan, &options.root, &log)?;
+        guest::apply(&plan, &options.root, log)?;
     } else {
         print(&plan.output.to_string())?;
     }
@@ -232,9 +273,7 @@ fn default_value(given: Option<DefaultValue>, required: bool) -> Result<Option<D
     }
 }
 
-fn check(args: Check) -> Result<ExitCode> {
-    // The report holds what is worth knowing.
-    let log = log::to_standard_error(Level::Critical);
+fn check(args: Check, log: &Logger) -> Result<ExitCode> {
     let recorded = match &args.path {
         Some(_) => None,
         None => guest::recorded(&args.root).with_context(|| format!("reading /{}", guest::PLAN))?,
@@ -246,24 +285,22 @@ fn check(args: Check) -> Result<ExitCode> {
     let source = args.path.map_or(Source::Machine, Source::DriveOrDocument);
     let options =
         Options { renderer: args.renderer, dry_run: true, ..Options::new(Selection::Detect, source, args.root) };
-    let report = guest::plan(&options, &Linux::default(), &log).report;
+    let report = guest::plan(&options, &Linux::default(), log).report;
     print(&if args.json { serde_json::to_string_pretty(&report)? + "\n" } else { report.to_string() })?;
     Ok(exit_code(report.is_refused()))
 }
 
-fn attributes(args: WriteAttributes) -> Result<ExitCode> {
-    let log = log::to_standard_error(Level::Info);
+fn attributes(args: WriteAttributes, log: &Logger) -> Result<ExitCode> {
     let options = args.machine.options();
-    if let Some(machine) = guest::machine(&options, &Linux::default(), &log).map_err(Error::msg)? {
+    if let Some(machine) = guest::machine(&options, &Linux::default(), log).map_err(Error::msg)? {
         guest::write_in_one_step(&args.output, &machine.attributes.environment_file(&args.prefix))
             .with_context(|| format!("writing {}", args.output.display()))?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn hostname(args: WriteHostname) -> Result<ExitCode> {
-    let log = log::to_standard_error(Level::Info);
-    let machine = guest::machine(&args.machine.options(), &Linux::default(), &log).map_err(Error::msg)?;
+fn hostname(args: WriteHostname, log: &Logger) -> Result<ExitCode> {
+    let machine = guest::machine(&args.machine.options(), &Linux::default(), log).map_err(Error::msg)?;
     let Some(written) = machine.and_then(|machine| machine.meta_data.hostname) else { return Ok(ExitCode::SUCCESS) };
     let name: Hostname =
         written.parse().map_err(|e: HostnameError| anyhow!("hostname: invalid hostname {written:?}, {e}"))?;
@@ -272,10 +309,9 @@ fn hostname(args: WriteHostname) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn ssh_keys(args: SshKeys) -> Result<ExitCode> {
-    let log = log::to_standard_error(Level::Info);
+fn ssh_keys(args: SshKeys, log: &Logger) -> Result<ExitCode> {
     let options = args.machine.options();
-    let Some(machine) = guest::machine(&options, &Linux::default(), &log).map_err(Error::msg)? else {
+    let Some(machine) = guest::machine(&options, &Linux::default(), log).map_err(Error::msg)? else {
         return Ok(ExitCode::SUCCESS);
     };
     let texts = &machine.meta_data.public_keys;
@@ -298,7 +334,7 @@ fn ssh_keys(args: SshKeys) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn metadata(args: Metadata) -> Result<ExitCode> {
+fn metadata(args: Metadata, log: &Logger) -> Result<ExitCode> {
     let keys: Vec<Key> = match args.keys.iter().map(|key| key.parse().map_err(|e| (key, e))).collect() {
         Ok(keys) => keys,
         Err((key, KeyError)) => {
@@ -314,10 +350,9 @@ fn metadata(args: Metadata) -> Result<ExitCode> {
     let known = match cached {
         Some(known) => known,
         None => {
-            let log = log::to_standard_error(Level::Warning);
             let source = args.config_drive.map_or(Source::Machine, Source::Drive);
             let options = Options { dry_run: true, ..Options::new(Selection::Detect, source, args.root) };
-            guest::machine(&options, &Linux::default(), &log).map_err(Error::msg)?.unwrap_or_default().attributes
+            guest::machine(&options, &Linux::default(), log).map_err(Error::msg)?.unwrap_or_default().attributes
         }
     };
     let mut asked = known.by_key();

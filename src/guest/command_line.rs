@@ -68,6 +68,21 @@ impl CommandLine {
         self.words.iter().rev().find_map(|word| word.strip_prefix(key)?.strip_prefix('='))
     }
 
+    /// Whether a switch is on: the bare word, or a value that is not `0`, `no`, `off` or `false`. The last one counts.
+    ///
+    /// ```
+    /// use glowplug::guest::CommandLine;
+    ///
+    /// assert!(CommandLine::parse("quiet glowplug.debug").has_switch("glowplug.debug"));
+    /// assert!(!CommandLine::parse("glowplug.debug glowplug.debug=0").has_switch("glowplug.debug"));
+    /// ```
+    #[must_use]
+    pub fn has_switch(&self, key: &str) -> bool {
+        let values = self.words.iter().rev().filter_map(|word| word.strip_prefix(key));
+        let value = values.filter_map(|rest| if rest.is_empty() { Some("") } else { rest.strip_prefix('=') }).next();
+        value.is_some_and(|value| !["0", "no", "off", "false"].contains(&value))
+    }
+
     /// The first argument by which somebody configures a card already. `nameserver=`, `rd.route=`, `ifname=` and
     /// `rd.neednet=` do not: they stay, and ours are added to them.
     #[must_use]

@@ -35,6 +35,10 @@ const LABELS: [&str; 2] = ["config-2", "cidata"];
 /// What these names begin with is made of other devices or of memory, or, as a floppy drive, takes seconds to say no.
 const NOT_DRIVES: [&str; 7] = ["dm-", "fd", "loop", "md", "nbd", "ram", "zram"];
 
+/// The most sectors of 512 bytes of a device that is looked at before the others: 64 MiB, which is what OpenStack makes.
+/// KubeVirt's drives have 1 MiB.
+const SMALL: u64 = 64 * 2048;
+
 /// A search for the drive of this machine.
 pub struct Search<'a> {
     /// The directory that has `sys`, `dev` and `run`.
@@ -46,6 +50,8 @@ pub struct Search<'a> {
     /// Whether this is known to be a machine that has a drive. If not, a drive is taken only where it says so itself, and
     /// nothing is loaded or waited for.
     pub machine_known: bool,
+    /// Whether to take the drive of another machine where there is no better one.
+    pub any_drive: bool,
     /// How long a drive is waited for, from the start of the search.
     pub wait: Duration,
     /// How long between two looks, such as [`Search::POLL`].
@@ -79,7 +85,7 @@ pub enum Why {
     Shape,
     /// Its label, and nothing says that it is another machine's.
     Label,
-    /// Its uuid is not the machine's own, and no better drive came in time.
+    /// Its uuid is not the machine's own, no better drive came in time, and any drive was asked for.
     NothingBetter,
 }
 
@@ -117,6 +123,15 @@ pub enum SearchError {
         device: PathBuf,
         /// The cause.
         source: ReadError,
+    },
+    /// The only drive is another machine's.
+    OtherMachine {
+        /// Such as `/dev/vdb`.
+        device: PathBuf,
+        /// The uuid on the drive, as written.
+        uuid: String,
+        /// The uuid that the firmware names, lower case.
+        own: String,
     },
     /// Several drives are as good as each other and do not say the same about the network.
     Ambiguous {
@@ -255,6 +270,16 @@ fn is_absence(error: &io::Error) -> bool {
     error.raw_os_error().is_some_and(|number| absent.contains(&Errno::from_raw(number)))
 }
 
+/// The error for a machine with this uuid whose only drive is another machine's.
+fn other_machines(seen: &Seen, own: String) -> Option<SearchError> {
+    let (name, drive) = seen.iter().find_map(|(name, device)| match device {
+        Device::Drive(drive) if drive.why == Why::NothingBetter => Some((name, drive)),
+        _ => None,
+    })?;
+    let uuid = drive.meta_data.uuid.clone().unwrap_or_default();
+    Some(SearchError::OtherMachine { device: device_path(name), uuid, own })
+}
+
 /// Such as `/dev/vdb`. The kernel writes `!` for what divides a path.
 fn device_path(name: &str) -> PathBuf {
     Path::new("/dev").join(name.replace('!', "/"))
@@ -283,27 +308,36 @@ impl Search<'_> {
 
     /// Finds the drive of this machine and reads it. `None` when there is none in time.
     ///
-    /// A drive that is the machine's own by its uuid is taken at once. One that cannot be told to be is taken when every
-    /// driver is there. One that is another machine's is taken only when nothing better came in time, and several that
-    /// disagree are an error only then.
+    /// A drive that is the machine's own by its uuid is taken at once, a small one without a look at the larger devices:
+    /// one of them may take minutes to answer. A drive that cannot be told to be the machine's own is taken when every
+    /// driver is there. One that is another machine's is taken only with [`Search::any_drive`] and when nothing better
+    /// came in time, and several that disagree are an error only then.
     ///
     /// # Errors
     ///
     /// [`SearchError::Ambiguous`] instead of a guess, [`SearchError::Unreadable`] when the only drive is broken,
-    /// [`SearchError::Io`] when there is none and a device that may be one fails, and [`SearchError::Permission`].
+    /// [`SearchError::OtherMachine`] when it is another machine's, [`SearchError::Io`] when there is none and a device
+    /// that may be one fails, and [`SearchError::Permission`].
     pub fn run(&self) -> Result<Option<Found>, SearchError> {
         let start = self.system.now();
         let own = self.own_uuid();
         let mut seen = Seen::new();
-        let mut asked = false;
+        let (mut asked, mut sleeping) = (false, false);
+        let known = self.machine_known;
         loop {
-            self.look(&mut seen, own.as_deref())?;
+            self.look(&mut seen, own.as_deref(), Some(SMALL))?;
+            let waited = self.system.now().saturating_sub(start);
+            if let Some(found) = self.take(&mut seen, waited, |it| it.why == Why::OwnUuid && (known || it.has_shape))? {
+                return Ok(Some(found));
+            }
+            self.look(&mut seen, own.as_deref(), None)?;
             let waited = self.system.now().saturating_sub(start);
             if !self.machine_known {
                 // A drive that is another machine's does not tell what this machine is.
                 let found = self.take(&mut seen, waited, |it| it.has_shape && it.why != Why::NothingBetter)?;
                 if found.is_none() {
                     debug!(self.log, "no drive tells what this machine is"; "devices" => %names(&seen));
+                    self.explain(&seen, None);
                 }
                 return Ok(found);
             }
@@ -324,14 +358,18 @@ impl Search<'_> {
             }
             let left = self.wait.saturating_sub(waited);
             if left.is_zero() {
-                return self.settle(seen, waited);
+                return self.settle(seen, waited, own);
+            }
+            if !sleeping {
+                sleeping = true;
+                debug!(self.log, "waiting for a config drive"; "devices" => %names(&seen));
             }
             self.system.sleep(left.min(self.poll));
         }
     }
 
     /// What is to be said when nothing better comes any more.
-    fn settle(&self, mut seen: Seen, waited: Duration) -> Result<Option<Found>, SearchError> {
+    fn settle(&self, mut seen: Seen, waited: Duration, own: Option<String>) -> Result<Option<Found>, SearchError> {
         let looked_at = names(&seen);
         // First, since the broken one may be the machine's own.
         let broken =
@@ -350,22 +388,21 @@ impl Search<'_> {
                 }
             }
         }
-        let found = self.take(&mut seen, waited, |_| true)?;
-        match &found {
-            Some(found) => {
-                let device = found.device.display();
-                let uuid = found.meta_data.uuid.as_deref().unwrap_or_default();
-                warn!(self.log, "the drive names another machine"; "device" => %device, "uuid" => ?uuid);
-            }
-            None => {
-                warn!(self.log, "no config drive"; "waited_ms" => waited.as_millis(), "devices" => %looked_at);
-            }
+        if let Some(found) = self.take(&mut seen, waited, |it| self.any_drive || it.why != Why::NothingBetter)? {
+            let device = found.device.display();
+            let uuid = found.meta_data.uuid.as_deref().unwrap_or_default();
+            warn!(self.log, "the drive names another machine"; "device" => %device, "uuid" => ?uuid);
+            return Ok(Some(found));
         }
-        Ok(found)
+        if let Some(error) = own.and_then(|own| other_machines(&seen, own)) {
+            return Err(error);
+        }
+        warn!(self.log, "no config drive"; "waited_ms" => waited.as_millis(), "devices" => %looked_at);
+        Ok(None)
     }
 
-    /// Looks at every device that is new, or that was silent before.
-    fn look(&self, seen: &mut Seen, own: Option<&str>) -> Result<(), SearchError> {
+    /// Looks at every device that is new, or that was silent before, and has at most so many sectors.
+    fn look(&self, seen: &mut Seen, own: Option<&str>, most: Option<u64>) -> Result<(), SearchError> {
         let names = self.block_devices()?;
         // Whoever pulls a drive out while it is read does not mean that there is none.
         seen.retain(|name, device| match device {
@@ -376,6 +413,9 @@ impl Search<'_> {
             _ => names.contains(name),
         });
         for name in names {
+            if most.is_some_and(|most| self.sectors(&name).is_some_and(|sectors| sectors > most)) {
+                continue;
+            }
             let before = match seen.get(&name) {
                 None | Some(Device::Unreadable(_, false)) => None,
                 Some(Device::Silent(error)) => Some(*error),
@@ -387,6 +427,11 @@ impl Search<'_> {
         Ok(())
     }
 
+    /// The size of a device, in sectors of 512 bytes whatever its own are. `None` when the kernel does not say it.
+    fn sectors(&self, name: &str) -> Option<u64> {
+        self.sysfs().attribute(&format!("sys/class/block/{name}/size"))?.parse().ok()
+    }
+
     fn block_devices(&self) -> Result<BTreeSet<String>, SearchError> {
         let path = "sys/class/block";
         let mut names = self.sysfs().entries(path).map_err(|e| SearchError::io(&Path::new("/").join(path), e))?;
@@ -395,7 +440,10 @@ impl Search<'_> {
     }
 
     fn examine(&self, name: &str, own: Option<&str>, before: Option<Option<i32>>) -> Result<Device, SearchError> {
-        if self.sysfs().attribute(&format!("sys/class/block/{name}/size")).is_some_and(|size| size == "0") {
+        if self.sectors(name) == Some(0) {
+            if before.is_none() {
+                debug!(self.log, "device has no medium"; "device" => %device_path(name).display());
+            }
             return Ok(Device::Silent(None));
         }
         let device = device_path(name);
@@ -450,10 +498,13 @@ impl Search<'_> {
 
     /// Reads a drive through the kernel, or in process where the kernel will not.
     fn read(&self, name: &str, file: &File, volume: &Volume) -> Result<Option<ConfigDrive>, ReadError> {
+        let device = device_path(name);
+        debug!(self.log, "mounting the drive"; "device" => %device.display());
         let mounted = match MountedDrive::mount(self, name, volume.file_system) {
             Ok(mounted) => mounted,
             Err(e) => return self.read_unmounted(name, file, volume, &e),
         };
+        debug!(self.log, "reading the drive"; "device" => %device.display());
         match mounted.read() {
             // Among them that this kernel lacks a call.
             Err(e @ ReadError::Io { .. }) | Ok(Some(ConfigDrive { network: Err(e @ ReadError::Io { .. }), .. })) => {
@@ -503,14 +554,37 @@ impl Search<'_> {
         let Some(Device::Drive(drive)) = seen.remove(&name) else { return Ok(None) };
         let Candidate { volume, drive, meta_data, why, .. } = *drive;
         let found = Found { device: device_path(&name), volume, drive, meta_data, waited, why };
+        self.explain(seen, Some(&found));
         info!(self.log, "found config drive"; "device" => %found.device.display(),
             "file_system" => %found.volume.file_system, "label" => ?found.volume.label, "why" => %why,
             "waited_ms" => waited.as_millis());
         Ok(Some(found))
     }
 
+    /// Logs why each drive that was seen is not the one that was taken.
+    fn explain(&self, seen: &Seen, taken: Option<&Found>) {
+        for (name, device) in seen {
+            let Device::Drive(drive) = device else { continue };
+            let reason = match (drive.why, taken) {
+                (Why::NothingBetter, _) => "its uuid is another machine's".to_owned(),
+                (_, None) => "it does not have the shape that KubeVirt gives its drives".to_owned(),
+                (_, Some(taken)) => {
+                    let device = taken.device.display();
+                    match taken.why {
+                        why if why == drive.why => format!("{device} says the same"),
+                        Why::OwnUuid => format!("{device} has the uuid of this machine"),
+                        _ => format!("{device} has the shape that KubeVirt gives its drives"),
+                    }
+                }
+            };
+            info!(self.log, "did not take a config drive"; "device" => %device_path(name).display(),
+                "label" => ?drive.volume.label, "reason" => reason);
+        }
+    }
+
     fn load(&self, names: BTreeSet<String>) {
         let names: Vec<String> = names.into_iter().collect();
+        debug!(self.log, "asking for storage drivers"; "names" => names.join(" "));
         let outcome = self.system.load_modules(&names);
         // A driver that is built in, or not in this initramfs, is no reason to stop.
         let outcome = outcome.err().map_or_else(|| "done".to_owned(), |e| e.to_string());
@@ -652,6 +726,14 @@ impl fmt::Display for SearchError {
             }
             Self::Io { path, .. } => write!(f, "reading {}", path.display()),
             Self::Unreadable { device, .. } => write!(f, "reading config drive {}", device.display()),
+            Self::OtherMachine { device, uuid, own } => {
+                let device = device.display();
+                write!(
+                    f,
+                    "{device}: config drive of another machine, uuid {uuid:?}, expected {own}; \
+                     --any-drive or glowplug.any-drive takes it"
+                )
+            }
             Self::Ambiguous { devices } => {
                 let devices = List(devices);
                 write!(f, "{devices}: config drives that disagree about the network, expected one or the same on each")
@@ -670,7 +752,7 @@ impl Error for SearchError {
         match self {
             Self::Permission { source, .. } | Self::Io { source, .. } => Some(source),
             Self::Unreadable { source, .. } => Some(source),
-            Self::Ambiguous { .. } | Self::NoDrive { .. } => None,
+            Self::OtherMachine { .. } | Self::Ambiguous { .. } | Self::NoDrive { .. } => None,
         }
     }
 }

@@ -37,6 +37,70 @@ fn a_kubevirt_machine_gets_the_network_of_the_drive_that_it_finds() {
     );
 }
 
+/// The uuid of another machine than the drive's.
+const OTHER: &str = "11111111-2222-3333-4444-555555555555";
+
+#[test]
+fn the_drive_of_another_machine_is_refused() {
+    let machine = Machine::kubevirt().with("sys/class/dmi/id/product_uuid", OTHER).with_disk("vdb", hypershift());
+    assert_eq!(machine.network_kargs(&["--wait", "0", "--default-value", "ip=auto"]).code, Some(1));
+    assert_eq!(machine.fragment(), None);
+    let reason = format!(
+        "/dev/vdb: config drive of another machine, uuid \"5d307ca9-b3ef-428c-8861-06e72d69f223\", expected {OTHER}; \
+         --any-drive or glowplug.any-drive takes it"
+    );
+    assert_eq!(recorded(&machine), ("refused".to_owned(), reason));
+}
+
+#[test]
+fn the_drive_of_another_machine_is_taken_where_any_drive_was_asked_for() {
+    for (line, option) in
+        [("quiet", "--any-drive"), ("glowplug.any-drive", "--neednet"), ("glowplug.any-drive=1", "-v")]
+    {
+        let machine = Machine::kubevirt()
+            .with("proc/cmdline", line)
+            .with("sys/class/dmi/id/product_uuid", OTHER)
+            .with_disk("vdb", hypershift());
+        assert_eq!(machine.network_kargs(&["--wait", "0", option]).code, Some(0), "{line} {option}");
+        let fragment = machine.fragment().unwrap();
+        assert!(fragment.starts_with(HYPERSHIFT_LINE.trim_end()), "{line} {option}: {fragment}");
+    }
+}
+
+/// A debug record without the time, which differs from run to run.
+fn without_time(stderr: &str) -> Vec<&str> {
+    stderr.lines().map(|line| line.split_once(" monotonic=").unwrap().0).collect()
+}
+
+#[test]
+fn the_log_says_what_was_looked_at_where_it_is_asked_to() {
+    let expected = [
+        format!("<7>started version={}", glowplug::VERSION),
+        "<7>decided the platform platform=kubevirt reason=\"DMI has sys_vendor \\\"KubeVirt\\\"\"".to_owned(),
+        r#"<7>looked at a device device=/dev/vda label="\"root\"""#.to_owned(),
+    ];
+    for (line, option) in [("", "-v"), ("", "--verbose"), ("glowplug.debug", "--wait=0")] {
+        let machine = Machine::kubevirt().with("proc/cmdline", line).with_disk("vda", labelled("root"));
+        let Run { code, stderr, .. } =
+            machine.network_kargs(&["--wait=0", option][usize::from(option == "--wait=0")..]);
+        let lines = without_time(&stderr);
+        assert_eq!(
+            (code, &lines[..3]),
+            (Some(0), expected.each_ref().map(String::as_str).as_slice()),
+            "{line} {option}"
+        );
+    }
+}
+
+/// A volume of ISO 9660 with this label and nothing in it.
+fn labelled(label: &str) -> Vec<u8> {
+    let mut image = vec![0; 0x9000];
+    image[0x8000..0x8007].copy_from_slice(b"\x01CD001\x01");
+    image[0x8028..0x8048].fill(b' ');
+    image[0x8028..0x8028 + label.len()].copy_from_slice(label.as_bytes());
+    image
+}
+
 #[test]
 fn only_the_fragment_and_the_record_are_left_behind() {
     let machine = Machine::kubevirt().with_disk("sr0", hypershift());
@@ -183,6 +247,13 @@ fn a_default_that_is_required_and_not_there_fails_where_it_is_needed() {
             with_variable(&machine, value, &["--require-default", "--config-drive", path.to_str().unwrap()]);
         assert_eq!((code, fragment.as_deref()), (Some(0), Some("ip=10.0.0.5:::24::[52:54:00:12:34:56]:none\n")));
     }
+}
+
+#[test]
+fn what_is_told_about_the_machine_waits_as_its_unit_says_whatever_the_boot_loader_says() {
+    let machine = Machine::kubevirt().with("proc/cmdline", "glowplug.wait=3600");
+    let output = machine.path("attributes");
+    assert_eq!(machine.run(&["attributes", "--wait=0", "--output", output.to_str().unwrap()]).code, Some(0));
 }
 
 #[test]

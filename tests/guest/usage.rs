@@ -1,5 +1,7 @@
 //! The command line of the program.
 
+use std::process::Command;
+
 use super::machine::{Machine, Run, drive, run};
 
 const STATIC: &str = r#"{"links":[{"id":"a","type":"phy","ethernet_mac_address":"52:54:00:12:34:56"}],
@@ -48,6 +50,30 @@ fn what_was_written_for_afterburn_is_the_same_command() {
     ];
     assert_eq!(machine.run(&arguments).code, Some(0));
     assert_eq!(machine.fragment().as_deref(), Some("ip=10.0.0.5:::24::[52:54:00:12:34:56]:none\n"));
+}
+
+/// What is logged with this value of the variable.
+fn logged(value: &str) -> String {
+    let machine = Machine::new().with("proc/cmdline", "ignition.platform.id=metal");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_glowplug"));
+    command.args(["network-kargs", "--root"]).arg(machine.path("")).env("GLOWPLUG_LOG", value);
+    Run::of(&mut command).stderr
+}
+
+const NOTHING_TO_DO: &str = "<6>nothing to do reason=\"this is not known to be KubeVirt: kernel command line has \
+    ignition.platform.id=metal\"\n";
+
+#[test]
+fn the_variable_names_the_least_level_that_is_logged() {
+    assert_eq!((logged("info").as_str(), logged("warning").as_str()), (NOTHING_TO_DO, ""));
+    assert!(logged("debug").starts_with("<7>started version="));
+    assert_eq!(logged(""), NOTHING_TO_DO);
+}
+
+#[test]
+fn a_level_that_is_none_is_reported_and_ignored() {
+    let warning = "<4>ignored GLOWPLUG_LOG value=loud expected=\"error, warning, info or debug\"\n";
+    assert_eq!(logged("loud"), format!("{warning}{NOTHING_TO_DO}"));
 }
 
 fn usage_error(arguments: &[&str]) -> String {

@@ -22,6 +22,7 @@ struct Machine {
     system: MockSystem,
     lines: Arc<Mutex<Vec<String>>>,
     known: bool,
+    any_drive: bool,
 }
 
 /// What a search is asked for. `Found` cannot be compared, since an error cannot.
@@ -68,7 +69,7 @@ impl Machine {
         let root = Arc::new(tempfile::tempdir().unwrap());
         let mut system = MockSystem::new();
         system.expect_now().return_const(Duration::from_secs(7));
-        let machine = Self { root, system, lines: Arc::default(), known: true };
+        let machine = Self { root, system, lines: Arc::default(), known: true, any_drive: false };
         if let Some(uuid) = uuid {
             machine.file("sys/class/dmi/id/product_uuid", format!("{uuid}\n"));
         }
@@ -113,6 +114,7 @@ impl Machine {
             system: &self.system,
             log: &log,
             machine_known: self.known,
+            any_drive: self.any_drive,
             wait: Duration::from_millis(100),
             poll: Search::POLL,
         };
@@ -401,8 +403,64 @@ fn the_own_drive_wins_over_one_that_disagrees() {
 }
 
 #[test]
-fn another_machines_drive_is_the_last_resort() {
+fn another_machines_drive_is_an_error() {
     let machine = Machine::new(Some(OWN));
+    machine.device("vdb", config_2(OTHER, "{}"));
+    let expected = format!(
+        "/dev/vdb: config drive of another machine, uuid {OTHER:?}, expected {OWN}; \
+         --any-drive or glowplug.any-drive takes it"
+    );
+    assert_eq!(machine.error(), expected);
+    assert_eq!(machine.lines(), [""; 0]);
+}
+
+#[test]
+fn a_small_drive_of_the_machine_is_taken_without_a_look_at_larger_devices() {
+    let mut machine = Machine::without_sleep(Some(OWN));
+    machine.refuse(Errno::EBUSY);
+    failing_device(machine.root.path(), "sda");
+    machine.file("sys/class/block/sda/size", format!("{}\n", SMALL + 1));
+    machine.device("vdb", config_2(OWN, "{}"));
+    assert_eq!(machine.found(), Some(answer("/dev/vdb", OWN, "{}", 0, Why::OwnUuid)));
+    let lines = machine.lines();
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(lines[0].starts_with("INFO found config drive "), "{lines:?}");
+}
+
+#[test]
+fn a_large_drive_may_be_the_machines_own() {
+    let mut machine = Machine::without_sleep(Some(OWN));
+    machine.refuse(Errno::EBUSY);
+    machine.device("sda", config_2(OWN, "{}"));
+    machine.file("sys/class/block/sda/size", format!("{}\n", SMALL + 1));
+    machine.device("vdb", config_2(OTHER, "other"));
+    assert_eq!(machine.found(), Some(answer("/dev/sda", OWN, "{}", 0, Why::OwnUuid)));
+}
+
+#[test]
+fn the_log_says_why_each_other_drive_was_not_taken() {
+    let mut machine = Machine::without_sleep(Some(OWN));
+    machine.refuse(Errno::EBUSY);
+    machine.device("sda", config_2(OTHER, "other"));
+    machine.device("sdb", config_2("", "shape"));
+    machine.device("vdb", config_2(OWN, "own"));
+    machine.device("vdc", config_2(OWN, "own"));
+    assert_eq!(machine.found(), Some(answer("/dev/vdb", OWN, "own", 0, Why::OwnUuid)));
+    let not_taken = |device: &str, reason: &str| {
+        format!("INFO did not take a config drive reason={reason} label=\"config-2\" device={device}")
+    };
+    let expected = [
+        not_taken("/dev/sda", "its uuid is another machine's"),
+        not_taken("/dev/sdb", "/dev/vdb has the uuid of this machine"),
+        not_taken("/dev/vdc", "/dev/vdb says the same"),
+    ];
+    assert_eq!(machine.lines()[1..4], expected);
+}
+
+#[test]
+fn another_machines_drive_is_the_last_resort_where_any_drive_was_asked_for() {
+    let mut machine = Machine::new(Some(OWN));
+    machine.any_drive = true;
     machine.device("vdb", config_2(OTHER, "{}"));
     assert_eq!(machine.found(), Some(answer("/dev/vdb", OTHER, "{}", 100, Why::NothingBetter)));
     let line = format!("WARN the drive names another machine uuid={OTHER:?} device=/dev/vdb");
@@ -690,10 +748,11 @@ fn a_drive_that_stays_mounted_loses_nothing() {
 #[test]
 fn a_drive_is_read_once_however_long_the_search_takes() {
     // Another machine's, so that the search goes on.
-    let machine = mounting(
+    let mut machine = mounting(
         &[("meta-data", r#"{"instance-id":"11111111-2222-3333-4444-555555555555"}"#), ("network-config", "{}")],
         unmount,
     );
+    machine.any_drive = true;
     let expected = Answer { layout: Some(Layout::NoCloud), ..answer("/dev/vdb", OTHER, "{}", 100, Why::NothingBetter) };
     assert_eq!(machine.found(), Some(expected));
 }
