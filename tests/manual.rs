@@ -27,7 +27,7 @@ struct Opt {
 
 /// What a program says about itself and each of its commands, in its own order.
 fn help_of(program: &str, words: &[&str]) -> Vec<Help> {
-    let output = Command::new(program).args(words).arg("--help").output().unwrap();
+    let output = Command::new(program).args(words).arg("-h").output().unwrap();
     assert!(output.status.success(), "{program} {words:?}");
     let text = String::from_utf8(output.stdout).unwrap();
     let usage = text.lines().find_map(|line| line.strip_prefix("Usage: ")).unwrap_or_default();
@@ -43,6 +43,16 @@ fn help_of(program: &str, words: &[&str]) -> Vec<Help> {
     for line in text.lines() {
         if !line.starts_with(' ') {
             section = line.trim_end_matches(':');
+            continue;
+        }
+        // A description may go on, or begin, on the next line.
+        if line.starts_with("        ") {
+            let text = match section {
+                "Arguments" => help.arguments.last_mut().map(|(_, text)| text),
+                "Options" => help.options.last_mut().map(|option| &mut option.text),
+                _ => None,
+            };
+            text.into_iter().for_each(|text| *text = format!("{text} {}", line.trim()).trim_start().to_owned());
             continue;
         }
         // Two blanks part what is described from its description, and a description from nothing.

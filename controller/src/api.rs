@@ -7,7 +7,6 @@
 
 mod name;
 
-
 use glowplug::finding::{Finding, Findings};
 use glowplug::host::pool::{Pool, TemplateFacts, read_pools};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;

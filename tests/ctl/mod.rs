@@ -10,5 +10,6 @@
 
 mod enhancement;
 mod faults;
+mod help;
 mod processes;
 mod sessions;

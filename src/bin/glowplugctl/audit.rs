@@ -16,6 +16,9 @@ use crate::output::{
 };
 
 #[derive(Args)]
+#[command(
+    override_usage = "glowplugctl rebuild --pool <FILE> --ledger <FILE> --machines <FILE|->...\n       [OPTIONS]"
+)]
 pub(crate) struct Rebuild {
     #[command(flatten)]
     pools: Pools,
@@ -29,6 +32,7 @@ pub(crate) struct Rebuild {
 }
 
 #[derive(Args)]
+#[command(override_usage = "glowplugctl audit --pool <FILE> --ledger <FILE> --machines <FILE|->...\n       [OPTIONS]")]
 pub(crate) struct AuditArgs {
     #[command(flatten)]
     pools: Pools,
@@ -36,8 +40,9 @@ pub(crate) struct AuditArgs {
     ledger: LedgerFile,
     #[command(flatten)]
     lists: Lists,
-    /// Release the machines that are missing and that an audit missed at least 5 minutes before, too; the lists have to be
-    /// complete
+    /// Release machines that two audits missed
+    ///
+    /// The audits have to be at least 5 minutes apart. The lists have to be complete.
     #[arg(long)]
     release_missing: bool,
     /// Print JSON

@@ -39,23 +39,37 @@ pub(crate) struct ClaimArgs {
     ledger: LedgerFile,
     #[command(flatten)]
     machines: Machines,
-    /// Print a table, or one line for each machine: its document, its Secret or the merge patch with its record
-    #[arg(long, value_name = "FORMAT", default_value = "table", conflicts_with = "json")]
+    /// Print table (default), network-data, secret, annotation or status
+    ///
+    /// A table is for people. The others are one line for each machine: its document, the Secret with its document, or the
+    /// merge patch that records its addresses in an annotation or in the status.
+    #[arg(
+        long,
+        value_name = "FORMAT",
+        default_value = "table",
+        conflicts_with = "json",
+        hide_possible_values = true,
+        hide_default_value = true
+    )]
     format: Format,
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// The address that it has to be, one of each family; of one machine only
+    /// Request this address; one of each family, one machine only
     #[arg(long = "ip", value_name = "ADDRESS", value_parser = parse_address, conflicts_with = "lists")]
     ips: Vec<IpAddr>,
-    /// The NodePool of the machines, where several of the pools are for one interface; unless it is given, machines of lists
-    /// say it with the annotation hypershift.openshift.io/nodePool
+    /// NodePool of the machines
+    ///
+    /// It is needed where several pools are for one interface. Without it the annotation hypershift.openshift.io/nodePool of
+    /// each machine counts.
     #[arg(long, value_name = "NAMESPACE/NAME", value_parser = named)]
     node_pool: Option<Named>,
-    /// Give what a machine of the same name gave back last, if it is still free
+    /// Reuse the address last released by a machine of that name
     #[arg(long)]
     sticky: bool,
-    /// The MAC address by which the guest knows its card; of one machine only, and of several interfaces each with its name
+    /// MAC address of the machine's NIC; one machine only
+    ///
+    /// Of several interfaces each with its name.
     #[arg(long = "mac", value_name = "[INTERFACE=]MAC", value_parser = card, conflicts_with = "lists")]
     macs: Vec<Card>,
 }
@@ -83,10 +97,12 @@ pub(crate) struct Release {
     ledger: LedgerFile,
     #[command(flatten)]
     machines: Machines,
-    /// Serve at once who waits for an address of these pools; may be repeated
+    /// Serve machines that wait for this pool
     #[arg(long = "pool", value_name = "FILE")]
     pools: Vec<PathBuf>,
-    /// The template of the machines' network_data.json, which may say prefix lengths
+    /// Template of the machines' network_data.json
+    ///
+    /// It may set prefix lengths. The addresses that it names are reserved.
     #[arg(long, value_name = "FILE", requires = "pools")]
     template: Option<PathBuf>,
     /// Print JSON

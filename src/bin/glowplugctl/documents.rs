@@ -26,25 +26,31 @@ use crate::output::{print, say, write_in_one_step};
 
 #[derive(Args)]
 pub(crate) struct NetworkData {
-    /// An address with its prefix length, one of each family
+    /// Address with its prefix length, one of each family
     #[arg(value_name = "ADDRESS/LENGTH", value_parser = with_prefix, required = true)]
     addresses: Vec<IpNetwork>,
-    /// JSON or YAML to which the addresses are added; without it the document has the interface alone
+    /// Add the addresses to this JSON or YAML document
     #[arg(long, value_name = "FILE")]
     template: Option<PathBuf>,
-    /// The interface that has the addresses
+    /// Interface to configure
     #[arg(long, value_name = "NAME", default_value = Pool::DEFAULT_INTERFACE, value_parser = interface)]
     interface: InterfaceName,
-    /// A gateway, one of each family, unless the template has a default route
+    /// Default gateway, one of each family
+    ///
+    /// A default route of the template counts more.
     #[arg(long = "gateway", value_name = "ADDRESS", value_parser = parse_gateway)]
     gateways: Vec<IpAddr>,
-    /// A gateway may be outside the subnet of the address: the machine reaches it on the link without a route
+    /// Allow a gateway outside the subnet
+    ///
+    /// The machine then reaches it on the link, without a route.
     #[arg(long)]
     on_link_gateway: bool,
-    /// A name server, unless the template has one of its family; may be repeated
+    /// Name server; may be repeated
+    ///
+    /// A name server of the template of the same family counts more.
     #[arg(long = "nameserver", value_name = "ADDRESS", value_parser = parse_address)]
     nameservers: Vec<IpAddr>,
-    /// The MAC address by which the guest knows its card
+    /// MAC address of the NIC
     #[arg(long, value_name = "MAC", value_parser = mac_address)]
     mac: Option<MacAddr>,
 }
@@ -54,28 +60,32 @@ pub(crate) struct ConfigDriveArgs {
     /// Namespace and name of the machine
     #[arg(value_name = "NAMESPACE/NAME", value_parser = named)]
     machine: Named,
-    /// Write this image
+    /// Write the image to this file
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
-    /// The label of the image, which says its layout
-    #[arg(long, value_name = "LABEL", default_value = "config-2")]
+    /// Label: config-2 or cidata
+    ///
+    /// The label selects the layout.
+    #[arg(long, value_name = "LABEL", default_value = "config-2", hide_possible_values = true)]
     label: Label,
-    /// What the guest is to read as network_data.json, or network-config of a cidata drive; - is standard input
+    /// Network document; - is standard input
+    ///
+    /// network_data.json of a config-2 drive, network-config of a cidata drive.
     #[arg(long, value_name = "FILE|-")]
     network_data: Option<PathBuf>,
-    /// What Ignition is to read
+    /// User data, for Ignition
     #[arg(long, value_name = "FILE")]
     user_data: Option<PathBuf>,
-    /// The firmware UUID of the machine
+    /// Firmware UUID of the machine
     #[arg(long, value_name = "UUID", value_parser = uuid)]
     uuid: Option<String>,
-    /// The hostname, if it is not the name of the machine
+    /// Hostname, unless it is the name of the machine
     #[arg(long, value_name = "NAME")]
     hostname: Option<Hostname>,
-    /// The name of the machine's instance type
+    /// Name of the instance type
     #[arg(long, value_name = "NAME", value_parser = object_name)]
     instance_type: Option<String>,
-    /// A line for authorized_keys; may be repeated
+    /// Line for authorized_keys; may be repeated
     #[arg(long = "public-key", value_name = "KEY", value_parser = public_key)]
     public_keys: Vec<String>,
 }

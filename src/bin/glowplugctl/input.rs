@@ -30,10 +30,14 @@ use crate::output::say;
 /// Where pools are written.
 #[derive(Args)]
 pub(crate) struct Pools {
-    /// YAML or JSON: a pool, a list of pools, or NodePools with a bootstrapNetworkConfig; may be repeated
+    /// Pool file, YAML or JSON; may be repeated
+    ///
+    /// The file has a pool, a list of pools, or NodePools with a bootstrapNetworkConfig.
     #[arg(long = "pool", value_name = "FILE", required = true)]
     pub(crate) files: Vec<PathBuf>,
-    /// The template of the machines' network_data.json, which may say prefix lengths
+    /// Template of the machines' network_data.json
+    ///
+    /// It may set prefix lengths. The addresses that it names are reserved.
     #[arg(long, value_name = "FILE")]
     pub(crate) template: Option<PathBuf>,
 }
@@ -41,7 +45,7 @@ pub(crate) struct Pools {
 /// Where allocations are recorded.
 #[derive(Args)]
 pub(crate) struct LedgerFile {
-    /// The file in which allocations are recorded, on a disk of this host
+    /// Ledger file, on a local disk
     #[arg(long, value_name = "FILE")]
     pub(crate) ledger: PathBuf,
 }
@@ -49,13 +53,17 @@ pub(crate) struct LedgerFile {
 /// Which machines.
 #[derive(Args)]
 pub(crate) struct Machines {
-    /// Namespace and name of a machine's KubevirtMachine
-    #[arg(value_name = "NAMESPACE/NAME", value_parser = named, required_unless_present = "lists", conflicts_with = "lists")]
+    /// KubevirtMachine, as namespace/name
+    #[arg(value_name = "MACHINE", value_parser = named, required_unless_present = "lists", conflicts_with = "lists")]
     pub(crate) names: Vec<Named>,
-    /// The UID of the machine, which is metadata.uid of its KubevirtMachine; of several machines one for each, in their order
+    /// UID of each machine, in the same order
+    ///
+    /// This is metadata.uid of its KubevirtMachine.
     #[arg(long = "uid", value_name = "UID", value_parser = uid, required_unless_present = "lists", conflicts_with = "lists")]
     pub(crate) uids: Vec<String>,
-    /// The KubevirtMachines of lists, as `kubectl get -o json` prints them; - is standard input
+    /// JSON list of KubevirtMachines; - is standard input
+    ///
+    /// `kubectl get kubevirtmachines -A -o json` prints such a list.
     #[arg(id = "lists", long = "machines", value_name = "FILE|-", num_args = 1..)]
     pub(crate) lists: Vec<PathBuf>,
 }
@@ -63,8 +71,10 @@ pub(crate) struct Machines {
 /// Everything about machines.
 #[derive(Args)]
 pub(crate) struct Lists {
+    /// JSON list of machine objects; - is standard input
+    ///
     /// KubevirtMachines, VirtualMachines and VirtualMachineInstances of all namespaces, as `kubectl get -A -o json` prints
-    /// them, together or one kind a file; - is standard input
+    /// them, together or one kind a file.
     #[arg(id = "lists", long = "machines", value_name = "FILE|-", num_args = 1.., required = true)]
     pub(crate) lists: Vec<PathBuf>,
 }

@@ -16,7 +16,7 @@ use crate::output::{ListedMachine, VERSION, print, print_json, sections, table};
 pub(crate) struct List {
     #[command(flatten)]
     ledger: LedgerFile,
-    /// Only who waits
+    /// Print waiting machines only
     #[arg(long)]
     waiting: bool,
     /// Print JSON

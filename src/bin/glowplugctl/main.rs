@@ -25,7 +25,7 @@ use crate::list::List;
 use crate::output::{print, say};
 use crate::pools::{Init, Metrics, Nodepool, PoolCheck, Resize};
 
-/// Pools of addresses for CoreOS machines on KubeVirt, and the documents that tell the machines
+/// Manage address pools of CoreOS machines on KubeVirt and write their documents
 #[derive(Parser)]
 #[command(name = "glowplugctl", version = glowplug::VERSION, max_term_width = 100)]
 struct Cli {
@@ -35,41 +35,49 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Look at pools
+    /// Inspect pools
     #[command(subcommand)]
     Pool(PoolCommand),
-    /// Create a ledger. Use one for each network: two would allocate the same addresses
+    /// Create the ledger. Use one ledger per network
+    ///
+    /// Two ledgers for one network would allocate the same addresses. No other command creates a ledger.
     Init(Init),
-    /// Give machines their addresses, or say again which they have
+    /// Allocate addresses to machines, or print those they hold
     Claim(ClaimArgs),
-    /// Take back what machines hold or wait for, once they are gone
+    /// Release what machines hold or wait for, once they are gone
     Release(Release),
-    /// Show who holds which address, and who waits
+    /// List leases, conflicts, waiting and missing machines
     List(List),
-    /// Have pools be as their files are now: tell who is left outside, and serve who waits
+    /// Apply changed pool files and serve waiting machines
+    ///
+    /// Reports the leases whose address is now outside its pool. No lease is lost.
     Resize(Resize),
-    /// Take over what the objects of machines record; nothing is ever freed
+    /// Rebuild the ledger from the records on machine objects
+    ///
+    /// Never frees an address.
     Rebuild(Rebuild),
-    /// Compare the ledger with the objects of machines: duplicates, strangers, missing machines
+    /// Compare the ledger with the cluster
+    ///
+    /// Reports duplicate, unknown and missing machines.
     Audit(AuditArgs),
-    /// Write a machine's network_data.json from a template and addresses
+    /// Write network_data.json from a template and addresses
     NetworkData(NetworkData),
     /// Translate NodePools into fields of a KubevirtMachineTemplate
     Nodepool(Nodepool),
     /// Write a config drive as an ISO 9660 image
     ConfigDrive(ConfigDriveArgs),
-    /// Write the state of pools for Prometheus
+    /// Write the state of the pools for Prometheus
     Metrics(Metrics),
-    /// Write the completions of a shell
+    /// Write shell completions
     Completions {
-        /// Which shell
+        /// Shell to complete for
         shell: Shell,
     },
 }
 
 #[derive(Subcommand)]
 enum PoolCommand {
-    /// Check files with pools: sizes, what is reserved and why, overlaps
+    /// Check pool files: sizes, reserved addresses, overlaps
     #[command(after_help = A_POOL)]
     Check(PoolCheck),
 }

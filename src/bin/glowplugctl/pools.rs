@@ -23,10 +23,12 @@ use crate::output::{
 
 #[derive(Args)]
 pub(crate) struct PoolCheck {
-    /// YAML or JSON: a pool, a list of pools, or NodePools with a bootstrapNetworkConfig
+    /// Pool file, YAML or JSON
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
-    /// The template of the machines' network_data.json, which may say prefix lengths
+    /// Template of the machines' network_data.json
+    ///
+    /// It may set prefix lengths. The addresses that it names are reserved.
     #[arg(long, value_name = "FILE")]
     template: Option<PathBuf>,
     /// Print JSON
@@ -36,7 +38,7 @@ pub(crate) struct PoolCheck {
 
 #[derive(Args)]
 pub(crate) struct Nodepool {
-    /// YAML or JSON with NodePools, and with HostedClusters if they say the machineNetwork
+    /// YAML or JSON with NodePools and their HostedClusters
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
 }
@@ -55,7 +57,7 @@ pub(crate) struct Resize {
     pools: Pools,
     #[command(flatten)]
     ledger: LedgerFile,
-    /// Make the ledger one for this network, too, of which it has had no pool; may be repeated
+    /// Add this network to the ledger; may be repeated
     #[arg(long = "add-network", value_name = "NETWORK")]
     added: Vec<String>,
     /// Print JSON
@@ -69,7 +71,7 @@ pub(crate) struct Metrics {
     pools: Pools,
     #[command(flatten)]
     ledger: LedgerFile,
-    /// Write this file in one step, for a textfile collector
+    /// Write this file atomically, for a textfile collector
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 }

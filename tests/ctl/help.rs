@@ -1,0 +1,61 @@
+//! `--help` fits a terminal of 80 columns.
+
+use std::process::Command;
+
+fn help(words: &[String], option: &str) -> String {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_glowplugctl"));
+    let output = command.args(words).arg(option).env("COLUMNS", "80").output().unwrap();
+    assert!(output.status.success(), "{words:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The lines of a section of a help text.
+fn section<'h>(help: &'h str, name: &str) -> Vec<&'h str> {
+    let lines = help.lines().skip_while(|line| *line != format!("{name}:")).skip(1);
+    lines.take_while(|line| line.starts_with(' ')).collect()
+}
+
+/// The words of every command: those of the program itself, which are none, and those of all commands below it.
+fn commands(words: &[String]) -> Vec<Vec<String>> {
+    let mut all = vec![words.to_vec()];
+    let help = help(words, "-h");
+    let names = section(&help, "Commands").into_iter().filter_map(|line| line.split_whitespace().next());
+    for name in names.filter(|name| *name != "help") {
+        all.extend(commands(&[words, &[name.to_owned()]].concat()));
+    }
+    all
+}
+
+#[test]
+fn no_line_of_any_help_is_wider_than_80_columns() {
+    let mut wide = Vec::new();
+    let all = commands(&[]);
+    assert!(all.len() > 10, "{all:?}");
+    for words in all {
+        for option in ["-h", "--help"] {
+            let help = help(&words, option);
+            wide.extend(help.lines().filter(|line| line.chars().count() > 80).map(|line| format!("{words:?}: {line}")));
+        }
+    }
+    assert_eq!(wide, [""; 0]);
+}
+
+#[test]
+fn each_option_and_each_command_has_one_line() {
+    let mut long = Vec::new();
+    for words in commands(&[]) {
+        let help = help(&words, "-h");
+        for name in ["Commands", "Options"] {
+            let lines = section(&help, name);
+            let begins =
+                |line: &&&str| line.trim_start().starts_with('-') || name == "Commands" && !line.starts_with("    ");
+            // Where names are long, all descriptions stand on the next line.
+            let is_below = lines.iter().filter(begins).all(|line| !line.trim_start().contains("  "));
+            let expected = lines.iter().filter(begins).count() * if is_below { 2 } else { 1 };
+            if lines.len() > expected {
+                long.push(format!("{words:?} {name}: {}", lines.join("\n")));
+            }
+        }
+    }
+    assert_eq!(long, [""; 0]);
+}
