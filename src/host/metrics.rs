@@ -19,8 +19,8 @@ pub fn is_exhausted(usage: &[Usage]) -> bool {
 
 /// The metrics of all pools that an allocator has, by name.
 ///
-/// - `kubevirt_ippool_exhausted{cluster}`: 1 when a pool of the hosted cluster is exhausted, else 0. Pools of no known
-///   cluster have an empty label.
+/// - `kubevirt_ippool_exhausted{cluster,namespace}`: 1 when a pool of the hosted cluster is exhausted, else 0. Pools of no
+///   known cluster have an empty label. The namespace is that of the cluster and its NodePools.
 /// - `glowplug_ippool_addresses{cluster,pool,network,family,state}`: how many addresses are in each state. The states
 ///   `reserved`, `used`, `conflicting`, `reuse_delay` and `free` add up to all that the pool has.
 /// - `glowplug_ippool_outside_addresses{cluster,pool,network,family}`: how many are held from the pool although it does not
@@ -34,7 +34,9 @@ pub fn text(allocator: &mut Allocator, now: u64) -> String {
     for pool in pools {
         let cluster = pool.cluster.unwrap_or_default();
         let usage = allocator.usage(&pool.name, now).unwrap_or_default();
-        *exhausted.entry(cluster.clone()).or_insert(false) |= is_exhausted(&usage);
+        // Two hosted clusters of one name are in two namespaces, which are those of their NodePools.
+        let namespace = pool.name.split_once('/').map_or("", |(namespace, _)| namespace).to_owned();
+        *exhausted.entry((cluster.clone(), namespace)).or_insert(false) |= is_exhausted(&usage);
         // What stands in them is of an alphabet that needs no escapes.
         let labels = format!(r#"cluster="{cluster}",pool="{}",network="{}""#, pool.name, pool.network);
         for usage in usage {
@@ -60,8 +62,9 @@ pub fn text(allocator: &mut Allocator, now: u64) -> String {
         "# HELP kubevirt_ippool_exhausted Whether a pool of the hosted cluster has no free address left.\n\
          # TYPE kubevirt_ippool_exhausted gauge\n",
     );
-    for (cluster, is_exhausted) in exhausted {
-        let _ = writeln!(text, r#"kubevirt_ippool_exhausted{{cluster="{cluster}"}} {}"#, u8::from(is_exhausted));
+    for ((cluster, namespace), is_exhausted) in exhausted {
+        let labels = format!(r#"cluster="{cluster}",namespace="{namespace}""#);
+        let _ = writeln!(text, "kubevirt_ippool_exhausted{{{labels}}} {}", u8::from(is_exhausted));
     }
     text.push_str(
         "# HELP glowplug_ippool_addresses Addresses of a pool by state.\n\
