@@ -29,6 +29,7 @@ sessions! {
     a_ledger_is_listed_as_json
     a_ledger_is_made_on_request_only
     a_link_local_gateway_needs_no_subnet
+    a_list_has_what_its_options_name
     a_machine_gets_the_lowest_free_address_and_keeps_it
     a_machine_that_is_being_deleted_gets_no_new_address
     a_named_address_is_given_or_refused_with_the_reason

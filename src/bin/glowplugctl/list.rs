@@ -1,15 +1,17 @@
 //! `list`.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Args;
+use glowplug::host::address::parse_address;
 use glowplug::host::allocator::Allocator;
 use glowplug::host::timestamp::Timestamp;
 use serde::Serialize;
 
-use crate::input::LedgerFile;
+use crate::input::{LedgerFile, Named, named};
 use crate::output::{ListedMachine, VERSION, print, print_json, sections, table};
 
 #[derive(Args)]
@@ -19,9 +21,28 @@ pub(crate) struct List {
     /// Print waiting machines only
     #[arg(long)]
     waiting: bool,
+    #[command(flatten)]
+    filter: Filter,
     /// Print JSON
     #[arg(long, conflicts_with = "waiting")]
     json: bool,
+}
+
+/// What is listed: that to which all of these apply.
+#[derive(Args)]
+struct Filter {
+    /// Print what is of the pool of this NodePool
+    #[arg(long, value_name = "NAMESPACE/NAME", value_parser = named)]
+    node_pool: Option<Named>,
+    /// Print what is of this machine, whatever its UID
+    #[arg(long, value_name = "NAMESPACE/NAME", value_parser = named)]
+    machine: Option<Named>,
+    /// Print what is about this address
+    #[arg(long, value_name = "ADDRESS", value_parser = parse_address)]
+    address: Option<IpAddr>,
+    /// Print what is on this network
+    #[arg(long, value_name = "NETWORK")]
+    network: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -38,6 +59,8 @@ struct ListedAddress {
     network: String,
     /// `ip/prefix`
     address: String,
+    #[serde(skip)]
+    ip: IpAddr,
     pool: String,
     #[serde(flatten)]
     machine: ListedMachine,
@@ -70,11 +93,31 @@ struct ListedMissing {
     since: String,
 }
 
+impl Filter {
+    fn has_machine(&self, machine: &ListedMachine) -> bool {
+        self.machine.as_ref().is_none_or(|named| named.to_string() == machine.title())
+    }
+
+    fn has_pool(&self, pool: &str) -> bool {
+        self.node_pool.as_ref().is_none_or(|named| named.to_string() == pool)
+    }
+
+    fn has_address(&self, network: &str, address: IpAddr) -> bool {
+        self.network.as_ref().is_none_or(|it| it == network) && self.address.is_none_or(|it| it == address)
+    }
+
+    /// Whether anything but the machine matters.
+    fn is_about_addresses(&self) -> bool {
+        self.node_pool.is_some() || self.network.is_some() || self.address.is_some()
+    }
+}
+
 impl Listed {
     fn of(allocator: &Allocator) -> Self {
         let addresses = allocator.leases().map(|(network, address, lease)| ListedAddress {
             network: network.to_owned(),
             address: format!("{address}/{}", lease.prefix),
+            ip: address,
             pool: lease.pool.to_string(),
             machine: (&lease.claimant.machine).into(),
             interface: lease.claimant.interface.to_string(),
@@ -107,9 +150,33 @@ impl Listed {
     }
 }
 
+impl Listed {
+    /// Keeps what a filter names. A conflicting record has no pool, and a waiting machine no address; of the machines that are
+    /// missing those stay that hold what is listed.
+    fn retain(&mut self, filter: &Filter) {
+        let Filter { node_pool, address, network, .. } = filter;
+        self.addresses.retain(|it| {
+            filter.has_machine(&it.machine) && filter.has_pool(&it.pool) && filter.has_address(&it.network, it.ip)
+        });
+        self.conflicting.retain(|it| {
+            node_pool.is_none() && filter.has_machine(&it.machine) && filter.has_address(&it.network, it.address)
+        });
+        self.waiting.retain(|it| {
+            let is_of_pool = it.pools.iter().any(|pool| filter.has_pool(pool));
+            is_of_pool && filter.has_machine(&it.machine) && address.is_none() && network.is_none()
+        });
+        let key = |machine: &ListedMachine| (machine.namespace.clone(), machine.name.clone(), machine.uid.clone());
+        let holders: BTreeSet<_> = self.addresses.iter().map(|it| key(&it.machine)).collect();
+        self.missing.retain(|it| {
+            filter.has_machine(&it.machine) && (!filter.is_about_addresses() || holders.contains(&key(&it.machine)))
+        });
+    }
+}
+
 pub(crate) fn list(args: List) -> Result<ExitCode> {
     let mut registry = args.ledger.open_read_only(Vec::new())?;
-    let listed = Listed::of(registry.allocator()?);
+    let mut listed = Listed::of(registry.allocator()?);
+    listed.retain(&args.filter);
     if args.json {
         print_json(&listed)?;
         return Ok(ExitCode::SUCCESS);
