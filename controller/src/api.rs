@@ -255,10 +255,10 @@ pub struct LeaseSpec {
 }
 
 /// The object that holds an address. An object made again under the same name has another UID and is another holder.
-#[derive(Clone, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 pub struct Holder {
-    /// Kind of the object: `IPAddressClaim`, `KubevirtMachine` or `VirtualMachine`.
-    pub kind: String,
+    /// Kind of the object. Example: `KubevirtMachine`.
+    pub kind: HolderKind,
     /// Namespace of the object. Example: `clusters-c1`.
     pub namespace: String,
     /// Name of the object. Example: `workers-8fm2k`.
@@ -267,6 +267,18 @@ pub struct Holder {
     pub uid: String,
     /// Interface of the machine that has the address. Example: `eno101`.
     pub interface: String,
+}
+
+/// The kinds of objects that hold addresses.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+pub enum HolderKind {
+    /// A claim of Cluster API.
+    #[serde(rename = "IPAddressClaim")]
+    IpAddressClaim,
+    /// A machine of cluster-api-provider-kubevirt.
+    KubevirtMachine,
+    /// A machine of KubeVirt, where no KubevirtMachine can be seen.
+    VirtualMachine,
 }
 
 /// The definitions of every kind, in the order in which `glowplug-controller crd` prints them.

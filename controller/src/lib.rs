@@ -4,6 +4,7 @@ pub mod api;
 pub mod client;
 pub mod diagnostics;
 pub mod election;
+pub mod ledger;
 pub mod metrics;
 pub mod run;
 pub mod serve;

@@ -1,7 +1,9 @@
 //! Figures for Prometheus.
 
 use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 
@@ -11,6 +13,10 @@ pub struct Metrics {
     registry: Registry,
     leading: Gauge,
     leads: watch::Receiver<bool>,
+    /// `glowplug_ledger_conflicts_total`: writes of leases that the API server refused for another one.
+    pub ledger_conflicts: Counter,
+    /// `glowplug_ledger_write_seconds`: time of a write of a lease.
+    pub ledger_write_seconds: Histogram,
 }
 
 // === impl Metrics ===
@@ -18,13 +24,18 @@ pub struct Metrics {
 impl Metrics {
     /// The metrics of a replica that leads while `leads` is `true`.
     ///
-    /// - `glowplug_leading`: 1 while this replica leads, else 0.
+    /// `glowplug_leading` is 1 while it does.
     #[must_use]
     pub fn new(leads: watch::Receiver<bool>) -> Self {
         let mut registry = Registry::with_prefix("glowplug");
         let leading = Gauge::default();
         registry.register("leading", "Whether this replica leads", leading.clone());
-        Self { registry, leading, leads }
+        let ledger_conflicts = Counter::default();
+        let help = "Writes of leases that the API server refused because another lease was there";
+        registry.register("ledger_conflicts", help, ledger_conflicts.clone());
+        let ledger_write_seconds = Histogram::new(exponential_buckets(0.001, 2.0, 15));
+        registry.register("ledger_write_seconds", "Time of a write of a lease", ledger_write_seconds.clone());
+        Self { registry, leading, leads, ledger_conflicts, ledger_write_seconds }
     }
 
     /// Writes the metrics in the OpenMetrics text format.

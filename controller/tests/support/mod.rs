@@ -3,6 +3,7 @@
 #![allow(dead_code, unreachable_pub, reason = "each test program uses a part of it")]
 
 pub mod http;
+pub mod leader;
 pub mod real;
 pub mod scenarios;
 pub mod server;

@@ -4,6 +4,7 @@
 
 mod diagnostics;
 mod election;
+mod ledger;
 mod server;
 
 use std::future::Future;
@@ -57,4 +58,12 @@ scenarios! {
     election::one_candidate_leads_and_another_follows_it,
     election::a_leader_whose_lease_is_taken_leads_no_more,
     election::of_many_candidates_one_leads,
+    ledger::an_address_is_stored_before_it_is_known,
+    ledger::another_leader_knows_what_was_stored,
+    ledger::two_leaders_at_once_never_allocate_one_address,
+    ledger::a_released_address_goes_to_the_next_machine,
+    ledger::a_deleted_lease_of_a_machine_is_written_again,
+    ledger::a_released_lease_that_is_deleted_is_free,
+    ledger::an_address_whose_lease_cannot_be_read_is_not_allocated,
+    ledger::a_machine_whose_kind_is_not_known_gets_nothing,
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use futures::{StreamExt, TryStreamExt};
 use glowplug_controller::api::{
-    AddressCount, Holder, LeaseSpec, PoolSpec, PoolStatus, StaticIPLease, StaticIPPool, lease_name,
+    AddressCount, Holder, HolderKind, LeaseSpec, PoolSpec, PoolStatus, StaticIPLease, StaticIPPool, lease_name,
 };
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
@@ -28,8 +28,8 @@ fn secret(name: &str, data: &Value) -> Secret {
 }
 
 fn holder_of(name: &str) -> Holder {
-    let [kind, namespace, uid, interface] = ["KubevirtMachine", "clusters-c1", "5d30", "eno101"].map(str::to_owned);
-    Holder { kind, namespace, name: name.to_owned(), uid, interface }
+    let [namespace, uid, interface] = ["clusters-c1", "5d30", "eno101"].map(str::to_owned);
+    Holder { kind: HolderKind::KubevirtMachine, namespace, name: name.to_owned(), uid, interface }
 }
 
 fn lease(network: &str, holder: &str) -> StaticIPLease {

@@ -1,0 +1,223 @@
+//! The ledger when requests, answers, watches and processes fail.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use glowplug_controller::api::StaticIPLease;
+use kube::Api;
+use kube::api::DeleteParams;
+use tokio::sync::Semaphore;
+
+use crate::support::Cluster;
+use crate::support::leader::{Leader, machine, name, pool, stored};
+use crate::support::server::{Call, Fault, Server};
+
+const NETWORK: &str = "infra/vlan10";
+
+fn addresses<const N: usize>(all: [&str; N]) -> Vec<IpAddr> {
+    all.map(|address| address.parse().unwrap()).into()
+}
+
+fn is_write(call: &Call) -> bool {
+    call.plural == "staticipleases" && matches!(call.verb, "create" | "update" | "delete")
+}
+
+async fn server() -> (Server, Cluster) {
+    let server = Server::start().await;
+    let cluster = Cluster::of(&server).await;
+    (server, cluster)
+}
+
+/// Has the first write end in a fault, and serves all others.
+fn fault_once(server: &Server, fault: Fault) {
+    let mut fault = Some(fault);
+    server.set_faults(move |call| if is_write(call) { fault.take().unwrap_or(Fault::None) } else { Fault::None });
+}
+
+#[tokio::test]
+async fn after_a_lost_answer_the_machine_gets_the_address_that_was_stored() {
+    for (fault, error) in [
+        (Fault::LostAnswer, "writing a lease"),
+        (Fault::LostRequest, "writing a lease"),
+        (Fault::Status(500), "writing a lease"),
+        (Fault::Status(429), "writing a lease"),
+    ] {
+        let (server, cluster) = server().await;
+        let mut leader = Leader::start(cluster.client(), pool(NETWORK, &["10.0.0.8/29"])).await;
+        fault_once(&server, fault);
+        let refused = leader.claim(machine(NETWORK, 0)).await.unwrap_err();
+        assert!(refused.starts_with(error), "{refused}");
+        // Another machine comes first: it must not get the address that may be stored.
+        let other = leader.claim(machine(NETWORK, 1)).await.unwrap();
+        let first = leader.claim(machine(NETWORK, 0)).await.unwrap();
+        assert_ne!(other, first);
+        let mut expected = [(first, "worker-0"), (other, "worker-1")]
+            .map(|(address, name)| (address[0].to_string(), name.to_owned(), false));
+        expected.sort();
+        assert_eq!(stored(cluster.client(), NETWORK).await, expected);
+    }
+}
+
+#[tokio::test]
+async fn a_release_whose_answer_is_lost_is_a_release() {
+    let (server, cluster) = server().await;
+    let mut leader = Leader::start(cluster.client(), pool(NETWORK, &["10.0.0.8/32"])).await;
+    leader.claim(machine(NETWORK, 0)).await.unwrap();
+    fault_once(&server, Fault::LostAnswer);
+    leader.release(machine(NETWORK, 0)).await.unwrap_err();
+    assert_eq!(leader.claim(machine(NETWORK, 1)).await, Ok(addresses(["10.0.0.8"])));
+}
+
+#[tokio::test]
+async fn while_an_outcome_is_unknown_nothing_is_allocated() {
+    let (server, cluster) = server().await;
+    let mut leader = Leader::start(cluster.client(), pool(NETWORK, &["10.0.0.8/29"])).await;
+    server.crash_at(0, true);
+    for n in [0, 1, 1] {
+        leader.claim(machine(NETWORK, n)).await.unwrap_err();
+    }
+    server.clear_faults();
+    assert_eq!(leader.claim(machine(NETWORK, 1)).await, Ok(addresses(["10.0.0.9"])));
+    assert_eq!(leader.claim(machine(NETWORK, 0)).await, Ok(addresses(["10.0.0.8"])));
+}
+
+#[tokio::test]
+async fn a_leader_that_knows_nothing_of_another_one_is_refused_and_learns() {
+    let (server, cluster) = server().await;
+    let pool = pool(NETWORK, &["10.0.0.8/29"]);
+    let mut paused = Leader::start(cluster.client(), pool.clone()).await;
+    // No watch tells the paused leader anything from now on.
+    let gate = Arc::new(Semaphore::new(0));
+    server.set_faults(move |call| if call.verb == "watch" { Fault::Hold(Arc::clone(&gate)) } else { Fault::None });
+    server.cut_watches();
+    let mut other = Leader::start(cluster.client(), pool).await;
+    assert_eq!(other.claim(machine(NETWORK, 0)).await, Ok(addresses(["10.0.0.8"])));
+
+    let refused = paused.claim(machine(NETWORK, 1)).await;
+    assert_eq!(refused, Err(format!("10.0.0.8 of network {NETWORK:?} is held by somebody else")));
+    assert_eq!(paused.claim(machine(NETWORK, 1)).await, Ok(addresses(["10.0.0.9"])));
+    // The same machine at both: the lease is its own, whoever wrote it.
+    assert_eq!(
+        other.claim(machine(NETWORK, 2)).await,
+        Err(format!("10.0.0.9 of network {NETWORK:?} is held by somebody else"))
+    );
+    assert_eq!(other.claim(machine(NETWORK, 2)).await, Ok(addresses(["10.0.0.10"])));
+    assert_eq!(paused.claim(machine(NETWORK, 2)).await, Ok(addresses(["10.0.0.10"])));
+    assert_eq!(stored(cluster.client(), NETWORK).await.len(), 3);
+}
+
+#[tokio::test]
+async fn a_paused_leader_takes_nothing_back() {
+    let (server, cluster) = server().await;
+    let pool = pool(NETWORK, &["10.0.0.8/32"]);
+    let mut paused = Leader::start(cluster.client(), pool.clone()).await;
+    paused.claim(machine(NETWORK, 0)).await.unwrap();
+    let gate = Arc::new(Semaphore::new(0));
+    server.set_faults(move |call| if call.verb == "watch" { Fault::Hold(Arc::clone(&gate)) } else { Fault::None });
+    server.cut_watches();
+    let mut other = Leader::start(cluster.client(), pool).await;
+    other.release(machine(NETWORK, 0)).await.unwrap();
+    other.claim(machine(NETWORK, 1)).await.unwrap();
+    // To the paused leader worker-0 still holds the address. Its release is one of an old version.
+    let refused = paused.release(machine(NETWORK, 0)).await;
+    assert_eq!(refused, Err(format!("10.0.0.8 of network {NETWORK:?} is held by somebody else")));
+    assert_eq!(stored(cluster.client(), NETWORK).await, [("10.0.0.8".to_owned(), "worker-1".to_owned(), false)]);
+    assert_eq!(paused.release(machine(NETWORK, 0)).await, Ok(()));
+}
+
+#[tokio::test]
+async fn what_happened_while_no_watch_was_open_is_learnt_from_the_next_list() {
+    let (server, cluster) = server().await;
+    let mut leader = Leader::start(cluster.client(), pool(NETWORK, &["10.0.0.8/30"])).await;
+    for n in [0, 1] {
+        leader.claim(machine(NETWORK, n)).await.unwrap();
+    }
+    leader.release(machine(NETWORK, 1)).await.unwrap();
+    let gate = Arc::new(Semaphore::new(0));
+    let closed = Arc::clone(&gate);
+    server.set_faults(move |call| if call.verb == "watch" { Fault::Hold(Arc::clone(&closed)) } else { Fault::None });
+    server.cut_watches();
+    let leases: Api<StaticIPLease> = Api::all(cluster.client());
+    let before = leases.get(&name(NETWORK, "10.0.0.8")).await.unwrap();
+    for address in ["10.0.0.8", "10.0.0.9"] {
+        leases.delete(&name(NETWORK, address), &DeleteParams::default()).await.unwrap();
+    }
+    server.compact();
+    server.clear_faults();
+    gate.add_permits(1000);
+    // The lease of a machine is written again; the one that was released is no more.
+    while leases.get_opt(&before.metadata.name.clone().unwrap()).await.unwrap().is_none() {
+        leader.holders(NETWORK).await;
+    }
+    assert_eq!(leases.get(&name(NETWORK, "10.0.0.8")).await.unwrap().spec, before.spec);
+    assert_eq!(leader.claim_until_done(&machine(NETWORK, 2)).await, addresses(["10.0.0.9"]));
+    assert_eq!(stored(cluster.client(), NETWORK).await.len(), 2);
+}
+
+#[tokio::test]
+async fn at_most_32_writes_are_on_their_way_and_a_claim_of_many_is_one_group() {
+    let (server, cluster) = server().await;
+    let mut leader = Leader::start(cluster.client(), pool(NETWORK, &["10.0.0.0/25"])).await;
+    let gate = Arc::new(Semaphore::new(0));
+    let closed = Arc::clone(&gate);
+    server.set_faults(move |call| if is_write(call) { Fault::Hold(Arc::clone(&closed)) } else { Fault::None });
+    server.take_calls();
+    let machines = (0..64).map(|n| machine(NETWORK, n)).collect();
+    let claims = tokio::spawn(async move { leader.claim_all(machines).await });
+    let mut writes = 0;
+    while writes < 32 {
+        writes += server.take_calls().iter().filter(|call| is_write(call)).count();
+        tokio::task::yield_now().await;
+    }
+    // Nothing more comes before an answer goes.
+    for _ in 0..1000 {
+        writes += server.take_calls().iter().filter(|call| is_write(call)).count();
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(writes, 32);
+    gate.add_permits(1000);
+    assert_eq!(claims.await.unwrap().unwrap().len(), 64);
+}
+
+/// What a run does: three machines at once, one is released, and a fourth takes its place.
+async fn flow(leader: &mut Leader) -> Result<(), String> {
+    leader.claim_all((0..3).map(|n| machine(NETWORK, n)).collect()).await?;
+    leader.release(machine(NETWORK, 1)).await?;
+    leader.claim(machine(NETWORK, 3)).await.map(drop)
+}
+
+#[tokio::test]
+async fn after_a_crash_at_any_write_the_next_process_finds_every_address_once() {
+    let mut crashes = 0;
+    for n in 0.. {
+        let mut has_crashed = false;
+        for is_done in [false, true] {
+            let (server, cluster) = server().await;
+            let pool = pool(NETWORK, &["10.0.0.8/29", "fd00::8/125"]);
+            let mut leader = Leader::start(cluster.client(), pool.clone()).await;
+            server.crash_at(n, is_done);
+            has_crashed |= flow(&mut leader).await.is_err();
+            drop(leader);
+            server.clear_faults();
+
+            let mut next = Leader::start(cluster.client(), pool).await;
+            for n in [3, 0, 2] {
+                assert_eq!(next.claim(machine(NETWORK, n)).await.unwrap().len(), 2, "of each family one");
+            }
+            let mut held: BTreeMap<String, usize> = BTreeMap::new();
+            for (_, holder, is_released) in stored(cluster.client(), NETWORK).await {
+                *held.entry(holder).or_default() += usize::from(!is_released);
+            }
+            held.retain(|holder, count| holder != "worker-1" && *count > 0);
+            let expected = ["worker-0", "worker-2", "worker-3"].map(|name| (name.to_owned(), 2));
+            assert_eq!(held, expected.into(), "crash at write {n}, done: {is_done}");
+        }
+        if !has_crashed {
+            break;
+        }
+        crashes += 1;
+    }
+    // Six leases are created, two are released, and two are written for the next holder.
+    assert_eq!(crashes, 10);
+}

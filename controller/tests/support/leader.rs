@@ -1,0 +1,171 @@
+//! A leader of the tests: a registry over the leases of a cluster, in a thread of its own as in the program.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use glowplug::host::claim::{Allocation, Claim, Lease, Machine, Request};
+use glowplug::host::pool::Pool;
+use glowplug::host::registry::Registry;
+use glowplug_controller::api::{HolderKind, LeaseSpec, PoolSpec, StaticIPLease};
+use glowplug_controller::ledger::ApiLedger;
+use glowplug_controller::metrics::Metrics;
+use kube::api::ListParams;
+use kube::{Api, Client, ResourceExt};
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tokio::task::spawn_blocking;
+
+/// The time of every call.
+pub const NOW: u64 = 1_786_700_000_123;
+
+pub struct Leader(Option<Registry<ApiLedger>>);
+
+/// A pool `clusters/workers` of these addresses, each in a subnet of its own family.
+pub fn pool(network: &str, addresses: &[&str]) -> Pool {
+    let networks =
+        ["10.0.0.0/16", "fd00::/64"].map(|cidr| glowplug_controller::api::MachineNetwork { cidr: cidr.to_owned() });
+    let spec = PoolSpec {
+        network: network.to_owned(),
+        addresses: addresses.iter().map(|text| (*text).to_owned()).collect(),
+        machine_network: networks.into(),
+        ..PoolSpec::default()
+    };
+    spec.check(Some("clusters"), "workers").0.unwrap()
+}
+
+/// The n-th machine of a network. Its UID is of the network, since a cluster has one machine of a UID.
+pub fn machine(network: &str, n: usize) -> Machine {
+    Machine { namespace: "clusters".to_owned(), name: format!("worker-{n}"), uid: format!("{network}-{n}") }
+}
+
+fn claim(machine: &Machine) -> Claim {
+    let request = Request { pool: "clusters/workers".to_owned(), addresses: Vec::new() };
+    Claim { machine: machine.clone(), created: 0, requests: vec![request], sticky: false }
+}
+
+/// The leases of a network: address, holder, and whether it is released.
+pub async fn stored(client: Client, network: &str) -> Vec<(String, String, bool)> {
+    let leases: Api<StaticIPLease> = Api::all(client);
+    let leases = leases.list(&ListParams::default()).await.unwrap().items.into_iter();
+    let of_network = |lease: &StaticIPLease| lease.spec.network == network;
+    let mut leases: Vec<_> = leases.filter(of_network).map(|StaticIPLease { spec, .. }| row(spec)).collect();
+    leases.sort();
+    leases
+}
+
+fn row(spec: LeaseSpec) -> (String, String, bool) {
+    (spec.address, spec.holder.name, spec.released.is_some())
+}
+
+/// The name of the lease of an address.
+pub fn name(network: &str, address: &str) -> String {
+    glowplug_controller::api::lease_name(address.parse().unwrap(), network).unwrap()
+}
+
+/// The version of an object as a number.
+pub fn version(object: &impl ResourceExt) -> u64 {
+    object.resource_version().unwrap().parse().unwrap()
+}
+
+// === impl Leader ===
+
+impl Leader {
+    /// Reads the leases and leads.
+    pub async fn start(client: Client, pool: Pool) -> Self {
+        Self::try_start(client, pool).await.unwrap()
+    }
+
+    /// The same where the server may fail.
+    pub async fn try_start(client: Client, pool: Pool) -> Result<Self, String> {
+        let runtime = Handle::current();
+        let metrics = Arc::new(Metrics::new(watch::channel(true).1));
+        let open = move || Registry::open(ApiLedger::new(client, runtime, metrics), [pool]);
+        spawn_blocking(open).await.unwrap().map(|registry| Self(Some(registry))).map_err(text)
+    }
+
+    /// Does something in the thread of the registry.
+    pub async fn run<T: Send + 'static>(
+        &mut self,
+        f: impl FnOnce(&mut Registry<ApiLedger>) -> T + Send + 'static,
+    ) -> T {
+        let mut registry = self.0.take().expect("the thread before did not panic");
+        let (registry, result) = spawn_blocking(move || {
+            let result = f(&mut registry);
+            (registry, result)
+        })
+        .await
+        .unwrap();
+        self.0 = Some(registry);
+        result
+    }
+
+    /// Claims an address of each family for a machine.
+    pub async fn claim(&mut self, machine: Machine) -> Result<Vec<IpAddr>, String> {
+        self.run({
+            let machine = machine.clone();
+            move |registry| registry.ledger_mut().note_kind(&machine, HolderKind::KubevirtMachine)
+        })
+        .await;
+        self.claim_without_kind(machine).await
+    }
+
+    /// The same, without the kind of the machine.
+    pub async fn claim_without_kind(&mut self, machine: Machine) -> Result<Vec<IpAddr>, String> {
+        self.run(move |registry| {
+            let allocations = registry.claim(&claim(&machine), NOW).map_err(text)?;
+            Ok(allocations.iter().flat_map(|allocation| &allocation.addresses).map(|address| address.ip()).collect())
+        })
+        .await
+    }
+
+    /// Claims until the server answers, as the controller does.
+    pub async fn claim_until_done(&mut self, machine: &Machine) -> Vec<IpAddr> {
+        for _ in 0..1000 {
+            if let Ok(addresses) = self.claim(machine.clone()).await {
+                return addresses;
+            }
+        }
+        panic!("a thousand claims of {machine} failed");
+    }
+
+    /// Claims for several machines in one write.
+    pub async fn claim_all(&mut self, machines: Vec<Machine>) -> Result<Vec<Vec<IpAddr>>, String> {
+        self.run(move |registry| {
+            for machine in &machines {
+                registry.ledger_mut().note_kind(machine, HolderKind::KubevirtMachine);
+            }
+            let claims: Vec<Claim> = machines.iter().map(claim).collect();
+            let answers = registry.claim_all(&claims, NOW).map_err(text)?;
+            let addresses = |allocations: Vec<Allocation>| {
+                allocations.iter().flat_map(|allocation| &allocation.addresses).map(|address| address.ip()).collect()
+            };
+            answers.into_iter().map(|answer| answer.map(addresses).map_err(|error| error.to_string())).collect()
+        })
+        .await
+    }
+
+    /// Releases what a machine holds.
+    pub async fn release(&mut self, machine: Machine) -> Result<(), String> {
+        self.run(move |registry| registry.release(&machine, NOW + 1000).map(drop).map_err(text)).await
+    }
+
+    /// Who holds which address of a network, with what others did.
+    pub async fn holders(&mut self, network: &str) -> Vec<(String, String)> {
+        let network = network.to_owned();
+        self.run(move |registry| {
+            let leases = registry.allocator().map_err(text).unwrap().leases();
+            let held = leases.filter(|(of, _, lease)| *of == network && lease.released.is_none());
+            let row =
+                |(_, address, lease): (_, IpAddr, &Lease)| (address.to_string(), lease.claimant.machine.name.clone());
+            let mut rows: Vec<(String, String)> = held.map(row).collect();
+            rows.sort();
+            rows
+        })
+        .await
+    }
+}
+
+/// An error with what caused it.
+fn text(error: impl std::error::Error) -> String {
+    error.source().map_or_else(|| error.to_string(), |source| format!("{error}: {source}"))
+}
