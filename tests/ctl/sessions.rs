@@ -38,6 +38,7 @@ sessions! {
     a_rebuild_takes_over_records_and_reports_what_does_not_fit
     a_release_names_the_uid_and_frees_nobody_elses_address
     a_resize_strands_nobody
+    a_status_has_how_full_pools_are_and_who_waits
     a_sticky_claim_gets_what_the_name_had_before
     a_template_says_what_the_pool_does_not
     an_annotation_says_the_subnet_of_a_node_pool

@@ -111,6 +111,15 @@ pub(crate) fn network_data(args: NetworkData) -> Result<ExitCode> {
     let grant = Grant { allocation: &allocation, gateways, nameservers, mac_address: args.mac };
     let document = in_template(template.expand(&[grant]).map_err(Error::new), args.template.as_deref())?;
     check_gateways(&allocation.addresses, gateways, args.on_link_gateway)?;
+    let of_template = template.facts(&args.interface)?.gateways;
+    for gateway in of_template.into_iter().filter(|gateway| !args.on_link_gateway && !is_link_local(*gateway)) {
+        let mut subnets = allocation.addresses.iter().filter(|it| Family::of(it.ip()) == Family::of(gateway));
+        if let Some(address) = subnets.find(|address| !address.contains(gateway)) {
+            let subnet = IpNetwork::new(address.network(), address.prefix())?;
+            let expected = format!("an address of {subnet}, or --on-link-gateway");
+            bail!("gateway {gateway} of the template: outside the subnet, expected {expected}");
+        }
+    }
     for address in &allocation.addresses {
         if let Some(end) = Reserved::end_of_subnet(*address) {
             let expected = "another address of the subnet";

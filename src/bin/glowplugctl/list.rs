@@ -46,11 +46,11 @@ struct Filter {
 }
 
 #[derive(Serialize)]
-struct Listed {
+pub(crate) struct Listed {
     version: u32,
     addresses: Vec<ListedAddress>,
     conflicting: Vec<ListedConflict>,
-    waiting: Vec<ListedWaiter>,
+    pub(crate) waiting: Vec<ListedWaiter>,
     missing: Vec<ListedMissing>,
 }
 
@@ -79,11 +79,12 @@ struct ListedConflict {
 }
 
 #[derive(Serialize)]
-struct ListedWaiter {
+pub(crate) struct ListedWaiter {
     #[serde(flatten)]
     machine: ListedMachine,
     created: String,
-    pools: Vec<String>,
+    /// Names of the pools from which it claims addresses.
+    pub(crate) pools: Vec<String>,
 }
 
 #[derive(Serialize)]
@@ -113,7 +114,7 @@ impl Filter {
 }
 
 impl Listed {
-    fn of(allocator: &Allocator) -> Self {
+    pub(crate) fn of(allocator: &Allocator) -> Self {
         let addresses = allocator.leases().map(|(network, address, lease)| ListedAddress {
             network: network.to_owned(),
             address: format!("{address}/{}", lease.prefix),
@@ -173,6 +174,13 @@ impl Listed {
     }
 }
 
+pub(crate) fn waiting_table(waiting: Vec<ListedWaiter>) -> String {
+    let row =
+        |waiter: ListedWaiter| [waiter.machine.title(), waiter.machine.uid, waiter.pools.join(" "), waiter.created];
+    let rows: Vec<_> = waiting.into_iter().map(row).collect();
+    table(["WAITING", "UID", "POOLS", "CREATED"], &rows)
+}
+
 pub(crate) fn list(args: List) -> Result<ExitCode> {
     let mut registry = args.ledger.open_read_only(Vec::new())?;
     let mut listed = Listed::of(registry.allocator()?);
@@ -195,13 +203,9 @@ pub(crate) fn list(args: List) -> Result<ExitCode> {
             [address, machine, other.machine.uid, other.interface, other.source]
         })
         .collect();
-    let waiting: Vec<_> = waiting
-        .into_iter()
-        .map(|waiter| [waiter.machine.title(), waiter.machine.uid, waiter.pools.join(" "), waiter.created])
-        .collect();
     let missing: Vec<_> =
         missing.into_iter().map(|missing| [missing.machine.title(), missing.machine.uid, missing.since]).collect();
-    let waiting = table(["WAITING", "UID", "POOLS", "CREATED"], &waiting);
+    let waiting = waiting_table(waiting);
     print(&if args.waiting {
         waiting
     } else {

@@ -10,6 +10,7 @@ mod input;
 mod list;
 mod output;
 mod pools;
+mod status;
 
 use std::fmt;
 use std::process::ExitCode;
@@ -24,6 +25,7 @@ use crate::documents::{ConfigDriveArgs, NetworkData};
 use crate::list::List;
 use crate::output::{print, say};
 use crate::pools::{Init, Metrics, Nodepool, PoolCheck, Resize};
+use crate::status::Status;
 
 /// Manage address pools of CoreOS machines on KubeVirt and write their documents
 #[derive(Parser)]
@@ -48,6 +50,8 @@ enum Command {
     Release(Release),
     /// List leases, conflicts, waiting and missing machines
     List(List),
+    /// Print how full the pools are, who waits and what is outside
+    Status(Status),
     /// Apply changed pool files and serve waiting machines
     ///
     /// Reports the leases whose address is now outside its pool. No lease is lost.
@@ -100,6 +104,7 @@ fn main() -> ExitCode {
         Command::Claim(args) => claims::claim(args),
         Command::Release(args) => claims::release(args),
         Command::List(args) => list::list(args),
+        Command::Status(args) => status::status(args),
         Command::Resize(args) => pools::resize(args),
         Command::Rebuild(args) => audit::rebuild(args),
         Command::Audit(args) => audit::audit(args),

@@ -215,7 +215,7 @@ struct ResizedPool {
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct UsedFamily {
+pub(crate) struct UsedFamily {
     family: String,
     total: u128,
     reserved: u128,

@@ -185,7 +185,8 @@ impl SqliteLedger {
         if let Some(kind) = network_file_system(path)? {
             return Err(OpenError::NetworkFileSystem(path.to_owned(), kind));
         }
-        if path.is_dir() {
+        // To open a pipe would wait for somebody to write to it.
+        if path.metadata().is_ok_and(|metadata| !metadata.is_file()) {
             return Err(OpenError::NotALedger(path.to_owned()));
         }
         let store = |source| OpenError::Store { path: path.to_owned(), source: said(source) };

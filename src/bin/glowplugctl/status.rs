@@ -1,0 +1,97 @@
+//! `status`.
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Args;
+use glowplug::host::allocator::Usage;
+use glowplug::host::claim::Allocation;
+use glowplug::host::pool::Pool;
+use glowplug::host::timestamp::Timestamp;
+use ipnetwork::IpNetwork;
+use serde::Serialize;
+
+use crate::input::{LedgerFile, Pools, ServedPools};
+use crate::list::{Listed, ListedWaiter, waiting_table};
+use crate::output::{Given, VERSION, allocations_table, exit_code, given, print, print_json, sections, table};
+use crate::pools::UsedFamily;
+
+#[derive(Args)]
+pub(crate) struct Status {
+    #[command(flatten)]
+    pools: Pools,
+    #[command(flatten)]
+    ledger: LedgerFile,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct StatusDocument {
+    version: u32,
+    pools: Vec<PoolStatus>,
+    waiting: Vec<ListedWaiter>,
+    /// Leases whose address their pool does not offer.
+    outside: Vec<Given>,
+}
+
+#[derive(Serialize)]
+struct PoolStatus {
+    cluster: Option<String>,
+    name: String,
+    network: String,
+    interface: String,
+    families: Vec<UsedFamily>,
+    /// How many machines wait for addresses of the pool.
+    waiting: usize,
+}
+
+pub(crate) fn status(args: Status) -> Result<ExitCode> {
+    let ServedPools { pools, is_whole } = args.pools.read()?;
+    let mut registry = args.ledger.open_read_only(pools.clone())?;
+    let allocator = registry.allocator()?;
+    let now = Timestamp::now().0;
+    let mut by_pool: Vec<(Pool, Vec<Usage>)> = Vec::new();
+    for pool in &pools {
+        by_pool.push((pool.clone(), allocator.usage(&pool.name, now).unwrap_or_default()));
+    }
+    let by_name: BTreeMap<&str, &Pool> = pools.iter().map(|pool| (pool.name.as_str(), pool)).collect();
+    let leases = allocator
+        .leases()
+        .filter(|(_, address, lease)| by_name.get(&*lease.pool).is_some_and(|pool| !pool.offers(*address)));
+    let outside: Vec<Allocation> = leases
+        .map(|(_, address, lease)| {
+            let address = IpNetwork::new(address, lease.prefix).unwrap_or_else(|_| IpNetwork::from(address));
+            Allocation { claimant: (*lease.claimant).clone(), addresses: vec![address] }
+        })
+        .collect();
+    let waiting = Listed::of(allocator).waiting;
+    let count = |pool: &Pool| waiting.iter().filter(|waiter| waiter.pools.contains(&pool.name)).count();
+    if args.json {
+        let pools = by_pool.iter().map(|(pool, usage)| PoolStatus {
+            cluster: pool.cluster.clone(),
+            name: pool.name.clone(),
+            network: pool.network.clone(),
+            interface: pool.interface.to_string(),
+            families: usage.iter().map(UsedFamily::from).collect(),
+            waiting: count(pool),
+        });
+        let (pools, outside) = (pools.collect(), given(&outside));
+        print_json(&StatusDocument { version: VERSION, pools, waiting, outside })?;
+        return Ok(exit_code(is_whole));
+    }
+    let mut rows = Vec::new();
+    for (pool, usage) in &by_pool {
+        for usage in usage {
+            let counts = [usage.total, usage.reserved, usage.used, usage.free, usage.outside, count(pool) as u128];
+            let [total, reserved, used, free, outside, waiting] = counts.map(|count| count.to_string());
+            let (title, network, family) = (pool.title(), pool.network.clone(), usage.family.to_string());
+            rows.push([title, network, family, total, reserved, used, free, outside, waiting]);
+        }
+    }
+    let head = ["POOL", "NETWORK", "FAMILY", "TOTAL", "RESERVED", "USED", "FREE", "OUTSIDE", "WAITING"];
+    print(&sections([table(head, &rows), waiting_table(waiting), allocations_table("OUTSIDE", &outside)]))?;
+    Ok(exit_code(is_whole))
+}
