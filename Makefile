@@ -11,7 +11,7 @@ GUEST := $(TARGET_DIR)/$(TARGET)/guest/glowplug
 GUEST_MAX_BYTES := 1572864
 CTL := $(TARGET_DIR)/release/glowplugctl
 DENY_VERSION := 0.20.2
-DENY := $(TARGET_DIR)/tools/cargo-deny-$(DENY_VERSION)
+DENY := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/glowplug/cargo-deny-$(DENY_VERSION)
 
 # What `--version` says: a tarball of `make dist` has its commit in a file, a clone asks git.
 RELEASE := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
@@ -118,7 +118,7 @@ pages:
 	    tests/boot/image tests/boot/roots/init tests/boot/roots/report tests/boot/dracut/*/*.sh tests/readers/*.sh \
 	    tests/networkd/batch tests/networkd/machine
 
-# Licences, sources and duplicates of everything that is linked: deny.toml. Compiled once, in half a minute.
+# Licences, sources and duplicates of everything that is linked: deny.toml. cargo-deny is compiled once for a user.
 # It asks for nothing itself, so the crates are fetched before.
 deny: $(DENY)/bin/cargo-deny
 	$(CARGO) fetch --quiet --locked

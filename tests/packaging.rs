@@ -138,8 +138,9 @@ fn the_program_starts_in_an_initramfs_that_is_made_of(root: &Path, directory: &P
     fs::create_dir_all(tree.join("modules.d")).unwrap();
     let module = root.join("usr/lib/dracut/modules.d/50glowplug");
     run("ln", &["-s", module.to_str().unwrap(), tree.join("modules.d").to_str().unwrap()]);
-    let link = "cp /usr/bin/dracut . && ln -s /usr/lib/dracut/modules.d/* modules.d/ && \
-                for entry in /usr/lib/dracut/*; do [ -e \"${entry##*/}\" ] || ln -s \"$entry\" .; done";
+    let link = "cp /usr/bin/dracut . && \
+                for entry in /usr/lib/dracut/* /usr/lib/dracut/modules.d/*; do \
+                    link=${entry#/usr/lib/dracut/}; [ -e \"$link\" ] || ln -s \"$entry\" \"$link\"; done";
     ask(Command::new("sh").current_dir(&tree).args(["-c", link]));
     let image = directory.join("initramfs");
     ask(Command::new(tree.join("dracut"))
