@@ -54,7 +54,9 @@ check: format clippy
 	$(CARGO) test --locked --all-features --lib --bins --test quick -- $(ASKING:%=--skip %::)
 
 # What a newcomer runs: everything but the slow tests, and five boots that tell the story.
-STORY := ignition_fetches_over_the_network_of_the_drive
+STORY := ignition_fetches_over_the_dual_stack_network_of_the_drive a_vlan_is_on_a_bond_of_two_interfaces \
+    a_broken_document_stops_the_boot_and_the_console_says_why without_a_drive_the_default_applies \
+    ignition_fetches_over_the_network_that_networkd_makes
 
 test: setup format clippy pages guest
 	@size=$$(stat -c %s $(GUEST)) && echo "static binary: $$size bytes of at most $(GUEST_MAX_BYTES)" && \
@@ -63,10 +65,10 @@ test: setup format clippy pages guest
 	$(CARGO) test --locked --all-features --test slow -- --exact $(STORY:%=boot::%)
 
 # What `make test` leaves out.
-slow: setup features deny guest
-	$(CARGO) test --locked --all-features --test slow -- $(STORY:%=--skip %)
+slow: setup features deny test-controller guest
+	$(CARGO) test --locked --all-features --test slow -- --exact $(STORY:%=--skip boot::%)
 
-test-all: test slow
+test-all: test slow test-cluster
 
 # Whole machines in QEMU. One boot alone: make boot BOOT=the_name_of_the_test
 boot: setup guest
@@ -138,7 +140,7 @@ fuzz:
 bench: setup guest
 	GLOWPLUG='$(abspath $(GUEST))' $(CARGO) bench --locked --quiet --profile guest --bench guest
 	$(CARGO) bench --locked --quiet --bench host
-	$(CARGO) test --locked --quiet --all-features --test slow -- boot::the_drive_is_
+	$(CARGO) test --locked --quiet --all-features --test slow -- --test-threads=1 boot::the_drive_is_
 
 # dracut and systemd look below /usr. A drop-in that is for a unit of somebody else has that unit's name here.
 DRACUT_MODULE := $(PREFIX)/lib/dracut/modules.d/50glowplug
