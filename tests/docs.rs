@@ -21,7 +21,7 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
         "README.md",
         &[
             "make demo    # from a pool of addresses to kernel arguments, each step shown",
-            "make test    # everything that proves it",
+            "make test    # tests, and five boots of whole machines, in minutes; `make test-all` runs everything",
             "cargo build --release && PATH=\"$PWD/target/release:$PATH\"    # both programs, for what follows here",
             "make install-guest DESTDIR=\"$PWD/image\" PREFIX=/usr",
             "make boot    # whole machines in QEMU, with each network program: as root, about 10 minutes",
