@@ -1,9 +1,23 @@
 //! The controller of glowplug: allocates the first-boot addresses of machines on Kubernetes.
+//!
+//! | module | what it knows |
+//! |---|---|
+//! | [`api`] | the kinds of pools and leases, and the names of leases |
+//! | [`index`] | which pools allocate addresses, and what their conditions say; pure |
+//! | [`ledger`] | the library's ledger over lease objects: why no address has two holders |
+//! | [`election`] | which replica works |
+//! | [`serve`] | HTTP and TLS, and how connections end |
+//! | [`diagnostics`], [`metrics`] | probes, and figures for Prometheus |
+//! | [`client`] | the client of the API server |
+//! | [`run`] | the program: options, start and end |
+//!
+//! The tests run against an API server in process (`make test-controller`) and against a real one (`make test-cluster`).
 
 pub mod api;
 pub mod client;
 pub mod diagnostics;
 pub mod election;
+pub mod index;
 pub mod ledger;
 pub mod metrics;
 pub mod run;
