@@ -12,6 +12,8 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
+    /// Nothing is lost that anybody would miss.
+    Debug,
     /// The item is left out, everything else goes on.
     Warning,
     /// Nothing of the document is used.
@@ -74,6 +76,7 @@ pub struct Finding {
 #[derive(Debug, Default)]
 pub struct Findings {
     kept: Vec<Finding>,
+    details: Vec<Finding>,
     errors: usize,
     warnings: usize,
 }
@@ -229,12 +232,14 @@ impl fmt::Write for Beginning {
 // === impl Findings ===
 
 impl Findings {
-    /// So many errors and so many warnings are kept; a document with more of them is not mended line by line.
+    /// So many errors, so many warnings and so many details are kept; a document with more of them is not mended line by line.
     pub const KEPT: usize = 256;
 
     /// Adds one.
     pub fn push(&mut self, finding: Finding) {
         let count = match finding.severity {
+            Severity::Debug if self.details.len() < Self::KEPT => return self.details.push(finding),
+            Severity::Debug => return,
             Severity::Warning => &mut self.warnings,
             Severity::Error => &mut self.errors,
         };
@@ -243,6 +248,12 @@ impl Findings {
             let at = self.kept.partition_point(|kept| by_place(&kept.place, &finding.place).is_le());
             self.kept.insert(at, finding);
         }
+    }
+
+    /// The findings of the severity debug, in the order in which they were made. No other method has them.
+    #[must_use]
+    pub fn details(&self) -> &[Finding] {
+        &self.details
     }
 
     /// Whether the document may not be used.
@@ -329,6 +340,19 @@ mod tests {
             findings.push(error.clone());
         }
         assert_eq!((findings.errors(), findings.kept().len(), findings.further()), (258, 2 * Findings::KEPT, 3));
+    }
+
+    #[test]
+    fn a_detail_is_neither_a_warning_nor_an_error() {
+        let mut findings = Findings::default();
+        let detail = Finding::new(Severity::Debug, "a", "b", "c", "d");
+        findings.push(detail.clone());
+        assert_eq!(findings.details(), std::slice::from_ref(&detail));
+        assert_eq!((findings.has_errors(), findings.kept().len(), findings.further()), (false, 0, 0));
+        for _ in 0..Findings::KEPT {
+            findings.push(detail.clone());
+        }
+        assert_eq!((findings.details().len(), findings.further()), (Findings::KEPT, 0));
     }
 
     #[test]

@@ -16,7 +16,7 @@ use std::fmt;
 use crate::finding::{Finding, Findings, Place, Severity};
 use crate::network::NetworkConfig;
 use network_data::NetworkData;
-use value::{Object, Scalar, Value};
+use value::{Object, Repeats, Scalar, Value};
 
 /// The format of a document about the network.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -81,13 +81,33 @@ impl fmt::Display for Format {
 /// ```
 #[must_use]
 pub fn read_network(document: &[u8]) -> Reading {
+    let mut repeats = Vec::new();
+    let mut reading = read_as(document, Repeats::LastCounts, &mut repeats);
+    if !repeats.is_empty() {
+        // Where either one gives the same network, nothing is lost with the other.
+        let first = read_as(document, Repeats::FirstCounts, &mut Vec::new());
+        let is_same =
+            matches!((&reading.meaning, &first.meaning), (Meaning::Network(a), Meaning::Network(b)) if a == b);
+        let severity = if is_same { Severity::Warning } else { Severity::Error };
+        repeats.into_iter().for_each(|finding| reading.findings.push(Finding { severity, ..finding }));
+        if !is_same {
+            reading.meaning = Meaning::Refused;
+        }
+    }
+    reading
+}
+
+/// Reads a document; of a repeated YAML key the one that is said counts, and `repeated` gets a finding.
+fn read_as(document: &[u8], repeats: Repeats, repeated: &mut Vec<Finding>) -> Reading {
     let mut findings = Findings::default();
     let mut format = None;
-    let meaning = match parse(document) {
-        Ok(object) if is_disabled(&object) => {
+    let meaning = match parse(document, repeats, &mut findings) {
+        Ok((object, repeats)) if is_disabled(&object) => {
+            repeated.extend(repeats);
             return Reading { format, meaning: Meaning::Disabled, findings };
         }
-        Ok(object) => {
+        Ok((object, repeats)) => {
+            repeated.extend(repeats);
             let recognised = recognise(&object, &mut findings);
             format = recognised.map(|(format, ..)| format);
             match recognised {
@@ -111,19 +131,21 @@ pub fn read_network(document: &[u8]) -> Reading {
     Reading { format, meaning, findings }
 }
 
-/// Reads a document that shall be an object. What says nothing is an object without members.
-fn parse(document: &[u8]) -> Result<Object, Finding> {
+/// Reads a document that has to be an object. A document that says nothing is an object without members. Also returns
+/// the repeated keys.
+fn parse(document: &[u8], repeats: Repeats, findings: &mut Findings) -> Result<(Object, Vec<Finding>), Finding> {
     let text = document.strip_prefix(b"\xef\xbb\xbf").unwrap_or(document);
     let says_nothing = |line: &[u8]| {
         let line = line.trim_ascii();
         line.is_empty() || line.starts_with(b"#")
     };
     if text.len() <= value::MAX_BYTES && text.split(|byte| *byte == b'\n').all(says_nothing) {
-        return Ok(Object::default());
+        return Ok((Object::default(), Vec::new()));
     }
-    match value::parse(text)? {
-        Value::Object(object) => Ok(object),
-        Value::Null => Ok(Object::default()),
+    let parsed = value::read(text, repeats, findings)?;
+    match parsed.value {
+        Value::Object(object) => Ok((object, parsed.repeats)),
+        Value::Null => Ok((Object::default(), parsed.repeats)),
         other => Err(Finding::error("document", "invalid document", other.kind(), "an object")),
     }
 }
@@ -154,8 +176,15 @@ fn recognise<'d>(document: &'d Object, findings: &mut Findings) -> Option<(Forma
         return None;
     }
     let mut report_unknown_members = |expected: &str| {
-        for (name, value) in document.members().into_iter().filter(|(name, _)| *name != WRAPPER && said(&name)) {
-            findings.push(Finding::warning(Place::Document.field(name), "unknown member", value, expected));
+        for (name, value) in document.members() {
+            let place = Place::Document.field(name);
+            let lists = [&[WRAPPER][..], &OPENSTACKS[..], &CLOUD_INITS[..]];
+            match lists.into_iter().flatten().find(|known| reader::is_misspelt(name, known)) {
+                _ if name == WRAPPER || *value == Value::Null => {}
+                // Without it the machine would be left to its default.
+                Some(known) => findings.push(Finding::error(place, "unknown member", value, known)),
+                None => findings.push(Finding::warning(place, "unknown member", value, expected)),
+            }
         }
     };
     let (object, place) = match wrapper.and_then(|name| document.get(name)) {
@@ -186,5 +215,26 @@ fn recognise<'d>(document: &'d Object, findings: &mut Findings) -> Option<(Forma
             convert::unknown(findings, Severity::Error, place, "unknown version", version.as_ref(), "1 or 2");
             None
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_work_for_unknown_members_grows_with_their_number() {
+        let work = |members: usize| {
+            let members: Vec<String> = (0..members).map(|at| format!(r#""m{at}": 1"#)).collect();
+            let before = value::visited();
+            assert!(matches!(
+                read_network(format!("{{{}}}", members.join(",")).as_bytes()).meaning,
+                Meaning::Unconfigured
+            ));
+            value::visited() - before
+        };
+        // Each of the few names that are looked for costs a look at each member.
+        assert_eq!(work(2000), 2 * work(1000));
+        assert!(work(1000) < 64 * 1000, "{}", work(1000));
     }
 }

@@ -103,6 +103,8 @@ pub enum Source {
     Drive(PathBuf),
     /// On this drive, or this file itself.
     DriveOrDocument(PathBuf),
+    /// Standard input.
+    StandardInput,
 }
 
 /// What a broken document means for the boot.
@@ -504,6 +506,10 @@ impl<'a> Planner<'a> {
             Source::Machine => self.search(known)?,
             Source::Drive(path) => Some(self.read_path(&path, false)?),
             Source::DriveOrDocument(path) => Some(self.read_path(&path, true)?),
+            Source::StandardInput => {
+                let bytes = read_document(io::stdin());
+                Some(self.document("standard input".to_owned(), bytes)?)
+            }
         };
         match found {
             Some(found) if known => Ok(found),
@@ -547,6 +553,14 @@ impl<'a> Planner<'a> {
         }))
     }
 
+    /// A document without a drive.
+    fn document(&mut self, path: String, bytes: io::Result<Vec<u8>>) -> Result<Found, Stop> {
+        let bytes = bytes.map_err(|e| Stop::Refused(format!("reading {path}: {e}")))?;
+        self.report.platform = Some(Platform::kubevirt("a document was named"));
+        let document = Ok(Some(crate::drive::Document { path, bytes }));
+        Ok(Found { drive: None, document, meta_data: MetaData::default(), is_kubevirts: false })
+    }
+
     fn read_path(&mut self, path: &Path, or_document: bool) -> Result<Found, Stop> {
         match storage::read_path(path, self.log) {
             Ok(given) => {
@@ -564,12 +578,7 @@ impl<'a> Planner<'a> {
                 Ok(Found { drive: Some(drive), document, meta_data: given.meta_data, is_kubevirts })
             }
             Err(SearchError::NoDrive { .. }) if or_document && path.is_file() => {
-                let bytes =
-                    read_document(path).map_err(|e| Stop::Refused(format!("reading {}: {e}", path.display())))?;
-                self.report.platform = Some(Platform::kubevirt("a document was named"));
-                let document = crate::drive::Document { path: path.display().to_string(), bytes };
-                let (document, meta_data) = (Ok(Some(document)), MetaData::default());
-                Ok(Found { drive: None, document, meta_data, is_kubevirts: false })
+                self.document(path.display().to_string(), fs::File::open(path).and_then(read_document))
             }
             Err(e @ SearchError::NoDrive { .. }) if path.is_file() => {
                 Err(Stop::Refused(format!("{e}; a document alone is for glowplug check")))
@@ -586,14 +595,34 @@ impl<'a> Planner<'a> {
             size: document.bytes.len(),
         });
         let mut findings = reading.findings;
-        let output = match reading.meaning {
+        let output = self.rendered(reading.meaning, document, &mut findings);
+        for finding in findings.details() {
+            debug!(self.log, "detail of the network document"; "finding" => %finding);
+        }
+        let errors = findings.errors();
+        (self.report.findings, self.report.further_findings) = findings.into_parts();
+        if errors > 0 {
+            return Err(Stop::Refused(format!("{}: {errors} {}", document.path, plural(errors, "error", "errors"))));
+        }
+        output
+    }
+
+    fn rendered(
+        &mut self,
+        meaning: Meaning,
+        document: &crate::drive::Document,
+        findings: &mut Findings,
+    ) -> Result<Output, Stop> {
+        match meaning {
             Meaning::Refused => Err(Stop::Refused(String::new())),
             Meaning::Disabled => Err(Stop::NothingToDo(format!("{} disables the network", document.path))),
             Meaning::Unconfigured => Err(Stop::Default(format!("{} configures nothing", document.path))),
             Meaning::Network(network) => {
-                let (mut output, devices) = self.output(&network, &mut findings);
-                if output == Output::default() && !findings.has_errors() {
-                    (self.report.findings, self.report.further_findings) = findings.into_parts();
+                let (mut output, devices) = self.output(&network, findings);
+                if output == Output::default() && network.states_no_addresses() {
+                    return Err(Stop::NothingToDo(format!("{} asks for no addresses", document.path)));
+                }
+                if output == Output::default() {
                     return Err(Stop::Default(format!("{} configures nothing", document.path)));
                 }
                 let called = |link: crate::network::LinkIndex| devices[link.0].bare();
@@ -607,13 +636,7 @@ impl<'a> Planner<'a> {
                 self.network = Some((network, devices));
                 Ok(output)
             }
-        };
-        let errors = findings.errors();
-        (self.report.findings, self.report.further_findings) = findings.into_parts();
-        if errors > 0 {
-            return Err(Stop::Refused(format!("{}: {errors} {}", document.path, plural(errors, "error", "errors"))));
         }
-        output
     }
 
     /// Writes the network for the program of this initramfs.
@@ -623,7 +646,7 @@ impl<'a> Planner<'a> {
             Renderer::NetworkLegacy => network_legacy::render,
             Renderer::SystemdNetworkd => {
                 let networkd::Rendered { mut files, devices } = networkd::render(network, findings);
-                if !network.links().iter().any(Link::asks) {
+                if !network.links().iter().any(Link::asks) && !network.states_no_addresses() {
                     // Files that only keep others from cards would keep the default from them.
                     files.clear();
                 }
@@ -671,6 +694,7 @@ impl<'a> Planner<'a> {
             match finding.severity {
                 Severity::Error => error!(self.log, "error in the network document"; "finding" => %finding),
                 Severity::Warning => warn!(self.log, "warning about the network document"; "finding" => %finding),
+                Severity::Debug => debug!(self.log, "detail of the network document"; "finding" => %finding),
             }
         }
         if report.further_findings > 0 {
@@ -707,11 +731,11 @@ fn not_ours(platform: &Platform, further: &str) -> Stop {
 }
 
 /// The document of a person, who may name a pipe or a directory by mistake.
-fn read_document(path: &Path) -> io::Result<Vec<u8>> {
+fn read_document(from: impl Read) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     // One byte more than is taken, so that the reader of documents says what is wrong with a longer one.
     let most = u64::try_from(MAX_FILE).unwrap_or(u64::MAX).saturating_add(1);
-    fs::File::open(path)?.take(most).read_to_end(&mut bytes)?;
+    from.take(most).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 

@@ -5,6 +5,7 @@
 
 mod bond;
 mod bridge;
+mod default_routes;
 mod family;
 mod hostname;
 mod names;
@@ -12,6 +13,7 @@ mod route;
 
 pub use bond::{BondMode, BondOption, BondOptionError, BondOptions};
 pub use bridge::{BridgeOptions, BridgePort};
+pub use default_routes::DefaultRoutes;
 pub use family::Family;
 pub(crate) use hostname::is_label;
 pub use hostname::{Hostname, HostnameError};
@@ -61,6 +63,8 @@ pub struct Placed<T> {
 struct Uses {
     controller: Option<LinkIndex>,
     vlans: bool,
+    /// Whether a card is below.
+    connected: bool,
 }
 
 /// The place of a link in its [`NetworkConfig`].
@@ -91,6 +95,8 @@ pub struct Link {
     pub dns: Dns,
     /// Routes through this link, in the document's order. A default route is one of them.
     pub routes: Vec<Route>,
+    /// Whether the document states that this link gets no address.
+    pub without_addresses: bool,
 }
 
 /// What a link is made of.
@@ -267,6 +273,13 @@ impl NetworkConfig {
         self.uses[port.0].controller
     }
 
+    /// Whether the document asks for nothing but that some links get no address. The distribution's default, which may be
+    /// DHCP, would contradict it.
+    #[must_use]
+    pub fn states_no_addresses(&self) -> bool {
+        !self.links.iter().any(Link::asks) && self.links.iter().any(|link| link.without_addresses)
+    }
+
     /// Every name server once, those of the whole machine first.
     #[must_use]
     pub fn nameservers(&self) -> Vec<&Placed<IpAddr>> {
@@ -275,11 +288,49 @@ impl NetworkConfig {
         self.dns.nameservers.iter().chain(of_links).filter(|server| seen.insert(server.value)).collect()
     }
 
+    /// Whether a link is a card, or has a card below: not a bridge without ports, nor what is on such a bridge.
+    #[must_use]
+    pub fn is_connected(&self, index: LinkIndex) -> bool {
+        self.uses[index.0].connected
+    }
+
+    /// The links in the document's order, but each after what it is made of.
+    #[must_use]
+    pub fn parents_first(&self) -> Vec<LinkIndex> {
+        parents_first(&self.links)
+    }
+
     /// Whether VLANs are on a link.
     #[must_use]
     pub fn carries_vlans(&self, parent: LinkIndex) -> bool {
         self.uses[parent.0].vlans
     }
+}
+
+/// Links in the document's order, but each after what it is made of.
+fn parents_first(links: &[Link]) -> Vec<LinkIndex> {
+    let mut order = Vec::new();
+    let mut placed = vec![false; links.len()];
+    for index in (0..placed.len()).map(LinkIndex) {
+        // What is on the way, and how much of what it is made of has been seen to.
+        let mut chain = vec![(index, 0)];
+        while let Some((here, seen)) = chain.last_mut() {
+            let below = if placed[here.0] { None } else { links[here.0].kind.made_of().get(*seen) };
+            match below {
+                Some(below) => {
+                    *seen += 1;
+                    chain.push((*below, 0));
+                }
+                None => {
+                    if !std::mem::replace(&mut placed[here.0], true) {
+                        order.push(*here);
+                    }
+                    chain.pop();
+                }
+            }
+        }
+    }
+    order
 }
 
 fn uses(links: &[Link]) -> Vec<Uses> {
@@ -292,6 +343,11 @@ fn uses(links: &[Link]) -> Vec<Uses> {
             }
             LinkKind::Vlan { parent, .. } => uses[parent.0].vlans = true,
         }
+    }
+    for index in parents_first(links) {
+        let kind = &links[index.0].kind;
+        let is_below = |below: &LinkIndex| uses[below.0].connected;
+        uses[index.0].connected = matches!(kind, LinkKind::Card(_)) || kind.made_of().iter().any(is_below);
     }
     uses
 }
@@ -367,6 +423,7 @@ impl Link {
             ipv6: Ipv6Config::default(),
             dns: Dns::default(),
             routes: Vec::new(),
+            without_addresses: false,
         }
     }
 

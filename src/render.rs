@@ -4,6 +4,7 @@ pub mod dracut;
 pub mod network_legacy;
 pub mod networkd;
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
@@ -40,12 +41,24 @@ pub enum Device {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct RendererError(String);
 
-/// Names every VLAN, each after what it is on; everything else has been named. `name` gives a free one: from the wish of
-/// the document, the id, the parent and how that is known.
+/// The names that interfaces have.
+#[derive(Debug, Default)]
+struct Taken {
+    names: BTreeSet<InterfaceName>,
+    next: usize,
+}
+
+/// Names every VLAN, each after what it is on: the name that the document gives it, else one after the parent, else a
+/// number, whichever is free first. No name of the kernel's own is given, since a card that comes later may have it.
+///
+/// `devices` has everything else. `known_as` has the names that cards get, where a device is called otherwise. `may_be`
+/// says whether a reader finds the id in a name.
 fn name_vlans(
     config: &NetworkConfig,
     mut devices: Vec<Option<Device>>,
-    mut name: impl FnMut(Option<&InterfaceName>, VlanId, LinkIndex, Option<&Device>) -> InterfaceName,
+    known_as: &[Option<InterfaceName>],
+    taken: &mut Taken,
+    may_be: impl Fn(&InterfaceName, VlanId) -> bool,
 ) -> Vec<Device> {
     for at in (0..devices.len()).map(LinkIndex) {
         let mut chain = Vec::new();
@@ -55,13 +68,45 @@ fn name_vlans(
             next = config.link(here).kind.made_of().first().copied();
         }
         for here in chain.into_iter().rev() {
-            if let LinkKind::Vlan { name: wish, parent, id } = &config.link(here).kind {
-                let name = name(wish.as_ref(), *id, *parent, devices[parent.0].as_ref());
+            if let LinkKind::Vlan { name: requested, parent, id } = &config.link(here).kind {
+                let requested = requested.filter(|name| !name.is_kernels_own());
+                let parent = match &devices[parent.0] {
+                    Some(Device::Name(parent)) => Some(*parent),
+                    _ => known_as.get(parent.0).copied().flatten(),
+                };
+                let after_parent = parent.and_then(|parent| format!("{parent}.{id}").parse().ok());
+                let mut candidates = [requested, after_parent].into_iter().flatten().filter(|name| may_be(name, *id));
+                let name = candidates.find_map(|name| taken.take(name));
+                // A parent without a name, or one whose name leaves no room for the id.
+                let name = name.unwrap_or_else(|| taken.number(&format!(".{id}")));
                 devices[here.0] = Some(Device::Name(name));
             }
         }
     }
     devices.into_iter().flatten().collect()
+}
+
+// === impl Taken ===
+
+impl Taken {
+    /// Takes a name, if nobody has it.
+    fn take(&mut self, name: InterfaceName) -> Option<InterfaceName> {
+        self.names.insert(name).then_some(name)
+    }
+
+    /// Takes the next free one of `kv0`, `kv1` and so on, before the suffix. They are short, so that a VLAN's id fits
+    /// behind.
+    fn number(&mut self, suffix: &str) -> InterfaceName {
+        loop {
+            let name = format!("kv{}{suffix}", self.next);
+            self.next += 1;
+            if let Ok(name) = name.parse()
+                && let Some(name) = self.take(name)
+            {
+                return name;
+            }
+        }
+    }
 }
 
 // === impl Renderer ===

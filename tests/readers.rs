@@ -311,6 +311,9 @@ boots! {
     a_bond_in_the_shape_of_ironic_is_read => "ironic-bond";
     unknown_keys_and_words_cost_nothing_else => "unknown-words";
     missing_arrays_are_empty_ones => "without-services";
+    one_network_under_two_names_keeps_its_gateway => "one-network-two-names";
+    links_without_networks_are_told_to_have_no_addresses => "links-without-networks";
+    patterns_of_which_the_same_is_asked_are_one_argument => "all-cards";
 }
 
 fn fixtures() -> PathBuf {

@@ -13,6 +13,7 @@ use glowplug::finding::Findings;
 use glowplug::guest::attributes::{self, Attributes, Key, KeyError, Prefix};
 use glowplug::guest::hostname;
 use glowplug::guest::platform::Selection;
+use glowplug::guest::report::Outcome;
 use glowplug::guest::ssh_keys::{self, Account, AuthorizedKey, KeyFile};
 use glowplug::guest::system::Linux;
 use glowplug::guest::{self, CommandLine, DefaultValue, OnError, Options, Source, Wait};
@@ -166,7 +167,7 @@ struct Metadata {
 
 #[derive(Args)]
 struct Check {
-    /// A directory, an image, a device or a single document
+    /// A directory, an image, a device or a single document; - reads a document from standard input
     path: Option<PathBuf>,
     /// Explain it for this network program: network-manager, systemd-networkd or network-legacy
     #[arg(long, value_name = "NAME", default_value_t)]
@@ -282,12 +283,19 @@ fn check(args: Check, log: &Logger) -> Result<ExitCode> {
         print(if args.json { &recorded.json } else { &recorded.page })?;
         return Ok(exit_code(recorded.is_refused));
     }
-    let source = args.path.map_or(Source::Machine, Source::DriveOrDocument);
+    let source = match args.path {
+        None => Source::Machine,
+        Some(path) if path.as_os_str() == "-" => Source::StandardInput,
+        Some(path) => Source::DriveOrDocument(path),
+    };
+    let is_named = source != Source::Machine;
     let options =
         Options { renderer: args.renderer, dry_run: true, ..Options::new(Selection::Detect, source, args.root) };
     let report = guest::plan(&options, &Linux::default(), log).report;
     print(&if args.json { serde_json::to_string_pretty(&report)? + "\n" } else { report.to_string() })?;
-    Ok(exit_code(report.is_refused()))
+    // Nobody writes a document for a machine that is to have the default network.
+    let is_without_effect = is_named && report.document.is_some() && report.outcome == Outcome::Default;
+    Ok(exit_code(report.is_refused() || is_without_effect))
 }
 
 fn attributes(args: WriteAttributes, log: &Logger) -> Result<ExitCode> {

@@ -17,6 +17,14 @@ pub(crate) enum Wrong {
     Mask,
 }
 
+/// A network, and whether its prefix length stood in the document.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Prefixed {
+    pub(crate) network: IpNetwork,
+    /// The document has no prefix length, so a usual one was taken.
+    pub(crate) is_guessed: bool,
+}
+
 /// The prefix length of an address that comes without one: cloud-init's choice.
 fn prefix_unsaid(family: Family) -> u8 {
     match family {
@@ -62,30 +70,33 @@ pub(crate) fn prefix_length(mask: &str, family: Family) -> Option<u8> {
 
 /// An address with its prefix length. The length is the address's own (`10.0.0.5/24`, `10.0.0.5/255.255.255.0`), else
 /// the mask's, else 24 or 64. An empty mask is none.
-pub(crate) fn interface_address(text: &str, mask: Option<&str>) -> Result<IpNetwork, Wrong> {
+pub(crate) fn interface_address(text: &str, mask: Option<&str>) -> Result<Prefixed, Wrong> {
     let (address, own) = split(text);
     let address = host_address(address).ok_or(Wrong::Address)?;
     let family = Family::of(address);
-    let prefix = prefix(own, mask, family)?.unwrap_or(prefix_unsaid(family));
+    let said = prefix(own, mask, family)?;
+    let prefix = said.unwrap_or(prefix_unsaid(family));
     // All the world on one link is no address's prefix, but a mask that was left at zero.
     match (prefix, own) {
         (0, Some(_)) => Err(Wrong::Address),
         (0, None) => Err(Wrong::Mask),
-        _ => Ok(network(address, prefix)),
+        _ => Ok(Prefixed { network: network(address, prefix), is_guessed: said.is_none() }),
     }
 }
 
 /// Where a route leads. `default` leads everywhere, in the family that is given; an unspecified address without a mask
-/// does too, and any other address without a mask is a host.
-pub(crate) fn destination(text: &str, mask: Option<&str>, family: Family) -> Result<IpNetwork, Wrong> {
+/// does too. Any other address without a mask is a host, which is a guess.
+pub(crate) fn destination(text: &str, mask: Option<&str>, family: Family) -> Result<Prefixed, Wrong> {
     if text == "default" {
-        return Ok(everywhere(family));
+        return Ok(Prefixed { network: everywhere(family), is_guessed: false });
     }
     let (address, own) = split(text);
     let address = self::address(address).ok_or(Wrong::Address)?;
     let family = Family::of(address);
     let unsaid = if address.is_unspecified() { 0 } else { family.bits() };
-    Ok(network(address, prefix(own, mask, family)?.unwrap_or(unsaid)))
+    let said = prefix(own, mask, family)?;
+    let is_guessed = said.is_none() && !address.is_unspecified();
+    Ok(Prefixed { network: network(address, said.unwrap_or(unsaid)), is_guessed })
 }
 
 /// The prefix length that is given. The address's own one wins, but a mask beside it has to be one, too.
@@ -113,7 +124,10 @@ mod tests {
     use super::*;
 
     fn read(text: &str, mask: Option<&str>) -> Result<String, Wrong> {
-        interface_address(text, mask).map(|network| network.to_string())
+        interface_address(text, mask).map(|prefixed| {
+            let guess = if prefixed.is_guessed { " guessed" } else { "" };
+            format!("{}{guess}", prefixed.network)
+        })
     }
 
     macro_rules! addresses {
@@ -132,14 +146,14 @@ mod tests {
         a_dotted_mask: "10.0.0.5", Some("255.255.254.0") => Ok("10.0.0.5/23");
         a_number_as_mask: "10.0.0.5", Some("20") => Ok("10.0.0.5/20");
         a_broken_mask_counts_beside_a_length: "10.0.0.5/16", Some("255.0.255.0") => Err(Wrong::Mask);
-        an_empty_mask: "10.0.0.5", Some("") => Ok("10.0.0.5/24");
-        no_mask: "10.0.0.5", None => Ok("10.0.0.5/24");
+        an_empty_mask: "10.0.0.5", Some("") => Ok("10.0.0.5/24 guessed");
+        no_mask: "10.0.0.5", None => Ok("10.0.0.5/24 guessed");
         a_host_mask: "10.0.0.5", Some("255.255.255.255") => Ok("10.0.0.5/32");
         v6_with_length: "2001:DB8::5/48", None => Ok("2001:db8::5/48");
         v6_with_a_mask_as_address: "2001:db8::5", Some("ffff:ffff:ffff:ffff::") => Ok("2001:db8::5/64");
         v6_with_a_number: "2001:db8::5", Some("120") => Ok("2001:db8::5/120");
-        v6_without: "2001:db8::5", None => Ok("2001:db8::5/64");
-        a_zone: "fe80::5%eth0", None => Ok("fe80::5/64");
+        v6_without: "2001:db8::5", None => Ok("2001:db8::5/64 guessed");
+        a_zone: "fe80::5%eth0", None => Ok("fe80::5/64 guessed");
         a_zone_and_a_length: "fe80::5%eth0/64", None => Ok("fe80::5/64");
         a_mask_with_holes: "10.0.0.5", Some("255.0.255.0") => Err(Wrong::Mask);
         a_length_that_is_too_long: "10.0.0.5", Some("33") => Err(Wrong::Mask);
@@ -164,14 +178,17 @@ mod tests {
     #[test]
     fn a_destination_without_a_mask_is_a_host_or_everywhere() {
         let read = |text: &str, mask: Option<&str>, family: Family| {
-            destination(text, mask, family).map(|network| network.to_string())
+            destination(text, mask, family).map(|prefixed| {
+                let guess = if prefixed.is_guessed { " guessed" } else { "" };
+                format!("{}{guess}", prefixed.network)
+            })
         };
-        assert_eq!(read("10.1.0.9", None, Family::Ipv4), Ok("10.1.0.9/32".to_owned()));
+        assert_eq!(read("10.1.0.9", None, Family::Ipv4), Ok("10.1.0.9/32 guessed".to_owned()));
         assert_eq!(read("0.0.0.0", None, Family::Ipv4), Ok("0.0.0.0/0".to_owned()));
         assert_eq!(read("0.0.0.0", Some("0.0.0.0"), Family::Ipv4), Ok("0.0.0.0/0".to_owned()));
         assert_eq!(read("::", Some("::"), Family::Ipv6), Ok("::/0".to_owned()));
         assert_eq!(read("::", Some(""), Family::Ipv6), Ok("::/0".to_owned()));
-        assert_eq!(read("2001:db8::9", None, Family::Ipv6), Ok("2001:db8::9/128".to_owned()));
+        assert_eq!(read("2001:db8::9", None, Family::Ipv6), Ok("2001:db8::9/128 guessed".to_owned()));
         assert_eq!(read("default", None, Family::Ipv6), Ok("::/0".to_owned()));
         assert_eq!(read("10.1.0.0", Some("255.0.255.0"), Family::Ipv4), Err(Wrong::Mask));
         assert_eq!(read("somewhere", None, Family::Ipv4), Err(Wrong::Address));

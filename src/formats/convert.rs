@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use ipnetwork::IpNetwork;
 use pnet_base::MacAddr;
 
-use super::address::{self, MASK_EXPECTED, Wrong};
+use super::address::{self, MASK_EXPECTED, Prefixed, Wrong};
 use super::value::{Scalar, Value};
 use crate::finding::{Finding, Findings, Place, Severity};
 use crate::network::{
@@ -20,6 +20,9 @@ pub(super) type Reported<T> = Result<T, ()>;
 
 /// A member's name and its value.
 pub(super) type Member<'a> = (&'a str, Option<&'a Scalar>);
+
+/// A value with where it stands.
+pub(super) type Written<'a> = (Place<'a>, Option<&'a Scalar>);
 
 /// A route as it was written.
 pub(super) struct WrittenRoute<'a> {
@@ -100,13 +103,22 @@ pub(super) fn vlan_id(findings: &mut Findings, place: Place<'_>, written: Option
     id.ok_or(())
 }
 
-/// A static address, of this family where one is given.
+/// A static address whose prefix length the document does not have.
+pub(super) struct Guess {
+    /// In the model.
+    pub(super) link: LinkIndex,
+    address: IpNetwork,
+    place: String,
+}
+
+/// A static address, of this family where one is given. A guessed prefix length is told about once the gateways of its
+/// link are known: it goes to `guesses`.
 pub(super) fn static_address(
     findings: &mut Findings,
-    place: &Place<'_>,
-    (name, written): Member<'_>,
-    (netmask, mask): Member<'_>,
+    (place, written): Written<'_>,
+    (netmask, mask): Written<'_>,
     wanted: Option<Family>,
+    (guesses, link): (&mut Vec<Guess>, Option<LinkIndex>),
 ) -> Option<IpNetwork> {
     let expected = match wanted {
         Some(Family::Ipv4) => "an IPv4 address of a machine",
@@ -115,9 +127,16 @@ pub(super) fn static_address(
     };
     let mask = mask.map(Scalar::text);
     match written.map(|written| address::interface_address(&written.text(), mask.as_deref())) {
-        Some(Ok(address)) if wanted.is_none_or(|family| family == Family::of(address.ip())) => return Some(address),
-        Some(Err(Wrong::Mask)) => invalid_mask(findings, place.field(netmask), mask),
-        _ => unknown(findings, Severity::Error, place.field(name), "invalid address", written, expected),
+        Some(Ok(Prefixed { network, is_guessed }))
+            if wanted.is_none_or(|family| family == Family::of(network.ip())) =>
+        {
+            if let Some(link) = link.filter(|_| is_guessed) {
+                guesses.push(Guess { link, address: network, place: place.path() });
+            }
+            return Some(network);
+        }
+        Some(Err(Wrong::Mask)) => invalid_mask(findings, netmask, mask),
+        _ => unknown(findings, Severity::Error, place, "invalid address", written, expected),
     }
     None
 }
@@ -181,7 +200,14 @@ pub(super) fn route(
     let mask = route.netmask.1.map(Scalar::text);
     let written = route.destination.1;
     let destination = match written.map(|written| address::destination(&written.text(), mask.as_deref(), family)) {
-        Some(Ok(destination)) => Some(destination),
+        Some(Ok(Prefixed { network, is_guessed })) => {
+            if is_guessed {
+                let place = place.field(route.destination.0);
+                let expected = format!("a prefix length or a netmask: /{} is taken", network.prefix());
+                findings.push(Finding::warning(place, "route without a prefix length", network.ip(), &expected));
+            }
+            Some(network)
+        }
         Some(Err(Wrong::Mask)) => {
             invalid_mask(findings, place.field(route.netmask.0), mask);
             None
@@ -331,6 +357,7 @@ pub(super) fn put_together(
     findings: &mut Findings,
     mut links: Vec<Link>,
     dns: Dns,
+    guesses: &[Guess],
     contradicts: &dyn Fn(Contradiction) -> Finding,
 ) -> Option<NetworkConfig> {
     for at in 0..links.len() {
@@ -344,6 +371,10 @@ pub(super) fn put_together(
         }
         without_repeats(&mut link.dns);
     }
+    for guess in guesses {
+        report_guess(findings, &links[guess.link.0], guess);
+    }
+    report_own_addresses(findings, &links, &dns);
     for at in 0..links.len() {
         drop_mtu_above_parents(findings, &mut links, at);
     }
@@ -358,6 +389,61 @@ pub(super) fn put_together(
             contradictions.into_iter().for_each(|contradiction| findings.push(contradicts(contradiction)));
             None
         }
+    }
+}
+
+/// Reports a prefix length that the document does not have. A gateway out of reach proves that it was another one.
+fn report_guess(findings: &mut Findings, link: &Link, guess: &Guess) {
+    let (address, length) = (guess.address.ip(), guess.address.prefix());
+    let is_ipv4 = address.is_ipv4();
+    let (ipv4, ipv6) = (&link.ipv4.addresses, &link.ipv6.addresses);
+    // A server may give the subnet of the gateway, and beside an address whose subnet has no room for a router the gateway
+    // is elsewhere.
+    let is_anywhere = if is_ipv4 {
+        link.ipv4.dhcp || ipv4.iter().any(|address| address.prefix() + 1 >= Family::Ipv4.bits())
+    } else {
+        link.ipv6.dynamic.is_some() || ipv6.iter().any(|address| address.prefix() + 1 >= Family::Ipv6.bits())
+    };
+    let is_near = |gateway: IpAddr| {
+        let in_subnet = match gateway {
+            IpAddr::V4(gateway) => ipv4.iter().any(|address| address.contains(gateway)),
+            IpAddr::V6(gateway) => {
+                gateway.is_unicast_link_local() || ipv6.iter().any(|address| address.contains(gateway))
+            }
+        };
+        let is_on_link = |route: &Route| route.gateway().is_none() && route.destination().contains(gateway);
+        in_subnet || link.routes.iter().any(is_on_link)
+    };
+    let routes = link.routes.iter().filter(|route| !route.on_link && !is_anywhere);
+    let mut gateways = routes.filter_map(Route::gateway).filter(|gateway| gateway.is_ipv4() == is_ipv4);
+    findings.push(match gateways.find(|gateway| !is_near(*gateway)) {
+        Some(gateway) => {
+            let expected =
+                format!("a prefix length or a netmask: with /{length} the gateway {gateway} is out of reach");
+            Finding::error(&guess.place, "address without a prefix length", address, &expected)
+        }
+        None => {
+            let expected = format!("a prefix length or a netmask: /{length} is taken");
+            Finding::warning(&guess.place, "address without a prefix length", address, &expected)
+        }
+    });
+}
+
+/// Nothing is reached through a gateway or a name server whose address the machine itself has.
+fn report_own_addresses(findings: &mut Findings, links: &[Link], dns: &Dns) {
+    let ipv4 = links.iter().flat_map(|link| &link.ipv4.addresses).map(|address| IpAddr::V4(address.ip()));
+    let ipv6 = links.iter().flat_map(|link| &link.ipv6.addresses).map(|address| IpAddr::V6(address.ip()));
+    let own: BTreeSet<IpAddr> = ipv4.chain(ipv6).collect();
+    for route in links.iter().flat_map(|link| &link.routes) {
+        if let Some(gateway) = route.gateway().filter(|gateway| own.contains(gateway)) {
+            let expected = "the address of another machine";
+            findings.push(Finding::error(&route.place, "gateway with the machine's own address", gateway, expected));
+        }
+    }
+    let servers = links.iter().flat_map(|link| &link.dns.nameservers);
+    for server in dns.nameservers.iter().chain(servers).filter(|server| own.contains(&server.value)) {
+        let expected = "the address of another machine";
+        findings.push(Finding::error(&server.place, "name server with the machine's own address", server, expected));
     }
 }
 

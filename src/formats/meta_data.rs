@@ -107,7 +107,7 @@ pub fn is_uuid(text: &str) -> bool {
 }
 
 fn object(document: &[u8], findings: &mut Findings) -> Option<Object> {
-    match value::parse(document) {
+    match value::parse(document, findings) {
         Ok(Value::Object(object)) => return Some(object),
         Ok(Value::Null) => return Some(Object::default()),
         Ok(other) => findings.push(Finding::warning("document", "invalid document", other.kind(), "an object")),

@@ -16,9 +16,10 @@ mod v2;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+use ipnetwork::IpNetwork;
 use pnet_base::MacAddr;
 
-use super::convert::{self, Reported, WrittenOption, WrittenRoute};
+use super::convert::{self, Guess, Reported, Written, WrittenOption, WrittenRoute};
 use super::reader::{MAX_ITEMS, Members, Reader, switch};
 use super::value::{Object, Scalar, Value};
 use crate::finding::{Finding, Findings, Place, Severity};
@@ -94,6 +95,7 @@ struct Converter<'d, 'f> {
     links: Vec<Link>,
     /// Cards that have no entry, but that others are made of. They come after the others.
     implied: Vec<Link>,
+    guesses: Vec<Guess>,
     dns: Dns,
 }
 
@@ -162,12 +164,25 @@ impl<'d, 'f> Converter<'d, 'f> {
             by_key: BTreeMap::new(),
             links: Vec::new(),
             implied: Vec::new(),
+            guesses: Vec::new(),
             dns: Dns::default(),
         }
     }
 
     fn findings(&mut self) -> &mut Findings {
         self.reader.findings
+    }
+
+    /// A static address of the device that is being read, of this family where one is given.
+    fn static_address(
+        &mut self,
+        written: Written<'_>,
+        netmask: Written<'_>,
+        wanted: Option<Family>,
+    ) -> Option<IpNetwork> {
+        let link = LinkIndex(self.links.len());
+        let guesses = (&mut self.guesses, Some(link));
+        convert::static_address(self.reader.findings, written, netmask, wanted, guesses)
     }
 
     /// Takes in a device, in the document's order.
@@ -515,7 +530,7 @@ impl<'d, 'f> Converter<'d, 'f> {
         let places: Vec<(String, String)> =
             self.links.iter().map(|link| (link.place.clone(), link.id.clone())).collect();
         let is_bridge: Vec<bool> = self.links.iter().map(|link| matches!(link.kind, LinkKind::Bridge { .. })).collect();
-        convert::put_together(self.reader.findings, self.links, self.dns, &|contradiction| {
+        convert::put_together(self.reader.findings, self.links, self.dns, &self.guesses, &|contradiction| {
             let (at, problem, expected) = convert::contradiction(contradiction);
             let (problem, expected) = match contradiction {
                 Contradiction::Loop(at) if is_bridge[at.0] => ("bridge of itself", "ports that are not on this bridge"),

@@ -9,7 +9,7 @@ mod convert;
 pub use super::reader::MAX_ITEMS;
 pub use super::value::Scalar;
 
-use super::reader::Reader;
+use super::reader::{Members, Reader};
 use super::value::{Object, Value};
 use crate::finding::{Findings, Place, Severity};
 
@@ -98,6 +98,46 @@ pub struct Service {
     pub search: Vec<Scalar>,
 }
 
+const fn members(named: &'static [&'static str], others: &'static [&'static str]) -> Members {
+    Members { named: [named, &[]], others }
+}
+
+const DOCUMENT: Members = members(&["links", "networks", "services"], &["network", "version"]);
+const LINK: Members = members(
+    &[
+        "bond_links",
+        "bond_mode",
+        "ethernet_mac_address",
+        "id",
+        "mtu",
+        "name",
+        "type",
+        "vif_id",
+        "vlan_id",
+        "vlan_link",
+        "vlan_mac_address",
+    ],
+    &[],
+);
+const NETWORK: Members = members(
+    &[
+        "dns_nameservers",
+        "dns_search",
+        "gateway",
+        "id",
+        "ip_address",
+        "link",
+        "netmask",
+        "network_id",
+        "routes",
+        "services",
+        "type",
+    ],
+    &[],
+);
+const ROUTE: Members = members(&["gateway", "metric", "netmask", "network", "services"], &[]);
+const SERVICE: Members = members(&["address", "search", "type"], &[]);
+
 // === impl NetworkData ===
 
 impl NetworkData {
@@ -105,6 +145,7 @@ impl NetworkData {
     pub fn read(document: &Object, findings: &mut Findings) -> Self {
         let mut reader = Reader { findings };
         let here = Place::Document;
+        reader.report_misspelt(document.members(), &here, DOCUMENT);
         Self {
             // Without its links a network has nothing to stand on, and says so itself.
             links: reader.items(document, (&here, "links"), Severity::Warning, Reader::link),
@@ -120,6 +161,9 @@ impl Reader<'_> {
     fn link(&mut self, object: &Object, place: &Place<'_>) -> Link {
         let scalar = |name| Scalar::of(object.get(name)?);
         let is_bond = matches!(object.get("type"), Some(Value::String(kind)) if kind == "bond");
+        // Those of a bond that begin like an option are options.
+        let other = |(name, value): &(&str, &Value)| !(is_bond && is_bond_option(name, value));
+        self.report_misspelt(object.members().into_iter().filter(other), place, LINK);
         Link {
             id: scalar("id"),
             kind: scalar("type"),
@@ -136,6 +180,7 @@ impl Reader<'_> {
 
     fn network(&mut self, object: &Object, place: &Place<'_>) -> Network {
         let scalar = |name| Scalar::of(object.get(name)?);
+        self.report_misspelt(object.members(), place, NETWORK);
         Network {
             link: scalar("link"),
             kind: scalar("type"),
@@ -151,6 +196,7 @@ impl Reader<'_> {
 
     fn route(&mut self, object: &Object, place: &Place<'_>) -> Route {
         let scalar = |name| Scalar::of(object.get(name)?);
+        self.report_misspelt(object.members(), place, ROUTE);
         Route {
             network: scalar("network"),
             netmask: scalar("netmask"),
@@ -161,18 +207,22 @@ impl Reader<'_> {
     }
 
     fn services(&mut self, parent: &Object, place: &Place<'_>) -> Vec<Service> {
-        self.items(parent, (place, "services"), Severity::Warning, |reader, object, place| Service {
-            kind: object.get("type").and_then(Scalar::of),
-            address: object.get("address").and_then(Scalar::of),
-            search: reader.words(object, (place, "search"), Severity::Warning),
+        self.items(parent, (place, "services"), Severity::Warning, |reader, object, place| {
+            reader.report_misspelt(object.members(), place, SERVICE);
+            Service {
+                kind: object.get("type").and_then(Scalar::of),
+                address: object.get("address").and_then(Scalar::of),
+                search: reader.words(object, (place, "search"), Severity::Warning),
+            }
         })
     }
 }
 
 fn bond_options(object: &Object) -> Vec<(String, Value)> {
-    let option = |(name, value): (&str, &Value)| {
-        let is_option = name.starts_with("bond_") || name.starts_with("bond-");
-        (is_option && name != "bond_links" && *value != Value::Null).then(|| (name.to_owned(), value.clone()))
-    };
+    let option = |(name, value): (&str, &Value)| is_bond_option(name, value).then(|| (name.to_owned(), value.clone()));
     object.members().into_iter().filter_map(option).collect()
+}
+
+fn is_bond_option(name: &str, value: &Value) -> bool {
+    (name.starts_with("bond_") || name.starts_with("bond-")) && name != "bond_links" && *value != Value::Null
 }

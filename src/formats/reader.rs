@@ -69,6 +69,25 @@ impl Reader<'_> {
         }
     }
 
+    /// Reports the members that the format allows but nobody reads: those that are misspelt as warnings.
+    pub(super) fn report_misspelt<'v>(
+        &mut self,
+        written: impl IntoIterator<Item = (&'v str, &'v Value)>,
+        place: &Place<'_>,
+        members: Members,
+    ) {
+        for (name, value) in written {
+            if *value == Value::Null || members.has(name) {
+                continue;
+            }
+            let place = place.field(name);
+            self.findings.push(match members.misspelt(name) {
+                Some(known) => Finding::warning(place, "unknown member", value, known),
+                None => Finding::new(Severity::Debug, place, "unknown member", value, &members.to_string()),
+            });
+        }
+    }
+
     /// The elements of an array. `null` is empty; anything else is reported and empty.
     pub(super) fn array<'v>(
         &mut self,
@@ -163,9 +182,32 @@ impl Reader<'_> {
     }
 }
 
+/// Whether a name is another one with one letter too many, too few, wrong, or in its neighbour's place. Names of two
+/// letters are too short to tell.
+pub(super) fn is_misspelt(name: &str, known: &str) -> bool {
+    let (name, known) = (name.as_bytes(), known.as_bytes());
+    if known.len() < 3 || name == known || name.len().abs_diff(known.len()) > 1 {
+        return false;
+    }
+    let same = name.iter().zip(known).take_while(|(a, b)| a == b).count();
+    let (name, known) = (&name[same..], &known[same..]);
+    match (name, known) {
+        ([a, b, ..], [c, d, ..]) if a == d && b == c && name[2..] == known[2..] => true,
+        ([_, ..], [_, ..]) if name[1..] == known[1..] => true,
+        ([_, ..], _) if name[1..] == *known => true,
+        (_, [_, ..]) => known[1..] == *name,
+        _ => false,
+    }
+}
+
 // === impl Members ===
 
 impl Members {
+    /// A known member of which a name is a misspelling.
+    pub(super) fn misspelt(&self, name: &str) -> Option<&'static str> {
+        self.named.into_iter().flatten().chain(self.others).copied().find(|known| is_misspelt(name, known))
+    }
+
     pub(super) fn has(&self, name: &str) -> bool {
         self.named.into_iter().flatten().chain(self.others).any(|known| *known == name)
     }
@@ -194,5 +236,22 @@ pub(super) fn switch(value: &Value) -> Option<bool> {
         "true" | "yes" | "on" | "1" => Some(true),
         "false" | "no" | "off" | "0" => Some(false),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_misspelt_name_is_one_edit_away() {
+        for name in ["netmsk", "netmasks", "netmazk", "entmask", "netmaks", "etmask", "netmaskk"] {
+            assert!(is_misspelt(name, "netmask"), "{name}");
+        }
+        for name in ["netmask", "netmsak2", "mask", "nemtaks", "gateway", "netmas", ""] {
+            let expected = name == "netmas";
+            assert_eq!(is_misspelt(name, "netmask"), expected, "{name}");
+        }
+        assert!(!is_misspelt("ip", "id"));
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! What a document says is decided on this tree: a derive stops at the first mismatch, and we want every finding.
 
+mod json;
 mod yaml;
 
 use std::borrow::Cow;
@@ -12,7 +13,7 @@ use std::fmt;
 use serde::de::{DeserializeSeed, Error, MapAccess, SeqAccess, Visitor};
 use serde::{Serialize, Serializer, ser};
 
-use crate::finding::Finding;
+use crate::finding::{Finding, Findings};
 
 /// The largest document of a machine, in bytes.
 pub const MAX_BYTES: usize = 1024 * 1024;
@@ -53,23 +54,26 @@ pub enum Scalar {
     Integer(i64),
 }
 
-/// Reads a document of JSON or YAML.
+/// Reads a document of JSON or YAML. A document that begins with a brace or a bracket is JSON, and never YAML.
+///
+/// In JSON a trailing comma and a comment on a line of its own are passed over with a warning.
 ///
 /// # Errors
 ///
-/// One finding: the document is neither (its place is then `line L column C`), or over a cap.
-pub fn parse(document: &[u8]) -> Result<Value, Finding> {
-    read(document, MACHINE)
+/// One finding: the document is neither (its place is then `line L column C`), over a cap, or has a YAML key that means
+/// something else the second time.
+pub fn parse(document: &[u8], findings: &mut Findings) -> Result<Value, Finding> {
+    let Parsed { value, repeats } = read(document, Repeats::LastCounts, findings)?;
+    repeats.into_iter().next().map_or(Ok(value), Err)
 }
 
-/// Reads a document of JSON or YAML that people write and keep: the second of two keys with one name is a mistake of
-/// theirs, whatever it says.
+/// Reads a document of JSON or YAML that people write and keep. A key that stands twice in one object is an error.
 ///
 /// # Errors
 ///
-/// As of [`parse`]; and a key that an object has twice.
+/// As of [`parse`]; and a key that an object has twice. Flow style of YAML is taken, although it begins as JSON does.
 pub fn parse_strict(document: &[u8]) -> Result<Value, Finding> {
-    read(document, Rules { repeats: Repeats::Refused, ..MACHINE })
+    read_strict(document, Rules { repeats: Repeats::Refused, ..MACHINE })
 }
 
 /// Reads a list of objects as [`parse_strict`] reads a document, with room for the objects of a whole cluster.
@@ -79,7 +83,7 @@ pub fn parse_strict(document: &[u8]) -> Result<Value, Finding> {
 /// As of [`parse_strict`].
 #[cfg(feature = "host")]
 pub(crate) fn parse_list(document: &[u8]) -> Result<Value, Finding> {
-    read(document, Rules { repeats: Repeats::Refused, bytes: MAX_LIST_BYTES, values: MAX_LIST_VALUES })
+    read_strict(document, Rules { repeats: Repeats::Refused, bytes: MAX_LIST_BYTES, values: MAX_LIST_VALUES })
 }
 
 /// The largest list of objects, in bytes. A HostedCluster with its NodePools has about 25 KiB.
@@ -100,25 +104,12 @@ struct Rules {
 }
 
 /// What is taken of a document for a machine.
-const MACHINE: Rules = Rules { repeats: Repeats::Lenient, bytes: MAX_BYTES, values: MAX_VALUES };
+const MACHINE: Rules = Rules { repeats: Repeats::LastCounts, bytes: MAX_BYTES, values: MAX_VALUES };
 
-/// What becomes of a key that an object has already.
-#[derive(Clone, Copy, Eq, PartialEq)]
-enum Repeats {
-    /// JSON: the last one counts. YAML: one that says the same is passed over, another one is refused.
-    Lenient,
-    Refused,
-}
-
-fn read(document: &[u8], rules: Rules) -> Result<Value, Finding> {
-    if document.len() > rules.bytes {
-        let expected = format!("at most {}", rules.bytes);
-        return Err(Finding::error("document", "too many bytes", document.len(), &expected));
-    }
-    // A collection of either format begins with these, and what is broken is more often JSON.
-    let is_like_json = document.trim_ascii_start().first().is_some_and(|byte| matches!(byte, b'{' | b'['));
-    if !is_like_json {
-        return yaml::parse(document, rules);
+fn read_strict(document: &[u8], rules: Rules) -> Result<Value, Finding> {
+    check_size(document, rules)?;
+    if !is_like_json(document) {
+        return yaml::parse(document, rules).map(|parsed| parsed.value);
     }
     match parse_json(document, rules) {
         Ok(value) => Ok(value),
@@ -126,7 +117,9 @@ fn read(document: &[u8], rules: Rules) -> Result<Value, Finding> {
         // Whoever writes no quotes around the first key writes YAML, and should read what is wrong with that.
         Err(Broken::Syntax(finding)) => {
             let is_yaml = !starts_as_json(document);
+            let finding = Finding { expected: EXPECTED.to_owned(), ..finding };
             yaml::parse(document, rules)
+                .map(|parsed| parsed.value)
                 .map_err(|yaml| if is_yaml || yaml.problem == REPEATED { yaml } else { finding })
         }
     }
@@ -140,6 +133,64 @@ fn starts_as_json(document: &[u8]) -> bool {
     let scalar = scalar.split(|byte| matches!(byte, b',' | b']' | b'}')).next().unwrap_or_default().trim_ascii();
     let is_key = opened.trim_ascii_end().last() == Some(&b'{');
     scalar.is_empty() || scalar[0] == b'"' || !is_key && serde_json::from_slice::<serde_json::Value>(scalar).is_ok()
+}
+
+/// Reads a document as [`parse`] does, and leaves it to the caller what a repeated YAML key costs.
+pub(super) fn read(document: &[u8], repeats: Repeats, findings: &mut Findings) -> Result<Parsed, Finding> {
+    let rules = Rules { repeats, ..MACHINE };
+    check_size(document, rules)?;
+    if !is_like_json(document) {
+        return yaml::parse(document, rules);
+    }
+    let finding = match parse_json(document, rules) {
+        Ok(value) => return Ok(Parsed::from(value)),
+        Err(Broken::Refused(finding)) => return Err(finding),
+        Err(Broken::Syntax(finding)) => finding,
+    };
+    let (document, tolerated) = json::without_comments_and_trailing_commas(document);
+    if tolerated.is_empty() {
+        return Err(finding);
+    }
+    match parse_json(&document, rules) {
+        Ok(value) => {
+            tolerated.into_iter().for_each(|finding| findings.push(finding));
+            Ok(Parsed::from(value))
+        }
+        Err(Broken::Refused(finding) | Broken::Syntax(finding)) => Err(finding),
+    }
+}
+
+/// What becomes of a key that an object has already.
+#[derive(Clone, Copy, Eq, PartialEq)]
+pub(super) enum Repeats {
+    /// The first one counts in YAML. In JSON the last one does.
+    FirstCounts,
+    /// The last one counts.
+    LastCounts,
+    /// The second one is an error, whatever it says.
+    Refused,
+}
+
+/// A document that could be read.
+pub(super) struct Parsed {
+    pub(super) value: Value,
+    /// YAML keys that say something else the second time, as errors.
+    pub(super) repeats: Vec<Finding>,
+}
+
+fn check_size(document: &[u8], rules: Rules) -> Result<(), Finding> {
+    if document.len() > rules.bytes {
+        let expected = format!("at most {}", rules.bytes);
+        return Err(Finding::error("document", "too many bytes", document.len(), &expected));
+    }
+    Ok(())
+}
+
+/// Whether the first byte that is no comment begins a collection of JSON.
+fn is_like_json(document: &[u8]) -> bool {
+    let mut lines = document.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii_start);
+    let first = lines.find(|line| !line.trim_ascii_end().is_empty() && !json::is_comment(line));
+    first.and_then(<[u8]>::first).is_some_and(|byte| matches!(byte, b'{' | b'['))
 }
 
 fn parse_json(document: &[u8], rules: Rules) -> Result<Value, Broken> {
@@ -157,12 +208,15 @@ fn parse_json(document: &[u8], rules: Rules) -> Result<Value, Broken> {
         let message = error.to_string();
         // serde_json adds the place to its message.
         let message = message.split(" at line ").next().unwrap_or_default();
-        Broken::Syntax(Finding::error(place, "not readable as JSON", message, EXPECTED))
+        Broken::Syntax(Finding::error(place, "not readable as JSON", message, JSON_EXPECTED))
     })
 }
 
-/// What a message calls a readable document.
+/// What a message calls a readable document that does not begin as JSON does.
 const EXPECTED: &str = "a JSON or YAML document";
+
+/// What a message calls a readable document that begins as JSON does.
+const JSON_EXPECTED: &str = "JSON, since the document begins with a brace or a bracket";
 
 const REPEATED: &str = "repeated key";
 
@@ -200,6 +254,17 @@ struct Seed<'a> {
     rules: Rules,
 }
 
+#[cfg(test)]
+thread_local! {
+    static VISITED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
+/// How many members have been looked at by this thread, at most.
+#[cfg(test)]
+pub(super) fn visited() -> usize {
+    VISITED.get()
+}
+
 // === impl Object ===
 
 impl Object {
@@ -209,6 +274,8 @@ impl Object {
     /// The member of that name.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&Value> {
+        #[cfg(test)]
+        VISITED.set(VISITED.get() + self.0.len());
         self.0.iter().rev().find(|(key, _)| key == name).map(|(_, value)| value)
     }
 
@@ -253,6 +320,14 @@ impl Serialize for Object {
 impl FromIterator<(String, Value)> for Object {
     fn from_iter<T: IntoIterator<Item = (String, Value)>>(members: T) -> Self {
         Self(members.into_iter().collect())
+    }
+}
+
+// === impl Parsed ===
+
+impl From<Value> for Parsed {
+    fn from(value: Value) -> Self {
+        Self { value, repeats: Vec::new() }
     }
 }
 
@@ -436,8 +511,19 @@ impl<'de> Visitor<'de> for Seed<'_> {
 mod tests {
     use super::*;
 
+    fn parse(document: &[u8]) -> Result<Value, Finding> {
+        super::parse(document, &mut Findings::default())
+    }
+
     fn refusal(document: &[u8]) -> String {
         parse(document).unwrap_err().to_string()
+    }
+
+    /// What is passed over, and what is then read.
+    fn tolerated(document: &str) -> (Vec<String>, Result<Value, Finding>) {
+        let mut findings = Findings::default();
+        let value = super::parse(document.as_bytes(), &mut findings);
+        (findings.kept().iter().map(ToString::to_string).collect(), value)
     }
 
     #[test]
@@ -480,13 +566,14 @@ mod tests {
     fn broken_json_is_named_by_line_and_column() {
         assert_eq!(
             refusal(b"{\n  \"links\": [1}\n}"),
-            r#"line 2 column 14: not readable as JSON "expected `,` or `]`", expected a JSON or YAML document"#
+            r#"line 2 column 14: not readable as JSON "expected `,` or `]`", expected JSON, since the document begins with a brace or a bracket"#
         );
     }
 
     #[test]
     fn a_mistake_in_yaml_is_reported_as_yaml_also_within_braces() {
         let unclosed = "not readable as YAML \"while parsing a flow sequence, expected ',' or ']'\", expected a JSON or YAML document";
+        let refusal = |document: &[u8]| parse_strict(document).unwrap_err().to_string();
         assert_eq!(refusal(b"{name: workers, addresses: [10.0.0.0/24}"), format!("line 1 column 40: {unclosed}"));
         assert_eq!(refusal(b"[workers, 10.0.0.5: 1, b: }"), format!("line 2 column 1: {unclosed}"));
     }
@@ -503,15 +590,49 @@ mod tests {
     }
 
     #[test]
-    fn json_with_a_comma_too_many_is_yaml() {
-        assert_eq!(parse(b"{\"a\": [1,],}"), parse(b"{\"a\": [1]}"));
+    fn a_trailing_comma_is_passed_over_with_a_warning() {
+        let comma = |place: &str| format!(r#"{place}: trailing comma ",", expected no comma before a closing bracket"#);
+        assert_eq!(
+            tolerated("{\"a\": [1,], \"b\": \",]\",\n}"),
+            (vec![comma("line 1 column 22"), comma("line 1 column 9")], parse(br#"{"a": [1], "b": ",]"}"#))
+        );
+    }
+
+    #[test]
+    fn a_comment_on_a_line_of_its_own_is_passed_over_with_a_warning() {
+        let comment = |line: u32, column: u32, text: &str| {
+            format!("line {line} column {column}: comment {text:?}, expected JSON, which has no comments")
+        };
+        assert_eq!(
+            tolerated("# a template\n{\"a\":\n  // one, two]\n 1\n}\n"),
+            (vec![comment(1, 1, "# a template"), comment(3, 3, "// one, two]")], parse(br#"{"a": 1}"#))
+        );
+    }
+
+    #[test]
+    fn what_begins_as_json_is_never_yaml() {
+        for (document, place, problem) in [
+            ("{a: 1}", "line 1 column 2", "key must be a string"),
+            ("# a: b\n{'a': 1}", "line 2 column 2", "key must be a string"),
+            ("{\"a\": 1 # one\n}", "line 1 column 9", "expected `,` or `}`"),
+            ("{\"a\": 1, <-- one\n}", "line 1 column 10", "key must be a string"),
+            ("{\"a\": [,]}", "line 1 column 8", "expected value"),
+            ("{\"a\": [1,,]}", "line 1 column 10", "expected value"),
+            ("{\"a\",: 1}", "line 1 column 5", "expected `:`"),
+            ("{,}", "line 1 column 2", "key must be a string"),
+        ] {
+            let expected = format!(
+                "{place}: not readable as JSON {problem:?}, expected JSON, since the document begins with a brace or a bracket"
+            );
+            assert_eq!(refusal(document.as_bytes()), expected, "{document}");
+        }
     }
 
     #[test]
     fn invalid_utf_8_is_broken_json() {
         assert_eq!(
             refusal(b"{\"a\": \"\xff\"}"),
-            r#"line 1 column 8: not readable as JSON "invalid unicode code point", expected a JSON or YAML document"#
+            r#"line 1 column 8: not readable as JSON "invalid unicode code point", expected JSON, since the document begins with a brace or a bracket"#
         );
     }
 
@@ -519,7 +640,7 @@ mod tests {
     fn a_nul_byte_is_broken_json() {
         assert_eq!(
             refusal(b"{}\0"),
-            r#"line 1 column 3: not readable as JSON "trailing characters", expected a JSON or YAML document"#
+            r#"line 1 column 3: not readable as JSON "trailing characters", expected JSON, since the document begins with a brace or a bracket"#
         );
     }
 

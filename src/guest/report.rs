@@ -323,6 +323,7 @@ fn list(f: &mut fmt::Formatter<'_>, title: &str, findings: &[Finding]) -> fmt::R
         let severity = match finding.severity {
             Severity::Error => "error  ",
             Severity::Warning => "warning",
+            Severity::Debug => "debug  ",
         };
         writeln!(f, "  {severity}  {finding}")?;
     }

@@ -19,10 +19,10 @@ use std::net::IpAddr;
 use ipnetwork::IpNetwork;
 use pnet_base::MacAddr;
 
-use crate::finding::{Finding, Findings};
+use crate::finding::{Finding, Findings, Severity};
 use crate::network::{
-    BondOptions, BridgeOptions, Card, DhcpOverrides, InterfaceName, Ipv6Dynamic, Link, LinkIndex, LinkKind,
-    NetworkConfig, Pattern, Placed, Route,
+    BondOptions, BridgeOptions, Card, DefaultRoutes, DhcpOverrides, InterfaceName, Ipv6Dynamic, Link, LinkIndex,
+    LinkKind, NetworkConfig, Pattern, Placed, Route,
 };
 use crate::render::Device;
 use names::Names;
@@ -65,8 +65,8 @@ pub fn render(config: &NetworkConfig, findings: &mut Findings) -> Rendered {
 /// The same for another reader, of a network that it can be told.
 pub(super) fn render_for(reader: Reader, config: &NetworkConfig, findings: &mut Findings) -> Rendered {
     let names = Names::assign(config, reader);
-    let gateways = Gateways::choose(config);
-    let mut render = Render { config, reader, names, findings, gateways, made: made(config) };
+    let defaults = DefaultRoutes::of(config);
+    let mut render = Render { config, reader, names, findings, defaults, of_any: None, any_differ: false };
     let kargs = render.kargs();
     render.report_what_cannot_be_said();
     let devices = render.names.devices;
@@ -108,16 +108,11 @@ struct Render<'c, 'f> {
     reader: Reader,
     names: Names,
     findings: &'f mut Findings,
-    gateways: Gateways,
-    /// As [`made`] has it.
-    made: Vec<bool>,
-}
-
-/// The one default route of each family: its link, and its place among the link's routes.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Gateways {
-    ipv4: Option<(LinkIndex, usize)>,
-    ipv6: Option<(LinkIndex, usize)>,
+    defaults: DefaultRoutes,
+    /// The arguments of the first card that is known by a pattern and asks for something.
+    of_any: Option<Vec<Karg>>,
+    /// Whether another such card has others.
+    any_differ: bool,
 }
 
 /// Which method each address of a link is given with, and what is asked for beside the addresses.
@@ -142,13 +137,21 @@ impl Render<'_, '_> {
             Karg::Ifname { name, mac_address }
         };
         let mut kargs = self.names.ties.iter().map(tie).collect();
-        for index in parents_first(config) {
+        for index in config.parents_first() {
             self.structure(index, &mut kargs);
         }
         for index in self.gateways_first() {
-            if self.made[index.0] {
-                self.addresses(index, &mut kargs);
-                self.routes(index, &mut kargs);
+            if config.is_connected(index) {
+                let mut own = self.of_link(index);
+                match &self.of_any {
+                    _ if self.names.devices[index.0] != Device::Any || own.is_empty() => kargs.append(&mut own),
+                    None => {
+                        kargs.extend(own.iter().cloned());
+                        self.of_any = Some(own);
+                    }
+                    // What holds for every card is said once.
+                    Some(first) => self.any_differ |= *first != own,
+                }
             }
         }
         if self.has_addresses() {
@@ -161,8 +164,7 @@ impl Render<'_, '_> {
     }
 
     fn gateways_first(&self) -> Vec<LinkIndex> {
-        let gateways = [self.gateways.ipv4, self.gateways.ipv6];
-        let firsts = gateways.iter().flatten().map(|(link, _)| *link);
+        let firsts = self.defaults.links();
         let count = firsts.clone().collect::<BTreeSet<_>>().len();
         let all = (0..self.config.links().len()).map(LinkIndex);
         let mut seen = BTreeSet::new();
@@ -178,12 +180,12 @@ impl Render<'_, '_> {
         let link = self.config.link(index);
         match &link.kind {
             LinkKind::Card(_) => {}
-            LinkKind::Bridge { name, .. } if !self.made[index.0] => {
+            LinkKind::Bridge { name, .. } if !self.config.is_connected(index) => {
                 // NetworkManager would take `eth0` for its port, network-legacy would wait for one.
                 let expected = "at least one, without which no kernel argument makes a bridge";
                 self.findings.push(Finding::warning(&link.place, "bridge without ports left out", name, expected));
             }
-            _ if !self.made[index.0] => {
+            _ if !self.config.is_connected(index) => {
                 let expected = "a bridge with ports below it";
                 self.findings.push(Finding::warning(&link.place, "VLAN left out", self.device(index), expected));
             }
@@ -194,7 +196,11 @@ impl Render<'_, '_> {
             }
             LinkKind::Bridge { name, ports, options } => {
                 self.bridge_options(options);
-                let ports = ports.iter().filter(|port| self.made[port.0]).map(|port| self.device(*port)).collect();
+                let ports = ports
+                    .iter()
+                    .filter(|port| self.config.is_connected(**port))
+                    .map(|port| self.device(*port))
+                    .collect();
                 kargs.push(Karg::Bridge { name: *name, ports });
             }
             LinkKind::Vlan { parent, .. } => {
@@ -231,6 +237,13 @@ impl Render<'_, '_> {
         words
     }
 
+    fn of_link(&mut self, index: LinkIndex) -> Vec<Karg> {
+        let mut kargs = Vec::new();
+        self.addresses(index, &mut kargs);
+        self.routes(index, &mut kargs);
+        kargs
+    }
+
     fn addresses(&mut self, index: LinkIndex, kargs: &mut Vec<Karg>) {
         let link = self.config.link(index);
         if let Some(controller) = self.config.controller_of(index) {
@@ -243,6 +256,7 @@ impl Render<'_, '_> {
         let mac_address = link.cloned_mac_address;
         let ip = |address, method| Karg::Ip { address, device: device.clone(), method, mtu, mac_address };
         if !link.has_addresses() {
+            let is_stated = link.without_addresses && self.config.states_no_addresses();
             let structural = !matches!(link.kind, LinkKind::Card(_)) && !self.config.carries_vlans(index);
             if self.reader == Reader::NetworkLegacy {
                 let expected = "addresses beside it: network-legacy sets it with them alone";
@@ -252,19 +266,23 @@ impl Render<'_, '_> {
                 if let Some(mac_address) = mac_address {
                     push_left_out(self.findings, &link.place, "other MAC address", mac_address, expected);
                 }
-            } else if structural || mtu.is_some() || mac_address.is_some() {
+                if is_stated {
+                    let expected = "an address: network-legacy is told nothing about the link";
+                    push_left_out(self.findings, &link.place, "link without addresses", &link.id, expected);
+                }
+            } else if structural || is_stated || mtu.is_some() || mac_address.is_some() {
                 kargs.push(ip(None, Method::Off));
             }
             return;
         }
         let methods = Methods::of(link, self.reader);
-        let mut gateway = self.static_gateway(index, self.gateways.ipv4, !link.ipv4.addresses.is_empty());
+        // A gateway goes into the first `ip=` of a static address of its family.
+        let [mut gateway, mut gateway6] = self.defaults.gateways(self.config, index);
         for address in &link.ipv4.addresses {
             kargs.push(ip(Some((IpNetwork::V4(*address), gateway.take())), methods.ipv4));
         }
-        let mut gateway = self.static_gateway(index, self.gateways.ipv6, !link.ipv6.addresses.is_empty());
         for address in &link.ipv6.addresses {
-            kargs.push(ip(Some((IpNetwork::V6(*address), gateway.take())), methods.ipv6));
+            kargs.push(ip(Some((IpNetwork::V6(*address), gateway6.take())), methods.ipv6));
         }
         kargs.extend(methods.alone.map(|method| ip(None, method)));
         if (link.ipv4.dhcp && !link.ipv4.addresses.is_empty())
@@ -303,12 +321,6 @@ impl Render<'_, '_> {
         }
     }
 
-    /// The gateway that goes into the `ip=` of a static address.
-    fn static_gateway(&self, index: LinkIndex, chosen: Option<(LinkIndex, usize)>, has_static: bool) -> Option<IpAddr> {
-        let (_, route) = chosen.filter(|(link, _)| *link == index && has_static)?;
-        self.config.link(index).routes[route].gateway()
-    }
-
     /// A gateway that no subnet of its link has needs nothing more: NetworkManager adds a route to it, of either family.
     fn routes(&mut self, index: LinkIndex, kargs: &mut Vec<Karg>) {
         let link = self.config.link(index);
@@ -328,15 +340,16 @@ impl Render<'_, '_> {
             if let Some(metric) = route.metric() {
                 self.left_out(&format!("{}.metric", route.place), "metric", metric, "none");
             }
-            let (chosen, has_static) = match route.destination() {
-                IpNetwork::V4(_) => (self.gateways.ipv4, !link.ipv4.addresses.is_empty()),
-                IpNetwork::V6(_) => (self.gateways.ipv6, !link.ipv6.addresses.is_empty()),
+            let has_static = match route.destination() {
+                IpNetwork::V4(_) => !link.ipv4.addresses.is_empty(),
+                IpNetwork::V6(_) => !link.ipv6.addresses.is_empty(),
             };
-            let is_chosen = chosen == Some((index, at));
+            let is_chosen = self.defaults.has(index, at);
             if route.is_default() && !is_chosen {
-                if !self.is_chosen_again(route, index, chosen) {
+                if !self.is_chosen_again(route, index) {
                     let value = route.gateway().map_or_else(|| "on-link".to_owned(), |gateway| gateway.to_string());
-                    let expected = "one in each family: the one of the lowest metric, else the first, is kept";
+                    let expected = "one in each family, the one of the lowest metric, else the first: \
+                                    which of several counts would depend on which link is up first";
                     self.findings.push(Finding::warning(&route.place, "further default route", value, expected));
                 }
                 continue;
@@ -350,8 +363,12 @@ impl Render<'_, '_> {
     }
 
     /// Whether a default route says only once more what the chosen one says.
-    fn is_chosen_again(&self, route: &Route, index: LinkIndex, chosen: Option<(LinkIndex, usize)>) -> bool {
-        chosen.is_some_and(|(link, at)| link == index && self.config.link(link).routes[at].gateway() == route.gateway())
+    fn is_chosen_again(&self, route: &Route, index: LinkIndex) -> bool {
+        let routes = self.config.link(index).routes.iter().enumerate();
+        let is_ipv4 = route.destination().is_ipv4();
+        let mut chosen =
+            routes.filter(|(at, route)| self.defaults.has(index, *at) && route.destination().is_ipv4() == is_ipv4);
+        chosen.any(|(_, chosen)| chosen.gateway() == route.gateway())
     }
 
     fn report_what_cannot_be_said(&mut self) {
@@ -374,15 +391,29 @@ impl Render<'_, '_> {
                     let place = &link.name_place;
                     self.findings.push(Finding::warning(place, "name that cannot be given", wish, &expected));
                 }
+                // It has no consequence.
                 Device::MacAddress(_) | Device::Any => {
                     let expected = "none: kernel arguments name a card only where something else needs its name";
-                    push_left_out(self.findings, &link.name_place, "name", wish, expected);
+                    let (severity, place) = (Severity::Debug, &link.name_place);
+                    self.findings.push(Finding::new(severity, place, "name left out", wish, expected));
                 }
             }
         }
+        let mut seen = BTreeSet::new();
+        for (other, first) in self.defaults.other_names().filter(|(other, _)| seen.insert(*other)) {
+            let expected = format!(
+                "one name for one interface, {} has this network, too: an initramfs that needs the network waits for the \
+                 name that is not there",
+                config.link(first).place
+            );
+            let place = &config.link(other).place;
+            self.findings.push(Finding::warning(place, "second name of a network", self.device(other), &expected));
+        }
         let ignores_dns = self.ignores_dns() == Some(true);
+        let has_named =
+            config.links().iter().zip(&self.names.devices).any(|(link, it)| link.asks() && *it != Device::Any);
         for (index, link) in config.links().iter().enumerate() {
-            self.report_pattern(LinkIndex(index), link);
+            self.report_pattern(LinkIndex(index), link, has_named);
             self.report_dynamic(link, ignores_dns);
         }
         let search = config.links().iter().flat_map(|link| &link.dns.search);
@@ -409,7 +440,8 @@ impl Render<'_, '_> {
     }
 
     /// No argument knows a card by a pattern: it is about one card, or about whichever there is.
-    fn report_pattern(&mut self, index: LinkIndex, link: &Link) {
+    /// `has_named`: something is asked of a link with a name.
+    fn report_pattern(&mut self, index: LinkIndex, link: &Link, has_named: bool) {
         let LinkKind::Card(Card::Pattern { names, drivers, .. }) = &link.kind else { return };
         let is_used = self.config.controller_of(index).is_some() || self.config.carries_vlans(index);
         if !is_used && !link.asks() {
@@ -417,8 +449,8 @@ impl Render<'_, '_> {
         }
         let patterns: Vec<&str> = names.iter().chain(drivers).map(Pattern::as_str).collect();
         let (problem, patterns) = ("card that is known by a pattern alone", patterns.join(", "));
-        let others = self.config.links().iter().enumerate();
-        self.findings.push(if is_used || others.filter(|(at, _)| *at != index.0).any(|(_, other)| other.asks()) {
+        // Several of which the same is asked are whichever there are.
+        self.findings.push(if is_used || self.any_differ || has_named {
             let expected =
                 "a MAC address or a name: among several links no kernel argument could tell which card is meant";
             Finding::error(&link.place, problem, &patterns, expected)
@@ -482,53 +514,13 @@ impl Render<'_, '_> {
     /// The links that may be told addresses: neither ports nor what no argument makes.
     fn addressable(&self) -> impl Iterator<Item = &Link> {
         let links = self.config.links().iter().enumerate();
-        let is_free = |at| self.made[at] && self.config.controller_of(LinkIndex(at)).is_none();
-        links.filter(move |(at, _)| is_free(*at)).map(|(_, link)| link)
+        let is_free = |at| self.config.is_connected(at) && self.config.controller_of(at).is_none();
+        links.filter(move |(at, _)| is_free(LinkIndex(*at))).map(|(_, link)| link)
     }
 
     fn device(&self, index: LinkIndex) -> Device {
         self.names.devices[index.0].clone()
     }
-}
-
-/// Links in the document's order, but each after what it is made of: NetworkManager takes a parent that it has not met
-/// for a card.
-fn parents_first(config: &NetworkConfig) -> Vec<LinkIndex> {
-    let mut order = Vec::new();
-    let mut placed = vec![false; config.links().len()];
-    for index in (0..placed.len()).map(LinkIndex) {
-        // What is on the way, and how much of what it is made of has been seen to.
-        let mut chain = vec![(index, 0)];
-        while let Some((here, seen)) = chain.last_mut() {
-            let below = if placed[here.0] { None } else { config.link(*here).kind.made_of().get(*seen) };
-            match below {
-                Some(below) => {
-                    *seen += 1;
-                    chain.push((*below, 0));
-                }
-                None => {
-                    if !std::mem::replace(&mut placed[here.0], true) {
-                        order.push(*here);
-                    }
-                    chain.pop();
-                }
-            }
-        }
-    }
-    order
-}
-
-/// For every link, whether arguments make it: not a bridge without ports, nor what is on it.
-fn made(config: &NetworkConfig) -> Vec<bool> {
-    let mut made = vec![true; config.links().len()];
-    for index in parents_first(config) {
-        made[index.0] = match &config.link(index).kind {
-            LinkKind::Card(_) | LinkKind::Bond { .. } => true,
-            LinkKind::Bridge { ports, .. } => ports.iter().any(|port| made[port.0]),
-            LinkKind::Vlan { parent, .. } => made[parent.0],
-        };
-    }
-    made
 }
 
 pub(super) fn push_left_out(
@@ -539,38 +531,6 @@ pub(super) fn push_left_out(
     expected: &str,
 ) {
     findings.push(Finding::warning(place, &format!("{what} left out"), value, expected));
-}
-
-// === impl Gateways ===
-
-impl Gateways {
-    /// The lowest metric wins, else the first in the document; no metric is the kernel's 0.
-    pub(super) fn choose(config: &NetworkConfig) -> Self {
-        let made = made(config);
-        let choose = |ipv4: bool| {
-            let is_free = |(at, _): &(usize, &Link)| made[*at] && config.controller_of(LinkIndex(*at)).is_none();
-            let links = config.links().iter().enumerate().filter(is_free);
-            let routes = links.flat_map(|(at, link)| {
-                let routes = link.routes.iter().enumerate().filter(|(_, route)| link.can_route(route));
-                routes.map(move |route| (LinkIndex(at), route))
-            });
-            routes
-                .filter(|(_, (_, route))| {
-                    route.is_default() && route.table.is_none() && route.destination().is_ipv4() == ipv4
-                })
-                .min_by_key(|(_, (_, route))| route.metric().unwrap_or(0))
-                .map(|(link, (at, _))| (link, at))
-        };
-        Self { ipv4: choose(true), ipv6: choose(false) }
-    }
-
-    /// Those that are on a link, of IPv4 and of IPv6.
-    pub(super) fn of(&self, config: &NetworkConfig, link: LinkIndex) -> [Option<IpAddr>; 2] {
-        [self.ipv4, self.ipv6].map(|chosen| {
-            let (_, route) = chosen.filter(|(chosen, _)| *chosen == link)?;
-            config.link(link).routes[route].gateway()
-        })
-    }
 }
 
 // === impl Methods ===

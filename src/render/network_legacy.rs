@@ -10,9 +10,9 @@ use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
 
-use super::dracut::{self, Gateways, Reader, Rendered, push_left_out};
+use super::dracut::{self, Reader, Rendered, push_left_out};
 use crate::finding::{Finding, Findings};
-use crate::network::{Link, LinkIndex, LinkKind, NetworkConfig, Route};
+use crate::network::{DefaultRoutes, Link, LinkIndex, LinkKind, NetworkConfig, Route};
 
 /// Renders a network as kernel arguments for network-legacy, as [`dracut::render`] does it for NetworkManager.
 pub fn render(config: &NetworkConfig, findings: &mut Findings) -> Rendered {
@@ -21,18 +21,18 @@ pub fn render(config: &NetworkConfig, findings: &mut Findings) -> Rendered {
 
 /// The same network with no more than one `ip=` for a link, and with a route to each gateway that no subnet has.
 fn reduce(config: &NetworkConfig, findings: &mut Findings) -> NetworkConfig {
-    let gateways = Gateways::choose(config);
+    let defaults = DefaultRoutes::of(config);
     let mut links = config.links().to_vec();
     for (at, link) in links.iter_mut().enumerate().filter(|(_, link)| link.has_addresses()) {
-        let lost = keep_one_address(link, gateways.of(config, LinkIndex(at)), findings);
+        let lost = keep_one_address(link, defaults.gateways(config, LinkIndex(at)), findings);
         drop_routes_without(link, &lost, findings);
         say_what_dynamic_addresses_lack(link, findings);
     }
     let reduced = with_links(config, links.clone());
     // A default route may have been lost, and the next best one have taken its place.
-    let gateways = Gateways::choose(&reduced);
+    let defaults = DefaultRoutes::of(&reduced);
     for (at, link) in links.iter_mut().enumerate().filter(|(_, link)| link.has_addresses()) {
-        add_routes_to_gateways(link, gateways.of(&reduced, LinkIndex(at)));
+        add_routes_to_gateways(link, defaults.gateways(&reduced, LinkIndex(at)));
     }
     with_links(config, links)
 }

@@ -5,6 +5,7 @@
 //! no type writes.
 #![allow(clippy::unwrap_used, reason = "a helper of a test may fail the test")]
 
+mod damage;
 mod network_config;
 mod network_data;
 
@@ -22,6 +23,8 @@ const MASK: &str = "a mask without holes or a length";
 const DESTINATION: &str = "an address, a CIDR or default";
 const KNOWN_BY: &str = "an ethernet_mac_address or a name beside it, or an id that is an interface name";
 const READABLE: &str = "a JSON or YAML document";
+/// What is expected of a document that begins with a brace.
+const JSON: &str = "JSON, since the document begins with a brace or a bracket";
 /// What is expected of a document of no known format.
 const FORMATS: &str = "links, networks and services, or the version of a network-config";
 
@@ -46,6 +49,7 @@ fn told(findings: &Findings) -> Vec<String> {
     let told = |finding: &Finding| match finding.severity {
         Severity::Error => format!("error {finding}"),
         Severity::Warning => format!("warning {finding}"),
+        Severity::Debug => format!("debug {finding}"),
     };
     findings.kept().iter().map(told).collect()
 }
@@ -79,9 +83,9 @@ texts! {
     an_array_is_no_document: "[]" => refused [r#"error document: invalid document "an array", expected an object"#];
     a_text_is_no_document: r#""links""# => refused [r#"error document: invalid document "a text", expected an object"#];
     broken_json_is_named_by_its_line_and_column: "{\n  \"links\": [,]\n}"
-        => refused [r#"error line 2 column 13: not readable as JSON "expected value", expected {READABLE}"#];
+        => refused [r#"error line 2 column 13: not readable as JSON "expected value", expected {JSON}"#];
     a_document_that_ends_early_is_named_by_its_line_and_column: "{\"links\": ["
-        => refused [r#"error line 1 column 11: not readable as JSON "EOF while parsing a list", expected {READABLE}"#];
+        => refused [r#"error line 1 column 11: not readable as JSON "EOF while parsing a list", expected {JSON}"#];
     nonsense_is_a_text: "FakeNetwork" => refused [r#"error document: invalid document "a text", expected an object"#];
     broken_yaml_is_named_by_its_line_and_column: "links:\n- id: [\n"
         => refused [

@@ -98,6 +98,18 @@ texts! {
         => refused [
             r#"error line 1 column 10: not readable as YAML "':' must be followed by a valid YAML whitespace", expected a JSON or YAML document"#
         ];
+    a_repeated_key_that_is_left_out_anyway: v1 "[{type: bridge, name: br0, bridge_interfaces: [], params: {bridge_waitport: 1 eth0, bridge_waitport: 2 eth1}}]"
+        => read [
+            r#"warning line 2 column 93: repeated key "bridge_waitport", expected each key of a mapping once"#
+        ];
+    a_repeated_key_that_means_something_else: v1 "[{type: bridge, name: br0, bridge_interfaces: [], params: {bridge_fd: 4, bridge_fd: 5}}]"
+        => refused [
+            r#"error line 2 column 82: repeated key "bridge_fd", expected each key of a mapping once"#
+        ];
+    a_misspelt_wrapper_is_not_the_default: raw "network:: {version: 2, ethernets: {a: {dhcp4: true}}}"
+        => refused [r#"error "network:": unknown member "an object", expected network"#];
+    an_explicit_no_is_a_network_without_addresses: raw "network: {version: 2, ethernets: {a: {dhcp4: false, dhcp6: no}}}"
+        => read [];
     a_repeated_key_of_a_device: raw "version: 2\nethernets: {a: {dhcp4: maybe}, a: {dhcp4: true}}"
         => refused [
             r#"error line 2 column 32: repeated key "a", expected each key of a mapping once"#
@@ -185,14 +197,50 @@ texts! {
         => read [];
 }
 
+// === Guesses, and addresses of the machine itself ===
+
+texts! {
+    an_address_without_a_prefix_length: v2 "ethernets: {a: {addresses: [10.0.0.5, '2001:db8::5'], gateway4: 10.0.0.1, gateway6: 'fe80::1'}}"
+        => read [
+            r#"warning ethernets.a.addresses[0]: address without a prefix length "10.0.0.5", expected a prefix length or a netmask: /24 is taken"#,
+            r#"warning ethernets.a.addresses[1]: address without a prefix length "2001:db8::5", expected a prefix length or a netmask: /64 is taken"#
+        ];
+    an_address_without_a_prefix_length_far_from_its_gateway: v2 "ethernets: {a: {addresses: [10.20.3.7], gateway4: 10.20.0.1}}"
+        => refused [
+            r#"error ethernets.a.addresses[0]: address without a prefix length "10.20.3.7", expected a prefix length or a netmask: with /24 the gateway 10.20.0.1 is out of reach"#
+        ];
+    an_address_without_a_prefix_length_far_from_its_gateway_in_version_1: v1 "[{type: physical, name: a, subnets: [{type: static, address: 10.20.3.7}]}, {type: route, destination: 10.9.0.1, gateway: 10.20.0.1}]"
+        => refused [
+            r#"error config[0].subnets[0].address: address without a prefix length "10.20.3.7", expected a prefix length or a netmask: with /24 the gateway 10.20.0.1 is out of reach"#,
+            r#"warning config[1].destination: route without a prefix length "10.9.0.1", expected a prefix length or a netmask: /32 is taken"#
+        ];
+    a_far_gateway_that_is_said_to_be_on_the_link_proves_nothing: v2 "ethernets: {a: {addresses: [10.20.3.7], routes: [{to: default, via: 10.20.0.1, on-link: true}]}}"
+        => read [
+            r#"warning ethernets.a.addresses[0]: address without a prefix length "10.20.3.7", expected a prefix length or a netmask: /24 is taken"#
+        ];
+    a_gateway_and_a_name_server_with_the_address_of_the_machine: v2 "ethernets: {a: {addresses: [10.0.0.5/24], gateway4: 10.0.0.5, nameservers: {addresses: [8.8.8.8, 10.0.0.5]}}}"
+        => refused [
+            r#"error ethernets.a.gateway4: gateway with the machine's own address "10.0.0.5", expected the address of another machine"#,
+            r#"error ethernets.a.nameservers.addresses[1]: name server with the machine's own address "10.0.0.5", expected the address of another machine"#
+        ];
+    link_local_gateways_of_version_2_need_nothing_else: v2 "ethernets: {a: {addresses: ['2001:db8::5/64'], gateway6: 'fe80::1'}, b: {dhcp6: true, routes: [{to: '2001:db8:1::/48', via: 'fe80::2'}]}}"
+        => read [];
+    link_local_gateways_of_version_1_need_nothing_else: v1 "[{type: physical, name: a, subnets: [{type: static6, address: '2001:db8::5/64', gateway: 'fe80::1'}]}, {type: route, destination: '2001:db8:1::/48', gateway: 'fe80::2'}]"
+        => read [];
+}
+
 // === Version 2: cards ===
 
 texts! {
-    a_key_that_is_no_name_without_a_match: v2 "ethernets: {a b: {dhcp4: true}}"
+    a_key_that_is_no_name_without_a_match: v2 "ethernets: {a/b: {dhcp4: true}}"
         => refused [
-            r#"error ethernets."a b": invalid interface name "a b", expected {NAME}"#
+            r#"error ethernets."a/b": invalid interface name "a/b", expected {NAME}"#
         ];
-    a_key_that_is_no_name_beside_a_match: v2 "ethernets: {a b: {match: {name: en1}, dhcp4: true}}"
+    a_key_with_a_blank_has_lost_a_mark: v2 "ethernets: {a b: {dhcp4: true}}"
+        => refused [
+            r#"error line 2 column 13: invalid key "a b", expected a key without blanks, quotes, commas, brackets and line breaks"#
+        ];
+    a_key_that_is_no_name_beside_a_match: v2 "ethernets: {a/b: {match: {name: en1}, dhcp4: true}}"
         => read [];
     a_match_that_is_no_object: v2 "ethernets: {a: {match: en*, dhcp4: true}}"
         => refused [
@@ -399,11 +447,11 @@ texts! {
 // === Version 2: bonds, bridges and VLANs ===
 
 texts! {
-    a_name_that_is_none: v2 "bonds: {a b: {interfaces: [a]}}\nbridges: {br/0: {dhcp4: true}}\nvlans: {v 5: {id: 5, link: a}}\nethernets: {a: {}}"
+    a_name_that_is_none: v2 "bonds: {a%b: {interfaces: [a]}}\nbridges: {br/0: {dhcp4: true}}\nvlans: {v%5: {id: 5, link: a}}\nethernets: {a: {}}"
         => refused [
-            r#"error bonds."a b": invalid interface name "a b", expected {NAME}"#,
+            r#"error bonds."a%b": invalid interface name "a%b", expected {NAME}"#,
             r#"error bridges."br/0": invalid interface name "br/0", expected {NAME}"#,
-            r#"warning vlans."v 5": invalid interface name "v 5", expected {NAME}"#
+            r#"warning vlans."v%5": invalid interface name "v%5", expected {NAME}"#
         ];
     ports_without_an_entry: v2 "bonds: {b: {interfaces: [e1, e/2, e1]}}"
         => refused [

@@ -11,7 +11,9 @@ const LINK_TYPE: &str = "phy, bond, vlan or another word of the schema";
 const V4: &str = "an IPv4 address of a machine";
 const V6: &str = "an IPv6 address of a machine";
 const BESIDE: &str = "an address beside it, since it is told to the cards that have one";
-const GATEWAY: &str = "one in each family: the one of the lowest metric, else the first, is kept";
+const GATEWAY: &str = "one in each family, the one of the lowest metric, else the first: which of several counts would depend on which \
+                       link is up first";
+const GUESS: &str = "expected a prefix length or a netmask:";
 const ANSWERS: &str = "a server or a router that answers: without one NetworkManager drops the static ones, too";
 
 /// An object with further members; `null` takes one away.
@@ -83,7 +85,7 @@ diagnoses! {
     links_that_are_no_array: [], [dhcp!("a"), v4!("a")] { "links": "a" }
         => refused [
             r#"warning links: invalid list "a text", expected an array"#,
-            r#"warning networks[0].link: unknown link "a", expected {LINK}"#,
+            r#"error networks[0].link: unknown link "a", expected {LINK}"#,
             r#"error networks[1].link: unknown link "a", expected {LINK}"#
         ];
     networks_that_are_no_array: [card!("a")], [] { "networks": {} }
@@ -177,8 +179,10 @@ diagnoses! {
             "warning links[1].type: missing, expected {LINK_TYPE}"
         ];
     an_mtu_that_is_none_asks_for_nothing_else:
-        [card!("a", "mtu": "huge", "name": "a b", "type": "x")], []
-        => unconfigured [r#"warning links[0].mtu: invalid MTU "huge", expected 68 to 65535 bytes"#];
+        [card!("a", "mtu": "huge", "name": "a b", "type": "x"), card!("b")], [dhcp!("b")]
+        => configured [r#"warning links[0].mtu: invalid MTU "huge", expected 68 to 65535 bytes"#];
+    links_without_any_network_get_no_addresses: [card!("a"), card!("b", "name": "a b")], []
+        => configured [r#"warning links[1].name: invalid interface name "a b", expected {NAME}"#];
     an_unused_vlan_is_made_and_so_has_to_be_right: [vlan!("v", "a", 5)], []
         => refused [r#"error links[0].vlan_link: unknown link "a", expected {LINK}"#];
 }
@@ -423,10 +427,10 @@ diagnoses! {
         ];
     a_network_on_a_port: [card!("a"), bond!("b", ["a"])], [dhcp!("a"), v4!("a")]
         => refused [
-            r#"warning networks[0].link: network on a bond's port "a", expected the link of its bond, links[1]"#,
+            r#"error networks[0].link: network on a bond's port "a", expected the link of its bond, links[1]"#,
             r#"error networks[1].link: network on a bond's port "a", expected the link of its bond, links[1]"#
         ];
-    a_dynamic_network_on_a_port: [card!("a"), bond!("b", ["a"])], [dhcp!("a")]
+    a_dynamic_network_on_a_port: [card!("a"), bond!("b", ["a"])], [dhcp!("a"), dhcp!("b")]
         => configured [
             r#"warning networks[0].link: network on a bond's port "a", expected the link of its bond, links[1]"#
         ];
@@ -449,7 +453,7 @@ diagnoses! {
             "warning networks[2].link: missing, expected {LINK}"
         ];
     a_dynamic_network_on_what_is_not_there_alone: [card!("a")], [dhcp!("x")]
-        => unconfigured [r#"warning networks[0].link: unknown link "x", expected {LINK}"#];
+        => refused [r#"error networks[0].link: unknown link "x", expected {LINK}"#];
     a_network_without_its_link_is_looked_at_all_the_same:
         [card!("a")], [dhcp!("a"), dhcp!("x", "gateway": "y", "dns_nameservers": ["z", "8.8.8.8"])]
         => refused [
@@ -656,6 +660,63 @@ diagnoses! {
         => configured [r#"warning services[0].address: name server left out "8.8.8.8", expected {BESIDE}"#];
 }
 
+// === Guesses, misspelt members, and addresses of the machine itself ===
+
+diagnoses! {
+    an_address_without_a_prefix_length:
+        [card!("a")],
+        [v4!("a", "ip_address": "10.0.0.5", "netmask": "", "gateway": "10.0.0.1"), v6!("a", "ip_address": "2001:db8::8")]
+        => configured [
+            r#"warning networks[0].ip_address: address without a prefix length "10.0.0.5", {GUESS} /24 is taken"#,
+            r#"warning networks[1].ip_address: address without a prefix length "2001:db8::8", {GUESS} /64 is taken"#
+        ];
+    an_address_without_a_prefix_length_far_from_its_gateway:
+        [card!("a")], [v4!("a", "ip_address": "10.20.3.7", "routes": [{"network": "default", "gateway": "10.20.0.1"}])]
+        => refused [
+            r#"error networks[0].ip_address: address without a prefix length "10.20.3.7", {GUESS} with /24 the gateway 10.20.0.1 is out of reach"#
+        ];
+    a_gateway_in_the_subnet_of_another_address_of_the_link_proves_nothing:
+        [card!("a")], [v4!("a", "ip_address": "10.20.3.7", "gateway": "10.9.0.1"), v4!("a", "ip_address": "10.9.0.5/16")]
+        => configured [
+            r#"warning networks[0].ip_address: address without a prefix length "10.20.3.7", {GUESS} /24 is taken"#
+        ];
+    a_route_without_a_prefix_length:
+        [card!("a")], [v4!("a", "routes": [{"network": "10.1.0.9", "gateway": "10.0.0.1"}, {"network": "0.0.0.0", "gateway": "10.0.0.1"}])]
+        => configured [
+            r#"warning networks[0].routes[0].network: route without a prefix length "10.1.0.9", {GUESS} /32 is taken"#
+        ];
+    misspelt_members_are_named:
+        [card!("a", "vif_idx": 1, "nmae": "x", "comment": "x")],
+        [v4!("a", "ip_address": "10.0.0.5/24", "netmsk": "255.255.255.0", "gatway": "10.0.0.1", "route": [], "x": 1)]
+        { "service": [] }
+        => configured [
+            r#"warning links[0].nmae: unknown member "x", expected name"#,
+            r#"warning links[0].vif_idx: unknown member "1", expected vif_id"#,
+            r#"warning networks[0].gatway: unknown member "10.0.0.1", expected gateway"#,
+            r#"warning networks[0].netmsk: unknown member "255.255.255.0", expected netmask"#,
+            r#"warning networks[0].route: unknown member "an array", expected routes"#,
+            r#"warning service: unknown member "an array", expected services"#
+        ];
+    a_gateway_and_a_name_server_with_the_address_of_the_machine:
+        [card!("a"), card!("b")],
+        [v4!("a", "gateway": "10.1.0.5"), v4!("b", "ip_address": "10.1.0.5/24")]
+        { "services": [{"type": "dns", "address": "10.0.0.5"}] }
+        => refused [
+            r#"error networks[0].gateway: gateway with the machine's own address "10.1.0.5", expected the address of another machine"#,
+            r#"error services[0].address: name server with the machine's own address "10.0.0.5", expected the address of another machine"#
+        ];
+    one_network_under_two_names:
+        [{"id": "enp1s0", "type": "phy"}, {"id": "eth0", "type": "phy"}],
+        [v4!("enp1s0", "gateway": "10.0.0.1"), v4!("eth0", "gateway": "10.0.0.1")]
+        => configured [
+            r#"warning links[1]: second name of a network "eth0", expected one name for one interface, links[0] has this network, too: an initramfs that needs the network waits for the name that is not there"#
+        ];
+    two_gateways_under_two_names:
+        [{"id": "enp1s0", "type": "phy"}, {"id": "eth0", "type": "phy"}],
+        [v4!("enp1s0", "gateway": "10.0.0.1"), v4!("eth0", "gateway": "10.0.0.2")]
+        => configured [r#"warning networks[1].gateway: further default route "10.0.0.2", expected {GATEWAY}"#];
+}
+
 // === All at once, in the document's order, on one line each ===
 
 diagnoses! {
@@ -731,11 +792,10 @@ diagnoses! {
         [card!("a")],
         [
             v4!("a", "ip_address": "10.0.0.5/24"), v4!("a", "ip_address": "10.0.0.5/24", "netmask": "255.255.0.0"),
-            v4!("a", "ip_address": "10.0.1.5", "netmask": ""), v4!("a", "ip_address": "10.0.2.5", "netmask": 24),
+            v4!("a", "ip_address": "10.0.1.5", "netmask": "255.255.255.0"), v4!("a", "ip_address": "10.0.2.5", "netmask": 24),
             v4!("a", "ip_address": "10.0.3.5", "netmask": "24"), v4!("a", "ip_address": "10.0.4.5/255.255.255.0"),
-            v4!("a", "ip_address": "10.0.5.5"), v4!("a", "ip_address": "10.0.6.5", "netmask": null),
             v6!("a", "ip_address": "2001:db8::6", "netmask": "ffff:ffff:ffff:ffff::"),
-            v6!("a", "ip_address": "2001:db8::7", "netmask": 64), v6!("a", "ip_address": "2001:db8::8"),
+            v6!("a", "ip_address": "2001:db8::7", "netmask": 64),
             v6!("a", "ip_address": "fe80::5%eth0/64")
         ]
         => configured [];
@@ -747,9 +807,7 @@ diagnoses! {
             card!("f")
         ],
         [dhcp!("a"), dhcp!("b"), dhcp!("eno101"), dhcp!("c d"), dhcp!("e")]
-        => configured [
-            r#"warning links[4].name: name left out "eth7", expected none: kernel arguments name a card only where something else needs its name"#
-        ];
+        => configured [];
     every_spelling_of_a_network:
         [card!("a"), card!("b"), card!("c"), card!("d"), card!("e"), card!("f"), card!("g")],
         [
@@ -769,7 +827,7 @@ diagnoses! {
                     {"network": "0.0.0.0", "netmask": "0.0.0.0", "gateway": "10.0.0.1"},
                     {"network": "10.1.0.0/16", "gateway": "10.0.0.1"},
                     {"network": "10.2.0.0", "netmask": "255.255.0.0", "gateway": "10.0.0.1"},
-                    {"network": "10.3.0.0/255.255.0.0", "gateway": null}, {"network": "10.4.0.1", "gateway": ""},
+                    {"network": "10.3.0.0/255.255.0.0", "gateway": null}, {"network": "10.4.0.1/32", "gateway": ""},
                     {"network": "10.5.0.0/16", "gateway": "0.0.0.0"}
                 ]
             ),

@@ -419,14 +419,41 @@ fn the_default_of_a_machine_with_networkd_is_arguments() {
 
 #[test]
 fn a_document_of_cards_that_nobody_uses_leaves_networkd_to_the_default() {
-    let document = r#"{"links":[{"id":"a","type":"phy","ethernet_mac_address":"52:54:00:12:34:56"}],"networks":[]}"#;
-    let (machine, drive) = (Machine::kubevirt(), drive(document));
+    let (machine, drive) =
+        (Machine::kubevirt(), drive("version: 2\nethernets: {a: {match: {macaddress: '52:54:00:12:34:56'}}}\n"));
     let path = drive.path("");
     let arguments = ["--config-drive", path.to_str().unwrap(), "--renderer", "systemd-networkd"];
     assert_eq!(machine.network_kargs(&[&arguments[..], &["--default-value", "ip=any"]].concat()).code, Some(0));
     assert_eq!((machine.fragment().as_deref(), networkd_files(&machine)), (Some("ip=any\n"), Vec::new()));
     let reason = "openstack/latest/network_data.json configures nothing".to_owned();
     assert_eq!(recorded(&machine), ("default".to_owned(), reason));
+}
+
+#[test]
+fn a_document_of_cards_without_addresses_is_never_the_default() {
+    let openstack = r#"{"links":[{"id":"a","type":"phy","ethernet_mac_address":"52:54:00:12:34:56"}],"networks":[]}"#;
+    let version_1 = r#"{"version":1,"config":[{"type":"physical","mac_address":"52:54:00:12:34:56","subnets":[{"type":"manual"}]}]}"#;
+    let version_2 = r#"{"version":2,"ethernets":{"a":{"match":{"macaddress":"52:54:00:12:34:56"},"dhcp4":false,
+        "dhcp6":false}}}"#;
+    for document in [openstack, version_1, version_2] {
+        let told = |renderer: &str| {
+            let (machine, drive) = (Machine::kubevirt(), drive(document));
+            let path = drive.path("");
+            let arguments = ["--config-drive", path.to_str().unwrap(), "--renderer", renderer];
+            let code = machine.network_kargs(&[&arguments[..], &["--default-value", "ip=any"]].concat()).code;
+            (code, machine.fragment(), networkd_files(&machine), recorded(&machine).0)
+        };
+        let outcome = |line: Option<&str>, files: &[&str], outcome: &str| {
+            let files = files.iter().map(|file| (*file).to_owned()).collect::<Vec<_>>();
+            (Some(0), line.map(str::to_owned), files, outcome.to_owned())
+        };
+        let line = "ip=[52:54:00:12:34:56]:off\n";
+        assert_eq!(told("network-manager"), outcome(Some(line), &[], "configured"), "{document}");
+        let file = "50-glowplug-0000-52-54-00-12-34-56.network";
+        assert_eq!(told("systemd-networkd"), outcome(None, &[file], "configured"), "{document}");
+        // No argument says it, and any other would ask by DHCP.
+        assert_eq!(told("network-legacy"), outcome(None, &[], "nothing-to-do"), "{document}");
+    }
 }
 
 #[test]

@@ -95,14 +95,13 @@ fn as_many_vlans_as_a_document_may_have_links() {
 
 #[test]
 fn a_nul_byte() {
-    let expected = r#"line 1 column 3: not readable as JSON "trailing characters", expected a JSON or YAML document"#;
+    let expected = r#"line 1 column 3: not readable as JSON "trailing characters", expected JSON, since the document begins with a brace or a bracket"#;
     assert_eq!(refusal(b"{}\0{}"), finding(expected));
 }
 
 #[test]
 fn invalid_utf_8() {
-    let expected =
-        r#"line 1 column 14: not readable as JSON "invalid unicode code point", expected a JSON or YAML document"#;
+    let expected = r#"line 1 column 14: not readable as JSON "invalid unicode code point", expected JSON, since the document begins with a brace or a bracket"#;
     assert_eq!(refusal(b"{\"services\":\"\xff\xfe\"}"), finding(expected));
 }
 

@@ -27,9 +27,13 @@ pub(crate) fn meaning(config: &NetworkConfig) -> Option<Meaning> {
     let indices = || (0..config.links().len()).map(LinkIndex);
     let is_pattern = |at: LinkIndex| matches!(config.link(at).kind, LinkKind::Card(Card::Pattern { .. }));
     let asking = indices().filter(|at| asks(config.link(*at))).count();
+    // Several cards are whichever there are where the same is asked of all of them.
+    let first = indices().find(|at| asks(config.link(*at)));
+    let is_same = |at: LinkIndex| first.is_some_and(|first| asks_the_same(config.link(first), config.link(at)));
+    let are_the_same = indices().filter(|at| asks(config.link(*at))).all(|at| is_pattern(at) && is_same(at));
     let is_unsayable = |at: LinkIndex| {
         let is_used = config.controller_of(at).is_some() || config.carries_vlans(at);
-        is_pattern(at) && (is_used || asking > 1 && asks(config.link(at)))
+        is_pattern(at) && (is_used || asking > 1 && asks(config.link(at)) && !are_the_same)
     };
     if indices().any(is_unsayable) {
         return None;
@@ -38,7 +42,9 @@ pub(crate) fn meaning(config: &NetworkConfig) -> Option<Meaning> {
     let mut profiles = Profiles::default();
     for at in indices().filter(|at| is_made(config, *at)) {
         let is_needed = config.controller_of(at).is_some() || config.carries_vlans(at);
-        if is_needed || asks(config.link(at)) {
+        // Where nothing else is asked, a link that gets no address is told so.
+        let is_stated = asking == 0 && config.link(at).without_addresses;
+        if is_needed || is_stated || asks(config.link(at)) {
             profiles.0.insert(key(config, at), profile(config, at, &defaults));
         }
     }
@@ -46,6 +52,19 @@ pub(crate) fn meaning(config: &NetworkConfig) -> Option<Meaning> {
     let on_link = routes.filter(|route| route.on_link);
     let on_link = on_link.filter_map(|route| Some((cidr(route.destination()), route.gateway()?))).collect();
     Some(Meaning { profiles, defaults, on_link })
+}
+
+/// Whether the same is asked of two links.
+fn asks_the_same(one: &Link, other: &Link) -> bool {
+    let families = |link: &Link| {
+        let (ipv4, ipv6) = (&link.ipv4, &link.ipv6);
+        (ipv4.dhcp, ipv4.addresses.clone(), ipv6.dynamic, ipv6.addresses.clone(), link.mtu, link.cloned_mac_address)
+    };
+    let routes = |link: &Link| {
+        let route = |route: &Route| (route.destination(), route.gateway(), route.table);
+        link.routes.iter().map(route).collect::<Vec<_>>()
+    };
+    families(one) == families(other) && routes(one) == routes(other)
 }
 
 /// Whether anything is to be done about a link.
@@ -123,14 +142,30 @@ fn profile(config: &NetworkConfig, at: LinkIndex, defaults: &[DefaultRoute]) -> 
         let routes = routes.filter(|route| route.destination().is_ipv4() == ipv4);
         family.routes.extend(routes.map(|route| (cidr(route.destination()), route.gateway())));
         // No argument can say a metric, so of all default routes of a family one is left.
-        let best = defaults.iter().find(|default| default.ipv4 == ipv4).filter(|best| best.key == key(config, at));
-        match best {
+        let best = defaults.iter().find(|default| default.ipv4 == ipv4);
+        let own = |best: &&DefaultRoute| best.key == key(config, at) || is_other_name(config, at, best);
+        match best.filter(own) {
             Some(DefaultRoute { via: Some(via), .. }) if !family.addresses.is_empty() => family.gateway = Some(*via),
             Some(DefaultRoute { via, .. }) => _ = family.routes.insert((everything(ipv4), *via)),
             None => {}
         }
     }
     profile
+}
+
+/// Whether a link is the one of a default route under another name: it has an address and the gateway of that one.
+fn is_other_name(config: &NetworkConfig, at: LinkIndex, best: &DefaultRoute) -> bool {
+    let link = config.link(at);
+    let mut of_best = (0..config.links().len()).map(LinkIndex).filter(|other| key(config, *other) == best.key);
+    let shares = |other: LinkIndex| {
+        let (ipv4, ipv6) = (&config.link(other).ipv4.addresses, &config.link(other).ipv6.addresses);
+        let is_shared4 = link.ipv4.addresses.iter().any(|address| ipv4.contains(address));
+        let is_shared6 = link.ipv6.addresses.iter().any(|address| ipv6.contains(address));
+        if best.ipv4 { is_shared4 } else { is_shared6 }
+    };
+    let has_gateway =
+        |route: &Route| route.is_default() && route.destination().is_ipv4() == best.ipv4 && route.gateway() == best.via;
+    link.routes.iter().any(|route| is_told(link, route) && has_gateway(route)) && of_best.any(shares)
 }
 
 /// Static addresses are there or the interface has failed. A dynamic family is required when it is all there is, but must

@@ -109,7 +109,6 @@ pub(crate) fn network_data(args: NetworkData) -> Result<ExitCode> {
     let allocation = Allocation { claimant, addresses };
     let (gateways, nameservers) = (&args.gateways, &args.nameservers);
     let grant = Grant { allocation: &allocation, gateways, nameservers, mac_address: args.mac };
-    let document = in_template(template.expand(&[grant]).map_err(Error::new), args.template.as_deref())?;
     check_gateways(&allocation.addresses, gateways, args.on_link_gateway)?;
     let of_template = template.facts(&args.interface)?.gateways;
     for gateway in of_template.into_iter().filter(|gateway| !args.on_link_gateway && !is_link_local(*gateway)) {
@@ -120,6 +119,7 @@ pub(crate) fn network_data(args: NetworkData) -> Result<ExitCode> {
             bail!("gateway {gateway} of the template: outside the subnet, expected {expected}");
         }
     }
+    let document = in_template(template.expand(&[grant]).map_err(Error::new), args.template.as_deref())?;
     for address in &allocation.addresses {
         if let Some(end) = Reserved::end_of_subnet(*address) {
             let expected = "another address of the subnet";

@@ -227,6 +227,7 @@ impl PoolFiles {
             let severity = match finding.severity {
                 Severity::Error => "error",
                 Severity::Warning => "warning",
+                Severity::Debug => "debug",
             };
             say(format_args!("{severity}: {}: {finding}", path.display()));
         }

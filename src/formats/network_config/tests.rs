@@ -93,10 +93,14 @@ fn kind_of(kind: &LinkKind) -> String {
 }
 
 fn lines_of(link: &Link) -> Vec<String> {
-    let Link { id, place, name_place: _, kind, mtu, cloned_mac_address, ipv4, ipv6, dns, routes } = link;
+    let Link { id, place, name_place: _, kind, mtu, cloned_mac_address, ipv4, ipv6, dns, routes, without_addresses } =
+        link;
     let mut first = format!("{id} at {place}: {}", kind_of(kind));
     for word in [said("mtu", *mtu), said("mac", *cloned_mac_address)].into_iter().flatten() {
         write!(first, " {word}").unwrap();
+    }
+    if *without_addresses {
+        first.push_str(" without addresses");
     }
     let Ipv4Config { dhcp, dhcp_overrides, addresses } = ipv4;
     let mut v4 = Vec::from_iter(dhcp.then(|| "dhcp".to_owned()));
@@ -460,7 +464,7 @@ ethernets:
         ];
     a_card_without_anything_is_up_without_addresses: v2 "ethernets: {eno1: {dhcp4: false}}"
         => [
-            "eno1 at ethernets.eno1: card eno1"
+            "eno1 at ethernets.eno1: card eno1 without addresses"
         ];
 }
 
@@ -505,7 +509,7 @@ ethernets:
             "  ipv4 10.0.0.5/24",
             "  ipv6 slaac ra=true"
         ];
-    addresses_in_every_spelling: v2 "ethernets: {a: {addresses: [10.0.0.5/24, 10.0.1.5, 10.0.2.5/255.255.0.0, '2001:DB8::5/48', '2001:db8::6', 10.0.0.5/24]}, b: {addresses: 10.0.3.5/24}, c: {addresses: [{10.0.4.5/24: {}}, {10.0.5.5/24: null}]}}"
+    addresses_in_every_spelling: v2 "ethernets: {a: {addresses: [10.0.0.5/24, 10.0.1.5/24, 10.0.2.5/255.255.0.0, '2001:DB8::5/48', '2001:db8::6/64', 10.0.0.5/24]}, b: {addresses: 10.0.3.5/24}, c: {addresses: [{10.0.4.5/24: {}}, {10.0.5.5/24: null}]}}"
         => [
             "a at ethernets.a: card a",
             "  ipv4 10.0.0.5/24 10.0.1.5/24 10.0.2.5/16",
@@ -539,7 +543,7 @@ ethernets:
     - {to: default, via: 10.0.0.1, metric: 50}
     - {to: 0.0.0.0/0, via: 10.0.0.2, table: 100}
     - {to: default, via: 'fe80::1', on-link: true}
-    - {to: 10.1.0.9, via: 10.0.0.1}
+    - {to: 10.1.0.9/32, via: 10.0.0.1}
     - {to: 10.2.0.0/255.255.0.0}
     - {to: 10.3.1.7/16, via: 0.0.0.0, table: 254}
     - {to: '2001:db8:1::/48', via: 'fe80::2', type: unicast, metric: 0}
@@ -668,7 +672,7 @@ means! {
         ];
     a_card_known_by_its_name: v1 "- {type: physical, name: eth0, subnets: [{type: manual}]}"
         => [
-            "eth0 at config[0]: card eth0"
+            "eth0 at config[0]: card eth0 without addresses"
         ];
     a_card_without_a_name: v1 "- {type: physical, mac_address: '52:54:00:00:00:01', subnets: [{type: dhcp}]}"
         => [
@@ -739,7 +743,7 @@ means! {
             "  ipv6 dhcp6-stateless",
             "e at config[4]: card e",
             "  ipv6 dhcp6",
-            "f at config[5]: card f",
+            "f at config[5]: card f without addresses",
             "g at config[6]: card g",
             "  ipv6 2001:db8::5/64"
         ];
@@ -752,9 +756,9 @@ means! {
   - {type: static, address: 10.0.2.5, netmask: 255.255.254.0}
   - {type: static, address: 10.0.3.5, netmask: 20}
   - {type: static, address: 10.0.4.5, prefix: 21}
-  - {type: static, address: 10.0.5.5}
+  - {type: static, address: 10.0.5.5, netmask: '24'}
   - {type: static, ip_address: 10.0.6.5/16, netmask: 255.255.255.0}
-  - {type: static, address: '2001:db8::5'}
+  - {type: static, address: '2001:db8::5', netmask: 64}
   - {type: static6, address: '2001:db8::6', netmask: 'ffff:ffff::'}"#
         => [
             "a at config[0]: card a",
@@ -773,7 +777,7 @@ means! {
     - {network: 10.1.0.0, netmask: 255.255.0.0, gateway: 10.0.0.2}
     - {destination: 10.2.0.0/16, gateway: 10.0.0.3, metric: 7}
     - {to: 10.3.0.0/16, via: 10.0.0.4}
-    - {network: 10.4.0.9, gateway: 10.0.0.5}
+    - {network: 10.4.0.9/32, gateway: 10.0.0.6}
     - {network: 10.5.0.0, prefix: 16}
   - {type: static6, address: '2001:db8::5/64', gateway: 'fe80::1', routes: [{network: default}]}"#
         => [
@@ -784,7 +788,7 @@ means! {
             "  route 10.1.0.0/16 via=10.0.0.2 at config[0].subnets[0].routes[0]",
             "  route 10.2.0.0/16 via=10.0.0.3 metric=7 at config[0].subnets[0].routes[1]",
             "  route 10.3.0.0/16 via=10.0.0.4 at config[0].subnets[0].routes[2]",
-            "  route 10.4.0.9/32 via=10.0.0.5 at config[0].subnets[0].routes[3]",
+            "  route 10.4.0.9/32 via=10.0.0.6 at config[0].subnets[0].routes[3]",
             "  route 10.5.0.0/16 at config[0].subnets[0].routes[4]",
             "  route ::/0 via=fe80::1 at config[0].subnets[1]",
             "  route ::/0 at config[0].subnets[1].routes[0]"

@@ -132,6 +132,7 @@ fn settings(converter: &mut Converter<'_, '_>, entry: &Entry<'_>, link: &mut Lin
     let list = entry.place.field("subnets");
     let mut routes = Vec::new();
     let mut unknown = Vec::new();
+    let mut is_manual = false;
     let subnets = converter.reader.values(entry.object, (&entry.place, "subnets"), Severity::Error);
     for (index, subnet) in subnets.iter().enumerate() {
         let place = list.index(index);
@@ -167,12 +168,14 @@ fn settings(converter: &mut Converter<'_, '_>, entry: &Entry<'_>, link: &mut Lin
                 let wanted = (kind == "static6").then_some(Family::Ipv6);
                 let address = member(subnet, &["address", "ip_address"]);
                 let netmask = member(subnet, &["netmask", "prefix"]);
-                let (written, netmask) = ((address.0, address.1.as_ref()), (netmask.0, netmask.1.as_ref()));
-                let address = convert::static_address(converter.findings(), &place, written, netmask, wanted);
+                let written = (place.field(address.0), address.1.as_ref());
+                let netmask = (place.field(netmask.0), netmask.1.as_ref());
+                let address = converter.static_address(written, netmask, wanted);
                 address.into_iter().for_each(|address| convert::add_address(link, address));
                 address.map(|address| Family::of(address.ip())).or(wanted)
             }
-            Some("manual" | "loopback") => {
+            Some(kind @ ("manual" | "loopback")) => {
+                is_manual |= kind == "manual";
                 if let Some(address) = subnet.get("address").filter(|address| **address != Value::Null) {
                     let expected = "the type static beside it";
                     let finding = Finding::warning(place.field("address"), "address left out", address, expected);
@@ -196,6 +199,7 @@ fn settings(converter: &mut Converter<'_, '_>, entry: &Entry<'_>, link: &mut Lin
         let mtu = convert::mtu(converter.findings(), place.field("mtu"), mtu.as_ref());
         convert::merge_mtu(converter.findings(), place.field("mtu"), link, mtu);
     }
+    link.without_addresses = is_manual && !link.has_addresses();
     // What is not understood costs only itself as long as the device has something else.
     let severity = if link.has_addresses() { Severity::Warning } else { Severity::Error };
     for (index, kind) in unknown {

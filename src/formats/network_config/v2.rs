@@ -316,24 +316,16 @@ impl Converter<'_, '_> {
             },
             other => Scalar::of(other),
         };
-        let address = written.as_ref().map(|written| crate::formats::address::interface_address(&written.text(), None));
-        match address {
-            Some(Ok(address)) => Some(address),
-            _ => {
-                let written = written.unwrap_or_else(|| Scalar::Text(value.kind().to_owned()));
-                let expected = "an IP address of a machine";
-                self.findings().push(Finding::error(place, "invalid address", written, expected));
-                None
-            }
-        }
+        let written = written.unwrap_or_else(|| Scalar::Text(value.kind().to_owned()));
+        self.static_address((*place, Some(&written)), (*place, None), None)
     }
 }
 
 fn settings(converter: &mut Converter<'_, '_>, entry: &Entry<'_>, link: &mut Link) -> Vec<Route> {
     let (object, place) = (entry.object, &entry.place);
-    let is_on = |name| object.get(name).and_then(switch) == Some(true);
-    link.ipv4.dhcp = is_on("dhcp4");
-    link.ipv6.dynamic = is_on("dhcp6").then_some(Ipv6Dynamic::StatefulDhcp);
+    let state = |name| object.get(name).and_then(switch);
+    link.ipv4.dhcp = state("dhcp4") == Some(true);
+    link.ipv6.dynamic = (state("dhcp6") == Some(true)).then_some(Ipv6Dynamic::StatefulDhcp);
     link.ipv4.dhcp_overrides = converter.dhcp_overrides(entry, "dhcp4-overrides");
     link.ipv6.dhcp_overrides = converter.dhcp_overrides(entry, "dhcp6-overrides");
 
@@ -343,6 +335,7 @@ fn settings(converter: &mut Converter<'_, '_>, entry: &Entry<'_>, link: &mut Lin
             convert::add_address(link, address);
         }
     }
+    link.without_addresses = [state("dhcp4"), state("dhcp6")].contains(&Some(false)) && !link.has_addresses();
     // What is not understood costs only itself as long as the device has something else.
     let severity = if link.has_addresses() { Severity::Warning } else { Severity::Error };
     for name in ["dhcp4", "dhcp6"] {

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use super::{Link, Network, NetworkData, Scalar};
-use crate::finding::{Finding, Findings, Place, Severity};
-use crate::formats::convert;
+use crate::finding::{Finding, Findings, Place};
+use crate::formats::convert::{self, Guess};
 use crate::network::{self, Contradiction, Dns, Family, Ipv6Dynamic, LinkIndex, Mtu, NetworkConfig};
 
 static LINKS: Place<'static> = Place::Field(&Place::Document, "links");
@@ -49,6 +49,7 @@ struct Converter<'d, 'f> {
     links: Vec<network::Link>,
     /// For every link of the model, the bond of which it is a port.
     bond_of: Vec<Option<LinkIndex>>,
+    guesses: Vec<Guess>,
     dns: Dns,
 }
 
@@ -68,6 +69,7 @@ impl NetworkData {
             origin: Vec::new(),
             links: Vec::new(),
             bond_of: Vec::new(),
+            guesses: Vec::new(),
             dns: Dns::default(),
         };
         converter.index_links();
@@ -84,7 +86,7 @@ impl NetworkData {
 impl Converter<'_, '_> {
     fn finish(self) -> Option<NetworkConfig> {
         let (document, origin) = (self.document, self.origin);
-        convert::put_together(self.findings, self.links, self.dns, &|contradiction| {
+        convert::put_together(self.findings, self.links, self.dns, &self.guesses, &|contradiction| {
             contradiction_finding(document, &origin, contradiction)
         })
     }
@@ -143,15 +145,6 @@ impl Method {
             Some("ipv6_dhcpv6-stateless") => Self::Dynamic6(Ipv6Dynamic::StatelessDhcp),
             Some("ipv6_slaac") => Self::Dynamic6(Ipv6Dynamic::Slaac),
             _ => Self::Unknown,
-        }
-    }
-
-    /// A machine that misses a static address is unreachable, and what is not understood may have been one; a machine
-    /// that misses a dynamic address has others, or none anyway.
-    fn cost_of_its_loss(self) -> Severity {
-        match self {
-            Self::Static(_) | Self::Unknown => Severity::Error,
-            Self::Dhcp4 | Self::Dynamic6(_) => Severity::Warning,
         }
     }
 }

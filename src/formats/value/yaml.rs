@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Span};
 
-use super::{MAX_DEPTH, Object, Repeats, Rules, Value};
+use super::{MAX_DEPTH, Object, Parsed, Repeats, Rules, Value};
 use crate::finding::Finding;
 
 /// Reads a YAML document.
@@ -16,9 +16,8 @@ use crate::finding::Finding;
 /// # Errors
 ///
 /// One finding: the document is no YAML (its place is then `line L column C`), or over a cap. Several documents in one
-/// text, keys that are no scalars, and a key that says something else the second time, or strictly anything, are errors,
-/// too.
-pub(super) fn parse(document: &[u8], rules: Rules) -> Result<Value, Finding> {
+/// text, keys that are no scalars or that no author means, and, where they are refused, repeated keys are errors, too.
+pub(super) fn parse(document: &[u8], rules: Rules) -> Result<Parsed, Finding> {
     let document = std::str::from_utf8(document).map_err(|e| {
         let before = String::from_utf8_lossy(document.get(..e.valid_up_to()).unwrap_or_default());
         Finding::error(place_after(&before), "not readable as YAML", "invalid UTF-8", super::EXPECTED)
@@ -34,13 +33,13 @@ pub(super) fn parse(document: &[u8], rules: Rules) -> Result<Value, Finding> {
         return Err(Finding::error(place_after(&document[..at]), "control character", found, expected));
     }
     let (values, bytes, open, anchors) = (rules.values, rules.bytes, Vec::new(), BTreeMap::new());
-    let mut reader = Reader { open, anchors, document: None, values, bytes, rules };
+    let mut reader = Reader { open, anchors, document: None, values, bytes, rules, repeated: Vec::new() };
     for event in Parser::new_from_str(document) {
         let (event, at) =
             event.map_err(|e| Finding::error(place(*e.marker()), "not readable as YAML", e.info(), super::EXPECTED))?;
         reader.take(event, at)?;
     }
-    Ok(reader.document.unwrap_or(Value::Null))
+    Ok(Parsed { value: reader.document.unwrap_or(Value::Null), repeats: reader.repeated })
 }
 
 fn place(at: Marker) -> String {
@@ -64,6 +63,8 @@ struct Reader {
     /// So many more bytes of text may come, in the same way.
     bytes: usize,
     rules: Rules,
+    /// Keys that say something else the second time.
+    repeated: Vec<Finding>,
 }
 
 struct Collection {
@@ -91,6 +92,11 @@ struct Size {
     depth: usize,
 }
 
+/// What stands in a key where a mark was lost: blanks, quotes, commas, brackets and line breaks.
+const NOT_IN_KEYS: [char; 11] = [' ', '\t', '\r', '\n', '"', '\'', ',', '[', ']', '{', '}'];
+
+const KEY_EXPECTED: &str = "a key without blanks, quotes, commas, brackets and line breaks";
+
 /// The key of YAML 1.1 under which a mapping takes in others.
 const MERGE: &str = "<<";
 
@@ -114,6 +120,12 @@ impl Reader {
                 self.complete(kind.into(), anchor, at)
             }
             Event::Scalar(text, style, anchor, tag) => {
+                // The parser gives an empty value a place of some width only where a mapping in one line has no colon.
+                let is_missing = text.is_empty() && style == ScalarStyle::Plain && anchor == 0 && tag.is_none();
+                if let Some(key) = self.waiting_key().filter(|_| is_missing && at.start.index() < at.end.index()) {
+                    let expected = "a colon and a value after each key";
+                    return Err(Finding::error(place(at.start), "key without a value", key, expected));
+                }
                 let is_text = style != ScalarStyle::Plain || tag.is_some_and(|tag| tag.suffix == "str");
                 self.pay(Size { values: 1, bytes: text.len(), depth: 0 })?;
                 // As a key every word is a text.
@@ -144,6 +156,14 @@ impl Reader {
         matches!(self.open.last(), Some(Collection { kind: Kind::Object { key: None, .. }, .. }))
     }
 
+    /// The key whose value comes next.
+    fn waiting_key(&self) -> Option<&str> {
+        match &self.open.last()?.kind {
+            Kind::Object { key: Some((key, _)), .. } => Some(key),
+            _ => None,
+        }
+    }
+
     /// Puts a complete value, which has been paid for, where it belongs.
     fn complete(&mut self, value: Value, anchor: usize, at: Span) -> Result<(), Finding> {
         if anchor != 0 {
@@ -154,16 +174,28 @@ impl Reader {
             None => self.document = Some(value),
             Some(Kind::Array(elements)) => elements.push(value),
             Some(Kind::Object { merged, members, keys, key }) => match (key.take(), value) {
+                // A mapping in one line that has lost a mark would else be a mapping of other keys.
+                (None, Value::String(text)) if text.contains(NOT_IN_KEYS) => {
+                    return Err(Finding::error(place(at.start), "invalid key", text, KEY_EXPECTED));
+                }
                 (None, Value::String(text)) => *key = Some((text, at.start)),
                 (None, other) => {
                     let expected = "a text as the key of a mapping";
                     return Err(Finding::error(place(at.start), "invalid key", other.kind(), expected));
                 }
                 (Some((key, _)), value) if key == MERGE => merge(value, merged),
-                (Some((key, here)), value) => match keys.get(&key).and_then(|at| members.get(*at)) {
+                (Some((key, here)), value) => match keys.get(&key).and_then(|at| members.get_mut(*at)) {
+                    Some(_) if self.rules.repeats == Repeats::Refused => {
+                        return Err(super::repeated_key(place(here), &key));
+                    }
                     // The same once more loses nothing.
-                    Some((_, first)) if self.rules.repeats == Repeats::Lenient && *first == value => {}
-                    Some(_) => return Err(super::repeated_key(place(here), &key)),
+                    Some((_, first)) if *first == value => {}
+                    Some((_, first)) => {
+                        self.repeated.push(super::repeated_key(place(here), &key));
+                        if self.rules.repeats == Repeats::LastCounts {
+                            *first = value;
+                        }
+                    }
                     None => {
                         keys.insert(key.clone(), members.len());
                         members.push((key, value));
@@ -260,14 +292,21 @@ impl From<Kind> for Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::finding::Findings;
+
+    fn read(document: &[u8]) -> Result<Value, Finding> {
+        parse(document, super::super::MACHINE).map(|parsed| parsed.value)
+    }
 
     fn refusal(document: &str) -> String {
-        parse(document.as_bytes(), super::super::MACHINE).unwrap_err().to_string()
+        read(document.as_bytes()).unwrap_err().to_string()
     }
 
     macro_rules! means {
         ($($name:ident: $yaml:expr => $json:expr;)*) => {
-            $(#[test] fn $name() { assert_eq!(parse($yaml.as_bytes(), super::super::MACHINE), super::super::parse($json.as_bytes())); })*
+            $(#[test] fn $name() {
+                assert_eq!(read($yaml.as_bytes()), super::super::parse($json.as_bytes(), &mut Findings::default()));
+             })*
         };
     }
 
@@ -305,17 +344,52 @@ mod tests {
     #[test]
     fn invalid_utf_8_is_named_by_line_and_column() {
         assert_eq!(
-            parse(b"# \xc3\xa4\n# M\xfcller\n", super::super::MACHINE).unwrap_err().to_string(),
+            read(b"# \xc3\xa4\n# M\xfcller\n").unwrap_err().to_string(),
             r#"line 2 column 4: not readable as YAML "invalid UTF-8", expected a JSON or YAML document"#
         );
     }
 
     #[test]
-    fn a_key_that_says_something_else_the_second_time_is_refused() {
-        assert_eq!(
-            refusal("eth0:\n  a: [1]\neth1: {}\neth0:\n  a: [2]\n"),
-            r#"line 4 column 1: repeated key "eth0", expected each key of a mapping once"#
-        );
+    fn a_key_that_says_something_else_the_second_time_is_named() {
+        let document = b"eth0:\n  a: [1]\neth1: {}\neth0:\n  a: [2]\n";
+        let read = |repeats: Repeats| {
+            let Parsed { value, repeats } =
+                parse(document, Rules { repeats, ..super::super::MACHINE }).map_err(|finding| finding.to_string())?;
+            let repeats: Vec<String> = repeats.iter().map(ToString::to_string).collect();
+            Ok::<_, String>((serde_json::to_string(&value).unwrap(), repeats))
+        };
+        let repeated = r#"line 4 column 1: repeated key "eth0", expected each key of a mapping once"#.to_owned();
+        let of = |json: &str| Ok((json.to_owned(), vec![repeated.clone()]));
+        assert_eq!(read(Repeats::FirstCounts), of(r#"{"eth0":{"a":[1]},"eth1":{}}"#));
+        assert_eq!(read(Repeats::LastCounts), of(r#"{"eth0":{"a":[2]},"eth1":{}}"#));
+        assert_eq!(read(Repeats::Refused), Err(repeated.clone()));
+    }
+
+    #[test]
+    fn a_key_without_a_colon_is_refused() {
+        for (document, column) in [("{a, b: c}", 3), ("{a , b: c}", 4), ("{b: c, a}", 9), ("{ä: b, 'a',}", 11)] {
+            let expected = format!(
+                r#"line 1 column {column}: key without a value "a", expected a colon and a value after each key"#
+            );
+            assert_eq!(refusal(document), expected, "{document}");
+        }
+        assert_eq!(read(b"{a: , b:, 'c':}\n"), read(b"a:\nb: # c\nc: ~\n"));
+    }
+
+    #[test]
+    fn a_key_that_has_swallowed_a_mark_is_refused() {
+        for (document, at, key) in [
+            ("dhcp4 true: x", "line 1 column 1", "dhcp4 true"),
+            ("{\"a\": [1], b\": 2}", "line 1 column 12", "b\""),
+            ("'a,b': 1", "line 1 column 1", "a,b"),
+            ("a[0]: 1", "line 1 column 1", "a[0]"),
+            ("x: {a\n  b: 1}", "line 1 column 5", "a b"),
+        ] {
+            let expected = format!(
+                "{at}: invalid key {key:?}, expected a key without blanks, quotes, commas, brackets and line breaks"
+            );
+            assert_eq!(refusal(document), expected, "{document}");
+        }
     }
 
     #[test]

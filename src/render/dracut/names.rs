@@ -11,20 +11,13 @@ use pnet_base::MacAddr;
 
 use super::Reader;
 use crate::network::{Card, InterfaceName, Link, LinkIndex, LinkKind, NetworkConfig, VlanId};
-use crate::render::{Device, name_vlans};
+use crate::render::{Device, Taken, name_vlans};
 
 pub(super) struct Names {
     /// How every argument calls each link: by a name, but for a card with a MAC address that nothing needs to name.
     pub(super) devices: Vec<Device>,
     /// Cards that are to get a name, in the document's order.
     pub(super) ties: Vec<(InterfaceName, MacAddr)>,
-}
-
-/// The names that are in use.
-#[derive(Default)]
-struct Taken {
-    names: BTreeSet<InterfaceName>,
-    next: usize,
 }
 
 // === impl Names ===
@@ -69,31 +62,10 @@ impl Names {
             };
             devices.push(device);
         }
-        let devices =
-            name_vlans(config, devices, |wish, id, _, parent| vlan_name(reader, wish, id, parent, &mut taken));
+        let says_id = |name: &InterfaceName, id: VlanId| id_in(name, reader) == id.to_string();
+        let devices = name_vlans(config, devices, &[], &mut taken, says_id);
         Self { devices, ties }
     }
-}
-
-/// The name that the document wishes, else one after the parent, else a number: whichever is free first.
-fn vlan_name(
-    reader: Reader,
-    wish: Option<&InterfaceName>,
-    id: VlanId,
-    parent: Option<&Device>,
-    taken: &mut Taken,
-) -> InterfaceName {
-    // A name of the kernel's own may belong to a card that comes later.
-    let says_id = |name: &InterfaceName| id_in(name, reader) == id.to_string();
-    let wish = wish.filter(|name| says_id(name) && !name.is_kernels_own()).cloned();
-    let after_parent = || match parent {
-        Some(Device::Name(parent)) => format!("{parent}.{id}").parse().ok().filter(says_id),
-        _ => None,
-    };
-    wish.and_then(|name| taken.take(name))
-        .or_else(|| after_parent().and_then(|name| taken.take(name)))
-        // The parent's name leaves no room for the id.
-        .unwrap_or_else(|| taken.number(&format!(".{id}")))
 }
 
 /// Whether a card can be renamed to this. A name of the kernel's own may be another card's, and a card whose name begins
@@ -119,28 +91,6 @@ fn id_in(name: &InterfaceName, reader: Reader) -> &str {
         Reader::NetworkManager => &name[name.trim_end_matches(|c: char| c.is_ascii_digit()).len()..],
         Reader::NetworkLegacy => {
             name.strip_prefix("vlan").unwrap_or_else(|| name.rsplit_once('.').map_or("", |(_, id)| id))
-        }
-    }
-}
-
-// === impl Taken ===
-
-impl Taken {
-    /// A name, if nobody has it.
-    fn take(&mut self, name: InterfaceName) -> Option<InterfaceName> {
-        self.names.insert(name).then_some(name)
-    }
-
-    /// The next free one of `kv0`, `kv1` and so on, before the suffix. Short, so that a VLAN's id fits behind it.
-    fn number(&mut self, suffix: &str) -> InterfaceName {
-        loop {
-            let name = format!("kv{}{suffix}", self.next);
-            self.next += 1;
-            if let Ok(name) = name.parse()
-                && let Some(name) = self.take(name)
-            {
-                return name;
-            }
         }
     }
 }

@@ -249,7 +249,7 @@ renders! {
 // What a link is called, and what is made of it.
 renders! {
     a_card_without_a_mac_address_is_called_by_its_name: [card_by_name("eno101").dhcp()] => "ip=eno101:dhcp";
-    a_card_that_needs_no_name_gets_none: [card_with_wish(1, "eno1").dhcp()] => "ip=[52:54:00:12:34:01]:dhcp", 1;
+    a_card_that_needs_no_name_gets_none: [card_with_wish(1, "eno1").dhcp()] => "ip=[52:54:00:12:34:01]:dhcp", 0;
     a_card_that_carries_a_vlan_gets_the_name_that_it_is_given_and_has_it_everywhere:
         [card_with_wish(1, "eno1").dhcp().on_link("10.9.0.0/16"), vlan(0, 5, None).dhcp()]
         => "ifname=eno1:52:54:00:12:34:01 vlan=eno1.5:eno1 \

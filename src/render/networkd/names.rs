@@ -1,10 +1,8 @@
 //! One name for each device that gets one.
 
-use std::collections::BTreeSet;
-
 use crate::finding::{Finding, Findings};
-use crate::network::{Card, InterfaceName, LinkKind, NetworkConfig, VlanId};
-use crate::render::{Device, name_vlans};
+use crate::network::{Card, InterfaceName, LinkKind, NetworkConfig};
+use crate::render::{Device, Taken, name_vlans};
 
 pub(super) struct Names {
     /// How each link is known.
@@ -21,12 +19,12 @@ impl Names {
     /// A card that is known by its address gets the name that the document gives it, as cloud-init would do, but none of
     /// those that the kernel counts itself: it may belong to a card that comes later.
     pub(super) fn assign(config: &NetworkConfig, findings: &mut Findings) -> Self {
-        let mut taken = BTreeSet::new();
+        let mut taken = Taken::default();
         for link in config.links() {
             if let LinkKind::Card(Card::Name(name)) | LinkKind::Bond { name, .. } | LinkKind::Bridge { name, .. } =
                 &link.kind
             {
-                taken.insert(*name);
+                _ = taken.take(*name);
             }
         }
         let mut wishes = Vec::new();
@@ -38,7 +36,7 @@ impl Names {
                 _ => (None, true),
             };
             let may_be = |name: &&InterfaceName| may_be && !name.is_kernels_own();
-            let given = wish.filter(|name| may_be(name) && taken.insert(*(*name))).cloned();
+            let given = wish.filter(|name| may_be(name) && taken.take(**name).is_some()).copied();
             if let Some(wish) = wish.filter(|_| given.is_none()) {
                 let expected = "a free name, none like eth0, for a card that no name matches";
                 findings.push(Finding::warning(&link.name_place, "name that cannot be given", wish, expected));
@@ -46,14 +44,7 @@ impl Names {
             wishes.push(given);
         }
         let devices = config.links().iter().map(|link| known(&link.kind)).collect();
-        let mut next = 0;
-        let devices = name_vlans(config, devices, |name, id, parent, known| {
-            let parent = match known {
-                Some(Device::Name(parent)) => Some(parent),
-                _ => wishes[parent.0].as_ref(),
-            };
-            vlan_name(name, parent, id, &mut taken, &mut next)
-        });
+        let devices = name_vlans(config, devices, &wishes, &mut taken, |_, _| true);
         for (link, device) in config.links().iter().zip(&devices) {
             if let (LinkKind::Vlan { name: Some(wish), .. }, Device::Name(given)) = (&link.kind, device)
                 && wish != given
@@ -74,31 +65,5 @@ fn known(kind: &LinkKind) -> Option<Device> {
         }
         LinkKind::Card(Card::Pattern { .. }) => Some(Device::Any),
         LinkKind::Vlan { .. } => None,
-    }
-}
-
-/// The name that the document wishes, else one after the parent, else a number: whichever is free first.
-fn vlan_name(
-    wish: Option<&InterfaceName>,
-    parent: Option<&InterfaceName>,
-    id: VlanId,
-    taken: &mut BTreeSet<InterfaceName>,
-    next: &mut usize,
-) -> InterfaceName {
-    let wish = wish.filter(|name| !name.is_kernels_own()).cloned();
-    let after_parent = parent.and_then(|parent| format!("{parent}.{id}").parse().ok());
-    for name in [wish, after_parent].into_iter().flatten() {
-        if taken.insert(name) {
-            return name;
-        }
-    }
-    loop {
-        let name = format!("kv{next}.{id}").parse();
-        *next += 1;
-        if let Ok(name) = name
-            && taken.insert(InterfaceName::clone(&name))
-        {
-            return name;
-        }
     }
 }

@@ -42,6 +42,10 @@ impl<'d> Converter<'d, '_> {
             document.networks.iter().filter_map(|network| self.find(network.link.as_ref())).collect();
         let asks_itself = |index: &usize| self.kinds[*index] != Kind::Card || self.mtus[*index].is_some();
         ask.extend((0..document.links.len()).filter(asks_itself));
+        if ask.is_empty() && document.networks.is_empty() {
+            // Links without any network are a statement: none of them gets an address.
+            ask.extend(0..document.links.len());
+        }
         while let Some(index) = ask.pop() {
             if std::mem::replace(&mut wanted[index], true) {
                 continue;
@@ -104,7 +108,9 @@ impl<'d> Converter<'d, '_> {
             // What was wrong has been reported and costs the document; the other links want to be looked at, too.
             let kind = kind.unwrap_or(LinkKind::Card(Card::MacAddress { mac_address: MacAddr::zero(), name: None }));
             let (mtu, cloned_mac_address) = (self.mtus[index], self.cloned_mac_address(index, link));
-            self.links.push(network::Link { mtu, cloned_mac_address, ..network::Link::new(id, place, kind) });
+            let without_addresses = document.networks.is_empty();
+            let link = network::Link::new(id, place, kind);
+            self.links.push(network::Link { mtu, cloned_mac_address, without_addresses, ..link });
         }
         self.bond_of = vec![None; self.links.len()];
         for (at, link) in self.links.iter().enumerate() {

@@ -10,7 +10,7 @@ use crate::network::{self, Family, LinkIndex};
 impl Converter<'_, '_> {
     pub(super) fn read_networks(&mut self) {
         let mut routes = Vec::new();
-        let mut unknown = Vec::new();
+        let (mut unknown, mut lost) = (Vec::new(), Vec::new());
         // Links of which not all is known that the document wants there.
         let mut unsure = vec![false; self.links.len()];
         for (index, network) in self.document.networks.iter().enumerate() {
@@ -20,14 +20,21 @@ impl Converter<'_, '_> {
             }
             let place = NETWORKS.index(index);
             let method = Method::of(network);
-            let link = self.link_of(network, method, &place);
+            let link = match self.link_of(network) {
+                Ok(link) => Some(link),
+                Err(problem) => {
+                    lost.push((index, method, problem));
+                    None
+                }
+            };
             let words = (self.dns.nameservers.len(), self.dns.search.len());
             let mut is_sure = true;
             let family = match method {
                 Method::Static(wanted) => {
-                    let mask = ("netmask", network.netmask.as_ref());
-                    let written = ("ip_address", network.ip_address.as_ref());
-                    let address = convert::static_address(self.findings, &place, written, mask, wanted);
+                    let mask = (place.field("netmask"), network.netmask.as_ref());
+                    let written = (place.field("ip_address"), network.ip_address.as_ref());
+                    let guesses = (&mut self.guesses, link);
+                    let address = convert::static_address(self.findings, written, mask, wanted, guesses);
                     is_sure = address.is_some();
                     if let (Some(link), Some(address)) = (link, address) {
                         convert::add_address(&mut self.links[link.0], address);
@@ -68,6 +75,15 @@ impl Converter<'_, '_> {
                 }
             }
         }
+        let has_addresses = self.links.iter().any(network::Link::has_addresses);
+        for (index, method, (problem, expected)) in lost {
+            // A machine that misses a static address is unreachable, and what is not understood may have been one. One
+            // that misses a dynamic address may have others.
+            let is_dynamic = matches!(method, Method::Dhcp4 | Method::Dynamic6(_));
+            let severity = if is_dynamic && has_addresses { Severity::Warning } else { Severity::Error };
+            let (place, link) = (NETWORKS.index(index), self.document.networks[index].link.as_ref());
+            convert::unknown(self.findings, severity, place.field("link"), problem, link, &expected);
+        }
         for (index, link) in unknown {
             // What is not understood costs only itself as long as the link has something else.
             let works = link.is_some_and(|link| self.links[link.0].has_addresses());
@@ -88,27 +104,19 @@ impl Converter<'_, '_> {
         }
     }
 
-    /// Where the network is, if it can be anywhere.
-    fn link_of(&mut self, network: &Network, method: Method, place: &Place<'_>) -> Option<LinkIndex> {
-        let (severity, place) = (method.cost_of_its_loss(), place.field("link"));
+    /// Where the network is; else the problem, and what was expected.
+    fn link_of(&self, network: &Network) -> Result<LinkIndex, (&'static str, String)> {
         let Some(link) = self.find(network.link.as_ref()).and_then(|link| self.model[link]) else {
-            convert::unknown(self.findings, severity, place, "unknown link", network.link.as_ref(), LINK_EXPECTED);
-            return None;
+            return Err(("unknown link", LINK_EXPECTED.to_owned()));
         };
         // A bond's ports have no addresses of their own.
-        if let Some(bond) = self.bond_of[link.0] {
-            let expected = format!("the link of its bond, {}", self.links[bond.0].place);
-            convert::unknown(
-                self.findings,
-                severity,
-                place,
-                "network on a bond's port",
-                network.link.as_ref(),
-                &expected,
-            );
-            return None;
+        match self.bond_of[link.0] {
+            Some(bond) => {
+                let expected = format!("the link of its bond, {}", self.links[bond.0].place);
+                Err(("network on a bond's port", expected))
+            }
+            None => Ok(link),
         }
-        Some(link)
     }
 
     fn read_routes(&mut self, network: &Network, family: Option<Family>, place: &Place<'_>) -> Vec<network::Route> {

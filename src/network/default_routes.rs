@@ -1,0 +1,153 @@
+//! Which default route a program gets that takes one of each family.
+
+use std::net::IpAddr;
+
+use super::{Link, LinkIndex, NetworkConfig, Route};
+
+/// The default route of each family: the one of the lowest metric, else the first of the document.
+///
+/// A machine with several default routes of one family would prefer one of them by the order in which its links come up.
+/// An exception are links with the same address and the same gateway: one network under several names, because the name
+/// of the interface depends on the guest. One of these links exists on a machine, so each keeps its gateway.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct DefaultRoutes {
+    /// Each with its link and its index among the routes of that link. The first is the chosen one; links of the same
+    /// network under another name follow.
+    ipv4: Vec<(LinkIndex, usize)>,
+    ipv6: Vec<(LinkIndex, usize)>,
+}
+
+// === impl DefaultRoutes ===
+
+impl DefaultRoutes {
+    /// Chooses the default routes of a network. A route counts in the main table, on a link that is connected, that is no
+    /// port and that has an address of its family.
+    #[must_use]
+    pub fn of(config: &NetworkConfig) -> Self {
+        Self { ipv4: choose(config, true), ipv6: choose(config, false) }
+    }
+
+    /// The link of the chosen route of each family, IPv4 first.
+    pub fn links(&self) -> impl Iterator<Item = LinkIndex> + Clone {
+        [&self.ipv4, &self.ipv6].into_iter().filter_map(|routes| routes.first()).map(|(link, _)| *link)
+    }
+
+    /// The links of the same network as the chosen route's link, under another name; each with that link.
+    pub fn other_names(&self) -> impl Iterator<Item = (LinkIndex, LinkIndex)> {
+        [&self.ipv4, &self.ipv6].into_iter().flat_map(|routes| {
+            let first = routes.first().copied();
+            routes.iter().skip(1).filter_map(move |(link, _)| Some((*link, first?.0)))
+        })
+    }
+
+    /// Whether a route of a link is the default route of its family there.
+    #[must_use]
+    pub fn has(&self, link: LinkIndex, route: usize) -> bool {
+        self.ipv4.contains(&(link, route)) || self.ipv6.contains(&(link, route))
+    }
+
+    /// The gateways on a link, of IPv4 and of IPv6.
+    #[must_use]
+    pub fn gateways(&self, config: &NetworkConfig, link: LinkIndex) -> [Option<IpAddr>; 2] {
+        [&self.ipv4, &self.ipv6].map(|routes| {
+            let (_, route) = routes.iter().find(|(chosen, _)| *chosen == link)?;
+            config.link(link).routes[*route].gateway()
+        })
+    }
+}
+
+fn choose(config: &NetworkConfig, ipv4: bool) -> Vec<(LinkIndex, usize)> {
+    let links = config.links().iter().enumerate().map(|(at, link)| (LinkIndex(at), link));
+    let candidates: Vec<(LinkIndex, usize)> = links
+        .filter(|(at, _)| config.is_connected(*at) && config.controller_of(*at).is_none())
+        .flat_map(|(at, link)| {
+            let is_default = move |route: &Route| {
+                route.is_default()
+                    && route.table.is_none()
+                    && route.destination().is_ipv4() == ipv4
+                    && link.can_route(route)
+            };
+            let routes = link.routes.iter().enumerate().filter(move |(_, route)| is_default(route));
+            routes.map(move |(index, _)| (at, index))
+        })
+        .collect();
+    let route = |(link, at): &(LinkIndex, usize)| &config.link(*link).routes[*at];
+    // No metric is the kernel's 0. Of equal ones the first counts.
+    let Some(chosen) = candidates.iter().copied().min_by_key(|it| route(it).metric().unwrap_or(0)) else {
+        return Vec::new();
+    };
+    let mut routes = vec![chosen];
+    for other in candidates {
+        let is_new = routes.iter().all(|(link, _)| *link != other.0);
+        if is_new
+            && route(&other).gateway() == route(&chosen).gateway()
+            && shares_address(config.link(other.0), config.link(chosen.0), ipv4)
+        {
+            routes.push(other);
+        }
+    }
+    routes
+}
+
+/// Whether two links have a static address of this family in common.
+fn shares_address(one: &Link, other: &Link, ipv4: bool) -> bool {
+    if ipv4 {
+        one.ipv4.addresses.iter().any(|address| other.ipv4.addresses.contains(address))
+    } else {
+        one.ipv6.addresses.iter().any(|address| other.ipv6.addresses.contains(address))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::network::{Card, LinkKind};
+
+    /// A card with IPv4 addresses and default routes: gateway and metric.
+    fn card(name: &str, addresses: &[&str], routes: &[(&str, u32)]) -> Link {
+        let mut link = Link::new(name.to_owned(), name.to_owned(), LinkKind::Card(Card::Name(name.parse().unwrap())));
+        link.ipv4.addresses = addresses.iter().map(|address| address.parse().unwrap()).collect();
+        let everywhere = "0.0.0.0/0".parse().unwrap();
+        let route =
+            |(via, metric): &(&str, u32)| Route::new(everywhere, Some(via.parse().unwrap()), Some(*metric)).unwrap();
+        link.routes = routes.iter().map(route).collect();
+        link
+    }
+
+    fn chosen(links: Vec<Link>) -> Vec<(usize, usize)> {
+        let config = NetworkConfig::new(links).unwrap();
+        DefaultRoutes::of(&config).ipv4.into_iter().map(|(link, route)| (link.0, route)).collect()
+    }
+
+    #[test]
+    fn the_first_of_equal_metrics_is_chosen() {
+        let one = card("a", &["10.0.0.5/24"], &[("10.0.0.1", 5), ("10.0.0.2", 4)]);
+        let two = card("b", &["10.1.0.5/24"], &[("10.1.0.1", 4)]);
+        assert_eq!(chosen(vec![one, two]), [(0, 1)]);
+    }
+
+    #[test]
+    fn one_network_under_two_names_keeps_its_gateway_on_both() {
+        let one = card("a", &["10.0.0.5/24"], &[("10.0.0.1", 0)]);
+        let two = card("b", &["10.0.0.9/24", "10.0.0.5/24"], &[("10.0.0.1", 0), ("10.0.0.1", 7)]);
+        assert_eq!(chosen(vec![one.clone(), two.clone()]), [(0, 0), (1, 0)]);
+        let config = NetworkConfig::new(vec![one, two]).unwrap();
+        let names: Vec<(LinkIndex, LinkIndex)> = DefaultRoutes::of(&config).other_names().collect();
+        assert_eq!(names, [(LinkIndex(1), LinkIndex(0))]);
+    }
+
+    #[test]
+    fn another_gateway_or_another_address_is_another_network() {
+        let one = card("a", &["10.0.0.5/24"], &[("10.0.0.1", 0)]);
+        let other_gateway = card("b", &["10.0.0.5/24"], &[("10.0.0.2", 0)]);
+        let other_address = card("c", &["10.0.0.6/24"], &[("10.0.0.1", 0)]);
+        assert_eq!(chosen(vec![one, other_gateway, other_address]), [(0, 0)]);
+    }
+
+    #[test]
+    fn a_route_without_an_address_of_its_family_is_not_chosen() {
+        let one = card("a", &[], &[("10.0.0.1", 0)]);
+        let two = card("b", &["10.0.0.5/24"], &[("10.0.0.1", 9)]);
+        assert_eq!(chosen(vec![one, two]), [(1, 0)]);
+    }
+}
