@@ -9,7 +9,6 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use glowplug::host::allocator::{Allocator, Journal};
 use glowplug::host::claim::{Allocation, Claim, Machine, Record, Request};
 use glowplug::host::expand::{Grant, Template};
 use glowplug::host::free_ranges::FreeRanges;
@@ -127,7 +126,7 @@ fn pair(what: &str, free: &mut FreeRanges, held: &mut [u128]) -> Result<()> {
     row(
         &format!("{what}: lowest | named | any"),
         &format!("{} | {} | {}", nanos(lowest), nanos(named), nanos(any)),
-        "at most 200 ns",
+        "",
     );
     Ok(())
 }
@@ -139,28 +138,28 @@ fn nanos(time: Duration) -> String {
 /// A claim and its release, with so many holders in memory.
 fn allocator(holders: usize) -> Result<()> {
     let before = resident()?;
-    let mut allocator = Allocator::rebuild([pool()?], []);
+    let mut allocator = in_memory()?;
     for number in 0..holders {
-        allocator.claim(&claim(number), 1, &mut Journal::default())?;
+        allocator.claim(&claim(number), 1)?;
     }
     let bytes = (resident()? - before) / holders;
     let (rounds, mut dice) = (100_000, Dice(0x9e37_79b9_7f4a_7c15));
     let claims: Vec<Claim> = (0..rounds).map(|_| claim(dice.below(holders))).collect();
     let start = Cpu::now()?;
     for claim in &claims {
-        allocator.release(&claim.machine, 2, 0, &mut Journal::default());
-        black_box(allocator.claim(claim, 2, &mut Journal::default())?);
+        allocator.release(&claim.machine, 2)?;
+        black_box(allocator.claim(claim, 2)?);
     }
     let pair = start.elapsed()? / rounds as u32;
     let again = Cpu::now()?;
     for claim in &claims {
-        black_box(allocator.claim(claim, 2, &mut Journal::default())?);
+        black_box(allocator.claim(claim, 2)?);
     }
     let again = again.elapsed()? / rounds as u32;
     row(
         &format!("allocator, {holders} machines: release + claim"),
         &format!("{} (again: {}, {bytes} bytes each)", nanos(pair), nanos(again)),
-        "at most 5000 ns",
+        "at most 20000 ns",
     );
     Ok(())
 }
@@ -168,7 +167,7 @@ fn allocator(holders: usize) -> Result<()> {
 /// A hundred thousand records in any order.
 fn rebuild() -> Result<()> {
     let count = 100_000;
-    let mut registry = Registry::open(MemoryLedger::default(), [pool()?])?;
+    let mut registry = in_memory()?;
     let claims: Vec<Claim> = (0..count).map(claim).collect();
     let mut records = Vec::new();
     for allocation in registry.claim_all(&claims, 1)? {
@@ -180,19 +179,18 @@ fn rebuild() -> Result<()> {
     for at in (1..records.len()).rev() {
         records.swap(at, dice.below(at + 1));
     }
-    let (mut allocator, mut journal) = (Allocator::rebuild([pool()?], []), Journal::default());
+    let mut allocator = in_memory()?;
     let (copy, start) = (records.clone(), Cpu::now()?);
-    let adoption = allocator.adopt(copy, 1, &mut journal);
+    let adoption = allocator.adopt(copy, 1)?;
     let time = start.elapsed()?;
-    drop(journal);
     if adoption.adopted != 2 * count {
         return Err("not everything was adopted".into());
     }
-    row("rebuild of 100000 records, both families", &millis(time), "at most 250 ms");
+    row("rebuild of 100000 records, both families", &millis(time), "at most 2000 ms");
 
     let directory = tempfile::tempdir()?;
     let path = directory.path().join("ledger");
-    let mut registry = Registry::open(SqliteLedger::create(&path, &[NETWORK])?, [pool()?])?;
+    let mut registry = on_disk(&path)?;
     let start = Instant::now();
     registry.adopt(records.iter().cloned(), 1)?;
     row("  into a new SQLite ledger", &millis(start.elapsed()), "");
@@ -201,7 +199,7 @@ fn rebuild() -> Result<()> {
     row("  into one that has them", &millis(start.elapsed()), "");
     drop(registry);
     let start = Instant::now();
-    black_box(Registry::open(SqliteLedger::open(&path, &[NETWORK])?, [pool()?])?);
+    black_box(Registry::open(SqliteLedger::open(&path)?)?);
     let bytes = fs::metadata(&path)?.len();
     row("  open that ledger", &format!("{} ({} MiB)", millis(start.elapsed()), bytes >> 20), "");
     Ok(())
@@ -221,8 +219,8 @@ fn list(machines: usize) -> Result<()> {
         let read = start.elapsed();
         let inventory = objects.inventory();
         let merged = start.elapsed();
-        let (mut allocator, mut journal) = (Allocator::rebuild([pool()?], []), Journal::default());
-        let adoption = allocator.adopt(inventory.records, 1, &mut journal);
+        let mut allocator = in_memory()?;
+        let adoption = allocator.adopt(inventory.records, 1)?;
         let all = start.elapsed();
         if (adoption.adopted, adoption.mismatches.len()) != (2 * machines, 0) {
             return Err("not everything was adopted".into());
@@ -234,8 +232,7 @@ fn list(machines: usize) -> Result<()> {
     objects.read("machines.json", text.as_slice())?;
     let records = objects.inventory().records;
     let directory = tempfile::tempdir()?;
-    let ledger = SqliteLedger::create(&directory.path().join("ledger"), &[NETWORK])?;
-    let mut registry = Registry::open(ledger, [pool()?])?;
+    let mut registry = on_disk(&directory.path().join("ledger"))?;
     let start = Cpu::now()?;
     registry.adopt(records, 1)?;
     let recorded = millis(start.elapsed()?);
@@ -311,8 +308,8 @@ impl Read for List {
 /// What is made of one allocation.
 fn documents() -> Result<()> {
     let pool = pool()?;
-    let mut allocator = Allocator::rebuild([pool.clone()], []);
-    let allocation = allocator.claim(&claim(0), 1, &mut Journal::default())?.remove(0);
+    let mut allocator = in_memory()?;
+    let allocation = allocator.claim(&claim(0), 1)?.remove(0);
     let template =
         br#"{"links": [{"id": "eno101", "type": "phy"}], "services": [{"type": "dns", "address": "10.0.0.2"}]}"#;
     let rounds = 2_000;
@@ -364,7 +361,7 @@ fn durable(processes: usize) -> Result<()> {
     let program = std::env::current_exe()?;
     let directory = tempfile::tempdir_in(program.parent().ok_or("no directory")?)?;
     let path = directory.path().join("ledger");
-    SqliteLedger::create(&path, &[NETWORK])?;
+    on_disk(&path)?;
     let start = Instant::now();
     let mut children = Vec::new();
     for number in 0..processes {
@@ -389,14 +386,26 @@ fn durable(processes: usize) -> Result<()> {
 }
 
 const CLAIMS: usize = 1_000;
-const NETWORK: &str = "clusters/vlan10";
 
 fn claimer(path: &Path, number: usize) -> Result<()> {
-    let mut registry = Registry::open(SqliteLedger::open(path, &[NETWORK])?, [pool()?])?;
+    let mut registry = Registry::open(SqliteLedger::open(path)?)?;
     for at in 0..CLAIMS {
         registry.claim(&claim(number * CLAIMS + at), 1)?;
     }
     Ok(())
+}
+
+fn in_memory() -> Result<Registry<MemoryLedger>> {
+    let mut registry = Registry::open(MemoryLedger::default())?;
+    registry.resize([pool()?], &[], 0)?;
+    Ok(registry)
+}
+
+/// A new ledger.
+fn on_disk(path: &Path) -> Result<Registry<SqliteLedger>> {
+    let mut registry = Registry::open(SqliteLedger::create(path)?)?;
+    registry.resize([pool()?], &[], 0)?;
+    Ok(registry)
 }
 
 fn pool() -> Result<Pool> {
@@ -415,7 +424,7 @@ fn claim(number: usize) -> Claim {
             uid: format!("1b4e28ba-2fa1-11d2-883f-{number:012}"),
         },
         created: 1,
-        requests: vec![Request { pool: "clusters/workers".into(), addresses: Vec::new() }],
+        requests: vec![Request::of("clusters/workers")],
         sticky: false,
     }
 }

@@ -35,15 +35,15 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     // In earnest the ledger stays where it is: it is the only one for its network.
     let directory = tempfile::tempdir()?;
-    let ledger = SqliteLedger::create(&directory.path().join("ledger"), &[&pool.network])?;
-    let mut registry = Registry::open(ledger, [pool])?;
+    let mut registry = Registry::open(SqliteLedger::create(&directory.path().join("ledger"))?)?;
+    registry.resize([pool], &[], now()?)?;
     let template = Template::parse(TEMPLATE)?;
 
     // Reconciling a machine: as often as anybody likes, with the same answer.
     for name in ["worker-0", "worker-1", "worker-0"] {
         let machine = Machine { namespace: "clusters".into(), name: name.into(), uid: format!("uid-of-{name}") };
-        let request = Request { pool: pool_name.clone(), addresses: Vec::new() };
-        let claim = Claim { machine: machine.clone(), created: now()?, requests: vec![request], sticky: false };
+        let claim =
+            Claim { machine: machine.clone(), created: now()?, requests: vec![Request::of(&pool_name)], sticky: false };
         match registry.claim(&claim, now()?) {
             Ok(allocations) => {
                 println!("{name}: patch its status with {}", status_patch(&machine, &allocations, None)?);

@@ -21,9 +21,11 @@
 //! let template = Template::minimal([&pool.interface]);
 //!
 //! let machine = Machine { namespace: "clusters".into(), name: "worker-0".into(), uid: "5d30".into() };
-//! let request = Request { pool: pool.name.clone(), addresses: vec![] };
+//! let request = Request::of(&pool.name);
 //! let claim = Claim { machine, created: 0, requests: vec![request], sticky: false };
-//! let allocations = Registry::open(MemoryLedger::default(), [pool])?.claim(&claim, 0)?;
+//! let mut registry = Registry::open(MemoryLedger::default())?;
+//! registry.resize([pool], &[], 0)?;
+//! let allocations = registry.claim(&claim, 0)?;
 //! assert_eq!(allocations[0].addresses, ["10.0.0.8/24".parse()?]);
 //!
 //! let grant = Grant { allocation: &allocations[0], gateways: &gateways, nameservers: &[], mac_address: None };
@@ -66,6 +68,7 @@
 pub mod address;
 pub mod allocator;
 pub mod audit;
+pub mod change;
 pub mod claim;
 pub mod expand;
 pub mod free_ranges;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Duration;
 
-use super::allocator::{Adoption, Journal};
+use super::allocator::Adoption;
 use super::claim::{Allocation, Claimant, Conflict, Machine};
 use super::ledger::{Ledger, LedgerError};
 use super::pool::Pool;
@@ -56,14 +56,11 @@ pub fn audit<L: Ledger>(
     release_missing: bool,
     now: u64,
 ) -> Result<Audit, LedgerError> {
-    let allocator = registry.allocator()?;
-    let mut journal = Journal::default();
-    let adoption = allocator.adopt(inventory.records.iter().cloned(), now, &mut journal);
-    allocator.undo(journal);
+    let adoption = registry.preview(inventory.records.iter().cloned(), now)?;
+    let allocator = registry.state()?;
     let holders = allocator.leases().map(|(_, _, lease)| lease.claimant.machine.clone());
     let waiters = allocator.waiters().into_iter().map(|claim| claim.machine.clone());
-    let conflicts = allocator.conflicts().flat_map(|(_, _, conflicts)| conflicts);
-    let conflicts = conflicts.map(|conflict| conflict.claimant.machine.clone());
+    let conflicts = allocator.conflicts().map(|(_, _, conflict)| conflict.claimant.machine);
     let known: BTreeSet<Machine> = holders
         .chain(waiters)
         .chain(conflicts)
@@ -134,17 +131,17 @@ fn unreadable(inventory: &Inventory) -> impl Iterator<Item = (IpAddr, Conflict)>
 mod tests {
     use super::*;
     use crate::host::claim::{Claim, Request};
-    use crate::host::ledger::MemoryLedger;
     use crate::host::pool::tests::pool;
     use crate::host::records::Objects;
+    use crate::host::registry::tests::registry;
 
     #[test]
     fn whose_address_an_unreadable_object_names_is_not_missing() {
         let one = pool("{name: one, network: n, addresses: [10.0.0.0/24]}");
-        let mut registry = Registry::open(MemoryLedger::default(), [one]).unwrap();
+        let mut registry = registry([one]);
         let [named, other] = ["a", "b"].map(|name| {
             let machine = Machine { namespace: "n".into(), name: name.into(), uid: "u".into() };
-            let requests = vec![Request { pool: "default/one".into(), addresses: Vec::new() }];
+            let requests = vec![Request::of("default/one")];
             registry.claim(&Claim { machine: machine.clone(), created: 0, requests, sticky: false }, 0).unwrap();
             machine
         });
@@ -163,9 +160,9 @@ mod tests {
     #[test]
     fn who_looks_twice_within_a_moment_has_looked_once() {
         let one = pool("{name: one, network: n, addresses: [10.0.0.0/24]}");
-        let mut registry = Registry::open(MemoryLedger::default(), [one]).unwrap();
+        let mut registry = registry([one]);
         let machine = Machine { namespace: "n".into(), name: "a".into(), uid: "u".into() };
-        let requests = vec![Request { pool: "default/one".into(), addresses: Vec::new() }];
+        let requests = vec![Request::of("default/one")];
         let claim = Claim { machine: machine.clone(), created: 0, requests, sticky: false };
         let held = registry.claim(&claim, 0).unwrap();
         let mut look = |now| audit(&mut registry, &Inventory::default(), true, now).unwrap().missing;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ipnetwork::IpNetwork;
 
-use crate::network::{InterfaceName, is_label};
+use crate::network::{Family, InterfaceName, is_label};
 
 /// A machine, as its Kubernetes object names it. The successor of a deleted machine has the same name and another UID,
 /// and is another machine.
@@ -38,7 +38,7 @@ pub struct Allocation {
     pub addresses: Vec<IpNetwork>,
 }
 
-/// What a machine asks for: addresses for one or several of its interfaces, all of them or none.
+/// What a machine requests: addresses for one or several of its interfaces, all of them or none.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Claim {
     /// Who asks.
@@ -53,11 +53,13 @@ pub struct Claim {
     pub sticky: bool,
 }
 
-/// One address of each family that a pool has, for the pool's interface.
+/// Addresses of one pool for the pool's interface: one of each family, or of one family alone.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Request {
     /// The name of the pool.
     pub pool: String,
+    /// The only family requested. `None`: each family of the pool.
+    pub family: Option<Family>,
     /// The addresses that it has to be, at most one of each family. Of the others it is the lowest free one. A claim that
     /// names an address never waits for one.
     pub addresses: Vec<IpAddr>,
@@ -118,6 +120,16 @@ pub struct Record {
 #[must_use]
 pub fn is_object_name(text: &str) -> bool {
     text.len() <= 253 && text.split('.').all(is_label) && !text.bytes().any(|b| b.is_ascii_uppercase())
+}
+
+// === impl Request ===
+
+impl Request {
+    /// A request for one address of each family of a pool, any that is free.
+    #[must_use]
+    pub fn of(pool: &str) -> Self {
+        Self { pool: pool.to_owned(), family: None, addresses: Vec::new() }
+    }
 }
 
 // === impl Machine ===

@@ -1,17 +1,12 @@
-//! The free space of one family: which numbers may be given, as ranges and not one by one.
+//! The free numbers of one family of addresses, as ranges.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::BTreeMap;
 use std::fmt;
-use std::ops::{Bound, RangeBounds};
 
-use foldhash::fast::RandomState;
-
-/// The free numbers: ranges of blocks of 128 that are free as a whole, and a bit for each number of a block that is free
-/// in part.
+/// A set of free numbers, kept as ranges.
 ///
-/// Each operation costs at most the logarithm of the number of gaps, on average, and memory grows with that number, never
-/// with the size of the space: a /8 or a /64 that is empty, or full, or taken from below costs one range and a block. The
-/// blocks are for the space with many holes: ranges alone would be one for each number there, and five times as slow.
+/// Each operation costs at most the logarithm of the number of ranges. Memory grows with that number, never with the size
+/// of the space: an empty /8 or /64 is one range.
 ///
 /// ```
 /// use glowplug::host::free_ranges::{FreeRanges, FreeRangesError};
@@ -26,76 +21,51 @@ use foldhash::fast::RandomState;
 /// ```
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct FreeRanges {
-    // From the last block of a range to its first one, neither overlapping nor touching. What changes most often is the
-    // first block of the lowest range, and a value is changed where it stands, while a key would have to be moved.
-    whole: BTreeMap<u128, u128>,
-    partial: Partial,
+    // First number to last number. Ranges neither overlap nor touch.
+    ranges: BTreeMap<u128, u128>,
     count: u128,
 }
 
-/// The blocks that are free in part, each with its free numbers: some, and not all.
-///
-/// Mostly a bit of a block changes that stays such a block, so their order is kept apart and asked for the lowest only.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
-struct Partial {
-    bits: HashMap<u128, u128, RandomState>,
-    blocks: BTreeSet<u128>,
-}
-
-/// What cannot be taken or given back.
+/// Why numbers cannot be taken or given back.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum FreeRangesError {
     /// The number to be taken is not free.
     NotFree(u128),
-    /// This number of what is to be given back is free already. Who gives it back has lost count of what he holds.
+    /// A number to be given back is free already.
     AlreadyFree(u128),
-    /// All 2^128 numbers would be free at once, which is one more than a `u128` counts. No pool comes near: the
-    /// unspecified address and the multicast addresses are in none.
+    /// All 2^128 numbers would be free at once, one more than a `u128` counts. No pool has them all: the unspecified
+    /// address and the multicast addresses are never in a pool.
     Uncountable,
 }
-
-/// A number is a block and a bit of it.
-const BITS: u32 = 7;
 
 // === impl FreeRanges ===
 
 impl FreeRanges {
-    /// How many numbers are free.
+    /// Counts the free numbers.
     #[must_use]
     pub fn count(&self) -> u128 {
         self.count
     }
 
-    /// The lowest free number, which stays free.
+    /// Returns the lowest free number, which stays free.
     #[must_use]
     pub fn lowest(&self) -> Option<u128> {
-        let partial = self.partial.first(..).map(|(block, bits)| lowest_of(block, bits));
-        let whole = self.whole.first_key_value().map(|(_, &first)| first << BITS);
-        least(partial, whole)
+        self.ranges.first_key_value().map(|(&first, _)| first)
     }
 
-    /// The lowest free number that is not below `number`.
+    /// Returns the lowest free number that is not below `number`.
     #[must_use]
     pub fn lowest_from(&self, number: u128) -> Option<u128> {
-        let (block, bit) = split(number);
-        let own = self.partial.get(block).map_or(0, |bits| bits & from(bit));
-        if own != 0 {
-            return Some(lowest_of(block, own));
+        match self.range_at(number) {
+            Some(_) => Some(number),
+            None => self.ranges.range(number..).next().map(|(&first, _)| first),
         }
-        let above = self.partial.first((Bound::Excluded(block), Bound::Unbounded));
-        let partial = above.map(|(block, bits)| lowest_of(block, bits));
-        let whole = self.whole.range(block..).next().map(|(_, &first)| number.max(first << BITS));
-        least(partial, whole)
     }
 
     /// Whether a number is free.
     #[must_use]
     pub fn contains(&self, number: u128) -> bool {
-        let (block, bit) = split(number);
-        match self.partial.get(block) {
-            Some(bits) => bits & (1 << bit) != 0,
-            None => is_whole(&self.whole, block),
-        }
+        self.range_at(number).is_some()
     }
 
     /// Takes the lowest free number.
@@ -109,55 +79,45 @@ impl FreeRanges {
     ///
     /// # Errors
     ///
-    /// [`FreeRangesError::NotFree`] when it is not free.
+    /// [`FreeRangesError::NotFree`] when the number is not free.
     pub fn take(&mut self, number: u128) -> Result<(), FreeRangesError> {
-        let (block, bit) = split(number);
-        if self.take_bits(block, 1 << bit) { Ok(()) } else { Err(FreeRangesError::NotFree(number)) }
+        let (first, last) = self.range_at(number).ok_or(FreeRangesError::NotFree(number))?;
+        self.ranges.remove(&first);
+        self.insert_around(first, last, number, number);
+        self.count -= 1;
+        Ok(())
     }
 
-    /// Takes what is free of `first` to `last`, which may be nothing.
+    /// Takes the free numbers from `first` to `last`, which may be none.
     pub fn take_range(&mut self, first: u128, last: u128) {
         if last < first {
             return;
         }
-        let ((first, low), (last, high)) = (split(first), split(last));
-        if first == last {
-            self.take_bits(first, from(low) & to(high));
-            return;
+        let below = self.ranges.range(..first).next_back().map(|(&first, &last)| (first, last));
+        let below = below.filter(|(_, end)| *end >= first);
+        let within = self.ranges.range(first..=last).map(|(&first, &last)| (first, last));
+        let met: Vec<(u128, u128)> = below.into_iter().chain(within).collect();
+        for (start, end) in met {
+            self.ranges.remove(&start);
+            self.count -= end.min(last) - start.max(first) + 1;
+            self.insert_around(start, end, first, last);
         }
-        self.take_bits(first, from(low));
-        self.take_bits(last, to(high));
-        self.take_blocks(first + 1, last - 1);
     }
 
     /// Gives one number back.
     ///
     /// # Errors
     ///
-    /// [`FreeRangesError::AlreadyFree`] when it is free; nothing is changed.
+    /// [`FreeRangesError::AlreadyFree`] when the number is free; nothing is changed.
     pub fn give_back(&mut self, number: u128) -> Result<(), FreeRangesError> {
-        let (block, bit) = split(number);
-        let bits = 1 << bit;
-        let count = self.count.checked_add(1).ok_or(FreeRangesError::Uncountable)?;
-        match self.partial.get_mut(block) {
-            Some(free) if *free & bits != 0 => return Err(FreeRangesError::AlreadyFree(number)),
-            Some(free) if *free | bits == u128::MAX => {
-                self.partial.remove(block);
-                self.give_back_blocks(block, block);
-            }
-            Some(free) => *free |= bits,
-            None if is_whole(&self.whole, block) => return Err(FreeRangesError::AlreadyFree(number)),
-            None => self.partial.insert(block, bits),
-        }
-        self.count = count;
-        Ok(())
+        self.give_back_range(number, number)
     }
 
-    /// Gives the numbers from `first` to `last` back. The other way round they are none.
+    /// Gives the numbers from `first` to `last` back; none if `last` is below `first`.
     ///
     /// # Errors
     ///
-    /// [`FreeRangesError::AlreadyFree`] when one of them is free: it names the lowest; nothing is changed.
+    /// [`FreeRangesError::AlreadyFree`] names the lowest number that is free already; nothing is changed.
     pub fn give_back_range(&mut self, first: u128, last: u128) -> Result<(), FreeRangesError> {
         let Some(more) = last.checked_sub(first) else { return Ok(()) };
         if let Some(free) = self.lowest_from(first).filter(|free| *free <= last) {
@@ -165,158 +125,32 @@ impl FreeRanges {
         }
         let count = more.checked_add(1).and_then(|more| self.count.checked_add(more));
         self.count = count.ok_or(FreeRangesError::Uncountable)?;
-        let ((first, low), (last, high)) = (split(first), split(last));
-        if first == last {
-            self.give_back_bits(first, from(low) & to(high));
-        } else {
-            self.give_back_bits(first, from(low));
-            self.give_back_blocks(first + 1, last - 1);
-            self.give_back_bits(last, to(high));
+        let above = last.checked_add(1).and_then(|next| self.ranges.remove(&next));
+        let end = above.unwrap_or(last);
+        match self.ranges.range_mut(..first).next_back() {
+            Some((_, below)) if *below + 1 == first => *below = end,
+            _ => {
+                self.ranges.insert(first, end);
+            }
         }
         Ok(())
     }
 
-    /// Takes what is free of some numbers of a block, and says whether anything was.
-    fn take_bits(&mut self, block: u128, bits: u128) -> bool {
-        let taken = match self.partial.get_mut(block) {
-            Some(free) => {
-                let taken = *free & bits;
-                *free ^= taken;
-                if *free == 0 {
-                    self.partial.remove(block);
-                }
-                taken
-            }
-            None => {
-                let is_whole = take_whole(&mut self.whole, block, block) != 0;
-                if is_whole && bits != u128::MAX {
-                    self.partial.insert(block, !bits);
-                }
-                if is_whole { bits } else { 0 }
-            }
-        };
-        self.count -= u128::from(taken.count_ones());
-        taken != 0
+    /// The range that has a number.
+    fn range_at(&self, number: u128) -> Option<(u128, u128)> {
+        let (&first, &last) = self.ranges.range(..=number).next_back()?;
+        (number <= last).then_some((first, last))
     }
 
-    fn take_blocks(&mut self, first: u128, last: u128) {
-        if last < first {
-            return;
+    /// Inserts what remains of the range from `start` to `end` without `first` to `last`.
+    fn insert_around(&mut self, start: u128, end: u128, first: u128, last: u128) {
+        if start < first {
+            self.ranges.insert(start, first - 1);
         }
-        while let Some((block, bits)) = self.partial.first(first..=last) {
-            self.partial.remove(block);
-            self.count -= u128::from(bits.count_ones());
-        }
-        self.count -= take_whole(&mut self.whole, first, last) << BITS;
-    }
-
-    /// Adds numbers of a block that are known not to be free.
-    fn give_back_bits(&mut self, block: u128, bits: u128) {
-        let all = bits | self.partial.get(block).unwrap_or(0);
-        if all == u128::MAX {
-            self.partial.remove(block);
-            self.give_back_blocks(block, block);
-        } else {
-            self.partial.insert(block, all);
-        }
-    }
-
-    /// Adds blocks that are known not to be free in any part.
-    fn give_back_blocks(&mut self, first: u128, last: u128) {
-        if last < first {
-            return;
-        }
-        // The one below first, so that the one above can be changed where it stands.
-        let start = first.checked_sub(1).and_then(|end| self.whole.remove(&end)).unwrap_or(first);
-        match self.whole.range_mut(first..).next() {
-            Some((_, above)) if *above == last + 1 => *above = start,
-            _ => {
-                self.whole.insert(last, start);
-            }
-        }
-    }
-}
-
-// === impl Partial ===
-
-impl Partial {
-    /// The lowest one of some blocks.
-    fn first(&self, blocks: impl RangeBounds<u128>) -> Option<(u128, u128)> {
-        let block = *self.blocks.range(blocks).next()?;
-        Some((block, self.get(block)?))
-    }
-
-    fn get(&self, block: u128) -> Option<u128> {
-        self.bits.get(&block).copied()
-    }
-
-    fn get_mut(&mut self, block: u128) -> Option<&mut u128> {
-        self.bits.get_mut(&block)
-    }
-
-    fn insert(&mut self, block: u128, bits: u128) {
-        if self.bits.insert(block, bits).is_none() {
-            self.blocks.insert(block);
-        }
-    }
-
-    fn remove(&mut self, block: u128) {
-        if self.bits.remove(&block).is_some() {
-            self.blocks.remove(&block);
-            // A table keeps its room by itself, also when the space is full or empty again.
-            if self.bits.capacity() > 64 && self.bits.len() < self.bits.capacity() / 8 {
-                self.bits.shrink_to(2 * self.bits.len());
-            }
-        }
-    }
-}
-
-fn split(number: u128) -> (u128, u32) {
-    (number >> BITS, (number & ((1 << BITS) - 1)) as u32)
-}
-
-fn lowest_of(block: u128, bits: u128) -> u128 {
-    (block << BITS) + u128::from(bits.trailing_zeros())
-}
-
-fn from(bit: u32) -> u128 {
-    u128::MAX << bit
-}
-
-fn to(bit: u32) -> u128 {
-    u128::MAX >> (127 - bit)
-}
-
-fn least(a: Option<u128>, b: Option<u128>) -> Option<u128> {
-    a.into_iter().chain(b).min()
-}
-
-fn is_whole(whole: &BTreeMap<u128, u128>, block: u128) -> bool {
-    whole.range(block..).next().is_some_and(|(_, &first)| first <= block)
-}
-
-/// Takes what there is of the blocks from `first` to `last`, and says how many these were.
-fn take_whole(whole: &mut BTreeMap<u128, u128>, first: u128, last: u128) -> u128 {
-    let mut taken = 0;
-    while let Some((&end, start)) = whole.range_mut(first..).next() {
-        let below = *start;
-        if last < below {
-            break;
-        }
-        taken += end.min(last) - below.max(first) + 1;
         if last < end {
-            *start = last + 1;
-        } else {
-            whole.remove(&end);
-        }
-        if below < first {
-            whole.insert(first - 1, below);
-        }
-        if last <= end {
-            break;
+            self.ranges.insert(last + 1, end);
         }
     }
-    taken
 }
 
 // === impl FreeRangesError ===
@@ -423,28 +257,15 @@ mod tests {
     }
 
     #[test]
-    fn a_space_that_is_filled_and_emptied_in_order_stays_small() {
+    fn a_space_that_is_filled_and_emptied_in_order_stays_one_range() {
         let mut space = free(&[(0, 9999)]);
         for number in 0..10_000 {
             assert_eq!(space.take_lowest(), Some(number));
-            assert!(space.whole.len() <= 1 && space.partial.bits.len() <= 2);
+            assert!(space.ranges.len() <= 1);
         }
         for number in (0..10_000).rev() {
             space.give_back(number).unwrap();
-            assert!(space.whole.len() <= 1 && space.partial.bits.len() <= 2);
-        }
-    }
-
-    #[test]
-    fn what_many_holes_took_is_given_back_with_them() {
-        for last_state in [FreeRanges::take, FreeRanges::give_back] {
-            let mut space = free(&[(0, 99_999)]);
-            (0..100_000).step_by(2).for_each(|number| space.take(number).unwrap());
-            assert_eq!(space.partial.bits.len(), 782);
-            for number in 0..100_000 {
-                let _ = last_state(&mut space, number);
-            }
-            assert!(space.whole.len() <= 1 && space.partial.bits.len() <= 1 && space.partial.bits.capacity() <= 64);
+            assert_eq!(space.ranges.len(), 1);
         }
     }
 

@@ -1,8 +1,8 @@
-//! Where allocations are durable.
+//! Durable stores of leases.
 //!
-//! A ledger is what outlives the process: recorded there before it is handed out, given back only after the machine is
-//! gone. [`SqliteLedger`] is a file that several processes of one host share; [`MemoryLedger`] is for tests and for who has
-//! a store of his own.
+//! An address is recorded in a ledger before it is handed out, and released only after its machine is gone.
+//! [`SqliteLedger`] is a file that several processes of one host share. [`MemoryLedger`] keeps everything in memory, for
+//! tests and for callers that persist leases themselves.
 
 mod sqlite;
 
@@ -12,24 +12,26 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::allocator::Change;
-use super::claim::{Lease, Machine};
+use super::change::{Change, Update};
+use super::claim::{Claimant, Lease, Machine};
 
-pub use sqlite::{OpenError, SqliteLedger};
+pub use sqlite::{OpenError, SqliteLedger, Tenure};
 
-/// What a store must do to be a ledger.
+/// A store of leases.
 ///
-/// It keeps the last [`Change`] of each thing, which is an address of a network or a machine, and it refuses an address
-/// that somebody else holds, whatever its caller believes.
+/// It keeps the last [`Change`] of each thing, which is a pool, an address of a network, a conflict or a machine. It refuses an
+/// address that somebody else holds, whatever its caller believes. A store may leave conflicts, waiting and missing machines
+/// to its caller, if the caller reports them again after each start.
 pub trait Ledger {
-    /// What others did since the last time it told, or everything if it never told.
+    /// What other writers changed since the last report, or everything in the first report.
     ///
     /// # Errors
     ///
-    /// The store cannot be read. The same is told the next time.
+    /// The store cannot be read. The next report has the same changes.
     fn catch_up(&mut self) -> Result<Update, LedgerError>;
 
-    /// Begins a write. Until it is committed or dropped nobody else can write.
+    /// Begins a transaction. A store with a lock lets nobody else write until it is committed or dropped; a store without one
+    /// finds out at the commit who was first.
     ///
     /// # Errors
     ///
@@ -37,46 +39,39 @@ pub trait Ledger {
     fn begin(&mut self) -> Result<Box<dyn Transaction + '_>, LedgerError>;
 }
 
-/// A write to a ledger. Dropped, it leaves the ledger as it was.
+/// A write to a ledger. Dropped, it leaves the ledger as before.
 pub trait Transaction {
-    /// What others did since the last time the ledger told. Nothing is added to that until the write is over.
+    /// What other writers changed since the last report. With a lock nothing is added to that until the write is over.
     ///
     /// # Errors
     ///
     /// As [`Ledger::catch_up`].
     fn catch_up(&mut self) -> Result<Update, LedgerError>;
 
-    /// Records all of the changes, in their order, or none. Once it returns, no crash of the machine undoes them.
+    /// Records all of the changes, or fails. Once it returns `Ok`, no crash of the machine undoes them.
+    ///
+    /// After an error the caller takes all of its decisions back. A store that can record only some of the changes reports
+    /// those in its next update, as it reports the changes of others; a store whose answer got lost does the same.
     ///
     /// # Errors
     ///
-    /// [`LedgerError::Held`] when an address is held by somebody else; the store cannot be written. If it is not known
-    /// whether they were recorded, they are in the next update if they were.
+    /// [`LedgerError::Held`] when an address is held by somebody else; the store cannot be written.
     fn commit(self: Box<Self>, changes: &[Change]) -> Result<(), LedgerError>;
 }
 
-/// What a ledger tells: what is now the case.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Update {
-    /// All that it knows. Whatever it does not tell is no more.
-    Snapshot(Vec<Change>),
-    /// What was changed since it told last.
-    Delta(Vec<Change>),
-}
-
-/// Why a ledger could not tell or record.
+/// Why a ledger could not report or record.
 #[derive(Debug)]
 pub enum LedgerError {
-    /// Somebody else holds the address on the network. Whoever decided to give it had not learnt that.
+    /// Somebody else holds the address on the network, and the caller did not know.
     Held {
         /// The network.
         network: String,
         /// The address.
         address: IpAddr,
     },
-    /// The ledger is not for this network.
+    /// The ledger has no pool of this network.
     UnknownNetwork(String),
-    /// A row cannot be what this program wrote.
+    /// The store does not contain what this program wrote.
     Damaged(String),
     /// The store failed.
     Store {
@@ -87,18 +82,19 @@ pub enum LedgerError {
     },
 }
 
-/// A ledger that lasts as long as its process.
+/// A ledger in memory.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryLedger {
     last: BTreeMap<Key, Change>,
-    has_told: bool,
+    has_reported: bool,
 }
 
 /// What a change is about.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 enum Key {
+    Pool(Arc<str>),
     Lease(Arc<str>, IpAddr),
-    Conflicts(Arc<str>, IpAddr),
+    Conflict(Arc<str>, IpAddr, Arc<Claimant>),
     Waiter(Machine),
     Missing(Machine),
 }
@@ -108,7 +104,7 @@ enum Key {
 impl Ledger for MemoryLedger {
     fn catch_up(&mut self) -> Result<Update, LedgerError> {
         // Nobody else writes.
-        if std::mem::replace(&mut self.has_told, true) {
+        if std::mem::replace(&mut self.has_reported, true) {
             return Ok(Update::Delta(Vec::new()));
         }
         Ok(Update::Snapshot(self.last.values().cloned().collect()))
@@ -147,10 +143,10 @@ impl Transaction for &mut MemoryLedger {
 }
 
 impl MemoryLedger {
-    /// The same for another registry, which is told everything.
+    /// The same ledger for another registry, with everything in its first report.
     #[must_use]
     pub fn reopened(self) -> Self {
-        Self { has_told: false, ..self }
+        Self { has_reported: false, ..self }
     }
 
     fn set(&mut self, key: Key, change: Option<Change>) -> Option<Change> {
@@ -161,7 +157,7 @@ impl MemoryLedger {
     }
 }
 
-/// Whether a lease may stand where another one stood: nobody is put out of what he holds.
+/// Whether a lease may replace another one: never while somebody else holds the address.
 fn may_follow(before: &Lease, after: &Lease) -> bool {
     before.released.is_some() || before.claimant == after.claimant
 }
@@ -172,7 +168,10 @@ impl Key {
     fn of(change: &Change) -> Self {
         match change {
             Change::Lease { network, address, .. } => Self::Lease(Arc::clone(network), *address),
-            Change::Conflicts { network, address, .. } => Self::Conflicts(Arc::clone(network), *address),
+            Change::Pool { name, .. } => Self::Pool(Arc::clone(name)),
+            Change::Conflict { network, address, claimant, .. } => {
+                Self::Conflict(Arc::clone(network), *address, Arc::clone(claimant))
+            }
             Change::Waiter { machine, .. } => Self::Waiter(machine.clone()),
             Change::Missing { machine, .. } => Self::Missing(machine.clone()),
         }
@@ -185,7 +184,7 @@ impl fmt::Display for LedgerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Held { network, address } => write!(f, "{address} of network {network:?} is held by somebody else"),
-            Self::UnknownNetwork(network) => write!(f, "the ledger is not for network {network:?}"),
+            Self::UnknownNetwork(network) => write!(f, "the ledger has no pool of network {network:?}"),
             Self::Damaged(what) => write!(f, "the ledger is damaged: {what}"),
             Self::Store { doing, .. } => f.write_str(doing),
         }

@@ -27,7 +27,7 @@ pub fn is_exhausted(usage: &[Usage]) -> bool {
 ///   offer them, or no longer.
 /// - `glowplug_ippool_waiting_machines{cluster,pool,network}`: how many machines wait for an address of the pool.
 #[must_use]
-pub fn text(allocator: &mut Allocator, now: u64) -> String {
+pub fn text(allocator: &Allocator, now: u64) -> String {
     let mut exhausted = BTreeMap::new();
     let (mut addresses, mut outside, mut waiting) = (String::new(), String::new(), String::new());
     let pools: Vec<_> = allocator.pools().cloned().collect();

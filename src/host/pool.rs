@@ -8,7 +8,9 @@
 
 mod file;
 mod overlap;
+mod reserved;
 mod spec;
+mod stored;
 mod template;
 
 use std::collections::BTreeMap;
@@ -23,8 +25,10 @@ use crate::network::{Family, InterfaceName};
 
 pub use file::read_pools;
 pub use overlap::{Overlap, Overlaps, overlaps};
+pub use reserved::{ReservedAddress, ReservedAddresses, ReservedRange};
 pub(crate) use spec::Members;
 pub use spec::PoolSpec;
+pub use stored::PoolDifference;
 pub use template::TemplateFacts;
 
 /// The addresses of one network from which the machines of one NodePool are served.

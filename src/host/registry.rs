@@ -3,17 +3,19 @@
 use std::error::Error;
 use std::fmt;
 use std::net::IpAddr;
-use std::time::Duration;
 
-use super::allocator::{Adoption, Allocator, ClaimError, Journal};
-use super::claim::{Allocation, Claim, Conflict, Machine, Record};
+use super::allocator::{Adoption, Allocator, ClaimError, PoolError, Rename, Resized};
+use super::change::Journal;
+use super::claim::{Allocation, Claim, Claimant, Conflict, Machine, Record};
 use super::ledger::{Ledger, LedgerError};
 use super::pool::Pool;
 
-/// Pools, and a ledger of who holds which of their addresses.
+/// The only way to change the state of pools and addresses.
 ///
-/// Whatever it answers is recorded before. Each call that may change something is one write of the ledger: it learns what
-/// others did since, decides, records, and only then answers; if recording fails, nothing has changed.
+/// Each call that may change something is one transaction of the ledger: the registry learns what other processes committed,
+/// decides, commits, and only then answers. If the commit fails, nothing has changed.
+///
+/// The ledger keeps the pools, too: they enter and change with [`Registry::resize`].
 ///
 /// Times are milliseconds since 1970, and come with each call.
 ///
@@ -28,11 +30,12 @@ use super::pool::Pool;
 ///     read_pools(b"{name: workers, network: vlan10, interface: eno101, addresses: [10.0.0.8/31], machineNetwork: [{cidr: 10.0.0.0/24}]}");
 /// let pool = Pool::new(&specs[0], &TemplateFacts::default(), &mut findings).unwrap();
 ///
-/// let mut registry = Registry::open(MemoryLedger::default(), [pool])?;
+/// let mut registry = Registry::open(MemoryLedger::default())?;
+/// registry.resize([pool], &[], 0)?;
 /// let claim = |name: &str| Claim {
 ///     machine: Machine { namespace: "clusters".into(), name: name.into(), uid: format!("uid-of-{name}") },
 ///     created: 0,
-///     requests: vec![Request { pool: "default/workers".into(), addresses: vec![] }],
+///     requests: vec![Request::of("default/workers")],
 ///     sticky: false,
 /// };
 /// assert_eq!(registry.claim(&claim("worker-0"), 1)?[0].addresses[0].to_string(), "10.0.0.8/24");
@@ -49,7 +52,6 @@ use super::pool::Pool;
 pub struct Registry<L> {
     ledger: L,
     allocator: Allocator,
-    reuse_delay: u64,
 }
 
 /// What a release did.
@@ -61,46 +63,43 @@ pub struct Released {
     pub served: Vec<Allocation>,
 }
 
-/// What a resize did.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct Resized {
-    /// What is held from the pool and no longer offered by it.
-    pub outside: Vec<Allocation>,
-    /// What those got who waited.
-    pub served: Vec<Allocation>,
-}
-
 /// Why there is no answer to a claim.
 #[derive(Debug)]
 pub enum RegistryError {
     /// The claim is refused.
     Refused(ClaimError),
-    /// The ledger failed, and nothing was given.
+    /// The ledger failed, and nothing was allocated.
+    Ledger(LedgerError),
+}
+
+/// Why pools are not changed.
+#[derive(Debug)]
+pub enum ResizeError {
+    /// The change is refused.
+    Refused(PoolError),
+    /// The ledger failed, and nothing was changed.
     Ledger(LedgerError),
 }
 
 // === impl Registry ===
 
 impl<L: Ledger> Registry<L> {
-    /// The registry of `pools` with everything that the ledger knows.
+    /// Opens a ledger, with the pools that it keeps.
     ///
     /// # Errors
     ///
     /// The ledger cannot be read.
-    pub fn open(mut ledger: L, pools: impl IntoIterator<Item = Pool>) -> Result<Self, LedgerError> {
-        let mut allocator = Allocator::rebuild(pools, []);
+    pub fn open(mut ledger: L) -> Result<Self, LedgerError> {
+        let mut allocator = Allocator::default();
         allocator.learn(ledger.catch_up()?);
-        Ok(Self { ledger, allocator, reuse_delay: 0 })
+        Ok(Self { ledger, allocator })
     }
 
-    /// Has an address that is given back rest for so long, which is not at all unless this is said.
-    #[must_use]
-    pub fn with_reuse_delay(mut self, delay: Duration) -> Self {
-        self.reuse_delay = u64::try_from(delay.as_millis()).unwrap_or(u64::MAX);
-        self
-    }
-
-    /// Gives a machine what it asks for, or what it has already; see [`Allocator::claim`].
+    /// Allocates every address the claim requests, or none. Addresses that the machine holds already are kept.
+    ///
+    /// Claiming twice is claiming once, so a controller may call this on every pass. A machine that claims is not missing.
+    /// Waiting machines that can be served are served first. A claim that finds a pool exhausted waits from then on, unless it
+    /// names addresses; a machine that waits already keeps its place.
     ///
     /// # Errors
     ///
@@ -110,11 +109,11 @@ impl<L: Ledger> Registry<L> {
         self.write(|allocator, journal| allocator.claim(claim, now, journal))?.map_err(RegistryError::Refused)
     }
 
-    /// Makes several claims in one write, each of which is given or refused by itself.
+    /// Makes several claims in one transaction, in their order. Each is served or refused by itself.
     ///
     /// # Errors
     ///
-    /// The ledger failed, and nothing was given.
+    /// The ledger failed, and nothing was allocated.
     pub fn claim_all(
         &mut self,
         claims: &[Claim],
@@ -123,40 +122,53 @@ impl<L: Ledger> Registry<L> {
         self.write(|allocator, journal| claims.iter().map(|claim| allocator.claim(claim, now, journal)).collect())
     }
 
-    /// Takes back what a machine holds or waits for, once it is gone; see [`Allocator::release`]. A machine that holds
-    /// nothing is nothing to do.
+    /// Releases everything that a machine holds, waits for or has a conflicting record of, and serves waiting machines. A
+    /// machine that holds nothing is no error. Only this very machine: its UID counts.
+    ///
+    /// To be called only when the machine is gone, that is when it cannot send from its addresses any more.
     ///
     /// # Errors
     ///
-    /// The ledger failed, and nothing was taken back.
+    /// The ledger failed, and nothing was released.
     pub fn release(&mut self, machine: &Machine, now: u64) -> Result<Released, LedgerError> {
         self.release_all([machine], now)
     }
 
-    /// Takes back what several machines hold or wait for, in one write. Whoever waits is served after that, and so none of
-    /// them by what another one gives back.
+    /// Releases several machines in one transaction. Waiting machines are served after that, so none of the released ones
+    /// gets an address of another.
     ///
     /// # Errors
     ///
-    /// The ledger failed, and nothing was taken back.
+    /// The ledger failed, and nothing was released.
     pub fn release_all<'m>(
         &mut self,
         machines: impl IntoIterator<Item = &'m Machine>,
         now: u64,
     ) -> Result<Released, LedgerError> {
-        let delay = self.reuse_delay;
         self.write(|allocator, journal| {
-            let held =
-                machines.into_iter().flat_map(|machine| allocator.release(machine, now, delay, journal)).collect();
+            let held = machines.into_iter().flat_map(|machine| allocator.release(machine, now, journal)).collect();
             Released { held, served: allocator.serve(now, journal) }
         })
     }
 
-    /// Has machines wait no more that will not come, such as those that are being deleted. What they hold stays their own.
+    /// Releases the addresses of a claimant that double those of `keep`, and serves waiting machines; see
+    /// [`Allocator::doubles`].
     ///
     /// # Errors
     ///
-    /// The ledger failed, and they still wait.
+    /// The ledger failed, and nothing was released.
+    pub fn keep(&mut self, claimant: &Claimant, keep: &[IpAddr], now: u64) -> Result<Released, LedgerError> {
+        self.write(|allocator, journal| {
+            let held = allocator.keep(claimant, keep, now, journal);
+            Released { held, served: allocator.serve(now, journal) }
+        })
+    }
+
+    /// Removes machines from the wait queue, such as those that are being deleted. Their leases are kept.
+    ///
+    /// # Errors
+    ///
+    /// The ledger failed, and the machines still wait.
     pub fn withdraw<'m>(&mut self, machines: impl IntoIterator<Item = &'m Machine>) -> Result<(), LedgerError> {
         self.write(|allocator, journal| {
             machines.into_iter().for_each(|machine| allocator.withdraw(machine, journal));
@@ -173,27 +185,41 @@ impl<L: Ledger> Registry<L> {
         self.write(|allocator, journal| allocator.serve(now, journal))
     }
 
-    /// Puts a pool in the place of the one of its name, or adds it, and serves those who waited for it; see
-    /// [`Allocator::resize`].
+    /// Adds pools, replaces those of the same name, renames others, and serves waiting machines.
+    ///
+    /// No machine loses an address: what a pool does not offer any more stays with its holder, is counted as outside, and is
+    /// not allocated again. Held addresses take the prefix length of their pool. A given pool that the ledger does not have
+    /// replaces one that is not given where only these two fit: same network and interface, and common addresses.
     ///
     /// # Errors
     ///
-    /// The ledger failed. Of an added pool nothing is given then; another one is as it was.
-    pub fn resize(&mut self, pool: Pool, now: u64) -> Result<Resized, LedgerError> {
-        let name = pool.name.clone();
-        let before = self.allocator.resize(pool);
-        match self.write(|allocator, journal| allocator.serve(now, journal)) {
-            Ok(served) => Ok(Resized { outside: self.allocator.outside(&name), served }),
-            Err(error) => {
-                if let Some(before) = before {
-                    self.allocator.resize(before);
-                }
-                Err(error)
-            }
-        }
+    /// [`ResizeError::Refused`] or [`ResizeError::Ledger`]; the pools are as before.
+    pub fn resize(
+        &mut self,
+        pools: impl IntoIterator<Item = Pool>,
+        renames: &[Rename],
+        now: u64,
+    ) -> Result<Resized, ResizeError> {
+        let pools = pools.into_iter().collect();
+        let resized = self.write(|allocator, journal| allocator.resize(pools, renames, now, journal));
+        resized.map_err(ResizeError::Ledger)?.map_err(ResizeError::Refused)
     }
 
-    /// Takes over what the records of Kubernetes say, all of it in one write; see [`Allocator::adopt`].
+    /// Removes a pool of which no address is held. What it reserves on its network is reserved no more.
+    ///
+    /// # Errors
+    ///
+    /// [`ResizeError::Refused`] or [`ResizeError::Ledger`]; the pool is as before.
+    pub fn remove_pool(&mut self, name: &str, now: u64) -> Result<(), ResizeError> {
+        let removed = self.write(|allocator, journal| allocator.remove_pool(name, now, journal));
+        removed.map_err(ResizeError::Ledger)?.map_err(ResizeError::Refused)
+    }
+
+    /// Takes over what the records of Kubernetes objects say, in one transaction. A claimant that holds an address by a
+    /// record, and that the ledger does not know, holds it from now on.
+    ///
+    /// Adoption never frees and never changes the holder of an address. What does not fit is reported, each time anew, and is
+    /// allocated to nobody. Of two records with one address the first one counts.
     ///
     /// # Errors
     ///
@@ -202,7 +228,17 @@ impl<L: Ledger> Registry<L> {
         self.write(|allocator, journal| allocator.adopt(records, now, journal))
     }
 
-    /// Has addresses be given to nobody before those machines are released; see [`Allocator::set_aside`].
+    /// What [`Registry::adopt`] would do. Nothing changes.
+    ///
+    /// # Errors
+    ///
+    /// The ledger cannot be read.
+    pub fn preview(&mut self, records: impl IntoIterator<Item = Record>, now: u64) -> Result<Adoption, LedgerError> {
+        Ok(self.state()?.clone().adopt(records, now, &mut Journal::default()))
+    }
+
+    /// Allocates addresses to nobody before the machines of their conflicts are released, on every network of which a pool has
+    /// the address.
     ///
     /// # Errors
     ///
@@ -237,25 +273,20 @@ impl<L: Ledger> Registry<L> {
         })
     }
 
-    /// Who holds what, who waits and what is free: as it is now, with what others did.
+    /// The current state, with what other processes committed. It can only be read.
     ///
     /// # Errors
     ///
     /// The ledger cannot be read.
-    pub fn allocator(&mut self) -> Result<&mut Allocator, LedgerError> {
+    pub fn state(&mut self) -> Result<&Allocator, LedgerError> {
         self.allocator.learn(self.ledger.catch_up()?);
-        Ok(&mut self.allocator)
+        Ok(&self.allocator)
     }
 
-    /// The ledger alone, to open it again.
+    /// The ledger, closing the registry.
     #[must_use]
     pub fn into_ledger(self) -> L {
         self.ledger
-    }
-
-    /// The ledger, for what is not the registry's business, such as a network that it is to be for.
-    pub fn ledger_mut(&mut self) -> &mut L {
-        &mut self.ledger
     }
 
     fn write<T>(&mut self, decide: impl FnOnce(&mut Allocator, &mut Journal) -> T) -> Result<T, LedgerError> {
@@ -270,6 +301,26 @@ impl<L: Ledger> Registry<L> {
             return Err(error);
         }
         Ok(answer)
+    }
+}
+
+// === impl ResizeError ===
+
+impl fmt::Display for ResizeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Refused(error) => error.fmt(f),
+            Self::Ledger(error) => error.fmt(f),
+        }
+    }
+}
+
+impl Error for ResizeError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::Refused(error) => error.source(),
+            Self::Ledger(error) => error.source(),
+        }
     }
 }
 
@@ -300,20 +351,27 @@ impl Error for RegistryError {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::host::claim::Request;
     use crate::host::ledger::MemoryLedger;
     use crate::host::pool::tests::pool;
 
+    /// A registry in memory with some pools.
+    pub(in crate::host) fn registry(pools: impl IntoIterator<Item = Pool>) -> Registry<MemoryLedger> {
+        let mut registry = Registry::open(MemoryLedger::default()).unwrap();
+        registry.resize(pools, &[], 0).unwrap();
+        registry
+    }
+
     #[test]
     fn of_several_that_are_released_none_is_served_by_another() {
         let one = pool("{name: one, network: n, addresses: [10.0.0.8/32], machineNetwork: [{cidr: 10.0.0.0/24}]}");
-        let mut registry = Registry::open(MemoryLedger::default(), [one]).unwrap();
+        let mut registry = registry([one]);
         let [holds, waits, waits_too] = [0, 1, 2].map(|created| Claim {
             machine: Machine { namespace: "n".into(), name: created.to_string(), uid: "u".into() },
             created,
-            requests: vec![Request { pool: "default/one".into(), addresses: Vec::new() }],
+            requests: vec![Request::of("default/one")],
             sticky: false,
         });
         let held = registry.claim(&holds, 1).unwrap();
@@ -322,6 +380,6 @@ mod tests {
         let released = registry.release_all([&holds.machine, &waits.machine], 2).unwrap();
         assert_eq!(released.held, held);
         assert_eq!(released.served[0].claimant.machine, waits_too.machine);
-        assert_eq!(registry.allocator().unwrap().waiters(), [] as [&Claim; 0]);
+        assert_eq!(registry.state().unwrap().waiters(), [] as [&Claim; 0]);
     }
 }

@@ -55,8 +55,8 @@ fn held_by(machines: &[&str]) -> tempfile::TempDir {
 fn held(directory: &Path) -> BTreeMap<String, String> {
     let path = directory.join("ledger");
     let mut held = BTreeMap::new();
-    let mut registry = Registry::open(SqliteLedger::create(&path, &["default/vlan10"]).unwrap(), []).unwrap();
-    for (_, address, lease) in registry.allocator().unwrap().leases() {
+    let mut registry = Registry::open(SqliteLedger::open(&path).unwrap()).unwrap();
+    for (_, address, lease) in registry.state().unwrap().leases() {
         let addresses: &mut String = held.entry(lease.claimant.machine.name.clone()).or_default();
         *addresses = format!("{addresses} {address}").trim_start().to_owned();
     }

@@ -4,7 +4,8 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::{env, fs};
 
-use rusqlite::Connection;
+use glowplug::host::change::{Change, Update};
+use glowplug::host::ledger::{Ledger, SqliteLedger};
 
 use crate::support::shell;
 
@@ -26,6 +27,7 @@ sessions! {
     a_drive_that_the_guest_could_not_read_is_not_written
     a_gateway_that_the_machine_does_not_reach_is_refused
     a_ledger_gains_a_network_by_its_name_alone
+    a_ledger_has_a_history_and_is_verified_and_copied
     a_ledger_is_listed_as_json
     a_ledger_is_made_on_request_only
     a_link_local_gateway_needs_no_subnet
@@ -33,7 +35,7 @@ sessions! {
     a_machine_gets_the_lowest_free_address_and_keeps_it
     a_machine_that_is_being_deleted_gets_no_new_address
     a_named_address_is_given_or_refused_with_the_reason
-    a_rebuild_and_an_audit_need_the_pools_of_all_networks
+    a_rebuild_and_an_audit_know_the_pools_of_the_ledger
     a_rebuild_of_right_records_has_nothing_to_report
     a_rebuild_takes_over_records_and_reports_what_does_not_fit
     a_release_names_the_uid_and_frees_nobody_elses_address
@@ -78,10 +80,18 @@ pub(crate) fn fixtures() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/host"))
 }
 
-/// Has so many minutes pass since machines were missed.
-fn pass(ledger: &Path, minutes: i64) {
-    let sql = "UPDATE missing SET since = since - 60000 * ?";
-    Connection::open(ledger).unwrap().execute(sql, [minutes]).unwrap();
+/// Makes machines missing for so many minutes longer.
+fn pass(ledger: &Path, minutes: u64) {
+    let mut ledger = SqliteLedger::open(ledger).unwrap();
+    let mut transaction = ledger.begin().unwrap();
+    let (Update::Snapshot(known) | Update::Delta(known)) = transaction.catch_up().unwrap();
+    let earlier = known.into_iter().filter_map(|change| match change {
+        Change::Missing { machine, since } => {
+            Some(Change::Missing { machine, since: since.map(|since| since - 60_000 * minutes) })
+        }
+        _ => None,
+    });
+    transaction.commit(&earlier.collect::<Vec<_>>()).unwrap();
 }
 
 fn session(name: &str) {

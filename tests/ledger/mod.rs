@@ -13,10 +13,7 @@ use glowplug::host::ledger::SqliteLedger;
 use glowplug::host::pool::{Pool, TemplateFacts, read_pools};
 use glowplug::host::registry::Registry;
 
-/// The network of all pools here.
-const NETWORK: &str = "clusters/vlan10";
-
-/// A pool of that network, with the other members as YAML.
+/// A pool of the network that all pools here have, with the other members as YAML.
 fn pool(name: &str, interface: &str, rest: &str) -> Pool {
     let text = format!("{{name: {name}, namespace: clusters, network: vlan10, interface: {interface}, {rest}}}");
     let (specs, mut findings) = read_pools(text.as_bytes());
@@ -30,12 +27,16 @@ fn machine(name: &str) -> Machine {
 
 /// A claim of a machine that was created at a time.
 fn claim(name: &str, created: u64, pools: &[&str]) -> Claim {
-    let requests = pools.iter().map(|pool| Request { pool: (*pool).to_owned(), addresses: Vec::new() });
+    let requests = pools.iter().map(|pool| Request::of(pool));
     Claim { machine: machine(name), created, requests: requests.collect(), sticky: false }
 }
 
+/// A registry at a ledger, which is created if there is none.
 fn registry(path: &Path, pools: impl IntoIterator<Item = Pool>) -> Registry<SqliteLedger> {
-    Registry::open(SqliteLedger::create(path, &[NETWORK]).unwrap(), pools).unwrap()
+    let ledger = SqliteLedger::create(path).or_else(|_| SqliteLedger::open(path)).unwrap();
+    let mut registry = Registry::open(ledger).unwrap();
+    registry.resize(pools, &[], 0).unwrap();
+    registry
 }
 
 /// `worker-0: 10.0.0.1/24 fd00::1/64`

@@ -1,21 +1,24 @@
 //! Any history is that of a naive model, whoever fails or dies in between.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::rc::Rc;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use glowplug::host::allocator::{Change, ClaimError};
+use glowplug::host::allocator::ClaimError;
+use glowplug::host::change::{Change, Update};
 use glowplug::host::claim::{Allocation, Claim, Claimant, Machine, Request};
-use glowplug::host::ledger::{Ledger, LedgerError, MemoryLedger, SqliteLedger, Transaction, Update};
-use glowplug::host::pool::Pool;
+use glowplug::host::ledger::{Ledger, LedgerError, MemoryLedger, SqliteLedger, Transaction};
+use glowplug::host::pool::{Pool, ReservedAddress};
 use glowplug::host::registry::{Registry, RegistryError};
 use glowplug::network::Family;
 use ipnetwork::IpNetwork;
 use proptest::prelude::*;
 
-use super::{NETWORK, pool};
+use super::pool;
 
 /// What may happen.
 #[derive(Clone, Debug)]
@@ -42,12 +45,12 @@ enum Fault {
 #[derive(Debug)]
 struct Faulty<L> {
     ledger: L,
-    fault: Fault,
+    fault: Rc<Cell<Fault>>,
 }
 
 struct FaultyTransaction<'a> {
     transaction: Box<dyn Transaction + 'a>,
-    fault: &'a mut Fault,
+    fault: &'a Cell<Fault>,
 }
 
 impl<L: Ledger> Ledger for Faulty<L> {
@@ -56,7 +59,7 @@ impl<L: Ledger> Ledger for Faulty<L> {
     }
 
     fn begin(&mut self) -> Result<Box<dyn Transaction + '_>, LedgerError> {
-        Ok(Box::new(FaultyTransaction { transaction: self.ledger.begin()?, fault: &mut self.fault }))
+        Ok(Box::new(FaultyTransaction { transaction: self.ledger.begin()?, fault: &self.fault }))
     }
 }
 
@@ -67,7 +70,7 @@ impl Transaction for FaultyTransaction<'_> {
 
     fn commit(self: Box<Self>, changes: &[Change]) -> Result<(), LedgerError> {
         let failed = Err(LedgerError::Store { doing: "writing the ledger", source: "full".into() });
-        match std::mem::replace(self.fault, Fault::None) {
+        match self.fault.replace(Fault::None) {
             Fault::None => self.transaction.commit(changes),
             Fault::Full | Fault::DiesBefore => failed,
             Fault::DiesAfter => self.transaction.commit(changes).and(failed),
@@ -81,8 +84,10 @@ const POOLS: [&str; 3] = ["clusters/one", "clusters/two", "clusters/both"];
 static SIZES: LazyLock<Vec<Vec<Pool>>> =
     LazyLock::new(|| (0..3).map(|at| (0..3).map(|size| of_size(at, size)).collect()).collect());
 
-fn sized(at: usize, size: usize) -> Pool {
-    SIZES[at][size].clone()
+fn sized(at: usize, size: usize, delay: u64) -> Pool {
+    let mut pool = SIZES[at][size].clone();
+    pool.reuse_delay = Duration::from_millis(delay);
+    pool
 }
 
 fn of_size(at: usize, size: usize) -> Pool {
@@ -181,18 +186,23 @@ impl Model {
                             return Err(ClaimError::Twice { interface, family });
                         }
                         match (holds, named) {
-                            (Some((held, other)), _) if other != pool.name => {
+                            (Some((held, other)), _) if other != pool.name && !self.may_move(held, &other, at) => {
                                 return Err(ClaimError::OtherPool { interface, held, pool: other });
                             }
                             (Some((held, _)), Some(named)) if held != named => {
                                 return Err(ClaimError::OtherAddress { interface, held, named });
                             }
-                            (Some(_), _) => {}
-                            (None, _) => {
+                            _ => {
                                 wanted.insert((interface, family));
                             }
                         }
-                    } else if holds.is_none() {
+                    } else if let Some((held, _)) = holds {
+                        let prefix = pool.space(family).unwrap().prefix();
+                        let lease = next.held.get_mut(&held).unwrap();
+                        if lease.1 != pool.name {
+                            (lease.1, lease.2) = (pool.name.clone(), prefix);
+                        }
+                    } else {
                         let address = next.pick(at, family, named, claim)?;
                         let prefix = pool.space(family).unwrap().prefix();
                         next.held.insert(address, (claimant.clone(), pool.name.clone(), prefix));
@@ -213,6 +223,26 @@ impl Model {
         Ok(answer)
     }
 
+    /// All pools are on one network.
+    fn may_move(&self, held: IpAddr, own: &str, to: usize) -> bool {
+        let family = Family::of(held);
+        let own = POOLS.iter().position(|pool| *pool == own).unwrap();
+        self.of(to, family).unwrap().contains(&held) || !self.offered(own, family).contains(&held)
+    }
+
+    /// Whether a waiting claim has all that it requests.
+    fn is_settled(&self, claim: &Claim) -> bool {
+        let mut families = Vec::new();
+        for request in &claim.requests {
+            let at = POOLS.iter().position(|pool| *pool == request.pool).unwrap();
+            for family in [Family::Ipv4, Family::Ipv6].into_iter().filter(|family| self.of(at, *family).is_some()) {
+                families.push((self.pools[at].interface, family));
+            }
+        }
+        let claimant = |interface| Claimant { machine: claim.machine.clone(), interface };
+        families.into_iter().all(|(interface, family)| self.holds(&claimant(interface), family).is_some())
+    }
+
     fn allocation(&self, claimant: Claimant) -> Allocation {
         let held = self.held.iter().filter(|(_, (holder, _, _))| *holder == claimant);
         let addresses = held.map(|(address, (_, _, prefix))| IpNetwork::new(*address, *prefix).unwrap()).collect();
@@ -226,7 +256,11 @@ impl Model {
             return if !self.of(at, family).unwrap().contains(&named) {
                 Err(ClaimError::NotInPool { named, pool: name })
             } else if !offered.contains(&named) {
-                Err(ClaimError::Reserved { named, pool: name, why: pool.why_reserved(named) })
+                Err(ClaimError::Reserved {
+                    named,
+                    pool: name,
+                    why: pool.why_reserved(named).map(|why| ReservedAddress { why, pool: pool.name.clone() }),
+                })
             } else if let Some((by, _, _)) = self.held.get(&named) {
                 Err(ClaimError::Taken { named, by: by.clone() })
             } else if let Some(until) = self.rests(named) {
@@ -251,6 +285,8 @@ impl Model {
     fn serve(&mut self) -> Vec<Allocation> {
         let mut served = Vec::new();
         self.waiters.sort_by_key(|claim| (claim.created, claim.machine.clone()));
+        let all = self.clone();
+        self.waiters.retain(|waiter| !all.is_settled(waiter));
         for waiter in self.waiters.clone() {
             match self.allocate(&waiter) {
                 Err(ClaimError::Exhausted { .. }) => continue,
@@ -322,8 +358,7 @@ fn history(length: usize) -> impl Strategy<Value = (bool, Vec<(Step, Fault, usiz
 }
 
 fn claim_of(machine: &Machine, pools: &[usize], named: Option<u8>, sticky: bool) -> Claim {
-    let mut requests: Vec<Request> =
-        pools.iter().map(|pool| Request { pool: POOLS[*pool].to_owned(), addresses: Vec::new() }).collect();
+    let mut requests: Vec<Request> = pools.iter().map(|pool| Request::of(POOLS[*pool])).collect();
     if let (Some(named), Some(first)) = (named, requests.first_mut()) {
         first.addresses.push(IpAddr::from([10, 0, 0, named]));
         if named % 5 == 0 {
@@ -342,7 +377,7 @@ fn live<L: Ledger + std::fmt::Debug>(
     mut open: impl FnMut(Option<L>) -> L,
 ) {
     let delay = if delays { 20 } else { 0 };
-    let pools: Vec<Pool> = (0..3).map(|at| sized(at, 0)).collect();
+    let pools: Vec<Pool> = (0..3).map(|at| sized(at, 0, delay)).collect();
     let mut model = Model {
         pools: pools.clone(),
         held: BTreeMap::new(),
@@ -351,18 +386,17 @@ fn live<L: Ledger + std::fmt::Debug>(
         now: 1_000,
         delay,
     };
-    let mut start = |ledger: Option<L>, pools: &[Pool]| {
-        let ledger = Faulty { ledger: open(ledger), fault: Fault::None };
-        let registry = Registry::open(ledger, pools.iter().cloned()).unwrap();
-        registry.with_reuse_delay(Duration::from_millis(delay))
-    };
-    let mut ours: Vec<Registry<Faulty<L>>> = (0..registries).map(|_| start(None, &pools)).collect();
+    let next_fault = Rc::new(Cell::new(Fault::None));
+    let mut start =
+        |ledger: Option<L>| Registry::open(Faulty { ledger: open(ledger), fault: Rc::clone(&next_fault) }).unwrap();
+    let mut ours: Vec<Registry<Faulty<L>>> = (0..registries).map(|_| start(None)).collect();
+    ours[0].resize(pools, &[], 0).unwrap();
     for (step, fault, at) in steps {
         let at = at % registries;
         model.now += 1;
         let now = model.now;
         let mut after = model.clone();
-        ours[at].ledger_mut().fault = fault;
+        next_fault.set(fault);
         // `None` when the ledger failed, and with it the step.
         let done = match &step {
             Step::Claim { machine, pools, named, sticky } => {
@@ -394,26 +428,13 @@ fn live<L: Ledger + std::fmt::Debug>(
                 })
             }
             Step::Resize { pool, size } => {
-                let new = sized(*pool, *size);
+                let new = sized(*pool, *size, delay);
                 after.pools[*pool] = new.clone();
                 let served = after.serve();
-                match ours[at].resize(new.clone(), now) {
-                    Ok(resized) => {
-                        assert_eq!((resized.outside, resized.served), (after.outside(*pool), served));
-                        for (_, other) in ours.iter_mut().enumerate().filter(|(other, _)| *other != at) {
-                            assert_eq!(other.resize(new.clone(), now).unwrap().served, []);
-                        }
-                        true
-                    }
-                    Err(_) if matches!(fault, Fault::DiesAfter) => {
-                        // The others read the pool from the same file.
-                        for (_, other) in ours.iter_mut().enumerate().filter(|(other, _)| *other != at) {
-                            other.resize(new.clone(), now).unwrap();
-                        }
-                        false
-                    }
-                    Err(_) => false,
-                }
+                ours[at].resize([new], &[], now).is_ok_and(|resized| {
+                    assert_eq!((resized.outside, resized.served), (after.outside(*pool), served));
+                    true
+                })
             }
             Step::Wait(more) => {
                 model.now += more;
@@ -428,10 +449,10 @@ fn live<L: Ledger + std::fmt::Debug>(
         if done || matches!(fault, Fault::DiesAfter) {
             model = after;
         }
-        ours[at].ledger_mut().fault = Fault::None;
+        next_fault.set(Fault::None);
         if matches!(fault, Fault::DiesBefore | Fault::DiesAfter) {
             let dead = ours.remove(at).into_ledger().ledger;
-            ours.insert(at, start(Some(dead), &model.pools));
+            ours.insert(at, start(Some(dead)));
         }
         compare(&mut ours, &model);
     }
@@ -443,7 +464,7 @@ fn compare<L: Ledger>(ours: &mut [Registry<Faulty<L>>], model: &Model) {
     let mut waiters = model.waiters.clone();
     waiters.sort_by_key(|claim| (claim.created, claim.machine.clone()));
     for registry in ours {
-        let allocator = registry.allocator().unwrap();
+        let allocator = registry.state().unwrap();
         let held: Vec<(IpAddr, Claimant, String, u8)> = allocator
             .leases()
             .map(|(_, address, lease)| {
@@ -490,6 +511,7 @@ proptest! {
     fn any_history_of_two_processes_at_one_file_is_that_of_the_model(history in history(30)) {
         let directory = tempfile::tempdir().unwrap();
         let path: PathBuf = directory.path().join("ledger");
-        live(history, 2, |_: Option<SqliteLedger>| SqliteLedger::create(&path, &[NETWORK]).unwrap());
+        let open = |path: &PathBuf| if path.exists() { SqliteLedger::open(path) } else { SqliteLedger::create(path) };
+        live(history, 2, |_: Option<SqliteLedger>| open(&path).unwrap());
     }
 }

@@ -15,7 +15,7 @@ use glowplug::host::pool::Pool;
 use glowplug::host::registry::{Registry, RegistryError};
 use rusqlite::Connection;
 
-use super::{NETWORK, claim, machine, pool, registry, shown};
+use super::{claim, machine, pool, registry, shown};
 
 /// What one of several processes does at a ledger, by its number.
 type Work = fn(&Path, usize);
@@ -80,7 +80,7 @@ fn eight_processes_claim_and_release_without_a_duplicate_or_a_loss() {
     }
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("ledger");
-    SqliteLedger::create(&path, &[NETWORK]).unwrap();
+    registry(&path, [wide()]);
     finish(
         (0..8)
             .map(|number| {
@@ -95,7 +95,7 @@ fn eight_processes_claim_and_release_without_a_duplicate_or_a_loss() {
     );
 
     let mut registry = registry(&path, [wide()]);
-    let allocator = registry.allocator().unwrap();
+    let allocator = registry.state().unwrap();
     // Of each of its 40 machines a process gives every fourth back.
     let held: Vec<(String, String)> = allocator
         .leases()
@@ -111,7 +111,7 @@ fn eight_processes_claim_and_release_without_a_duplicate_or_a_loss() {
 }
 
 fn claim_and_release(path: &Path, process: usize) {
-    let mut registry = Registry::open(SqliteLedger::open(path, &[NETWORK]).unwrap(), [wide()]).unwrap();
+    let mut registry = registry(path, [wide()]);
     for at in 0..40 {
         let name = format!("{process}-{at}");
         let given = registry.claim(&claim(&name, 0, &["clusters/workers"]), 1).unwrap();
@@ -137,7 +137,7 @@ fn eight_processes_that_start_at_once_make_one_ledger() {
             .collect(),
     );
     let mut registry = registry(&path, [narrow()]);
-    assert_eq!(registry.allocator().unwrap().leases().count(), 8);
+    assert_eq!(registry.state().unwrap().leases().count(), 8);
 }
 
 fn make_the_ledger_and_claim(path: &Path, process: usize) {
@@ -162,7 +162,7 @@ fn who_waits_in_several_processes_is_served_in_order() {
     );
     let expected: Vec<String> = (0..80).map(|at| format!("waiter-{at}")).collect();
     let waiting = |registry: &mut Registry<SqliteLedger>| -> Vec<String> {
-        let waiters = registry.allocator().unwrap().waiters();
+        let waiters = registry.state().unwrap().waiters();
         waiters.iter().map(|claim| claim.machine.name.clone()).collect()
     };
     assert_eq!(waiting(&mut registry), expected);
@@ -174,7 +174,7 @@ fn who_waits_in_several_processes_is_served_in_order() {
     );
     assert_eq!(waiting(&mut registry), &expected[24..]);
     let held: BTreeSet<&str> = registry
-        .allocator()
+        .state()
         .unwrap()
         .leases()
         .filter_map(|(_, _, lease)| {
@@ -212,7 +212,7 @@ fn a_killed_process_loses_nothing_that_it_was_told_and_duplicates_nothing() {
     let kills = env::var("GLOWPLUG_TEST_KILLS").map_or(100, |kills| kills.parse().unwrap());
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("ledger");
-    SqliteLedger::create(&path, &[NETWORK]).unwrap();
+    registry(&path, [wide()]);
     // What machines hold for certain; those of whom it is not known are not in it.
     let mut held: BTreeMap<String, String> = BTreeMap::new();
     for kill in 0..kills {
@@ -255,7 +255,7 @@ fn a_killed_process_loses_nothing_that_it_was_told_and_duplicates_nothing() {
         assert!(uncertain.len() <= 1, "{uncertain:?}");
         let mut registry = registry(&path, [wide()]);
         let mut found: BTreeMap<String, Vec<String>> = BTreeMap::new();
-        for (_, address, lease) in registry.allocator().unwrap().leases() {
+        for (_, address, lease) in registry.state().unwrap().leases() {
             found.entry(lease.claimant.machine.name.clone()).or_default().push(address.to_string());
         }
         for name in uncertain {
@@ -311,10 +311,10 @@ fn what_one_process_did_the_other_knows_at_its_next_claim() {
     assert_eq!(given(&mut one, "c"), ["c: 10.0.0.1/16"]);
     // So far behind that the store has forgotten the changes.
     let many = pool("many", "eth1", "addresses: [10.1.0.0/16, fd01::/64]");
-    one.resize(many, 3).unwrap();
+    one.resize([many], &[], 3).unwrap();
     let claims: Vec<_> = (0..5_001).map(|at| claim(&at.to_string(), 0, &["clusters/many"])).collect();
     assert!(one.claim_all(&claims, 4).unwrap().iter().all(Result::is_ok));
     assert_eq!(given(&mut one, "d"), ["d: 10.0.0.3/16"]);
     assert_eq!(given(&mut other, "e"), ["e: 10.0.0.4/16"]);
-    assert_eq!(other.allocator().unwrap().leases().count(), 10_002 + 4);
+    assert_eq!(other.state().unwrap().leases().count(), 10_002 + 4);
 }

@@ -3,13 +3,14 @@
 use std::error::Error;
 use std::fs;
 
-use glowplug::host::ledger::{OpenError, SqliteLedger};
+use glowplug::host::ledger::SqliteLedger;
+use glowplug::host::registry::Registry;
 use rusqlite::Connection;
 
-use super::{NETWORK, claim, machine, pool, registry, shown};
+use super::{claim, machine, pool, registry, shown};
 
-fn refusal(path: &std::path::Path, networks: &[&str]) -> String {
-    SqliteLedger::open(path, networks).unwrap_err().to_string()
+fn refusal(path: &std::path::Path) -> String {
+    SqliteLedger::open(path).unwrap_err().to_string()
 }
 
 #[test]
@@ -17,27 +18,45 @@ fn a_ledger_is_made_only_when_that_is_asked_for() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("ledger");
     for open in [SqliteLedger::open, SqliteLedger::open_read_only] {
-        let error = open(&path, &[NETWORK]).unwrap_err();
+        let error = open(&path).unwrap_err();
         assert_eq!(error.to_string(), format!("{}: no such ledger", path.display()));
     }
     assert!(!path.exists());
-    SqliteLedger::create(&path, &[NETWORK]).unwrap();
-    SqliteLedger::open(&path, &[NETWORK]).unwrap();
+    SqliteLedger::create(&path).unwrap();
+    SqliteLedger::open(&path).unwrap();
 }
 
 #[test]
-fn a_ledger_for_other_networks_is_refused_by_both_names() {
+fn a_ledger_is_created_once_and_an_interrupted_creation_is_made_again() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("ledger");
-    SqliteLedger::create(&path, &["a/one", "a/two"]).unwrap();
-    assert_eq!(
-        refusal(&path, &["b/three", "a/one"]),
-        format!("{}: a ledger for a/one, a/two, not for b/three, expected pools of its networks", path.display())
-    );
-    let mut ledger = SqliteLedger::open(&path, &["a/two"]).unwrap();
-    ledger.add_network("b/three").unwrap();
-    assert_eq!(ledger.networks().collect::<Vec<_>>(), ["a/one", "a/two", "b/three"]);
-    SqliteLedger::open(&path, &["b/three", "a/one"]).unwrap();
+    fs::write(&path, "").unwrap();
+    assert_eq!(refusal(&path), format!("{}: not a ledger", path.display()));
+    SqliteLedger::create(&path).unwrap();
+    // It has no pool yet.
+    let workers = pool("workers", "eth0", "addresses: [10.0.0.0/24]");
+    Registry::open(SqliteLedger::create(&path).unwrap()).unwrap().resize([workers], &[], 1).unwrap();
+    let error = SqliteLedger::create(&path).unwrap_err().to_string();
+    assert_eq!(error, format!("{}: exists, expected no file, since a ledger is created once", path.display()));
+}
+
+#[test]
+fn the_log_of_a_lost_ledger_is_not_taken_for_that_of_a_new_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let (path, log) = (directory.path().join("ledger"), directory.path().join("ledger-wal"));
+    fs::write(&log, "").unwrap();
+    let error = SqliteLedger::create(&path).unwrap_err().to_string();
+    assert_eq!(error, format!("{}: exists, expected no file, since a ledger is created once", log.display()));
+}
+
+#[test]
+fn a_pipe_or_a_directory_is_not_a_ledger() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("pipe");
+    nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    for path in [path.as_path(), directory.path()] {
+        assert_eq!(refusal(path), format!("{}: not a ledger", path.display()));
+    }
 }
 
 #[test]
@@ -47,7 +66,7 @@ fn the_database_of_another_program_is_refused_and_left_as_it_is() {
     Connection::open(&path).unwrap().execute_batch("CREATE TABLE bookmarks (address TEXT)").unwrap();
     let before = fs::read(&path).unwrap();
     for open in [SqliteLedger::open, SqliteLedger::create] {
-        let error = open(&path, &[NETWORK]).unwrap_err();
+        let error = open(&path).unwrap_err();
         assert_eq!(error.to_string(), format!("{}: not a ledger", path.display()));
     }
     assert_eq!(fs::read(&path).unwrap(), before);
@@ -58,23 +77,24 @@ fn a_file_that_is_no_database_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("ledger");
     fs::write(&path, "pools:\n".repeat(1000)).unwrap();
-    let error = SqliteLedger::create(&path, &[NETWORK]).unwrap_err();
+    let error = SqliteLedger::create(&path).unwrap_err();
     assert_eq!(error.to_string(), format!("{}: not a ledger", path.display()));
     assert_eq!(fs::read(&path).unwrap(), "pools:\n".repeat(1000).as_bytes());
 }
 
 #[test]
-fn a_ledger_of_a_later_version_is_refused_by_that_version() {
+fn a_ledger_of_another_version_is_refused_by_that_version() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("ledger");
-    SqliteLedger::create(&path, &[NETWORK]).unwrap();
-    Connection::open(&path).unwrap().pragma_update(None, "user_version", 2).unwrap();
-    let error = SqliteLedger::open(&path, &[NETWORK]).unwrap_err();
-    assert!(matches!(error, OpenError::NewerSchema { found: 2, known: 1, .. }));
-    assert_eq!(
-        error.to_string(),
-        format!("{}: schema version 2, expected at most 1: made by a later version", path.display())
-    );
+    SqliteLedger::create(&path).unwrap();
+    for version in [1, 3] {
+        Connection::open(&path).unwrap().pragma_update(None, "user_version", version).unwrap();
+        let expected = format!(
+            "{}: schema version {version}, expected 2: another version of glowplugctl created the ledger",
+            path.display()
+        );
+        assert_eq!(refusal(&path), expected);
+    }
 }
 
 #[test]
@@ -83,10 +103,10 @@ fn a_ledger_without_its_version_or_with_the_mark_of_another_program_is_none() {
     let path = directory.path().join("ledger");
     for (pragma, value) in [("user_version", 0), ("user_version", -1), ("application_id", 0), ("application_id", 7)] {
         fs::remove_file(&path).ok();
-        SqliteLedger::create(&path, &[NETWORK]).unwrap();
+        SqliteLedger::create(&path).unwrap();
         Connection::open(&path).unwrap().pragma_update(None, pragma, value).unwrap();
         for open in [SqliteLedger::open, SqliteLedger::create] {
-            let error = open(&path, &[NETWORK]).unwrap_err();
+            let error = open(&path).unwrap_err();
             assert_eq!(error.to_string(), format!("{}: not a ledger", path.display()), "{pragma} = {value}");
         }
     }
@@ -99,13 +119,13 @@ fn what_is_opened_to_be_read_knows_all_and_records_nothing() {
     let workers = || pool("workers", "eth0", "addresses: [10.0.0.0/24]");
     let mut writer = registry(&path, [workers()]);
     writer.claim(&claim("a", 0, &["clusters/workers"]), 1).unwrap();
-    let ledger = SqliteLedger::open_read_only(&path, &[NETWORK]).unwrap();
-    let mut reader = glowplug::host::registry::Registry::open(ledger, [workers()]).unwrap();
+    let ledger = SqliteLedger::open_read_only(&path).unwrap();
+    let mut reader = Registry::open(ledger).unwrap();
     writer.claim(&claim("b", 0, &["clusters/workers"]), 2).unwrap();
-    assert_eq!(reader.allocator().unwrap().leases().count(), 2);
+    assert_eq!(reader.state().unwrap().leases().count(), 2);
     let error = reader.claim(&claim("c", 0, &["clusters/workers"]), 3).unwrap_err();
     assert_eq!(error.source().unwrap().to_string(), "attempt to write a readonly database");
-    assert_eq!(reader.allocator().unwrap().leases().count(), 2);
+    assert_eq!(reader.state().unwrap().leases().count(), 2);
 }
 
 #[test]
@@ -118,7 +138,7 @@ fn when_nobody_has_it_open_the_file_is_the_whole_ledger_and_its_log_is_there_and
     assert!(directory.path().join("ledger-shm").exists());
     let copy = directory.path().join("copy");
     fs::copy(&path, &copy).unwrap();
-    assert_eq!(registry(&copy, [workers()]).allocator().unwrap().leases().count(), 1);
+    assert_eq!(registry(&copy, [workers()]).state().unwrap().leases().count(), 1);
 }
 
 #[test]
@@ -128,9 +148,9 @@ fn a_row_that_nobody_could_have_written_is_damage() {
     let workers = || pool("workers", "eth0", "addresses: [10.0.0.0/24]");
     registry(&path, [workers()]).claim(&claim("a", 0, &["clusters/workers"]), 1).unwrap();
     Connection::open(&path).unwrap().execute("UPDATE leases SET interface = 'eth0 rd.break'", []).unwrap();
-    let ledger = SqliteLedger::open(&path, &[NETWORK]).unwrap();
-    let error = glowplug::host::registry::Registry::open(ledger, [workers()]).unwrap_err();
-    assert_eq!(error.to_string(), "the ledger is damaged: Invalid column type Text at index: 7, name: interface");
+    let ledger = SqliteLedger::open(&path).unwrap();
+    let error = Registry::open(ledger).unwrap_err();
+    assert_eq!(error.to_string(), "the ledger is damaged: Invalid column type Text at index: 6, name: interface");
 }
 
 #[test]
@@ -142,7 +162,7 @@ fn the_store_refuses_an_address_that_is_held_whatever_its_caller_believes() {
     registry.claim(&claim("a", 0, &["clusters/workers"]), 1).unwrap();
     let rows = Connection::open(&path).unwrap();
     let error = rows.execute(
-        "INSERT INTO leases SELECT network, address, 16, 'other', 'n', 'b', 'u', 'eth1', 2, NULL, NULL FROM leases",
+        "INSERT INTO leases SELECT network, address, 16, 'other', 'n', 'b', 'u', 'eth1', 2, NULL, NULL, 0 FROM leases",
         [],
     );
     assert_eq!(error.unwrap_err().to_string(), "UNIQUE constraint failed: leases.network, leases.address");
@@ -157,8 +177,8 @@ fn what_rests_and_who_waits_and_who_is_missing_survives_a_restart() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("ledger");
     let open = || {
-        let one = pool("workers", "eth0", "addresses: [10.0.0.8], machineNetwork: [{cidr: 10.0.0.0/24}]");
-        registry(&path, [one]).with_reuse_delay(std::time::Duration::from_secs(60))
+        let rest = "addresses: [10.0.0.8], machineNetwork: [{cidr: 10.0.0.0/24}], addressReuseGracePeriodSeconds: 60";
+        registry(&path, [pool("workers", "eth0", rest)])
     };
     let (a, b) = (claim("a", 0, &["clusters/workers"]), claim("b", 0, &["clusters/workers"]));
     open().claim(&a, 1_000).unwrap();
@@ -166,11 +186,70 @@ fn what_rests_and_who_waits_and_who_is_missing_survives_a_restart() {
     assert_eq!(open().note_looked_for(&[], &missing, 2_000).unwrap(), [None]);
     assert_eq!(open().note_looked_for(&[], &missing, 3_000).unwrap(), [Some(2_000)]);
     assert_eq!(shown(&open().release(&a.machine, 4_000).unwrap().held), ["a: 10.0.0.8/24"]);
-    assert_eq!(open().allocator().unwrap().missing().count(), 0);
+    assert_eq!(open().state().unwrap().missing().count(), 0);
     open().claim(&b, 5_000).unwrap_err();
     assert_eq!(open().serve(63_999).unwrap(), []);
     let mut last = open();
-    assert_eq!(last.allocator().unwrap().waiters(), [&b]);
+    assert_eq!(last.state().unwrap().waiters(), [&b]);
     assert_eq!(shown(&last.serve(64_000).unwrap()), ["b: 10.0.0.8/24"]);
-    assert_eq!(last.allocator().unwrap().waiters(), [] as [&glowplug::host::claim::Claim; 0]);
+    assert_eq!(last.state().unwrap().waiters(), [] as [&glowplug::host::claim::Claim; 0]);
+}
+
+#[test]
+fn a_row_that_was_changed_without_its_checksum_is_damage_to_every_reader() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("ledger");
+    let mut open = registry(&path, [pool("workers", "eth0", "addresses: [10.0.0.0/24]")]);
+    open.claim(&claim("a", 0, &["clusters/workers"]), 1).unwrap();
+    let rows = Connection::open(&path).unwrap();
+    rows.execute("UPDATE leases SET name = 'b'", []).unwrap();
+    let damaged = "the ledger is damaged: a row of table leases does not match its checksum";
+    assert_eq!(open.state().unwrap_err().to_string(), damaged);
+    assert_eq!(Registry::open(SqliteLedger::open(&path).unwrap()).unwrap_err().to_string(), damaged);
+    assert_eq!(SqliteLedger::open(&path).unwrap().verify().unwrap(), [damaged]);
+}
+
+#[test]
+fn a_row_that_is_lost_is_missed() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("ledger");
+    registry(&path, [pool("workers", "eth0", "addresses: [10.0.0.0/24]")])
+        .claim(&claim("a", 0, &["clusters/workers"]), 1)
+        .unwrap();
+    let rows = Connection::open(&path).unwrap();
+    rows.execute_batch("UPDATE totals SET rows = rows + 1 WHERE id = 2").unwrap();
+    let error = Registry::open(SqliteLedger::open(&path).unwrap()).unwrap_err().to_string();
+    assert_eq!(error, "the ledger is damaged: table leases does not have the rows that were written");
+}
+
+#[test]
+fn a_backup_of_a_ledger_in_use_is_whole_and_replaces_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let (path, copy) = (directory.path().join("ledger"), directory.path().join("copy"));
+    let mut writer = registry(&path, [pool("workers", "eth0", "addresses: [10.0.0.0/24]")]);
+    writer.claim(&claim("a", 0, &["clusters/workers"]), 1).unwrap();
+    SqliteLedger::open_read_only(&path).unwrap().backup(&copy).unwrap();
+    writer.claim(&claim("b", 0, &["clusters/workers"]), 2).unwrap();
+    let mut restored = Registry::open(SqliteLedger::open(&copy).unwrap()).unwrap();
+    assert_eq!(restored.state().unwrap().leases().count(), 1);
+    let again = SqliteLedger::open(&path).unwrap().backup(&copy).unwrap_err();
+    assert_eq!(again.source().unwrap().to_string(), "the file exists, expected a new one");
+}
+
+#[test]
+fn the_history_has_every_holder_of_an_address_with_its_times() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("ledger");
+    let mut registry = registry(&path, [pool("workers", "eth0", "addresses: [10.0.0.0/24]")]);
+    for (name, at) in [("a", 10), ("b", 20)] {
+        registry.claim(&claim(name, 0, &["clusters/workers"]), at).unwrap();
+        registry.release(&machine(name), at + 5).unwrap();
+    }
+    registry.claim(&claim("c", 0, &["clusters/workers"]), 30).unwrap();
+    let held = registry.into_ledger().history(|tenure| tenure.address.to_string() == "10.0.0.1").unwrap();
+    let held: Vec<_> = held
+        .iter()
+        .map(|tenure| (tenure.lease.claimant.machine.name.as_str(), tenure.lease.since, tenure.lease.released))
+        .collect();
+    assert_eq!(held, [("a", 10, Some(15)), ("b", 20, Some(25)), ("c", 30, None)]);
 }

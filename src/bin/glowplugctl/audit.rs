@@ -63,7 +63,7 @@ pub(crate) fn rebuild(args: Rebuild) -> Result<ExitCode> {
     let pools = args.pools.read_whole()?;
     let (objects, count) = read_objects(&args.lists.lists)?;
     let inventory = objects.inventory();
-    let mut registry = args.ledger.open_whole(pools)?;
+    let mut registry = args.ledger.open(pools)?;
     let now = Timestamp::now().0;
     let adoption = audit::rebuild(&mut registry, &inventory, now)?;
     let findings = findings(&inventory.findings, &adoption.mismatches);
@@ -133,7 +133,7 @@ pub(crate) fn audit(args: AuditArgs) -> Result<ExitCode> {
         bail!("no object in the lists, expected those of all machines");
     }
     let inventory = objects.inventory();
-    let mut registry = args.ledger.open_whole(pools)?;
+    let mut registry = args.ledger.open(pools)?;
     let now = Timestamp::now().0;
     let Audit { adoption, missing, served } = audit::audit(&mut registry, &inventory, args.release_missing, now)?;
     let findings = findings(&inventory.findings, &adoption.mismatches);

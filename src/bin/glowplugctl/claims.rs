@@ -224,7 +224,6 @@ pub(crate) fn claim(args: ClaimArgs) -> Result<ExitCode> {
     if !leaving.is_empty() {
         registry.withdraw(leaving)?;
     }
-    let claims = keep_turns(claims, registry.allocator()?);
     let mut outcomes: Vec<Outcome> = Vec::new();
     let progress = Progress::new(claims.len());
     for batch in claims.chunks(BATCH) {
@@ -329,8 +328,7 @@ fn names<'p>(pools: impl IntoIterator<Item = &'p Pool>) -> String {
 }
 
 fn requests(pools: &[&Pool], ips: &[IpAddr]) -> Vec<Request> {
-    let mut requests: Vec<Request> =
-        pools.iter().map(|pool| Request { pool: pool.name.clone(), addresses: Vec::new() }).collect();
+    let mut requests: Vec<Request> = pools.iter().map(|pool| Request::of(&pool.name)).collect();
     for ip in ips {
         // Of no pool it is a refusal, which the first one pronounces.
         let at = pools.iter().position(|pool| pool.contains(*ip)).unwrap_or_default();
@@ -342,18 +340,6 @@ fn requests(pools: &[&Pool], ips: &[IpAddr]) -> Vec<Request> {
 /// The pools of a claim.
 fn pools_of<'p>(claim: &claim::Claim, by_name: &'p BTreeMap<String, Pool>) -> Vec<&'p Pool> {
     claim.requests.iter().filter_map(|request| by_name.get(&request.pool)).collect()
-}
-
-/// Who waits already and asks again keeps its turn.
-fn keep_turns(mut claims: Vec<claim::Claim>, allocator: &Allocator) -> Vec<claim::Claim> {
-    let waiting: BTreeMap<&Machine, u64> =
-        allocator.waiters().into_iter().map(|claim| (&claim.machine, claim.created)).collect();
-    for claim in &mut claims {
-        if let Some(created) = waiting.get(&claim.machine) {
-            claim.created = claim.created.min(*created);
-        }
-    }
-    claims
 }
 
 fn mac_addresses(cards: &[Card], pools: &[&Pool]) -> Result<BTreeMap<InterfaceName, MacAddr>> {
@@ -523,11 +509,11 @@ pub(crate) fn release(args: Release) -> Result<ExitCode> {
     let machines: Vec<Machine> = machines.into_iter().map(|it| it.machine).collect();
     for batch in machines.chunks(BATCH) {
         let waiting: BTreeSet<Machine> =
-            registry.allocator()?.waiters().into_iter().map(|claim| claim.machine.clone()).collect();
+            registry.state()?.waiters().into_iter().map(|claim| claim.machine.clone()).collect();
         let done = registry.release_all(batch, Timestamp::now().0)?;
         let held: BTreeSet<&Machine> = done.held.iter().map(|allocation| &allocation.claimant.machine).collect();
         for machine in batch.iter().filter(|machine| !held.contains(machine) && !waiting.contains(machine)) {
-            say(format_args!("warning: {machine} holds nothing{}", namesake(machine, registry.allocator()?)));
+            say(format_args!("warning: {machine} holds nothing{}", namesake(machine, registry.state()?)));
         }
         released.extend(done.held);
         served.extend(done.served);

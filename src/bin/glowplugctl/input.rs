@@ -19,6 +19,7 @@ use glowplug::host::ledger::{OpenError, SqliteLedger};
 use glowplug::host::pool::{self, Overlap, Overlaps, Pool, PoolSpec, TemplateFacts};
 use glowplug::host::records::{KubevirtMachine, Objects};
 use glowplug::host::registry::Registry;
+use glowplug::host::timestamp::Timestamp;
 use glowplug::network::{InterfaceName, parse_mac_address};
 use ipnetwork::IpNetwork;
 use pnet_base::MacAddr;
@@ -345,66 +346,76 @@ impl Machines {
 }
 
 /// How a ledger is opened: one of the functions of [`SqliteLedger`].
-type Open = fn(&Path, &[&str]) -> Result<SqliteLedger, OpenError>;
+type Open = fn(&Path) -> Result<SqliteLedger, OpenError>;
 
 impl LedgerFile {
-    /// With the networks of the pools. Others may be in it, too.
+    /// Opens the ledger. The given pools are those that it keeps.
     pub(crate) fn open(&self, pools: Vec<Pool>) -> Result<Registry<SqliteLedger>> {
-        let ledger = self.ledger(SqliteLedger::open, pools.iter().map(|pool| pool.network.as_str()))?;
-        Ok(Registry::open(ledger, pools)?)
+        self.registry(SqliteLedger::open, &pools)
     }
 
-    /// Creates the ledger, for the networks of the pools. A ledger that is there is refused; what an interrupted creation
-    /// left is not a ledger yet.
+    /// Creates the ledger with the pools.
     pub(crate) fn create(&self, pools: Vec<Pool>) -> Result<Registry<SqliteLedger>> {
-        if SqliteLedger::open(&self.ledger, &[]).is_ok() {
-            bail!("{}: is a ledger already, expected no file", self.ledger.display());
-        }
-        let ledger = self.ledger(SqliteLedger::create, pools.iter().map(|pool| pool.network.as_str()))?;
-        Ok(Registry::open(ledger, pools)?)
+        let mut registry = self.registry(SqliteLedger::create, &[])?;
+        registry.resize(pools, &[], Timestamp::now().0)?;
+        Ok(registry)
     }
 
-    /// For who only looks, and need not be allowed more.
+    /// Opens the ledger with the right to read its files alone.
     pub(crate) fn open_read_only(&self, pools: Vec<Pool>) -> Result<Registry<SqliteLedger>> {
-        let ledger = self.ledger(SqliteLedger::open_read_only, pools.iter().map(|pool| pool.network.as_str()))?;
-        Ok(Registry::open(ledger, pools)?)
+        self.registry(SqliteLedger::open_read_only, &pools)
     }
 
-    /// As it is once it is for `added` networks, too.
+    /// Opens the ledger for a change of pools. A new network has to be among `added`: one that is misspelt is another
+    /// network, on which addresses would be allocated a second time.
     pub(crate) fn open_for_more(&self, added: &[String], pools: Vec<Pool>) -> Result<Registry<SqliteLedger>> {
-        let networks = pools.iter().map(|pool| pool.network.as_str());
-        if let Some(network) = added.iter().find(|network| !networks.clone().any(|it| it == **network)) {
-            let networks = networks.collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>().join(", ");
-            bail!("--add-network {network}: no pool of that network, expected one of {networks}");
+        let given: BTreeSet<&str> = pools.iter().map(|pool| pool.network.as_str()).collect();
+        let list = |networks: &BTreeSet<&str>| networks.iter().copied().collect::<Vec<_>>().join(", ");
+        if let Some(network) = added.iter().find(|network| !given.contains(network.as_str())) {
+            bail!("--add-network {network}: no pool of that network, expected one of {}", list(&given));
         }
-        let known = networks.filter(|network| !added.iter().any(|it| it == network));
-        let mut ledger = self.ledger(SqliteLedger::open, known)?;
-        for network in added {
-            ledger.add_network(network)?;
+        let mut registry = self.registry(SqliteLedger::open, &[])?;
+        let known: BTreeSet<&str> = registry.state()?.pools().map(|pool| pool.network.as_str()).collect();
+        let is_new = |network: &&&str| !known.contains(**network) && !added.iter().any(|added| added == **network);
+        let lacks: BTreeSet<&str> = given.iter().filter(is_new).copied().collect();
+        if !lacks.is_empty() {
+            let options: String = lacks.iter().map(|network| format!(" --add-network {network}")).collect();
+            let (path, known, lacks) = (self.ledger.display(), list(&known), list(&lacks));
+            bail!(
+                "{path}: a ledger for {known}, not for {lacks}, expected pools of its networks, or `resize{options}` before"
+            );
         }
-        Ok(Registry::open(ledger, pools)?)
+        Ok(registry)
     }
 
-    /// Opens the file, and says of a refusal what to do about it.
-    fn ledger<'n>(&self, open: Open, networks: impl Iterator<Item = &'n str>) -> Result<SqliteLedger> {
-        open(&self.ledger, &networks.collect::<Vec<_>>()).map_err(|error| match &error {
-            OpenError::Absent(_) => {
-                anyhow!("{error}, expected one that `glowplugctl init` created")
-            }
-            OpenError::OtherNetworks { lacks, .. } => {
-                let options: String = lacks.iter().map(|network| format!(" --add-network {network}")).collect();
-                anyhow!("{error}, or `resize{options}` before")
-            }
+    /// Opens the ledger as a file, with the right to read it alone.
+    pub(crate) fn open_alone(&self) -> Result<SqliteLedger> {
+        self.file(SqliteLedger::open_read_only)
+    }
+
+    fn file(&self, open: Open) -> Result<SqliteLedger> {
+        open(&self.ledger).map_err(|error| match &error {
+            OpenError::Absent(_) => anyhow!("{error}, expected one that `glowplugctl init` created"),
             _ => error.into(),
         })
     }
 
-    /// As it is for who judges by all that machines record: a record of a network without a pool would be a stranger's.
-    pub(crate) fn open_whole(&self, pools: Vec<Pool>) -> Result<Registry<SqliteLedger>> {
-        let networks: BTreeSet<String> = pools.iter().map(|pool| pool.network.clone()).collect();
-        let mut registry = self.open(pools)?;
-        if let Some(network) = registry.ledger_mut().networks().find(|network| !networks.contains(*network)) {
-            bail!("{}: no pool for network {network}, expected those of all its networks", self.ledger.display());
+    /// Opens the file, and compares the given pools with those of the ledger.
+    fn registry(&self, open: Open, pools: &[Pool]) -> Result<Registry<SqliteLedger>> {
+        let mut registry = Registry::open(self.file(open)?)?;
+        let state = registry.state()?;
+        for pool in pools {
+            let name = pool.title();
+            match state.pool(&pool.name).map(|known| pool.differences(known)) {
+                Some(differences) => {
+                    if let Some(difference) = differences.first() {
+                        bail!(
+                            "pool {name} differs from the ledger: {difference}; `glowplugctl resize` changes the ledger"
+                        );
+                    }
+                }
+                None => bail!("pool {name} is not in the ledger; `glowplugctl resize` adds it"),
+            }
         }
         Ok(registry)
     }

@@ -124,14 +124,12 @@ impl Listed {
             interface: lease.claimant.interface.to_string(),
             since: Timestamp(lease.since).to_string(),
         });
-        let conflicting = allocator.conflicts().flat_map(|(network, address, conflicts)| {
-            conflicts.iter().map(move |conflict| ListedConflict {
-                network: network.to_owned(),
-                address,
-                machine: (&conflict.claimant.machine).into(),
-                interface: conflict.claimant.interface.to_string(),
-                source: conflict.source.clone(),
-            })
+        let conflicting = allocator.conflicts().map(|(network, address, conflict)| ListedConflict {
+            network: network.to_owned(),
+            address,
+            machine: (&conflict.claimant.machine).into(),
+            interface: conflict.claimant.interface.to_string(),
+            source: conflict.source,
         });
         let waiting = allocator.waiters().into_iter().map(|claim| ListedWaiter {
             machine: (&claim.machine).into(),
@@ -183,7 +181,7 @@ pub(crate) fn waiting_table(waiting: Vec<ListedWaiter>) -> String {
 
 pub(crate) fn list(args: List) -> Result<ExitCode> {
     let mut registry = args.ledger.open_read_only(Vec::new())?;
-    let mut listed = Listed::of(registry.allocator()?);
+    let mut listed = Listed::of(registry.state()?);
     listed.retain(&args.filter);
     if args.json {
         print_json(&listed)?;

@@ -7,6 +7,7 @@ mod audit;
 mod claims;
 mod documents;
 mod input;
+mod ledger;
 mod list;
 mod output;
 mod pools;
@@ -22,6 +23,7 @@ use clap_complete::Shell;
 use crate::audit::{AuditArgs, Rebuild};
 use crate::claims::{ClaimArgs, Release};
 use crate::documents::{ConfigDriveArgs, NetworkData};
+use crate::ledger::{Backup, History, Verify};
 use crate::list::List;
 use crate::output::{print, say};
 use crate::pools::{Init, Metrics, Nodepool, PoolCheck, Resize};
@@ -64,6 +66,12 @@ enum Command {
     ///
     /// Reports duplicate, unknown and missing machines.
     Audit(AuditArgs),
+    /// List who held an address, or what a machine held, and when
+    History(History),
+    /// Check the ledger for damage
+    Verify(Verify),
+    /// Write a consistent copy of the ledger, also while it is in use
+    Backup(Backup),
     /// Write network_data.json from a template and addresses
     NetworkData(NetworkData),
     /// Translate NodePools into fields of a KubevirtMachineTemplate
@@ -108,6 +116,9 @@ fn main() -> ExitCode {
         Command::Resize(args) => pools::resize(args),
         Command::Rebuild(args) => audit::rebuild(args),
         Command::Audit(args) => audit::audit(args),
+        Command::History(args) => ledger::history(args),
+        Command::Verify(args) => ledger::verify(args),
+        Command::Backup(args) => ledger::backup(args),
         Command::NetworkData(args) => documents::network_data(args),
         Command::Nodepool(args) => pools::nodepool(args),
         Command::ConfigDrive(args) => documents::config_drive(args),

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 use clap::Args;
 use glowplug::finding::Finding;
-use glowplug::host::allocator::Usage;
+use glowplug::host::allocator::{Resized, Usage};
 use glowplug::host::metrics;
 use glowplug::host::nodepool::{BootstrapNetworkConfig, MachineTemplate};
 use glowplug::host::pool::{self, Pool};
@@ -249,15 +249,10 @@ pub(crate) fn resize(args: Resize) -> Result<ExitCode> {
             [total, reserved, used, conflicting, reuse_delay, free, outside].map(|count| count.to_string());
         [pool.title(), family.to_string(), total, reserved, used, conflicting, reuse_delay, free, outside]
     };
-    let (mut resized, mut outside, mut served) = (Vec::new(), Vec::new(), Vec::new());
-    for pool in &pools {
-        let done = registry.resize(pool.clone(), now)?;
-        outside.extend(done.outside);
-        served.extend(done.served);
-    }
-    let mut rows = Vec::new();
+    let Resized { outside, served, .. } = registry.resize(pools.clone(), &[], now)?;
+    let (mut resized, mut rows) = (Vec::new(), Vec::new());
     for pool in pools {
-        let usage = registry.allocator()?.usage(&pool.name, now).unwrap_or_default();
+        let usage = registry.state()?.usage(&pool.name, now).unwrap_or_default();
         rows.extend(usage.iter().map(|usage| row(&pool, usage)));
         let Pool { cluster, name, .. } = pool;
         resized.push(ResizedPool { cluster, name, families: usage.iter().map(UsedFamily::from).collect() });
@@ -309,7 +304,7 @@ pub(crate) fn nodepool(args: Nodepool) -> Result<ExitCode> {
 pub(crate) fn metrics(args: Metrics) -> Result<ExitCode> {
     let ServedPools { pools, is_whole } = args.pools.read()?;
     let mut registry = args.ledger.open_read_only(pools)?;
-    let text = metrics::text(registry.allocator()?, Timestamp::now().0);
+    let text = metrics::text(registry.state()?, Timestamp::now().0);
     match &args.output {
         Some(path) => write_in_one_step(path, text.as_bytes())?,
         None => print(&text)?,

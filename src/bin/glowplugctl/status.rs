@@ -51,7 +51,7 @@ struct PoolStatus {
 pub(crate) fn status(args: Status) -> Result<ExitCode> {
     let ServedPools { pools, is_whole } = args.pools.read()?;
     let mut registry = args.ledger.open_read_only(pools.clone())?;
-    let allocator = registry.allocator()?;
+    let allocator = registry.state()?;
     let now = Timestamp::now().0;
     let mut by_pool: Vec<(Pool, Vec<Usage>)> = Vec::new();
     for pool in &pools {

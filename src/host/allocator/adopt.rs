@@ -1,212 +1,309 @@
-//! Taking over what the records of Kubernetes say. It only adds, and reports what does not fit; it never frees.
+//! Adoption: takes over what the records of Kubernetes objects say. It adds and reports, and never frees.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::{Allocator, Change, Journal, PoolState};
+use super::Allocator;
+use crate::host::change::{Change, Journal};
 use crate::host::claim::{Claimant, Conflict, Lease, Record};
-use crate::host::pool::Reserved;
-use crate::network::Family;
+use crate::host::pool::ReservedAddress;
+use crate::network::{Family, InterfaceName};
 
 /// What became of some records.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Adoption {
-    /// So many addresses were not held and now are.
+    /// How many addresses were held by nobody and are now held by the claimant of their record.
     pub adopted: usize,
-    /// So many were held by the same claimant already.
+    /// How many addresses the claimant of their record held already.
     pub known: usize,
-    /// What does not fit, in the order of the records. Nobody gets such an address before it is released.
+    /// The addresses that do not fit, in the order of the records.
     pub mismatches: Vec<Mismatch>,
 }
 
 /// An address of a record that does not fit.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Mismatch {
-    /// The record.
+    /// Kind and name of the object with the record.
     pub source: String,
-    /// Who holds the address by the record.
+    /// The claimant that the record names.
     pub claimant: Claimant,
     /// The address.
     pub address: IpAddr,
-    /// What does not fit about it.
+    /// What does not fit.
     pub problem: Problem,
 }
 
 /// What does not fit about an address of a record.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Problem {
-    /// Somebody else has it. It stays with whom it is, and is not given again before both are gone.
+    /// Another claimant holds the address or has a record of it. Its holder keeps it, and it is not allocated again before
+    /// both are gone.
     Duplicate(Claimant),
-    /// No pool has such an interface and such an address. It is not given before this machine is gone.
+    /// No pool has such an interface and such an address. The address is not allocated before the machine is gone.
     NoPool,
-    /// The interface has another address of the family. It keeps that one, and this one is not given before the machine is
-    /// gone.
+    /// The record does not say on which of these networks the address is. It is not allocated on any of them before the
+    /// machine is gone.
+    Ambiguous(Vec<String>),
+    /// The interface holds another address of the family and keeps it. The address of the record is not allocated before the
+    /// machine is gone.
     OtherAddress(IpAddr),
-    /// The pool of the interface does not have it. The machine keeps it.
+    /// The ledger has the address for the claimant on another network, this one. Both are not allocated before the machine is
+    /// gone.
+    OtherNetwork(String),
+    /// The pool of the interface does not have the address. The machine keeps it.
     OutOfPool(String),
-    /// The pool of the interface never gives it. The machine keeps it.
-    Reserved(String, Option<Reserved>),
-    /// The pool of the interface has another prefix length, which is this. The machine keeps the one that it has.
+    /// The pool of the interface never allocates the address. The machine keeps it.
+    Reserved(String, Option<ReservedAddress>),
+    /// The pool of the interface has another prefix length, this one. The machine keeps its own.
     Prefix(u8),
 }
 
-/// A record without its addresses, whose leases share the claimant.
-struct Told {
-    claimant: Arc<Claimant>,
-    network: Option<String>,
-    source: String,
+/// Where an address of a record belongs.
+enum Attribution {
+    /// To a pool.
+    Pool(Arc<str>),
+    /// To one of several networks.
+    Ambiguous(Vec<Arc<str>>),
+    /// To no pool. These networks have pools with the address.
+    NoPool(Vec<Arc<str>>),
 }
 
+/// Pools by interface and network.
+type PoolsOf = BTreeMap<InterfaceName, BTreeMap<Arc<str>, Vec<Arc<str>>>>;
+
+/// A record without its addresses.
+struct Origin {
+    claimant: Arc<Claimant>,
+    node_pool: Option<String>,
+    attachments: Vec<String>,
+    network: Option<String>,
+    source: Arc<str>,
+}
+
+/// What became of one address of a record.
+enum Outcome {
+    Added,
+    Known,
+    Refused,
+}
+
+// === impl Allocator ===
+
 impl Allocator {
-    /// Takes over what records say: who has an address by a record and not by the ledger, has it.
+    /// Takes over what records say: a claimant that holds an address by a record, and that the ledger does not know, holds it
+    /// from now on.
     ///
-    /// It never frees and never changes who holds an address. What does not fit is reported, each time anew, and is given
-    /// to nobody. Of two records with one address the first one counts.
-    pub fn adopt(&mut self, records: impl IntoIterator<Item = Record>, now: u64, journal: &mut Journal) -> Adoption {
+    /// Adoption never frees and never changes the holder of an address. What does not fit is reported, each time anew, and is
+    /// allocated to nobody. Of two records with one address the first one counts.
+    pub(crate) fn adopt(
+        &mut self,
+        records: impl IntoIterator<Item = Record>,
+        now: u64,
+        journal: &mut Journal,
+    ) -> Adoption {
         self.advance(now);
-        let records = records.into_iter();
-        // After a loss all of them are new.
-        let count = records.size_hint().0;
-        self.reserve(count);
-        journal.reserve(2 * count);
+        let pools = self.pools_by_interface();
         let mut adoption = Adoption::default();
-        // What the claimant of a record holds.
-        let mut holds: Vec<IpAddr> = Vec::new();
-        for Record { claimant, network, addresses, source, .. } in records {
-            let record = Told { claimant: Arc::new(claimant), network, source };
-            let its = self.held_by(&record.claimant.machine).into_iter();
-            let its = its.filter(|(.., lease)| lease.claimant == record.claimant);
-            holds.clear();
-            holds.extend(its.map(|(_, address, _)| address));
+        for Record { claimant, node_pool, attachments, network, addresses, source } in records {
+            let (claimant, source) = (Arc::new(claimant), Arc::from(source));
+            let origin = Origin { claimant, node_pool, attachments, network, source };
             for network in addresses {
                 let (address, prefix) = (network.ip(), network.prefix());
                 let prefix = Some(prefix).filter(|prefix| *prefix < Family::of(address).bits());
-                let mut tell = |problem| {
-                    let (source, claimant) = (record.source.clone(), Claimant::clone(&record.claimant));
-                    adoption.mismatches.push(Mismatch { source, claimant, address, problem });
-                };
-                let Some((pool, offers)) = self.pool_of(&record, address) else {
-                    for at in self.networks_with(&record, address) {
-                        self.add_conflict(at, address, &record, journal);
-                    }
-                    tell(Problem::NoPool);
-                    continue;
-                };
-                let at = self.pools[pool].network;
-                match self.networks[at].held(address).map(|lease| &lease.claimant) {
-                    Some(holder) if *holder == record.claimant => {
-                        adoption.known += 1;
-                        continue;
-                    }
-                    Some(holder) => {
-                        tell(Problem::Duplicate(Claimant::clone(holder)));
-                        self.add_conflict(at, address, &record, journal);
-                        continue;
-                    }
-                    None => {}
+                let mut problems = Vec::new();
+                match self.adopt_address(&origin, address, prefix, &pools, &mut problems, journal) {
+                    Outcome::Added => adoption.adopted += 1,
+                    Outcome::Known => adoption.known += 1,
+                    Outcome::Refused => {}
                 }
-                if let Some(held) = holds.iter().find(|held| Family::of(**held) == Family::of(address)) {
-                    tell(Problem::OtherAddress(*held));
-                    self.add_conflict(at, address, &record, journal);
-                    continue;
-                }
-                let own = |conflict: &Conflict| conflict.claimant == *record.claimant;
-                let conflicts = self.networks[at].conflicts.get(address).map_or(&[][..], Vec::as_slice);
-                if let Some(other) = conflicts.iter().find(|conflict| !own(conflict)) {
-                    tell(Problem::Duplicate(other.claimant.clone()));
-                }
-                let PoolState { pool, name, .. } = &self.pools[pool];
-                let space = pool.space(Family::of(address));
-                if !offers {
-                    tell(if pool.contains(address) {
-                        Problem::Reserved(pool.name.clone(), pool.why_reserved(address))
-                    } else {
-                        Problem::OutOfPool(pool.name.clone())
-                    });
-                }
-                let pools = space.map(|space| space.prefix());
-                if let (Some(prefix), Some(pools)) = (prefix, pools)
-                    && prefix != pools
-                {
-                    tell(Problem::Prefix(pools));
-                }
-                let lease = Lease {
-                    claimant: Arc::clone(&record.claimant),
-                    pool: Arc::clone(name),
-                    prefix: prefix.or(pools).unwrap_or(Family::of(address).bits()),
-                    since: self.now,
-                    released: None,
-                    reuse_after: None,
-                };
-                let network = Arc::clone(&self.networks[at].name);
-                if conflicts.iter().any(own) {
-                    let conflicts = conflicts.iter().filter(|conflict| !own(conflict)).cloned().collect();
-                    self.decide(Change::Conflicts { network: Arc::clone(&network), address, conflicts }, journal);
-                }
-                self.decide(Change::Lease { network, address, lease: Some(lease) }, journal);
-                holds.push(address);
-                adoption.adopted += 1;
+                adoption.mismatches.extend(problems.into_iter().map(|problem| Mismatch {
+                    source: origin.source.to_string(),
+                    claimant: Claimant::clone(&origin.claimant),
+                    address,
+                    problem,
+                }));
             }
         }
+        self.leave_settled(journal);
         adoption
     }
 
-    /// Gives an address to nobody before the machine of `conflict` is released, on every network of which a pool has it.
-    pub fn set_aside(&mut self, address: IpAddr, conflict: Conflict, now: u64, journal: &mut Journal) {
+    /// Takes over one address of a record.
+    fn adopt_address(
+        &mut self,
+        origin: &Origin,
+        address: IpAddr,
+        prefix: Option<u8>,
+        pools: &PoolsOf,
+        problems: &mut Vec<Problem>,
+        journal: &mut Journal,
+    ) -> Outcome {
+        let family = Family::of(address);
+        let held: Vec<(Arc<str>, IpAddr)> = self
+            .held_by(&origin.claimant.machine)
+            .into_iter()
+            .filter(|(_, held, lease)| lease.claimant == origin.claimant && Family::of(*held) == family)
+            .map(|(network, held, _)| (Arc::clone(network), held))
+            .collect();
+        let known = held.iter().find(|(_, held)| *held == address).map(|(network, _)| network);
+        let name = match self.attribute(origin, address, pools) {
+            Attribution::Pool(name) => name,
+            Attribution::Ambiguous(networks) if !known.is_some_and(|known| networks.contains(known)) => {
+                networks.iter().for_each(|network| self.add_conflict(network, address, origin, journal));
+                problems.push(Problem::Ambiguous(networks.iter().map(ToString::to_string).collect()));
+                return Outcome::Refused;
+            }
+            Attribution::NoPool(networks) if !known.is_some_and(|known| networks.contains(known)) => {
+                networks.iter().for_each(|network| self.add_conflict(network, address, origin, journal));
+                problems.push(Problem::NoPool);
+                return Outcome::Refused;
+            }
+            // The record does not say which network, and the ledger does.
+            Attribution::Ambiguous(_) | Attribution::NoPool(_) => return Outcome::Known,
+        };
+        let Some((pool, offers)) =
+            self.pools.get(&name).map(|state| (state.pool().clone(), state.offered().offers(address)))
+        else {
+            return Outcome::Refused;
+        };
+        let network: Arc<str> = Arc::from(pool.network.as_str());
+        let state = self.networks.entry(Arc::clone(&network)).or_default();
+        match state.held_at(address).map(|lease| Arc::clone(&lease.claimant)) {
+            Some(holder) if holder == origin.claimant => return Outcome::Known,
+            Some(holder) => {
+                problems.push(Problem::Duplicate(Claimant::clone(&holder)));
+                self.add_conflict(&network, address, origin, journal);
+                return Outcome::Refused;
+            }
+            None => {}
+        }
+        if let Some((_, held)) = held.first() {
+            let other_network = known.map(|known| Problem::OtherNetwork(known.to_string()));
+            problems.push(other_network.unwrap_or(Problem::OtherAddress(*held)));
+            self.add_conflict(&network, address, origin, journal);
+            return Outcome::Refused;
+        }
+        if let Some(other) = state.conflict_at(address, |other| *other != *origin.claimant) {
+            problems.push(Problem::Duplicate(other));
+        }
+        let has_own = state.conflicts_of(address, &origin.claimant.machine).contains(&origin.claimant.interface);
+        if !offers {
+            problems.push(if pool.contains(address) {
+                Problem::Reserved(pool.name.clone(), self.why_reserved(&name, address))
+            } else {
+                Problem::OutOfPool(pool.name.clone())
+            });
+        }
+        let length = pool.space(family).map(|space| space.prefix());
+        if let (Some(prefix), Some(length)) = (prefix, length)
+            && prefix != length
+        {
+            problems.push(Problem::Prefix(length));
+        }
+        let lease = Lease {
+            claimant: Arc::clone(&origin.claimant),
+            pool: name,
+            prefix: prefix.or(length).unwrap_or(family.bits()),
+            since: self.now,
+            released: None,
+            reuse_after: None,
+        };
+        if has_own {
+            let (network, claimant) = (Arc::clone(&network), Arc::clone(&origin.claimant));
+            self.decide(Change::Conflict { network, address, claimant, source: None }, journal);
+        }
+        self.decide(Change::Lease { network, address, lease: Some(lease) }, journal);
+        Outcome::Added
+    }
+
+    /// Allocates an address to nobody before the machine of `conflict` is released, on every network of which a pool has the
+    /// address.
+    pub(crate) fn set_aside(&mut self, address: IpAddr, conflict: Conflict, now: u64, journal: &mut Journal) {
         self.advance(now);
-        let Conflict { claimant, source } = conflict;
-        let record = Told { claimant: Arc::new(claimant), network: None, source };
-        for at in self.networks_with(&record, address) {
-            self.add_conflict(at, address, &record, journal);
+        let (claimant, source) = (Arc::new(conflict.claimant), Arc::from(conflict.source));
+        let origin = Origin { claimant, node_pool: None, attachments: Vec::new(), network: None, source };
+        for network in self.networks_with(address) {
+            self.add_conflict(&network, address, &origin, journal);
         }
     }
 
-    /// The pool from which an address of a record came: of those with its interface the one that offers the address, else
-    /// one that has it, else the only one that there is. And whether it offers the address.
-    fn pool_of(&self, record: &Told, address: IpAddr) -> Option<(usize, bool)> {
-        let fits = |at: &&usize| {
-            let pool = &self.pools[**at].pool;
-            pool.interface == record.claimant.interface && record.network.as_ref().is_none_or(|is| *is == pool.network)
+    /// Attributes an address of a record: by the NodePool of its object, by the networks of its object, by the network that
+    /// the record names, and only then by the address.
+    fn attribute(&self, origin: &Origin, address: IpAddr, pools: &PoolsOf) -> Attribution {
+        let none = BTreeMap::new();
+        let of_interface = pools.get(&origin.claimant.interface).unwrap_or(&none);
+        let named = origin.node_pool.as_deref();
+        let on = |network: &Arc<str>| {
+            let names = of_interface.get(network).map_or(&[][..], Vec::as_slice);
+            self.pool_among(names, named, address)
+                .map_or_else(|| Attribution::NoPool(vec![Arc::clone(network)]), Attribution::Pool)
         };
-        let has = |at: &usize| self.pools[*at].pool.contains(address);
-        let mut candidates = self.pool_by_name.values().filter(fits).copied();
-        let first = candidates.clone().next();
-        if let Some(offering) = candidates.clone().find(|at| self.pools[*at].pool.offers(address)) {
-            return Some((offering, true));
+        let node_pool = named.and_then(|name| self.pools.get(name)).map(|state| state.pool());
+        let node_pool = node_pool.filter(|pool| pool.interface == origin.claimant.interface);
+        if let Some((network, _)) = node_pool.and_then(|pool| of_interface.get_key_value(pool.network.as_str())) {
+            return on(network);
         }
-        let having = candidates.clone().find(has);
-        // Two pools on one network are one as far as the address goes.
-        let network = first.map(|at| self.pools[at].network);
-        let mut is_only = || candidates.all(|at| Some(self.pools[at].network) == network);
-        having.or_else(|| first.filter(|_| is_only())).map(|at| (at, false))
-    }
-
-    /// The networks on which an address may be that no pool explains.
-    fn networks_with(&self, record: &Told, address: IpAddr) -> Vec<usize> {
-        let named = record.network.as_deref().map(|name| self.network_by_name.get(name).copied());
-        let has = |at: &usize| {
-            let mut pools = self.networks[*at].pools.iter().map(|pool| &self.pools[*pool].pool);
-            pools.any(|pool| pool.contains(address))
+        let is_attached = |network: &&Arc<str>| origin.attachments.iter().any(|attached| **attached == ***network);
+        let attached: Vec<&Arc<str>> = of_interface.keys().filter(is_attached).collect();
+        if let [network] = attached[..] {
+            return on(network);
+        }
+        if let Some(name) = &origin.network {
+            return match self.networks.get_key_value(name.as_str()) {
+                Some((network, _)) => on(network),
+                None => Attribution::NoPool(Vec::new()),
+            };
+        }
+        let candidates: Vec<&Arc<str>> = if attached.is_empty() { of_interface.keys().collect() } else { attached };
+        let has = |network: &&&Arc<str>| {
+            let names = of_interface.get(**network).into_iter().flatten();
+            names.into_iter().any(|name| self.pools.get(name).is_some_and(|state| state.pool().contains(address)))
         };
-        match named {
-            Some(named) => named.into_iter().collect(),
-            None => self.network_by_name.values().copied().filter(has).collect(),
+        let having: Vec<&Arc<str>> = candidates.iter().filter(has).copied().collect();
+        match if having.is_empty() { &candidates[..] } else { &having[..] } {
+            [] => Attribution::NoPool(self.networks_with(address)),
+            [network] => on(network),
+            several => Attribution::Ambiguous(several.iter().map(|network| Arc::clone(network)).collect()),
         }
     }
 
-    /// Notes that a record names an address which is not its claimant's.
-    fn add_conflict(&mut self, at: usize, address: IpAddr, record: &Told, journal: &mut Journal) {
-        let network = &self.networks[at];
-        if network.held(address).is_some_and(|lease| lease.claimant == record.claimant) {
-            return;
+    /// Of the pools of one interface and network: the named one, else one that offers the address, else one that has it, else
+    /// the first one, since an address may move to another pool of its network.
+    fn pool_among(&self, names: &[Arc<str>], named: Option<&str>, address: IpAddr) -> Option<Arc<str>> {
+        let is_named = |name: &&Arc<str>| Some(&***name) == named;
+        let offers = |name: &&Arc<str>| self.pools.get(*name).is_some_and(|state| state.offered().offers(address));
+        let has = |name: &&Arc<str>| self.pools.get(*name).is_some_and(|state| state.pool().contains(address));
+        let found = names.iter().find(is_named).or_else(|| names.iter().find(offers));
+        found.or_else(|| names.iter().find(has)).or(names.first()).cloned()
+    }
+
+    fn pools_by_interface(&self) -> PoolsOf {
+        let mut pools = PoolsOf::new();
+        for (name, state) in &self.pools {
+            let networks = pools.entry(state.pool().interface).or_default();
+            networks.entry(Arc::from(state.pool().network.as_str())).or_default().push(Arc::clone(name));
         }
-        let mut conflicts = network.conflicts.get(address).cloned().unwrap_or_default();
-        if conflicts.iter().all(|conflict| conflict.claimant != *record.claimant) {
-            conflicts.push(Conflict { claimant: Claimant::clone(&record.claimant), source: record.source.clone() });
-            conflicts.sort_by(|a, b| a.claimant.cmp(&b.claimant));
-            let network = Arc::clone(&network.name);
-            self.decide(Change::Conflicts { network, address, conflicts }, journal);
+        pools
+    }
+
+    /// The networks of which a pool has an address.
+    fn networks_with(&self, address: IpAddr) -> Vec<Arc<str>> {
+        let has = |name: &&Arc<str>| self.pools().any(|pool| *pool.network == ***name && pool.contains(address));
+        self.networks.keys().filter(has).cloned().collect()
+    }
+
+    /// Notes a record of an address that its claimant does not hold.
+    fn add_conflict(&mut self, network: &Arc<str>, address: IpAddr, origin: &Origin, journal: &mut Journal) {
+        let Claimant { machine, interface } = &*origin.claimant;
+        let is_noted = self.networks.get(network).is_some_and(|state| {
+            state.held_at(address).is_some_and(|lease| lease.claimant == origin.claimant)
+                || state.conflicts_of(address, machine).contains(interface)
+        });
+        if !is_noted {
+            let (claimant, source) = (Arc::clone(&origin.claimant), Some(Arc::clone(&origin.source)));
+            self.decide(Change::Conflict { network: Arc::clone(network), address, claimant, source }, journal);
         }
     }
 }
@@ -220,11 +317,15 @@ impl fmt::Display for Mismatch {
         match problem {
             Problem::Duplicate(other) => write!(f, "is also of {other}"),
             Problem::NoPool => f.write_str("belongs to no pool"),
+            Problem::Ambiguous(networks) => {
+                write!(f, "is on one of the networks {}: reserved on each of them", networks.join(", "))
+            }
             Problem::OtherAddress(held) => write!(f, "is not what it holds, which is {held}"),
+            Problem::OtherNetwork(network) => write!(f, "is held on another network, {network}"),
             Problem::OutOfPool(pool) => write!(f, "is not in pool {pool:?}"),
             Problem::Reserved(pool, why) => {
                 write!(f, "is reserved in pool {pool:?}")?;
-                why.map_or(Ok(()), |why| write!(f, " ({why})"))
+                why.as_ref().map_or(Ok(()), |why| write!(f, " ({})", why.of(pool)))
             }
             Problem::Prefix(length) => write!(f, "has another prefix length than its pool, which has {length}"),
         }

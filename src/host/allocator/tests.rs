@@ -3,7 +3,7 @@ use ipnetwork::IpNetwork;
 use super::*;
 use crate::host::address::AddressRange;
 use crate::host::claim::{Record, Request};
-use crate::host::pool::{TemplateFacts, read_pools};
+use crate::host::pool::{Space, TemplateFacts, read_pools};
 
 fn pool(name: &str, interface: &str, rest: &str) -> Pool {
     let text = format!("{{name: {name}, namespace: n, network: vlan10, interface: {interface}, {rest}}}");
@@ -12,12 +12,25 @@ fn pool(name: &str, interface: &str, rest: &str) -> Pool {
     pool.unwrap_or_else(|| panic!("{text}: {:?}", findings.kept()))
 }
 
+/// An allocator with pools and what a ledger reports besides.
+fn allocator(pools: impl IntoIterator<Item = Pool>, known: impl IntoIterator<Item = Change>) -> Allocator {
+    let pools =
+        pools.into_iter().map(|pool| Change::Pool { name: Arc::from(pool.name.as_str()), pool: Some(Arc::new(pool)) });
+    let mut allocator = Allocator::default();
+    allocator.learn(Update::Snapshot(pools.chain(known).collect()));
+    allocator
+}
+
+fn resize(allocator: &mut Allocator, pool: Pool) -> Resized {
+    allocator.resize(vec![pool], &[], 0, &mut Journal::default()).unwrap()
+}
+
 fn machine(name: &str, uid: &str) -> Machine {
     Machine { namespace: "n".into(), name: name.into(), uid: uid.into() }
 }
 
 fn claim(name: &str, uid: &str, pools: &[&str]) -> Claim {
-    let requests = pools.iter().map(|pool| Request { pool: (*pool).to_owned(), addresses: Vec::new() });
+    let requests = pools.iter().map(|pool| Request::of(pool));
     Claim { machine: machine(name, uid), created: 0, requests: requests.collect(), sticky: false }
 }
 
@@ -45,7 +58,7 @@ fn free_and_reserved(allocator: &mut Allocator, pool: &str) -> Vec<(u128, u128, 
 #[test]
 fn an_exhausted_pool_is_told_in_the_words_of_the_enhancement() {
     let one = pool("one", "eno101", "addresses: [10.0.0.8], machineNetwork: [{cidr: 10.0.0.0/24}]");
-    let mut allocator = Allocator::rebuild([one], []);
+    let mut allocator = allocator([one], []);
     assert_eq!(given(&mut allocator, &claim("a", "1", &["n/one"]), 0), "10.0.0.8/24");
     let refused = given(&mut allocator, &claim("b", "1", &["n/one"]), 0);
     assert_eq!(refused, "No available IPs in pool for interface eno101");
@@ -54,11 +67,11 @@ fn an_exhausted_pool_is_told_in_the_words_of_the_enhancement() {
 
 #[test]
 fn a_successor_is_another_machine_and_a_late_release_frees_only_its_own() {
-    let mut allocator = Allocator::rebuild([pool("one", "eth0", "addresses: [10.0.0.0/24]")], []);
+    let mut allocator = allocator([pool("one", "eth0", "addresses: [10.0.0.0/24]")], []);
     assert_eq!(given(&mut allocator, &claim("a", "1", &["n/one"]), 0), "10.0.0.1/24");
     assert_eq!(given(&mut allocator, &claim("a", "2", &["n/one"]), 0), "10.0.0.2/24");
-    allocator.release(&machine("a", "1"), 1, 0, &mut Journal::default());
-    assert_eq!(allocator.release(&machine("a", "1"), 1, 0, &mut Journal::default()), []);
+    allocator.release(&machine("a", "1"), 1, &mut Journal::default());
+    assert_eq!(allocator.release(&machine("a", "1"), 1, &mut Journal::default()), []);
     assert_eq!(given(&mut allocator, &claim("b", "3", &["n/one"]), 2), "10.0.0.1/24");
     assert_eq!(given(&mut allocator, &claim("a", "2", &["n/one"]), 2), "10.0.0.2/24");
 }
@@ -67,18 +80,17 @@ fn a_successor_is_another_machine_and_a_late_release_frees_only_its_own() {
 fn who_waits_for_a_pool_that_is_not_here_waits_on() {
     let waits = Claim { sticky: true, ..claim("a", "1", &["n/one"]) };
     let change = Change::Waiter { machine: waits.machine.clone(), claim: Some(Arc::new(waits.clone())) };
-    let mut allocator = Allocator::rebuild([pool("two", "eth0", "addresses: [10.0.0.0/24]")], [change]);
+    let mut allocator = allocator([pool("two", "eth0", "addresses: [10.0.0.0/24]")], [change]);
     let mut journal = Journal::default();
     assert_eq!(allocator.serve(1, &mut journal), []);
     assert_eq!((journal.changes(), allocator.waiters()), (&[][..], vec![&waits]));
-    allocator.resize(pool("one", "eth0", "addresses: [10.0.1.0/24]"));
-    let served = allocator.serve(2, &mut journal);
+    let served = resize(&mut allocator, pool("one", "eth0", "addresses: [10.0.1.0/24]")).served;
     assert_eq!(served[0].addresses, ["10.0.1.1/24".parse().unwrap()]);
 }
 
 #[test]
 fn who_asks_is_not_missing() {
-    let mut allocator = Allocator::rebuild([pool("one", "eth0", "addresses: [10.0.0.0/24]")], []);
+    let mut allocator = allocator([pool("one", "eth0", "addresses: [10.0.0.0/24]")], []);
     let (machine, mut journal) = (machine("a", "1"), Journal::default());
     given(&mut allocator, &claim("a", "1", &["n/one"]), 0);
     assert_eq!(allocator.note_missing(&machine, 1, &mut journal), None);
@@ -89,23 +101,24 @@ fn who_asks_is_not_missing() {
 
 #[test]
 fn a_sticky_claim_gets_what_its_name_left_until_somebody_else_takes_it() {
-    let mut allocator = Allocator::rebuild([pool("one", "eth0", "addresses: [10.0.0.0/24]")], []);
+    let one = pool("one", "eth0", "addresses: [10.0.0.0/24], addressReuseGracePeriodSeconds: 1");
+    let mut allocator = allocator([one], []);
     let sticky = |name: &str, uid: &str| Claim { sticky: true, ..claim(name, uid, &["n/one"]) };
     for name in ["a", "b", "c"] {
         given(&mut allocator, &claim(name, "1", &["n/one"]), 0);
     }
-    // It rests for others.
-    allocator.release(&machine("c", "1"), 1, 1_000, &mut Journal::default());
-    allocator.release(&machine("a", "1"), 1, 0, &mut Journal::default());
-    assert_eq!(given(&mut allocator, &sticky("c", "2"), 2), "10.0.0.3/24");
-    assert_eq!(given(&mut allocator, &claim("d", "1", &["n/one"]), 2), "10.0.0.1/24");
-    assert_eq!(given(&mut allocator, &sticky("a", "2"), 2), "10.0.0.4/24");
+    allocator.release(&machine("a", "1"), 1, &mut Journal::default());
+    // Its reuse delay is for others.
+    allocator.release(&machine("c", "1"), 1_000, &mut Journal::default());
+    assert_eq!(given(&mut allocator, &sticky("c", "2"), 1_001), "10.0.0.3/24");
+    assert_eq!(given(&mut allocator, &claim("d", "1", &["n/one"]), 1_001), "10.0.0.1/24");
+    assert_eq!(given(&mut allocator, &sticky("a", "2"), 1_001), "10.0.0.4/24");
 }
 
 #[test]
 fn a_named_address_is_given_or_refused_with_the_reason() {
-    let one = pool("one", "eth0", "addresses: [10.0.0.0/24], gateway: [10.0.0.254]");
-    let mut allocator = Allocator::rebuild([one], []);
+    let one = pool("one", "eth0", "addresses: [10.0.0.0/24], gateway: [10.0.0.254], addressReuseGracePeriodSeconds: 1");
+    let mut allocator = allocator([one], []);
     let mut ask = |name: &str, address: &str| given(&mut allocator, &named(name, "1", "n/one", &[address]), 0);
     assert_eq!(ask("a", "10.0.0.77"), "10.0.0.77/24");
     assert_eq!(ask("a", "10.0.0.77"), "10.0.0.77/24");
@@ -115,10 +128,10 @@ fn a_named_address_is_given_or_refused_with_the_reason() {
     assert_eq!(ask("b", "10.0.0.0"), r#"10.0.0.0: reserved in pool "n/one" (network address)"#);
     assert_eq!(ask("b", "10.0.1.1"), r#"10.0.1.1: not in pool "n/one""#);
     assert_eq!(ask("b", "fd00::1"), r#"fd00::1: not in pool "n/one""#);
-    allocator.release(&machine("a", "1"), 5, 10, &mut Journal::default());
+    allocator.release(&machine("a", "1"), 5, &mut Journal::default());
     let mut ask = |now| given(&mut allocator, &named("b", "1", "n/one", &["10.0.0.77"]), now);
-    assert_eq!(ask(14), "10.0.0.77: not given again before 15 ms since 1970");
-    assert_eq!(ask(15), "10.0.0.77/24");
+    assert_eq!(ask(1_004), "10.0.0.77: not given again before 1005 ms since 1970");
+    assert_eq!(ask(1_005), "10.0.0.77/24");
     assert_eq!(allocator.waiters(), Vec::<&Claim>::new());
 }
 
@@ -132,7 +145,7 @@ fn the_ends_of_subnets_are_passed_over_however_many_there_are() {
     };
     let huge = of("n/huge", "eth0", 64, "fd00::", "fd00:0:ffff:ffff:ffff:ffff:ffff:ffff");
     let small = of("n/small", "eth1", 30, "10.0.0.0", "10.0.3.255");
-    let mut allocator = Allocator::rebuild([huge, small], []);
+    let mut allocator = allocator([huge, small], []);
     assert_eq!(given(&mut allocator, &claim("a", "1", &["n/huge"]), 0), "fd00::1/64");
     assert_eq!(free_and_reserved(&mut allocator, "n/huge"), [(1 << 96, 1 << 32, (1 << 96) - (1 << 32) - 1)]);
     let mut all = BTreeSet::new();
@@ -145,7 +158,7 @@ fn the_ends_of_subnets_are_passed_over_however_many_there_are() {
 
 #[test]
 fn a_slash_16_is_filled_and_each_address_is_given_once() {
-    let mut allocator = Allocator::rebuild([pool("one", "eth0", "addresses: [10.0.0.0/16]")], []);
+    let mut allocator = allocator([pool("one", "eth0", "addresses: [10.0.0.0/16]")], []);
     for at in 1..65_535_u32 {
         let expected = format!("10.0.{}.{}/16", at / 256, at % 256);
         assert_eq!(given(&mut allocator, &claim(&at.to_string(), "1", &["n/one"]), 0), expected);
@@ -154,8 +167,7 @@ fn a_slash_16_is_filled_and_each_address_is_given_once() {
     let late = claim("late", "1", &["n/one"]);
     assert_eq!(given(&mut allocator, &late, 0), "No available IPs in pool for interface eth0");
     // More addresses end it.
-    allocator.resize(pool("one", "eth0", "addresses: [10.0.0.0/15]"));
-    let served = allocator.serve(1, &mut Journal::default());
+    let served = resize(&mut allocator, pool("one", "eth0", "addresses: [10.0.0.0/15]")).served;
     let network: IpNetwork = "10.0.255.255/15".parse().unwrap();
     assert_eq!((served.len(), &served[0].addresses[..]), (1, &[network][..]));
 }
@@ -164,7 +176,7 @@ fn a_slash_16_is_filled_and_each_address_is_given_once() {
 fn a_claim_for_two_interfaces_gets_all_addresses_or_none() {
     let eth0 = pool("one", "eth0", "addresses: [10.0.0.0/24, fd00::/64]");
     let eth1 = pool("two", "eth1", "addresses: [10.0.1.8], machineNetwork: [{cidr: 10.0.1.0/24}]");
-    let mut allocator = Allocator::rebuild([eth0, eth1], []);
+    let mut allocator = allocator([eth0, eth1], []);
     let both = |name: &str| claim(name, "1", &["n/one", "n/two"]);
     assert_eq!(given(&mut allocator, &both("a"), 0), "10.0.0.1/24 fd00::1/64 10.0.1.8/24");
     assert_eq!(given(&mut allocator, &both("b"), 0), "No available IPs in pool for interface eth1");
@@ -174,7 +186,7 @@ fn a_claim_for_two_interfaces_gets_all_addresses_or_none() {
 #[test]
 fn a_rebuild_adds_and_reports_and_nothing_reported_is_given() {
     let one = pool("one", "eth0", "addresses: [10.0.0.0/29], gateway: [10.0.0.6]");
-    let mut allocator = Allocator::rebuild([one], []);
+    let mut allocator = allocator([one], []);
     assert_eq!(given(&mut allocator, &claim("a", "1", &["n/one"]), 0), "10.0.0.1/29");
     let record = |name: &str, interface: &str, addresses: &[&str]| Record {
         claimant: Claimant { machine: machine(name, "1"), interface: interface.parse().unwrap() },
@@ -213,16 +225,16 @@ fn a_rebuild_adds_and_reports_and_nothing_reported_is_given() {
     assert_eq!((usage.used, usage.conflicting, usage.outside, usage.reserved, usage.free), (2, 2, 2, 3, 1));
     // What is left is one address; the holder's alone does not come back while somebody contends for it.
     assert_eq!(given(&mut allocator, &claim("x", "1", &["n/one"]), 3), "10.0.0.5/29");
-    allocator.release(&machine("a", "1"), 4, 0, &mut Journal::default());
+    allocator.release(&machine("a", "1"), 4, &mut Journal::default());
     assert_eq!(given(&mut allocator, &claim("y", "1", &["n/one"]), 5), "10.0.0.3/29");
     assert_eq!(given(&mut allocator, &claim("z", "1", &["n/one"]), 5), "No available IPs in pool for interface eth0");
-    allocator.release(&machine("c", "1"), 6, 0, &mut Journal::default());
+    allocator.release(&machine("c", "1"), 6, &mut Journal::default());
     assert_eq!(given(&mut allocator, &claim("z", "1", &["n/one"]), 7), "10.0.0.1/29");
 }
 
 #[test]
 fn an_address_that_is_set_aside_for_a_machine_is_its_own_when_its_record_is_mended() {
-    let mut allocator = Allocator::rebuild([pool("one", "eth0", "addresses: [10.0.0.0/24]")], []);
+    let mut allocator = allocator([pool("one", "eth0", "addresses: [10.0.0.0/24]")], []);
     let claimant = Claimant { machine: machine("a", "1"), interface: "eth0".parse().unwrap() };
     let (address, mut journal) = ("10.0.0.1".parse().unwrap(), Journal::default());
     let conflict = Conflict { claimant: claimant.clone(), source: "unreadable".into() };
@@ -246,15 +258,275 @@ fn an_address_that_is_set_aside_for_a_machine_is_its_own_when_its_record_is_mend
 
 #[test]
 fn a_shrink_strands_nobody_and_what_is_outside_is_not_given_again() {
-    let mut allocator = Allocator::rebuild([pool("one", "eth0", "addresses: [10.0.0.0/24]")], []);
+    let mut allocator = allocator([pool("one", "eth0", "addresses: [10.0.0.0/24]")], []);
     let (a, b) = (claim("a", "1", &["n/one"]), claim("b", "1", &["n/one"]));
     given(&mut allocator, &a, 0);
     given(&mut allocator, &b, 0);
-    allocator.resize(pool("one", "eth0", "addresses: [10.0.0.2-10.0.0.9], machineNetwork: [{cidr: 10.0.0.0/24}]"));
+    resize(
+        &mut allocator,
+        pool("one", "eth0", "addresses: [10.0.0.2-10.0.0.9], machineNetwork: [{cidr: 10.0.0.0/24}]"),
+    );
     let outside = allocator.outside("n/one");
     assert_eq!((outside.len(), &outside[0].claimant.machine), (1, &a.machine));
     assert_eq!(given(&mut allocator, &a, 1), "10.0.0.1/24");
-    allocator.release(&a.machine, 2, 0, &mut Journal::default());
+    allocator.release(&a.machine, 2, &mut Journal::default());
     assert_eq!(allocator.outside("n/one"), []);
     assert_eq!(given(&mut allocator, &a, 3), "10.0.0.3/24");
+}
+
+fn on(network: &str, name: &str, rest: &str) -> Pool {
+    let text = format!("{{name: {name}, namespace: n, network: {network}, interface: eth0, {rest}}}");
+    let (specs, mut findings) = read_pools(text.as_bytes());
+    Pool::new(&specs[0], &TemplateFacts::default(), &mut findings)
+        .unwrap_or_else(|| panic!("{text}: {:?}", findings.kept()))
+}
+
+fn record(name: &str, address: &str) -> Record {
+    Record {
+        claimant: Claimant { machine: machine(name, "1"), interface: "eth0".parse().unwrap() },
+        node_pool: None,
+        attachments: Vec::new(),
+        network: None,
+        addresses: vec![address.parse().unwrap()],
+        source: format!("KubevirtMachine n/{name}"),
+    }
+}
+
+/// Two networks with the same addresses.
+fn twins() -> Allocator {
+    let rest = "addresses: [10.0.0.10-10.0.0.20], machineNetwork: [{cidr: 10.0.0.0/24}]";
+    allocator([on("infra/vlan10", "a", rest), on("infra/vlan20", "b", rest)], [])
+}
+
+fn problems(adoption: &Adoption) -> Vec<Problem> {
+    adoption.mismatches.iter().map(|mismatch| mismatch.problem.clone()).collect()
+}
+
+fn held(allocator: &Allocator) -> Vec<String> {
+    let held = allocator.leases();
+    held.map(|(network, address, lease)| {
+        format!("{network} {address}/{} {} {}", lease.prefix, lease.pool, lease.claimant.machine.name)
+    })
+    .collect()
+}
+
+#[test]
+fn records_of_equal_addresses_belong_to_the_network_of_their_node_pool() {
+    let mut allocator = twins();
+    let records = [("x", "n/a"), ("y", "n/b")]
+        .map(|(name, pool)| Record { node_pool: Some(pool.to_owned()), ..record(name, "10.0.0.10/24") });
+    let adoption = allocator.adopt(records, 1, &mut Journal::default());
+    assert_eq!((adoption.adopted, problems(&adoption)), (2, vec![]));
+    assert_eq!(held(&allocator), ["infra/vlan10 10.0.0.10/24 n/a x", "infra/vlan20 10.0.0.10/24 n/b y"]);
+    assert_eq!(given(&mut allocator, &claim("z", "1", &["n/b"]), 2), "10.0.0.11/24");
+}
+
+#[test]
+fn a_record_without_a_known_node_pool_belongs_to_the_attached_network_then_to_its_own() {
+    let mut allocator = twins();
+    let attached = Record {
+        node_pool: Some("n/unknown".to_owned()),
+        attachments: vec!["infra/other".to_owned(), "infra/vlan20".to_owned()],
+        network: Some("infra/vlan10".to_owned()),
+        ..record("x", "10.0.0.10/24")
+    };
+    let named = Record { network: Some("infra/vlan10".to_owned()), ..record("y", "10.0.0.10/24") };
+    let adoption = allocator.adopt([attached, named], 1, &mut Journal::default());
+    assert_eq!((adoption.adopted, problems(&adoption)), (2, vec![]));
+    assert_eq!(held(&allocator), ["infra/vlan10 10.0.0.10/24 n/a y", "infra/vlan20 10.0.0.10/24 n/b x"]);
+}
+
+#[test]
+fn an_ambiguous_record_is_reserved_on_every_network_where_it_may_belong_until_its_machine_is_gone() {
+    let mut allocator = twins();
+    let ambiguous = Problem::Ambiguous(vec!["infra/vlan10".to_owned(), "infra/vlan20".to_owned()]);
+    let adoption = allocator.adopt([record("x", "10.0.0.10/24")], 1, &mut Journal::default());
+    assert_eq!((adoption.adopted, problems(&adoption)), (0, vec![ambiguous]));
+    assert_eq!(given(&mut allocator, &claim("y", "1", &["n/a"]), 2), "10.0.0.11/24");
+    assert_eq!(given(&mut allocator, &claim("z", "1", &["n/b"]), 2), "10.0.0.11/24");
+    allocator.release(&machine("x", "1"), 3, &mut Journal::default());
+    assert_eq!(given(&mut allocator, &claim("v", "1", &["n/a"]), 4), "10.0.0.10/24");
+    // What the ledger has for the claimant is not ambiguous.
+    let adoption = allocator.adopt([record("v", "10.0.0.10/24")], 5, &mut Journal::default());
+    assert_eq!((adoption.known, problems(&adoption)), (1, vec![]));
+}
+
+#[test]
+fn a_record_that_belongs_to_another_network_than_the_lease_is_reported() {
+    let mut allocator = twins();
+    given(&mut allocator, &claim("x", "1", &["n/a"]), 1);
+    let elsewhere = Record { node_pool: Some("n/b".to_owned()), ..record("x", "10.0.0.10/24") };
+    let adoption = allocator.adopt([elsewhere], 2, &mut Journal::default());
+    assert_eq!(problems(&adoption), [Problem::OtherNetwork("infra/vlan10".to_owned())]);
+    assert_eq!(given(&mut allocator, &claim("y", "1", &["n/b"]), 3), "10.0.0.11/24");
+}
+
+#[test]
+fn what_one_pool_reserves_no_pool_of_its_network_allocates() {
+    let a = on(
+        "vlan10",
+        "a",
+        "addresses: [10.0.0.10-10.0.0.20], gateway: [10.0.0.25], machineNetwork: [{cidr: 10.0.0.0/24}]",
+    );
+    let b = on(
+        "vlan10",
+        "b",
+        "addresses: [10.0.0.25-10.0.0.28], excludedAddresses: [10.0.0.27], machineNetwork: [{cidr: 10.0.0.0/24}]",
+    );
+    let other = on("vlan20", "c", "addresses: [10.0.0.25], machineNetwork: [{cidr: 10.0.0.0/24}]");
+    let mut allocator = allocator([a, b, other], []);
+    assert_eq!(given(&mut allocator, &claim("x", "1", &["n/b"]), 1), "10.0.0.26/24");
+    assert_eq!(given(&mut allocator, &claim("y", "1", &["n/b"]), 1), "10.0.0.28/24");
+    assert_eq!(given(&mut allocator, &claim("z", "1", &["n/c"]), 1), "10.0.0.25/24");
+    let refused = given(&mut allocator, &named("v", "1", "n/b", &["10.0.0.25"]), 1);
+    assert_eq!(refused, r#"10.0.0.25: reserved in pool "n/b" (gateway of pool "n/a")"#);
+    assert_eq!(free_and_reserved(&mut allocator, "n/b"), [(4, 2, 0)]);
+    // A new exclusion of one pool holds for all of them.
+    let a = on(
+        "vlan10",
+        "a",
+        "addresses: [10.0.0.10-10.0.0.20], excludedAddresses: [10.0.0.26], machineNetwork: [{cidr: 10.0.0.0/24}]",
+    );
+    resize(&mut allocator, a);
+    assert_eq!(free_and_reserved(&mut allocator, "n/b"), [(4, 2, 1)]);
+    assert_eq!(given(&mut allocator, &claim("w", "1", &["n/b"]), 2), "10.0.0.25/24");
+}
+
+#[test]
+fn an_address_moves_to_its_right_pool_of_the_network_without_a_release() {
+    let a = on("vlan10", "a", "addresses: [10.0.0.10-10.0.0.20], machineNetwork: [{cidr: 10.0.0.0/24}]");
+    let b = on("vlan10", "b", "addresses: [10.0.0.30-10.0.0.40], machineNetwork: [{cidr: 10.0.0.0/24}]");
+    let c = on("vlan20", "c", "addresses: [10.0.0.30-10.0.0.40], machineNetwork: [{cidr: 10.0.0.0/24}]");
+    let mut allocator = allocator([a, b, c], []);
+    // Another pool of the network took it.
+    let adopted = Record { node_pool: Some("n/a".to_owned()), ..record("x", "10.0.0.30/24") };
+    assert_eq!(allocator.adopt([adopted], 1, &mut Journal::default()).adopted, 1);
+    assert_eq!(given(&mut allocator, &claim("x", "1", &["n/b"]), 2), "10.0.0.30/24");
+    assert_eq!(held(&allocator), ["n/vlan10 10.0.0.30/24 n/b x"]);
+    let other_pool = r#"eth0: has 10.0.0.30 of pool "n/b" already, expected a release before another pool"#;
+    assert_eq!(given(&mut allocator, &claim("x", "1", &["n/a"]), 2), other_pool);
+    assert_eq!(given(&mut allocator, &claim("x", "1", &["n/c"]), 2), other_pool);
+}
+
+#[test]
+fn a_renamed_pool_keeps_its_leases_and_its_waiting_machines() {
+    let of = |name: &str, last: u8| {
+        on("vlan10", name, &format!("addresses: [10.0.0.10-10.0.0.{last}], machineNetwork: [{{cidr: 10.0.0.0/24}}]"))
+    };
+    let mut allocator = allocator([of("old", 10)], []);
+    given(&mut allocator, &claim("x", "1", &["n/old"]), 1);
+    given(&mut allocator, &claim("y", "1", &["n/old"]), 1);
+    let resized = resize(&mut allocator, of("new", 11));
+    assert_eq!(resized.renamed, [Rename { old: "n/old".to_owned(), new: "n/new".to_owned() }]);
+    assert_eq!(resized.served.len(), 1);
+    assert_eq!(held(&allocator), ["n/vlan10 10.0.0.10/24 n/new x", "n/vlan10 10.0.0.11/24 n/new y"]);
+    assert_eq!(given(&mut allocator, &claim("x", "1", &["n/new"]), 2), "10.0.0.10/24");
+    // On request, also where nothing else says so.
+    let rename = Rename { old: "n/new".to_owned(), new: "n/last".to_owned() };
+    let far = on("vlan10", "last", "addresses: [10.0.0.30], machineNetwork: [{cidr: 10.0.0.0/24}]");
+    let resized = allocator.resize(vec![far], std::slice::from_ref(&rename), 3, &mut Journal::default()).unwrap();
+    assert_eq!((resized.renamed, resized.outside.len()), (vec![rename], 2));
+}
+
+#[test]
+fn a_rename_that_could_be_another_is_none() {
+    let of = |name: &str, addresses: &str| {
+        on("vlan10", name, &format!("addresses: [{addresses}], machineNetwork: [{{cidr: 10.0.0.0/24}}]"))
+    };
+    let mut allocator = allocator([of("a", "10.0.0.10"), of("b", "10.0.0.11")], []);
+    let resized = resize(&mut allocator, of("c", "10.0.0.10-10.0.0.11"));
+    assert_eq!(resized.renamed, []);
+    assert_eq!(allocator.pools().count(), 3);
+}
+
+#[test]
+fn a_pool_in_use_keeps_its_network_and_interface() {
+    let rest = "addresses: [10.0.0.10], machineNetwork: [{cidr: 10.0.0.0/24}]";
+    let mut allocator = allocator([on("vlan10", "a", rest)], []);
+    given(&mut allocator, &claim("x", "1", &["n/a"]), 1);
+    let refused = allocator.resize(vec![on("vlan20", "a", rest)], &[], 2, &mut Journal::default()).unwrap_err();
+    assert_eq!(
+        refused.to_string(),
+        r#"pool "n/a": network "n/vlan20" differs from "n/vlan10" in the ledger, expected no change while machines hold or wait for its addresses"#
+    );
+    allocator.release(&machine("x", "1"), 3, &mut Journal::default());
+    resize(&mut allocator, on("vlan20", "a", rest));
+    assert_eq!(allocator.pool("n/a").unwrap().network, "n/vlan20");
+}
+
+#[test]
+fn leases_take_the_prefix_length_of_a_widened_subnet_and_are_listed() {
+    let mut allocator = allocator([on("vlan10", "a", "addresses: [10.0.0.0/24]")], []);
+    given(&mut allocator, &claim("x", "1", &["n/a"]), 1);
+    let wider = on("vlan10", "a", "addresses: [10.0.0.0/24], machineNetwork: [{cidr: 10.0.0.0/16}]");
+    let changed = resize(&mut allocator, wider).prefix_changed;
+    assert_eq!((changed.len(), &changed[0].addresses[..]), (1, &["10.0.0.1/16".parse().unwrap()][..]));
+    assert_eq!(given(&mut allocator, &claim("x", "1", &["n/a"]), 2), "10.0.0.1/16");
+}
+
+#[test]
+fn a_machine_that_asks_again_keeps_its_place_in_the_queue() {
+    let mut allocator =
+        allocator([on("vlan10", "a", "addresses: [10.0.0.10], machineNetwork: [{cidr: 10.0.0.0/24}]")], []);
+    given(&mut allocator, &claim("holder", "1", &["n/a"]), 1);
+    for (name, created) in [("first", 10), ("second", 20), ("first", 30)] {
+        given(&mut allocator, &Claim { created, ..claim(name, "1", &["n/a"]) }, created);
+    }
+    allocator.release(&machine("holder", "1"), 40, &mut Journal::default());
+    let served = allocator.serve(41, &mut Journal::default());
+    assert_eq!(served[0].claimant.machine.name, "first");
+}
+
+#[test]
+fn a_waiting_machine_that_needs_nothing_any_more_leaves_the_queue() {
+    let one = on("vlan10", "a", "addresses: [10.0.0.10], machineNetwork: [{cidr: 10.0.0.0/24}]");
+    let mut allocator = allocator([one], []);
+    given(&mut allocator, &claim("holder", "1", &["n/a"]), 1);
+    given(&mut allocator, &claim("x", "1", &["n/a"]), 1);
+    // It gets an address by a rebuild.
+    let records = [Record { node_pool: Some("n/a".to_owned()), ..record("x", "10.0.0.99/24") }];
+    assert_eq!(allocator.adopt(records, 2, &mut Journal::default()).adopted, 1);
+    assert_eq!(allocator.waiters(), Vec::<&Claim>::new());
+}
+
+#[test]
+fn a_waiting_machine_whose_missing_family_left_the_pool_leaves_the_queue() {
+    let both = on(
+        "vlan10",
+        "a",
+        "addresses: [10.0.0.0/24, 'fd00::1'], machineNetwork: [{cidr: 10.0.0.0/24}, {cidr: 'fd00::/64'}]",
+    );
+    let mut allocator = allocator([both.clone()], []);
+    given(&mut allocator, &claim("holder", "1", &["n/a"]), 1);
+    let only = Request { family: Some(Family::Ipv4), ..Request::of("n/a") };
+    given(&mut allocator, &Claim { requests: vec![only], ..claim("x", "1", &[]) }, 2);
+    assert_eq!(given(&mut allocator, &claim("x", "1", &["n/a"]), 3), "No available IPs in pool for interface eth0");
+    resize(&mut allocator, on("vlan10", "a", "addresses: [10.0.0.0/24]"));
+    assert_eq!(allocator.waiters(), Vec::<&Claim>::new());
+}
+
+#[test]
+fn a_claimant_with_two_addresses_is_found_and_keeps_the_one_that_it_was_handed() {
+    let lease = |since: u64| Lease {
+        claimant: Arc::new(record("x", "10.0.0.1").claimant),
+        pool: "n/a".into(),
+        prefix: 24,
+        since,
+        released: None,
+        reuse_after: None,
+    };
+    // Two writers to a store without a lock served the machine.
+    let twice = [("10.0.0.1", 5), ("10.0.0.2", 4)].map(|(address, since)| Change::Lease {
+        network: "n/vlan10".into(),
+        address: address.parse().unwrap(),
+        lease: Some(lease(since)),
+    });
+    let mut allocator = allocator([on("vlan10", "a", "addresses: [10.0.0.0/24]")], twice);
+    assert_eq!(allocator.doubles()[0].addresses.len(), 2);
+    assert_eq!(given(&mut allocator, &claim("x", "1", &["n/a"]), 6), "10.0.0.2/24");
+    let released =
+        allocator.keep(&record("x", "10.0.0.1").claimant, &["10.0.0.1".parse().unwrap()], 7, &mut Journal::default());
+    assert_eq!(released[0].addresses, ["10.0.0.2/24".parse().unwrap()]);
+    assert_eq!(allocator.doubles(), []);
+    assert_eq!(given(&mut allocator, &claim("x", "1", &["n/a"]), 8), "10.0.0.1/24");
 }

@@ -1,8 +1,11 @@
 //! The ledger in a file that several processes of one host share.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod rows;
+
+use std::collections::BTreeMap;
 use std::error::Error;
 use std::fmt;
+use std::fs::File;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,67 +13,73 @@ use std::time::Duration;
 
 use nix::sys::statfs::statfs;
 use rusqlite::config::DbConfig;
-use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ValueRef};
-use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, Row, Transaction, TransactionBehavior, params};
+use rusqlite::{
+    Connection, ErrorCode, OpenFlags, OptionalExtension, Row, Transaction, TransactionBehavior, params,
+    params_from_iter,
+};
 
-use super::{Ledger, LedgerError, Update};
-use crate::host::allocator::Change;
-use crate::host::claim::{Claim, Claimant, Conflict, Lease, Machine, Request};
-use crate::network::InterfaceName;
+use super::{Ledger, LedgerError};
+use crate::host::change::{Change, Update};
+use crate::host::claim::{Claimant, Lease, Machine};
+use rows::{CONFLICTS, LEASES, MISSING, Octets, POOLS, Table, WAITERS, checksum, claimant, machine, requests, time};
 
 /// A ledger in an SQLite database.
 ///
-/// It is bound to the networks for which it was made, since two ledgers for one network would give its addresses twice.
 /// A commit is on the disk when it returns (a write-ahead log, synchronised at each commit). The store itself refuses an
-/// address that is held, and notes what was changed, so that another process catches up with that alone.
+/// address that is held, and notes what was changed, so that another process reads only that again. Each row has a
+/// checksum, and each table the sum of them: what is damaged is not read.
 ///
-/// The file and the two that stand beside it (`-wal`, `-shm`) belong together, and on a disk of this host: its locks and
-/// its shared memory do not hold between hosts. They stay when nobody has the ledger open, since who may only read could not
-/// make them; all that was committed is in the file itself then.
+/// The file and the two beside it (`-wal`, `-shm`) belong together, and on a disk of this host: its locks and its shared
+/// memory do not hold between hosts. They stay when nobody has the ledger open, since a process that may only read could
+/// not create them; everything committed is in the file itself then.
 #[derive(Debug)]
 pub struct SqliteLedger {
     connection: Connection,
     networks: Networks,
-    // The last change that was told. `None`: nothing was.
-    told: Option<i64>,
+    // The last change that was reported. `None`: nothing was.
+    reported: Option<i64>,
 }
 
 /// Why a file cannot be the ledger.
 #[derive(Debug)]
 pub enum OpenError {
-    /// There is none.
+    /// There is no such file.
     Absent(PathBuf),
-    /// It is on a network file system, of this kind.
+    /// There is a file that the creation of a ledger would replace: a ledger, or the log of one.
+    Exists(PathBuf),
+    /// The file is on a network file system, of this kind.
     NetworkFileSystem(PathBuf, &'static str),
-    /// It is a file or a database of something else, or an empty one.
+    /// The file is empty, or not a file or a database of this program.
     NotALedger(PathBuf),
-    /// Its write-ahead log is not there, or may not be read, and cannot be made.
+    /// The write-ahead log is not there, or may not be read, and cannot be created.
     NoLog(PathBuf),
-    /// A later version of the program made it.
-    NewerSchema {
+    /// Another version of this program created the ledger.
+    OtherSchema {
         /// The file.
         path: PathBuf,
         /// The version of its schema.
         found: i64,
-        /// The latest version that this program knows.
+        /// The version that this program reads.
         known: i64,
-    },
-    /// It was made for other networks.
-    OtherNetworks {
-        /// The file.
-        path: PathBuf,
-        /// For which it was made, or has been since.
-        made_for: Vec<String>,
-        /// For which it was opened, too.
-        lacks: Vec<String>,
     },
     /// The file or the database failed.
     Store {
         /// The file.
         path: PathBuf,
-        /// What was said.
+        /// The error of the system or of SQLite.
         source: Box<dyn Error + Send + Sync>,
     },
+}
+
+/// A time in which a claimant held an address.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Tenure {
+    /// The network.
+    pub network: String,
+    /// The address.
+    pub address: IpAddr,
+    /// The claimant, with the times. Not released: the claimant still holds the address.
+    pub lease: Lease,
 }
 
 #[derive(Debug, Default)]
@@ -79,33 +88,34 @@ struct Networks {
     by_name: BTreeMap<Arc<str>, i64>,
 }
 
-/// What is to be done with a ledger.
+/// How a ledger is opened.
 #[derive(Clone, Copy, Eq, PartialEq)]
 enum Access {
     Read,
     Write,
-    /// As [`Access::Write`], and it need not be there.
     Create,
 }
 
 struct SqliteTransaction<'a> {
     transaction: Transaction<'a>,
     networks: &'a mut Networks,
-    told: &'a mut Option<i64>,
-    has_told: bool,
+    reported: &'a mut Option<i64>,
+    has_reported: bool,
 }
-
-/// An address as bytes in network order.
-struct Octets(IpAddr);
 
 /// `glpg`: what the file is, for `file` and for us.
 const APPLICATION_ID: i64 = 0x676c_7067;
 
-/// Each makes the next version of the schema from the one before.
-const MIGRATIONS: [&str; 1] = [include_str!("schema-1.sql")];
+/// Version of the schema. No release wrote version 1.
+const VERSION: i64 = 2;
 
-/// So many changes are kept for processes that are behind; who is further behind reads everything.
+const SCHEMA: &str = include_str!("schema-2.sql");
+
+/// How many changes are kept for processes that are behind. A process that is further behind reads everything.
 const CHANGES_KEPT: i64 = 10_000;
+
+/// How many earlier holders are kept, the latest ones: about 20 MiB.
+const HISTORY_KEPT: i64 = 100_000;
 
 /// File systems whose locks or shared memory do not hold between the hosts that mount them, by the magic number that
 /// `statfs` gives (linux/magic.h; GPFS and Lustre from their own headers). FUSE tells nothing of what is behind it, and sshfs,
@@ -132,64 +142,120 @@ const NETWORK_FILE_SYSTEMS: [(u32, &str); 16] = [
 // === impl SqliteLedger ===
 
 impl SqliteLedger {
-    /// Opens the ledger at `path`, which must be there and be for all of `networks`.
+    /// Creates a ledger at `path`. An empty file or a ledger without pools, which an interrupted creation leaves, is no
+    /// obstacle.
+    ///
+    /// Use one ledger for a network: two would allocate the same addresses.
     ///
     /// # Errors
     ///
     /// See [`OpenError`].
-    pub fn open(path: &Path, networks: &[&str]) -> Result<Self, OpenError> {
-        Self::connect(path, networks, Access::Write)
+    pub fn create(path: &Path) -> Result<Self, OpenError> {
+        let log = PathBuf::from(format!("{}-wal", path.display()));
+        if !path.exists() && log.exists() {
+            return Err(OpenError::Exists(log));
+        }
+        Self::connect(path, Access::Create)
     }
 
-    /// Opens the ledger at `path`, which must be there and be for all of `networks`, for who may read its files and nothing
-    /// else. To write to it is then an error.
+    /// Opens the ledger at `path`.
     ///
     /// # Errors
     ///
     /// See [`OpenError`].
-    pub fn open_read_only(path: &Path, networks: &[&str]) -> Result<Self, OpenError> {
-        Self::connect(path, networks, Access::Read)
+    pub fn open(path: &Path) -> Result<Self, OpenError> {
+        Self::connect(path, Access::Write)
     }
 
-    /// Opens the ledger at `path`, or makes it for `networks` if there is none.
+    /// Opens the ledger at `path` with the right to read its files alone. Writing to it fails.
     ///
     /// # Errors
     ///
     /// See [`OpenError`].
-    pub fn create(path: &Path, networks: &[&str]) -> Result<Self, OpenError> {
-        Self::connect(path, networks, Access::Create)
+    pub fn open_read_only(path: &Path) -> Result<Self, OpenError> {
+        Self::connect(path, Access::Read)
     }
 
-    /// Makes it a ledger for one more network. That is for who means it: a network that is misspelt is another one, on which
-    /// addresses would be given a second time.
+    /// Checks the whole ledger: SQLite's structures, references, and every checksum. Returns the problems, none if the
+    /// ledger is intact.
     ///
     /// # Errors
     ///
-    /// The store cannot be written.
-    pub fn add_network(&mut self, network: &str) -> Result<(), LedgerError> {
-        let sql = "INSERT INTO networks (name) VALUES (?) ON CONFLICT DO NOTHING";
-        self.connection.execute(sql, [network]).map_err(writing)?;
-        self.networks = Networks::read(&self.connection).map_err(reading)?;
-        Ok(())
+    /// The ledger cannot be read at all.
+    pub fn verify(&mut self) -> Result<Vec<String>, LedgerError> {
+        let transaction = self.connection.transaction().map_err(reading)?;
+        let mut problems = Vec::new();
+        let mut statement = transaction.prepare("PRAGMA integrity_check").map_err(reading)?;
+        let mut rows = statement.query([]).map_err(reading)?;
+        while let Some(row) = rows.next().map_err(reading)? {
+            let line: String = row.get(0).map_err(reading)?;
+            problems.extend(Some(line).filter(|line| line != "ok"));
+        }
+        let read =
+            Networks::read(&transaction).map_err(reading).and_then(|networks| everything(&transaction, &networks));
+        problems.extend(read.err().map(|error| error.to_string()));
+        Ok(problems)
     }
 
-    /// The networks for which it is.
-    pub fn networks(&self) -> impl Iterator<Item = &str> {
-        self.networks.by_name.keys().map(|name| &**name)
+    /// Writes a consistent copy of the ledger to a new file, while others may be writing to the ledger. The copy is on the
+    /// disk and verified when this returns.
+    ///
+    /// # Errors
+    ///
+    /// There is a file of that name; the ledger is damaged; the copy cannot be written.
+    pub fn backup(&mut self, copy: &Path) -> Result<(), LedgerError> {
+        const DOING: &str = "writing the copy of the ledger";
+        let failed = |source: Box<dyn Error + Send + Sync>| LedgerError::Store { doing: DOING, source };
+        if copy.symlink_metadata().is_ok() {
+            return Err(failed("the file exists, expected a new one".into()));
+        }
+        let target = copy.to_str().ok_or_else(|| failed("the name is not UTF-8".into()))?;
+        self.connection.execute("VACUUM INTO ?", [target]).map_err(|error| failed(sqlite_error(error)))?;
+        let synchronised = || -> std::io::Result<()> {
+            File::open(copy)?.sync_all()?;
+            File::open(directory_of(copy))?.sync_all()
+        };
+        synchronised().map_err(|error| failed(error.into()))?;
+        let problems = Self::open_read_only(copy).map_err(|error| failed(error.into()))?.verify()?;
+        problems.into_iter().next().map_or(Ok(()), |problem| Err(LedgerError::Damaged(problem)))
     }
 
-    fn connect(path: &Path, networks: &[&str], access: Access) -> Result<Self, OpenError> {
-        if access != Access::Create && !path.try_exists().unwrap_or(true) {
-            return Err(OpenError::Absent(path.to_owned()));
+    /// Who held what, and when: the tenures for which `fits`, earliest first. The latest 100,000 earlier holders are kept.
+    ///
+    /// # Errors
+    ///
+    /// The ledger cannot be read.
+    pub fn history(&mut self, fits: impl Fn(&Tenure) -> bool) -> Result<Vec<Tenure>, LedgerError> {
+        const COLUMNS: &str = "network, address, prefix, pool, namespace, name, uid, interface, since, released";
+        let transaction = self.connection.transaction().map_err(reading)?;
+        let networks = Networks::read(&transaction).map_err(reading)?;
+        let mut tenures = Vec::new();
+        for from in ["history ORDER BY number", "leases WHERE released IS NULL"] {
+            let mut statement = transaction.prepare(&format!("SELECT {COLUMNS} FROM {from}")).map_err(reading)?;
+            let mut rows = statement.query([]).map_err(reading)?;
+            while let Some(row) = rows.next().map_err(reading)? {
+                let network = networks.name(row.get(0).map_err(reading)?)?.to_string();
+                let (address, lease) = tenure(row).map_err(reading)?;
+                tenures.extend(Some(Tenure { network, address, lease }).filter(|tenure| fits(tenure)));
+            }
+        }
+        tenures.sort_by_key(|tenure| tenure.lease.since);
+        Ok(tenures)
+    }
+
+    fn connect(path: &Path, access: Access) -> Result<Self, OpenError> {
+        match path.metadata() {
+            Err(_) if access != Access::Create && !path.try_exists().unwrap_or(true) => {
+                return Err(OpenError::Absent(path.to_owned()));
+            }
+            // To open a pipe would be to wait for its other end.
+            Ok(metadata) if !metadata.is_file() => return Err(OpenError::NotALedger(path.to_owned())),
+            _ => {}
         }
         if let Some(kind) = network_file_system(path)? {
             return Err(OpenError::NetworkFileSystem(path.to_owned(), kind));
         }
-        // To open a pipe would wait for somebody to write to it.
-        if path.metadata().is_ok_and(|metadata| !metadata.is_file()) {
-            return Err(OpenError::NotALedger(path.to_owned()));
-        }
-        let store = |source| OpenError::Store { path: path.to_owned(), source: said(source) };
+        let store = |source| OpenError::Store { path: path.to_owned(), source: sqlite_error(source) };
         let flags = match access {
             Access::Read => OpenFlags::SQLITE_OPEN_READ_ONLY,
             Access::Write => OpenFlags::SQLITE_OPEN_READ_WRITE,
@@ -199,35 +265,27 @@ impl SqliteLedger {
         // To SQLite `:memory:` is no file, and `file:` begins a URI.
         let mut connection = Connection::open_with_flags(Path::new(".").join(path), flags).map_err(store)?;
         connection.busy_handler(Some(wait)).map_err(store)?;
-        // Nothing is written to a database that is somebody else's.
-        let version = version(&connection, path, access == Access::Create)?;
+        // Nothing is written to a database of another program.
+        check_version(&connection, path, access)?;
         if access != Access::Read {
-            Self::prepare(&mut connection, path, networks, access)?;
-        } else if version < MIGRATIONS.len() {
-            let known = MIGRATIONS.len();
-            let error = format!("schema version {version}, expected {known}: whatever writes brings it up to date");
-            return Err(OpenError::Store { path: path.to_owned(), source: error.into() });
+            Self::prepare(&mut connection, path, access)?;
         }
-        connection.execute_batch("PRAGMA trusted_schema = OFF").map_err(store)?;
-        let known = Networks::read(&connection).map_err(store)?;
-        let lacks: BTreeSet<&str> = networks.iter().copied().filter(|it| !known.by_name.contains_key(*it)).collect();
-        if !lacks.is_empty() {
-            return Err(OpenError::OtherNetworks {
-                path: path.to_owned(),
-                made_for: known.by_name.keys().map(|name| name.to_string()).collect(),
-                lacks: lacks.into_iter().map(str::to_owned).collect(),
-            });
+        connection.execute_batch("PRAGMA trusted_schema = OFF; PRAGMA cell_size_check = ON").map_err(store)?;
+        let damaged = |source: String| OpenError::Store { path: path.to_owned(), source: source.into() };
+        if statements(&connection).map_err(store)? != expected_statements().map_err(store)? {
+            return Err(damaged("the schema is damaged".to_owned()));
         }
         connection.set_prepared_statement_cache_capacity(32);
-        Ok(Self { connection, networks: known, told: None })
+        let networks = Networks::read(&connection).map_err(store)?;
+        Ok(Self { connection, networks, reported: None })
     }
 
-    /// Makes it a database that may be written to, with the schema of this version.
-    fn prepare(connection: &mut Connection, path: &Path, networks: &[&str], access: Access) -> Result<(), OpenError> {
-        let store = |source| OpenError::Store { path: path.to_owned(), source: said(source) };
-        // SQLite would move the log into the file and then remove it. We do the first ourselves.
+    /// Makes the file a database for several processes, and a new one a ledger.
+    fn prepare(connection: &mut Connection, path: &Path, access: Access) -> Result<(), OpenError> {
+        let store = |source| OpenError::Store { path: path.to_owned(), source: sqlite_error(source) };
+        // SQLite would move the log into the file at the end, and remove it. We do the first ourselves.
         connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(store)?;
-        // Of several processes that make the ledger one does, and here SQLite does not wait for it.
+        // Of several processes that create the ledger one does, and here SQLite does not wait for it.
         let mut times = 0;
         let mode: String = loop {
             match connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0)) {
@@ -239,28 +297,21 @@ impl SqliteLedger {
             return Err(OpenError::Store { path: path.to_owned(), source: format!("journal mode {mode}").into() });
         }
         connection.execute_batch("PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON").map_err(store)?;
-        let migration = connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(store)?;
-        let version = version(&migration, path, access == Access::Create)?;
-        if version < MIGRATIONS.len() {
-            for sql in &MIGRATIONS[version..] {
-                migration.execute_batch(sql).map_err(store)?;
+        if access == Access::Create {
+            let creation = connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(store)?;
+            if check_version(&creation, path, access)? == 0 {
+                creation.execute_batch(SCHEMA).map_err(store)?;
+                creation.pragma_update(None, "application_id", APPLICATION_ID).map_err(store)?;
+                creation.pragma_update(None, "user_version", VERSION).map_err(store)?;
             }
-            if version == 0 {
-                for network in networks {
-                    let sql = "INSERT INTO networks (name) VALUES (?) ON CONFLICT DO NOTHING";
-                    migration.execute(sql, [network]).map_err(store)?;
-                }
-            }
-            migration.pragma_update(None, "application_id", APPLICATION_ID).map_err(store)?;
-            migration.pragma_update(None, "user_version", MIGRATIONS.len() as i64).map_err(store)?;
-            migration.commit().map_err(store)?;
+            creation.commit().map_err(store)?;
         }
         Ok(())
     }
 }
 
-/// Moves the log into the file, which is then a whole copy of the ledger, and leaves the log empty. Whoever still has it open
-/// does so later, and so does the next one where this fails.
+/// Moves the log into the file, which is then a whole copy of the ledger, and leaves the log empty. If another process has the
+/// ledger open, that process does it later.
 impl Drop for SqliteLedger {
     fn drop(&mut self) {
         let _ = self.connection.busy_handler(None);
@@ -271,44 +322,55 @@ impl Drop for SqliteLedger {
 impl Ledger for SqliteLedger {
     fn catch_up(&mut self) -> Result<Update, LedgerError> {
         let transaction = self.connection.transaction().map_err(reading)?;
-        let (update, told) = tell(&transaction, &mut self.networks, self.told)?;
-        self.told = Some(told);
+        let (update, reported) = report(&transaction, &mut self.networks, self.reported)?;
+        self.reported = Some(reported);
         Ok(update)
     }
 
     fn begin(&mut self) -> Result<Box<dyn super::Transaction + '_>, LedgerError> {
         let immediate = TransactionBehavior::Immediate;
         let transaction = self.connection.transaction_with_behavior(immediate).map_err(writing)?;
-        let (networks, told) = (&mut self.networks, &mut self.told);
-        Ok(Box::new(SqliteTransaction { transaction, networks, told, has_told: false }))
+        let (networks, reported) = (&mut self.networks, &mut self.reported);
+        Ok(Box::new(SqliteTransaction { transaction, networks, reported, has_reported: false }))
     }
 }
 
 impl super::Transaction for SqliteTransaction<'_> {
     fn catch_up(&mut self) -> Result<Update, LedgerError> {
-        let (update, told) = tell(&self.transaction, self.networks, *self.told)?;
-        *self.told = Some(told);
-        self.has_told = true;
+        let (update, reported) = report(&self.transaction, self.networks, *self.reported)?;
+        *self.reported = Some(reported);
+        self.has_reported = true;
         Ok(update)
     }
 
     fn commit(self: Box<Self>, changes: &[Change]) -> Result<(), LedgerError> {
-        // Neighbours are written together, which is what a batch costs. What is about one thing stays in its order.
+        // Neighbours are written together, which is what a batch costs. Changes of one thing stay in their order.
         let mut changes: Vec<&Change> = changes.iter().collect();
         changes.sort_by(|a, b| place(a).cmp(&place(b)));
+        let mut networks = Networks { by_id: self.networks.by_id.clone(), by_name: self.networks.by_name.clone() };
         for change in changes {
-            record(&self.transaction, self.networks, change)?;
+            if let Change::Pool { pool: Some(pool), .. } = change
+                && !networks.by_name.contains_key(pool.network.as_str())
+            {
+                let sql = "INSERT INTO networks (name) VALUES (?)";
+                self.transaction.execute(sql, [&pool.network]).map_err(writing)?;
+                networks = Networks::read(&self.transaction).map_err(reading)?;
+            }
+            record(&self.transaction, &networks, change)?;
         }
         let last = last_change(&self.transaction).map_err(writing)?;
-        let old = "DELETE FROM changes WHERE number <= ?";
-        let mut old = self.transaction.prepare_cached(old).map_err(writing)?;
-        old.execute([last - CHANGES_KEPT]).map_err(writing)?;
-        drop(old);
-        let Self { transaction, told, has_told, .. } = *self;
+        let run = |sql: &str, values: &[i64]| {
+            let statement = self.transaction.prepare_cached(sql);
+            statement.and_then(|mut statement| statement.execute(params_from_iter(values))).map_err(writing)
+        };
+        run("DELETE FROM changes WHERE number <= ?", &[last - CHANGES_KEPT])?;
+        run("DELETE FROM history WHERE number <= (SELECT max(number) FROM history) - ?", &[HISTORY_KEPT])?;
+        let Self { transaction, networks: known, reported, has_reported } = *self;
         transaction.commit().map_err(writing)?;
-        // What this process did is no news to it, but what others did before that and it has not heard is.
-        if has_told {
-            *told = Some(last);
+        *known = networks;
+        // The changes of this process are no news to it; earlier ones of others, not reported yet, are.
+        if has_reported {
+            *reported = Some(last);
         }
         Ok(())
     }
@@ -326,16 +388,16 @@ fn reading(source: rusqlite::Error) -> LedgerError {
         rusqlite::Error::FromSqlConversionFailure(..)
         | rusqlite::Error::IntegralValueOutOfRange(..)
         | rusqlite::Error::InvalidColumnType(..) => LedgerError::Damaged(source.to_string()),
-        source => LedgerError::Store { doing: "reading the ledger", source: said(source) },
+        source => LedgerError::Store { doing: "reading the ledger", source: sqlite_error(source) },
     }
 }
 
 fn writing(source: rusqlite::Error) -> LedgerError {
-    LedgerError::Store { doing: "writing the ledger", source: said(source) }
+    LedgerError::Store { doing: "writing the ledger", source: sqlite_error(source) }
 }
 
-/// What SQLite says. Its code, of which that is the meaning, would say it once more.
-fn said(error: rusqlite::Error) -> Box<dyn Error + Send + Sync> {
+/// The message of SQLite alone: its code has the same meaning.
+fn sqlite_error(error: rusqlite::Error) -> Box<dyn Error + Send + Sync> {
     match error {
         rusqlite::Error::SqliteFailure(_, Some(message)) => message.into(),
         error => Box::new(error),
@@ -344,8 +406,7 @@ fn said(error: rusqlite::Error) -> Box<dyn Error + Send + Sync> {
 
 /// The kind of network file system on which a file is, or will be.
 fn network_file_system(path: &Path) -> Result<Option<&'static str>, OpenError> {
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let at = if path.try_exists().unwrap_or(false) { path } else { directory };
+    let at = if path.try_exists().unwrap_or(false) { path } else { directory_of(path) };
     let magic = match statfs(at) {
         Ok(statfs) => statfs.filesystem_type().0 as u32,
         Err(error) => return Err(OpenError::Store { path: path.to_owned(), source: Box::new(error) }),
@@ -357,40 +418,64 @@ fn kind_of(magic: u32) -> Option<&'static str> {
     NETWORK_FILE_SYSTEMS.iter().find(|(known, _)| *known == magic).map(|(_, kind)| *kind)
 }
 
-/// The version of the schema: 0 if the database is empty and may be.
-fn version(connection: &Connection, path: &Path, may_be_new: bool) -> Result<usize, OpenError> {
+fn directory_of(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// The version of the schema; 0 if the database is empty and is to become a ledger.
+fn check_version(connection: &Connection, path: &Path, access: Access) -> Result<i64, OpenError> {
     let sql = "SELECT application_id, user_version, (SELECT count(*) FROM sqlite_schema)
                FROM pragma_application_id, pragma_user_version";
     let read = connection.query_row(sql, [], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)));
     let (id, found, tables): (i64, i64, i64) = read.map_err(|source| match source.sqlite_error_code() {
         Some(ErrorCode::NotADatabase) => OpenError::NotALedger(path.to_owned()),
-        // Nothing else is opened, or would be made, to read that.
+        // Nothing else is opened, or would be created, to read that.
         Some(ErrorCode::CannotOpen | ErrorCode::ReadOnly) => OpenError::NoLog(path.to_owned()),
-        _ => OpenError::Store { path: path.to_owned(), source: said(source) },
+        _ => OpenError::Store { path: path.to_owned(), source: sqlite_error(source) },
     })?;
-    let known = MIGRATIONS.len() as i64;
-    match (id, usize::try_from(found)) {
-        (0, Ok(0)) if tables == 0 && may_be_new => Ok(0),
-        (APPLICATION_ID, Ok(_)) if found > known => Err(OpenError::NewerSchema { path: path.to_owned(), found, known }),
-        (APPLICATION_ID, Ok(found @ 1..)) => Ok(found),
+    match (id, found) {
+        (0, 0) if tables == 0 && access == Access::Create => Ok(0),
+        (APPLICATION_ID, VERSION) if access == Access::Create => {
+            let pools = connection.query_row("SELECT count(*) FROM pools", [], |row| row.get(0));
+            match pools.map_err(|source| OpenError::Store { path: path.to_owned(), source: sqlite_error(source) })? {
+                0_i64 => Ok(VERSION),
+                _ => Err(OpenError::Exists(path.to_owned())),
+            }
+        }
+        (APPLICATION_ID, VERSION) => Ok(VERSION),
+        (APPLICATION_ID, 1..) => Err(OpenError::OtherSchema { path: path.to_owned(), found, known: VERSION }),
         _ => Err(OpenError::NotALedger(path.to_owned())),
     }
 }
 
-/// What was changed since the change with the number `told`, and the number of the last one.
-fn tell(
+/// The statements that made a database.
+fn statements(connection: &Connection) -> rusqlite::Result<Vec<String>> {
+    let mut statement =
+        connection.prepare("SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL ORDER BY type, name")?;
+    let rows = statement.query_map([], |row| row.get(0))?;
+    rows.collect()
+}
+
+fn expected_statements() -> rusqlite::Result<Vec<String>> {
+    let connection = Connection::open_in_memory()?;
+    connection.execute_batch(SCHEMA)?;
+    statements(&connection)
+}
+
+/// What was changed since the change with the number `reported`, and the number of the last one.
+fn report(
     transaction: &Transaction<'_>,
     networks: &mut Networks,
-    told: Option<i64>,
+    reported: Option<i64>,
 ) -> Result<(Update, i64), LedgerError> {
     let last = last_change(transaction).map_err(reading)?;
-    if told == Some(last) {
+    if reported == Some(last) {
         return Ok((Update::Delta(Vec::new()), last));
     }
     let first: Option<i64> =
         transaction.query_row("SELECT min(number) FROM changes", [], |row| row.get(0)).map_err(reading)?;
-    // The numbers rise, so a lower one means that the file was put back from a copy.
-    let since = told.filter(|told| *told < last && first.is_some_and(|first| first <= told + 1));
+    // The numbers rise, so a lower one means that the file was restored from a copy.
+    let since = reported.filter(|reported| *reported < last && first.is_some_and(|first| first <= reported + 1));
     *networks = Networks::read(transaction).map_err(reading)?;
     let update = match since {
         Some(since) => Update::Delta(changes_since(transaction, networks, since)?),
@@ -404,223 +489,195 @@ fn last_change(transaction: &Transaction<'_>) -> rusqlite::Result<i64> {
     last.query_row([], |row| row.get(0))
 }
 
-const LEASES: &str =
-    "SELECT network, address, prefix, pool, namespace, name, uid, interface, since, released, reuse_after FROM leases";
-const CONFLICTS: &str = "SELECT network, address, namespace, name, uid, interface, source FROM conflicts";
-const WAITERS: &str = "SELECT namespace, name, uid, created, sticky, pools FROM waiters";
-const MISSING: &str = "SELECT namespace, name, uid, since FROM missing";
-
+/// All rows of all tables, which have to be as many as were written.
 fn everything(transaction: &Transaction<'_>, networks: &Networks) -> Result<Vec<Change>, LedgerError> {
     let mut changes = Vec::new();
-    let mut statement = transaction.prepare_cached(LEASES).map_err(reading)?;
-    let mut rows = statement.query([]).map_err(reading)?;
-    while let Some(row) = rows.next().map_err(reading)? {
-        let (network, address, lease) = lease(row).map_err(reading)?;
-        changes.push(Change::Lease { network: networks.name(network)?, address, lease: Some(lease) });
-    }
-    let mut conflicts_of: BTreeMap<(i64, IpAddr), Vec<Conflict>> = BTreeMap::new();
-    let mut statement = transaction.prepare_cached(CONFLICTS).map_err(reading)?;
-    let mut rows = statement.query([]).map_err(reading)?;
-    while let Some(row) = rows.next().map_err(reading)? {
-        let (network, address, conflict) = conflict(row).map_err(reading)?;
-        conflicts_of.entry((network, address)).or_default().push(conflict);
-    }
-    for ((network, address), conflicts) in conflicts_of {
-        changes.push(Change::Conflicts { network: networks.name(network)?, address, conflicts });
-    }
-    let mut statement = transaction.prepare_cached(WAITERS).map_err(reading)?;
-    let mut rows = statement.query([]).map_err(reading)?;
-    while let Some(row) = rows.next().map_err(reading)? {
-        let claim = waiter(row).map_err(reading)?;
-        changes.push(Change::Waiter { machine: claim.machine.clone(), claim: Some(Arc::new(claim)) });
-    }
-    let mut statement = transaction.prepare_cached(MISSING).map_err(reading)?;
-    let mut rows = statement.query([]).map_err(reading)?;
-    while let Some(row) = rows.next().map_err(reading)? {
-        let (machine, since) = missing(row).map_err(reading)?;
-        changes.push(Change::Missing { machine, since: Some(since) });
+    for table in [&POOLS, &LEASES, &CONFLICTS, &WAITERS, &MISSING] {
+        let (mut count, mut sum) = (0_i64, 0_i64);
+        let mut statement = transaction.prepare_cached(&table.select()).map_err(reading)?;
+        let mut rows = statement.query([]).map_err(reading)?;
+        while let Some(row) = rows.next().map_err(reading)? {
+            let (change, checksum) = table.read(row, &|id| networks.name(id))?;
+            (count, sum) = (count + 1, sum.wrapping_add(checksum));
+            changes.push(change);
+        }
+        let sql = "SELECT rows, checksums FROM totals WHERE id = ?";
+        let total = transaction.query_row(sql, [table.id], |row| Ok((row.get(0)?, row.get(1)?))).optional();
+        let total: Option<(i64, i64)> = total.map_err(reading)?;
+        if total != Some((count, sum)) {
+            return Err(LedgerError::Damaged(format!("table {} does not have the rows that were written", table.name)));
+        }
     }
     Ok(changes)
 }
 
-/// How the things are now that were changed since a change.
+/// The current state of whatever was changed since a change.
 fn changes_since(transaction: &Transaction<'_>, networks: &Networks, since: i64) -> Result<Vec<Change>, LedgerError> {
     let mut changes = Vec::new();
-    let sql = "SELECT DISTINCT network, address FROM changes WHERE number > ? AND address IS NOT NULL";
+    let sql = "SELECT DISTINCT pool, network, address, namespace, name, uid, interface FROM changes WHERE number > ?";
     let mut statement = transaction.prepare_cached(sql).map_err(reading)?;
-    let mut leases =
-        transaction.prepare_cached(&format!("{LEASES} WHERE network = ? AND address = ?")).map_err(reading)?;
-    let mut conflicts =
-        transaction.prepare_cached(&format!("{CONFLICTS} WHERE network = ? AND address = ?")).map_err(reading)?;
     let mut rows = statement.query([since]).map_err(reading)?;
     while let Some(row) = rows.next().map_err(reading)? {
-        let id: i64 = row.get(0).map_err(reading)?;
-        let Octets(address) = row.get(1).map_err(reading)?;
-        let network = networks.name(id)?;
-        let key = params![id, Octets(address)];
-        let row = leases.query_row(key, lease).optional().map_err(reading)?;
-        let lease = row.map(|(_, _, lease)| lease);
-        changes.push(Change::Lease { network: Arc::clone(&network), address, lease });
-        let rows = conflicts.query_map(key, conflict).map_err(reading)?;
-        let conflicts: rusqlite::Result<_> = rows.map(|row| row.map(|(_, _, conflict)| conflict)).collect();
-        changes.push(Change::Conflicts { network, address, conflicts: conflicts.map_err(reading)? });
+        let (pool, address): (Option<Arc<str>>, Option<Octets>) =
+            (row.get(0).map_err(reading)?, row.get(2).map_err(reading)?);
+        let interface: Option<String> = row.get(6).map_err(reading)?;
+        if let Some(name) = pool {
+            changes.push(Change::Pool { name, pool: None });
+        } else if let Some(Octets(address)) = address {
+            let network = networks.name(row.get(1).map_err(reading)?)?;
+            changes.push(if interface.is_some() {
+                let claimant = Arc::new(claimant(row, 3).map_err(reading)?);
+                Change::Conflict { network, address, claimant, source: None }
+            } else {
+                Change::Lease { network, address, lease: None }
+            });
+        } else {
+            let machine = machine(row, 3).map_err(reading)?;
+            changes.push(Change::Waiter { machine: machine.clone(), claim: None });
+            changes.push(Change::Missing { machine, since: None });
+        }
     }
-    let sql = "SELECT DISTINCT namespace, name, uid FROM changes WHERE number > ? AND uid IS NOT NULL";
-    let mut statement = transaction.prepare_cached(sql).map_err(reading)?;
-    let who = "WHERE namespace = ? AND name = ? AND uid = ?";
-    let mut waiters = transaction.prepare_cached(&format!("{WAITERS} {who}")).map_err(reading)?;
-    let mut are_missing = transaction.prepare_cached(&format!("{MISSING} {who}")).map_err(reading)?;
-    let mut rows = statement.query([since]).map_err(reading)?;
-    while let Some(row) = rows.next().map_err(reading)? {
-        let machine = machine(row, 0).map_err(reading)?;
-        let key = params![machine.namespace, machine.name, machine.uid];
-        let claim = waiters.query_row(key, waiter).optional().map_err(reading)?.map(Arc::new);
-        let since = are_missing.query_row(key, missing).optional().map_err(reading)?.map(|(_, since)| since);
-        changes.push(Change::Waiter { machine: machine.clone(), claim });
-        changes.push(Change::Missing { machine, since });
+    for change in &mut changes {
+        if let Some(now) = current(transaction, networks, change)? {
+            *change = now;
+        }
     }
     Ok(changes)
 }
 
+/// The row of the thing that a change is about, if there is one.
+fn current(transaction: &Transaction<'_>, networks: &Networks, change: &Change) -> Result<Option<Change>, LedgerError> {
+    let find = |table: &Table, condition: &str, key: &[&dyn rusqlite::ToSql]| {
+        let sql = format!("{} WHERE {condition}", table.select());
+        let mut statement = transaction.prepare_cached(&sql).map_err(reading)?;
+        let mut rows = statement.query(key).map_err(reading)?;
+        let row = rows.next().map_err(reading)?;
+        row.map(|row| Ok(table.read(row, &|id| networks.name(id))?.0)).transpose()
+    };
+    match change {
+        Change::Pool { name, .. } => find(&POOLS, "name = ?", params![name]),
+        Change::Lease { network, address, .. } => {
+            find(&LEASES, "network = ? AND address = ?", params![networks.id(network)?, Octets(*address)])
+        }
+        Change::Conflict { network, address, claimant, .. } => {
+            let Claimant { machine: Machine { namespace, name, uid }, interface } = &**claimant;
+            let key = params![networks.id(network)?, Octets(*address), namespace, name, uid, interface.as_str()];
+            let condition = "network = ? AND address = ? AND namespace = ? AND name = ? AND uid = ? AND interface = ?";
+            find(&CONFLICTS, condition, key)
+        }
+        Change::Waiter { machine: Machine { namespace, name, uid }, .. } => {
+            find(&WAITERS, "namespace = ? AND name = ? AND uid = ?", params![namespace, name, uid])
+        }
+        Change::Missing { machine: Machine { namespace, name, uid }, .. } => {
+            find(&MISSING, "namespace = ? AND name = ? AND uid = ?", params![namespace, name, uid])
+        }
+    }
+}
+
+/// Writes the row that a change states, or removes it.
 fn record(transaction: &Transaction<'_>, networks: &Networks, change: &Change) -> Result<(), LedgerError> {
     let run = |sql: &str, values: &[&dyn rusqlite::ToSql]| {
         transaction.prepare_cached(sql).and_then(|mut statement| statement.execute(values)).map_err(writing)
     };
+    let checksum = checksum(change);
     match change {
+        Change::Pool { name, pool } => match pool {
+            Some(pool) => {
+                let sql = "INSERT INTO pools (name, specification, checksum) VALUES (?, ?, ?)
+                           ON CONFLICT (name) DO UPDATE SET
+                               (specification, checksum) = (excluded.specification, excluded.checksum)";
+                run(sql, params![name, pool.to_stored(), checksum])?;
+            }
+            None => {
+                run("DELETE FROM pools WHERE name = ?", params![name])?;
+            }
+        },
         Change::Lease { network, address, lease: None } => {
             let id = networks.id(network)?;
             run("DELETE FROM leases WHERE network = ? AND address = ?", params![id, Octets(*address)])?;
         }
         Change::Lease { network, address, lease: Some(lease) } => {
             let sql = "INSERT INTO leases
-                           (network, address, prefix, pool, namespace, name, uid, interface, since, released, reuse_after)
-                       VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+                           (network, address, prefix, pool, namespace, name, uid, interface, since, released, reuse_after,
+                            checksum)
+                       VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
                        ON CONFLICT (network, address) DO UPDATE SET
-                           (prefix, pool, namespace, name, uid, interface, since, released, reuse_after)
+                           (prefix, pool, namespace, name, uid, interface, since, released, reuse_after, checksum)
                            = (excluded.prefix, excluded.pool, excluded.namespace, excluded.name, excluded.uid,
-                              excluded.interface, excluded.since, excluded.released, excluded.reuse_after)
+                              excluded.interface, excluded.since, excluded.released, excluded.reuse_after,
+                              excluded.checksum)
                        WHERE released IS NOT NULL OR (namespace, name, uid, interface)
                            = (excluded.namespace, excluded.name, excluded.uid, excluded.interface)";
-            let Claimant { machine, interface } = &*lease.claimant;
-            let Machine { namespace, name, uid } = machine;
-            let (id, released, rests) = (networks.id(network)?, lease.released.map(time), lease.reuse_after.map(time));
-            let (interface, since) = (interface.as_str(), time(lease.since));
+            let Claimant { machine: Machine { namespace, name, uid }, interface } = &*lease.claimant;
+            let (id, interface) = (networks.id(network)?, interface.as_str());
             let Lease { prefix, pool, .. } = lease;
-            let values =
-                params![id, Octets(*address), prefix, pool, namespace, name, uid, interface, since, released, rests];
+            let (since, released) = (time(lease.since), lease.released.map(time));
+            let reuse_after = lease.reuse_after.map(time);
+            let values = params![
+                id,
+                Octets(*address),
+                prefix,
+                pool,
+                namespace,
+                name,
+                uid,
+                interface,
+                since,
+                released,
+                reuse_after,
+                checksum
+            ];
             if run(sql, values)? == 0 {
                 return Err(LedgerError::Held { network: network.to_string(), address: *address });
             }
         }
-        Change::Conflicts { network, address, conflicts } => {
+        Change::Conflict { network, address, claimant, source } => {
             let id = networks.id(network)?;
-            run("DELETE FROM conflicts WHERE network = ? AND address = ?", params![id, Octets(*address)])?;
-            for Conflict { claimant: Claimant { machine, interface }, source } in conflicts {
-                let Machine { namespace, name, uid } = machine;
-                let interface = interface.as_str();
-                let sql = "INSERT INTO conflicts VALUES (?, ?, ?, ?, ?, ?, ?)";
-                run(sql, params![id, Octets(*address), namespace, name, uid, interface, source])?;
+            let Claimant { machine: Machine { namespace, name, uid }, interface } = &**claimant;
+            let interface = interface.as_str();
+            let sql =
+                "DELETE FROM conflicts WHERE network = ? AND address = ? AND namespace = ? AND name = ? AND uid = ?
+                       AND interface = ?";
+            run(sql, params![id, Octets(*address), namespace, name, uid, interface])?;
+            if let Some(source) = source {
+                let sql = "INSERT INTO conflicts VALUES (?, ?, ?, ?, ?, ?, ?, ?)";
+                run(sql, params![id, Octets(*address), namespace, name, uid, interface, source, checksum])?;
             }
         }
         Change::Waiter { machine: Machine { namespace, name, uid }, claim } => {
             let sql = "DELETE FROM waiters WHERE namespace = ? AND name = ? AND uid = ?";
             run(sql, params![namespace, name, uid])?;
             if let Some(claim) = claim {
-                let pools: Vec<&str> = claim.requests.iter().map(|request| request.pool.as_str()).collect();
-                let (created, pools) = (time(claim.created), serde_json::Value::from(pools).to_string());
-                let sql = "INSERT INTO waiters VALUES (?, ?, ?, ?, ?, ?)";
-                run(sql, params![namespace, name, uid, created, claim.sticky, pools])?;
+                let (created, requests) = (time(claim.created), requests(claim));
+                let sql = "INSERT INTO waiters VALUES (?, ?, ?, ?, ?, ?, ?)";
+                run(sql, params![namespace, name, uid, created, claim.sticky, requests, checksum])?;
             }
         }
         Change::Missing { machine: Machine { namespace, name, uid }, since } => {
             let sql = "DELETE FROM missing WHERE namespace = ? AND name = ? AND uid = ?";
             run(sql, params![namespace, name, uid])?;
             if let Some(since) = since {
-                run("INSERT INTO missing VALUES (?, ?, ?, ?)", params![namespace, name, uid, time(*since)])?;
+                let sql = "INSERT INTO missing VALUES (?, ?, ?, ?, ?)";
+                run(sql, params![namespace, name, uid, time(*since), checksum])?;
             }
         }
     }
     Ok(())
 }
 
+/// Where the row of a change is in the file; pools come first, since they bring the networks.
 fn place(change: &Change) -> Option<(&str, IpAddr)> {
     match change {
-        Change::Lease { network, address, .. } | Change::Conflicts { network, address, .. } => {
-            Some((network, *address))
-        }
-        Change::Waiter { .. } | Change::Missing { .. } => None,
+        Change::Lease { network, address, .. } | Change::Conflict { network, address, .. } => Some((network, *address)),
+        Change::Pool { .. } | Change::Waiter { .. } | Change::Missing { .. } => None,
     }
 }
 
-/// SQLite's integers are signed.
-fn time(milliseconds: u64) -> i64 {
-    i64::try_from(milliseconds).unwrap_or(i64::MAX)
-}
-
-fn lease(row: &Row<'_>) -> rusqlite::Result<(i64, IpAddr, Lease)> {
-    let (id, Octets(address)) = (row.get(0)?, row.get(1)?);
-    let claimant = Claimant { machine: machine(row, 4)?, interface: row.get::<_, Interface>(7)?.0 };
-    let (prefix, pool, since, released) = (row.get(2)?, row.get(3)?, row.get(8)?, row.get(9)?);
-    let reuse_after = row.get(10)?;
-    Ok((id, address, Lease { claimant: Arc::new(claimant), pool, prefix, since, released, reuse_after }))
-}
-
-fn conflict(row: &Row<'_>) -> rusqlite::Result<(i64, IpAddr, Conflict)> {
-    let (id, Octets(address)) = (row.get(0)?, row.get(1)?);
-    let claimant = Claimant { machine: machine(row, 2)?, interface: row.get::<_, Interface>(5)?.0 };
-    Ok((id, address, Conflict { claimant, source: row.get(6)? }))
-}
-
-fn waiter(row: &Row<'_>) -> rusqlite::Result<Claim> {
-    let pools = row.get::<_, Names>(5)?.0.into_iter();
-    let requests = pools.map(|pool| Request { pool, addresses: Vec::new() }).collect();
-    Ok(Claim { machine: machine(row, 0)?, created: row.get(3)?, requests, sticky: row.get(4)? })
-}
-
-fn missing(row: &Row<'_>) -> rusqlite::Result<(Machine, u64)> {
-    Ok((machine(row, 0)?, row.get(3)?))
-}
-
-fn machine(row: &Row<'_>, at: usize) -> rusqlite::Result<Machine> {
-    Ok(Machine { namespace: row.get(at)?, name: row.get(at + 1)?, uid: row.get(at + 2)? })
-}
-
-struct Interface(InterfaceName);
-
-struct Names(Vec<String>);
-
-impl FromSql for Interface {
-    fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
-        value.as_str()?.parse().map(Self).map_err(|_| FromSqlError::InvalidType)
-    }
-}
-
-impl FromSql for Names {
-    fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
-        serde_json::from_str(value.as_str()?).map(Self).map_err(|error| FromSqlError::Other(Box::new(error)))
-    }
-}
-
-impl FromSql for Octets {
-    fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
-        let bytes = value.as_blob()?;
-        if let Ok(octets) = <[u8; 4]>::try_from(bytes) {
-            Ok(Self(IpAddr::from(octets)))
-        } else if let Ok(octets) = <[u8; 16]>::try_from(bytes) {
-            Ok(Self(IpAddr::from(octets)))
-        } else {
-            Err(FromSqlError::InvalidBlobSize { expected_size: 16, blob_size: bytes.len() })
-        }
-    }
-}
-
-impl rusqlite::ToSql for Octets {
-    fn to_sql(&self) -> rusqlite::Result<rusqlite::types::ToSqlOutput<'_>> {
-        Ok(match self.0 {
-            IpAddr::V4(address) => address.octets().to_vec().into(),
-            IpAddr::V6(address) => address.octets().to_vec().into(),
-        })
-    }
+fn tenure(row: &Row<'_>) -> rusqlite::Result<(IpAddr, Lease)> {
+    let Octets(address) = row.get(1)?;
+    let (claimant, prefix, pool) = (Arc::new(claimant(row, 4)?), row.get(2)?, row.get(3)?);
+    let (since, released) = (row.get(8)?, row.get(9)?);
+    Ok((address, Lease { claimant, pool, prefix, since, released, reuse_after: None }))
 }
 
 // === impl Networks ===
@@ -655,6 +712,9 @@ impl fmt::Display for OpenError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Absent(path) => write!(f, "{}: no such ledger", path.display()),
+            Self::Exists(path) => {
+                write!(f, "{}: exists, expected no file, since a ledger is created once", path.display())
+            }
             Self::NetworkFileSystem(path, kind) => write!(
                 f,
                 "{}: on a network file system ({kind}), expected a disk of this host, whose locks hold",
@@ -668,21 +728,11 @@ impl fmt::Display for OpenError {
                     "{path}: no write-ahead log, expected {path}-wal and {path}-shm, or a directory to make them in"
                 )
             }
-            Self::NewerSchema { path, found, known } => {
-                write!(
-                    f,
-                    "{}: schema version {found}, expected at most {known}: made by a later version",
-                    path.display()
-                )
-            }
-            Self::OtherNetworks { path, made_for, lacks } => {
-                let [made_for, lacks] = [made_for, lacks].map(|names| names.join(", "));
-                write!(
-                    f,
-                    "{}: a ledger for {made_for}, not for {lacks}, expected pools of its networks",
-                    path.display()
-                )
-            }
+            Self::OtherSchema { path, found, known } => write!(
+                f,
+                "{}: schema version {found}, expected {known}: another version of glowplugctl created the ledger",
+                path.display()
+            ),
             Self::Store { path, .. } => write!(f, "opening {}", path.display()),
         }
     }
@@ -700,6 +750,7 @@ impl Error for OpenError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host::claim::{Claim, Request};
     use crate::host::pool::{Pool, TemplateFacts, read_pools};
     use crate::host::registry::Registry;
 
@@ -727,26 +778,28 @@ mod tests {
         let (specs, mut findings) =
             read_pools(b"{name: one, namespace: n, network: vlan10, interface: eth0, addresses: [10.0.0.0/16]}");
         let pool = Pool::new(&specs[0], &TemplateFacts::default(), &mut findings).unwrap();
-        let mut registry = Registry::open(SqliteLedger::create(&path, &["n/vlan10"]).unwrap(), [pool]).unwrap();
+        Registry::open(SqliteLedger::create(&path).unwrap()).unwrap().resize([pool], &[], 0).unwrap();
         let claim = |at: usize| Claim {
             machine: Machine { namespace: "n".into(), name: at.to_string(), uid: "x".repeat(1000) },
             created: 0,
-            requests: vec![Request { pool: "n/one".into(), addresses: Vec::new() }],
+            requests: vec![Request::of("n/one")],
             sticky: false,
         };
-        let pages: i64 = registry.ledger_mut().connection.query_row("PRAGMA page_count", [], |row| row.get(0)).unwrap();
-        let limit = |registry: &mut Registry<SqliteLedger>, pages: i64| {
-            let pragma = format!("PRAGMA max_page_count = {pages}");
-            let _: i64 = registry.ledger_mut().connection.query_row(&pragma, [], |row| row.get(0)).unwrap();
+        let with_room = |more: i64| {
+            let ledger = SqliteLedger::open(&path).unwrap();
+            let pages: i64 = ledger.connection.query_row("PRAGMA page_count", [], |row| row.get(0)).unwrap();
+            let pragma = format!("PRAGMA max_page_count = {}", pages + more);
+            let _: i64 = ledger.connection.query_row(&pragma, [], |row| row.get(0)).unwrap();
+            Registry::open(ledger).unwrap()
         };
-        limit(&mut registry, pages + 2);
+        let mut registry = with_room(2);
         let full = (0..).find(|at| registry.claim(&claim(*at), 1).is_err()).unwrap();
         let error = registry.claim(&claim(full), 1).unwrap_err();
         let source = error.source().unwrap().to_string();
         assert_eq!((error.to_string().as_str(), source.as_str()), ("writing the ledger", "database or disk is full"));
-        assert_eq!(registry.allocator().unwrap().leases().count(), full);
-        limit(&mut registry, pages + 1000);
-        let given = registry.claim(&claim(full), 1).unwrap();
+        assert_eq!(registry.state().unwrap().leases().count(), full);
+        drop(registry);
+        let given = with_room(1000).claim(&claim(full), 1).unwrap();
         assert_eq!(given[0].addresses[0].to_string(), format!("10.0.0.{}/16", full + 1));
     }
 }

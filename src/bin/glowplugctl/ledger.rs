@@ -1,0 +1,130 @@
+//! `verify`, `history` and `backup`.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Args;
+use glowplug::host::address::parse_address;
+use glowplug::host::claim::Machine;
+use glowplug::host::ledger::Tenure;
+use glowplug::host::timestamp::Timestamp;
+use serde::Serialize;
+
+use crate::input::{LedgerFile, Named, named};
+use crate::output::{ListedMachine, VERSION, exit_code, print, print_json, say, table};
+
+#[derive(Args)]
+pub(crate) struct Verify {
+    #[command(flatten)]
+    ledger: LedgerFile,
+}
+
+#[derive(Args)]
+pub(crate) struct Backup {
+    #[command(flatten)]
+    ledger: LedgerFile,
+    /// The copy, a new file
+    #[arg(value_name = "FILE")]
+    copy: PathBuf,
+}
+
+#[derive(Args)]
+pub(crate) struct History {
+    #[command(flatten)]
+    ledger: LedgerFile,
+    /// An address, or namespace and name of a machine
+    #[arg(value_name = "ADDRESS|NAMESPACE/NAME", value_parser = subject)]
+    subject: Subject,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone)]
+enum Subject {
+    Address(IpAddr),
+    Machine(Named),
+}
+
+#[derive(Serialize)]
+struct Listed {
+    version: u32,
+    history: Vec<ListedTenure>,
+}
+
+#[derive(Serialize)]
+struct ListedTenure {
+    network: String,
+    /// `ip/prefix`
+    address: String,
+    pool: String,
+    #[serde(flatten)]
+    machine: ListedMachine,
+    interface: String,
+    since: String,
+    /// `null` while the machine holds the address.
+    released: Option<String>,
+}
+
+fn subject(text: &str) -> Result<Subject, String> {
+    match parse_address(text) {
+        Ok(address) => Ok(Subject::Address(address)),
+        Err(_) if text.contains('/') => named(text).map(Subject::Machine).map_err(str::to_owned),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+impl Subject {
+    fn is_of(&self, tenure: &Tenure) -> bool {
+        let Machine { namespace, name, .. } = &tenure.lease.claimant.machine;
+        match self {
+            Self::Address(address) => tenure.address == *address,
+            Self::Machine(named) => named.namespace == *namespace && named.name == *name,
+        }
+    }
+}
+
+impl From<Tenure> for ListedTenure {
+    fn from(Tenure { network, address, lease }: Tenure) -> Self {
+        Self {
+            network,
+            address: format!("{address}/{}", lease.prefix),
+            pool: lease.pool.to_string(),
+            machine: (&lease.claimant.machine).into(),
+            interface: lease.claimant.interface.to_string(),
+            since: Timestamp(lease.since).to_string(),
+            released: lease.released.map(|released| Timestamp(released).to_string()),
+        }
+    }
+}
+
+pub(crate) fn verify(args: Verify) -> Result<ExitCode> {
+    let problems = args.ledger.open_alone()?.verify()?;
+    problems.iter().for_each(|problem| say(format_args!("error: {problem}")));
+    Ok(exit_code(problems.is_empty()))
+}
+
+pub(crate) fn backup(args: Backup) -> Result<ExitCode> {
+    args.ledger.open_alone()?.backup(&args.copy)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) fn history(args: History) -> Result<ExitCode> {
+    let tenures = args.ledger.open_alone()?.history(|tenure| args.subject.is_of(tenure))?;
+    let history: Vec<ListedTenure> = tenures.into_iter().map(ListedTenure::from).collect();
+    if args.json {
+        print_json(&Listed { version: VERSION, history })?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let rows: Vec<_> = history
+        .into_iter()
+        .map(|held| {
+            let (machine, released) = (held.machine.title(), held.released.unwrap_or_else(|| "-".to_owned()));
+            [held.network, held.address, machine, held.machine.uid, held.interface, held.pool, held.since, released]
+        })
+        .collect();
+    print(&table(["NETWORK", "ADDRESS", "MACHINE", "UID", "INTERFACE", "POOL", "SINCE", "RELEASED"], &rows))?;
+    Ok(ExitCode::SUCCESS)
+}

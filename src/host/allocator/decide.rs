@@ -1,0 +1,315 @@
+//! Decisions: claims and releases.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use super::queue::Queue;
+use super::{Allocator, ClaimError, allocations, is_namesake, with_prefix};
+use crate::host::change::{Change, Journal};
+use crate::host::claim::{Allocation, Claim, Claimant, Lease, Machine};
+use crate::network::Family;
+
+/// What a claim still needs.
+#[derive(Default)]
+pub(super) struct Wants {
+    pub(super) lacks: Vec<Want>,
+    moves: Vec<Move>,
+}
+
+/// An address that a claim lacks.
+pub(super) struct Want {
+    pub(super) pool: Arc<str>,
+    pub(super) family: Family,
+    named: Option<IpAddr>,
+}
+
+/// A held address that becomes one of another pool of its network.
+struct Move {
+    network: Arc<str>,
+    address: IpAddr,
+    lease: Lease,
+}
+
+/// Why a claim is not served.
+pub(super) enum Refusal {
+    Exhausted(Queue),
+    Other(ClaimError),
+}
+
+// === impl Allocator ===
+
+impl Allocator {
+    /// Allocates every address the claim requests, or none. Addresses that the machine holds already are kept.
+    ///
+    /// Claiming twice is claiming once. A machine that claims is not missing. Waiting machines that can be served are
+    /// served first. A claim that finds a pool exhausted waits from then on, unless it names addresses: the journal has to be
+    /// committed also when the claim is refused.
+    pub(crate) fn claim(
+        &mut self,
+        claim: &Claim,
+        now: u64,
+        journal: &mut Journal,
+    ) -> Result<Vec<Allocation>, ClaimError> {
+        self.serve(now, journal);
+        self.note_seen(&claim.machine, journal);
+        match self.allocate(claim, journal) {
+            Ok(()) => {
+                self.withdraw(&claim.machine, journal);
+                Ok(self.answer(claim))
+            }
+            Err(Refusal::Exhausted((pool, family))) => {
+                if claim.requests.iter().all(|request| request.addresses.is_empty()) {
+                    self.wait(claim, journal);
+                }
+                let Some(state) = self.pools.get(&pool) else { return Err(ClaimError::UnknownPool(pool.to_string())) };
+                Err(ClaimError::Exhausted { interface: state.pool().interface, pool: pool.to_string(), family })
+            }
+            Err(Refusal::Other(error)) => Err(error),
+        }
+    }
+
+    /// Releases everything that a machine holds, waits for or has a conflicting record of, and returns what it held. The
+    /// reuse delay is that of each address's pool. Only this very machine: its UID counts.
+    ///
+    /// To be called only when the machine is gone, that is when it cannot send from its addresses any more.
+    pub(crate) fn release(&mut self, machine: &Machine, now: u64, journal: &mut Journal) -> Vec<Allocation> {
+        self.advance(now);
+        let mut held = Vec::new();
+        for (network, address) in self.places.get(machine).cloned().unwrap_or_default() {
+            let Some(state) = self.networks.get(&network) else { continue };
+            let lease = state.held_at(address).filter(|lease| lease.claimant.machine == *machine).cloned();
+            for interface in state.conflicts_of(address, machine) {
+                let claimant = Arc::new(Claimant { machine: machine.clone(), interface });
+                let network = Arc::clone(&network);
+                self.decide(Change::Conflict { network, address, claimant, source: None }, journal);
+            }
+            if let Some(lease) = lease {
+                held.push((Arc::clone(&lease.claimant), with_prefix(address, lease.prefix)));
+                let delay = self.pools.get(&lease.pool).map_or(0, |state| state.reuse_delay());
+                // Without a delay the address is free at once, also for a process whose clock is behind.
+                let reuse_after = (delay > 0).then(|| self.now.saturating_add(delay));
+                let lease = Some(Lease { released: Some(self.now), reuse_after, ..lease });
+                self.decide(Change::Lease { network, address, lease }, journal);
+            }
+        }
+        self.withdraw(machine, journal);
+        self.note_seen(machine, journal);
+        allocations(held)
+    }
+
+    /// Releases the addresses of a claimant that are not among `keep`, of the families of those, and returns them. They were
+    /// never handed out, so there is no reuse delay.
+    pub(crate) fn keep(
+        &mut self,
+        claimant: &Claimant,
+        keep: &[IpAddr],
+        now: u64,
+        journal: &mut Journal,
+    ) -> Vec<Allocation> {
+        self.advance(now);
+        let is_double = |address: IpAddr| {
+            !keep.contains(&address) && keep.iter().any(|kept| Family::of(*kept) == Family::of(address))
+        };
+        let held = self.held_by(&claimant.machine).into_iter();
+        let held = held.filter(|(_, address, lease)| *lease.claimant == *claimant && is_double(*address));
+        let doubles: Vec<(Arc<str>, IpAddr, Lease)> =
+            held.map(|(network, address, lease)| (Arc::clone(network), address, lease.clone())).collect();
+        let mut released = Vec::new();
+        for (network, address, lease) in doubles {
+            released.push((Arc::clone(&lease.claimant), with_prefix(address, lease.prefix)));
+            let lease = Some(Lease { released: Some(self.now), reuse_after: None, ..lease });
+            self.decide(Change::Lease { network, address, lease }, journal);
+        }
+        allocations(released)
+    }
+
+    /// Notes that a machine was looked for and not found. Returns since when, or `None` if this is the first time.
+    pub(crate) fn note_missing(&mut self, machine: &Machine, now: u64, journal: &mut Journal) -> Option<u64> {
+        self.advance(now);
+        let since = self.missing.get(machine).copied();
+        if since.is_none() {
+            self.decide(Change::Missing { machine: machine.clone(), since: Some(self.now) }, journal);
+        }
+        since
+    }
+
+    /// Notes that a machine was found.
+    pub(crate) fn note_seen(&mut self, machine: &Machine, journal: &mut Journal) {
+        if self.missing.contains_key(machine) {
+            self.decide(Change::Missing { machine: machine.clone(), since: None }, journal);
+        }
+    }
+
+    /// Allocates what a claim lacks, or takes all of that back.
+    pub(super) fn allocate(&mut self, claim: &Claim, journal: &mut Journal) -> Result<(), Refusal> {
+        let Wants { lacks, moves } = self.wants(claim).map_err(Refusal::Other)?;
+        let begin = journal.changes().len();
+        for want in lacks {
+            match self.pick(&want, claim) {
+                Ok((network, address, lease)) => {
+                    self.decide(Change::Lease { network, address, lease: Some(lease) }, journal);
+                }
+                Err(refusal) => {
+                    self.undo_to(begin, journal);
+                    return Err(refusal);
+                }
+            }
+        }
+        for Move { network, address, lease } in moves {
+            self.decide(Change::Lease { network, address, lease: Some(lease) }, journal);
+        }
+        Ok(())
+    }
+
+    /// What a claim requests and its machine does not hold yet.
+    pub(super) fn wants(&self, claim: &Claim) -> Result<Wants, ClaimError> {
+        let held = self.held_by(&claim.machine);
+        let mut wants = Wants::default();
+        let mut seen = Vec::new();
+        if claim.requests.is_empty() {
+            return Err(ClaimError::Nothing);
+        }
+        for request in &claim.requests {
+            let unknown = || ClaimError::UnknownPool(request.pool.clone());
+            let (name, state) = self.pools.get_key_value(request.pool.as_str()).ok_or_else(unknown)?;
+            let pool = state.pool();
+            let interface = pool.interface;
+            let families: Vec<Family> = pool.spaces().map(|space| space.family()).collect();
+            if let Some(family) = request.family.filter(|family| !families.contains(family)) {
+                return Err(ClaimError::NoFamily { pool: pool.name.clone(), family });
+            }
+            let families: Vec<Family> =
+                families.into_iter().filter(|family| request.family.is_none_or(|only| only == *family)).collect();
+            let unfit = request.addresses.iter().find(|named| !families.contains(&Family::of(**named)));
+            if let Some(&named) = unfit {
+                return Err(ClaimError::NotInPool { named, pool: pool.name.clone() });
+            }
+            for family in families {
+                let mut names = request.addresses.iter().copied().filter(|named| Family::of(*named) == family);
+                let named = names.next();
+                if names.next().is_some() || seen.contains(&(interface, family)) {
+                    return Err(ClaimError::Twice { interface, family });
+                }
+                seen.push((interface, family));
+                let its = held.iter().filter(|(_, address, lease)| {
+                    lease.claimant.interface == interface && Family::of(*address) == family
+                });
+                let Some(&(network, held, lease)) = its.min_by_key(|(_, address, lease)| (lease.since, *address))
+                else {
+                    wants.lacks.push(Want { pool: Arc::clone(name), family, named });
+                    continue;
+                };
+                if *lease.pool != *pool.name {
+                    if !self.may_move(network, held, lease, &request.pool) {
+                        return Err(ClaimError::OtherPool { interface, held, pool: lease.pool.to_string() });
+                    }
+                    let prefix = pool.space(family).map_or(lease.prefix, |space| space.prefix());
+                    let lease = Lease { pool: Arc::clone(name), prefix, ..lease.clone() };
+                    wants.moves.push(Move { network: Arc::clone(network), address: held, lease });
+                }
+                if let Some(named) = named.filter(|named| *named != held) {
+                    return Err(ClaimError::OtherAddress { interface, held, named });
+                }
+            }
+        }
+        Ok(wants)
+    }
+
+    /// Whether a held address becomes one of another pool without a release: on the same network, and unless its own pool
+    /// offers the address and the other one does not have it.
+    fn may_move(&self, network: &str, address: IpAddr, lease: &Lease, pool: &str) -> bool {
+        let Some(pool) = self.pools.get(pool).map(|state| state.pool()) else { return false };
+        let own = self.pools.get(&lease.pool).filter(|own| own.pool().network == network);
+        *pool.network == *network && (pool.contains(address) || own.is_none_or(|own| !own.offered().offers(address)))
+    }
+
+    /// The address for a want, with its lease.
+    fn pick(&mut self, want: &Want, claim: &Claim) -> Result<(Arc<str>, IpAddr, Lease), Refusal> {
+        let unknown = || Refusal::Other(ClaimError::UnknownPool(want.pool.to_string()));
+        let address = match want.named {
+            Some(named) => self.check_named(want, named).map(|()| named).map_err(Refusal::Other)?,
+            None => {
+                let remembered = if claim.sticky { self.remembered(want, &claim.machine) } else { None };
+                let exhausted = || Refusal::Exhausted((Arc::clone(&want.pool), want.family));
+                remembered.or_else(|| self.lowest(&want.pool, want.family)).ok_or_else(exhausted)?
+            }
+        };
+        let pool = self.pools.get(&want.pool).ok_or_else(unknown)?.pool();
+        let (network, _) = self.networks.get_key_value(pool.network.as_str()).ok_or_else(unknown)?;
+        let lease = Lease {
+            claimant: Arc::new(Claimant { machine: claim.machine.clone(), interface: pool.interface }),
+            pool: Arc::clone(&want.pool),
+            prefix: pool.space(want.family).map_or(want.family.bits(), |space| space.prefix()),
+            since: self.now,
+            released: None,
+            reuse_after: None,
+        };
+        Ok((Arc::clone(network), address, lease))
+    }
+
+    /// Whether a claim may have the address that it names.
+    fn check_named(&self, want: &Want, named: IpAddr) -> Result<(), ClaimError> {
+        let pool = || want.pool.to_string();
+        let state = self.pools.get(&want.pool).ok_or_else(|| ClaimError::UnknownPool(pool()))?;
+        let network =
+            self.networks.get(state.pool().network.as_str()).ok_or_else(|| ClaimError::UnknownPool(pool()))?;
+        if !state.pool().contains(named) {
+            return Err(ClaimError::NotInPool { named, pool: pool() });
+        }
+        if !state.offered().offers(named) {
+            return Err(ClaimError::Reserved { named, pool: pool(), why: self.why_reserved(&want.pool, named) });
+        }
+        let holder = network.held_at(named).map(|lease| Claimant::clone(&lease.claimant));
+        if let Some(by) = holder.or_else(|| network.conflict_at(named, |_| true)) {
+            return Err(ClaimError::Taken { named, by });
+        }
+        network.delayed_until(named).map_or(Ok(()), |until| Err(ClaimError::ReuseDelay { named, until }))
+    }
+
+    /// The address last released by a machine of that namespace and name, if nobody else has got it.
+    fn remembered(&self, want: &Want, machine: &Machine) -> Option<IpAddr> {
+        let state = self.pools.get(&want.pool)?;
+        let network = self.networks.get(state.pool().network.as_str())?;
+        let places = self.places_of_namesakes(machine).filter(|(network, _)| **network == *state.pool().network);
+        let left = places.filter_map(|(_, address)| {
+            let lease = network.lease(*address)?;
+            let is_own = is_namesake(&lease.claimant.machine, machine)
+                && lease.claimant.interface == state.pool().interface
+                && Family::of(*address) == want.family;
+            let is_free = is_own && state.offered().offers(*address) && !network.has_conflict(*address);
+            Some((lease.released?, *address)).filter(|_| is_free)
+        });
+        // The latest; of two released at the same time the lower address.
+        left.max_by(|(a, lower), (b, higher)| a.cmp(b).then(higher.cmp(lower))).map(|(_, address)| address)
+    }
+
+    /// The lowest free address of a pool.
+    pub(super) fn lowest(&mut self, pool: &str, family: Family) -> Option<IpAddr> {
+        self.pools.get_mut(pool)?.lowest(family)
+    }
+
+    /// What a claim's interfaces hold, in the order of its requests. Of several addresses of one family only the earliest:
+    /// the others are no answer, see [`Allocator::doubles`].
+    pub(super) fn answer(&self, claim: &Claim) -> Vec<Allocation> {
+        let mut held = self.held_by(&claim.machine);
+        held.sort_by_key(|(_, address, lease)| (Family::of(*address), lease.since, *address));
+        let mut answer: Vec<Allocation> = Vec::with_capacity(claim.requests.len());
+        for request in &claim.requests {
+            let Some(state) = self.pools.get(request.pool.as_str()) else { continue };
+            let interface = state.pool().interface;
+            if answer.iter().any(|allocation| allocation.claimant.interface == interface) {
+                continue;
+            }
+            let mut addresses = Vec::new();
+            for family in [Family::Ipv4, Family::Ipv6] {
+                let mut its = held.iter().filter(|(_, address, lease)| {
+                    lease.claimant.interface == interface && Family::of(*address) == family
+                });
+                addresses.extend(its.next().map(|(_, address, lease)| with_prefix(*address, lease.prefix)));
+            }
+            let claimant = Claimant { machine: claim.machine.clone(), interface };
+            answer.push(Allocation { claimant, addresses });
+        }
+        answer
+    }
+}

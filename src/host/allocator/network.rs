@@ -1,0 +1,225 @@
+//! The state of one network: leases, conflicts and reuse delays of its addresses.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use super::Allocator;
+use crate::host::claim::{Claimant, Conflict, Lease, Machine};
+use crate::host::free_ranges::FreeRanges;
+use crate::host::pool::Pool;
+use crate::network::{Family, InterfaceName};
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Network {
+    // Held addresses, and released ones until somebody else gets them.
+    leases: BTreeMap<IpAddr, Lease>,
+    conflicts: BTreeMap<IpAddr, BTreeMap<Machine, BTreeMap<InterfaceName, Arc<str>>>>,
+    // Ends of the reuse delays that are not over.
+    delays: BTreeSet<(u64, IpAddr)>,
+}
+
+// === impl Network ===
+
+impl Network {
+    /// The lease of an address, held or released.
+    pub(super) fn lease(&self, address: IpAddr) -> Option<&Lease> {
+        self.leases.get(&address)
+    }
+
+    /// The lease of an address that is held.
+    pub(super) fn held_at(&self, address: IpAddr) -> Option<&Lease> {
+        self.lease(address).filter(|lease| lease.released.is_none())
+    }
+
+    /// The held addresses by number, IPv4 first.
+    pub(super) fn held(&self) -> impl Iterator<Item = (IpAddr, &Lease)> {
+        self.leases.iter().filter(|(_, lease)| lease.released.is_none()).map(|(address, lease)| (*address, lease))
+    }
+
+    /// All leases by number, held and released.
+    pub(super) fn leases(&self) -> impl Iterator<Item = (IpAddr, &Lease)> {
+        self.leases.iter().map(|(address, lease)| (*address, lease))
+    }
+
+    pub(super) fn conflicts(&self) -> impl Iterator<Item = (IpAddr, Conflict)> {
+        self.conflicts.iter().flat_map(|(address, machines)| {
+            machines.iter().flat_map(move |(machine, interfaces)| {
+                interfaces.iter().map(move |(interface, source)| {
+                    let claimant = Claimant { machine: machine.clone(), interface: *interface };
+                    (*address, Conflict { claimant, source: source.to_string() })
+                })
+            })
+        })
+    }
+
+    /// The addresses with a conflict.
+    pub(super) fn conflicting(&self) -> impl Iterator<Item = IpAddr> {
+        self.conflicts.keys().copied()
+    }
+
+    pub(super) fn has_conflict(&self, address: IpAddr) -> bool {
+        self.conflicts.contains_key(&address)
+    }
+
+    /// A claimant with a conflicting record of an address, the first one that `fits`.
+    pub(super) fn conflict_at(&self, address: IpAddr, fits: impl Fn(&Claimant) -> bool) -> Option<Claimant> {
+        let machines = self.conflicts.get(&address).into_iter().flatten();
+        let claimants = machines.flat_map(|(machine, interfaces)| {
+            interfaces.keys().map(|interface| Claimant { machine: machine.clone(), interface: *interface })
+        });
+        claimants.into_iter().find(fits)
+    }
+
+    /// The interfaces of a machine that have a conflicting record of an address.
+    pub(super) fn conflicts_of(&self, address: IpAddr, machine: &Machine) -> Vec<InterfaceName> {
+        let interfaces = self.conflicts.get(&address).and_then(|machines| machines.get(machine));
+        interfaces.into_iter().flat_map(BTreeMap::keys).copied().collect()
+    }
+
+    /// When the reuse delay of an address ends, if it is not over.
+    pub(super) fn delayed_until(&self, address: IpAddr) -> Option<u64> {
+        let until = self.lease(address)?.reuse_after?;
+        self.delays.contains(&(until, address)).then_some(until)
+    }
+
+    /// Whether an address cannot be allocated, whatever a pool offers.
+    pub(super) fn is_occupied(&self, address: IpAddr) -> bool {
+        self.held_at(address).is_some() || self.has_conflict(address) || self.delayed_until(address).is_some()
+    }
+
+    /// Ends one reuse delay that is over, and returns its address.
+    pub(super) fn end_delay(&mut self, now: u64) -> Option<IpAddr> {
+        let (until, _) = *self.delays.first()?;
+        if until <= now { self.delays.pop_first().map(|(_, address)| address) } else { None }
+    }
+
+    /// The free addresses of a pool, with the reserved ends of subnets: there may be more of them than fit into memory, so
+    /// they are removed when the allocator meets them.
+    pub(super) fn free_of(&self, pool: &Pool) -> BTreeMap<Family, FreeRanges> {
+        let mut free_by_family = BTreeMap::new();
+        for space in pool.spaces() {
+            let (family, mut free) = (space.family(), FreeRanges::default());
+            for range in space.ranges() {
+                // Ranges of a pool are disjoint, and never all addresses.
+                let done = free.give_back_range(range.first(), range.last());
+                debug_assert_eq!(done, Ok(()), "{range}");
+            }
+            for range in space.reserved() {
+                free.take_range(range.first(), range.last());
+            }
+            for range in space.ranges() {
+                let addresses = family.address(range.first())..=family.address(range.last());
+                let leases = self.leases.range(addresses.clone()).map(|(address, _)| *address);
+                for address in leases.chain(self.conflicts.range(addresses).map(|(address, _)| *address)) {
+                    if self.is_occupied(address) {
+                        let number = Family::number(address);
+                        free.take_range(number, number);
+                    }
+                }
+            }
+            free_by_family.insert(family, free);
+        }
+        free_by_family
+    }
+
+    fn mentions(&self, address: IpAddr, machine: &Machine) -> bool {
+        self.lease(address).is_some_and(|lease| lease.claimant.machine == *machine)
+            || self.conflicts.get(&address).is_some_and(|machines| machines.contains_key(machine))
+    }
+}
+
+// === impl Allocator ===
+
+impl Allocator {
+    /// Replaces the lease of an address and returns the one before.
+    pub(super) fn set_lease(&mut self, name: &Arc<str>, address: IpAddr, lease: Option<Lease>) -> Option<Lease> {
+        let now = self.now;
+        let network = self.networks.entry(Arc::clone(name)).or_default();
+        let was_occupied = network.is_occupied(address);
+        let before = match lease.clone() {
+            Some(lease) => network.leases.insert(address, lease),
+            None => network.leases.remove(&address),
+        };
+        if let Some(until) = before.as_ref().and_then(|before| before.reuse_after) {
+            network.delays.remove(&(until, address));
+        }
+        let until = lease.as_ref().and_then(|lease| lease.reuse_after).filter(|until| *until > now);
+        network.delays.extend(until.map(|until| (until, address)));
+        let is_occupied = network.is_occupied(address);
+        if was_occupied != is_occupied {
+            self.occupy(name, address, is_occupied);
+        }
+        for Lease { claimant, .. } in before.iter().chain(&lease) {
+            self.index(&claimant.machine, name, address);
+        }
+        // A machine that gets or loses an address lacks less or more than before.
+        for Lease { claimant, released, .. } in before.iter().chain(&lease) {
+            if released.is_some() {
+                self.stir_namesakes(&claimant.machine);
+            } else {
+                self.enqueue_again(&claimant.machine);
+            }
+        }
+        before
+    }
+
+    /// Adds, replaces or removes a conflicting record of an address, and returns the source before.
+    pub(super) fn set_conflict(
+        &mut self,
+        name: &Arc<str>,
+        address: IpAddr,
+        claimant: &Claimant,
+        source: Option<Arc<str>>,
+    ) -> Option<Arc<str>> {
+        let Claimant { machine, interface } = claimant;
+        let network = self.networks.entry(Arc::clone(name)).or_default();
+        let was_occupied = network.is_occupied(address);
+        let machines = network.conflicts.entry(address).or_default();
+        let interfaces = machines.entry(machine.clone()).or_default();
+        let before = match source {
+            Some(source) => interfaces.insert(*interface, source),
+            None => interfaces.remove(interface),
+        };
+        if interfaces.is_empty() {
+            machines.remove(machine);
+        }
+        if machines.is_empty() {
+            network.conflicts.remove(&address);
+        }
+        let is_occupied = network.is_occupied(address);
+        let last = network.lease(address).map(|lease| Arc::clone(&lease.claimant));
+        if was_occupied != is_occupied {
+            self.occupy(name, address, is_occupied);
+        }
+        self.index(machine, name, address);
+        if let Some(last) = last {
+            self.stir_namesakes(&last.machine);
+        }
+        before
+    }
+
+    /// Takes an address from the free ones of the pools of its network, or gives it back to them.
+    pub(super) fn occupy(&mut self, network: &str, address: IpAddr, is_occupied: bool) {
+        for state in self.pools.values_mut() {
+            state.occupy(network, address, is_occupied);
+        }
+    }
+
+    /// Notes whether a machine has to do with an address.
+    fn index(&mut self, machine: &Machine, name: &Arc<str>, address: IpAddr) {
+        let is_mentioned = self.networks.get(name).is_some_and(|network| network.mentions(address, machine));
+        if is_mentioned {
+            let places = match self.places.get_mut(machine) {
+                Some(places) => places,
+                None => self.places.entry(machine.clone()).or_default(),
+            };
+            places.insert((Arc::clone(name), address));
+        } else if let Some(places) = self.places.get_mut(machine) {
+            places.remove(&(Arc::clone(name), address));
+            if places.is_empty() {
+                self.places.remove(machine);
+            }
+        }
+    }
+}

@@ -1,0 +1,311 @@
+//! The pools of the allocator: what they offer on their network, resizes and renames, and counts.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use super::network::Network;
+use super::{Allocator, PoolError, Rename, Resized, Usage, allocations, with_prefix};
+use crate::host::change::{Change, Journal};
+use crate::host::claim::{Allocation, Claim, Lease};
+use crate::host::free_ranges::FreeRanges;
+use crate::host::pool::{Pool, ReservedAddress, ReservedAddresses, Space};
+use crate::network::Family;
+
+#[derive(Clone, Debug)]
+pub(super) struct PoolState {
+    pool: Arc<Pool>,
+    // The pool without what other pools of the network reserve.
+    offered: Pool,
+    // With the reserved ends of subnets, see `Network::free_of`.
+    free: BTreeMap<Family, FreeRanges>,
+}
+
+// === impl PoolState ===
+
+impl PoolState {
+    /// The pool as it is specified.
+    pub(super) fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    /// The pool with the reserved addresses of its whole network.
+    pub(super) fn offered(&self) -> &Pool {
+        &self.offered
+    }
+
+    /// In milliseconds.
+    pub(super) fn reuse_delay(&self) -> u64 {
+        u64::try_from(self.pool.reuse_delay.as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// The lowest free address of a family.
+    pub(super) fn lowest(&mut self, family: Family) -> Option<IpAddr> {
+        let (space, free) = (self.offered.space(family)?, self.free.get_mut(&family)?);
+        loop {
+            let number = free.lowest()?;
+            if !space.is_end_of_subnet(number) {
+                return Some(family.address(number));
+            }
+            free.take(number).ok()?;
+        }
+    }
+
+    /// Takes an address of a network from the free ones, or gives it back to them, if the pool offers it.
+    pub(super) fn occupy(&mut self, network: &str, address: IpAddr, is_occupied: bool) {
+        let (family, number) = Family::split(address);
+        if *self.pool.network == *network
+            && let Some(free) = self.free.get_mut(&family)
+            && self.offered.space(family).is_some_and(|space| space.offers_number(number))
+        {
+            let done = if is_occupied { free.take(number) } else { free.give_back(number) };
+            debug_assert_eq!(done, Ok(()), "{address}");
+        }
+    }
+}
+
+// === impl Allocator ===
+
+impl Allocator {
+    /// Replaces the specification of a pool and returns the one before. What the pools of the network offer is to be
+    /// refreshed.
+    pub(super) fn set_pool(&mut self, name: &Arc<str>, pool: Option<Arc<Pool>>) -> Option<Arc<Pool>> {
+        let state = |pool: Arc<Pool>| PoolState { offered: Pool::clone(&pool), pool, free: BTreeMap::new() };
+        let before = match pool {
+            Some(pool) => self.pools.insert(Arc::clone(name), state(pool)),
+            None => self.pools.remove(name),
+        };
+        before.map(|before| before.pool)
+    }
+
+    /// Computes what the pools of a network offer and what of it is free.
+    pub(super) fn refresh(&mut self, network: &Arc<str>) {
+        let reserved = self.reserved_on(network);
+        let state = self.networks.entry(Arc::clone(network)).or_default();
+        for pool in self.pools.values_mut().filter(|state| *state.pool.network == **network) {
+            pool.offered = reserved.reserve_in(&pool.pool);
+            pool.free = state.free_of(&pool.offered);
+        }
+        self.enqueue_all_again();
+    }
+
+    /// The addresses that the pools of a network reserve.
+    pub(super) fn reserved_on(&self, network: &str) -> ReservedAddresses {
+        ReservedAddresses::of(self.pools().filter(|pool| *pool.network == *network))
+    }
+
+    /// Why an address of a pool is never allocated.
+    pub(super) fn why_reserved(&self, pool: &str, address: IpAddr) -> Option<ReservedAddress> {
+        let pool = self.pools.get(pool)?.pool();
+        self.reserved_on(&pool.network).why(pool, address)
+    }
+
+    /// Adds pools, replaces those of the same name, renames others, and serves waiting machines.
+    ///
+    /// No machine loses an address: what a pool does not offer any more stays with its holder, is counted as outside, and is
+    /// not allocated again. Held addresses take the prefix length of their pool.
+    ///
+    /// A given pool that the ledger does not have is the new name of one that it has if that is not given, both have the same
+    /// network and interface, they have addresses in common, and no other two pools fit.
+    pub(crate) fn resize(
+        &mut self,
+        pools: Vec<Pool>,
+        renames: &[Rename],
+        now: u64,
+        journal: &mut Journal,
+    ) -> Result<Resized, PoolError> {
+        self.advance(now);
+        let given: BTreeMap<Arc<str>, Arc<Pool>> =
+            pools.into_iter().map(|pool| (Arc::from(pool.name.as_str()), Arc::new(pool))).collect();
+        let renamed = self.renames(&given, renames)?;
+        for (name, pool) in &given {
+            let rename = renamed.iter().find(|rename| *rename.new == **name);
+            if let Some(known) = self.pool(rename.map_or(name, |rename| &rename.old)) {
+                self.check_in_use(known, pool)?;
+            }
+        }
+        let mut changes: Vec<Change> = Vec::new();
+        for Rename { old, .. } in &renamed {
+            changes.push(Change::Pool { name: Arc::from(old.as_str()), pool: None });
+        }
+        let changed = given.iter().filter(|(name, pool)| self.pool(name) != Some(&***pool));
+        changes
+            .extend(changed.map(|(name, pool)| Change::Pool { name: Arc::clone(name), pool: Some(Arc::clone(pool)) }));
+        self.decide_pools(changes, journal);
+        for rename in &renamed {
+            self.rename(rename, journal);
+        }
+        let prefix_changed = self.change_prefixes(&given, journal);
+        let served = self.serve(now, journal);
+        let outside = given.keys().flat_map(|name| self.outside(name)).collect();
+        Ok(Resized { renamed, prefix_changed, outside, served })
+    }
+
+    /// Removes a pool of which no address is held. What it reserves on its network is reserved no more.
+    pub(crate) fn remove_pool(&mut self, name: &str, now: u64, journal: &mut Journal) -> Result<(), PoolError> {
+        self.advance(now);
+        let Some((name, _)) = self.pools.get_key_value(name) else { return Err(PoolError::Unknown(name.to_owned())) };
+        let addresses = self.leases().filter(|(_, _, lease)| lease.pool == *name).count();
+        if addresses > 0 {
+            return Err(PoolError::Held { pool: name.to_string(), addresses });
+        }
+        let change = Change::Pool { name: Arc::clone(name), pool: None };
+        self.decide_pools(vec![change], journal);
+        Ok(())
+    }
+
+    /// The requested renames, and those that nothing else explains.
+    fn renames(&self, given: &BTreeMap<Arc<str>, Arc<Pool>>, requested: &[Rename]) -> Result<Vec<Rename>, PoolError> {
+        for Rename { old, new } in requested {
+            if self.pool(old).is_none() {
+                return Err(PoolError::Unknown(old.clone()));
+            }
+            if self.pool(new).is_some() || !given.contains_key(new.as_str()) {
+                return Err(PoolError::NewName(new.clone()));
+            }
+        }
+        let is_old = |name: &str| requested.iter().any(|rename| rename.old == name);
+        let is_new = |name: &str| requested.iter().any(|rename| rename.new == name);
+        let gone: Vec<&Pool> =
+            self.pools().filter(|pool| !given.contains_key(pool.name.as_str()) && !is_old(&pool.name)).collect();
+        let added = given.values().filter(|pool| self.pool(&pool.name).is_none() && !is_new(&pool.name));
+        let mut pairs: Vec<(&str, &str)> = Vec::new();
+        for new in added {
+            pairs.extend(
+                gone.iter().filter(|old| may_be_renamed(old, new)).map(|old| (old.name.as_str(), new.name.as_str())),
+            );
+        }
+        let mut renames = requested.to_vec();
+        for (old, new) in &pairs {
+            let fit = pairs.iter().filter(|(other_old, other_new)| other_old == old || other_new == new).count();
+            if fit == 1 {
+                renames.push(Rename { old: (*old).to_owned(), new: (*new).to_owned() });
+            }
+        }
+        Ok(renames)
+    }
+
+    /// Refuses another network or interface for a pool that machines use: their addresses would not be found any more.
+    fn check_in_use(&self, known: &Pool, given: &Pool) -> Result<(), PoolError> {
+        let members = [
+            ("network", known.network.clone(), given.network.clone()),
+            ("interface", known.interface.to_string(), given.interface.to_string()),
+        ];
+        let Some((member, known_value, given_value)) = members.into_iter().find(|(_, known, given)| known != given)
+        else {
+            return Ok(());
+        };
+        let is_held = self.leases().any(|(_, _, lease)| *lease.pool == *known.name);
+        let is_requested = |claim: &Claim| claim.requests.iter().any(|request| request.pool == known.name);
+        if is_held || self.queues.claims().any(is_requested) {
+            let pool = given.name.clone();
+            return Err(PoolError::InUse { pool, member, known: known_value, given: given_value });
+        }
+        Ok(())
+    }
+
+    /// Writes the new name of a pool into its leases and into the claims that wait for it.
+    fn rename(&mut self, Rename { old, new }: &Rename, journal: &mut Journal) {
+        let name: Arc<str> = Arc::from(new.as_str());
+        let mut changes = Vec::new();
+        for (network, state) in &self.networks {
+            for (address, lease) in state.leases().filter(|(_, lease)| *lease.pool == **old) {
+                let lease = Some(Lease { pool: Arc::clone(&name), ..lease.clone() });
+                changes.push(Change::Lease { network: Arc::clone(network), address, lease });
+            }
+        }
+        for claim in self.queues.claims().filter(|claim| claim.requests.iter().any(|request| request.pool == *old)) {
+            let mut claim = claim.clone();
+            for request in claim.requests.iter_mut().filter(|request| request.pool == *old) {
+                request.pool.clone_from(new);
+            }
+            changes.push(Change::Waiter { machine: claim.machine.clone(), claim: Some(Arc::new(claim)) });
+        }
+        for change in changes {
+            self.decide(change, journal);
+        }
+    }
+
+    /// Gives the held addresses of pools the prefix length of their pool, and returns the interfaces that this concerns.
+    fn change_prefixes(&mut self, given: &BTreeMap<Arc<str>, Arc<Pool>>, journal: &mut Journal) -> Vec<Allocation> {
+        let mut changed = Vec::new();
+        let (mut changes, networks): (_, BTreeSet<&str>) =
+            (Vec::new(), given.values().map(|pool| pool.network.as_str()).collect());
+        for (network, state) in self.networks.iter().filter(|(name, _)| networks.contains(&***name)) {
+            for (address, lease) in state.held() {
+                let Some(pool) = given.get(&lease.pool).filter(|pool| pool.contains(address)) else { continue };
+                let prefix = pool.space(Family::of(address)).map_or(lease.prefix, Space::prefix);
+                if prefix != lease.prefix {
+                    changed.push((Arc::clone(&lease.claimant), with_prefix(address, prefix)));
+                    let lease = Some(Lease { prefix, ..lease.clone() });
+                    changes.push(Change::Lease { network: Arc::clone(network), address, lease });
+                }
+            }
+        }
+        for change in changes {
+            self.decide(change, journal);
+        }
+        allocations(changed)
+    }
+
+    /// Leases of a pool whose address it does not offer any more.
+    #[must_use]
+    pub fn outside(&self, pool: &str) -> Vec<Allocation> {
+        let Some(state) = self.pools.get(pool) else { return Vec::new() };
+        let Some(network) = self.networks.get(state.pool.network.as_str()) else { return Vec::new() };
+        let outside = network.held().filter(|(address, lease)| *lease.pool == *pool && !state.offered.offers(*address));
+        allocations(
+            outside.map(|(address, lease)| (Arc::clone(&lease.claimant), with_prefix(address, lease.prefix))).collect(),
+        )
+    }
+
+    /// Counts the addresses of each family of a pool, by state. `None` if there is no such pool.
+    ///
+    /// The cost grows with the number of addresses known on the pool's network.
+    #[must_use]
+    pub fn usage(&self, pool: &str, now: u64) -> Option<Vec<Usage>> {
+        let state = self.pools.get(pool)?;
+        let network = self.networks.get(state.pool.network.as_str())?;
+        Some(state.offered.spaces().map(|space| usage(pool, space, network, now.max(self.now))).collect())
+    }
+}
+
+fn usage(pool: &str, space: &Space, network: &Network, now: u64) -> Usage {
+    let (mut used, mut conflicting, mut reuse_delay, mut outside) = (0, 0, 0, 0);
+    for (address, lease) in network.leases().filter(|(address, _)| Family::of(*address) == space.family()) {
+        let is_held = lease.released.is_none();
+        if !space.offers(address) {
+            outside += u128::from(is_held && *lease.pool == *pool);
+        } else if is_held {
+            used += 1;
+        } else if network.has_conflict(address) {
+            conflicting += 1;
+        } else if network.delayed_until(address).is_some_and(|until| until > now) {
+            reuse_delay += 1;
+        }
+    }
+    let only_conflicting = |address: &IpAddr| space.offers(*address) && network.lease(*address).is_none();
+    conflicting += network.conflicting().filter(only_conflicting).count() as u128;
+    let (total, offered) = (space.total(), space.allocatable());
+    Usage {
+        family: space.family(),
+        total,
+        reserved: total - offered,
+        used,
+        conflicting,
+        reuse_delay,
+        free: offered - used - conflicting - reuse_delay,
+        outside,
+    }
+}
+
+/// Whether a pool can be another one under a new name.
+fn may_be_renamed(old: &Pool, new: &Pool) -> bool {
+    let is_met = |space: &Space| {
+        let other = new.space(space.family());
+        other.is_some_and(|other| {
+            space.ranges().iter().any(|a| other.ranges().iter().any(|b| a.intersection(b).is_some()))
+        })
+    };
+    old.network == new.network && old.interface == new.interface && old.spaces().any(is_met)
+}

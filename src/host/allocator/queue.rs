@@ -1,0 +1,182 @@
+//! The wait queue: machines whose claim found a pool exhausted, served in the order of their creation.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::decide::Refusal;
+use super::{Allocator, is_namesake};
+use crate::host::allocator::ClaimError;
+use crate::host::change::{Change, Journal};
+use crate::host::claim::{Allocation, Claim, Machine};
+use crate::network::Family;
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Queues {
+    waiters: BTreeMap<Machine, Waiter>,
+    turns: BTreeMap<Queue, BTreeSet<Turn>>,
+    // Waiting machines that may reclaim an address last held by a machine of the same name, even during its reuse delay.
+    namesakes: BTreeSet<Turn>,
+    // Waiting machines whose claim lacks nothing any more, or can never be served. They leave at the next decision.
+    settled: BTreeSet<Machine>,
+}
+
+#[derive(Clone, Debug)]
+struct Waiter {
+    claim: Arc<Claim>,
+    // `None` while the pool of the claim is unknown.
+    queue: Option<Queue>,
+}
+
+/// Name of a pool and the family that is exhausted.
+pub(super) type Queue = (Arc<str>, Family);
+
+/// Creation time, then namespace and name.
+type Turn = (u64, Machine);
+
+// === impl Queues ===
+
+impl Queues {
+    pub(super) fn claims(&self) -> impl Iterator<Item = &Claim> {
+        self.waiters.values().map(|waiter| &*waiter.claim)
+    }
+
+    /// The claim with which a machine waits.
+    pub(super) fn claim_of(&self, machine: &Machine) -> Option<&Arc<Claim>> {
+        self.waiters.get(machine).map(|waiter| &waiter.claim)
+    }
+
+    /// Moves a machine into a queue, or out of all.
+    fn enqueue(&mut self, machine: &Machine, queue: Option<Queue>) {
+        let Some(waiter) = self.waiters.get_mut(machine) else { return };
+        let turn = (waiter.claim.created, machine.clone());
+        if let Some(before) = std::mem::replace(&mut waiter.queue, queue.clone())
+            && let Some(turns) = self.turns.get_mut(&before)
+        {
+            turns.remove(&turn);
+            if turns.is_empty() {
+                self.turns.remove(&before);
+            }
+        }
+        if let Some(queue) = queue {
+            self.turns.entry(queue).or_default().insert(turn);
+        }
+    }
+}
+
+// === impl Allocator ===
+
+impl Allocator {
+    /// Serves the waiting machines in their order, and returns what they got.
+    pub(crate) fn serve(&mut self, now: u64, journal: &mut Journal) -> Vec<Allocation> {
+        self.advance(now);
+        self.leave_settled(journal);
+        let mut served = Vec::new();
+        // Serving takes addresses and frees none, so a claim that is refused once is refused until the end.
+        let mut tried: BTreeSet<Turn> = BTreeSet::new();
+        loop {
+            self.queues.namesakes.retain(|turn| !tried.contains(turn));
+            let queues: Vec<Queue> = self.queues.turns.keys().cloned().collect();
+            let open: Vec<Queue> =
+                queues.into_iter().filter(|(pool, family)| self.lowest(pool, *family).is_some()).collect();
+            let untried = |queue| self.queues.turns.get(queue)?.iter().find(|turn| !tried.contains(*turn));
+            let turns = open.iter().filter_map(untried);
+            let Some(turn) = turns.chain(self.queues.namesakes.first()).min().cloned() else { return served };
+            self.queues.namesakes.remove(&turn);
+            tried.insert(turn.clone());
+            let (_, machine) = turn;
+            let Some(claim) = self.queues.claim_of(&machine).cloned() else { continue };
+            match self.allocate(&claim, journal) {
+                Ok(()) => {
+                    self.decide(Change::Waiter { machine, claim: None }, journal);
+                    served.extend(self.answer(&claim));
+                }
+                Err(Refusal::Exhausted(queue)) => self.queues.enqueue(&machine, Some(queue)),
+                // The pool may come back.
+                Err(Refusal::Other(ClaimError::UnknownPool(_))) => {}
+                // The machine learns the reason when it asks again. Waiting does not help it.
+                Err(Refusal::Other(_)) => self.decide(Change::Waiter { machine, claim: None }, journal),
+            }
+        }
+    }
+
+    /// Has a machine wait with a claim. A machine that waits already keeps its place.
+    pub(super) fn wait(&mut self, claim: &Claim, journal: &mut Journal) {
+        let mut claim = claim.clone();
+        if let Some(waits) = self.queues.claim_of(&claim.machine) {
+            claim.created = claim.created.min(waits.created);
+            if **waits == claim {
+                return;
+            }
+        }
+        let machine = claim.machine.clone();
+        self.decide(Change::Waiter { machine, claim: Some(Arc::new(claim)) }, journal);
+    }
+
+    /// Removes a machine from the wait queue. Its leases are kept.
+    pub(crate) fn withdraw(&mut self, machine: &Machine, journal: &mut Journal) {
+        if self.queues.waiters.contains_key(machine) {
+            self.decide(Change::Waiter { machine: machine.clone(), claim: None }, journal);
+        }
+    }
+
+    /// Removes the machines that need nothing any more from the wait queue.
+    pub(super) fn leave_settled(&mut self, journal: &mut Journal) {
+        for machine in std::mem::take(&mut self.queues.settled) {
+            self.withdraw(&machine, journal);
+        }
+    }
+
+    /// Replaces the claim with which a machine waits, and returns the one before.
+    pub(super) fn set_waiter(&mut self, machine: &Machine, claim: Option<Arc<Claim>>) -> Option<Arc<Claim>> {
+        self.queues.enqueue(machine, None);
+        self.queues.settled.remove(machine);
+        let before = self.queues.waiters.remove(machine).map(|waiter| waiter.claim);
+        if let Some(claim) = &before {
+            self.queues.namesakes.remove(&(claim.created, machine.clone()));
+        }
+        if let Some(claim) = claim {
+            self.queues.waiters.insert(machine.clone(), Waiter { claim, queue: None });
+            self.enqueue_again(machine);
+        }
+        before
+    }
+
+    /// Moves a waiting machine into the queue of an exhausted pool that it needs, or of any pool that it needs.
+    pub(super) fn enqueue_again(&mut self, machine: &Machine) {
+        let Some(claim) = self.queues.claim_of(machine).cloned() else { return };
+        self.queues.settled.remove(machine);
+        let queue = match self.wants(&claim) {
+            Ok(wants) if !wants.lacks.is_empty() => {
+                let queues: Vec<Queue> = wants.lacks.iter().map(|want| (Arc::clone(&want.pool), want.family)).collect();
+                let exhausted = queues.iter().find(|(pool, family)| self.lowest(pool, *family).is_none());
+                exhausted.or(queues.first()).cloned()
+            }
+            Err(ClaimError::UnknownPool(_)) => None,
+            Ok(_) | Err(_) => {
+                self.queues.settled.insert(machine.clone());
+                None
+            }
+        };
+        self.queues.enqueue(machine, queue);
+        if claim.sticky {
+            self.queues.namesakes.insert((claim.created, machine.clone()));
+        }
+    }
+
+    pub(super) fn enqueue_all_again(&mut self) {
+        for machine in self.queues.waiters.keys().cloned().collect::<Vec<_>>() {
+            self.enqueue_again(&machine);
+        }
+    }
+
+    /// Lets the waiting namesakes of a machine look at an address that it left.
+    pub(super) fn stir_namesakes(&mut self, machine: &Machine) {
+        let first = Machine { uid: String::new(), ..machine.clone() };
+        let Queues { waiters, namesakes, .. } = &mut self.queues;
+        for (waiting, waiter) in waiters.range(first..).take_while(|(waiting, _)| is_namesake(waiting, machine)) {
+            if waiter.claim.sticky {
+                namesakes.insert((waiter.claim.created, waiting.clone()));
+            }
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! The vocabulary that allocator and ledger share: state changes, and the journal of one transaction.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use super::claim::{Claim, Claimant, Lease, Machine};
+use super::pool::Pool;
+
+/// One state change. Ledgers store and replay changes; applying a change twice has no further effect.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Change {
+    /// The specification of a pool.
+    Pool {
+        /// Name of the pool, as `namespace/name`.
+        name: Arc<str>,
+        /// `None` removes the pool.
+        pool: Option<Arc<Pool>>,
+    },
+    /// Who holds an address, or held it last.
+    Lease {
+        /// The network.
+        network: Arc<str>,
+        /// The address.
+        address: IpAddr,
+        /// `None` if nobody ever held the address.
+        lease: Option<Lease>,
+    },
+    /// A record that claims an address for somebody other than its holder.
+    Conflict {
+        /// The network.
+        network: Arc<str>,
+        /// The address.
+        address: IpAddr,
+        /// Whom the record names.
+        claimant: Arc<Claimant>,
+        /// Kind and name of the object with the record. `None` removes the conflict.
+        source: Option<Arc<str>>,
+    },
+    /// The claim for which a machine waits.
+    Waiter {
+        /// The machine.
+        machine: Machine,
+        /// `None` if the machine does not wait.
+        claim: Option<Arc<Claim>>,
+    },
+    /// Since when a machine is missing.
+    Missing {
+        /// The machine.
+        machine: Machine,
+        /// Milliseconds since 1970. `None` if the machine was found.
+        since: Option<u64>,
+    },
+}
+
+/// What a ledger reports: the current state of each thing.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Update {
+    /// The whole state. Whatever is not in it does not exist.
+    Snapshot(Vec<Change>),
+    /// The current state of whatever changed since the last report.
+    Delta(Vec<Change>),
+}
+
+/// Changes decided in memory but not yet committed to the ledger.
+#[derive(Debug, Default)]
+pub(crate) struct Journal {
+    before: Vec<Change>,
+    after: Vec<Change>,
+}
+
+impl Journal {
+    /// The changes to commit, in their order.
+    pub(crate) fn changes(&self) -> &[Change] {
+        &self.after
+    }
+
+    pub(crate) fn push(&mut self, before: Change, after: Change) {
+        self.before.push(before);
+        self.after.push(after);
+    }
+
+    /// Removes the last change and returns the state before it.
+    pub(crate) fn pop(&mut self) -> Option<Change> {
+        self.after.pop();
+        self.before.pop()
+    }
+}

@@ -1,0 +1,239 @@
+//! Rows of the ledger's tables: reading and writing them, each with its checksum.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ValueRef};
+use rusqlite::{Row, ToSql};
+use serde::{Deserialize, Serialize};
+
+use crate::host::change::Change;
+use crate::host::claim::{Claim, Claimant, Lease, Machine, Request};
+use crate::host::ledger::LedgerError;
+use crate::host::pool::Pool;
+use crate::network::{Family, InterfaceName};
+
+/// A table with checksums.
+pub(super) struct Table {
+    /// Key in the table of totals.
+    pub(super) id: i64,
+    pub(super) name: &'static str,
+    /// Columns in the order in which the functions here read them.
+    pub(super) columns: &'static str,
+}
+
+pub(super) const POOLS: Table = Table { id: 1, name: "pools", columns: "checksum, name, specification" };
+pub(super) const LEASES: Table = Table {
+    id: 2,
+    name: "leases",
+    columns: "checksum, network, address, namespace, name, uid, interface, prefix, pool, since, released, reuse_after",
+};
+pub(super) const CONFLICTS: Table =
+    Table { id: 3, name: "conflicts", columns: "checksum, network, address, namespace, name, uid, interface, source" };
+pub(super) const WAITERS: Table =
+    Table { id: 4, name: "waiters", columns: "checksum, namespace, name, uid, created, sticky, requests" };
+pub(super) const MISSING: Table = Table { id: 5, name: "missing", columns: "checksum, namespace, name, uid, since" };
+
+/// A CRC-32 of the values of a row: it finds every single flipped bit, and what it misses of larger damage is one of 2^32.
+struct Checksum(crc32fast::Hasher);
+
+/// A request of a waiting claim.
+#[derive(Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+struct StoredRequest {
+    pool: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    family: Option<u8>,
+}
+
+/// An address as bytes in network order.
+pub(super) struct Octets(pub(super) IpAddr);
+
+struct Interface(InterfaceName);
+
+// === impl Table ===
+
+impl Table {
+    pub(super) fn select(&self) -> String {
+        format!("SELECT {} FROM {}", self.columns, self.name)
+    }
+
+    /// The change that a row states, with its checksum. `network` finds the name of an id.
+    pub(super) fn read(
+        &self,
+        row: &Row<'_>,
+        network: &dyn Fn(i64) -> Result<Arc<str>, LedgerError>,
+    ) -> Result<(Change, i64), LedgerError> {
+        let found: i64 = row.get(0).map_err(super::reading)?;
+        let change = match self.id {
+            1 => pool(row),
+            2 => lease(row, network(row.get(1).map_err(super::reading)?)?),
+            3 => conflict(row, network(row.get(1).map_err(super::reading)?)?),
+            4 => waiter(row),
+            _ => missing(row),
+        };
+        let change = change.map_err(super::reading)?;
+        if checksum(&change) == Some(found) {
+            Ok((change, found))
+        } else {
+            Err(LedgerError::Damaged(format!("a row of table {} does not match its checksum", self.name)))
+        }
+    }
+}
+
+// === impl Checksum ===
+
+impl Checksum {
+    fn of(table: &Table) -> Self {
+        Self(crc32fast::Hasher::new()).text(table.name)
+    }
+
+    fn bytes(mut self, bytes: &[u8]) -> Self {
+        self.0.update(&(bytes.len() as u64).to_le_bytes());
+        self.0.update(bytes);
+        self
+    }
+
+    fn text(self, text: &str) -> Self {
+        self.bytes(text.as_bytes())
+    }
+
+    fn number(mut self, number: Option<i64>) -> Self {
+        self.0.update(&[u8::from(number.is_some())]);
+        self.0.update(&number.unwrap_or_default().to_le_bytes());
+        self
+    }
+
+    fn address(self, address: IpAddr) -> Self {
+        match address {
+            IpAddr::V4(address) => self.bytes(&address.octets()),
+            IpAddr::V6(address) => self.bytes(&address.octets()),
+        }
+    }
+
+    fn machine(self, machine: &Machine) -> Self {
+        self.text(&machine.namespace).text(&machine.name).text(&machine.uid)
+    }
+
+    fn end(self) -> i64 {
+        i64::from(self.0.finalize())
+    }
+}
+
+/// The checksum of the row that states a change. `None` if the change is that there is no row.
+pub(super) fn checksum(change: &Change) -> Option<i64> {
+    Some(match change {
+        Change::Pool { name, pool } => Checksum::of(&POOLS).text(name).text(&pool.as_ref()?.to_stored()).end(),
+        Change::Lease { network, address, lease } => {
+            let Lease { claimant, pool, prefix, since, released, reuse_after } = lease.as_ref()?;
+            let row = Checksum::of(&LEASES).text(network).address(*address).machine(&claimant.machine);
+            let row = row.text(claimant.interface.as_str()).number(Some(i64::from(*prefix))).text(pool);
+            row.number(Some(time(*since))).number(released.map(time)).number(reuse_after.map(time)).end()
+        }
+        Change::Conflict { network, address, claimant, source } => {
+            let row = Checksum::of(&CONFLICTS).text(network).address(*address).machine(&claimant.machine);
+            row.text(claimant.interface.as_str()).text(source.as_ref()?).end()
+        }
+        Change::Waiter { machine, claim } => {
+            let claim = claim.as_ref()?;
+            let row = Checksum::of(&WAITERS).machine(machine).number(Some(time(claim.created)));
+            row.number(Some(i64::from(claim.sticky))).text(&requests(claim)).end()
+        }
+        Change::Missing { machine, since } => {
+            Checksum::of(&MISSING).machine(machine).number(Some(time((*since)?))).end()
+        }
+    })
+}
+
+/// SQLite's integers are signed.
+pub(super) fn time(milliseconds: u64) -> i64 {
+    i64::try_from(milliseconds).unwrap_or(i64::MAX)
+}
+
+/// The requests of a claim as JSON.
+pub(super) fn requests(claim: &Claim) -> String {
+    let family = |family| if family == Family::Ipv4 { 4 } else { 6 };
+    let stored = claim.requests.iter();
+    let stored = stored.map(|request| StoredRequest { pool: request.pool.clone(), family: request.family.map(family) });
+    serde_json::to_string(&stored.collect::<Vec<_>>()).unwrap_or_default()
+}
+
+fn pool(row: &Row<'_>) -> rusqlite::Result<Change> {
+    let text: String = row.get(2)?;
+    let pool = Pool::from_stored(&text).filter(|pool| pool.to_stored() == text);
+    let pool = pool.ok_or_else(|| invalid(2, "no specification of a pool"))?;
+    Ok(Change::Pool { name: row.get(1)?, pool: Some(Arc::new(pool)) })
+}
+
+fn lease(row: &Row<'_>, network: Arc<str>) -> rusqlite::Result<Change> {
+    let Octets(address) = row.get(2)?;
+    let (claimant, prefix, pool) = (Arc::new(claimant(row, 3)?), row.get(7)?, row.get(8)?);
+    let (since, released, reuse_after) = (row.get(9)?, row.get(10)?, row.get(11)?);
+    Ok(Change::Lease { network, address, lease: Some(Lease { claimant, pool, prefix, since, released, reuse_after }) })
+}
+
+fn conflict(row: &Row<'_>, network: Arc<str>) -> rusqlite::Result<Change> {
+    let Octets(address) = row.get(2)?;
+    Ok(Change::Conflict { network, address, claimant: Arc::new(claimant(row, 3)?), source: Some(row.get(7)?) })
+}
+
+fn waiter(row: &Row<'_>) -> rusqlite::Result<Change> {
+    let (machine, text): (_, String) = (machine(row, 1)?, row.get(6)?);
+    let stored: Vec<StoredRequest> = serde_json::from_str(&text).map_err(|error| invalid(6, error))?;
+    let mut requests = Vec::new();
+    for StoredRequest { pool, family } in stored {
+        let family = match family {
+            None => None,
+            Some(4) => Some(Family::Ipv4),
+            Some(6) => Some(Family::Ipv6),
+            Some(_) => return Err(invalid(6, "neither family 4 nor 6")),
+        };
+        requests.push(Request { family, ..Request::of(&pool) });
+    }
+    let claim = Claim { machine: machine.clone(), created: row.get(4)?, requests, sticky: row.get(5)? };
+    Ok(Change::Waiter { machine, claim: Some(Arc::new(claim)) })
+}
+
+fn missing(row: &Row<'_>) -> rusqlite::Result<Change> {
+    Ok(Change::Missing { machine: machine(row, 1)?, since: Some(row.get(4)?) })
+}
+
+pub(super) fn claimant(row: &Row<'_>, at: usize) -> rusqlite::Result<Claimant> {
+    Ok(Claimant { machine: machine(row, at)?, interface: row.get::<_, Interface>(at + 3)?.0 })
+}
+
+pub(super) fn machine(row: &Row<'_>, at: usize) -> rusqlite::Result<Machine> {
+    Ok(Machine { namespace: row.get(at)?, name: row.get(at + 1)?, uid: row.get(at + 2)? })
+}
+
+fn invalid(column: usize, error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> rusqlite::Error {
+    rusqlite::Error::FromSqlConversionFailure(column, rusqlite::types::Type::Text, error.into())
+}
+
+impl FromSql for Interface {
+    fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
+        value.as_str()?.parse().map(Self).map_err(|_| FromSqlError::InvalidType)
+    }
+}
+
+impl FromSql for Octets {
+    fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
+        let bytes = value.as_blob()?;
+        if let Ok(octets) = <[u8; 4]>::try_from(bytes) {
+            Ok(Self(IpAddr::from(octets)))
+        } else if let Ok(octets) = <[u8; 16]>::try_from(bytes) {
+            Ok(Self(IpAddr::from(octets)))
+        } else {
+            Err(FromSqlError::InvalidBlobSize { expected_size: 16, blob_size: bytes.len() })
+        }
+    }
+}
+
+impl ToSql for Octets {
+    fn to_sql(&self) -> rusqlite::Result<rusqlite::types::ToSqlOutput<'_>> {
+        Ok(match self.0 {
+            IpAddr::V4(address) => address.octets().to_vec().into(),
+            IpAddr::V6(address) => address.octets().to_vec().into(),
+        })
+    }
+}

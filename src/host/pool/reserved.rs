@@ -1,0 +1,123 @@
+//! Addresses that belong to the network: what any of its pools reserves, none of them allocates.
+
+use std::net::IpAddr;
+
+use super::{Pool, Reserved};
+use crate::host::address::{AddressRange, AddressSet};
+
+/// The reserved addresses of a network: gateways, name servers and exclusions of all its pools, and what their templates
+/// name.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct ReservedAddresses {
+    ranges: Vec<ReservedRange>,
+    set: AddressSet,
+}
+
+/// Addresses that a pool reserves on its network.
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub struct ReservedRange {
+    /// The addresses.
+    pub range: AddressRange,
+    /// Why the pool reserves them.
+    pub why: Reserved,
+    /// Name of the pool, as `namespace/name`.
+    pub pool: String,
+}
+
+/// Why an address is never allocated, and by whom.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct ReservedAddress {
+    /// The reason.
+    pub why: Reserved,
+    /// Name of the pool that reserves the address.
+    pub pool: String,
+}
+
+// === impl ReservedAddresses ===
+
+impl ReservedAddresses {
+    /// What the pools of one network reserve.
+    #[must_use]
+    pub fn of<'a>(pools: impl IntoIterator<Item = &'a Pool>) -> Self {
+        let mut ranges = Vec::new();
+        for pool in pools {
+            let reserved = pool.reserved().into_iter();
+            ranges.extend(reserved.map(|(range, why)| ReservedRange { range, why, pool: pool.name.clone() }));
+        }
+        ranges.sort_unstable();
+        ranges.dedup();
+        let set = ranges.iter().map(|reserved| reserved.range).collect();
+        Self { ranges, set }
+    }
+
+    /// The reserved ranges, by address, reason and pool. Ranges of different pools or reasons may overlap.
+    #[must_use]
+    pub fn ranges(&self) -> &[ReservedRange] {
+        &self.ranges
+    }
+
+    /// Why an address of a pool is never allocated. `None` for an address that may be allocated, or is not in the pool.
+    /// The pool's own reason comes first.
+    #[must_use]
+    pub fn why(&self, pool: &Pool, address: IpAddr) -> Option<ReservedAddress> {
+        if !pool.contains(address) {
+            return None;
+        }
+        let own = pool.why_reserved(address).map(|why| ReservedAddress { why, pool: pool.name.clone() });
+        let named = self.ranges.iter().filter(|reserved| reserved.range.contains(address));
+        let named = named.min_by_key(|reserved| (reserved.why, &reserved.pool));
+        own.or_else(|| named.map(|named| ReservedAddress { why: named.why, pool: named.pool.clone() }))
+    }
+
+    /// The pool, offering none of these addresses.
+    #[must_use]
+    pub fn reserve_in(&self, pool: &Pool) -> Pool {
+        let mut pool = pool.clone();
+        for space in pool.spaces.values_mut() {
+            space.reserved = self.set.intersection(&space.ranges);
+        }
+        pool
+    }
+
+    /// How many addresses of a pool are reserved by other pools of the network, and not by itself, under the first reason
+    /// and pool that hold. Without zeros.
+    pub fn of_others(&self, pool: &Pool) -> Vec<(ReservedAddress, u128)> {
+        let mut counts = Vec::new();
+        let mut counted: AddressSet = pool.spaces().flat_map(|space| space.reserved.ranges().iter().copied()).collect();
+        let ranges: AddressSet = pool.spaces().flat_map(|space| space.ranges.ranges().iter().copied()).collect();
+        let mut others: Vec<&ReservedRange> = self.ranges.iter().filter(|other| other.pool != pool.name).collect();
+        others.sort_by_key(|other| (other.why, &other.pool));
+        for of_one in others.chunk_by(|a, b| (a.why, &a.pool) == (b.why, &b.pool)) {
+            let all: AddressSet = of_one.iter().map(|other| other.range).collect();
+            let new = all.intersection(&ranges).difference(&counted);
+            if let (Some(first), count @ 1..) = (of_one.first(), new.count()) {
+                counts.push((ReservedAddress { why: first.why, pool: first.pool.clone() }, count));
+                counted = counted.ranges().iter().chain(new.ranges()).copied().collect();
+            }
+        }
+        counts
+    }
+}
+
+// === impl ReservedAddress ===
+
+impl ReservedAddress {
+    /// What a message about a pool says: the reason, and the name of the other pool if it is not that one.
+    #[must_use]
+    pub fn of(&self, pool: &str) -> String {
+        if self.pool == pool { self.why.to_string() } else { format!("{} of pool {:?}", self.why, self.pool) }
+    }
+}
+
+// === impl Pool ===
+
+impl Pool {
+    /// What the pool reserves by name on its whole network, also outside its own addresses, each with the reason.
+    #[must_use]
+    pub fn reserved(&self) -> Vec<(AddressRange, Reserved)> {
+        let single = |address: &IpAddr| AddressRange::subnet(*address, u8::MAX);
+        let named = self.named().into_iter().map(|(address, why)| (single(&address), why));
+        let excluded = self.excluded.ranges().iter().map(|range| (*range, Reserved::Excluded));
+        named.chain(excluded).collect()
+    }
+}

@@ -1,0 +1,231 @@
+//! A pool as a ledger keeps it: resolved, so that it says the same whatever a template or a NodePool says later.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Pool, Space, TemplateFacts};
+use crate::host::address::{AddressRange, AddressSet};
+use crate::network::Family;
+
+#[derive(Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct StoredPool {
+    name: String,
+    cluster: Option<String>,
+    network: String,
+    interface: String,
+    gateways: Vec<IpAddr>,
+    nameservers: Vec<IpAddr>,
+    excluded: Vec<String>,
+    template: StoredTemplate,
+    families: Vec<StoredFamily>,
+    reuse_delay_milliseconds: u64,
+}
+
+/// What a template says about the pool's interface.
+#[derive(Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct StoredTemplate {
+    ipv4_prefix: Option<u8>,
+    ipv6_prefix: Option<u8>,
+    gateways: BTreeSet<IpAddr>,
+    nameservers: BTreeSet<IpAddr>,
+    addresses: BTreeSet<IpAddr>,
+}
+
+#[derive(Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct StoredFamily {
+    prefix: u8,
+    ranges: Vec<String>,
+    reserves_ends: bool,
+}
+
+/// One member in which two specifications of a pool differ.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct PoolDifference {
+    /// What differs, such as `addresses` or `IPv4 prefix length`.
+    pub member: String,
+    /// Its value in the given pool, for messages.
+    pub given: String,
+    /// Its value in the ledger, for messages.
+    pub known: String,
+}
+
+// === impl Pool ===
+
+impl Pool {
+    /// The pool as JSON, for [`Pool::from_stored`].
+    pub(crate) fn to_stored(&self) -> String {
+        let families = self.spaces().map(|space| StoredFamily {
+            prefix: space.prefix(),
+            ranges: texts(&space.ranges),
+            reserves_ends: space.reserves_ends,
+        });
+        let stored = StoredPool {
+            name: self.name.clone(),
+            cluster: self.cluster.clone(),
+            network: self.network.clone(),
+            interface: self.interface.to_string(),
+            gateways: self.gateways.clone(),
+            nameservers: self.nameservers.clone(),
+            excluded: texts(&self.excluded),
+            template: StoredTemplate {
+                ipv4_prefix: self.template.prefixes.get(&Family::Ipv4).copied(),
+                ipv6_prefix: self.template.prefixes.get(&Family::Ipv6).copied(),
+                gateways: self.template.gateways.clone(),
+                nameservers: self.template.nameservers.clone(),
+                addresses: self.template.addresses.clone(),
+            },
+            families: families.collect(),
+            reuse_delay_milliseconds: u64::try_from(self.reuse_delay.as_millis()).unwrap_or(u64::MAX),
+        };
+        serde_json::to_string(&stored).unwrap_or_default()
+    }
+
+    /// The pool of a JSON text that [`Pool::to_stored`] wrote. `None` for any other text.
+    pub(crate) fn from_stored(text: &str) -> Option<Self> {
+        let stored: StoredPool = serde_json::from_str(text).ok()?;
+        let excluded = ranges(&stored.excluded)?;
+        let StoredTemplate { ipv4_prefix, ipv6_prefix, gateways, nameservers, addresses } = stored.template;
+        let prefixes = [(Family::Ipv4, ipv4_prefix), (Family::Ipv6, ipv6_prefix)];
+        let prefixes = prefixes.into_iter().filter_map(|(family, prefix)| Some((family, prefix?))).collect();
+        let template = TemplateFacts { prefixes, gateways, nameservers, addresses };
+        let servers = stored.gateways.iter().chain(&stored.nameservers).copied().chain(template.all());
+        let servers = servers.map(|server| AddressRange::subnet(server, u8::MAX));
+        let reserved: Vec<AddressRange> = servers.chain(excluded.iter().copied()).collect();
+        let mut spaces = Vec::new();
+        for StoredFamily { prefix, ranges: texts, reserves_ends } in &stored.families {
+            let ranges = ranges(texts)?;
+            let family = ranges.first()?.family();
+            if ranges.iter().any(|range| range.family() != family) || *prefix > family.bits() {
+                return None;
+            }
+            spaces.push(Space::new(family, *prefix, ranges, reserved.clone(), *reserves_ends));
+        }
+        let interface = stored.interface.parse().ok()?;
+        let pool =
+            Self::from_spaces(stored.name, stored.network, interface, stored.gateways, stored.nameservers, spaces);
+        let reuse_delay = Duration::from_millis(stored.reuse_delay_milliseconds);
+        Some(Self { cluster: stored.cluster, excluded: excluded.into_iter().collect(), template, reuse_delay, ..pool })
+    }
+
+    /// The members in which this pool differs from its specification in a ledger. Addresses in a template count only where the
+    /// ledger's pool would allocate them.
+    #[must_use]
+    pub fn differences(&self, known: &Self) -> Vec<PoolDifference> {
+        // An address that the template does not name any more stays reserved.
+        let named: BTreeSet<IpAddr> = self.template.all().filter(|address| known.offers(*address)).collect();
+        let template = (!named.is_empty()).then(|| PoolDifference {
+            member: "addresses in the template".to_owned(),
+            given: list(named.iter().map(ToString::to_string).collect()),
+            known: "none of them".to_owned(),
+        });
+        let [given, known] = [self, known].map(Self::members);
+        let differ = given.into_iter().zip(known).filter(|((_, given), (_, known))| given != known);
+        let differ = differ.map(|((member, given), (_, known))| PoolDifference { member, given, known });
+        differ.chain(template).collect()
+    }
+
+    /// All members with their values, in the same order for each pool.
+    fn members(&self) -> Vec<(String, String)> {
+        let addresses = |addresses: &[IpAddr]| list(addresses.iter().map(ToString::to_string).collect());
+        let mut members = vec![
+            ("cluster".to_owned(), self.cluster.clone().unwrap_or_else(|| "none".to_owned())),
+            ("network".to_owned(), self.network.clone()),
+            ("interface".to_owned(), self.interface.to_string()),
+            ("gateway".to_owned(), addresses(&self.gateways)),
+            ("nameservers".to_owned(), addresses(&self.nameservers)),
+            ("excludedAddresses".to_owned(), list(texts(&self.excluded))),
+            ("reuse delay".to_owned(), format!("{} s", self.reuse_delay.as_secs_f64())),
+        ];
+        for family in [Family::Ipv4, Family::Ipv6] {
+            let space = self.space(family);
+            let value = |of: &dyn Fn(&Space) -> String| space.map_or_else(|| "none".to_owned(), of);
+            members.push((format!("{family} addresses"), value(&|space| list(texts(&space.ranges)))));
+            members.push((format!("{family} prefix length"), value(&|space| space.prefix.to_string())));
+            let ends = |space: &Space| (!space.reserves_ends).to_string();
+            members.push((format!("{family} allocateReservedIPAddresses"), value(&ends)));
+        }
+        members
+    }
+}
+
+// === impl PoolDifference ===
+
+impl fmt::Display for PoolDifference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { member, given, known } = self;
+        write!(f, "{member}: {given}, the ledger has {known}")
+    }
+}
+
+fn list(texts: Vec<String>) -> String {
+    if texts.is_empty() { "none".to_owned() } else { texts.join(", ") }
+}
+
+fn texts(set: &AddressSet) -> Vec<String> {
+    set.ranges().iter().map(ToString::to_string).collect()
+}
+
+/// Ranges as [`AddressRange`] prints them.
+fn ranges(texts: &[String]) -> Option<Vec<AddressRange>> {
+    let range = |text: &String| {
+        let (first, last) = text.split_once('-').unwrap_or((text, text));
+        AddressRange::new(first.parse().ok()?, last.parse().ok()?)
+    };
+    texts.iter().map(range).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::pool;
+    use super::super::{Pool, read_pools};
+    use super::*;
+    use crate::finding::Findings;
+
+    #[test]
+    fn a_stored_pool_is_the_same_when_it_is_read() {
+        let document = "{name: a, namespace: n, clusterName: blue, network: infra/vlan10, interface: eth1, \
+                         addresses: [10.0.0.0/24, 10.0.0.7-10.0.0.9, 'fd00::10-fd00::20'], gateway: [10.0.0.1, 'fe80::1'], \
+                         nameservers: [10.0.0.2, 8.8.8.8], excludedAddresses: [10.0.0.3-10.0.0.5], \
+                         allocateReservedIPAddresses: true, addressReuseGracePeriodSeconds: 300}";
+        let (specs, _) = read_pools(document.as_bytes());
+        let set = |addresses: &[&str]| addresses.iter().map(|address| address.parse().unwrap()).collect();
+        let template = TemplateFacts {
+            prefixes: [(Family::Ipv6, 64)].into(),
+            gateways: set(&["fe80::1"]),
+            nameservers: set(&["10.0.0.9"]),
+            addresses: set(&["10.0.0.8"]),
+        };
+        let pool = Pool::new(&specs[0], &template, &mut Findings::default()).unwrap();
+        assert_eq!(Pool::from_stored(&pool.to_stored()), Some(pool.clone()));
+        assert_eq!(pool.differences(&pool), []);
+    }
+
+    #[test]
+    fn what_differs_is_named_with_both_values() {
+        let [given, known] = ["[10.0.0.0/24]", "[10.0.0.0/23], gateway: [10.0.0.1]"]
+            .map(|addresses| pool(&format!("{{name: a, network: n, addresses: {addresses}}}")));
+        let differences: Vec<String> = given.differences(&known).iter().map(ToString::to_string).collect();
+        assert_eq!(
+            differences,
+            [
+                "gateway: none, the ledger has 10.0.0.1",
+                "IPv4 addresses: 10.0.0.0-10.0.0.255, the ledger has 10.0.0.0-10.0.1.255",
+                "IPv4 prefix length: 24, the ledger has 23",
+            ]
+        );
+    }
+
+    #[test]
+    fn another_text_is_no_pool() {
+        for text in ["", "{}", "null", r#"{"name": "a"}"#] {
+            assert_eq!(Pool::from_stored(text), None);
+        }
+    }
+}
