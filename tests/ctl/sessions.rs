@@ -43,6 +43,7 @@ sessions! {
     a_status_has_how_full_pools_are_and_who_waits
     a_sticky_claim_gets_what_the_name_had_before
     a_template_says_what_the_pool_does_not
+    a_widened_subnet_and_a_new_name_are_reported
     an_annotation_says_the_subnet_of_a_node_pool
     an_audit_frees_only_on_request_and_after_two_sightings
     an_audit_reports_duplicates_and_strangers_and_changes_nothing

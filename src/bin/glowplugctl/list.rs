@@ -1,6 +1,6 @@
 //! `list`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::process::ExitCode;
 
@@ -34,6 +34,9 @@ struct Filter {
     /// Print what is of the pool of this NodePool
     #[arg(long, value_name = "NAMESPACE/NAME", value_parser = named)]
     node_pool: Option<Named>,
+    /// Print what is of the pools of this hosted cluster
+    #[arg(long, value_name = "NAME")]
+    cluster: Option<String>,
     /// Print what is of this machine, whatever its UID
     #[arg(long, value_name = "NAMESPACE/NAME", value_parser = named)]
     machine: Option<Named>,
@@ -99,8 +102,9 @@ impl Filter {
         self.machine.as_ref().is_none_or(|named| named.to_string() == machine.title())
     }
 
-    fn has_pool(&self, pool: &str) -> bool {
+    fn has_pool(&self, pool: &str, clusters: &BTreeMap<String, String>) -> bool {
         self.node_pool.as_ref().is_none_or(|named| named.to_string() == pool)
+            && self.cluster.as_ref().is_none_or(|cluster| clusters.get(pool) == Some(cluster))
     }
 
     fn has_address(&self, network: &str, address: IpAddr) -> bool {
@@ -109,7 +113,7 @@ impl Filter {
 
     /// Whether anything but the machine matters.
     fn is_about_addresses(&self) -> bool {
-        self.node_pool.is_some() || self.network.is_some() || self.address.is_some()
+        self.node_pool.is_some() || self.cluster.is_some() || self.network.is_some() || self.address.is_some()
     }
 }
 
@@ -150,18 +154,23 @@ impl Listed {
 }
 
 impl Listed {
-    /// Keeps what a filter names. A conflicting record has no pool, and a waiting machine no address; of the machines that are
+    /// Keeps what a filter names; `clusters` has the hosted cluster of each pool. A conflicting record has no pool, and a waiting machine no address; of the machines that are
     /// missing those stay that hold what is listed.
-    fn retain(&mut self, filter: &Filter) {
-        let Filter { node_pool, address, network, .. } = filter;
+    fn retain(&mut self, filter: &Filter, clusters: &BTreeMap<String, String>) {
+        let Filter { node_pool, cluster, address, network, .. } = filter;
         self.addresses.retain(|it| {
-            filter.has_machine(&it.machine) && filter.has_pool(&it.pool) && filter.has_address(&it.network, it.ip)
+            filter.has_machine(&it.machine)
+                && filter.has_pool(&it.pool, clusters)
+                && filter.has_address(&it.network, it.ip)
         });
         self.conflicting.retain(|it| {
-            node_pool.is_none() && filter.has_machine(&it.machine) && filter.has_address(&it.network, it.address)
+            node_pool.is_none()
+                && cluster.is_none()
+                && filter.has_machine(&it.machine)
+                && filter.has_address(&it.network, it.address)
         });
         self.waiting.retain(|it| {
-            let is_of_pool = it.pools.iter().any(|pool| filter.has_pool(pool));
+            let is_of_pool = it.pools.iter().any(|pool| filter.has_pool(pool, clusters));
             is_of_pool && filter.has_machine(&it.machine) && address.is_none() && network.is_none()
         });
         let key = |machine: &ListedMachine| (machine.namespace.clone(), machine.name.clone(), machine.uid.clone());
@@ -181,8 +190,10 @@ pub(crate) fn waiting_table(waiting: Vec<ListedWaiter>) -> String {
 
 pub(crate) fn list(args: List) -> Result<ExitCode> {
     let mut registry = args.ledger.open_read_only(Vec::new())?;
-    let mut listed = Listed::of(registry.state()?);
-    listed.retain(&args.filter);
+    let state = registry.state()?;
+    let mut listed = Listed::of(state);
+    let clusters = state.pools().filter_map(|pool| Some((pool.name.clone(), pool.cluster.clone()?))).collect();
+    listed.retain(&args.filter, &clusters);
     if args.json {
         print_json(&listed)?;
         return Ok(ExitCode::SUCCESS);

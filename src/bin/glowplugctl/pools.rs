@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 use clap::Args;
 use glowplug::finding::Finding;
-use glowplug::host::allocator::{Resized, Usage};
+use glowplug::host::allocator::{Rename, Resized, Usage};
 use glowplug::host::metrics;
 use glowplug::host::nodepool::{BootstrapNetworkConfig, MachineTemplate};
 use glowplug::host::pool::{self, Pool};
@@ -16,7 +16,7 @@ use glowplug::host::timestamp::Timestamp;
 use serde::Serialize;
 
 use crate::Told;
-use crate::input::{LedgerFile, PoolFiles, Pools, ServedPools, tell_overlaps};
+use crate::input::{LedgerFile, PoolFiles, Pools, ServedPools, named, tell_overlaps};
 use crate::output::{
     Given, VERSION, allocations_table, exit_code, given, print, print_json, sections, table, write_in_one_step,
 };
@@ -60,6 +60,11 @@ pub(crate) struct Resize {
     /// Add this network to the ledger; may be repeated
     #[arg(long = "add-network", value_name = "NETWORK")]
     added: Vec<String>,
+    /// Rename a pool of the ledger; may be repeated
+    ///
+    /// A new name is found without this option if only one pool fits.
+    #[arg(long = "rename", value_name = "OLD=NEW", value_parser = rename)]
+    renames: Vec<Rename>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -199,11 +204,21 @@ pub(crate) fn pool_check(args: PoolCheck) -> Result<ExitCode> {
 }
 
 #[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
 struct ResizedDocument {
     version: u32,
     pools: Vec<ResizedPool>,
+    renamed: Vec<RenamedPool>,
+    /// Leases that have another prefix length now. Their machines need a new document.
+    prefix_changed: Vec<Given>,
     outside: Vec<Given>,
     served: Vec<Given>,
+}
+
+#[derive(Serialize)]
+struct RenamedPool {
+    old: String,
+    new: String,
 }
 
 #[derive(Serialize)]
@@ -233,6 +248,12 @@ impl From<&Usage> for UsedFamily {
     }
 }
 
+/// Two names of pools, `namespace/name=namespace/name`.
+fn rename(text: &str) -> Result<Rename, &'static str> {
+    let (old, new) = text.split_once('=').ok_or("expected OLD=NEW, each namespace/name")?;
+    Ok(Rename { old: named(old)?.to_string(), new: named(new)?.to_string() })
+}
+
 pub(crate) fn init(args: Init) -> Result<ExitCode> {
     let pools = args.pools.read_whole()?;
     args.ledger.create(pools)?;
@@ -249,7 +270,7 @@ pub(crate) fn resize(args: Resize) -> Result<ExitCode> {
             [total, reserved, used, conflicting, reuse_delay, free, outside].map(|count| count.to_string());
         [pool.title(), family.to_string(), total, reserved, used, conflicting, reuse_delay, free, outside]
     };
-    let Resized { outside, served, .. } = registry.resize(pools.clone(), &[], now)?;
+    let Resized { renamed, prefix_changed, outside, served } = registry.resize(pools.clone(), &args.renames, now)?;
     let (mut resized, mut rows) = (Vec::new(), Vec::new());
     for pool in pools {
         let usage = registry.state()?.usage(&pool.name, now).unwrap_or_default();
@@ -258,13 +279,18 @@ pub(crate) fn resize(args: Resize) -> Result<ExitCode> {
         resized.push(ResizedPool { cluster, name, families: usage.iter().map(UsedFamily::from).collect() });
     }
     if args.json {
-        let (outside, served) = (given(&outside), given(&served));
-        print_json(&ResizedDocument { version: VERSION, pools: resized, outside, served })?;
+        let renamed = renamed.into_iter().map(|Rename { old, new }| RenamedPool { old, new }).collect();
+        let [prefix_changed, outside, served] = [&prefix_changed, &outside, &served].map(given);
+        let document = ResizedDocument { version: VERSION, pools: resized, renamed, prefix_changed, outside, served };
+        print_json(&document)?;
         return Ok(exit_code(is_whole));
     }
+    let renamed: Vec<_> = renamed.into_iter().map(|Rename { old, new }| [old, new]).collect();
     let head = ["POOL", "FAMILY", "TOTAL", "RESERVED", "USED", "CONFLICT", "REUSE DELAY", "FREE", "OUTSIDE"];
     print(&sections([
         table(head, &rows),
+        table(["RENAMED", "NEW NAME"], &renamed),
+        allocations_table("PREFIX CHANGED", &prefix_changed),
         allocations_table("OUTSIDE", &outside),
         allocations_table("SERVED", &served),
     ]))?;
