@@ -1,0 +1,35 @@
+//! Records that claim the same address: what they cost.
+
+use std::fs;
+
+use glowplug::host::claim::{Claimant, Record};
+use glowplug::host::ledger::SqliteLedger;
+use glowplug::host::registry::Registry;
+
+use super::{machine, pool, registry};
+
+#[test]
+fn one_address_in_the_records_of_20000_machines_is_one_row_for_each() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("ledger");
+    let mut registry = registry(&path, [pool("workers", "eth0", "addresses: [10.0.0.0/16]")]);
+    let records = (0..20_000).map(|at| Record {
+        claimant: Claimant { machine: machine(&format!("worker-{at}")), interface: "eth0".parse().unwrap() },
+        node_pool: None,
+        attachments: Vec::new(),
+        network: None,
+        addresses: vec!["10.0.0.7/16".parse().unwrap()],
+        source: format!("KubevirtMachine clusters/worker-{at}"),
+    });
+    let adoption = registry.adopt(records, 1).unwrap();
+    assert_eq!((adoption.adopted, adoption.mismatches.len()), (1, 19_999));
+    assert_eq!(registry.state().unwrap().conflicts().count(), 19_999);
+    drop(registry);
+    let size = fs::metadata(&path).unwrap().len();
+    assert!(size < 20_000 * 400, "{size} bytes");
+    // All of them are gone, and the address is free.
+    let mut registry = Registry::open(SqliteLedger::open(&path).unwrap()).unwrap();
+    let machines: Vec<_> = (0..20_000).map(|at| machine(&format!("worker-{at}"))).collect();
+    registry.release_all(&machines, 2).unwrap();
+    assert_eq!(registry.state().unwrap().conflicts().count(), 0);
+}
