@@ -12,6 +12,8 @@ pub mod report;
 pub mod ssh_keys;
 pub mod storage;
 pub mod system;
+#[cfg(feature = "vmware")]
+pub mod vmware;
 
 pub use command_line::CommandLine;
 
@@ -105,6 +107,9 @@ pub enum Source {
     DriveOrDocument(PathBuf),
     /// Standard input.
     StandardInput,
+    /// In a property of the machine, which has been read, or why it cannot be read.
+    #[cfg(feature = "vmware")]
+    Property(Result<Option<Vec<u8>>, String>),
 }
 
 /// What a broken document means for the boot.
@@ -415,6 +420,10 @@ impl<'a> Planner<'a> {
     }
 
     fn read(&mut self, platform: Platform, command_line: &CommandLine) -> Result<Output, Stop> {
+        #[cfg(feature = "vmware")]
+        if let Source::Property(value) = self.options.source.clone() {
+            return self.property(value, command_line);
+        }
         let found = self.find(platform)?;
         self.report.drive = found.drive;
         self.meta_data = Some(found.meta_data);
@@ -423,7 +432,12 @@ impl<'a> Planner<'a> {
             return Err(Stop::Default("the drive has no network configuration".to_owned()));
         };
         let output = self.render(&document)?;
-        self.report.reason = format!("{} says so", document.path);
+        self.within_limits(output, &document.path, command_line)
+    }
+
+    /// The output of a document, unless all kernel arguments together would be too long.
+    fn within_limits(&mut self, output: Output, document: &str, command_line: &CommandLine) -> Result<Output, Stop> {
+        self.report.reason = format!("{document} says so");
         let length = output.line.as_ref().map_or(0, String::len);
         let already = command_line.length() + self.other_fragments();
         if length > 0 && already + length > MAX_ALL_ARGUMENTS {
@@ -433,6 +447,23 @@ impl<'a> Planner<'a> {
             return Err(Stop::Refused(reason));
         }
         Ok(output)
+    }
+
+    /// Takes the arguments of a property of the machine.
+    #[cfg(feature = "vmware")]
+    fn property(&mut self, value: Result<Option<Vec<u8>>, String>, command_line: &CommandLine) -> Result<Output, Stop> {
+        let name = vmware::PROPERTY;
+        let value = value.map_err(|e| Stop::Refused(format!("reading {name}: {e}")))?;
+        let Some(bytes) = value else { return Err(Stop::Default(format!("{name} is not set"))) };
+        self.report.document = Some(Document { path: name.to_owned(), format: None, size: bytes.len() });
+        let mut findings = Findings::default();
+        let line = vmware::arguments(&bytes, &mut findings);
+        let errors = findings.errors();
+        (self.report.findings, self.report.further_findings) = findings.into_parts();
+        let Some(line) = line else {
+            return Err(Stop::Refused(format!("{name}: {errors} {}", plural(errors, "error", "errors"))));
+        };
+        self.within_limits(Output { line: Some(line), files: Vec::new() }, name, command_line)
     }
 
     /// Puts together what is known of the machine, whatever became of its network.
@@ -495,6 +526,10 @@ impl<'a> Planner<'a> {
         debug!(self.log, "decided the platform"; "platform" => platform.id.as_deref().unwrap_or("unknown"),
             "reason" => &platform.reason);
         self.report.platform = Some(platform.clone());
+        #[cfg(feature = "vmware")]
+        if matches!(self.options.source, Source::Property(_)) {
+            return Ok(platform);
+        }
         let may_be_ours =
             platform.is_kubevirt() || (platform.id.is_none() && self.options.selection == Selection::Detect);
         if may_be_ours { Ok(platform) } else { Err(not_ours(&platform, "")) }
@@ -510,6 +545,8 @@ impl<'a> Planner<'a> {
                 let bytes = read_document(io::stdin());
                 Some(self.document("standard input".to_owned(), bytes)?)
             }
+            #[cfg(feature = "vmware")]
+            Source::Property(_) => None,
         };
         match found {
             Some(found) if known => Ok(found),

@@ -71,6 +71,7 @@ documents! {
     image_builders_md "docs/image-builders.md"
     stability_md "docs/stability.md"
     troubleshooting_md "docs/troubleshooting.md"
+    vmware_md "docs/vmware.md"
 }
 
 #[test]

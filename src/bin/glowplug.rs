@@ -16,6 +16,8 @@ use glowplug::guest::platform::Selection;
 use glowplug::guest::report::Outcome;
 use glowplug::guest::ssh_keys::{self, Account, AuthorizedKey, KeyFile};
 use glowplug::guest::system::Linux;
+#[cfg(feature = "vmware")]
+use glowplug::guest::vmware;
 use glowplug::guest::{self, CommandLine, DefaultValue, OnError, Options, Source, Wait};
 use glowplug::log;
 use glowplug::network::{Hostname, HostnameError};
@@ -249,6 +251,14 @@ fn network_kargs(args: NetworkKargs, log: &Logger) -> Result<ExitCode> {
         dry_run: args.print,
         neednet: args.neednet,
         ..args.machine.options()
+    };
+    // A machine of VMware has no drive, only a property.
+    #[cfg(feature = "vmware")]
+    let options = match &options.selection {
+        Selection::Provider(name) if name == vmware::VMWARE => {
+            Options { source: Source::Property(vmware::read(&vmware::Backdoor)), ..options }
+        }
+        _ => options,
     };
     let plan = guest::plan(&options, &Linux::default(), log);
     if !options.dry_run {

@@ -8,3 +8,4 @@ mod hostile;
 mod machine;
 mod metadata;
 mod usage;
+mod vmware;

@@ -1,0 +1,192 @@
+//! The kernel arguments that the owner of a VMware machine wrote into a property of the machine.
+//!
+//! The hypervisor has the property, and the guest asks for it through VMware's backdoor. The property's name is
+//! afterburn's, so that machines need no change. No VMware machine was at hand: the tests use a stand-in.
+
+use vmw_backdoor::VmwError;
+
+use crate::finding::{Finding, Findings};
+use crate::render::dracut;
+
+/// The platform, as `--provider` and `ignition.platform.id=` name it.
+pub const VMWARE: &str = "vmware";
+
+/// The property that holds the arguments.
+pub const PROPERTY: &str = "guestinfo.afterburn.initrd.network-kargs";
+
+/// The most bytes of the property: what a kernel command line of 4 KiB could hold.
+const MAX_BYTES: usize = 4096;
+
+/// dracut's network arguments with a value, from dracut.cmdline(7).
+const ARGUMENTS: [&str; 16] = [
+    "BOOTIF",
+    "biosdevname",
+    "bond",
+    "bootdev",
+    "bridge",
+    "ifname",
+    "ip",
+    "nameserver",
+    "rd.bootif",
+    "rd.neednet",
+    "rd.peerdns",
+    "rd.route",
+    "rd.znet",
+    "rd.znet_ifname",
+    "team",
+    "vlan",
+];
+
+/// What the names of timeouts and retries begin with.
+const TIMES: [&str; 2] = ["rd.net.timeout.", "rd.net.dhcp."];
+
+/// Asks the hypervisor for properties of the machine.
+pub trait GuestInfo {
+    /// The value of a property. `None` when it is not set.
+    ///
+    /// # Errors
+    ///
+    /// Why the hypervisor does not answer.
+    fn property(&self, name: &str) -> Result<Option<Vec<u8>>, String>;
+}
+
+/// VMware's own hypervisor.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Backdoor;
+
+/// Reads [`PROPERTY`]. `None` when it is not set, or empty.
+///
+/// # Errors
+///
+/// Why the hypervisor does not answer.
+pub fn read(info: &dyn GuestInfo) -> Result<Option<Vec<u8>>, String> {
+    let value = info.property(PROPERTY)?;
+    Ok(value.filter(|bytes| !bytes.trim_ascii().is_empty()))
+}
+
+/// Reads the value of the property as one line of network arguments. `None` when a word is not one of dracut's network
+/// arguments; the diagnostics say which.
+pub(super) fn arguments(bytes: &[u8], findings: &mut Findings) -> Option<String> {
+    if bytes.len() > MAX_BYTES {
+        findings.push(Finding::error(PROPERTY, "too many bytes", bytes.len(), &format!("at most {MAX_BYTES}")));
+        return None;
+    }
+    let text = String::from_utf8_lossy(bytes);
+    let mut words = Vec::new();
+    for (at, word) in text.split_ascii_whitespace().enumerate() {
+        let place = format!("{PROPERTY}[{at}]");
+        if !is_network_argument(word) {
+            findings.push(Finding::error(place, "invalid argument", word, "one of dracut's network arguments"));
+        } else if !dracut::is_legal(word) {
+            findings.push(Finding::error(place, "illegal byte", word, dracut::ALPHABET));
+        } else {
+            words.push(word);
+        }
+    }
+    (!findings.has_errors()).then(|| words.join(" "))
+}
+
+fn is_network_argument(word: &str) -> bool {
+    let Some((key, value)) = word.split_once('=') else { return false };
+    let is_time = || TIMES.iter().any(|prefix| key.strip_prefix(prefix).is_some_and(|name| !name.is_empty()));
+    !value.is_empty() && (ARGUMENTS.contains(&key) || is_time())
+}
+
+// === impl Backdoor ===
+
+impl GuestInfo for Backdoor {
+    fn property(&self, name: &str) -> Result<Option<Vec<u8>>, String> {
+        // On any other hypervisor the access would end the program with a signal.
+        if !vmw_backdoor::is_vmware_cpu() {
+            return Err("the hypervisor is not VMware's".to_owned());
+        }
+        let because = |e: VmwError| e.to_string();
+        let mut backdoor = vmw_backdoor::probe_backdoor().map_err(because)?;
+        let mut channel = backdoor.open_enhanced_chan().map_err(because)?;
+        channel.get_guestinfo(name.as_bytes()).map_err(because)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A hypervisor with one property.
+    struct StandIn(Result<Option<&'static str>, &'static str>);
+
+    impl GuestInfo for StandIn {
+        fn property(&self, name: &str) -> Result<Option<Vec<u8>>, String> {
+            assert_eq!(name, "guestinfo.afterburn.initrd.network-kargs");
+            self.0.map(|value| value.map(|text| text.as_bytes().to_vec())).map_err(str::to_owned)
+        }
+    }
+
+    #[test]
+    fn the_property_is_afterburns_and_an_empty_one_is_none() {
+        assert_eq!(read(&StandIn(Ok(Some("ip=dhcp")))), Ok(Some(b"ip=dhcp".to_vec())));
+        assert_eq!(read(&StandIn(Ok(Some(" \n")))), Ok(None));
+        assert_eq!(read(&StandIn(Ok(None))), Ok(None));
+        assert_eq!(read(&StandIn(Err("no answer"))), Err("no answer".to_owned()));
+    }
+
+    /// The line, or the diagnostics.
+    fn read_line(text: &str) -> Result<String, Vec<String>> {
+        let mut findings = Findings::default();
+        let line = arguments(text.as_bytes(), &mut findings);
+        line.ok_or_else(|| findings.kept().iter().map(ToString::to_string).collect())
+    }
+
+    #[test]
+    fn every_network_argument_of_dracut_is_taken() {
+        for word in [
+            "ip=192.168.1.100::192.168.1.1:24:worker-0:ens192:none",
+            "ip=[2001:db8::5]::[2001:db8::1]:64::ens192:none",
+            "nameserver=192.168.1.53",
+            "rd.route=10.0.0.0/8:192.168.1.2:ens192",
+            "bond=bond0:ens192,ens224:mode=active-backup",
+            "vlan=bond0.5:bond0",
+            "BOOTIF=01-52-54-00-12-34-56",
+            "rd.net.timeout.carrier=20",
+            "rd.net.dhcp.retry=3",
+        ] {
+            assert_eq!(read_line(word), Ok(word.to_owned()));
+        }
+    }
+
+    #[test]
+    fn words_are_joined_by_single_blanks() {
+        assert_eq!(read_line(" ip=dhcp\n nameserver=1.1.1.1\t"), Ok("ip=dhcp nameserver=1.1.1.1".to_owned()));
+    }
+
+    #[test]
+    fn every_word_that_does_not_configure_a_network_is_an_error() {
+        let expected = |at: usize, word: &str| {
+            format!("{PROPERTY}[{at}]: invalid argument {word:?}, expected one of dracut's network arguments")
+        };
+        let line = "init=/bin/sh ip=dhcp rd.break systemd.debug-shell=1 ip ip= rd.net.timeout.=1";
+        let words = [
+            (0, "init=/bin/sh"),
+            (2, "rd.break"),
+            (3, "systemd.debug-shell=1"),
+            (4, "ip"),
+            (5, "ip="),
+            (6, "rd.net.timeout.=1"),
+        ];
+        assert_eq!(read_line(line), Err(words.map(|(at, word)| expected(at, word)).to_vec()));
+    }
+
+    #[test]
+    fn what_a_shell_would_take_for_more_than_text_is_an_error() {
+        let expected = "letters, digits, blanks and . _ : [ ] , / = + -";
+        for word in ["ip=$(id)", "ip=dhcp;id", "ip=\u{e9}"] {
+            let error = format!("{PROPERTY}[0]: illegal byte {word:?}, expected {expected}");
+            assert_eq!(read_line(word), Err(vec![error]));
+        }
+    }
+
+    #[test]
+    fn a_property_that_is_too_long_is_an_error() {
+        let error = format!("{PROPERTY}: too many bytes \"4097\", expected at most 4096");
+        assert_eq!(read_line(&"x".repeat(4097)), Err(vec![error]));
+    }
+}

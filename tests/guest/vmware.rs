@@ -1,0 +1,66 @@
+//! The arguments of a VMware machine. Its hypervisor is a value here: no VMware machine was at hand.
+#![cfg(feature = "vmware")]
+
+use glowplug::guest::platform::Selection;
+use glowplug::guest::system::Linux;
+use glowplug::guest::{self, DefaultValue, Options, Source};
+
+use super::machine::{Machine, Run};
+
+/// What a run decides and writes for this value of the property, on a machine with this kernel command line.
+fn decided(command_line: &str, value: Result<Option<&str>, &str>) -> (String, String, Option<String>) {
+    let machine = Machine::new().with("proc/cmdline", command_line);
+    let value = value.map(|value| value.map(|text| text.as_bytes().to_vec())).map_err(str::to_owned);
+    let selection = Selection::Provider("vmware".to_owned());
+    let default_value = Ok("ip=auto".parse::<DefaultValue>().ok());
+    let options = Options { default_value, ..Options::new(selection, Source::Property(value), machine.path("")) };
+    let log = slog::Logger::root(slog::Discard, slog::o!());
+    let plan = guest::plan(&options, &Linux::default(), &log);
+    guest::apply(&plan, &options.root, &log).unwrap();
+    (plan.report.outcome.word().to_owned(), plan.report.reason, machine.fragment())
+}
+
+const PROPERTY: &str = "guestinfo.afterburn.initrd.network-kargs";
+
+fn expected(outcome: &str, reason: &str, fragment: Option<&str>) -> (String, String, Option<String>) {
+    (outcome.to_owned(), reason.to_owned(), fragment.map(str::to_owned))
+}
+
+#[test]
+fn the_property_becomes_the_fragment() {
+    let line = "ip=192.168.1.100::192.168.1.1:24::ens192:none nameserver=192.168.1.53";
+    let reason = format!("{PROPERTY} says so");
+    assert_eq!(decided("quiet", Ok(Some(line))), expected("configured", &reason, Some(&format!("{line}\n"))));
+}
+
+#[test]
+fn without_the_property_the_default_applies() {
+    let reason = format!("{PROPERTY} is not set");
+    assert_eq!(decided("quiet", Ok(None)), expected("default", &reason, Some("ip=auto\n")));
+}
+
+#[test]
+fn a_word_that_is_no_network_argument_refuses_the_whole_property() {
+    let reason = format!("{PROPERTY}: 1 error");
+    assert_eq!(decided("quiet", Ok(Some("ip=dhcp rd.break"))), expected("refused", &reason, None));
+}
+
+#[test]
+fn a_hypervisor_that_does_not_answer_is_an_error() {
+    let reason = format!("reading {PROPERTY}: no answer");
+    assert_eq!(decided("quiet", Err("no answer")), expected("refused", &reason, None));
+}
+
+#[test]
+fn a_person_at_the_boot_loader_wins() {
+    let reason = "the kernel command line configures the network with ip=dhcp";
+    assert_eq!(decided("ip=dhcp", Ok(Some("ip=off"))), expected("nothing-to-do", reason, None));
+}
+
+#[test]
+fn on_another_hypervisor_the_program_does_not_touch_the_backdoor() {
+    let machine = Machine::new();
+    let Run { code, stderr, .. } = machine.network_kargs(&["--provider", "vmware"]);
+    let reason = format!("reading {PROPERTY}: the hypervisor is not VMware's");
+    assert_eq!((code, stderr), (Some(1), format!("<3>refused to configure the network reason={reason:?}\n")));
+}
