@@ -496,34 +496,27 @@ impl Search<'_> {
         Candidate { volume, drive, meta_data, has_shape, why }
     }
 
-    /// Reads a drive through the kernel, or in process where the kernel will not.
+    /// Reads a drive in process, or through the kernel where that does not work: FAT, and what our own reader does not
+    /// understand. The first mount of ISO 9660 has the kernel load a driver, which takes longer than the rest of a run.
     fn read(&self, name: &str, file: &File, volume: &Volume) -> Result<Option<ConfigDrive>, ReadError> {
         let device = device_path(name);
-        debug!(self.log, "mounting the drive"; "device" => %device.display());
+        debug!(self.log, "reading the drive"; "device" => %device.display());
+        let in_process = read_in_process(volume, file);
+        let reason = match &in_process {
+            Ok(Some(ConfigDrive { network: Err(e @ ReadError::Io { .. }), .. })) | Err(e) => Chain(e).to_string(),
+            Ok(Some(_)) => return in_process,
+            Ok(None) => "no files of a config drive".to_owned(),
+        };
+        debug!(self.log, "mounting the drive"; "device" => %device.display(), "reason" => reason);
         let mounted = match MountedDrive::mount(self, name, volume.file_system) {
             Ok(mounted) => mounted,
-            Err(e) => return self.read_unmounted(name, file, volume, &e),
-        };
-        debug!(self.log, "reading the drive"; "device" => %device.display());
-        match mounted.read() {
-            // Among them that this kernel lacks a call.
-            Err(e @ ReadError::Io { .. }) | Ok(Some(ConfigDrive { network: Err(e @ ReadError::Io { .. }), .. })) => {
-                self.read_unmounted(name, file, volume, &Chain(&e))
+            Err(e) => {
+                debug!(self.log, "the kernel did not mount the drive"; "device" => %device.display(), "reason" => %e);
+                return in_process;
             }
-            read => read,
-        }
-    }
-
-    fn read_unmounted(
-        &self,
-        name: &str,
-        file: &File,
-        volume: &Volume,
-        reason: &dyn fmt::Display,
-    ) -> Result<Option<ConfigDrive>, ReadError> {
-        let device = device_path(name);
-        debug!(self.log, "reading the drive in process"; "device" => %device.display(), "reason" => %reason);
-        read_in_process(volume, file)
+        };
+        // Where neither can read it, our own reader says what is wrong.
+        mounted.read().or(in_process)
     }
 
     /// The best of the drives that are good enough, removed from those that were seen.

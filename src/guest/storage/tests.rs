@@ -724,13 +724,21 @@ fn a_drive_is_unmounted_when_its_content_is_broken() {
 }
 
 #[test]
-fn a_mounted_drive_that_fails_is_read_in_process() {
-    let mut machine = Machine::with_clock(Some(OWN), |_, _| {});
+fn a_drive_that_is_read_in_process_is_not_mounted() {
+    let machine = Machine::without_sleep(Some(OWN));
     machine.device("vdb", config_2(OWN, "{}"));
-    // What is mounted cannot be opened any more.
-    machine.system.expect_mount_read_only().times(1).returning(|_, _, at| fs::remove_dir(at));
-    machine.system.expect_unmount().times(1).returning(|_| Ok(()));
     assert_eq!(machine.found(), Some(answer("/dev/vdb", OWN, "{}", 0, Why::OwnUuid)));
+    assert!(!machine.root.path().join("run").exists());
+}
+
+#[test]
+fn of_a_drive_that_nobody_can_read_our_own_reader_says_what_is_wrong() {
+    let mut machine = Machine::with_clock(Some(OWN), |_, _| {});
+    machine.device("vdb", torn());
+    // What is mounted cannot be opened any more.
+    machine.system.expect_mount_read_only().returning(|_, _, at| fs::remove_dir(at));
+    machine.system.expect_unmount().returning(|_| Ok(()));
+    assert_eq!(machine.error(), "reading config drive /dev/vdb: invalid block size of the volume, expected 2048 bytes");
 }
 
 #[test]
@@ -758,13 +766,14 @@ fn a_drive_is_read_once_however_long_the_search_takes() {
 }
 
 #[test]
-fn a_drive_that_the_kernel_does_not_mount_is_read_in_process() {
+fn a_drive_that_neither_our_reader_nor_the_kernel_takes_is_an_error_and_leaves_nothing_behind() {
     for errno in [Errno::EBUSY, Errno::ENODEV, Errno::EPERM, Errno::EINVAL] {
         let machine = Machine::unmountable(Some(OWN), errno);
-        machine.device("vdb", config_2(OWN, "{}"));
-        assert_eq!(machine.found(), Some(answer("/dev/vdb", OWN, "{}", 0, Why::OwnUuid)));
+        machine.device("vdb", torn());
+        let expected = "reading config drive /dev/vdb: invalid block size of the volume, expected 2048 bytes";
+        assert_eq!(machine.error(), expected);
         let reason = io::Error::from(errno);
-        let line = format!("DEBG reading the drive in process reason={reason} device=/dev/vdb");
+        let line = format!("DEBG the kernel did not mount the drive reason={reason} device=/dev/vdb");
         assert!(machine.lines.lock().unwrap().contains(&line));
         assert_eq!(machine.left_behind(), [""; 0].map(PathBuf::from));
     }
