@@ -23,7 +23,7 @@ test slow boot bench: COMMIT :=
 # Each of these keeps all processors busy by itself.
 .NOTPARALLEL:
 
-.PHONY: all guest ctl demo check test slow test-all boot packages format clippy features pages deny test-controller test-cluster fuzz bench dist rpm deb install install-guest install-ctl setup target clean
+.PHONY: all guest ctl demo check test slow test-all boot packages format clippy features architectures pages deny test-controller test-cluster fuzz bench dist rpm deb install install-guest install-ctl setup target clean
 
 all: guest ctl
 
@@ -65,7 +65,7 @@ test: setup format clippy pages guest
 	$(CARGO) test --locked --all-features --test slow -- --exact $(STORY:%=boot::%)
 
 # What `make test` leaves out.
-slow: setup features deny test-controller guest
+slow: setup features architectures deny test-controller guest
 	$(CARGO) test --locked --all-features --test slow -- --exact $(STORY:%=--skip boot::%)
 
 test-all: test slow test-cluster
@@ -106,8 +106,17 @@ features:
 	$(CARGO) clippy --locked --no-default-features -- -D warnings
 	$(CARGO) clippy --locked --no-default-features --features guest -- -D warnings
 	$(CARGO) clippy --locked --no-default-features --features host -- -D warnings
+	$(CARGO) clippy --locked --no-default-features --features vmware -- -D warnings
 	$(CARGO) fetch --quiet --locked --manifest-path fuzz/Cargo.toml
 	$(CARGO) fetch --quiet --locked $(CONTROLLER)
+
+# KubeVirt's other architectures, as far as this toolchain has them: rustup target add NAME.
+ARCHITECTURES := aarch64-unknown-linux-musl s390x-unknown-linux-gnu
+architectures:
+	for target in $(ARCHITECTURES); do \
+	    if ! test -d "$$(rustc --print sysroot)/lib/rustlib/$$target/lib"; then \
+	        echo "$$target: not in this toolchain"; continue; fi; \
+	    $(CARGO) check --locked --no-default-features --features guest --bin glowplug --target $$target || exit 1; done
 
 # What people read, and the scripts.
 pages:

@@ -180,6 +180,41 @@ fn every_ordering_and_condition_has_its_reason_above_it() {
     }
 }
 
+const CONTAINERFILE: &str = include_str!("../packaging/Containerfile");
+
+/// The commands of the Containerfile, each as one script.
+fn commands() -> Vec<String> {
+    let joined = CONTAINERFILE.replace("\\\n", "");
+    joined.lines().filter_map(|line| line.strip_prefix("RUN ")).map(str::to_owned).collect()
+}
+
+#[test]
+fn the_commands_of_the_containerfile_are_sound_shell() {
+    let directory = tempfile::tempdir().unwrap();
+    for (at, command) in commands().iter().enumerate() {
+        let script = directory.path().join(format!("{at}.sh"));
+        fs::write(&script, format!("#!/bin/sh\n{command}\n")).unwrap();
+        assert_eq!(ask("shellcheck", "shellcheck", &[script.to_str().unwrap()]), "", "{command}");
+    }
+}
+
+/// What the Containerfile writes into the image is what the page for image builders has.
+#[test]
+fn the_containerfile_writes_what_image_builders_are_told() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path().to_str().unwrap();
+    let script = commands()[1].replace("/usr/lib/", &format!("{root}/usr/lib/"));
+    assert_eq!(ask("sh", "dash", &["-c", &script]), "");
+    let page = include_str!("../docs/image-builders.md");
+    for path in [
+        "usr/lib/dracut/dracut.conf.d/50-glowplug.conf",
+        "usr/lib/systemd/system/glowplug-network-kargs.service.d/30-default.conf",
+    ] {
+        let text = fs::read_to_string(directory.path().join(path)).unwrap();
+        assert!(page.contains(&format!("# /{path}\n{text}")), "{path}: {text}");
+    }
+}
+
 #[test]
 fn the_module_and_the_scripts_of_the_boot_tests_are_sound_shell() {
     let module = Path::new(MODULE).join("module-setup.sh");
