@@ -8,13 +8,13 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::{StreamExt as _, stream};
-use glowplug::host::allocator::Change;
+use glowplug::host::change::{Change, Update};
 use glowplug::host::claim::{Claimant, Lease, Machine};
-use glowplug::host::ledger::{Ledger, LedgerError, Transaction, Update};
+use glowplug::host::ledger::{Ledger, LedgerError, Transaction};
 use glowplug::host::pool::Pool;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use k8s_openapi::jiff::Timestamp;
@@ -43,8 +43,7 @@ pub struct ApiLedger {
     metrics: Arc<Metrics>,
     /// By name. Names of deleted leases stay: an event from before the deletion may come after it.
     known: BTreeMap<String, Known>,
-    /// Kinds of machines that have no lease yet, by UID.
-    kinds: HashMap<String, HolderKind>,
+    kinds: Kinds,
     events: mpsc::Receiver<Event<DynamicObject>>,
     watch: AbortHandle,
     /// Names of the list that is coming, while one is.
@@ -59,6 +58,10 @@ pub struct ApiLedger {
     lost: BTreeSet<String>,
     has_told: bool,
 }
+
+/// Kinds of the objects that claim and have no lease yet, by UID. A lease names the kind, and a claim does not.
+#[derive(Clone, Debug, Default)]
+pub struct Kinds(Arc<Mutex<HashMap<String, HolderKind>>>);
 
 /// What is known of a name.
 #[derive(Clone, Debug, Default)]
@@ -125,7 +128,7 @@ impl ApiLedger {
             runtime,
             metrics,
             known: BTreeMap::new(),
-            kinds: HashMap::new(),
+            kinds: Kinds::default(),
             events,
             watch: watch.abort_handle(),
             listed: None,
@@ -137,9 +140,10 @@ impl ApiLedger {
         }
     }
 
-    /// Notes the kind of the object that claims, which a lease names. It has to be known before the claim.
-    pub fn note_kind(&mut self, machine: &Machine, kind: HolderKind) {
-        self.kinds.insert(machine.uid.clone(), kind);
+    /// Where the kinds of objects are noted before they claim.
+    #[must_use]
+    pub fn kinds(&self) -> Kinds {
+        self.kinds.clone()
     }
 
     fn update(&mut self) -> Result<Update, LedgerError> {
@@ -339,7 +343,7 @@ impl ApiLedger {
     ) -> Result<LeaseSpec, LedgerError> {
         let Claimant { machine, interface } = &*lease.claimant;
         let before = before.map(|before| &before.holder).filter(|holder| holder.uid == machine.uid);
-        let kind = before.map(|holder| holder.kind).or_else(|| self.kinds.get(&machine.uid).copied());
+        let kind = before.map(|holder| holder.kind).or_else(|| self.kinds.get(machine));
         let kind = kind.ok_or_else(|| store(WRITING, format!("the kind of {machine} is not known")))?;
         Ok(LeaseSpec {
             network: network.to_owned(),
@@ -421,7 +425,7 @@ impl ApiLedger {
         self.untold.append(&mut others);
         for change in &decided {
             if let Change::Lease { lease: Some(lease), .. } = change {
-                self.kinds.remove(&lease.claimant.machine.uid);
+                self.kinds.forget(&lease.claimant.machine);
             }
         }
         Ok(())
@@ -451,6 +455,27 @@ impl Transaction for ApiTransaction<'_> {
 
     fn commit(self: Box<Self>, changes: &[Change]) -> Result<(), LedgerError> {
         self.0.commit(changes)
+    }
+}
+
+// === impl Kinds ===
+
+impl Kinds {
+    /// Notes the kind of an object that claims.
+    pub fn note(&self, machine: &Machine, kind: HolderKind) {
+        self.lock().insert(machine.uid.clone(), kind);
+    }
+
+    fn get(&self, machine: &Machine) -> Option<HolderKind> {
+        self.lock().get(&machine.uid).copied()
+    }
+
+    fn forget(&self, machine: &Machine) {
+        self.lock().remove(&machine.uid);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, HolderKind>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

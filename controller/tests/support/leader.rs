@@ -7,7 +7,7 @@ use glowplug::host::claim::{Allocation, Claim, Lease, Machine, Request};
 use glowplug::host::pool::Pool;
 use glowplug::host::registry::Registry;
 use glowplug_controller::api::{HolderKind, LeaseSpec, PoolSpec, StaticIPLease};
-use glowplug_controller::ledger::ApiLedger;
+use glowplug_controller::ledger::{ApiLedger, Kinds};
 use glowplug_controller::metrics::Metrics;
 use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt};
@@ -18,7 +18,7 @@ use tokio::task::spawn_blocking;
 /// The time of every call.
 pub const NOW: u64 = 1_786_700_000_123;
 
-pub struct Leader(Option<Registry<ApiLedger>>);
+pub struct Leader(Option<Registry<ApiLedger>>, pub Kinds);
 
 /// A pool `clusters/workers` of these addresses, each in a subnet of its own family.
 pub fn pool(network: &str, addresses: &[&str]) -> Pool {
@@ -39,7 +39,7 @@ pub fn machine(network: &str, n: usize) -> Machine {
 }
 
 fn claim(machine: &Machine) -> Claim {
-    let request = Request { pool: "clusters/workers".to_owned(), addresses: Vec::new() };
+    let request = Request { pool: "clusters/workers".to_owned(), addresses: Vec::new(), family: None };
     Claim { machine: machine.clone(), created: 0, requests: vec![request], sticky: false }
 }
 
@@ -79,8 +79,14 @@ impl Leader {
     pub async fn try_start(client: Client, pool: Pool) -> Result<Self, String> {
         let runtime = Handle::current();
         let metrics = Arc::new(Metrics::new(watch::channel(true).1));
-        let open = move || Registry::open(ApiLedger::new(client, runtime, metrics), [pool]);
-        spawn_blocking(open).await.unwrap().map(|registry| Self(Some(registry))).map_err(text)
+        let ledger = ApiLedger::new(client, runtime, metrics);
+        let kinds = ledger.kinds();
+        let open = move || {
+            let mut registry = Registry::open(ledger).map_err(text)?;
+            registry.resize([pool], &[], NOW).map_err(text)?;
+            Ok(registry)
+        };
+        spawn_blocking(open).await.unwrap().map(|registry| Self(Some(registry), kinds))
     }
 
     /// Does something in the thread of the registry.
@@ -101,11 +107,7 @@ impl Leader {
 
     /// Claims an address of each family for a machine.
     pub async fn claim(&mut self, machine: Machine) -> Result<Vec<IpAddr>, String> {
-        self.run({
-            let machine = machine.clone();
-            move |registry| registry.ledger_mut().note_kind(&machine, HolderKind::KubevirtMachine)
-        })
-        .await;
+        self.1.note(&machine, HolderKind::KubevirtMachine);
         self.claim_without_kind(machine).await
     }
 
@@ -130,10 +132,10 @@ impl Leader {
 
     /// Claims for several machines in one write.
     pub async fn claim_all(&mut self, machines: Vec<Machine>) -> Result<Vec<Vec<IpAddr>>, String> {
+        for machine in &machines {
+            self.1.note(machine, HolderKind::KubevirtMachine);
+        }
         self.run(move |registry| {
-            for machine in &machines {
-                registry.ledger_mut().note_kind(machine, HolderKind::KubevirtMachine);
-            }
             let claims: Vec<Claim> = machines.iter().map(claim).collect();
             let answers = registry.claim_all(&claims, NOW).map_err(text)?;
             let addresses = |allocations: Vec<Allocation>| {
@@ -153,7 +155,7 @@ impl Leader {
     pub async fn holders(&mut self, network: &str) -> Vec<(String, String)> {
         let network = network.to_owned();
         self.run(move |registry| {
-            let leases = registry.allocator().map_err(text).unwrap().leases();
+            let leases = registry.state().map_err(text).unwrap().leases();
             let held = leases.filter(|(of, _, lease)| *of == network && lease.released.is_none());
             let row =
                 |(_, address, lease): (_, IpAddr, &Lease)| (address.to_string(), lease.claimant.machine.name.clone());

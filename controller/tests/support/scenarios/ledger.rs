@@ -100,12 +100,7 @@ pub async fn a_released_address_goes_to_the_next_machine(cluster: &Cluster) {
     let exhausted = leader.claim(machine(&network, 2)).await;
     assert_eq!(exhausted, Err("No available IPs in pool for interface eno101".to_owned()));
     // The release and the next allocation are one write.
-    leader
-        .run({
-            let network = network.clone();
-            move |registry| registry.ledger_mut().note_kind(&machine(&network, 2), HolderKind::VirtualMachine)
-        })
-        .await;
+    leader.1.note(&machine(&network, 2), HolderKind::VirtualMachine);
     leader.release(machine(&network, 1)).await.unwrap();
     assert_eq!(stored(cluster.client(), &network).await, rows([("10.0.0.8", "worker-2", false)]));
 }
