@@ -64,11 +64,20 @@ fn ask(network: fn(u64) -> NetworkConfig) {
     assert!(count == 0, "{count} of {total} networks are not as they were meant:\n{}", told.join("\n"));
 }
 
+/// How many milliseconds networkd has to be silent for. On a busy machine it may have been silent because it had to wait, so
+/// disagreements are asked again, with more patience.
+const QUIET: [u32; 3] = [60, 400, 999];
+
 fn disagreements_of(seeds: &[u64], network: fn(u64) -> NetworkConfig) -> Vec<(u64, String)> {
-    let compared = compare(seeds, network, 60);
-    let slow: Vec<u64> = compared.into_iter().map(|(seed, _)| seed).collect();
-    // On a busy machine networkd may have been silent because it had to wait.
-    if slow.is_empty() { Vec::new() } else { compare(&slow, network, 400) }
+    let mut disagreements = compare(seeds, network, QUIET[0]);
+    for quiet in &QUIET[1..] {
+        let slow: Vec<u64> = disagreements.into_iter().map(|(seed, _)| seed).collect();
+        if slow.is_empty() {
+            return Vec::new();
+        }
+        disagreements = compare(&slow, network, *quiet);
+    }
+    disagreements
 }
 
 fn compare(seeds: &[u64], network: fn(u64) -> NetworkConfig, quiet: u32) -> Vec<(u64, String)> {
