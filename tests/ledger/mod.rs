@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
 
 mod conflicts;
+mod damage;
 mod model;
 mod processes;
 mod refusals;
