@@ -23,10 +23,9 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
             "make demo    # from a pool of addresses to kernel arguments, each step shown",
             "make test    # tests, and five boots of whole machines, in minutes; `make test-all` runs everything",
             "cargo build --release && PATH=\"$PWD/target/release:$PATH\"    # both programs, for what follows here",
-            "make install-guest DESTDIR=\"$PWD/image\" PREFIX=/usr",
-            "make boot    # whole machines in QEMU, with each network program: as root, about 10 minutes",
             "kubectl get kubevirtmachines -A -o json | \
-             glowplugctl claim --pool pools.yaml --ledger ledger --machines - --format secret | kubectl apply -f -",
+             glowplugctl claim --pool pools.yaml --ledger ledger --machines - --format apply | \
+             kubectl apply --server-side -f -",
         ],
     ),
     (
@@ -69,6 +68,7 @@ documents! {
     from_afterburn_md "docs/from-afterburn.md"
     guest_md "docs/guest.md"
     image_builders_md "docs/image-builders.md"
+    measurements_md "docs/measurements.md"
     stability_md "docs/stability.md"
     troubleshooting_md "docs/troubleshooting.md"
     vmware_md "docs/vmware.md"
