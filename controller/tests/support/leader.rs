@@ -120,14 +120,17 @@ impl Leader {
         .await
     }
 
-    /// Claims until the server answers, as the controller does.
+    /// Claims until it is served, as the controller does: a watch tells of another writer some time later.
     pub async fn claim_until_done(&mut self, machine: &Machine) -> Vec<IpAddr> {
-        for _ in 0..1000 {
-            if let Ok(addresses) = self.claim(machine.clone()).await {
-                return addresses;
+        let mut last = Ok(Vec::new());
+        for _ in 0..60_000 {
+            last = self.claim(machine.clone()).await;
+            match last {
+                Ok(addresses) => return addresses,
+                Err(_) => tokio::time::sleep(std::time::Duration::from_millis(1)).await,
             }
         }
-        panic!("a thousand claims of {machine} failed");
+        panic!("the claims of {machine} fail: {last:?}");
     }
 
     /// Claims for several machines in one write.
