@@ -42,6 +42,7 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
         &[
             "virtctl console worker-0 -n clusters",
             "kubectl get kubevirtmachines,vm,vmi -A -o json > machines.json",
+            "glowplugctl audit --pool pools.yaml --ledger ledger --machines machines.json --release-missing --dry-run",
             "glowplugctl audit --pool pools.yaml --ledger ledger --machines machines.json --release-missing",
         ],
     ),

@@ -1,51 +1,135 @@
-//! The recovery procedure: what the objects of machines say, beside what the ledger says, and taken over into it.
+//! The recovery procedure: compares the ledger with the objects of the cluster, and takes their records over.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use super::allocator::Adoption;
+use ipnetwork::IpNetwork;
+
+use super::allocator::{Adoption, Allocator};
 use super::claim::{Allocation, Claimant, Conflict, Machine};
 use super::ledger::{Ledger, LedgerError};
 use super::pool::Pool;
-use super::records::Inventory;
+use super::records::{Inventory, Report, Unrecorded};
 use super::registry::{Registry, Released};
+use super::timestamp::Timestamp;
 
-/// A machine is released only when an audit missed it so long ago at least: who looks twice within a moment has looked
-/// once. By then a list of a cache that lags is another one.
+/// Shortest time between the audit that missed a machine first and the fetch of the lists that release it. A list of a cache
+/// that lags is up to date by then.
 pub const SIGHTINGS_APART: Duration = Duration::from_secs(5 * 60);
 
-/// What an audit found.
+/// What an audit does about missing machines.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Options {
+    /// When the lists were fetched, in milliseconds since 1970.
+    pub fetched: u64,
+    /// Whether missing machines are released.
+    pub release: bool,
+    /// Most machines that one audit may release. `None`: 10, or 5 % of the leases if that is more.
+    pub max_release: Option<usize>,
+    /// Whether the ledger stays as it is. The audit then reports what would be released.
+    pub dry_run: bool,
+}
+
+/// Result of an audit.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Audit {
     /// What a rebuild would do with the records: how many it would add, and which do not fit.
     pub adoption: Adoption,
-    /// The machines that the ledger knows and that are not there any more.
+    /// What the ledger and the objects do not have in common, apart from what `adoption` has.
+    pub disagreements: Vec<Disagreement>,
+    /// Machines that the ledger knows and that have no object any more.
     pub missing: Vec<Missing>,
-    /// What those got who waited for what was released.
+    /// Why no machine was released, although some could be. Empty if nothing stood against it.
+    pub brakes: Vec<Brake>,
+    /// Allocations to waiting machines, from the released addresses.
     pub served: Vec<Allocation>,
 }
 
-/// A machine that is not there any more.
+/// A machine that has no object any more.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Missing {
-    /// Which.
+    /// The machine.
     pub machine: Machine,
-    /// When an audit missed it first, in milliseconds since 1970. `None`: only this one did.
+    /// When an audit missed the machine first, in milliseconds since 1970. `None`: this audit did.
     pub since: Option<u64>,
-    /// From when on an audit may release it, in milliseconds since 1970.
+    /// Lists that were fetched from then on may release the machine, in milliseconds since 1970.
     pub releasable_from: u64,
-    /// What was released. `None`: nothing was.
+    /// What was released, or in a dry run would be. `None`: the machine was not released.
     pub released: Option<Vec<Allocation>>,
+}
+
+/// A difference between the ledger and the objects.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Disagreement {
+    /// The machine's objects do not record an address that the ledger has for it.
+    NotRecorded {
+        /// Holder of the lease.
+        claimant: Claimant,
+        /// The leased address.
+        address: IpAddr,
+    },
+    /// The ledger lacks an address that an object records. A rebuild adds it.
+    NotLeased {
+        /// Where the record was read.
+        source: String,
+        /// Holder by the record.
+        claimant: Claimant,
+        /// The recorded address.
+        address: IpAddr,
+    },
+    /// A guest uses an address of a pool that neither the ledger nor a record has for it.
+    Reported {
+        /// What the guest reports.
+        report: Report,
+        /// Holder by the ledger, if there is one.
+        holder: Option<Claimant>,
+    },
+}
+
+/// Why an audit releases nothing.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Brake {
+    /// More machines would be released than may be.
+    TooMany {
+        /// How many would be.
+        machines: usize,
+        /// How many may be.
+        most: usize,
+    },
+    /// The lists have no object of this kind.
+    NoKind(&'static str),
+    /// The lists have no machine of a namespace whose machines have leases.
+    NoNamespace(String),
+    /// Objects of unknown machines. One of them may be a missing machine.
+    Unidentified(usize),
+    /// The clock is behind the ledger.
+    Clock {
+        /// Time of the audit, in milliseconds since 1970.
+        now: u64,
+        /// Latest time in the ledger, in milliseconds since 1970.
+        latest: u64,
+    },
+}
+
+/// Result of a rebuild.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Rebuilt {
+    /// What became of the records.
+    pub adoption: Adoption,
+    /// KubevirtMachines that have neither a record nor a lease, and may belong to one of the pools. A running machine may use
+    /// an address that nobody knows.
+    pub without_record: Vec<Machine>,
 }
 
 /// Compares the ledger with the objects of all machines.
 ///
 /// A machine is missing when the ledger knows it and there is no object of it, nor one that cannot be read and names its
 /// address, provided that the inventory is of complete lists: KubevirtMachines, VirtualMachines and
-/// VirtualMachineInstances of all namespaces. That is noted in the ledger. With `release_missing`, one that an audit missed
-/// already [`SIGHTINGS_APART`] before, and none has seen since, is released: who looks once may look at the wrong moment.
-/// Nothing else changes who holds an address.
+/// VirtualMachineInstances of all namespaces. The ledger notes missing machines. With [`Options::release`], a machine is
+/// released when the lists were fetched [`SIGHTINGS_APART`] after the audit that missed it first, none has seen it since, and
+/// no [`Brake`] holds. So neither the lists of the first audit nor lists older than a lease release a machine.
 ///
 /// # Errors
 ///
@@ -53,11 +137,12 @@ pub struct Missing {
 pub fn audit<L: Ledger>(
     registry: &mut Registry<L>,
     inventory: &Inventory,
-    release_missing: bool,
+    options: &Options,
     now: u64,
 ) -> Result<Audit, LedgerError> {
     let adoption = registry.preview(inventory.records.iter().cloned(), now)?;
     let allocator = registry.state()?;
+    let disagreements = disagreements(allocator, inventory, &adoption);
     let holders = allocator.leases().map(|(_, _, lease)| lease.claimant.machine.clone());
     let waiters = allocator.waiters().into_iter().map(|claim| claim.machine.clone());
     let conflicts = allocator.conflicts().map(|(_, _, conflict)| conflict.claimant.machine);
@@ -72,45 +157,173 @@ pub fn audit<L: Ledger>(
     let named: BTreeSet<IpAddr> = nobodys.flat_map(|finding| finding.addresses.iter().copied()).collect();
     let of_named = allocator.leases().filter(|(_, address, _)| named.contains(address));
     unread.extend(of_named.map(|(_, _, lease)| lease.claimant.machine.clone()));
+    // An address that a guest uses is nobody else's, whoever holds it.
+    let mut reports: BTreeMap<IpAddr, Vec<&Report>> = BTreeMap::new();
+    inventory.reports.iter().for_each(|report| reports.entry(report.address).or_default().push(report));
+    let is_used = |network: &str, address: IpAddr| {
+        let on = |report: &&Report| report.network.as_ref().is_none_or(|name| name == network);
+        reports.get(&address).is_some_and(|reports| reports.iter().any(on))
+    };
+    let used = allocator.leases().filter(|(network, address, _)| is_used(network, *address));
+    unread.extend(used.map(|(_, _, lease)| lease.claimant.machine.clone()));
     let is_there = |machine: &Machine| inventory.is_there(machine) || unread.contains(machine);
     let (there, missing): (Vec<Machine>, Vec<Machine>) = known.into_iter().partition(is_there);
-    let since = registry.note_looked_for(&there, &missing, now)?;
+    let before: BTreeMap<Machine, u64> = allocator.missing().map(|(machine, since)| (machine.clone(), since)).collect();
     let apart = u64::try_from(SIGHTINGS_APART.as_millis()).unwrap_or(u64::MAX);
-    let missed = |(machine, since): (Machine, Option<u64>)| Missing {
-        machine,
-        since,
-        releasable_from: since.unwrap_or(now).saturating_add(apart),
-        released: None,
-    };
-    let mut missing: Vec<Missing> = missing.into_iter().zip(since).map(missed).collect();
-    let gone = missing.iter_mut().filter(|missing| release_missing && missing.releasable_from <= now);
+    let mut missing: Vec<Missing> = missing
+        .into_iter()
+        .map(|machine| {
+            let since = before.get(&machine).copied();
+            let releasable_from = since.unwrap_or(now).saturating_add(apart);
+            Missing { machine, since, releasable_from, released: None }
+        })
+        .collect();
+    let gone =
+        missing.iter_mut().filter(|missing| missing.since.is_some() && missing.releasable_from <= options.fetched);
+    let mut gone: Vec<&mut Missing> = gone.filter(|_| options.release).collect();
+    let brakes = if gone.is_empty() { Vec::new() } else { brakes(allocator, inventory, options, gone.len(), now) };
+    if !brakes.is_empty() {
+        gone.clear();
+    }
     let mut released: BTreeMap<&Machine, &mut Vec<Allocation>> =
-        gone.map(|missing| (&missing.machine, missing.released.insert(Vec::new()))).collect();
-    let Released { held, served } = registry.release_all(released.keys().copied(), now)?;
+        gone.into_iter().map(|missing| (&missing.machine, missing.released.insert(Vec::new()))).collect();
+    let mut served = Vec::new();
+    let held = if options.dry_run {
+        allocator
+            .leases()
+            .filter(|(_, _, lease)| released.contains_key(&lease.claimant.machine))
+            .filter_map(|(_, address, lease)| {
+                let address = IpNetwork::new(address, lease.prefix).ok()?;
+                Some(Allocation { claimant: Claimant::clone(&lease.claimant), addresses: vec![address] })
+            })
+            .collect()
+    } else {
+        let Released { held, served: others } = registry.release_all(released.keys().copied(), now)?;
+        served = others;
+        held
+    };
     for allocation in held {
         if let Some(released) = released.get_mut(&allocation.claimant.machine) {
             released.push(allocation);
         }
     }
-    Ok(Audit { adoption, missing, served })
+    if !options.dry_run {
+        let left = missing.iter().filter(|missing| missing.released.is_none());
+        let left: Vec<Machine> = left.map(|missing| missing.machine.clone()).collect();
+        registry.note_looked_for(&there, &left, now)?;
+    }
+    Ok(Audit { adoption, disagreements, missing, brakes, served })
+}
+
+/// What the ledger and the objects do not have in common.
+fn disagreements(allocator: &Allocator, inventory: &Inventory, adoption: &Adoption) -> Vec<Disagreement> {
+    let recorded: BTreeSet<(&Claimant, IpAddr)> = inventory
+        .records
+        .iter()
+        .flat_map(|record| record.addresses.iter().map(|address| (&record.claimant, address.ip())))
+        .collect();
+    let leased: BTreeSet<(&Claimant, IpAddr)> =
+        allocator.leases().map(|(_, address, lease)| (&*lease.claimant, address)).collect();
+    let reported: BTreeSet<(&Claimant, IpAddr)> =
+        adoption.mismatches.iter().map(|mismatch| (&mismatch.claimant, mismatch.address)).collect();
+    // Its record is there, and cannot be read.
+    let doubted: BTreeSet<&Claimant> =
+        inventory.findings.iter().filter_map(|finding| finding.claimant.as_ref()).collect();
+    let mut disagreements = Vec::new();
+    for (claimant, address) in &leased {
+        let is_recorded = recorded.contains(&(*claimant, *address)) || doubted.contains(claimant);
+        if !is_recorded && inventory.is_there(&claimant.machine) {
+            disagreements.push(Disagreement::NotRecorded { claimant: (*claimant).clone(), address: *address });
+        }
+    }
+    for record in &inventory.records {
+        for address in record.addresses.iter().map(IpNetwork::ip) {
+            let at = (&record.claimant, address);
+            if !leased.contains(&at) && !reported.contains(&at) {
+                let (source, claimant) = (record.source.clone(), record.claimant.clone());
+                disagreements.push(Disagreement::NotLeased { source, claimant, address });
+            }
+        }
+    }
+    for report in unknown_reports(allocator, inventory) {
+        let on = |network: &str| report.network.as_ref().is_none_or(|name| name == network);
+        let holder = allocator.leases().find(|(network, address, _)| *address == report.address && on(network));
+        let holder = holder.map(|(_, _, lease)| Claimant::clone(&lease.claimant));
+        disagreements.push(Disagreement::Reported { report: report.clone(), holder });
+    }
+    disagreements
+}
+
+/// Addresses of pools that guests report and that neither the ledger nor a record has for them.
+fn unknown_reports<'i>(allocator: &Allocator, inventory: &'i Inventory) -> Vec<&'i Report> {
+    let leases = allocator.leases().map(|(_, address, lease)| (lease.claimant.machine.clone(), address));
+    let records = inventory
+        .records
+        .iter()
+        .flat_map(|record| record.addresses.iter().map(|address| (record.claimant.machine.clone(), address.ip())));
+    let known: BTreeSet<(Machine, IpAddr)> = leases.chain(records).collect();
+    let is_of_pool = |report: &Report| {
+        let on = |pool: &&Pool| report.network.as_ref().is_none_or(|network| *network == pool.network);
+        allocator.pools().filter(on).any(|pool| pool.contains(report.address))
+    };
+    let is_unknown =
+        |report: &&Report| is_of_pool(report) && !known.contains(&(report.machine.clone(), report.address));
+    inventory.reports.iter().filter(is_unknown).collect()
+}
+
+fn brakes(allocator: &Allocator, inventory: &Inventory, options: &Options, machines: usize, now: u64) -> Vec<Brake> {
+    let mut brakes = Vec::new();
+    let leases = allocator.leases().count();
+    let most = options.max_release.unwrap_or_else(|| leases.div_ceil(20).max(10));
+    if machines > most {
+        brakes.push(Brake::TooMany { machines, most });
+    }
+    brakes.extend(inventory.absent_kinds().into_iter().map(Brake::NoKind));
+    let namespaces: BTreeSet<&str> =
+        allocator.leases().map(|(_, _, lease)| lease.claimant.machine.namespace.as_str()).collect();
+    let absent = namespaces.into_iter().filter(|namespace| !inventory.has_namespace(namespace));
+    brakes.extend(absent.map(|namespace| Brake::NoNamespace(namespace.to_owned())));
+    if inventory.unidentified > 0 {
+        brakes.push(Brake::Unidentified(inventory.unidentified));
+    }
+    let times = allocator.leases().map(|(_, _, lease)| lease.since).chain(allocator.missing().map(|(_, since)| since));
+    if let Some(latest) = times.max().filter(|latest| *latest > now) {
+        brakes.push(Brake::Clock { now, latest });
+    }
+    brakes
 }
 
 /// Takes over what the objects of machines record; see [`Registry::adopt`].
 ///
-/// The addresses of records that nobody can read are given to nobody, since somebody may use them: they are set aside in the
-/// name of whose record it is. Where that cannot be told, it is no machine that could be, `-/unreadable-record`, with the
-/// address for its UID; an audit misses it as soon as no such record is there any more.
+/// The addresses of records that cannot be read, and addresses that guests report and nobody knows, are allocated to nobody:
+/// they are reserved in the name of their machine. If the machine is unknown, the name is `-/unreadable-record`, with the
+/// address for its UID; an audit misses it as soon as there is no such record any more.
 ///
 /// # Errors
 ///
-/// The ledger failed; what was set aside stays so.
-pub fn rebuild<L: Ledger>(
-    registry: &mut Registry<L>,
-    inventory: &Inventory,
-    now: u64,
-) -> Result<Adoption, LedgerError> {
+/// The ledger failed; what was reserved stays so.
+pub fn rebuild<L: Ledger>(registry: &mut Registry<L>, inventory: &Inventory, now: u64) -> Result<Rebuilt, LedgerError> {
     registry.set_aside(unreadable(inventory), now)?;
-    registry.adopt(inventory.records.iter().cloned(), now)
+    let adoption = registry.adopt(inventory.records.iter().cloned(), now)?;
+    let allocator = registry.state()?;
+    let reports = unknown_reports(allocator, inventory).into_iter().filter_map(|report| {
+        let interface = Pool::DEFAULT_INTERFACE.parse().ok()?;
+        let claimant = Claimant { machine: report.machine.clone(), interface };
+        Some((report.address, Conflict { claimant, source: report.source.clone() }))
+    });
+    let reports: Vec<(IpAddr, Conflict)> = reports.collect();
+    let leased: BTreeSet<&Machine> = allocator.leases().map(|(_, _, lease)| &lease.claimant.machine).collect();
+    let may_be_ours = |machine: &&Unrecorded| match &machine.node_pool {
+        Some(node_pool) => allocator.pools().any(|pool| pool.name == *node_pool),
+        None => {
+            let attachments = &machine.attachments;
+            attachments.is_empty() || allocator.pools().any(|pool| attachments.contains(&pool.network))
+        }
+    };
+    let without_record = inventory.without_record.iter().filter(may_be_ours).map(|it| it.machine.clone());
+    let without_record = without_record.filter(|machine| !leased.contains(machine)).collect();
+    registry.set_aside(reports, now)?;
+    Ok(Rebuilt { adoption, without_record })
 }
 
 fn unreadable(inventory: &Inventory) -> impl Iterator<Item = (IpAddr, Conflict)> {
@@ -127,10 +340,59 @@ fn unreadable(inventory: &Inventory) -> impl Iterator<Item = (IpAddr, Conflict)>
     })
 }
 
+// === impl Disagreement ===
+
+impl fmt::Display for Disagreement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotRecorded { claimant, address } => {
+                write!(f, "{address} of {claimant} is in the ledger, and no object of the machine records it")
+            }
+            Self::NotLeased { source, claimant, address } => {
+                write!(f, "{source}: {address} of {claimant} is not in the ledger, rebuild adds it")
+            }
+            Self::Reported { report, holder } => {
+                let Report { machine, address, source, .. } = report;
+                write!(f, "{source}: {address} is in use by {machine}, ")?;
+                match holder {
+                    Some(holder) => write!(f, "and belongs to {holder}"),
+                    None => f.write_str("and neither the ledger nor a record has it"),
+                }
+            }
+        }
+    }
+}
+
+// === impl Brake ===
+
+impl fmt::Display for Brake {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooMany { machines, most } => {
+                write!(f, "{machines} machines would be released, expected at most {most}, or a larger --max-release")
+            }
+            Self::NoKind(kind) => write!(f, "no {kind} in the lists, expected all objects of that kind"),
+            Self::NoNamespace(namespace) => write!(
+                f,
+                "no machine of namespace {namespace} in the lists, expected the lists of all namespaces; release its \
+                 machines by name and UID if the namespace is gone"
+            ),
+            Self::Unidentified(count) => {
+                write!(f, "{count} objects of unknown machines in the lists, expected namespace, name and UID of each")
+            }
+            Self::Clock { now, latest } => {
+                let (now, latest) = (Timestamp(*now), Timestamp(*latest));
+                write!(f, "the clock says {now}, expected a time after {latest}, the latest in the ledger")
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::host::claim::{Claim, Request};
+    use crate::host::ledger::MemoryLedger;
     use crate::host::pool::tests::pool;
     use crate::host::records::Objects;
     use crate::host::registry::tests::registry;
@@ -150,29 +412,188 @@ mod tests {
         let mut objects = Objects::default();
         objects.read("list", list.as_bytes()).unwrap();
         let mut missing = |inventory: &Inventory| {
-            let missing = audit(&mut registry, inventory, false, 1_000).unwrap().missing;
+            let missing = audit(&mut registry, inventory, &Options::default(), 1_000).unwrap().missing;
             missing.into_iter().map(|missing| missing.machine).collect::<Vec<_>>()
         };
         assert_eq!(missing(&objects.inventory()), vec![other.clone()]);
         assert_eq!(missing(&Inventory::default()), [named, other]);
     }
 
-    #[test]
-    fn who_looks_twice_within_a_moment_has_looked_once() {
+    /// Lists of a whole cluster: a machine of each kind in namespace `n`, and these items.
+    fn cluster(items: &str) -> Inventory {
+        let kinds = ["KubevirtMachine", "VirtualMachine", "VirtualMachineInstance"];
+        let other = |kind: &str| {
+            format!(r#"{{"kind": "{kind}", "metadata": {{"namespace": "n", "name": "other", "uid": "{kind}"}}}}"#)
+        };
+        let mut all: Vec<String> = kinds.map(other).to_vec();
+        all.extend((!items.is_empty()).then(|| items.to_owned()));
+        let mut objects = Objects::default();
+        objects.read("list", format!(r#"{{"items": [{}]}}"#, all.join(", ")).as_bytes()).unwrap();
+        objects.inventory()
+    }
+
+    fn registry_with(names: &[&str]) -> Registry<MemoryLedger> {
         let one = pool("{name: one, network: n, addresses: [10.0.0.0/24]}");
         let mut registry = registry([one]);
-        let machine = Machine { namespace: "n".into(), name: "a".into(), uid: "u".into() };
-        let requests = vec![Request::of("default/one")];
-        let claim = Claim { machine: machine.clone(), created: 0, requests, sticky: false };
-        let held = registry.claim(&claim, 0).unwrap();
-        let mut look = |now| audit(&mut registry, &Inventory::default(), true, now).unwrap().missing;
-        let missing = |since, releasable_from, released| {
-            vec![Missing { machine: machine.clone(), since, releasable_from, released }]
+        for name in names {
+            let machine = Machine { namespace: "n".into(), name: (*name).into(), uid: "u".into() };
+            let requests = vec![Request::of("default/one")];
+            registry.claim(&Claim { machine, created: 0, requests, sticky: false }, 0).unwrap();
+        }
+        registry
+    }
+
+    fn release(fetched: u64) -> Options {
+        Options { fetched, release: true, ..Options::default() }
+    }
+
+    /// The machines that an audit releases, and what stands against it.
+    fn released(audit: &Audit) -> (Vec<&str>, &[Brake]) {
+        let released = audit.missing.iter().filter(|missing| missing.released.is_some());
+        (released.map(|missing| missing.machine.name.as_str()).collect(), &audit.brakes)
+    }
+
+    #[test]
+    fn lists_that_were_not_fetched_anew_release_nothing() {
+        let mut registry = registry_with(&["a"]);
+        let mut look = |fetched, now| audit(&mut registry, &cluster(""), &release(fetched), now).unwrap();
+        let releasable_from = |audit: &Audit| audit.missing[0].releasable_from;
+        assert_eq!(releasable_from(&look(900, 1_000)), 301_000);
+        // The same lists again, after any time.
+        assert_eq!(released(&look(900, 10_000_000)), (vec![], &[][..]));
+        assert_eq!(released(&look(300_999, 10_000_001)), (vec![], &[][..]));
+        assert_eq!(released(&look(301_000, 10_000_002)), (vec!["a"], &[][..]));
+        assert_eq!(look(400_000, 10_000_003).missing, []);
+    }
+
+    #[test]
+    fn a_dry_run_changes_nothing() {
+        let mut registry = registry_with(&["a"]);
+        let dry = |fetched| Options { dry_run: true, ..release(fetched) };
+        assert_eq!(audit(&mut registry, &cluster(""), &dry(0), 0).unwrap().missing[0].since, None);
+        assert_eq!(audit(&mut registry, &cluster(""), &release(0), 0).unwrap().missing[0].since, None);
+        let first = audit(&mut registry, &cluster(""), &dry(300_000), 300_000).unwrap();
+        let again = audit(&mut registry, &cluster(""), &dry(300_000), 300_000).unwrap();
+        assert_eq!((released(&first), &first), ((vec!["a"], &[][..]), &again));
+        assert_eq!(first.missing[0].released.as_ref().unwrap()[0].addresses, ["10.0.0.1/24".parse().unwrap()]);
+    }
+
+    #[test]
+    fn a_release_of_too_many_machines_releases_none() {
+        let names: Vec<String> = (0..11).map(|number| number.to_string()).collect();
+        let mut registry = registry_with(&names.iter().map(String::as_str).collect::<Vec<_>>());
+        audit(&mut registry, &cluster(""), &release(0), 0).unwrap();
+        let mut look = |max_release| {
+            let options = Options { max_release, ..release(300_000) };
+            let audit = audit(&mut registry, &cluster(""), &options, 300_000).unwrap();
+            (released(&audit).0.len(), audit.brakes)
         };
-        assert_eq!(look(1_000), missing(None, 301_000, None));
-        assert_eq!(look(1_001), missing(Some(1_000), 301_000, None));
-        assert_eq!(look(300_999), missing(Some(1_000), 301_000, None));
-        assert_eq!(look(301_000), missing(Some(1_000), 301_000, Some(held)));
-        assert_eq!(look(301_001), []);
+        assert_eq!(look(None), (0, vec![Brake::TooMany { machines: 11, most: 10 }]));
+        assert_eq!(look(Some(11)), (11, vec![]));
+    }
+
+    #[test]
+    fn lists_that_lack_a_kind_or_a_namespace_release_nothing() {
+        let mut registry = registry_with(&["a"]);
+        audit(&mut registry, &Inventory::default(), &release(0), 0).unwrap();
+        let list =
+            r#"{"items": [{"kind": "VirtualMachine", "metadata": {"namespace": "m", "name": "b", "uid": "v"}}, 7]}"#;
+        let mut objects = Objects::default();
+        objects.read("list", list.as_bytes()).unwrap();
+        let audit = audit(&mut registry, &objects.inventory(), &release(300_000), 300_000).unwrap();
+        let brakes = [
+            Brake::NoKind("KubevirtMachine"),
+            Brake::NoKind("VirtualMachineInstance"),
+            Brake::NoNamespace("n".to_owned()),
+            Brake::Unidentified(1),
+        ];
+        assert_eq!(released(&audit), (vec![], &brakes[..]));
+    }
+
+    #[test]
+    fn a_clock_that_went_backwards_releases_nothing() {
+        let mut registry = registry_with(&["a"]);
+        audit(&mut registry, &cluster(""), &release(0), 1_000_000).unwrap();
+        let audit = audit(&mut registry, &cluster(""), &release(1_300_000), 999_999).unwrap();
+        let brake = Brake::Clock { now: 999_999, latest: 1_000_000 };
+        assert_eq!(released(&audit), (vec![], &[brake.clone()][..]));
+        assert_eq!(
+            brake.to_string(),
+            "the clock says 1970-01-01T00:16:39Z, expected a time after 1970-01-01T00:16:40Z, the latest in the ledger"
+        );
+    }
+
+    const RECORDED: &str = r#"{"kind": "KubevirtMachine", "metadata": {"namespace": "n", "name": "a", "uid": "u",
+        "annotations": {"kubevirt.cluster.x-k8s.io/allocated-ip-eno101": "[\"10.0.0.1/24\"]"}}}"#;
+
+    fn told(registry: &mut Registry<MemoryLedger>, items: &str) -> Vec<String> {
+        let audit = audit(registry, &cluster(items), &Options::default(), 0).unwrap();
+        audit.disagreements.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn an_audit_compares_both_ways() {
+        assert_eq!(told(&mut registry_with(&["a"]), RECORDED), [] as [&str; 0]);
+        let bare = r#"{"kind": "KubevirtMachine", "metadata": {"namespace": "n", "name": "a", "uid": "u"}}"#;
+        let not_recorded = "10.0.0.1 of eno101 of n/a (u) is in the ledger, and no object of the machine records it";
+        assert_eq!(told(&mut registry_with(&["a"]), bare), [not_recorded]);
+        let not_leased = "list: items[3].metadata.annotations.\"kubevirt.cluster.x-k8s.io/allocated-ip-eno101\": 10.0.0.1 of \
+            eno101 of n/a (u) is not in the ledger, rebuild adds it";
+        assert_eq!(told(&mut registry_with(&[]), RECORDED), [not_leased]);
+    }
+
+    #[test]
+    fn an_address_that_a_guest_reports_and_nobody_knows_is_reported_and_reserved() {
+        let guest = |name: &str, address: &str| {
+            format!(
+                r#"{{"kind": "VirtualMachineInstance", "metadata": {{"namespace": "n", "name": "{name}", "uid": "i"}},
+                "status": {{"interfaces": [{{"ipAddress": "{address}", "ipAddresses": ["fe80::1"]}}]}}}}"#
+            )
+        };
+        let mut registry = registry_with(&["a"]);
+        // Of no pool.
+        assert_eq!(told(&mut registry, &guest("b", "10.8.0.1")), [] as [&str; 0]);
+        assert_eq!(
+            told(&mut registry, &guest("b", "10.0.0.1")),
+            ["list: items[3].status.interfaces[0]: 10.0.0.1 is in use by n/b (i), and belongs to eno101 of n/a (u)"]
+        );
+        let unknown = "list: items[3].status.interfaces[0]: 10.0.0.2 is in use by n/b (i), and neither the ledger nor a record \
+            has it";
+        assert_eq!(told(&mut registry, &guest("b", "10.0.0.2")), [unknown]);
+        rebuild(&mut registry, &cluster(&guest("b", "10.0.0.2")), 0).unwrap();
+        let machine = Machine { namespace: "n".into(), name: "c".into(), uid: "u".into() };
+        let requests = vec![Request::of("default/one")];
+        let given = registry.claim(&Claim { machine, created: 0, requests, sticky: false }, 0).unwrap();
+        assert_eq!(given[0].addresses, ["10.0.0.3/24".parse().unwrap()]);
+    }
+
+    #[test]
+    fn an_address_that_a_guest_uses_is_not_released() {
+        let mut registry = registry_with(&["a"]);
+        let guest = r#"{"kind": "VirtualMachineInstance", "metadata": {"namespace": "n", "name": "b", "uid": "i"},
+            "status": {"interfaces": [{"ipAddress": "10.0.0.1"}]}}"#;
+        assert_eq!(audit(&mut registry, &cluster(guest), &release(0), 0).unwrap().missing, []);
+        assert_eq!(audit(&mut registry, &cluster(""), &release(0), 0).unwrap().missing.len(), 1);
+    }
+
+    #[test]
+    fn a_rebuild_names_the_machines_that_may_use_an_address_nobody_knows() {
+        let machine = |name: &str, more: &str| {
+            format!(
+                r#"{{"kind": "KubevirtMachine", "metadata": {{"namespace": "n", "name": "{name}", "uid": "u-{name}"{more}}}}}"#
+            )
+        };
+        let of = |pool: &str| format!(r#", "annotations": {{"hypershift.openshift.io/nodePool": "{pool}"}}"#);
+        let items = [
+            machine("a", ""),
+            r#"{"kind": "KubevirtMachine", "metadata": {"namespace": "n", "name": "b", "uid": "u"}}"#.to_owned(),
+            machine("c", &of("default/one")),
+            machine("d", &of("default/two")),
+        ]
+        .join(", ");
+        let mut registry = registry_with(&["b"]);
+        let rebuilt = rebuild(&mut registry, &cluster(&items), 0).unwrap();
+        let names: Vec<&str> = rebuilt.without_record.iter().map(|machine| machine.name.as_str()).collect();
+        assert_eq!(names, ["a", "c", "other"]);
     }
 }

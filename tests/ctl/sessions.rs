@@ -21,6 +21,7 @@ macro_rules! sessions {
 }
 
 sessions! {
+    a_claim_is_applied_to_the_cluster_with_its_record_first
     a_claim_is_told_in_every_form
     a_drive_is_the_same_for_the_same_input_and_says_all_that_it_was_told
     a_drive_says_when_it_needs_a_secret
@@ -31,7 +32,9 @@ sessions! {
     a_ledger_is_listed_as_json
     a_ledger_is_made_on_request_only
     a_link_local_gateway_needs_no_subnet
+    a_list_gives_no_address_that_an_object_of_it_records
     a_list_has_what_its_options_name
+    a_list_in_yaml_is_refused_with_what_was_expected
     a_machine_gets_the_lowest_free_address_and_keeps_it
     a_machine_that_is_being_deleted_gets_no_new_address
     a_named_address_is_given_or_refused_with_the_reason
@@ -39,6 +42,7 @@ sessions! {
     a_rebuild_of_right_records_has_nothing_to_report
     a_rebuild_takes_over_records_and_reports_what_does_not_fit
     a_release_names_the_uid_and_frees_nobody_elses_address
+    a_release_of_a_list_takes_only_machines_that_are_gone
     a_resize_strands_nobody
     a_status_has_how_full_pools_are_and_who_waits
     a_sticky_claim_gets_what_the_name_had_before
@@ -46,7 +50,9 @@ sessions! {
     a_widened_subnet_and_a_new_name_are_reported
     an_annotation_says_the_subnet_of_a_node_pool
     an_audit_frees_only_on_request_and_after_two_sightings
+    an_audit_releases_nothing_by_lists_that_prove_nothing
     an_audit_reports_duplicates_and_strangers_and_changes_nothing
+    an_audit_reports_what_only_one_side_knows
     an_interface_that_no_annotation_can_name_is_refused_before_a_claim
     an_unreadable_record_sets_its_address_aside_until_it_is_gone
     exhaustion_has_its_own_words_and_exit_code_and_ends_with_a_resize
@@ -56,6 +62,7 @@ sessions! {
     mistakes_in_pools_are_told_all_at_once
     network_data_is_made_without_a_ledger
     node_pools_are_translated_for_the_machine_template
+    nothing_of_an_object_acts_on_a_terminal
     of_several_pools_for_one_interface_the_node_pool_decides
     one_bad_pool_stops_only_its_own_machines
     overlapping_pools_are_refused_with_both_parties

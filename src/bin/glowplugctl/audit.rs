@@ -5,12 +5,12 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use clap::Args;
-use glowplug::host::audit::{self, Audit, Missing};
+use glowplug::host::audit::{self, Audit, Missing, Options};
 use glowplug::host::records::ObjectFinding;
 use glowplug::host::timestamp::Timestamp;
 use serde::Serialize;
 
-use crate::input::{LedgerFile, Lists, Pools, read_objects};
+use crate::input::{LedgerFile, Lists, Pools, fetched, read_objects};
 use crate::output::{
     Given, ListedMachine, VERSION, allocations_table, exit_code, given, print, print_json, say, sections, table,
 };
@@ -42,21 +42,34 @@ pub(crate) struct AuditArgs {
     lists: Lists,
     /// Release machines that two audits missed
     ///
-    /// The audits have to be at least 5 minutes apart. The lists have to be complete.
+    /// The lists have to be complete: KubevirtMachines, VirtualMachines and VirtualMachineInstances of all namespaces. They have
+    /// to be fetched at least 5 minutes after the audit that missed the machine first; the time of a list is the modification
+    /// time of its file.
     #[arg(long)]
     release_missing: bool,
+    /// Release at most this many machines
+    ///
+    /// The default is 10, or 5 % of the leases if that is more. Of more missing machines none is released.
+    #[arg(long, value_name = "NUMBER", requires = "release_missing")]
+    max_release: Option<usize>,
+    /// Show what would be released
+    #[arg(long, requires = "release_missing")]
+    dry_run: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
 #[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
 struct Rebuilt {
     version: u32,
     objects: usize,
     added: usize,
     known: usize,
     findings: Vec<String>,
+    /// Machines with neither a record nor a lease.
+    without_record: Vec<ListedMachine>,
 }
 
 pub(crate) fn rebuild(args: Rebuild) -> Result<ExitCode> {
@@ -65,18 +78,24 @@ pub(crate) fn rebuild(args: Rebuild) -> Result<ExitCode> {
     let inventory = objects.inventory();
     let mut registry = args.ledger.open(pools)?;
     let now = Timestamp::now().0;
-    let adoption = audit::rebuild(&mut registry, &inventory, now)?;
+    let audit::Rebuilt { adoption, without_record } = audit::rebuild(&mut registry, &inventory, now)?;
     let findings = findings(&inventory.findings, &adoption.mismatches);
-    let is_right = findings.is_empty();
-    let rebuilt =
-        Rebuilt { version: VERSION, objects: count, added: adoption.adopted, known: adoption.known, findings };
+    let is_right = findings.is_empty() && without_record.is_empty();
     if args.json {
-        print_json(&rebuilt)?;
+        let without_record = without_record.iter().map(ListedMachine::from).collect();
+        let (added, known) = (adoption.adopted, adoption.known);
+        print_json(&Rebuilt { version: VERSION, objects: count, added, known, findings, without_record })?;
     } else {
-        let Rebuilt { objects, added, known, findings, .. } = rebuilt;
-        let row = [objects, added, known, findings.len()].map(|count| count.to_string());
-        print(&table(["OBJECTS", "ADDED", "KNOWN", "FINDINGS"], &[row]))?;
+        let counts = [count, adoption.adopted, adoption.known, findings.len(), without_record.len()];
+        let head = ["OBJECTS", "ADDED", "KNOWN", "FINDINGS", "WITHOUT RECORD"];
+        print(&table(head, &[counts.map(|count| count.to_string())]))?;
         findings.iter().for_each(|finding| say(format_args!("error: {finding}")));
+        for machine in &without_record {
+            say(format_args!(
+                "warning: {machine}: no record and no lease, expected a record: the machine may use an address that \
+                 nobody knows"
+            ));
+        }
     }
     Ok(exit_code(is_right))
 }
@@ -93,6 +112,8 @@ struct Audited {
     /// Addresses that objects record and the ledger does not have.
     unrecorded: usize,
     findings: Vec<String>,
+    /// Why nothing was released.
+    brakes: Vec<String>,
     missing: Vec<AuditedMissing>,
     served: Vec<Given>,
 }
@@ -135,40 +156,50 @@ pub(crate) fn audit(args: AuditArgs) -> Result<ExitCode> {
     let inventory = objects.inventory();
     let mut registry = args.ledger.open(pools)?;
     let now = Timestamp::now().0;
-    let Audit { adoption, missing, served } = audit::audit(&mut registry, &inventory, args.release_missing, now)?;
-    let findings = findings(&inventory.findings, &adoption.mismatches);
-    let is_right = findings.is_empty() && missing.is_empty() && adoption.adopted == 0;
+    let options = Options {
+        fetched: fetched(&args.lists.lists)?,
+        release: args.release_missing,
+        max_release: args.max_release,
+        dry_run: args.dry_run,
+    };
+    let audit = audit::audit(&mut registry, &inventory, &options, now)?;
+    let Audit { adoption, disagreements, missing, brakes, served } = audit;
+    let mut findings = findings(&inventory.findings, &adoption.mismatches);
+    findings.extend(disagreements.iter().map(ToString::to_string));
+    let is_right = findings.is_empty() && missing.iter().all(|missing| missing.released.is_some());
+    let status = if brakes.is_empty() { exit_code(is_right) } else { ExitCode::FAILURE };
     if args.json {
         print_json(&Audited {
             version: VERSION,
             objects: count,
             unrecorded: adoption.adopted,
             findings,
+            brakes: brakes.iter().map(ToString::to_string).collect(),
             missing: missing.iter().map(AuditedMissing::from).collect(),
             served: given(&served),
         })?;
-        return Ok(exit_code(is_right));
+        return Ok(status);
     }
     let counts = [count, adoption.known, adoption.adopted, findings.len(), missing.len()];
     let head = ["OBJECTS", "KNOWN", "UNRECORDED", "FINDINGS", "MISSING"];
     let summary = table(head, &[counts.map(|count| count.to_string())]);
     let released = missing.iter().filter_map(|missing| missing.released.as_ref()).flatten();
-    print(&sections([summary, allocations_table("RELEASED", released), allocations_table("SERVED", &served)]))?;
-    if adoption.adopted > 0 {
-        say(format_args!("error: the ledger does not have all addresses that objects record, rebuild adds them"));
-    }
+    let head = if args.dry_run { "TO RELEASE" } else { "RELEASED" };
+    print(&sections([summary, allocations_table(head, released), allocations_table("SERVED", &served)]))?;
     findings.iter().for_each(|finding| say(format_args!("error: {finding}")));
+    brakes.iter().for_each(|brake| say(format_args!("error: nothing released: {brake}")));
     for missing in &missing {
         let Missing { machine, since, released, .. } = missing;
         let since = since.map(|since| format!(" since {}", Timestamp(since))).unwrap_or_default();
-        let what = if released.is_some() {
-            "released".to_owned()
-        } else if missing.releasable_from <= now {
-            "--release-missing would release it".to_owned()
+        if released.is_some() {
+            let what = if args.dry_run { "would be released" } else { "released" };
+            say(format_args!("note: {machine}: missing{since}, {what}"));
+        } else if missing.since.is_some() && missing.releasable_from <= options.fetched {
+            say(format_args!("error: {machine}: missing{since}, --release-missing would release the machine"));
         } else {
-            format!("--release-missing may release it from {} on", releasable_from(missing))
-        };
-        say(format_args!("error: {machine}: missing{since}, {what}"));
+            let from = releasable_from(missing);
+            say(format_args!("error: {machine}: missing{since}, expected lists fetched after {from} for a release"));
+        }
     }
-    Ok(exit_code(is_right))
+    Ok(status)
 }

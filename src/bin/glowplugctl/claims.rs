@@ -7,24 +7,28 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Result, bail};
+use anyhow::{Error, Result, bail};
 use clap::{Args, ValueEnum};
 use glowplug::host::address::parse_address;
-use glowplug::host::allocator::{Allocator, ClaimError};
+use glowplug::host::allocator::{Adoption, Allocator, ClaimError, Problem};
+use glowplug::host::audit;
 use glowplug::host::claim::{self, Allocation, Claimant, Machine, Request};
 use glowplug::host::expand::{Document, Grant, Template};
 use glowplug::host::pool::{Pool, Space};
-use glowplug::host::records::{KubevirtMachine, NODE_POOL_ANNOTATION, annotation_key, annotation_patch, status_patch};
+use glowplug::host::records::{
+    Inventory, KubevirtMachine, NODE_POOL_ANNOTATION, annotation_key, annotation_patch, status_patch,
+};
 use glowplug::host::timestamp::Timestamp;
 use glowplug::network::{Family, InterfaceName};
 use ipnetwork::IpNetwork;
 use pnet_base::MacAddr;
 use serde::Serialize;
+use serde_json::json;
 
 use crate::documents::{nobody, tell_warnings};
 use crate::input::{
-    LedgerFile, Machines, Named, PoolFiles, Pools, ServedPools, in_template, interface, mac_address, named,
-    read_template, usage_error,
+    LedgerFile, Machines, Named, PoolFiles, Pools, ReadMachines, ServedPools, in_template, interface, mac_address,
+    named, read_template, usage_error,
 };
 use crate::output::{EXHAUSTED, Given, VERSION, allocations_table, exit_code, given, print, print_json, say, sections};
 
@@ -39,10 +43,11 @@ pub(crate) struct ClaimArgs {
     ledger: LedgerFile,
     #[command(flatten)]
     machines: Machines,
-    /// Print table (default), network-data, secret, annotation or status
+    /// Print table, apply, network-data, secret, annotation or status
     ///
-    /// A table is for people. The others are one line for each machine: its document, the Secret with its document, or the
-    /// merge patch that records its addresses in an annotation or in the status.
+    /// A table is for people. `apply` is one List for `kubectl apply --server-side -f -`: of each machine the record, and then
+    /// the Secret. The others are one line for each machine: its document, the Secret with its document, or the merge patch that
+    /// records its addresses in an annotation or in the status.
     #[arg(
         long,
         value_name = "FORMAT",
@@ -58,10 +63,10 @@ pub(crate) struct ClaimArgs {
     /// Request this address; one of each family, one machine only
     #[arg(long = "ip", value_name = "ADDRESS", value_parser = parse_address, conflicts_with = "lists")]
     ips: Vec<IpAddr>,
-    /// NodePool of the machines
+    /// NodePool of machines without its annotation
     ///
-    /// It is needed where several pools are for one interface. Without it the annotation hypershift.openshift.io/nodePool of
-    /// each machine counts.
+    /// It is needed where several pools are for one interface. A machine whose annotation hypershift.openshift.io/nodePool names
+    /// another NodePool is left out.
     #[arg(long, value_name = "NAMESPACE/NAME", value_parser = named)]
     node_pool: Option<Named>,
     /// Reuse the address last released by a machine of that name
@@ -78,6 +83,7 @@ pub(crate) struct ClaimArgs {
 #[derive(Clone, Copy, Eq, PartialEq, ValueEnum)]
 enum Format {
     Table,
+    Apply,
     NetworkData,
     Secret,
     Annotation,
@@ -105,6 +111,11 @@ pub(crate) struct Release {
     /// It may set prefix lengths. The addresses that it names are reserved.
     #[arg(long, value_name = "FILE", requires = "pools")]
     template: Option<PathBuf>,
+    /// Release machines that may still run, too
+    ///
+    /// Without it only machines of lists are released that have a deletionTimestamp and no guest in the lists.
+    #[arg(long, requires = "lists")]
+    force: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -145,6 +156,10 @@ enum Refusal {
     NodePool(String),
     /// None of the pools is its own: it is of this NodePool.
     OtherNodePool(String),
+    /// Its annotation names the first NodePool, and `--node-pool` the second.
+    AnotherNodePool(String, String),
+    /// An object records an address for it that does not fit, or a record that cannot be read.
+    Record(String),
     BeingDeleted,
 }
 
@@ -158,6 +173,10 @@ impl fmt::Display for Refusal {
             Self::Claim(error) => error.fmt(f),
             Self::NodePool(error) => f.write_str(error),
             Self::OtherNodePool(name) => write!(f, "the machine is of NodePool {name}, whose pool is not among these"),
+            Self::AnotherNodePool(own, given) => {
+                write!(f, "the machine is of NodePool {own} by its annotation, expected {given} as in --node-pool")
+            }
+            Self::Record(problem) => write!(f, "the record of the machine does not fit: {problem}"),
             Self::BeingDeleted => {
                 f.write_str("the machine is being deleted, it keeps what it has and gets nothing new")
             }
@@ -168,7 +187,7 @@ impl fmt::Display for Refusal {
 impl Refusal {
     /// Whether a list may have such machines, and nothing is wrong.
     fn is_usual(&self) -> bool {
-        matches!(self, Self::OtherNodePool(_) | Self::BeingDeleted)
+        matches!(self, Self::OtherNodePool(_) | Self::AnotherNodePool(..) | Self::BeingDeleted)
     }
 
     /// The exhausted pool and the family that it has no free address of.
@@ -187,7 +206,9 @@ impl Refusal {
 type Outcome = Result<Vec<Allocation>, Refusal>;
 
 pub(crate) fn claim(args: ClaimArgs) -> Result<ExitCode> {
-    let (machines, has_diagnostics) = args.machines.read()?;
+    let read = args.machines.read()?;
+    let has_diagnostics = read.has_diagnostics();
+    let ReadMachines { machines, inventory } = read;
     if machines.len() != 1 && (!args.ips.is_empty() || !args.macs.is_empty()) {
         usage_error("--ip and --mac are for one machine");
     }
@@ -198,7 +219,7 @@ pub(crate) fn claim(args: ClaimArgs) -> Result<ExitCode> {
         [claim] if left_out.is_empty() => mac_addresses(&args.macs, &pools_of(claim, &by_name))?,
         _ => BTreeMap::new(),
     };
-    if args.format == Format::Annotation {
+    if matches!(args.format, Format::Annotation | Format::Apply) {
         // Before anything is given that could not be recorded.
         pools.iter().try_for_each(|pool| annotation_key(&pool.interface).map(drop))?;
     }
@@ -224,18 +245,44 @@ pub(crate) fn claim(args: ClaimArgs) -> Result<ExitCode> {
     if !leaving.is_empty() {
         registry.withdraw(leaving)?;
     }
-    let mut outcomes: Vec<Outcome> = Vec::new();
-    let progress = Progress::new(claims.len());
-    for batch in claims.chunks(BATCH) {
-        for outcome in registry.claim_all(batch, Timestamp::now().0)? {
-            outcomes.push(match left_out.remove(&outcomes.len()) {
-                Some(why) => Err(why),
-                None => outcome.map_err(Refusal::Claim),
-            });
+    if let Some(inventory) = &inventory {
+        let adoption = audit::rebuild(&mut registry, inventory, Timestamp::now().0)?.adoption;
+        let problems = record_problems(inventory, &adoption);
+        for (at, claim) in claims.iter().enumerate() {
+            let claimants = pools_of(claim, &printer.pools)
+                .into_iter()
+                .map(|pool| Claimant { machine: claim.machine.clone(), interface: pool.interface });
+            if let Some(problem) = claimants.filter_map(|claimant| problems.get(&claimant)).next() {
+                left_out.entry(at).or_insert_with(|| Refusal::Record(problem.clone()));
+            }
         }
+    }
+    // Within one list the creation time decides, and not the order of the list.
+    let mut queue: Vec<usize> = (0..claims.len()).collect();
+    if inventory.is_some() {
+        queue.sort_by_key(|&at| claims[at].created);
+    }
+    let mut outcomes: BTreeMap<usize, Outcome> = BTreeMap::new();
+    let progress = Progress::new(claims.len());
+    for batch in queue.chunks(BATCH) {
+        let batch: Vec<usize> = batch
+            .iter()
+            .copied()
+            .filter(|at| match left_out.remove(at) {
+                Some(why) => {
+                    outcomes.insert(*at, Err(why));
+                    false
+                }
+                None => true,
+            })
+            .collect();
+        let of_batch: Vec<claim::Claim> = batch.iter().map(|&at| claims[at].clone()).collect();
+        let answers = registry.claim_all(&of_batch, Timestamp::now().0)?;
+        outcomes.extend(batch.into_iter().zip(answers.into_iter().map(|answer| answer.map_err(Refusal::Claim))));
         progress.at(outcomes.len());
     }
     progress.end();
+    let outcomes: Vec<Outcome> = outcomes.into_values().collect();
     let is_alone = claims.len() == 1;
     let (mut is_exhausted, mut is_refused) = (false, false);
     for (claim, outcome) in claims.iter().zip(&outcomes) {
@@ -260,6 +307,18 @@ pub(crate) fn claim(args: ClaimArgs) -> Result<ExitCode> {
     })
 }
 
+/// The records that keep their machine from a claim: of an address that is somebody else's, or that cannot be read.
+fn record_problems(inventory: &Inventory, adoption: &Adoption) -> BTreeMap<Claimant, String> {
+    // Of these the machine has the address all the same.
+    let is_kept =
+        |problem: &Problem| matches!(problem, Problem::OutOfPool(_) | Problem::Reserved(..) | Problem::Prefix(_));
+    let mismatches = adoption.mismatches.iter().filter(|mismatch| !is_kept(&mismatch.problem));
+    let mismatches = mismatches.map(|mismatch| (mismatch.claimant.clone(), mismatch.to_string()));
+    let findings = inventory.findings.iter();
+    let findings = findings.filter_map(|finding| Some((finding.claimant.clone()?, finding.to_string())));
+    mismatches.chain(findings).collect()
+}
+
 /// One for each machine, and why some of them ask for nothing, by their places.
 fn claims(
     args: &ClaimArgs,
@@ -275,6 +334,14 @@ fn claims(
     let mut by_node_pool: BTreeMap<Option<String>, Result<Vec<Request>, Refusal>> = BTreeMap::new();
     let (mut claims, mut left_out) = (Vec::new(), BTreeMap::new());
     for KubevirtMachine { machine, created, is_being_deleted, node_pool } in machines {
+        if let (Some(given), Some(own)) = (&said, &node_pool)
+            && given != own
+        {
+            left_out.insert(claims.len(), Refusal::AnotherNodePool(own.clone(), given.clone()));
+            let created = created.unwrap_or(now).0;
+            claims.push(claim::Claim { machine, created, requests: Vec::new(), sticky: args.sticky });
+            continue;
+        }
         let requests = by_node_pool.entry(said.clone().or(node_pool)).or_insert_with_key(|node_pool| {
             if node_pool.is_none() && !is_whole {
                 // The pool of the machine may be one of those that are not served.
@@ -411,6 +478,9 @@ impl Printer {
             print(&allocations_table("MACHINE", outcomes.iter().flatten().flatten()))?;
             return Ok(false);
         }
+        if self.format == Format::Apply {
+            return self.print_list(claims, outcomes);
+        }
         let (mut lines, mut is_odd) = (String::new(), false);
         for (claim, outcome) in claims.iter().zip(outcomes) {
             // An empty line for who got nothing, so that the lines stay those of the machines.
@@ -431,14 +501,36 @@ impl Printer {
         Ok(is_odd)
     }
 
+    /// Prints a List for `kubectl apply --server-side`: of each machine the record before the Secret, so that the machine never
+    /// reads a document whose addresses are not recorded. Returns whether a machine is not in it that has addresses.
+    fn print_list(&self, claims: &[claim::Claim], outcomes: &[Outcome]) -> Result<bool> {
+        let (mut items, mut is_odd) = (Vec::new(), false);
+        for (claim, outcome) in claims.iter().zip(outcomes) {
+            let Ok(allocations) = outcome else { continue };
+            let record = annotation_patch(&claim.machine, allocations, &self.networks(claim), None);
+            match record.map_err(Error::new).and_then(|record| {
+                let document = self.expand(&pools_of(claim, &self.pools), allocations)?;
+                Ok([record, document.secret(&claim.machine)])
+            }) {
+                Ok(objects) => items.extend(objects),
+                Err(error) => {
+                    say(format_args!("error: {}: {error:#}", claim.machine));
+                    is_odd = true;
+                }
+            }
+        }
+        print_json(&json!({"apiVersion": "v1", "kind": "List", "items": items}))?;
+        Ok(is_odd)
+    }
+
     fn line(&self, claim: &claim::Claim, allocations: &[Allocation]) -> Result<String> {
         let machine = &claim.machine;
         let document = || self.expand(&pools_of(claim, &self.pools), allocations);
         Ok(match self.format {
             Format::Annotation => annotation_patch(machine, allocations, &self.networks(claim), None)?.to_string(),
             Format::Status => status_patch(machine, allocations, None)?.to_string(),
-            Format::Secret => document()?.secret(&machine.namespace, &machine.name).to_string(),
-            Format::NetworkData | Format::Table => document()?.text().to_owned(),
+            Format::Secret => document()?.secret(machine).to_string(),
+            Format::NetworkData | Format::Table | Format::Apply => document()?.text().to_owned(),
         })
     }
 
@@ -449,7 +541,7 @@ impl Printer {
 
     /// Whether the template takes addresses of the pools, before any is given.
     fn check_template(&self, claims: &[claim::Claim]) -> Result<()> {
-        if self.json || !matches!(self.format, Format::NetworkData | Format::Secret) {
+        if self.json || !matches!(self.format, Format::NetworkData | Format::Secret | Format::Apply) {
             return Ok(());
         }
         let example = |pool: &Pool| {
@@ -499,14 +591,16 @@ struct ReleasedDocument {
 }
 
 pub(crate) fn release(args: Release) -> Result<ExitCode> {
-    let (machines, is_odd) = args.machines.read()?;
+    let read = args.machines.read()?;
+    let is_odd = read.has_diagnostics();
+    let ReadMachines { machines, inventory } = read;
     let ServedPools { pools, is_whole } = match args.pools.as_slice() {
         [] => ServedPools { pools: Vec::new(), is_whole: true },
         files => PoolFiles::served(files, args.template.as_deref())?,
     };
     let mut registry = args.ledger.open(pools)?;
     let (mut released, mut served) = (Vec::new(), Vec::new());
-    let machines: Vec<Machine> = machines.into_iter().map(|it| it.machine).collect();
+    let (machines, kept) = releasable(machines, inventory.as_ref(), args.force);
     for batch in machines.chunks(BATCH) {
         let waiting: BTreeSet<Machine> =
             registry.state()?.waiters().into_iter().map(|claim| claim.machine.clone()).collect();
@@ -524,7 +618,28 @@ pub(crate) fn release(args: Release) -> Result<ExitCode> {
     } else {
         print(&sections([allocations_table("RELEASED", &released), allocations_table("SERVED", &served)]))?;
     }
-    Ok(exit_code(!is_odd && is_whole))
+    Ok(if kept > 0 { ExitCode::FAILURE } else { exit_code(!is_odd && is_whole) })
+}
+
+/// The machines that may be released, and how many may not be. Of a list only a machine may that is being deleted and that has
+/// no guest any more: any other one still uses its addresses.
+fn releasable(machines: Vec<KubevirtMachine>, inventory: Option<&Inventory>, force: bool) -> (Vec<Machine>, usize) {
+    let count = machines.len();
+    let releasable = machines.into_iter().filter_map(|KubevirtMachine { machine, is_being_deleted, .. }| {
+        let Some(inventory) = inventory.filter(|_| !force) else { return Some(machine) };
+        let problem = if !is_being_deleted {
+            "not being deleted, expected a deletionTimestamp, or --force"
+        } else if inventory.has_guest(&machine) {
+            "its guest is there, expected neither a VirtualMachine nor an instance of it, or --force"
+        } else {
+            return Some(machine);
+        };
+        say(format_args!("error: {machine}: {problem}"));
+        None
+    });
+    let releasable: Vec<Machine> = releasable.collect();
+    let kept = count - releasable.len();
+    (releasable, kept)
 }
 
 /// Who has the name of a machine and another UID, which is the mistake that people make.

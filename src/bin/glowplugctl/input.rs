@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Read};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, anyhow, bail};
 use clap::error::ErrorKind;
@@ -17,7 +19,7 @@ use glowplug::host::claim::{Machine, is_object_name};
 use glowplug::host::expand::Template;
 use glowplug::host::ledger::{OpenError, SqliteLedger};
 use glowplug::host::pool::{self, Overlap, Overlaps, Pool, PoolSpec, TemplateFacts};
-use glowplug::host::records::{KubevirtMachine, Objects};
+use glowplug::host::records::{Inventory, KubevirtMachine, Objects};
 use glowplug::host::registry::Registry;
 use glowplug::host::timestamp::Timestamp;
 use glowplug::network::{InterfaceName, parse_mac_address};
@@ -308,6 +310,24 @@ pub(crate) fn tell_overlaps(overlaps: &Overlaps<'_>) {
     }
 }
 
+/// When lists were fetched, in milliseconds since 1970: the oldest modification time of their files. A pipe is fetched now.
+pub(crate) fn fetched(lists: &[PathBuf]) -> Result<u64> {
+    let now = SystemTime::now();
+    let mut oldest = now;
+    for path in lists {
+        let metadata = if path == Path::new("-") {
+            File::from(io::stdin().as_fd().try_clone_to_owned()?).metadata()
+        } else {
+            path.metadata()
+        };
+        let metadata = metadata.with_context(|| format!("reading {}", path.display()))?;
+        if metadata.is_file() {
+            oldest = oldest.min(metadata.modified()?);
+        }
+    }
+    Ok(u64::try_from(oldest.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis()).unwrap_or(u64::MAX))
+}
+
 pub(crate) fn read_objects(lists: &[PathBuf]) -> Result<(Objects, usize)> {
     let (mut objects, mut count) = (Objects::default(), 0);
     for path in lists {
@@ -317,9 +337,22 @@ pub(crate) fn read_objects(lists: &[PathBuf]) -> Result<(Objects, usize)> {
     Ok((objects, count))
 }
 
+/// The machines of a command.
+pub(crate) struct ReadMachines {
+    pub(crate) machines: Vec<KubevirtMachine>,
+    /// What the lists say, if there are lists.
+    pub(crate) inventory: Option<Inventory>,
+}
+
+impl ReadMachines {
+    /// Whether the lists hold something that cannot be read.
+    pub(crate) fn has_diagnostics(&self) -> bool {
+        self.inventory.as_ref().is_some_and(|inventory| !inventory.findings.is_empty())
+    }
+}
+
 impl Machines {
-    /// The machines, and whether something is odd.
-    pub(crate) fn read(&self) -> Result<(Vec<KubevirtMachine>, bool)> {
+    pub(crate) fn read(&self) -> Result<ReadMachines> {
         if self.names.len() != self.uids.len() {
             let (names, uids) = (self.names.len(), self.uids.len());
             usage_error(format_args!("{names} machines and {uids} of --uid, expected one for each machine"));
@@ -330,18 +363,18 @@ impl Machines {
                 let machine = Machine { namespace, name, uid };
                 KubevirtMachine { machine, created: None, is_being_deleted: false, node_pool: None }
             };
-            return Ok((named.map(machine).collect(), false));
+            return Ok(ReadMachines { machines: named.map(machine).collect(), inventory: None });
         }
         let (objects, _) = read_objects(&self.lists)?;
-        for finding in objects.findings() {
+        let machines: Vec<KubevirtMachine> = objects.machines().collect();
+        let inventory = objects.inventory();
+        for finding in &inventory.findings {
             say(format_args!("error: {finding}"));
         }
-        let is_odd = !objects.findings().is_empty();
-        let machines: Vec<KubevirtMachine> = objects.machines().collect();
-        if machines.is_empty() && !is_odd {
+        if machines.is_empty() && inventory.findings.is_empty() {
             say(format_args!("warning: no KubevirtMachine in the lists, nothing to do"));
         }
-        Ok((machines, is_odd))
+        Ok(ReadMachines { machines, inventory: Some(inventory) })
     }
 }
 

@@ -18,13 +18,32 @@ pub(crate) fn print(text: &str) -> Result<()> {
     io::stdout().write_all(text.as_bytes()).context("writing to standard output")
 }
 
-/// A line for who watches. That nobody can be told ends nothing: what was given is given, and is still to be printed.
+/// Prints one line for people. A failure to print it ends nothing: what was allocated is still to be printed.
 pub(crate) fn say(line: fmt::Arguments<'_>) {
-    let _ = writeln!(io::stderr(), "{line}");
+    let _ = writeln!(io::stderr(), "{}", escaped(&line.to_string()));
 }
 
 pub(crate) fn print_json(value: &impl Serialize) -> Result<()> {
-    print(&(serde_json::to_string_pretty(value)? + "\n"))
+    // What serde_json leaves as it is stands inside of strings.
+    let lines: Vec<String> = serde_json::to_string_pretty(value)?.lines().map(escaped_json).collect();
+    print(&(lines.join("\n") + "\n"))
+}
+
+/// A text of somebody else for a terminal: a name or an annotation may hold control characters, which would move the cursor
+/// or begin a line of their own, and characters that change the direction of what follows.
+pub(crate) fn escaped(text: &str) -> String {
+    text.chars().map(|c| if acts_on_terminal(c) { c.escape_default().to_string() } else { c.to_string() }).collect()
+}
+
+/// [`escaped`] for a line of JSON, which has its own escapes.
+pub(crate) fn escaped_json(text: &str) -> String {
+    let escape = |c: char| if acts_on_terminal(c) { format!("\\u{:04x}", u32::from(c)) } else { c.to_string() };
+    text.chars().map(escape).collect()
+}
+
+fn acts_on_terminal(c: char) -> bool {
+    let is_direction = matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    c.is_control() || is_direction || matches!(c, '\u{2028}' | '\u{2029}')
 }
 
 /// Exit status: a pool is exhausted for at least one machine, and nothing failed.
@@ -72,7 +91,8 @@ pub(crate) fn table<const N: usize>(head: [&str; N], rows: &[[String; N]]) -> St
         return String::new();
     }
     let head = head.map(str::to_owned);
-    let lines = || std::iter::once(&head).chain(rows);
+    let rows: Vec<[String; N]> = rows.iter().map(|row| std::array::from_fn(|at| escaped(&row[at]))).collect();
+    let lines = || std::iter::once(&head).chain(&rows);
     let widths: [usize; N] =
         std::array::from_fn(|at| lines().map(|line| line[at].chars().count()).max().unwrap_or_default());
     let line = |cells: &[String; N]| {
@@ -137,5 +157,20 @@ impl From<&Machine> for ListedMachine {
 impl ListedMachine {
     pub(crate) fn title(&self) -> String {
         format!("{}/{}", self.namespace, self.name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_of_an_object_acts_on_a_terminal() {
+        let hostile = "a\u{1b}[2J\r\nerror: b\u{9b}31m\u{202e}c";
+        assert_eq!(escaped(hostile), "a\\u{1b}[2J\\r\\nerror: b\\u{9b}31m\\u{202e}c");
+        assert_eq!(escaped("ä 10.0.0.5/24 \"b\""), "ä 10.0.0.5/24 \"b\"");
+        let json = escaped_json(&serde_json::to_string(hostile).unwrap_or_default());
+        assert_eq!(json, r#""a\u001b[2J\r\nerror: b\u009b31m\u202ec""#);
+        assert_eq!(table(["A\u{1b}B"], &[["\u{1b}".to_owned()]]), "A\u{1b}B\n\\u{1b}\n");
     }
 }

@@ -3,7 +3,9 @@
 use serde_json::{Value, json};
 
 use super::Document;
+use crate::host::claim::Machine;
 use crate::host::image::MAX_INLINE;
+use crate::host::records::API_VERSION;
 
 impl Document {
     /// Whether KubeVirt takes it in the object itself; else it needs a Secret.
@@ -12,16 +14,29 @@ impl Document {
         self.text.len() <= MAX_INLINE
     }
 
-    /// The manifest of the Secret `<vm>-networkdata` for `networkDataSecretRef`, with the key that KubeVirt reads.
+    /// The manifest of the Secret `<machine>-networkdata` for `networkDataSecretRef`, with the key that KubeVirt reads.
     ///
-    /// It is to be there before the reference to it: a machine waits for a Secret that is missing, but one without the key
-    /// is passed over, and the guest boots without a network.
+    /// The Secret has to exist before the reference to it: a machine waits for a Secret that is missing, but KubeVirt ignores
+    /// a Secret without the key, and the guest boots without a network. The Secret is deleted with its KubevirtMachine, and
+    /// nobody can change it: a guest would take up another address at its next start.
     #[must_use]
-    pub fn secret(&self, namespace: &str, vm: &str) -> Value {
+    pub fn secret(&self, machine: &Machine) -> Value {
+        let Machine { namespace, name, uid } = machine;
+        let mut labels = json!({"app.kubernetes.io/managed-by": "glowplug"});
+        // A label is at most 63 characters long, a name of an object 253.
+        for (label, value) in [("name", name), ("namespace", namespace)].into_iter().filter(|(_, it)| it.len() <= 63) {
+            labels[format!("capk.cluster.x-k8s.io/kubevirt-machine-{label}")] = value.as_str().into();
+        }
         json!({
             "apiVersion": "v1",
             "kind": "Secret",
-            "metadata": {"name": format!("{vm}-networkdata"), "namespace": namespace},
+            "metadata": {
+                "name": format!("{name}-networkdata"),
+                "namespace": namespace,
+                "labels": labels,
+                "ownerReferences": [{"apiVersion": API_VERSION, "kind": "KubevirtMachine", "name": name, "uid": uid}],
+            },
+            "immutable": true,
             "type": "Opaque",
             // Not `stringData`, which is never read back: what is written is what is stored.
             "data": {"networkdata": base64(self.text.as_bytes())},

@@ -309,11 +309,26 @@ fn what_is_no_template_is_refused() {
 fn a_secret_has_the_key_that_kubevirt_reads() {
     let document = Document { text: r#"{"links":[]}"#.to_owned(), warnings: Vec::new() };
     assert_eq!(
-        document.secret("clusters", "worker-0"),
+        document.secret(&Machine { namespace: "clusters".into(), name: "worker-0".into(), uid: "u-0".into() }),
         json!({
             "apiVersion": "v1",
             "kind": "Secret",
-            "metadata": {"name": "worker-0-networkdata", "namespace": "clusters"},
+            "metadata": {
+                "name": "worker-0-networkdata",
+                "namespace": "clusters",
+                "labels": {
+                    "app.kubernetes.io/managed-by": "glowplug",
+                    "capk.cluster.x-k8s.io/kubevirt-machine-name": "worker-0",
+                    "capk.cluster.x-k8s.io/kubevirt-machine-namespace": "clusters",
+                },
+                "ownerReferences": [{
+                    "apiVersion": "infrastructure.cluster.x-k8s.io/v1alpha1",
+                    "kind": "KubevirtMachine",
+                    "name": "worker-0",
+                    "uid": "u-0",
+                }],
+            },
+            "immutable": true,
             "type": "Opaque",
             "data": {"networkdata": "eyJsaW5rcyI6W119"},
         })
