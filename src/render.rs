@@ -1,4 +1,4 @@
-//! The model, written for the program that will bring the network up.
+//! Renders the model of a network for the program that will configure the network.
 
 pub mod dracut;
 pub mod network_legacy;
@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use crate::network::{InterfaceName, LinkIndex, LinkKind, NetworkConfig, Pairs, VlanId};
 
-/// The network program of an initramfs.
+/// Network program that configures the network in an initramfs.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Renderer {
@@ -26,33 +26,36 @@ pub enum Renderer {
     NetworkLegacy,
 }
 
-/// How a rendered network knows a link.
+/// How the rendered output identifies a link.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Device {
-    /// By its permanent address.
+    /// Permanent MAC address of the NIC.
     MacAddress(MacAddr),
-    /// By its name.
+    /// Interface name.
     Name(InterfaceName),
-    /// Whichever there is.
+    /// Any NIC: the document identifies the link by a pattern only.
     Any,
 }
 
-/// A text that names no [`Renderer`].
+/// Error: a string is not the name of a [`Renderer`].
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct RendererError(String);
 
-/// The names that interfaces have.
+/// Interface names that are already in use.
 #[derive(Debug, Default)]
 struct Taken {
     names: BTreeSet<InterfaceName>,
     next: usize,
 }
 
-/// Names every VLAN, each after what it is on: the name that the document gives it, else one after the parent, else a
-/// number, whichever is free first. No name of the kernel's own is given, since a card that comes later may have it.
+/// Names every VLAN, and returns how each link is identified, in the order of the links.
 ///
-/// `devices` has everything else. `known_as` has the names that cards get, where a device is called otherwise. `may_be`
-/// says whether a reader finds the id in a name.
+/// A VLAN gets the first free name of these: the name from the document, a name after its parent (`parent.id`), a
+/// numbered name (`kv0.id`). A parent is named before its VLANs. A VLAN never gets a name that the kernel itself
+/// assigns: a NIC that appears later may get the same name.
+///
+/// `devices` identifies every link that is not a VLAN. `known_as` has the names that NICs get when `devices` identifies
+/// them in another way. `may_be` reports whether the network program can find the VLAN id in a name.
 fn name_vlans(
     config: &NetworkConfig,
     mut devices: Vec<Option<Device>>,
@@ -77,7 +80,7 @@ fn name_vlans(
                 let after_parent = parent.and_then(|parent| format!("{parent}.{id}").parse().ok());
                 let mut candidates = [requested, after_parent].into_iter().flatten().filter(|name| may_be(name, *id));
                 let name = candidates.find_map(|name| taken.take(name));
-                // A parent without a name, or one whose name leaves no room for the id.
+                // The parent has no name, or its name leaves no room for the id.
                 let name = name.unwrap_or_else(|| taken.number(&format!(".{id}")));
                 devices[here.0] = Some(Device::Name(name));
             }
@@ -89,13 +92,13 @@ fn name_vlans(
 // === impl Taken ===
 
 impl Taken {
-    /// Takes a name, if nobody has it.
+    /// Takes the name and returns it; `None` when another link has the name.
     fn take(&mut self, name: InterfaceName) -> Option<InterfaceName> {
         self.names.insert(name).then_some(name)
     }
 
-    /// Takes the next free one of `kv0`, `kv1` and so on, before the suffix. They are short, so that a VLAN's id fits
-    /// behind.
+    /// Takes the next free name of `kv0`, `kv1` and so on, followed by the suffix. The names are short, so that a VLAN
+    /// id fits behind them.
     fn number(&mut self, suffix: &str) -> InterfaceName {
         loop {
             let name = format!("kv{}{suffix}", self.next);
@@ -137,7 +140,7 @@ impl fmt::Display for Renderer {
 // === impl Device ===
 
 impl Device {
-    /// The address or the name alone, for people.
+    /// Returns the MAC address or the name without brackets, for messages and file names.
     #[must_use]
     pub fn bare(&self) -> String {
         match self {

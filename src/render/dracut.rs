@@ -1,9 +1,9 @@
-//! Kernel arguments of dracut's grammar (dracut.cmdline(7)), as `nm-initrd-generator` understands them
-//! (`NetworkManager/NetworkManager:src/nm-initrd-generator/nmi-cmdline-reader.c`), or dracut's own scripts
-//! ([`super::network_legacy`]).
+//! Renders kernel arguments in dracut's grammar (dracut.cmdline(7)).
 //!
-//! The grammar is shared on paper only: each choice below was measured on NetworkManager 1.42 and 1.52 and on dracut 059,
-//! and `tests/readers.rs` asks the programs themselves.
+//! Two programs read these arguments: `nm-initrd-generator`
+//! (`NetworkManager/NetworkManager:src/nm-initrd-generator/nmi-cmdline-reader.c`) and dracut's own scripts
+//! ([`super::network_legacy`]). They interpret the same grammar differently. Each choice below was measured on
+//! NetworkManager 1.42 and 1.52 and on dracut 059, and `tests/readers.rs` runs the programs themselves.
 
 mod karg;
 mod names;
@@ -27,11 +27,11 @@ use crate::network::{
 use crate::render::Device;
 use names::Names;
 
-/// The longest line that is rendered, in bytes. dracut hands all arguments on in one environment string, which ends at
-/// 128 KiB; whoever adds to them leaves room for the others.
+/// Longest line that is rendered, in bytes. dracut passes all arguments on in one environment string of at most 128
+/// KiB, so this limit leaves room for the arguments of others.
 pub const MAX_BYTES: usize = 32 * 1024;
 
-/// Who reads the arguments.
+/// Program that reads the arguments.
 #[derive(Clone, Copy, Eq, PartialEq)]
 pub(super) enum Reader {
     /// `nm-initrd-generator`.
@@ -43,26 +43,27 @@ pub(super) enum Reader {
 /// A network as kernel arguments.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Rendered {
-    /// In the order in which they are to be written.
+    /// The arguments, in the order in which they must be written.
     pub kargs: Vec<Karg>,
-    /// The same as one line, without a final newline.
+    /// The same arguments as one line, without a final newline.
     pub line: String,
-    /// For every link of the network, in its order: how it is known.
+    /// How the arguments identify each link, in the order of the network's links.
     pub devices: Vec<Device>,
 }
 
 /// Renders a network as kernel arguments for NetworkManager.
 ///
-/// The order is that of the document, but for the link with the default gateway, which comes first: NetworkManager
-/// prefers the profile that it activates first. What an argument cannot say becomes a warning; what would be wrong
-/// without being said becomes an error, and then the arguments are not to be used.
+/// The arguments follow the order of the document, with one exception: the link with the default gateway comes first,
+/// because NetworkManager prefers the profile that it activates first. A setting that no argument can express becomes a
+/// warning. Where leaving out the setting would make the network wrong, it becomes an error, and the arguments must not
+/// be used.
 ///
-/// The arguments never say `rd.neednet`: on Ignition systems the network is started on demand.
+/// The arguments never contain `rd.neednet`: on Ignition systems the network starts on demand.
 pub fn render(config: &NetworkConfig, findings: &mut Findings) -> Rendered {
     render_for(Reader::NetworkManager, config, findings)
 }
 
-/// The same for another reader, of a network that it can be told.
+/// Renders a network for `reader`. The caller must have reduced the network to what the reader supports.
 pub(super) fn render_for(reader: Reader, config: &NetworkConfig, findings: &mut Findings) -> Rendered {
     let names = Names::assign(config, reader);
     let defaults = DefaultRoutes::of(config);
@@ -75,7 +76,8 @@ pub(super) fn render_for(reader: Reader, config: &NetworkConfig, findings: &mut 
         let expected = format!("at most {MAX_BYTES}");
         findings.push(Finding::error("kernel arguments", "too many bytes", line.len(), &expected));
     }
-    // Every value has been written from a type whose alphabet is smaller than this: the last door before a shell.
+    // Every value was written from a type with a smaller alphabet. This is the last check before a shell reads the
+    // line.
     if !is_legal(&line) {
         findings.push(Finding::error("kernel arguments", "illegal byte", &line, ALPHABET));
     }
@@ -88,16 +90,16 @@ fn line(kargs: &[Karg]) -> String {
         if !line.is_empty() {
             line.push(' ');
         }
-        // A string takes whatever is written.
+        // Writing to a string never fails.
         let _ = write!(line, "{karg}");
     }
     line
 }
 
-/// What a message calls the alphabet of [`is_legal`].
+/// Alphabet of [`is_legal`], as messages describe it.
 pub const ALPHABET: &str = "letters, digits, blanks and . _ : [ ] , / = + -";
 
-/// Whether a line has nothing that any reader of kernel arguments, or a shell behind it, takes for more than text.
+/// Reports whether the line has only bytes that every reader of kernel arguments, and a shell, takes literally.
 #[must_use]
 pub fn is_legal(line: &str) -> bool {
     line.bytes().all(|byte| byte.is_ascii_alphanumeric() || b" ._:[],/=+-".contains(&byte))
@@ -109,17 +111,17 @@ struct Render<'c, 'f> {
     names: Names,
     findings: &'f mut Findings,
     defaults: DefaultRoutes,
-    /// The arguments of the first card that is known by a pattern and asks for something.
+    /// Arguments of the first NIC that is identified by a pattern and needs arguments.
     of_any: Option<Vec<Karg>>,
-    /// Whether another such card has others.
+    /// Whether a later NIC that is identified by a pattern needs other arguments than the first.
     any_differ: bool,
 }
 
-/// Which method each address of a link is given with, and what is asked for beside the addresses.
+/// Method to write with each address of a link, and the method to write without an address.
 ///
-/// NetworkManager lets the method of the last argument for a card decide, `none` disables every family that has no
-/// address yet, and a family that is *required* takes the others down with it when nobody answers. So the methods of a
-/// card are chosen together.
+/// The methods of a NIC are chosen together, for three reasons: NetworkManager uses the method of the last argument for
+/// a NIC; `none` disables every family that has no address yet; and when nobody answers for a *required* family,
+/// NetworkManager gives up the other family as well.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 struct Methods {
     ipv4: Method,
@@ -149,7 +151,7 @@ impl Render<'_, '_> {
                         kargs.extend(own.iter().cloned());
                         self.of_any = Some(own);
                     }
-                    // What holds for every card is said once.
+                    // Arguments that apply to every NIC are written once.
                     Some(first) => self.any_differ |= *first != own,
                 }
             }
@@ -170,7 +172,7 @@ impl Render<'_, '_> {
         let mut seen = BTreeSet::new();
         let mut order: Vec<LinkIndex> = firsts.chain(all).filter(|link| seen.insert(*link)).collect();
         if self.reader == Reader::NetworkLegacy {
-            // The last default route wins.
+            // network-legacy keeps the default route that is set last.
             order.rotate_left(count);
         }
         order
@@ -181,7 +183,7 @@ impl Render<'_, '_> {
         match &link.kind {
             LinkKind::Card(_) => {}
             LinkKind::Bridge { name, .. } if !self.config.is_connected(index) => {
-                // NetworkManager would take `eth0` for its port, network-legacy would wait for one.
+                // NetworkManager would make `eth0` the bridge's port, and network-legacy would wait for a port.
                 let expected = "at least one, without which no kernel argument makes a bridge";
                 self.findings.push(Finding::warning(&link.place, "bridge without ports left out", name, expected));
             }
@@ -209,7 +211,8 @@ impl Render<'_, '_> {
         }
     }
 
-    /// An argument makes a bridge that does not speak STP, and tells it nothing more.
+    /// Warns about the bridge options that are lost. An argument makes a bridge without STP and cannot express any
+    /// option.
     fn bridge_options(&mut self, options: &BridgeOptions) {
         let mut told = options.said();
         told.retain(|(name, value)| (*name, value.as_str()) != ("stp", "false"));
@@ -227,7 +230,7 @@ impl Render<'_, '_> {
             words.push(("arp_ip_target", target.to_string()));
         }
         if options.arp_ip_target.len() > 1 {
-            // Between options stands a comma, and NetworkManager takes nothing else between addresses.
+            // Options are separated by commas, and NetworkManager accepts only commas between ARP targets.
             let targets = options.arp_ip_target.len();
             self.left_out(&options.place, "all ARP targets but the first", targets, "one address");
         }
@@ -251,7 +254,7 @@ impl Render<'_, '_> {
             return;
         }
         let device = self.device(index);
-        // A bond's MTU stands in `bond=` already.
+        // `bond=` already has the MTU of a bond.
         let mtu = link.mtu.filter(|_| !matches!(link.kind, LinkKind::Bond { .. }));
         let mac_address = link.cloned_mac_address;
         let ip = |address, method| Karg::Ip { address, device: device.clone(), method, mtu, mac_address };
@@ -276,7 +279,7 @@ impl Render<'_, '_> {
             return;
         }
         let methods = Methods::of(link, self.reader);
-        // A gateway goes into the first `ip=` of a static address of its family.
+        // The gateway belongs in the first `ip=` with a static address of the gateway's family.
         let [mut gateway, mut gateway6] = self.defaults.gateways(self.config, index);
         for address in &link.ipv4.addresses {
             kargs.push(ip(Some((IpNetwork::V4(*address), gateway.take())), methods.ipv4));
@@ -299,11 +302,12 @@ impl Render<'_, '_> {
         }
     }
 
-    /// A profile of its own would take a port away from its bond or bridge.
+    /// Warns about the settings that a bond member or bridge port loses. A profile of its own would remove the
+    /// interface from its bond or bridge.
     fn report_port(&mut self, link: &Link, controller: &Link) {
         let is_bond = matches!(controller.kind, LinkKind::Bond { .. });
         let own_mtu = link.mtu.filter(|_| !matches!(link.kind, LinkKind::Bond { .. }));
-        // A bond sets the MTU of its ports.
+        // A bond sets the MTU of its members.
         if let Some(mtu) = own_mtu.filter(|mtu| !is_bond || Some(*mtu) != controller.mtu) {
             let (what, expected) = if is_bond {
                 ("MTU of a bond's port", format!("the MTU of its bond, {}", controller.place))
@@ -321,7 +325,8 @@ impl Render<'_, '_> {
         }
     }
 
-    /// A gateway that no subnet of its link has needs nothing more: NetworkManager adds a route to it, of either family.
+    /// Adds a route argument for each route that needs one. A gateway outside every subnet of its link needs no further
+    /// argument: NetworkManager itself adds a route to the gateway, in both families.
     fn routes(&mut self, index: LinkIndex, kargs: &mut Vec<Karg>) {
         let link = self.config.link(index);
         let device = self.device(index);
@@ -332,7 +337,7 @@ impl Render<'_, '_> {
                 continue;
             }
             if is_port || !link.can_route(route) {
-                // To NetworkManager a card with a route alone is one that asks by DHCP.
+                // NetworkManager uses DHCP on a NIC that has only a route.
                 let expected = "an address of its family on its link";
                 push_left_out(self.findings, &route.place, "route", route.destination(), expected);
                 continue;
@@ -362,7 +367,7 @@ impl Render<'_, '_> {
         }
     }
 
-    /// Whether a default route says only once more what the chosen one says.
+    /// Reports whether a default route repeats the default route that was chosen.
     fn is_chosen_again(&self, route: &Route, index: LinkIndex) -> bool {
         let routes = self.config.link(index).routes.iter().enumerate();
         let is_ipv4 = route.destination().is_ipv4();
@@ -391,7 +396,7 @@ impl Render<'_, '_> {
                     let place = &link.name_place;
                     self.findings.push(Finding::warning(place, "name that cannot be given", wish, &expected));
                 }
-                // It has no consequence.
+                // This case is a debug message, because nothing else needs the name.
                 Device::MacAddress(_) | Device::Any => {
                     let expected = "none: kernel arguments name a card only where something else needs its name";
                     let (severity, place) = (Severity::Debug, &link.name_place);
@@ -429,7 +434,7 @@ impl Render<'_, '_> {
             }
             return;
         }
-        // Where IPv4 comes from DHCP, IPv6 is listened for.
+        // Where IPv4 uses DHCP, NetworkManager also accepts IPv6 router advertisements.
         let has_ipv4 = self.addressable().any(|link| link.ipv4.is_used());
         let has_ipv6 = self.addressable().any(|link| link.ipv6.is_used() || link.ipv4.dhcp);
         let is_far = |server: &&Placed<IpAddr>| if server.value.is_ipv4() { !has_ipv4 } else { !has_ipv6 };
@@ -439,8 +444,8 @@ impl Render<'_, '_> {
         }
     }
 
-    /// No argument knows a card by a pattern: it is about one card, or about whichever there is.
-    /// `has_named`: something is asked of a link with a name.
+    /// Reports a NIC that is identified by a pattern. An argument is for one NIC or for all NICs: it cannot have a
+    /// pattern. `has_named`: another link, which has a name or an address, needs arguments.
     fn report_pattern(&mut self, index: LinkIndex, link: &Link, has_named: bool) {
         let LinkKind::Card(Card::Pattern { names, drivers, .. }) = &link.kind else { return };
         let is_used = self.config.controller_of(index).is_some() || self.config.carries_vlans(index);
@@ -449,7 +454,7 @@ impl Render<'_, '_> {
         }
         let patterns: Vec<&str> = names.iter().chain(drivers).map(Pattern::as_str).collect();
         let (problem, patterns) = ("card that is known by a pattern alone", patterns.join(", "));
-        // Several of which the same is asked are whichever there are.
+        // When all such NICs need the same arguments, arguments for any NIC are correct.
         self.findings.push(if is_used || self.any_differ || has_named {
             let expected =
                 "a MAC address or a name: among several links no kernel argument could tell which card is meant";
@@ -460,14 +465,15 @@ impl Render<'_, '_> {
         });
     }
 
-    /// What is asked of routers and DHCP servers beside addresses. That all of them are ignored as to names can be said.
+    /// Warns about settings for router advertisements and DHCP that no argument can express. One setting can be
+    /// expressed: ignore the name servers of all routers and DHCP servers.
     fn report_dynamic(&mut self, link: &Link, ignores_dns: bool) {
         let dynamic = link.ipv6.dynamic.is_some();
         let cannot = match (self.reader, link.ipv6.accept_ra) {
-            // A family without dynamic addresses does not listen, but DHCPv4 brings IPv6 along.
+            // A family without dynamic addresses does not accept router advertisements, but DHCPv4 also enables IPv6.
             (Reader::NetworkManager, Some(false)) => dynamic || link.ipv4.dhcp,
             (Reader::NetworkManager, Some(true)) => !dynamic && link.ipv6.is_used(),
-            // The kernel listens wherever nobody tells it not to.
+            // The kernel accepts router advertisements wherever they are not disabled.
             (Reader::NetworkLegacy, accepts) => accepts == Some(false),
             (_, None) => false,
         };
@@ -481,7 +487,7 @@ impl Render<'_, '_> {
             let use_dns = use_dns.filter(|_| !ignores_dns);
             let names = ["use-routes", "use-dns", "use-domains", "use-hostname", "send-hostname", "use-mtu"];
             let values = [use_routes, use_dns, use_domains, use_hostname, send_hostname, use_mtu];
-            // Everything that a server says counts, if nobody says otherwise.
+            // Every option of a DHCP server is used by default, so only `false` is lost.
             for (name, _) in names.into_iter().zip(values).filter(|(_, value)| *value == Some(false)) {
                 self.left_out(&format!("{}.{family}-overrides.{name}", link.place), "DHCP option", false, "true");
             }
@@ -491,8 +497,8 @@ impl Render<'_, '_> {
         }
     }
 
-    /// Whether the name servers of DHCP servers and routers are to be ignored on every link that asks any; `None` when
-    /// none does.
+    /// Reports whether every link with dynamic addresses ignores the name servers of DHCP servers and routers. `None`
+    /// when no link has dynamic addresses.
     fn ignores_dns(&self) -> Option<bool> {
         let families = self.addressable().flat_map(|link| {
             let (ipv4, ipv6) = (&link.ipv4, &link.ipv6);
@@ -506,12 +512,13 @@ impl Render<'_, '_> {
         push_left_out(self.findings, place, what, value, &format!("{expected}: no kernel argument carries it"));
     }
 
-    /// Whether any address is given or asked for. A name server alone makes no profile, and so is told to nobody.
+    /// Reports whether any link has a static or dynamic address. Without addresses there is no profile, and a name
+    /// server needs a profile.
     fn has_addresses(&self) -> bool {
         self.addressable().any(Link::has_addresses)
     }
 
-    /// The links that may be told addresses: neither ports nor what no argument makes.
+    /// Links that can have addresses: not bond members, not bridge ports, and not links that no argument can make.
     fn addressable(&self) -> impl Iterator<Item = &Link> {
         let links = self.config.links().iter().enumerate();
         let is_free = |at| self.config.is_connected(at) && self.config.controller_of(at).is_none();
@@ -536,14 +543,15 @@ pub(super) fn push_left_out(
 // === impl Methods ===
 
 impl Methods {
-    /// The rows were found by trying every sequence of up to three arguments on NetworkManager 1.42.
+    /// Chooses the methods of a link.
     ///
-    /// network-legacy gets one address or one word for each link, and reads a pair of words in its own way.
+    /// The rows come from a test of every sequence of up to three arguments on NetworkManager 1.42. network-legacy
+    /// accepts one address or one method for each link, and interprets a pair of methods in its own way.
     fn of(link: &Link, reader: Reader) -> Self {
         let static4 = !link.ipv4.addresses.is_empty();
         let static6 = !link.ipv6.addresses.is_empty();
         let dhcp4 = link.ipv4.dhcp;
-        // `dhcp6` and `auto6` are one method to NetworkManager, which lets the router advertisement decide.
+        // NetworkManager treats `dhcp6` and `auto6` alike: the router advertisement selects the method.
         let dynamic6 = link.ipv6.dynamic.map(|dynamic| match dynamic {
             Ipv6Dynamic::StatefulDhcp => Method::Dhcp6,
             _ => Method::Auto6,
@@ -558,7 +566,7 @@ impl Methods {
                 Reader::NetworkManager => Method::DhcpDhcp6,
                 Reader::NetworkLegacy => Method::DhcpElseDhcp6,
             }),
-            // The static family is kept when nobody answers for the other one.
+            // The static family stays configured when nobody answers for the dynamic family.
             (true, false, false, Some(_)) | (false, true, true, None) => each(Method::On),
             (true, true, _, None) | (true, true, false, Some(_)) => each(Method::Dhcp),
             (true, true, true, Some(dynamic)) => Self { ipv4: Method::Dhcp, ipv6: dynamic, alone: None },

@@ -1,10 +1,14 @@
-//! Kernel arguments for dracut's own scripts, its module `network-legacy`
+//! Renders kernel arguments for dracut's own scripts, the module `network-legacy`
 //! (`dracut-ng/dracut:modules.d/35network-legacy/`).
 //!
-//! The scripts take one `ip=` for a link and stop the boot at a second one, so a link has one address, or one way to get
-//! some. What is kept is what the machine is reached by: IPv4, unless IPv6 alone has a static address with the default
-//! route; of its static addresses the one in whose subnet the default gateway is, else the first; a static address before
-//! a dynamic one, since it is there whoever answers. What is lost is named in a warning.
+//! The scripts accept one `ip=` for a link and stop the boot at a second `ip=`. So each link keeps one address, or one
+//! method to get addresses. These rules choose what the link keeps, so that the machine stays reachable:
+//!
+//! - IPv4 is kept, unless only IPv6 has a static address with the default route.
+//! - The static address in whose subnet the default gateway lies is kept, or else the first static address.
+//! - A static address is preferred to a dynamic address, because a static address needs no server.
+//!
+//! A warning names everything that is lost.
 
 use std::net::IpAddr;
 
@@ -19,7 +23,7 @@ pub fn render(config: &NetworkConfig, findings: &mut Findings) -> Rendered {
     dracut::render_for(Reader::NetworkLegacy, &reduce(config, findings), findings)
 }
 
-/// The same network with no more than one `ip=` for a link, and with a route to each gateway that no subnet has.
+/// Reduces the network to one `ip=` for each link, and adds a route to each gateway that is in no subnet of its link.
 fn reduce(config: &NetworkConfig, findings: &mut Findings) -> NetworkConfig {
     let defaults = DefaultRoutes::of(config);
     let mut links = config.links().to_vec();
@@ -29,7 +33,7 @@ fn reduce(config: &NetworkConfig, findings: &mut Findings) -> NetworkConfig {
         say_what_dynamic_addresses_lack(link, findings);
     }
     let reduced = with_links(config, links.clone());
-    // A default route may have been lost, and the next best one have taken its place.
+    // The first step may have removed a default route, and the next best default route replaces it.
     let defaults = DefaultRoutes::of(&reduced);
     for (at, link) in links.iter_mut().enumerate().filter(|(_, link)| link.has_addresses()) {
         add_routes_to_gateways(link, defaults.gateways(&reduced, LinkIndex(at)));
@@ -38,13 +42,13 @@ fn reduce(config: &NetworkConfig, findings: &mut Findings) -> NetworkConfig {
 }
 
 fn with_links(config: &NetworkConfig, links: Vec<Link>) -> NetworkConfig {
-    // The same links, so no contradiction is new.
+    // The links are the same, so there is no new contradiction between them.
     let mut reduced = NetworkConfig::new(links).unwrap_or_default();
     reduced.dns = config.dns.clone();
     reduced
 }
 
-/// Answers with the static addresses that are lost.
+/// Reduces the link to one address or one dynamic method, and returns the static addresses that are lost.
 fn keep_one_address(link: &mut Link, gateways: [Option<IpAddr>; 2], findings: &mut Findings) -> Vec<IpNetwork> {
     let mut statics = addresses(link);
     let (ipv4, ipv6) = (&mut link.ipv4, &mut link.ipv6);
@@ -83,7 +87,7 @@ fn keep_one_address(link: &mut Link, gateways: [Option<IpAddr>; 2], findings: &m
     statics
 }
 
-/// Takes out the routes of a family that is not kept, and those through the subnet of an address that is lost.
+/// Removes the routes of a family that is not kept, and the routes through the subnet of a lost address.
 fn drop_routes_without(link: &mut Link, lost: &[IpNetwork], findings: &mut Findings) {
     let own = addresses(link);
     let (has_ipv4, has_ipv6) = (link.ipv4.is_used(), link.ipv6.is_used());
@@ -101,16 +105,17 @@ fn drop_routes_without(link: &mut Link, lost: &[IpNetwork], findings: &mut Findi
     });
 }
 
-/// The scripts add routes in their order, and then the default route once more: so one to its gateway mends it.
+/// Adds a route to each gateway outside the subnet of the link's address. The scripts add the routes in their order,
+/// and then set the default route once more, so the default route succeeds when its gateway has a route.
 fn add_routes_to_gateways(link: &mut Link, gateways: [Option<IpAddr>; 2]) {
     let own = addresses(link);
-    // Of two equal default routes the first one counts.
+    // The sort is stable: of two equal default routes, the first stays the first.
     link.routes.sort_by_key(|route| route.gateway().is_some() || route.is_default());
     let far = link.routes.iter().filter_map(|route| {
         let gateway = route.gateway().filter(|gateway| !has(&own, *gateway))?;
         let is_link_local = matches!(gateway, IpAddr::V6(gateway) if gateway.is_unicast_link_local());
         let is_kept = route.table.is_none() && (!route.is_default() || gateways.contains(&Some(gateway)));
-        // What a DHCP server's subnet will have is not known.
+        // The subnet that a DHCP server will assign is unknown, so a gateway may be in this subnet.
         (is_kept && !is_link_local && (route.on_link || !own.is_empty())).then_some(gateway)
     });
     for gateway in far.collect::<Vec<_>>() {
@@ -133,7 +138,7 @@ fn has(networks: &[IpNetwork], gateway: IpAddr) -> bool {
     networks.iter().any(|network| network.contains(gateway))
 }
 
-/// Whether the scripts set something depends on how the address comes.
+/// Warns about the settings that the scripts set only with a static address, and removes them.
 fn say_what_dynamic_addresses_lack(link: &mut Link, findings: &mut Findings) {
     if !addresses(link).is_empty() {
         return;
@@ -142,7 +147,7 @@ fn say_what_dynamic_addresses_lack(link: &mut Link, findings: &mut Findings) {
     if let Some(mac_address) = link.cloned_mac_address.take() {
         push_left_out(findings, &link.place, "other MAC address", mac_address, expected);
     }
-    // That of a bond is an option of the bond.
+    // The MTU of a bond is an option of the bond, so it is not lost.
     if let Some(mtu) = link.mtu.filter(|_| !link.ipv4.dhcp && !matches!(link.kind, LinkKind::Bond { .. })) {
         link.mtu = None;
         push_left_out(findings, &format!("{}.mtu", link.place), "MTU", mtu, expected);

@@ -1,14 +1,14 @@
-//! Files of systemd-networkd and, for the names of cards, of udev (systemd.network(5), systemd.netdev(5),
+//! Renders files for systemd-networkd and, for the names of NICs, for udev (systemd.network(5), systemd.netdev(5),
 //! systemd.link(5)).
 //!
-//! networkd never sees dracut's `/etc/cmdline.d`, and kernel arguments cannot say the half of what it can do. Nothing
-//! here needs more than systemd 252; each choice below was measured on its networkd, and `tests/networkd.rs` asks the
-//! program itself.
+//! networkd does not read dracut's `/etc/cmdline.d`, and kernel arguments can express less than half of what networkd
+//! can do. The files need systemd 252 or newer. Each choice below was measured on its networkd, and `tests/networkd.rs`
+//! runs the program itself.
 //!
-//! A file is for the first card that it matches and a card takes the first file that matches it, over all directories in
-//! the order of their names. So ours come before the default with DHCP for everybody that an initramfs may have
-//! (`99-default.network`, `zzzz-dracut-default.network`), and every link of the document has one, also if it says only
-//! that nobody touches the card.
+//! networkd sorts the files of all directories by name, and a NIC uses the first file that matches. So the names of our
+//! files sort before the files of an initramfs that enable DHCP on every NIC (`99-default.network`,
+//! `zzzz-dracut-default.network`). Every link of the document has a file, even if the file only says that the NIC is
+//! unmanaged.
 
 mod names;
 mod netdev;
@@ -28,7 +28,7 @@ use crate::render::Device;
 use names::Names;
 use text::Text;
 
-/// What the names of our files begin with: what is true of one card comes before what may be true of any.
+/// Prefixes of the names of our files. A file for one NIC sorts before a file that may match any NIC.
 pub const PREFIXES: [&str; 2] = ["50-glowplug-", "51-glowplug-"];
 
 /// A network as files.
@@ -36,22 +36,22 @@ pub const PREFIXES: [&str; 2] = ["50-glowplug-", "51-glowplug-"];
 pub struct Rendered {
     /// In the order of the document.
     pub files: Vec<File>,
-    /// For every link of the network, in its order: how it is known.
+    /// How the files identify each link, in the order of the network's links.
     pub devices: Vec<Device>,
 }
 
-/// One file, readable for all.
+/// One file, readable by every user.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct File {
-    /// Where it is, below the root: `run/systemd/network/50-glowplug-0000-bond0.netdev`.
+    /// Path below the root directory: `run/systemd/network/50-glowplug-0000-bond0.netdev`.
     pub path: String,
-    /// What is in it.
+    /// Content of the file.
     pub text: String,
 }
 
 /// Renders a network as files for systemd-networkd and udev.
 ///
-/// What a file cannot say becomes a warning, and the rest goes on.
+/// A setting that no file can express becomes a warning; all other settings are rendered.
 pub fn render(config: &NetworkConfig, findings: &mut Findings) -> Rendered {
     let names = Names::assign(config, findings);
     let metrics = routes::metrics(config);
@@ -70,7 +70,7 @@ pub fn render(config: &NetworkConfig, findings: &mut Findings) -> Rendered {
 struct Render<'c, 'f> {
     config: &'c NetworkConfig,
     names: Names,
-    /// The metric of each route of each link; `None` for a route that is not to be set.
+    /// Metric of each route of each link; `None` for a route that is not set.
     metrics: Vec<Vec<Option<u32>>>,
     findings: &'f mut Findings,
     files: Vec<File>,
@@ -79,7 +79,7 @@ struct Render<'c, 'f> {
 // === impl Render ===
 
 impl Render<'_, '_> {
-    /// The file that makes a bond, a bridge or a VLAN.
+    /// Adds the file that makes a bond, a bridge or a VLAN.
     fn netdev(&mut self, index: LinkIndex) {
         let link = self.config.link(index);
         let Device::Name(name) = &self.names.devices[index.0] else { return };
@@ -100,7 +100,8 @@ impl Render<'_, '_> {
         match mac_address {
             Some(mac_address) => text.line("MACAddress", &mac_address),
             None if kind == "vlan" => {}
-            // Else networkd makes one from the name and the machine's id, which an initramfs makes anew at each boot.
+            // Otherwise networkd derives an address from the name and the machine id, and an initramfs has a new
+            // machine id at each boot.
             None => text.line("MACAddress", &"none"),
         }
         match &link.kind {
@@ -115,8 +116,8 @@ impl Render<'_, '_> {
         self.push(index, "netdev", text);
     }
 
-    /// The file with which udev names a card. The first that matches is the only one, so what `99-default.link` would
-    /// have done for the card stands in it, too.
+    /// Adds the file with which udev names a NIC. udev uses only the first file that matches, so the file also has the
+    /// settings of `99-default.link`.
     fn link(&mut self, index: LinkIndex) {
         let mut text = Text::default();
         text.section("Match");
@@ -133,7 +134,7 @@ impl Render<'_, '_> {
                 text.line("AlternativeNamesPolicy", &"database onboard slot path");
             }
             LinkKind::Bond { name, .. } | LinkKind::Bridge { name, .. } if self.mac_address(index).is_none() => {
-                // The kernel gives it that of a port, unless udev gives it another before.
+                // The kernel sets the MAC address of a member, unless udev sets another address first.
                 text.line("OriginalName", name);
                 text.section("Link");
                 text.line("MACAddressPolicy", &"none");
@@ -143,7 +144,7 @@ impl Render<'_, '_> {
         self.push(index, "link", text);
     }
 
-    /// The file that says what is to be set on a link.
+    /// Adds the file with the addresses, the routes and the other settings of a link.
     fn network(&mut self, index: LinkIndex) {
         let mut text = Text::default();
         self.matching(index, &mut text);
@@ -151,12 +152,15 @@ impl Render<'_, '_> {
         self.push(index, "network", text);
     }
 
-    /// How the link is found.
+    /// Writes how networkd finds the link.
     ///
-    /// A VLAN has the MAC address of its parent, and a bond and a bridge that of a port, so the address alone would find
-    /// those, too; `Type=ether` excludes them only where udev runs. A card that changes its address, as a bond's ports
-    /// do, is not found by the old one when networkd starts again in the real root. So such a card is found by its
-    /// permanent address; the others are not, because not every driver knows one (veth and tap do not).
+    /// A VLAN has the MAC address of its parent. A bond has the MAC address of a member, and a bridge that of a port.
+    /// So a MAC address alone would also match VLANs, bonds and bridges; `Type=ether` excludes them only where udev
+    /// runs.
+    ///
+    /// Some NICs change their MAC address, for example bond members. When networkd starts again in the real root, such
+    /// a NIC no longer has the old address. So a NIC that changes its address is found by its permanent address. Other
+    /// NICs are found by the current address, because some drivers know no permanent address (veth and tap).
     fn matching(&self, index: LinkIndex, text: &mut Text) {
         text.section("Match");
         let link = self.config.link(index);
@@ -194,7 +198,7 @@ impl Render<'_, '_> {
         }
         let is_used = has_addresses || controller.is_some() || config.carries_vlans(index) || !is_card;
         if !is_used && link.mtu.is_none() && link.cloned_mac_address.is_none() {
-            // Nobody asks anything of it: without this the default would ask by DHCP.
+            // The document sets nothing on this link. Without this line the default file would start DHCP on the link.
             text.line("Unmanaged", &"yes");
             return;
         }
@@ -206,7 +210,8 @@ impl Render<'_, '_> {
         }
         let is_empty_bridge = matches!(&link.kind, LinkKind::Bridge { ports, .. } if ports.is_empty());
         if !has_addresses || is_empty_bridge {
-            // systemd-networkd-wait-online waits until each link that is required has an address, which it never gets.
+            // systemd-networkd-wait-online waits for an address on every required link, and this link never gets an
+            // address.
             text.line("RequiredForOnline", &"no");
         }
         text.section("Network");
@@ -225,7 +230,7 @@ impl Render<'_, '_> {
                 self::route(link, route, *metric, text);
             }
             if !link.can_route(route) {
-                // The kernel would refuse it, and networkd give up on the whole link.
+                // The kernel would refuse the route, and networkd would then give up the whole link.
                 let expected = "an address of its family on its link";
                 self.findings.push(Finding::warning(&route.place, "route left out", route.destination(), expected));
             }
@@ -234,7 +239,7 @@ impl Render<'_, '_> {
         self.bridge_port(index, text);
     }
 
-    /// The MTU to set. The kernel gives a bond's ports the bond's own.
+    /// Returns the MTU to set. A bond member gets the MTU of its bond from the kernel.
     fn mtu(&mut self, link: &Link, controller: Option<&Link>) -> Option<crate::network::Mtu> {
         let bond = controller.filter(|controller| matches!(controller.kind, LinkKind::Bond { .. }));
         let Some(bond) = bond else { return link.mtu };
@@ -245,7 +250,7 @@ impl Render<'_, '_> {
         None
     }
 
-    /// What the link is a port of, and what is on it.
+    /// Writes the bond or bridge that the link belongs to, and the VLANs on the link.
     fn stacking(&self, index: LinkIndex, text: &mut Text) {
         let config = self.config;
         if let Some(controller) = config.controller_of(index) {
@@ -281,7 +286,8 @@ impl Render<'_, '_> {
         }
     }
 
-    /// The MAC address that a link is to have, where it is known: its own, or that of what it is made of first.
+    /// Returns the MAC address that the link will have, if it is known: its own address, or the address of its first
+    /// member, port or parent.
     fn mac_address(&self, index: LinkIndex) -> Option<MacAddr> {
         let mut link = self.config.link(index);
         while link.mac_address().is_none() {
@@ -297,14 +303,14 @@ impl Render<'_, '_> {
         let name = device.bare().replace([':', ' '], "-");
         let path = format!("run/systemd/network/{prefix}{:04}-{name}.{kind}", index.0);
         if let Some(value) = text.illegal {
-            // Every value has been written from a type whose alphabet is smaller than this.
+            // Every value was written from a type with a smaller alphabet, so this is a second check.
             self.findings.push(Finding::error(&path, "illegal byte", value, text::ALPHABET));
         }
         self.files.push(File { path, text: text.text });
     }
 }
 
-/// How the link gets its addresses.
+/// Writes the addresses of the link and the dynamic methods.
 fn families(link: &Link, text: &mut Text) {
     let (ipv4, ipv6) = (&link.ipv4, &link.ipv6);
     let dhcp6 = ipv6.dynamic == Some(Ipv6Dynamic::StatefulDhcp);
@@ -319,17 +325,17 @@ fn families(link: &Link, text: &mut Text) {
                 "ipv6"
             },
         );
-        // The addresses stay when networkd ends with the initramfs.
+        // The addresses stay on the link when networkd stops at the end of the initramfs.
         text.line("KeepConfiguration", &"dhcp-on-stop");
     }
-    // networkd calls a link configured only when its link-local address is ready, which takes up to two seconds.
+    // networkd waits up to two seconds for the link-local address before it reports the link as configured.
     text.line("LinkLocalAddressing", if ipv6.is_used() { &"ipv6" } else { &"no" });
     text.line("IPv6AcceptRA", yes_no(ipv6.accept_ra.unwrap_or(ipv6.dynamic.is_some())));
     ipv4.addresses.iter().for_each(|address| text.line("Address", address));
     ipv6.addresses.iter().for_each(|address| text.line("Address", address));
 }
 
-/// The link's own servers and domains first, then the machine's.
+/// Writes name servers and search domains: first those of the link, then those of the machine.
 fn dns(machine: &Dns, own: &Dns, text: &mut Text) {
     let mut seen = BTreeSet::new();
     for server in own.nameservers.iter().chain(&machine.nameservers).filter(|server| seen.insert(server.value)) {
@@ -341,7 +347,8 @@ fn dns(machine: &Dns, own: &Dns, text: &mut Text) {
     }
 }
 
-/// They are told to links that have addresses alone.
+/// Warns about name servers and search domains of a link without addresses: networkd uses them only on a link with
+/// addresses.
 fn dns_left_out(dns: &Dns, findings: &mut Findings) {
     let expected = "an address beside it, without which nobody is asked";
     for server in &dns.nameservers {
@@ -365,16 +372,18 @@ fn route(link: &Link, route: &Route, metric: u32, text: &mut Text) {
     text.option("Table", route.table.filter(|table| *table > 0));
 }
 
-/// What of a DHCP server's or a router's answer counts.
+/// Writes which options of DHCP servers and routers are used.
 fn dhcp(link: &Link, text: &mut Text, findings: &mut Findings) {
     if link.ipv4.dhcp {
         let options = &link.ipv4.dhcp_overrides;
         text.section("DHCPv4");
-        // Not of the machine's id, which is another one in the initramfs than in the real root.
+        // The default client identifier is made from the machine id, which differs between the initramfs and the real
+        // root.
         text.line("ClientIdentifier", &"mac");
         text.option("RouteMetric", options.route_metric.as_ref().map(|metric| metric.value));
         text.switch("UseRoutes", options.use_routes);
-        // As NetworkManager does; beside an MTU of our own networkd would complain.
+        // NetworkManager also uses the server's MTU. If the file sets an MTU itself, networkd would complain about
+        // `UseMTU`.
         text.switch("UseMTU", options.use_mtu.or(Some(true)).filter(|_| link.mtu.is_none()));
         text.switch("SendHostname", options.send_hostname);
         both(options, text);
@@ -386,7 +395,7 @@ fn dhcp(link: &Link, text: &mut Text, findings: &mut Findings) {
         text.section("DHCPv6");
         text.line("DUIDType", &"link-layer");
         if ipv6.dynamic == Some(Ipv6Dynamic::StatefulDhcp) {
-            // A server may be there without a router that points to it, as KubeVirt's is.
+            // A DHCPv6 server can exist without a router that announces it, for example on KubeVirt.
             text.line("WithoutRA", &"solicit");
         } else {
             text.line("UseAddress", &"no");
@@ -412,13 +421,13 @@ fn dhcp(link: &Link, text: &mut Text, findings: &mut Findings) {
     }
 }
 
-/// What routers say, too.
+/// Writes the options that both DHCP servers and routers send.
 fn both(options: &DhcpOverrides, text: &mut Text) {
     text.switch("UseDNS", options.use_dns);
     text.switch("UseDomains", options.use_domains);
 }
 
-/// What servers of both families say.
+/// Writes the options that only DHCP servers send.
 fn others(options: &DhcpOverrides, text: &mut Text) {
     text.switch("UseHostname", options.use_hostname);
     text.switch("UseNTP", options.use_ntp);

@@ -1,4 +1,4 @@
-//! The arguments, and the only place where they are spelled.
+//! Kernel arguments, and the only code that spells them.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -11,78 +11,79 @@ use crate::render::Device;
 
 /// One kernel argument.
 ///
-/// Everything in it is a number, an address or a name of a fixed alphabet, so an argument is one word for the kernel,
-/// for dracut's tokeniser and for a shell.
+/// Every value in an argument is a number, an address or a name with a fixed alphabet. So the kernel, dracut's
+/// tokeniser and a shell all read an argument as one word.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Karg {
-    /// The card with this address gets this name.
+    /// Names the NIC that has this MAC address.
     Ifname {
-        /// Its name in every other argument.
+        /// Name of the NIC in all other arguments.
         name: InterfaceName,
-        /// Its permanent address.
+        /// Permanent MAC address of the NIC.
         mac_address: MacAddr,
     },
-    /// Several cards act as one.
+    /// Makes a bond.
     Bond {
-        /// Its name.
+        /// Name of the bond.
         name: InterfaceName,
-        /// Its cards.
+        /// Members of the bond.
         ports: Vec<Device>,
-        /// Names and values of the kernel's; the first is `mode`.
+        /// Options with the kernel's names and values; the first is `mode`.
         options: Vec<(&'static str, String)>,
         /// In bytes.
         mtu: Option<Mtu>,
     },
-    /// Several links are one network.
+    /// Makes a bridge.
     Bridge {
-        /// Its name.
+        /// Name of the bridge.
         name: InterfaceName,
-        /// What it is made of.
+        /// Ports of the bridge.
         ports: Vec<Device>,
     },
-    /// A tagged network; the tag is what the name ends with.
+    /// Makes a VLAN. The readers take the VLAN id from the end of the VLAN's name.
     Vlan {
-        /// Called by its name.
+        /// Name of the VLAN.
         vlan: Device,
-        /// What it is on, called by its name.
+        /// Name of the link below the VLAN.
         parent: Device,
     },
-    /// An address, or a way to get some.
+    /// Sets an address, or a method to get addresses.
     Ip {
-        /// With its gateway, if it has one of its own family.
+        /// Static address, with the gateway of its family; `None` sets only the method.
         address: Option<(IpNetwork, Option<IpAddr>)>,
-        /// Where.
+        /// Link that gets the address.
         device: Device,
-        /// How the device gets further addresses.
+        /// How the link gets further addresses.
         method: Method,
         /// In bytes.
         mtu: Option<Mtu>,
-        /// The address that the device shall take on.
+        /// MAC address to set on the link instead of its own.
         mac_address: Option<MacAddr>,
     },
-    /// A route, with its device wherever that is known: without one it goes to whichever profile is first.
+    /// Adds a route. Without a device NetworkManager adds the route to the first profile, so the device is written
+    /// wherever it is known.
     Route {
-        /// Where it leads.
+        /// Network that the route leads to.
         destination: IpNetwork,
-        /// The next hop, `None` on the link.
+        /// Next hop; `None` for an on-link route.
         gateway: Option<IpAddr>,
-        /// Through which device.
+        /// Link of the route.
         device: Device,
     },
-    /// A name server for the whole machine.
+    /// Sets a name server for the whole machine.
     Nameserver(IpAddr),
-    /// The name servers of DHCP servers and routers do not count.
+    /// Ignores the name servers of DHCP servers and routers.
     NoPeerDns,
 }
 
-/// dracut's words for how a device gets addresses.
+/// How a link gets addresses, in dracut's words.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Method {
-    /// No more than the addresses that are given.
+    /// Only the addresses in the arguments.
     None,
     /// No addresses at all.
     Off,
-    /// Both families are asked for, and neither is waited for beside a static one.
+    /// Both families are dynamic. Beside a static address neither dynamic family is required.
     On,
     /// DHCPv4 is required.
     Dhcp,
@@ -90,9 +91,9 @@ pub enum Method {
     Dhcp6,
     /// Router advertisements are required.
     Auto6,
-    /// Both families, one of them at least.
+    /// Both families are dynamic, and at least one must succeed.
     DhcpDhcp6,
-    /// DHCPv6 where nobody answers to DHCPv4: what network-legacy makes of the same word.
+    /// DHCPv6 only when nobody answers to DHCPv4. network-legacy gives this meaning to the string of `DhcpDhcp6`.
     DhcpElseDhcp6,
 }
 
@@ -132,7 +133,7 @@ impl fmt::Display for Karg {
                         let (ip, gateway) = (Bracketed(address.ip()), OrNothing(gateway.map(Bracketed)));
                         write!(f, "ip={ip}::{gateway}:{}::{device}:{method}", address.prefix())?;
                     }
-                    // network-legacy takes a list of words in the long form alone.
+                    // network-legacy accepts a list of methods only in the long form.
                     None if *method == Method::DhcpElseDhcp6 => write!(f, "ip=:::::{device}:{method}")?,
                     None if *device == Device::Any && mtu.is_none() && mac_address.is_none() => {
                         return write!(f, "ip={method}");
@@ -142,7 +143,7 @@ impl fmt::Display for Karg {
                 match (mtu, mac_address) {
                     (None, None) => Ok(()),
                     (Some(mtu), None) => write!(f, ":{mtu}"),
-                    // The address comes after the MTU, said or not.
+                    // The MAC address comes after the MTU; the MTU field may be empty.
                     (mtu, Some(mac_address)) => write!(f, ":{}:{mac_address}", OrNothing(*mtu)),
                 }
             }
@@ -154,7 +155,7 @@ impl fmt::Display for Karg {
                 }
                 if *device == Device::Any { Ok(()) } else { write!(f, ":{device}") }
             }
-            // Bare for IPv6 too: brackets end up in network-legacy's resolv.conf.
+            // No brackets around IPv6 either: network-legacy would copy them to resolv.conf.
             Self::Nameserver(server) => write!(f, "nameserver={server}"),
             Self::NoPeerDns => f.write_str("rd.peerdns=0"),
         }
@@ -166,7 +167,7 @@ impl fmt::Display for Karg {
 impl fmt::Display for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            // In brackets: the fields are separated by colons.
+            // The brackets are necessary: colons separate the fields.
             Self::MacAddress(mac_address) => write!(f, "[{}]", Pairs(*mac_address, b':')),
             Self::Name(name) => name.fmt(f),
             Self::Any => Ok(()),
@@ -177,7 +178,7 @@ impl fmt::Display for Device {
 impl fmt::Display for AsPort<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
-            // With dashes: NetworkManager 1.42 loses the second port and the mode over brackets.
+            // With dashes: brackets make NetworkManager 1.42 lose the second member and the mode.
             Device::MacAddress(mac_address) => Pairs(*mac_address, b'-').fmt(f),
             Device::Name(name) => name.fmt(f),
             Device::Any => Ok(()),
@@ -188,7 +189,7 @@ impl fmt::Display for AsPort<'_> {
 impl fmt::Display for Method {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            // Never `static`: NetworkManager takes it for `auto`, network-legacy stops the boot.
+            // Never `static`: NetworkManager takes `static` for `auto`, and network-legacy stops the boot.
             Self::None => "none",
             Self::Off => "off",
             Self::On => "on",

@@ -1,9 +1,10 @@
-//! One name for each device in the whole output.
+//! Assigns one name to each device for all arguments.
 //!
-//! A card with a MAC address is called by that, everywhere: the name that the guest's kernel gives it is not known yet
-//! when the arguments are read. But `vlan=` and a bond's `primary` take names only, and two names for one card make two
-//! profiles. So a card that needs a name is tied to one with `ifname=`, and called by it everywhere. network-legacy takes
-//! names alone for the ports of bonds and bridges, too, and never finds the card of a route by anything else.
+//! A NIC with a MAC address is identified by its MAC address in every argument, because the name that the kernel of the
+//! guest gives the NIC is not known when the arguments are read. But `vlan=` and a bond's `primary` accept only names,
+//! and two names for one NIC make two profiles. So a NIC that needs a name gets one from `ifname=`, and every argument
+//! uses this name. network-legacy also accepts only names for the members of bonds, the ports of bridges and the NIC of
+//! a route.
 
 use std::collections::BTreeSet;
 
@@ -14,9 +15,10 @@ use crate::network::{Card, InterfaceName, Link, LinkIndex, LinkKind, NetworkConf
 use crate::render::{Device, Taken, name_vlans};
 
 pub(super) struct Names {
-    /// How every argument calls each link: by a name, but for a card with a MAC address that nothing needs to name.
+    /// How every argument identifies each link: by name, except that a NIC with a MAC address has a name only if an
+    /// argument needs one.
     pub(super) devices: Vec<Device>,
-    /// Cards that are to get a name, in the document's order.
+    /// NICs that get a name from `ifname=`, in the order of the document.
     pub(super) ties: Vec<(InterfaceName, MacAddr)>,
 }
 
@@ -68,13 +70,14 @@ impl Names {
     }
 }
 
-/// Whether a card can be renamed to this. A name of the kernel's own may be another card's, and a card whose name begins
-/// with `ib` is InfiniBand to NetworkManager.
+/// Reports whether a NIC can get this name. Another NIC may get a name that the kernel itself assigns, and
+/// NetworkManager takes a NIC whose name begins with `ib` for InfiniBand.
 fn may_be_given(name: &InterfaceName) -> bool {
     !name.is_kernels_own() && !name.as_str().starts_with("ib")
 }
 
-/// Whether an `rd.route=` will be about this link: all of its routes but the gateway of a static address.
+/// Reports whether the link needs an `rd.route=`. Every route needs one, except that the gateway of a static address is
+/// in `ip=`.
 fn has_route_argument(link: &Link) -> bool {
     link.routes.iter().any(|route| {
         let ipv4 = route.destination().is_ipv4();
@@ -83,8 +86,9 @@ fn has_route_argument(link: &Link) -> bool {
     })
 }
 
-/// Where the readers take a VLAN's id from: the digits that its name ends with (a leading zero would make it octal to
-/// some); for network-legacy what is behind `vlan`, else behind the last dot.
+/// Returns the part of a name from which the reader takes the VLAN id. NetworkManager takes the digits at the end.
+/// Leading zeros are part of the result, so `lan05` is no name for VLAN 5: some readers take `05` for an octal number.
+/// network-legacy takes the part after `vlan`, or after the last dot.
 fn id_in(name: &InterfaceName, reader: Reader) -> &str {
     let name = name.as_str();
     match reader {

@@ -1,10 +1,10 @@
-//! The exact arguments of each kind of network, and the names in them.
+//! Exact arguments for each kind of network, and the names in them.
 
 use super::*;
 use crate::network::{BondMode, BridgePort, DomainName, Mtu, Placed, VlanId};
 use crate::render::network_legacy;
 
-// The last byte of a card's MAC address is its number.
+// The last byte of a NIC's MAC address is the number of the NIC.
 fn mac(number: u8) -> MacAddr {
     MacAddr::new(0x52, 0x54, 0, 0x12, 0x34, number)
 }
@@ -125,14 +125,15 @@ fn rendered(render: RenderFn, links: Vec<Link>, nameservers: &[&str]) -> (String
     (rendered.line, findings.kept().len())
 }
 
-/// What is said about a network.
+/// Diagnostics of a network, as strings.
 fn said(render: RenderFn, links: Vec<Link>) -> Vec<String> {
     let mut findings = Findings::default();
     render(&NetworkConfig::new(links).unwrap(), &mut findings);
     findings.kept().iter().map(|finding| format!("{:?} {finding}", finding.severity)).collect()
 }
 
-/// A test of each network: its links, perhaps name servers, the exact arguments, and perhaps how many warnings.
+/// Makes a test of each network: its links, optional name servers, the exact arguments, and the number of warnings if
+/// there are any.
 macro_rules! renders {
     ($($rest:tt)*) => { renders_for! { render, $($rest)* } };
 }
@@ -146,7 +147,7 @@ macro_rules! renders_for {
     };
 }
 
-// The rows of the table of arguments that were measured, in its order.
+// The table of arguments that were measured, row by row.
 renders! {
     static_ipv4: [card(1).v4("10.0.0.5/24").via("0.0.0.0/0", "10.0.0.1")]
         => "ip=10.0.0.5::10.0.0.1:24::[52:54:00:12:34:01]:none";
@@ -200,7 +201,7 @@ renders! {
         [card(1).dhcp().via("0.0.0.0/0", "10.0.0.1"), card(2).v4("10.1.0.5/24").via("0.0.0.0/0", "10.1.0.1")]
         => "ip=[52:54:00:12:34:01]:dhcp rd.route=0.0.0.0/0:10.0.0.1:[52:54:00:12:34:01] \
             ip=10.1.0.5:::24::[52:54:00:12:34:02]:none", 1;
-    a_default_route_that_is_said_again_is_no_other: [
+    a_repeated_default_route_is_written_once: [
             card(1).v4("10.0.0.5/24").via("0.0.0.0/0", "10.0.0.1").via("0.0.0.0/0", "10.0.0.1")
         ]
         => "ip=10.0.0.5::10.0.0.1:24::[52:54:00:12:34:01]:none";
@@ -229,7 +230,8 @@ renders! {
     a_card_that_asks_for_nothing: [card(1)] => "";
 }
 
-// Static and dynamic addresses of one family: NetworkManager has a word for it, but requires the dynamic ones.
+// Static and dynamic addresses of one family: NetworkManager has a method for this case, but requires the dynamic
+// addresses.
 renders! {
     static_ipv4_and_dhcpv4: [card(1).v4("10.0.0.5/24").dhcp()]
         => "ip=10.0.0.5:::24::[52:54:00:12:34:01]:dhcp", 1;
@@ -246,7 +248,7 @@ renders! {
         => "ip=10.0.0.5:::24::[52:54:00:12:34:01]:dhcp ip=[2001:db8::5]:::64::[52:54:00:12:34:01]:dhcp6", 1;
 }
 
-// What a link is called, and what is made of it.
+// Names of links and of the links above them.
 renders! {
     a_card_without_a_mac_address_is_called_by_its_name: [card_by_name("eno101").dhcp()] => "ip=eno101:dhcp";
     a_card_that_needs_no_name_gets_none: [card_with_wish(1, "eno1").dhcp()] => "ip=[52:54:00:12:34:01]:dhcp", 0;
@@ -301,7 +303,7 @@ renders! {
         => "bond=b:52-54-00-12-34-01:mode=active-backup ip=b:dhcp", 1;
 }
 
-// Bridges, other MAC addresses of cards, and cards that are known by a pattern.
+// Bridges, changed MAC addresses of NICs, and NICs that are identified by a pattern.
 renders! {
     a_bridge_has_ports_of_every_kind:
         [
@@ -340,7 +342,7 @@ renders! {
         => "ip=10.0.0.5:::24::[52:54:00:12:34:01]:none nameserver=2001:db8::53", 1;
 }
 
-// Dracut's own scripts: one argument for a link, and names for whatever has routes.
+// network-legacy: one `ip=` for each link, and names for all links with routes.
 renders_for! {
     network_legacy::render,
     legacy_static_ipv4: [card(1).v4("10.0.0.5/24").via("0.0.0.0/0", "10.0.0.1").mtu(1400)]
@@ -398,7 +400,7 @@ renders_for! {
         => "ip=[52:54:00:12:34:01]:auto6 ip=[52:54:00:12:34:02]:dhcp:1400", 2;
 }
 
-// A default route that nobody gets takes no other's place.
+// A default route that cannot be used does not replace another default route.
 renders! {
     a_default_route_of_a_family_that_its_link_has_not:
         [card(1).v4("10.0.0.5/24").via("::/0", "fe80::1"), card(2).v6("2001:db8::5/64").via("::/0", "fe80::2")]
@@ -417,7 +419,7 @@ renders_for! {
 }
 
 #[test]
-fn what_is_lost_with_dracuts_scripts_is_named() {
+fn settings_that_network_legacy_cannot_express_are_reported() {
     let card = card(1).v4("10.0.0.5/24").v6("2001:db8::5/64").dynamic(Ipv6Dynamic::Slaac).on_link("2001:db8:1::/64");
     assert_eq!(
         said(network_legacy::render, vec![card]),
@@ -438,7 +440,7 @@ fn a_pattern_among_other_links_is_refused() {
 }
 
 #[test]
-fn what_a_bridge_cannot_be_told_is_said_once() {
+fn lost_bridge_options_are_reported_once() {
     let mut link = bridge("br0", &[1]).dhcp();
     let LinkKind::Bridge { options, .. } = &mut link.kind else { panic!() };
     (options.stp, options.max_age, options.priority) = (Some(true), Some(20), Some(9));
@@ -452,7 +454,7 @@ fn what_a_bridge_cannot_be_told_is_said_once() {
 }
 
 #[test]
-fn what_dhcp_and_routers_may_decide_is_said() {
+fn lost_options_of_dhcp_and_routers_are_reported() {
     let mut link = card(1).dhcp().dynamic(Ipv6Dynamic::StatefulDhcp);
     link.ipv6.accept_ra = Some(false);
     link.ipv4.dhcp_overrides = DhcpOverrides {
@@ -478,7 +480,7 @@ fn what_dhcp_and_routers_may_decide_is_said() {
 }
 
 #[test]
-fn only_networkmanager_with_static_addresses_listens_to_no_router() {
+fn only_networkmanager_with_static_addresses_can_refuse_router_advertisements() {
     let with = |mut link: Link, accepts| {
         link.ipv6.accept_ra = Some(accepts);
         vec![link]
@@ -492,7 +494,7 @@ fn only_networkmanager_with_static_addresses_listens_to_no_router() {
 }
 
 #[test]
-fn name_servers_of_dhcp_are_ignored_where_nobody_wants_them() {
+fn name_servers_of_dhcp_are_ignored_if_every_link_ignores_them() {
     let mut link = card(1).dhcp();
     link.ipv4.dhcp_overrides.use_dns = Some(false);
     assert_eq!(
@@ -514,7 +516,7 @@ fn name_servers_of_dhcp_are_ignored_where_nobody_wants_them() {
 }
 
 #[test]
-fn name_servers_and_domains_of_links_come_after_those_of_the_machine_once() {
+fn name_servers_of_links_come_once_and_after_the_machines_name_servers() {
     let mut link = card(1).dhcp();
     link.dns.nameservers = ["8.8.8.8", "1.1.1.1"].map(|server| address(server).into()).to_vec();
     link.dns.search = vec!["example.org".parse::<DomainName>().unwrap().into()];
@@ -527,7 +529,7 @@ fn name_servers_and_domains_of_links_come_after_those_of_the_machine_once() {
 }
 
 #[test]
-fn devices_are_called_as_in_the_arguments_in_the_order_of_the_links() {
+fn devices_are_in_the_order_of_the_links_and_named_as_in_the_arguments() {
     let links = vec![vlan(1, 5, None), card(1), card(2), card_by_name("eno1")];
     let rendered = render(&NetworkConfig::new(links).unwrap(), &mut Findings::default());
     let devices: Vec<String> = rendered.devices.iter().map(ToString::to_string).collect();
@@ -535,7 +537,7 @@ fn devices_are_called_as_in_the_arguments_in_the_order_of_the_links() {
 }
 
 #[test]
-fn only_bytes_that_are_text_to_every_reader_are_legal() {
+fn only_bytes_that_every_reader_takes_literally_are_legal() {
     let legal: Vec<u8> = (0..=255).filter(|byte| is_legal(&char::from(*byte).to_string())).collect();
     assert_eq!(
         String::from_utf8(legal).unwrap(),

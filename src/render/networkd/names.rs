@@ -1,23 +1,23 @@
-//! One name for each device that gets one.
+//! Assigns one name to each device that gets a name.
 
 use crate::finding::{Finding, Findings};
 use crate::network::{Card, InterfaceName, LinkKind, NetworkConfig};
 use crate::render::{Device, Taken, name_vlans};
 
 pub(super) struct Names {
-    /// How each link is known.
+    /// How the files identify each link.
     pub(super) devices: Vec<Device>,
-    /// The names that cards are to get.
+    /// Name that udev gives each NIC, in the order of the links; `None` keeps the name.
     pub(super) wishes: Vec<Option<InterfaceName>>,
 }
 
 // === impl Names ===
 
 impl Names {
-    /// Names bonds, bridges and cards as the document says, then the VLANs, from what they are on.
+    /// Names bonds, bridges and NICs as the document requests, then the VLANs after their parents.
     ///
-    /// A card that is known by its address gets the name that the document gives it, as cloud-init would do, but none of
-    /// those that the kernel counts itself: it may belong to a card that comes later.
+    /// A NIC that is identified by its MAC address gets the name from the document, as with cloud-init. A name that the
+    /// kernel itself assigns is refused: a NIC that appears later may get the same name.
     pub(super) fn assign(config: &NetworkConfig, findings: &mut Findings) -> Self {
         let mut taken = Taken::default();
         for link in config.links() {
@@ -31,7 +31,7 @@ impl Names {
         for link in config.links() {
             let (wish, may_be) = match &link.kind {
                 LinkKind::Card(Card::MacAddress { name, .. }) => (name.as_ref(), true),
-                // udev names a card before it has the name that a pattern would match.
+                // udev would rename the NIC before networkd compares its name with the pattern.
                 LinkKind::Card(Card::Pattern { names, name, .. }) => (name.as_ref(), names.is_empty()),
                 _ => (None, true),
             };

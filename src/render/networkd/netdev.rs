@@ -1,13 +1,13 @@
-//! How bonds and bridges act.
+//! Writes the options of bonds and bridges.
 
 use super::text::Text;
 use crate::finding::{Finding, Findings};
 use crate::network::{BondOptions, BridgeOptions};
 
-/// So many addresses the kernel takes for a bond to ask.
+/// Number of ARP targets that the kernel accepts for a bond.
 const ARP_TARGETS: usize = 16;
 
-/// The kernel's name of an option, networkd's, and the unit of its number.
+/// Bond options: the kernel's name, the name in networkd, and the unit of the number.
 const BOND_OPTIONS: &[(&str, &str, &str)] = &[
     ("ad_actor_sys_prio", "AdActorSystemPriority", ""),
     ("ad_select", "AdSelect", ""),
@@ -19,11 +19,11 @@ const BOND_OPTIONS: &[(&str, &str, &str)] = &[
     ("downdelay", "DownDelaySec", "ms"),
     ("fail_over_mac", "FailOverMACPolicy", ""),
     ("lacp_rate", "LACPTransmitRate", ""),
-    // 252 takes it and does not pass it on to the kernel.
+    // networkd 252 accepts this option but does not set it in the kernel.
     ("lp_interval", "LearnPacketIntervalSec", ""),
     ("miimon", "MIIMonitorSec", "ms"),
     ("min_links", "MinLinks", ""),
-    // One number to the kernel.
+    // The kernel has one number for these two options.
     ("num_grat_arp", "GratuitousARP", ""),
     ("num_unsol_na", "GratuitousARP", ""),
     ("packets_per_slave", "PacketsPerSlave", ""),
@@ -34,7 +34,7 @@ const BOND_OPTIONS: &[(&str, &str, &str)] = &[
     ("xmit_hash_policy", "TransmitHashPolicy", ""),
 ];
 
-/// Values for which networkd has no word.
+/// Option values that networkd does not support.
 const UNKNOWN: &[(&str, &str)] = &[
     ("arp_validate", "filter"),
     ("arp_validate", "filter_active"),
@@ -51,14 +51,14 @@ pub(super) fn bond(text: &mut Text, options: &BondOptions, findings: &mut Findin
             Some((_, key, unit)) if !UNKNOWN.contains(&(option.name, option.value.as_str())) => {
                 text.line(key, &format_args!("{}{unit}", option.value));
             }
-            // The kernel's default.
+            // The kernel's default, so the option is not needed.
             None if option.name == "use_carrier" && option.value == "1" => {}
             _ => left_out(&options.place, option.name, &option.value, findings),
         }
     }
     let asks = options.get("arp_interval").is_some_and(|interval| interval != "0");
     if options.get("miimon").is_none() && !asks {
-        // NetworkManager's default. With the kernel's a port that is dead is never noticed.
+        // NetworkManager's default. With the kernel's default, 0, the bond never notices a dead member.
         text.line("MIIMonitorSec", &"100ms");
     }
     for (at, target) in options.arp_ip_target.iter().enumerate() {

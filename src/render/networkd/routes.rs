@@ -1,18 +1,20 @@
-//! The metrics of routes.
+//! Chooses the metrics of routes.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use crate::network::{Link, NetworkConfig, Route};
 
-/// The metric of each route of each link; `None` for a route that says only once more what a better one says, and
-/// for one of a family that its link has not.
+/// Chooses the metric of each route of each link. `None` for a route that repeats a better route, and for a route of a
+/// family in which its link has no address.
 ///
-/// The kernel has one IPv4 route of a destination and a metric, and networkd replaces the one that is there: of two
-/// default routes without a metric, on two cards, only the second one would be left. So of several routes to one
-/// destination each gets a metric above the last one's, in the order of those that the document gives, else in its own.
+/// The kernel keeps one IPv4 route for each destination and metric, and networkd replaces an existing route. Of two
+/// default routes without a metric, on two NICs, only the second would stay. So each of several routes to one
+/// destination gets a higher metric than the route before it. The routes are ordered by the metric in the document;
+/// routes with equal metrics keep the order of the document.
 ///
-/// An IPv6 route without a metric would get 1024 of the kernel, as those that routers advertise have: 1 is preferred.
+/// The kernel gives an IPv6 route without a metric the metric 1024, which routes from routers also have. So the first
+/// IPv6 route gets 1 and is preferred.
 pub(super) fn metrics(config: &NetworkConfig) -> Vec<Vec<Option<u32>>> {
     let mut metrics: Vec<Vec<Option<u32>>> = config.links().iter().map(|link| vec![None; link.routes.len()]).collect();
     let mut all: Vec<(&Route, usize, usize)> = Vec::new();
@@ -21,7 +23,7 @@ pub(super) fn metrics(config: &NetworkConfig) -> Vec<Vec<Option<u32>>> {
         all.extend(routes.map(|(at, route)| (route, link, at)));
     }
     let same = |route: &Route| (route.table.unwrap_or(0), route.destination());
-    // Stable: of equal ones the first of the document stays the first.
+    // The sort is stable: routes with equal metrics keep the order of the document.
     all.sort_by_key(|(route, ..)| (same(route), route.metric().unwrap_or(0)));
     let mut before: Option<(&Route, u32)> = None;
     let mut ways: BTreeSet<(usize, Option<IpAddr>)> = BTreeSet::new();
@@ -44,8 +46,9 @@ pub(super) fn metrics(config: &NetworkConfig) -> Vec<Vec<Option<u32>>> {
     metrics
 }
 
-/// Whether the link has an address in the subnet of a gateway. Else networkd waits for one before it sets the route, and
-/// the kernel refuses it. Beside no static address networkd wants to be told even of a link-local gateway.
+/// Reports whether the link has an address in the subnet of the gateway. Otherwise networkd waits for such an address
+/// before it sets the route, and the kernel refuses the route. On a link without a static address networkd needs
+/// `GatewayOnLink` even for a link-local gateway.
 pub(super) fn is_reachable(link: &Link, gateway: IpAddr) -> bool {
     match gateway {
         IpAddr::V4(gateway) => link.ipv4.addresses.iter().any(|network| network.contains(gateway)),

@@ -1,9 +1,9 @@
-//! The exact files of each kind of network. What networkd makes of them is in `tests/networkd.rs`.
+//! Exact files for each kind of network. `tests/networkd.rs` checks how networkd interprets them.
 
 use super::*;
 use crate::network::{BondMode, BondOptions, BridgeOptions, InterfaceName, Placed, VlanId};
 
-// The last byte of a card's MAC address is its number.
+// The last byte of a NIC's MAC address is the number of the NIC.
 fn mac(number: u8) -> MacAddr {
     MacAddr::new(0x52, 0x54, 0, 0x12, 0x34, number)
 }
@@ -31,7 +31,7 @@ fn with_ipv4(mut link: Link, address: &str, gateway: Option<&str>) -> Link {
     link
 }
 
-/// The files with their paths, and what is to be said.
+/// Renders the links, and returns the files with their paths, and the diagnostics.
 fn rendered(links: Vec<Link>) -> (Vec<(String, String)>, Vec<String>) {
     let mut findings = Findings::default();
     let files = render(&NetworkConfig::new(links).unwrap(), &mut findings).files;
@@ -50,7 +50,7 @@ fn not_given(name: &str) -> String {
 }
 
 #[test]
-fn a_static_card_is_found_by_its_address() {
+fn a_static_nic_is_matched_by_its_mac_address() {
     let (files, findings) = rendered(vec![with_ipv4(card(1), "10.0.0.5/24", Some("10.0.0.1"))]);
     let text = "[Match]\nMACAddress=52:54:00:12:34:01\nKind=!bond bridge vlan\n\n\
                 [Network]\nLinkLocalAddressing=no\nIPv6AcceptRA=no\nAddress=10.0.0.5/24\n\n\
@@ -60,14 +60,14 @@ fn a_static_card_is_found_by_its_address() {
 }
 
 #[test]
-fn a_card_of_which_nobody_asks_anything_is_left_alone() {
+fn a_nic_without_settings_is_unmanaged() {
     let (files, _) = rendered(vec![card(1)]);
     let text = "[Match]\nMACAddress=52:54:00:12:34:01\nKind=!bond bridge vlan\n\n[Link]\nUnmanaged=yes\n";
     assert_eq!(files, [file("50-glowplug-0000-52-54-00-12-34-01.network", text)]);
 }
 
 #[test]
-fn a_card_gets_the_name_that_the_document_gives_it_but_none_of_the_kernels() {
+fn a_nic_gets_the_name_from_the_document_unless_the_kernel_may_assign_it() {
     let (files, findings) = rendered(vec![card_with_wish(1, "lan0"), card_with_wish(2, "eth1")]);
     let link = "[Match]\nPermanentMACAddress=52:54:00:12:34:01\n\n\
                 [Link]\nName=lan0\nAlternativeNamesPolicy=database onboard slot path\n";
@@ -79,13 +79,13 @@ fn a_card_gets_the_name_that_the_document_gives_it_but_none_of_the_kernels() {
 }
 
 #[test]
-fn a_name_is_given_once() {
+fn only_one_nic_gets_a_name() {
     let (_, findings) = rendered(vec![card_with_wish(1, "lan0"), card_with_wish(2, "lan0")]);
     assert_eq!(findings, [not_given("lan0")]);
 }
 
 #[test]
-fn a_bond_has_the_address_of_its_first_port_and_watches_its_ports() {
+fn a_bond_has_the_mac_address_of_its_first_member_and_monitors_its_members() {
     let mut options = BondOptions::new(BondMode::ActiveBackup);
     options.set("updelay", "400").unwrap();
     options.primary = Some(LinkIndex(1));
@@ -106,7 +106,7 @@ fn a_bond_has_the_address_of_its_first_port_and_watches_its_ports() {
 }
 
 #[test]
-fn a_bridge_of_a_card_known_by_name_takes_the_address_that_the_kernel_gives_it() {
+fn a_bridge_over_a_named_nic_keeps_the_mac_address_from_the_kernel() {
     let card = link(LinkKind::Card(Card::Name(name("eno1"))));
     let bridge = LinkKind::Bridge { name: name("br0"), ports: vec![LinkIndex(0)], options: BridgeOptions::default() };
     let (files, _) = rendered(vec![card, link(bridge)]);
@@ -116,7 +116,7 @@ fn a_bridge_of_a_card_known_by_name_takes_the_address_that_the_kernel_gives_it()
 }
 
 #[test]
-fn a_vlan_is_named_as_the_document_wishes_or_after_its_parent() {
+fn a_vlan_is_named_as_the_document_requests_or_after_its_parent() {
     let vlan = |parent: usize, id: i64, wish: Option<&str>| {
         let (name, id) = (wish.map(name), VlanId::try_from(id).unwrap());
         link(LinkKind::Vlan { name, parent: LinkIndex(parent), id })
@@ -129,7 +129,7 @@ fn a_vlan_is_named_as_the_document_wishes_or_after_its_parent() {
 }
 
 #[test]
-fn what_a_vlan_is_not_named_is_said() {
+fn a_vlan_name_that_cannot_be_given_is_reported() {
     let vlan = |id: i64, wish: &str| {
         let id = VlanId::try_from(id).unwrap();
         link(LinkKind::Vlan { name: Some(name(wish)), parent: LinkIndex(0), id })
@@ -171,7 +171,7 @@ fn of_two_default_routes_without_a_metric_the_first_is_preferred() {
 }
 
 #[test]
-fn a_route_of_a_family_that_its_link_has_not_is_left_out_with_a_warning() {
+fn a_route_of_a_family_without_an_address_is_left_out_with_a_warning() {
     let mut card = with_ipv4(card(1), "10.0.0.5/24", None);
     card.routes
         .push(Route::new("::/0".parse().unwrap(), "fe80::1".parse().ok(), None).unwrap().at("routes[0]".to_owned()));
@@ -183,7 +183,7 @@ fn a_route_of_a_family_that_its_link_has_not_is_left_out_with_a_warning() {
 }
 
 #[test]
-fn dhcpv6_is_asked_without_a_router_that_points_to_it() {
+fn dhcpv6_starts_without_a_router_advertisement() {
     let mut card = card(1);
     card.ipv6.dynamic = Some(Ipv6Dynamic::StatefulDhcp);
     let (files, _) = rendered(vec![card]);
@@ -194,7 +194,7 @@ fn dhcpv6_is_asked_without_a_router_that_points_to_it() {
 }
 
 #[test]
-fn what_networkd_has_no_word_for_is_left_out_with_a_warning() {
+fn options_that_networkd_does_not_support_are_left_out_with_a_warning() {
     let mut options = BondOptions::new(BondMode::ActiveBackup);
     options.place = "params".to_owned();
     for (name, value) in [("use_carrier", "0"), ("arp_validate", "filter"), ("peer_notif_delay", "100")] {

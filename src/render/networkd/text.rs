@@ -1,23 +1,24 @@
-//! The text of one file.
+//! Writes the lines of one file.
 
 use std::fmt::{self, Write as _};
 
-/// Sections of lines, in the order in which they are added. A section without lines is not written.
+/// Content of one file: sections of lines, in the order in which they are added. A section without lines is not
+/// written.
 #[derive(Default)]
 pub(super) struct Text {
     pub(super) text: String,
-    /// The first value that would be more than one.
+    /// First value with a byte outside [`ALPHABET`]; such a byte could end the value early.
     pub(super) illegal: Option<String>,
     section: &'static str,
 }
 
-/// What a message calls the bytes of a value.
+/// Bytes that a value may have, as messages describe them.
 pub(super) const ALPHABET: &str = "letters, digits, blanks and . : / _ + - * ? [ ] !";
 
 // === impl Text ===
 
 impl Text {
-    /// Begins a section, a further one also where the last one has the same name.
+    /// Begins a section. A section with the same name as the section before is written again.
     pub(super) fn section(&mut self, name: &'static str) {
         self.section = name;
     }
