@@ -1,13 +1,14 @@
-//! A config drive: how it is recognised, how its files are laid out, and how they are read without trust.
+//! Recognises a config drive, knows the layout of its files, and reads the files without trusting them.
 //!
-//! A drive reaches us in two ways: as a directory (a mounted drive, or a copy of one), and as an ISO 9660 image, which is
-//! read in process, without root, `mount` or a kernel that knows the file system. Both are [`Files`]; [`ConfigDrive`] knows
-//! which of the files mean something. Of a FAT volume only the label is read in process; the kernel mounts it.
+//! A drive is either a directory (a mounted drive, or a copy of a drive) or an ISO 9660 image. An image is read in
+//! process: without root, without `mount`, and without a kernel that supports the file system. Both implement
+//! [`Files`]; [`ConfigDrive`] knows which files to read. Of a FAT volume only the label is read in process; the kernel
+//! mounts the volume.
 //!
-//! Everything on a drive is hostile: sizes are bounded before they are believed, a link never leads off the drive, and
-//! only regular files are opened.
+//! All input from a drive is hostile: a size is checked before it is used, a link never leads off the drive, and only
+//! regular files are opened.
 //!
-//! The two layouts and who writes them: `openstack/nova:nova/virt/configdrive.py`,
+//! Sources of the two layouts: `openstack/nova:nova/virt/configdrive.py`,
 //! `kubevirt/kubevirt:pkg/cloud-init/cloud-init.go`, `canonical/cloud-init:cloudinit/sources/DataSourceNoCloud.py`.
 
 pub mod directory;
@@ -25,95 +26,97 @@ use std::os::unix::fs::FileExt;
 
 use serde::Serialize;
 
-/// Bytes at an offset: a block device, an image file, or a slice.
+/// Source of bytes at any offset: a block device, an image file or a slice.
 pub trait ReadAt {
-    /// Fills `buffer` from `offset` (in bytes) on.
+    /// Fills `buffer` with the bytes from `offset` (in bytes) on.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::UnexpectedEof`] where the source ends before the buffer is full, and what the system says.
+    /// [`ErrorKind::UnexpectedEof`] when the source ends before the buffer is full, and the errors of the system call.
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()>;
 }
 
-/// The files of a drive. Paths are relative, their parts separated by `/`.
+/// Files of a drive. Paths are relative, and `/` separates their parts.
 pub trait Files {
-    /// The content of a regular file, `None` when there is none of that name.
+    /// Reads a regular file. `None` when no file has this path.
     ///
     /// # Errors
     ///
-    /// [`ReadError::TooLarge`] when it has more than `limit` bytes, before they are read; the others say what is broken.
+    /// [`ReadError::TooLarge`] when the file has more than `limit` bytes, before the file is read, and the other
+    /// variants of [`ReadError`] when the drive is broken.
     fn read(&self, path: &str, limit: usize) -> Result<Option<Vec<u8>>, ReadError>;
 
-    /// The names in a directory, sorted; `None` when there is no such directory. At most [`MAX_ENTRIES`] are listed.
+    /// Lists the names in a directory, sorted. `None` when there is no such directory. At most [`MAX_ENTRIES`] names
+    /// are listed.
     ///
     /// # Errors
     ///
-    /// As [`Files::read`].
+    /// The errors of [`Files::read`].
     fn list(&self, path: &str) -> Result<Option<Vec<String>>, ReadError>;
 }
 
-/// No directory of a config drive is listed beyond this many entries.
+/// Largest number of entries that are listed of a directory.
 pub const MAX_ENTRIES: usize = 4096;
 
-/// No path on a drive has more parts than this.
+/// Largest number of parts of a path on a drive.
 const MAX_DEPTH: usize = 32;
 
-/// Why a file of a drive could not be read.
+/// Error: a file of a drive cannot be read.
 #[derive(Debug)]
 pub enum ReadError {
-    /// The file has `size` bytes where at most `limit` are read.
+    /// The file has `size` bytes, and at most `limit` bytes are read.
     TooLarge {
-        /// The path on the drive.
+        /// Path on the drive.
         path: String,
         /// In bytes.
         size: u64,
         /// In bytes.
         limit: usize,
     },
-    /// The path is a link that leads off the drive, or something else than a regular file.
+    /// The path is a link that leads off the drive, or not a regular file.
     NotAFile {
-        /// The path on the drive.
+        /// Path on the drive.
         path: String,
     },
-    /// Files of this file system are read from a mounted directory only.
+    /// The files of this file system can be read only from a mounted directory.
     NeedsMount(FileSystem),
     /// The file system contradicts itself.
     Malformed {
-        /// What was read.
+        /// Name of the structure that was read.
         what: &'static str,
-        /// What would have been right.
+        /// What would have been valid.
         expected: &'static str,
     },
-    /// The system's word.
+    /// A system call failed.
     Io {
-        /// The path on the drive, or the part of the file system.
+        /// Path on the drive, or part of the file system.
         what: String,
-        /// The cause.
+        /// Error of the system call.
         source: io::Error,
     },
 }
 
-/// A file system that a config drive may have.
+/// File system of a config drive.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FileSystem {
     /// ISO 9660, as KubeVirt writes it.
     Iso9660,
-    /// FAT12, FAT16 or FAT32, as OpenStack may write it. Its files are read from a mounted directory only.
+    /// FAT12, FAT16 or FAT32, as OpenStack may write it. The files can be read only from a mounted directory.
     Vfat,
 }
 
-/// The file system of a device and its label.
+/// File system and label of a device.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Volume {
-    /// The file system.
+    /// File system of the device.
     pub file_system: FileSystem,
-    /// As written, without the padding.
+    /// Label as written on the device, without padding.
     pub label: String,
 }
 
-/// The parts of a path, none for the root directory. A path that is not made of plain names leads off the drive: one comes
-/// from a document, since `meta_data.json` names files.
+/// Splits a path into its parts; the root directory has no part. A part that is not a plain name is an error, because
+/// it could lead off the drive: `meta_data.json` names files, so paths come from a document.
 fn parts(path: &str) -> Result<Vec<&str>, ReadError> {
     if path.is_empty() {
         return Ok(Vec::new());
@@ -125,7 +128,7 @@ fn parts(path: &str) -> Result<Vec<&str>, ReadError> {
     Ok(parts)
 }
 
-/// Whether this can be the name of a file; a drive says what it likes.
+/// Reports whether the string can be a file name. A drive may contain any name.
 fn is_name(name: &str) -> bool {
     !matches!(name, "" | "." | "..") && !name.contains(['/', '\0'])
 }
@@ -152,12 +155,12 @@ impl ReadAt for [u8] {
 // === impl Volume ===
 
 impl Volume {
-    /// Recognises an ISO 9660 or a FAT file system and reads its label. `None` for every other device: empty, foreign,
-    /// partitioned, or too short.
+    /// Recognises an ISO 9660 or a FAT file system and reads its label. `None` for every other device: empty, another
+    /// file system, partitioned, or too short.
     ///
     /// # Errors
     ///
-    /// A read that fails, except at the end of a short device.
+    /// The error of a read, except at the end of a short device.
     pub fn probe(source: &(impl ReadAt + ?Sized)) -> io::Result<Option<Self>> {
         if let Some(label) = iso9660::label(source)? {
             return Ok(Some(Self { file_system: FileSystem::Iso9660, label }));
@@ -165,7 +168,7 @@ impl Volume {
         Ok(fat::label(source)?.map(|label| Self { file_system: FileSystem::Vfat, label }))
     }
 
-    /// Opens the files of this volume, to be read in process.
+    /// Opens the files of this volume for reading in process.
     ///
     /// # Errors
     ///

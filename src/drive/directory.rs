@@ -1,7 +1,7 @@
-//! A drive as a directory: a mounted one, or a person's copy.
+//! Reads a drive from a directory: a mounted drive, or a copy of a drive.
 //!
-//! The kernel resolves every path beneath the directory (`openat2`), so a link may lead about inside the drive but never
-//! off it, whoever changes it meanwhile.
+//! The kernel resolves every path beneath the directory (`openat2`). So a link may lead to another file of the drive
+//! but never off the drive, even if someone changes the link during the read.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -15,7 +15,7 @@ use nix::sys::stat::Mode;
 
 use super::{Files, MAX_ENTRIES, ReadError, is_name, parts};
 
-/// A directory with the files of a drive.
+/// Directory with the files of a drive.
 #[derive(Debug)]
 pub struct Directory {
     root: OwnedFd,
@@ -24,17 +24,17 @@ pub struct Directory {
 // === impl Directory ===
 
 impl Directory {
-    /// Opens the directory. It stays the same one when its path is renamed or mounted over.
+    /// Opens the directory. The value keeps this directory even if its path is renamed or mounted over.
     ///
     /// # Errors
     ///
-    /// What the system says.
+    /// The error of the system call.
     pub fn open(path: &Path) -> io::Result<Self> {
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         Ok(Self { root: nix::fcntl::open(path, flags, Mode::empty())? })
     }
 
-    /// Opens what is at the path beneath the directory, `None` when there is nothing.
+    /// Opens the path beneath the directory. `None` when the path does not exist.
     fn open_at(&self, path: &str, flags: OFlag) -> Result<Option<OwnedFd>, ReadError> {
         parts(path)?;
         let how = OpenHow::new()
@@ -43,7 +43,7 @@ impl Directory {
         match openat2(&self.root, if path.is_empty() { "." } else { path }, how) {
             Ok(opened) => Ok(Some(opened)),
             Err(Errno::ENOENT | Errno::ENOTDIR) => Ok(None),
-            // A link that leads off the drive, and one that leads in circles.
+            // The link leads off the drive, or links form a loop.
             Err(Errno::EXDEV | Errno::ELOOP) => Err(ReadError::NotAFile { path: path.to_owned() }),
             Err(e) => Err(ReadError::io(path, e.into())),
         }
@@ -52,10 +52,11 @@ impl Directory {
 
 impl Files for Directory {
     fn read(&self, path: &str, limit: usize) -> Result<Option<Vec<u8>>, ReadError> {
-        // Looked at first, without opening it: a device may do something when it is opened.
+        // O_PATH looks at the file without opening it: opening a device may have side effects.
         let Some(found) = self.open_at(path, OFlag::O_PATH)? else { return Ok(None) };
         regular(path, found.into())?;
-        // It may be something else by now, so a FIFO must not hold us up, and it is looked at again.
+        // The file may have been replaced meanwhile. O_NONBLOCK prevents a wait for a FIFO, and the type is checked
+        // again.
         let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
         let Some(opened) = self.open_at(path, flags)? else { return Ok(None) };
         let (file, size) = regular(path, opened.into())?;
@@ -63,7 +64,7 @@ impl Files for Directory {
         if size > limit as u64 {
             return Err(too_large(size));
         }
-        // It may grow while it is read.
+        // The file may grow during the read.
         let mut content = Vec::new();
         file.take((limit as u64).saturating_add(1)).read_to_end(&mut content).map_err(|e| ReadError::io(path, e))?;
         if content.len() > limit {
@@ -93,7 +94,7 @@ impl Files for Directory {
     }
 }
 
-/// The file and its size, when it is a regular one.
+/// Returns the file and its size in bytes. An error if the file is not a regular file.
 fn regular(path: &str, file: File) -> Result<(File, u64), ReadError> {
     let metadata = file.metadata().map_err(|e| ReadError::io(path, e))?;
     if !metadata.is_file() {
@@ -112,7 +113,7 @@ mod tests {
 
     use super::*;
 
-    /// A drive in a directory, beside a file that is not on it.
+    /// A drive in a directory, and a file next to this directory that is not on the drive.
     fn drive() -> (TempDir, Directory) {
         let outside = tempfile::tempdir().unwrap();
         let root = outside.path().join("drive");
@@ -169,14 +170,14 @@ mod tests {
     }
 
     #[test]
-    fn links_that_lead_in_circles_are_no_file() {
+    fn a_loop_of_links_is_not_a_file() {
         let (outside, drive) = drive();
         symlink("loop", outside.path().join("drive/loop")).unwrap();
         assert!(is_not_a_file(drive.read("loop", 100), "loop"));
     }
 
     #[test]
-    fn a_path_that_leads_off_the_drive_is_no_file() {
+    fn a_path_that_leads_off_the_drive_is_not_a_file() {
         let (_outside, drive) = drive();
         for path in ["../secret", "/etc/passwd", "openstack/../../secret", "openstack//latest", "."] {
             assert!(is_not_a_file(drive.read(path, 100), path), "{path}");
@@ -185,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fifo_neither_blocks_nor_reads() {
+    fn a_fifo_is_refused_without_blocking() {
         let (outside, drive) = drive();
         mkfifo(&outside.path().join("drive/fifo"), Mode::S_IRWXU).unwrap();
         assert!(is_not_a_file(drive.read("fifo", 100), "fifo"));
@@ -193,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_and_a_directory_are_no_files() {
+    fn a_device_and_a_directory_are_not_files() {
         let (_outside, drive) = drive();
         assert!(is_not_a_file(drive.read("openstack", 100), "openstack"));
         assert!(is_not_a_file(drive.read("", 100), ""));
@@ -202,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_size_is_bounded_while_it_is_read() {
+    fn a_file_that_reports_no_size_is_bounded_during_the_read() {
         let process = Directory::open(Path::new("/proc/self")).unwrap();
         let error = process.read("status", 10).unwrap_err();
         assert_eq!(error.to_string(), "status: file of 11 bytes, expected at most 10");
@@ -224,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_directory_is_not_opened_as_one() {
+    fn a_file_is_not_listed_as_a_directory() {
         let (outside, _drive) = drive();
         let error = Directory::open(&outside.path().join("secret")).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::NotADirectory);

@@ -1,4 +1,4 @@
-//! The label of a FAT12, FAT16 or FAT32 volume.
+//! Reads the label of a FAT12, FAT16 or FAT32 volume.
 //!
 //! Only the label is read in process, to recognise a config drive before anything is mounted. The files of a FAT drive are
 //! read by the kernel: KubeVirt writes ISO 9660, and only OpenStack deployments with `config_drive_format=vfat` write FAT.
@@ -15,34 +15,34 @@ const BOOT_SECTOR: usize = 512;
 /// Size of one directory entry, in bytes.
 const ENTRY: usize = 32;
 
-/// Most bytes of the root directory that are searched. The label is among the first entries: whoever formats a volume writes
-/// it before any file.
+/// Largest number of bytes of the root directory that are searched. A formatting tool writes the label before any file,
+/// so the label is among the first entries.
 const SEARCHED: usize = 4096;
 
 /// Attribute bits of a directory entry.
 const VOLUME: u8 = 0x08;
 const DIRECTORY: u8 = 0x10;
-/// The bits read-only, hidden, system and volume together mark a part of a long name.
+/// Attribute bits that together mark a part of a long name: read-only, hidden, system and volume.
 const LONG_NAME: u8 = 0x0f;
 
-/// First byte of the entry behind the last one.
+/// First byte of the entry after the last entry.
 const END_OF_DIRECTORY: u8 = 0x00;
 /// First byte of a deleted entry.
 const DELETED: u8 = 0xe5;
 
-/// The two places of a volume that can carry its label.
+/// The two positions on a volume that can carry its label.
 #[derive(Debug, Eq, PartialEq)]
 struct Labels {
     /// Start of the root directory, in bytes from the start of the volume.
     root: u64,
-    /// Size of the root directory, or of its first cluster, in bytes; at most [`SEARCHED`].
+    /// Size of the root directory, in bytes; on FAT32 the size of its first cluster. At most [`SEARCHED`].
     root_bytes: usize,
     /// Label of the boot sector, padded with blanks.
     boot: [u8; 11],
 }
 
-/// Reads the label: that of the root directory, else that of the boot sector. `None` when this is no FAT volume, an empty
-/// string when the volume has no label.
+/// Reads the label from the root directory, else from the boot sector. `None` when the source is not a FAT volume; an
+/// empty string when the volume has no label.
 pub(super) fn label(source: &(impl ReadAt + ?Sized)) -> io::Result<Option<String>> {
     let is_short = |error: &io::Error| error.kind() == ErrorKind::UnexpectedEof;
     let mut boot = [0; BOOT_SECTOR];
@@ -65,7 +65,7 @@ pub(super) fn label(source: &(impl ReadAt + ?Sized)) -> io::Result<Option<String
     };
     Ok(Some(match entries.find(is_label) {
         Some(entry) => window::label(&entry[..11]),
-        // `mkfs.vfat` writes this where the user gave no label.
+        // `mkfs.vfat` writes this string if the user gave no label.
         None if labels.boot == *b"NO NAME    " => String::new(),
         None => window::label(&labels.boot),
     }))
@@ -74,8 +74,8 @@ pub(super) fn label(source: &(impl ReadAt + ?Sized)) -> io::Result<Option<String
 // === impl Labels ===
 
 impl Labels {
-    /// `None` when the sector is not the boot sector of a FAT volume. A partitioned disk ends its first sector with the same
-    /// two bytes, so all numbers must make sense.
+    /// Finds the labels. `None` when the sector is not the boot sector of a FAT volume. The first sector of a
+    /// partitioned disk ends with the same two bytes, so every number is checked.
     fn find(boot: &[u8; BOOT_SECTOR]) -> Option<Self> {
         let sector = u64::from(u16_le(boot, 11));
         let per_cluster = u64::from(boot[13]);
@@ -93,7 +93,8 @@ impl Labels {
         if !is_boot_sector {
             return None;
         }
-        // Linux recognises FAT32 by the length of the table, not by the number of clusters. `mkfs.vfat` writes small ones.
+        // Linux recognises FAT32 by the length of the table, not by the number of clusters, and `mkfs.vfat` can write
+        // FAT32 with few clusters.
         let is_fat32 = u16_le(boot, 22) == 0;
         let either = |short: usize, long: usize| match u16_le(boot, short) {
             0 => u64::from(u32_le(boot, long)),
@@ -103,7 +104,7 @@ impl Labels {
         let root = reserved + tables * table;
         let data = root + root_bytes.div_ceil(sector);
         let has_clusters = either(19, 32).checked_sub(data)? >= per_cluster && table * sector * 8 / 12 > 2;
-        // The root directory of FAT32 is a chain of clusters. That of FAT12 and FAT16 has an area of its own.
+        // On FAT32 the root directory is a chain of clusters. On FAT12 and FAT16 it has its own area.
         if !has_clusters || is_fat32 != (root_bytes == 0) || (is_fat32 && u16_le(boot, 42) != 0) {
             return None;
         }

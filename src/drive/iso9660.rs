@@ -1,30 +1,32 @@
-//! ISO 9660, as `xorrisofs` and `genisoimage` write it: the label, and the files by their real names.
+//! Reads ISO 9660 as `xorrisofs` and `genisoimage` write it: the label, and the files by their real names.
 //!
-//! An image holds up to three sets of names for the same files. The plain ones are mangled (`NETWORK_.JSO;1`), and two long
-//! names can look alike there; so they are used only where there is neither a Rock Ridge name nor a Joliet tree.
+//! An image has up to three sets of names for the same files: Rock Ridge, Joliet and plain names. Plain names are
+//! shortened (`NETWORK_.JSO;1`), and two long names may have the same plain name. So plain names are used only if the
+//! image has neither Rock Ridge names nor a Joliet tree.
 //!
-//! Not here: sectors other than 2048 bytes, files in several extents or interleaved, compressed files, following links.
+//! Not supported: blocks of other sizes than 2048 bytes, files in several extents, interleaved files, compressed files,
+//! and following links.
 //!
-//! ECMA-119 (the file system), SUSP 1.12 and RRIP 1.12 (Rock Ridge), and the Joliet specification.
+//! Sources: ECMA-119 (the file system), SUSP 1.12 and RRIP 1.12 (Rock Ridge), and the Joliet specification.
 
 use std::io::{self, ErrorKind};
 
 use super::window::{self, Window, u16_le, u32_le};
 use super::{Files, MAX_ENTRIES, ReadAt, ReadError, is_name, parts};
 
-/// The only size of a block that is read, and the one that everybody writes.
+/// Size of a block, in bytes. Other sizes are not read, and no common tool writes them.
 const BLOCK: usize = 2048;
 
-/// The descriptors of the volume follow the system area.
+/// Block of the first volume descriptor, after the system area.
 const FIRST_DESCRIPTOR: u32 = 16;
 
-/// An image of ours has three.
+/// Largest number of volume descriptors that are read. An image from KubeVirt has three.
 const MAX_DESCRIPTORS: u32 = 32;
 
-/// Some 8,000 names: twice what is listed.
+/// Largest directory that is read, in bytes: about 8,000 names, twice the number that is listed.
 const MAX_DIRECTORY: u32 = 1024 * 1024;
 
-/// For one record. A name of 255 bytes takes one.
+/// Largest number of continuation areas of one record. A name of 255 bytes needs one.
 const MAX_CONTINUATIONS: usize = 16;
 
 const MAX_NAME: usize = 255;
@@ -41,22 +43,22 @@ const MULTI_EXTENT: u8 = 0x80;
 const NAME_CONTINUES: u8 = 0x01;
 const NAME_IS_CURRENT_OR_PARENT: u8 = 0x06;
 
-/// Where the name of a directory record starts.
+/// Offset of the name in a directory record, in bytes.
 const NAME: usize = 33;
 
 /// An ISO 9660 image whose files are read in process.
 pub struct Image<'a, S: ReadAt + ?Sized> {
     source: &'a S,
-    /// Of the whole volume.
+    /// Number of blocks of the whole volume.
     blocks: u32,
     root: Extent,
     names: Names,
 }
 
-/// Which of the names of a file count.
+/// Set of file names that is used.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Names {
-    /// In the system use area of a record, which starts after so many bytes.
+    /// Names in the system use area of a record, after this number of bytes.
     RockRidge(usize),
     Joliet,
     Plain,
@@ -77,36 +79,37 @@ struct Entry {
 #[derive(Clone, Copy)]
 enum Kind {
     File,
-    /// A file that is not one run of bytes.
+    /// A file with several extents, or an interleaved file.
     ScatteredFile,
     Directory,
-    /// A directory that is too deep for its place; only its first block is known.
+    /// A directory that was moved because its path is too deep. Only its first block is known.
     RelocatedDirectory,
-    /// A link, a device and the like.
+    /// A link, a device, a FIFO or a socket.
     Special,
 }
 
-/// What Rock Ridge says about a record.
+/// Rock Ridge data of a record.
 #[derive(Default)]
 struct SystemUse {
     name: Vec<u8>,
     name_is_complete: bool,
     mode: Option<u32>,
     is_link: bool,
-    /// Where the directory that should be here has gone.
+    /// First block of the directory that was moved away from this record.
     child: Option<u32>,
-    /// This directory belongs elsewhere, and is named there.
+    /// Whether this directory was moved here; its name is in the original directory.
     is_guest: bool,
 }
 
-/// One question about an image.
+/// One lookup of a path in an image.
 struct Walk<'i, 'a, S: ReadAt + ?Sized> {
     image: &'i Image<'a, S>,
     window: Window<'a, S>,
     path: &'i str,
 }
 
-/// The label of the primary volume, `None` when there is no such volume or the device ends before it.
+/// Reads the label of the primary volume. `None` when there is no such volume, or when the device ends before the
+/// descriptor.
 pub(super) fn label(source: &(impl ReadAt + ?Sized)) -> io::Result<Option<String>> {
     let mut descriptor = [0; BLOCK];
     match source.read_at(offset(FIRST_DESCRIPTOR), &mut descriptor) {
@@ -126,28 +129,28 @@ fn kind_of(descriptor: &[u8; BLOCK]) -> Option<u8> {
 }
 
 fn is_joliet(descriptor: &[u8; BLOCK]) -> bool {
-    // Three levels of UCS-2, which differ in nothing that matters here.
+    // The three levels of UCS-2. Their differences do not matter here.
     matches!(&descriptor[88..91], b"%/@" | b"%/C" | b"%/E")
 }
 
-/// The first record of a block.
+/// Returns the first record of a block.
 fn first_record(block: &[u8; BLOCK]) -> &[u8] {
     &block[..usize::from(block[0])]
 }
 
-/// The name of a record as it stands.
+/// Returns the name of a record, not decoded.
 fn raw_name(record: &[u8]) -> &[u8] {
     let length = usize::from(record.get(NAME - 1).copied().unwrap_or(0));
     record.get(NAME..NAME + length).unwrap_or_default()
 }
 
-/// What follows the name, and the byte that makes the length of the name odd.
+/// Returns the bytes after the name and its padding byte.
 fn system_use_area(record: &[u8]) -> &[u8] {
     let name = usize::from(record.get(NAME - 1).copied().unwrap_or(0));
     record.get(NAME + (name | 1)..).unwrap_or_default()
 }
 
-/// How much of a system use area is to be skipped, when the root's own record has the mark of Rock Ridge.
+/// Returns the number of bytes to skip in each system use area. `None` when the root record has no mark of Rock Ridge.
 fn rock_ridge(root: &[u8]) -> Option<usize> {
     match system_use_area(root) {
         [b'S', b'P', 7, _, 0xbe, 0xef, skip, ..] => Some(usize::from(*skip)),
@@ -158,7 +161,7 @@ fn rock_ridge(root: &[u8]) -> Option<usize> {
 fn joliet_name(raw: &[u8]) -> Option<String> {
     let units: Vec<u16> = raw.chunks_exact(2).map(|unit| u16::from_be_bytes([unit[0], unit[1]])).collect();
     let mut name = String::from_utf16(&units).ok()?;
-    // Not in the specification, but in some images.
+    // The specification does not have this version suffix, but some images do.
     if name.ends_with(";1") {
         name.truncate(name.len() - 2);
     }
@@ -175,12 +178,12 @@ fn plain_name(raw: &[u8]) -> Option<String> {
 
 impl Extent {
     fn of(record: &[u8]) -> Self {
-        // An extended attribute record precedes the content.
+        // An extended attribute record comes before the content.
         let attributes = u32::from(record.get(1).copied().unwrap_or(0));
         Self { block: u32_le(record, 2).saturating_add(attributes), bytes: u32_le(record, 10) }
     }
 
-    /// The offset in bytes, once it is certain that all of it lies in the volume.
+    /// Returns the offset of the extent in bytes, after a check that the whole extent lies in the volume.
     fn start(self, blocks: u32) -> Result<u64, ReadError> {
         let end = u64::from(self.block) + u64::from(self.bytes).div_ceil(BLOCK as u64);
         if end > u64::from(blocks) {
@@ -201,7 +204,7 @@ impl Entry {
             Some(kind) if kind != 0o040_000 && kind != 0o100_000 => Kind::Special,
             _ if found.child.is_some() => Kind::RelocatedDirectory,
             _ if flags & DIRECTORY != 0 => Kind::Directory,
-            // Interleaved files have the sizes of a unit and of a gap.
+            // For interleaved files these two bytes are the sizes of a unit and of a gap.
             _ if flags & MULTI_EXTENT != 0 || u16_le(record, 26) != 0 => Kind::ScatteredFile,
             _ => Kind::File,
         };
@@ -212,10 +215,10 @@ impl Entry {
 // === impl SystemUse ===
 
 impl SystemUse {
-    /// Takes in one area. Returns where it goes on: block, offset and length.
+    /// Reads the entries of one area. Returns the next area, if the entries continue: block, offset and length.
     fn take(&mut self, mut area: &[u8]) -> Option<(u32, u32, u32)> {
         let mut next = None;
-        // Four bytes are the least, and padding is not even that.
+        // An entry has at least four bytes, and padding has fewer.
         while let Some(&[first, second, length, _version]) = area.first_chunk() {
             let Some((entry, rest)) = area.split_at_checked(length.into()).filter(|_| length >= 4) else { break };
             area = rest;
@@ -245,11 +248,12 @@ impl SystemUse {
 // === impl Image ===
 
 impl<'a, S: ReadAt + ?Sized> Image<'a, S> {
-    /// Reads the descriptors and decides which names count. The files are read when they are asked for.
+    /// Reads the descriptors and chooses the set of names. Files are read later, when [`Files::read`] is called.
     ///
     /// # Errors
     ///
-    /// [`ReadError::Malformed`] when this is no ISO 9660 volume with blocks of 2048 bytes, and [`ReadError::Io`].
+    /// [`ReadError::Malformed`] when the source is not an ISO 9660 volume with blocks of 2048 bytes, and
+    /// [`ReadError::Io`].
     pub fn open(source: &'a S) -> Result<Self, ReadError> {
         let mut window = Window::new(source);
         let mut descriptor = [0; BLOCK];
@@ -267,7 +271,7 @@ impl<'a, S: ReadAt + ?Sized> Image<'a, S> {
             window.read("volume descriptor", offset(FIRST_DESCRIPTOR + at), &mut descriptor)?;
             match kind_of(&descriptor) {
                 Some(SUPPLEMENTARY) if is_joliet(&descriptor) => return Self::of(source, &descriptor, Names::Joliet),
-                // The last descriptor, or what is none.
+                // The last descriptor, or a block that is not a descriptor.
                 Some(255) | None => break,
                 Some(_) => {}
             }
@@ -299,7 +303,7 @@ impl<S: ReadAt + ?Sized> Files for Image<'_, S> {
             Kind::File if extent.bytes as usize > limit => {
                 Err(ReadError::TooLarge { path: path.to_owned(), size: extent.bytes.into(), limit })
             }
-            // An empty file may be said to be anywhere.
+            // The block of an empty file may have any value, so it is not checked.
             Kind::File if extent.bytes == 0 => Ok(Some(Vec::new())),
             Kind::File => {
                 let start = extent.start(self.blocks)?;
@@ -333,7 +337,7 @@ impl<S: ReadAt + ?Sized> Files for Image<'_, S> {
 // === impl Walk ===
 
 impl<S: ReadAt + ?Sized> Walk<'_, '_, S> {
-    /// What is at the path. A link on the way is not followed.
+    /// Finds the entry at the path. A link within the path is not followed.
     fn find(&mut self) -> Result<Option<Entry>, ReadError> {
         let mut at = Entry { kind: Kind::Directory, extent: self.image.root };
         for part in parts(self.path)? {
@@ -357,7 +361,7 @@ impl<S: ReadAt + ?Sized> Walk<'_, '_, S> {
         Ok(Some(at))
     }
 
-    /// A directory of which only the place is known: it says itself how long it is.
+    /// Reads the entry of a moved directory from its first block, which has its length.
     fn relocated(&mut self, place: u32) -> Result<Entry, ReadError> {
         let start = Extent { block: place, bytes: 1 }.start(self.image.blocks)?;
         let mut block = [0; BLOCK];
@@ -369,7 +373,7 @@ impl<S: ReadAt + ?Sized> Walk<'_, '_, S> {
         Ok(Entry { kind: Kind::Directory, extent })
     }
 
-    /// Shows the names of a directory until `visit` has seen enough.
+    /// Calls `visit` with each name of a directory until `visit` returns `false`.
     fn each(&mut self, directory: Extent, visit: &mut dyn FnMut(&str, Entry) -> bool) -> Result<(), ReadError> {
         if directory.bytes > MAX_DIRECTORY {
             return Err(ReadError::Malformed { what: "directory", expected: "at most 1 MiB of records" });
@@ -379,7 +383,7 @@ impl<S: ReadAt + ?Sized> Walk<'_, '_, S> {
         for at in (0..directory.bytes as usize).step_by(BLOCK) {
             self.window.read(self.path, start + at as u64, &mut block)?;
             let mut rest = block.as_slice();
-            // A record never crosses a block; a length of zero fills the block up.
+            // A record never crosses a block boundary. A length of zero means that the rest of the block is padding.
             while let Some(&length @ 1..) = rest.first() {
                 let Some((record, after)) = rest.split_at_checked(length.into()).filter(|_| usize::from(length) > NAME)
                 else {
@@ -389,7 +393,7 @@ impl<S: ReadAt + ?Sized> Walk<'_, '_, S> {
                     });
                 };
                 rest = after;
-                // The directory itself, its parent, and what belongs to another file.
+                // Skips the directory itself, its parent, and files associated with another file.
                 if matches!(raw_name(record), [0 | 1]) || record[25] & ASSOCIATED != 0 {
                     continue;
                 }
@@ -404,7 +408,7 @@ impl<S: ReadAt + ?Sized> Walk<'_, '_, S> {
         Ok(())
     }
 
-    /// A record by the name that counts, `None` when it has none.
+    /// Returns the record and its name in the chosen set. `None` when the record has no name in this set.
     fn entry(&mut self, record: &[u8]) -> Result<Option<(String, Entry)>, ReadError> {
         let mut found = SystemUse::default();
         let name = match self.image.names {
@@ -425,7 +429,7 @@ impl<S: ReadAt + ?Sized> Walk<'_, '_, S> {
         let mut block = [0; BLOCK];
         for _ in 0..MAX_CONTINUATIONS {
             let Some((place, offset, length)) = next else { return Ok(()) };
-            // Areas that lie side by side cost no read, but they do cost time.
+            // Areas next to each other need no further read, but they take time, so they are counted.
             self.window.spend(self.path)?;
             let start = Extent { block: place, bytes: 1 }.start(self.image.blocks)?;
             let range = offset as usize..(offset as usize).saturating_add(length as usize);
@@ -445,7 +449,7 @@ mod tests {
 
     const ROOT: u32 = 20;
 
-    /// A directory record for an extent of one block, with what Rock Ridge says about it.
+    /// A directory record for an extent of one block, with these Rock Ridge data.
     fn record(name: &[u8], flags: u8, system_use: &[u8]) -> Vec<u8> {
         let mut record = vec![0; NAME];
         record[2..6].copy_from_slice(&ROOT.to_le_bytes());
@@ -466,7 +470,7 @@ mod tests {
         entry(b"CE", &[block, 0, offset, 0, length, 0].map(u32::to_le_bytes).concat())
     }
 
-    /// A volume of 24 blocks whose root directory has these records. Block 21 is what names continue in.
+    /// A volume of 24 blocks whose root directory has these records. Names continue in block 21.
     fn volume(records: &[Vec<u8>], continuation: &[u8]) -> Vec<u8> {
         let mut volume = vec![0; 24 * BLOCK];
         let descriptor = &mut volume[16 * BLOCK..];
@@ -499,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_start_with_a_primary_volume_has_no_label() {
+    fn a_source_without_a_primary_volume_has_no_label() {
         let volume = volume(&[], &[]);
         assert_eq!(label(&volume[..17 * BLOCK - 1]).unwrap(), None);
         for (at, value) in [(0, 2), (1, b'c'), (5, b'2')] {
@@ -510,7 +514,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_system_says_about_a_device_is_not_taken_for_absence() {
+    fn a_failed_read_is_an_error_and_not_a_missing_label() {
         struct Broken;
         impl ReadAt for Broken {
             fn read_at(&self, _: u64, _: &mut [u8]) -> io::Result<()> {
@@ -545,7 +549,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_goes_on_in_the_next_entry_and_area() {
+    fn a_name_continues_in_the_next_entry_and_area() {
         let first = [entry(b"NM", b"\x01user"), continued(21, 100, 100), entry(b"NM", b"\x01_")].concat();
         let mut rest = vec![0; 100];
         rest.extend([entry(b"NM", b"\0data"), entry(b"NM", b"\0too much")].concat());
@@ -554,7 +558,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_name_of_its_own_is_not_listed() {
+    fn a_record_without_a_valid_name_is_not_listed() {
         let nameless: [&[u8]; 8] = [
             &[],
             &entry(b"NM", &[2]),
@@ -572,7 +576,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_over_255_bytes_is_none() {
+    fn a_name_over_255_bytes_is_not_listed() {
         for (length, expected) in [(125, 1), (126, 0)] {
             let first = [entry(b"NM", &[&[1][..], &[b'n'; 130]].concat()), continued(21, 0, 200)].concat();
             let volume = volume(&[record(b"N", 0, &first)], &named(&vec![b'n'; length]));
@@ -581,7 +585,7 @@ mod tests {
     }
 
     #[test]
-    fn what_belongs_to_another_file_is_not_listed() {
+    fn an_associated_file_is_not_listed() {
         let records = [record(b"A", ASSOCIATED, &named(b"fork")), record(b"A", 0, &named(b"file"))];
         assert_eq!(list(&volume(&records, &[])), Ok(vec!["file".to_owned()]));
     }

@@ -1,42 +1,42 @@
-//! Which files of a drive mean something.
+//! Finds the documents of a config drive in the layouts of OpenStack and NoCloud.
 
 use std::fmt;
 
 use super::{Files, ReadError};
 
-/// No file of a drive is read beyond this many bytes.
+/// Largest file that is read from a drive, in bytes.
 pub const MAX_FILE: usize = 1024 * 1024;
 
-/// What a config drive holds, read into memory.
+/// Documents of a config drive, read into memory.
 #[derive(Debug)]
 pub struct ConfigDrive {
-    /// How its files are laid out.
+    /// Layout of the files.
     pub layout: Layout,
-    /// What it says about its machine. That it cannot be read costs the machine its name, not its network.
+    /// Document about the machine. An error here costs the machine its metadata, not its network.
     pub meta_data: Result<Option<Document>, ReadError>,
-    /// What it says about the network. That it cannot be read costs the machine its network, not its name.
+    /// Document about the network. An error here costs the machine its network, not its metadata.
     pub network: Result<Option<Document>, ReadError>,
 }
 
-/// How the files of a config drive are laid out.
+/// Layout of the files of a config drive.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Layout {
     /// `openstack/latest/…`
     OpenStack {
-        /// Nothing but `openstack/latest`, which is all that KubeVirt writes, where OpenStack itself adds dated
-        /// directories and `ec2`.
+        /// Whether the drive has only `openstack/latest`, as KubeVirt writes it. OpenStack also writes directories
+        /// named by date, and `ec2`.
         latest_only: bool,
     },
     /// `meta-data` and `network-config` in the root directory.
     NoCloud,
 }
 
-/// A file of a drive.
+/// One file of a drive.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Document {
-    /// Its path on the drive.
+    /// Path on the drive.
     pub path: String,
-    /// Its content, at most [`MAX_FILE`] bytes.
+    /// Content of the file, at most [`MAX_FILE`] bytes.
     pub bytes: Vec<u8>,
 }
 
@@ -54,12 +54,12 @@ impl fmt::Display for Layout {
 // === impl ConfigDrive ===
 
 impl ConfigDrive {
-    /// Reads what a drive says. `None` when its files are laid out in neither way. Where both layouts are there,
-    /// OpenStack's counts.
+    /// Reads the documents of a drive. `None` when the drive has neither layout. If the drive has both layouts,
+    /// OpenStack is used.
     ///
     /// # Errors
     ///
-    /// Why its directories cannot be read.
+    /// The directories of the drive cannot be read.
     pub fn read_from(files: &dyn Files) -> Result<Option<Self>, ReadError> {
         if let Some(versions) = files.list("openstack")?
             && let Some(version) = newest(&versions)
@@ -81,7 +81,7 @@ impl ConfigDrive {
     }
 }
 
-/// `latest`, else the latest date. OpenStack writes one directory for each version of its format.
+/// Returns `latest`, else the latest date. OpenStack writes one directory for each version of its format.
 fn newest(versions: &[String]) -> Option<&str> {
     let is_date = |name: &&String| {
         name.len() == 10

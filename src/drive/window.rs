@@ -1,17 +1,17 @@
-//! Bytes of an image, read with care: few reads where structures are neighbours, and never more than a bound.
+//! Reads bytes of an image: with few reads for neighbouring structures, and with a limit on the number of reads.
 
 use std::io;
 
 use super::{ReadAt, ReadError};
 
-/// Wide enough for all directories of a drive that KubeVirt made, so they cost one read together.
+/// Size of one read, in bytes. All directories of a drive from KubeVirt fit, so one read is enough for them.
 const WIDTH: usize = 16 * 1024;
 
-/// What one question about a file may cost. A file of 1 MiB in scattered clusters of 512 bytes takes 2,048 reads; whoever
-/// asks for more leads us in circles.
+/// Largest number of steps for one lookup of a file. A file of 1 MiB in scattered clusters of 512 bytes needs 2,048
+/// reads, so a larger number means that the image has a loop.
 const BUDGET: u32 = 4096;
 
-/// A source, seen through the part of it that was read last. One is made for each question.
+/// Source of bytes with a buffer for the last read. Each lookup makes its own window.
 pub(super) struct Window<'a, S: ReadAt + ?Sized> {
     source: &'a S,
     bytes: Vec<u8>,
@@ -24,7 +24,7 @@ impl<'a, S: ReadAt + ?Sized> Window<'a, S> {
         Self { source, bytes: vec![0; WIDTH], start: None, budget: BUDGET }
     }
 
-    /// Fills `buffer` from `offset` on. An error is told about `what`.
+    /// Fills `buffer` with the bytes from `offset` on. `what` names the structure in an error.
     pub(super) fn read(&mut self, what: &str, offset: u64, buffer: &mut [u8]) -> Result<(), ReadError> {
         if self.copy(offset, buffer) {
             return Ok(());
@@ -34,7 +34,8 @@ impl<'a, S: ReadAt + ?Sized> Window<'a, S> {
             let aligned = offset - offset % WIDTH as u64;
             let fits = offset - aligned <= (WIDTH - buffer.len()) as u64;
             let start = if fits { aligned } else { offset };
-            // The end of the device, or a bad sector in what nobody asked for, is no reason to give up.
+            // This read may fail at the end of the device, or at a bad sector near the requested bytes. The requested
+            // bytes are then read alone.
             self.start = self.source.read_at(start, &mut self.bytes).is_ok().then_some(start);
             if self.copy(offset, buffer) {
                 return Ok(());
@@ -43,7 +44,7 @@ impl<'a, S: ReadAt + ?Sized> Window<'a, S> {
         self.source.read_at(offset, buffer).map_err(|e| ReadError::io(what, e))
     }
 
-    /// Counts one step, also where it costs no read: a bound of the time as well.
+    /// Counts one step. Steps without a read are counted too, because they take time.
     pub(super) fn spend(&mut self, what: &str) -> Result<(), ReadError> {
         match self.budget.checked_sub(1) {
             Some(rest) => {
@@ -69,18 +70,18 @@ impl<'a, S: ReadAt + ?Sized> Window<'a, S> {
     }
 }
 
-/// A little-endian number. What is out of reach reads as zero: there is no place for a panic in front of hostile bytes,
-/// and no caller looks beyond what it has measured.
+/// Reads a little-endian number. Bytes beyond the end read as zero, because hostile bytes must not cause a panic.
+/// Callers check the length first.
 pub(super) fn u16_le(bytes: &[u8], at: usize) -> u16 {
     bytes.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |found| u16::from_le_bytes(*found))
 }
 
-/// As [`u16_le`].
+/// Reads a little-endian number, as [`u16_le`].
 pub(super) fn u32_le(bytes: &[u8], at: usize) -> u32 {
     bytes.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |found| u32::from_le_bytes(*found))
 }
 
-/// A label without its padding.
+/// Decodes a label and removes the padding.
 pub(super) fn label(padded: &[u8]) -> String {
     String::from_utf8_lossy(padded).trim_end_matches([' ', '\0']).to_owned()
 }
@@ -91,7 +92,7 @@ mod tests {
 
     use super::*;
 
-    /// Records where it was read.
+    /// A source that records the offset and the length of each read.
     struct Watched(Vec<u8>, RefCell<Vec<(u64, usize)>>);
 
     impl ReadAt for Watched {
@@ -125,14 +126,14 @@ mod tests {
     }
 
     #[test]
-    fn beyond_the_end_is_an_error_that_names_the_place() {
+    fn a_read_beyond_the_end_is_an_error_that_names_the_structure() {
         let source = watched(100);
         let error = Window::new(&source).read("user-data", 100, &mut [0]).unwrap_err();
         assert_eq!(error.to_string(), "reading user-data");
     }
 
     #[test]
-    fn reading_in_circles_comes_to_an_end() {
+    fn reading_in_a_loop_ends() {
         let source = watched(3 * WIDTH);
         let mut window = Window::new(&source);
         let reads = (0..).take_while(|turn| window.read("loop", turn % 2 * 20_000, &mut [0]).is_ok()).count();
@@ -140,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_out_of_reach_is_zero() {
+    fn a_number_beyond_the_end_is_zero() {
         assert_eq!((u16_le(&[1, 2, 3], 1), u16_le(&[1, 2, 3], 2), u32_le(&[1, 2, 3], 9)), (0x0302, 0, 0));
     }
 }
