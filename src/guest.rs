@@ -1,8 +1,12 @@
-//! The guest: from a command line and a drive to files that dracut reads.
+//! Configures the guest: reads the kernel command line and the config drive, and writes files that dracut reads.
 //!
-//! [`plan`] decides everything and writes nothing; [`apply`] writes what was decided. The steps, in their order: stand
-//! aside where a person has configured the network at the boot loader; find out whether this is KubeVirt; find the
-//! drive; read its document; render it.
+//! [`plan`] makes all decisions and writes nothing; [`apply`] writes the result. A plan has these steps:
+//!
+//! 1. Do nothing if a person has configured the network at the boot loader.
+//! 2. Decide whether the machine runs on KubeVirt.
+//! 3. Find the drive.
+//! 4. Read its network document.
+//! 5. Render the network.
 
 pub mod attributes;
 mod command_line;
@@ -41,14 +45,14 @@ use report::{Document, Drive, LinkReport, Outcome, Report, WrittenFile};
 use storage::{Chain, Search, SearchError};
 use system::System;
 
-/// The fragment of the kernel command line that is written, below a root. dracut asks outside modules to use the numbers
-/// 50 to 59, and reads the suffix `.conf` alone.
+/// Path of the file with the kernel arguments, below a root. dracut reserves the numbers 50 to 59 for external modules
+/// and reads only files with the suffix `.conf`.
 pub const FRAGMENT: &str = "etc/cmdline.d/50-glowplug-network-kargs.conf";
 
-/// What the names of files begin with that are not written to their end. Without a suffix nobody reads them.
+/// Prefix of the names of unfinished files. No program reads them, because they have no suffix.
 const UNFINISHED_PREFIX: &str = ".glowplug-";
 
-/// Whatever a run may leave, below a root: a directory, and what the names of our files there begin with.
+/// Files that an earlier run may have left, below a root: a directory, and the prefix of our file names in it.
 const LEFT_BEHIND: [(&str, &str); 6] = [
     ("etc/cmdline.d", UNFINISHED_PREFIX),
     ("etc/cmdline.d", "50-glowplug-network-kargs.conf"),
@@ -58,103 +62,105 @@ const LEFT_BEHIND: [(&str, &str); 6] = [
     ("run/glowplug", UNFINISHED_PREFIX),
 ];
 
-/// Where every outcome is recorded, below a root. `/run` survives the switch to the real root.
+/// Path of the report of the last run, below a root. `/run` is kept in the real root.
 pub const PLAN: &str = "run/glowplug/plan.json";
 
-/// The same as a page for a person, who may have nothing but `cat` at an emergency shell.
+/// Path of the same report as a page for people: an emergency shell may have only `cat`.
 pub const PAGE: &str = "run/glowplug/plan.txt";
 
-/// The longest that all kernel arguments together may be, in bytes: at 128 KiB even `root=` cannot be read any more.
+/// Largest size of all kernel arguments together, in bytes. Above 128 KiB dracut can read no argument, not even
+/// `root=`.
 const MAX_ALL_ARGUMENTS: usize = 96 * 1024;
 
-/// The longest that all files for systemd-networkd together may be, in bytes. They are in memory, and so is the record.
+/// Largest size of all files for systemd-networkd together, in bytes. The files and the report are kept in memory.
 const MAX_ALL_FILES: usize = 1024 * 1024;
 
-/// What one run is asked to do.
+/// Options of one run.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// How the platform is to be found.
+    /// How to decide the platform of the machine.
     pub selection: Selection,
-    /// Where the document is.
+    /// Source of the document.
     pub source: Source,
-    /// The network program of the initramfs.
+    /// Network program of the initramfs.
     pub renderer: Renderer,
-    /// The distribution's arguments for a machine whose drive configures nothing. An error is why they are not there
-    /// where they were required; it matters only where they are needed.
+    /// Kernel arguments of the distribution for a machine whose drive configures nothing. `Err` has the reason why
+    /// required arguments are missing; it matters only if the run needs the default.
     pub default_value: Result<Option<DefaultValue>, String>,
-    /// What a broken document means for the boot.
+    /// What the run does if the document is invalid.
     pub on_error: OnError,
-    /// How long to wait for a drive on a machine that is known to be KubeVirt.
+    /// How long to wait for a drive on a machine that is known to run on KubeVirt.
     pub wait: Duration,
-    /// The directory in which everything is read and written: `/` but in tests.
+    /// Directory below which all files are read and written: `/`, except in tests.
     pub root: PathBuf,
-    /// Whether to take the drive of another machine where this machine's own is not there.
+    /// Whether to accept the drive of another machine if this machine's own drive is missing.
     pub any_drive: bool,
-    /// Decide only. With a drive that is named, this machine is not looked at.
+    /// Whether to decide only and write nothing. If the source is a named drive or document too, the run reads nothing
+    /// of this machine.
     pub dry_run: bool,
-    /// Ask dracut to start the network in any case.
+    /// Whether to make dracut start the network even if nothing needs the network.
     pub neednet: bool,
 }
 
-/// Where the document is.
+/// Source of the document.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Source {
-    /// On a drive of this machine.
+    /// A config drive of this machine.
     Machine,
-    /// On this drive: a directory, an image or a device.
+    /// This drive: a directory, an image or a device.
     Drive(PathBuf),
-    /// On this drive, or this file itself.
+    /// This drive, or this file as the document.
     DriveOrDocument(PathBuf),
     /// Standard input.
     StandardInput,
-    /// In a property of the machine, which has been read, or why it cannot be read.
+    /// A property of the machine: its value, `None` if it is not set, or the error of reading it.
     #[cfg(feature = "vmware")]
     Property(Result<Option<Vec<u8>>, String>),
 }
 
-/// What a broken document means for the boot.
+/// What a run does if the document is invalid.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum OnError {
-    /// It fails.
+    /// The run fails, and so does the boot.
     #[default]
     Fail,
-    /// It goes on with the distribution's default.
+    /// The boot continues with the default arguments of the distribution.
     Default,
 }
 
-/// Kernel arguments from the distribution, in the alphabet of our own.
+/// Default kernel arguments of the distribution. They use the alphabet of [`dracut::is_legal`].
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct DefaultValue(String);
 
-/// How long to wait, in whole seconds.
+/// Time to wait, in whole seconds.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Wait(u64);
 
-/// A value that an option does not take.
+/// Error: the value of an option is invalid.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct OptionError {
     expected: &'static str,
 }
 
-/// What a run has decided.
+/// Decisions of one run.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// What was found and decided.
+    /// What the run found and decided.
     pub report: Report,
-    /// What is to be written.
+    /// Files and kernel arguments to write.
     pub output: Output,
 }
 
-/// What is to be written.
+/// Files and kernel arguments that a plan writes.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Output {
-    /// Kernel arguments, as one line without a final newline.
+    /// Kernel arguments, as one line without a final newline. `None` if there are none.
     pub line: Option<String>,
-    /// Files for a network program that reads no kernel arguments.
+    /// Files for a network program that does not read kernel arguments.
     pub files: Vec<File>,
 }
 
-/// A document with where it came from, or why it cannot be read.
+/// A document and its source, or the error of reading the document.
 struct Found {
     drive: Option<Drive>,
     document: Result<Option<crate::drive::Document>, SearchError>,
@@ -162,61 +168,61 @@ struct Found {
     is_kubevirts: bool,
 }
 
-/// What is known of the machine.
+/// Data about this machine.
 #[derive(Clone, Debug, Default)]
 pub struct Machine {
-    /// What its drive says about it.
+    /// Metadata from the drive.
     pub meta_data: MetaData,
-    /// What others may ask.
+    /// Attributes that units and people may request.
     pub attributes: Attributes,
 }
 
-/// What an earlier run recorded.
+/// Report of an earlier run, as stored.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Recorded {
-    /// [`PLAN`]
+    /// Content of [`PLAN`].
     pub json: String,
-    /// [`PAGE`]
+    /// Content of [`PAGE`].
     pub page: String,
-    /// Whether that run was refused.
+    /// Whether the earlier run refused the document.
     pub is_refused: bool,
 }
 
-/// A run on its way to a decision.
+/// State of a run before its decision.
 struct Planner<'a> {
     options: Options,
     report: Report,
-    /// What the drive says about the machine, as soon as one has been read.
+    /// Metadata of the drive; `None` until a drive has been read.
     meta_data: Option<MetaData>,
-    /// The network, and how the arguments call its links, as soon as it has been rendered.
+    /// The network and how the output identifies its links; `None` until the network has been rendered.
     network: Option<(NetworkConfig, Vec<Device>)>,
     log: &'a Logger,
     system: &'a dyn System,
 }
 
-/// Why a run ends before there is a document to render.
+/// Reason why a run uses no document.
 enum Stop {
     NothingToDo(String),
     Default(String),
     Refused(String),
 }
 
-/// Reads who this machine is. `None` when it is not ours, or when there is no drive to ask.
+/// Reads the data about this machine from its drive. `None` when the machine is not supported, or when it has no drive.
 ///
 /// # Errors
 ///
-/// Why the drive cannot be read, as one sentence.
+/// One sentence that says why the drive cannot be read.
 pub fn machine(options: &Options, system: &dyn System, log: &Logger) -> Result<Option<Machine>, String> {
     let mut planner = Planner::new(options, system, log);
     let decided = planner.command_line().and_then(|line| {
         let platform = planner.platform(&line)?;
-        // An invalid option costs the network, not what the drive says about the machine. How long to wait is for the unit
-        // that configures the network: the units after it find the drive or do not.
+        // An invalid option affects the network only, so its error is ignored here. `glowplug.wait=` is for the unit
+        // that configures the network: later units do not wait for the drive.
         let _ = planner.override_options(&line);
         planner.read(platform, &line)
     });
     match (decided, planner.conclude()) {
-        // Whatever became of the network: that is another unit's affair.
+        // Errors of the network do not matter here: the unit that configures the network reports them.
         (_, Some(machine)) => Ok(Some(machine)),
         (Err(Stop::NothingToDo(reason) | Stop::Default(reason)), None) => {
             info!(log, "nothing to do"; "reason" => reason);
@@ -227,22 +233,23 @@ pub fn machine(options: &Options, system: &dyn System, log: &Logger) -> Result<O
     }
 }
 
-/// Decides what a boot needs. Nothing is written; drivers are loaded and drives mounted, where that is needed to know.
+/// Decides what to write for this boot. Writes nothing, but may load drivers and mount drives to read them.
 pub fn plan(options: &Options, system: &dyn System, log: &Logger) -> Plan {
     Planner::new(options, system, log).run()
 }
 
-/// Writes what was decided, each file in one step, and the record of the run.
+/// Writes the output of a plan, each file in one step, and the report of the run.
 ///
-/// What an earlier run wrote does not outlive its reason: it is removed first, but for the arguments, which are replaced.
-/// A run that is ended on its way leaves no record, and the next one is as if it had not been.
+/// Files of an earlier run are removed first, except the file with kernel arguments, which is replaced. An interrupted
+/// run leaves no report, and the next run starts afresh.
 ///
 /// # Errors
 ///
-/// What could not be written or removed. The record says so too. A part of a network is none, so nothing is left then.
+/// The output could not be written or removed; the report has the same error. No file of the output is left then,
+/// because a part of a network must not be used.
 pub fn apply(plan: &Plan, root: &Path, log: &Logger) -> io::Result<()> {
     let mut report = plan.report.clone();
-    // Where that fails, and a new one cannot be written either, it is said below.
+    // If the old report stays and no new report can be written, a warning below reports it.
     let _ = remove(&root.join(PLAN));
     let written = plan.output.write(root);
     debug!(log, "wrote what was decided"; "outcome" => written.as_ref().err().map_or("done".to_owned(), io::Error::to_string));
@@ -262,36 +269,38 @@ pub fn apply(plan: &Plan, root: &Path, log: &Logger) -> io::Result<()> {
         write_in_one_step(&root.join(PLAN), &format!("{json}\n"))
     });
     if let Err(e) = recorded {
-        // It explains a boot; it does not decide it.
+        // The report is informational: failing to write it does not fail the boot.
         warn!(log, "cannot record the plan"; "path" => format_args!("/{PLAN}"), "error" => %e);
     }
     written
 }
 
-/// Reads what an earlier run recorded. `None` when there was none.
+/// Reads the report of an earlier run. `None` when there is no report.
 ///
 /// # Errors
 ///
-/// What the system says.
+/// The error of the system call.
 pub fn recorded(root: &Path) -> io::Result<Option<Recorded>> {
     let json = match fs::read_to_string(root.join(PLAN)) {
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
         read => read?,
     };
-    // A member of the whole record, since no text of JSON has a line break. A record may be larger than any document.
+    // A line break occurs only between members, because JSON strings have none. So the search finds only the top-level
+    // `outcome`. The report is not parsed, because it may be larger than any document.
     let is_refused = json.contains(&format!("\n  \"outcome\": \"{}\"", Outcome::Refused.word()));
     Ok(Some(Recorded { page: fs::read_to_string(root.join(PAGE))?, json, is_refused }))
 }
 
-/// Writes a file of mode 0644 such that nobody ever sees a part of it. Its directory is created when it is missing.
+/// Writes a file of mode 0644 in one step, so that no reader sees a part of the file. Creates the directory if it is
+/// missing.
 ///
 /// # Errors
 ///
-/// What the system says; then the file is as it was.
+/// The error of the system call. The old file is unchanged then.
 pub fn write_in_one_step(path: &Path, text: &str) -> io::Result<()> {
     let directory = path.parent().ok_or(ErrorKind::InvalidInput)?;
     fs::create_dir_all(directory)?;
-    // The name of a temporary file, which it would say as well, means nothing to anybody.
+    // The error would name the temporary file, which means nothing to a reader.
     let without_name = |e: io::Error| io::Error::from(e.kind());
     let file = tempfile::Builder::new().prefix(UNFINISHED_PREFIX).tempfile_in(directory).map_err(without_name)?;
     file.as_file().write_all(text.as_bytes())?;
@@ -308,7 +317,7 @@ fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// The names in a directory; none when there is no such directory.
+/// Lists the names in a directory. The list is empty when there is no such directory.
 fn names_in(directory: &Path) -> io::Result<Vec<OsString>> {
     match fs::read_dir(directory) {
         Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(Vec::new()),
@@ -319,8 +328,8 @@ fn names_in(directory: &Path) -> io::Result<Vec<OsString>> {
 // === impl Output ===
 
 impl Output {
-    /// Removes what earlier runs have left, and only then writes, so that there never are parts of two networks. Kernel
-    /// arguments alone are replaced in one step.
+    /// Removes the files of earlier runs, then writes, so that files of two networks never exist together. A file with
+    /// kernel arguments is replaced in one step if it is the only file to write.
     fn write(&self, root: &Path) -> io::Result<()> {
         let at = |path: &str, e: io::Error| io::Error::new(e.kind(), format!("writing /{path}: {e}"));
         for (directory, prefix) in LEFT_BEHIND {
@@ -341,7 +350,7 @@ impl Output {
 }
 
 impl fmt::Display for Output {
-    /// As a person reads it: the line, then each file below its path.
+    /// Prints the kernel arguments, then each file below its path.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(line) = &self.line {
             writeln!(f, "{line}")?;
@@ -357,7 +366,7 @@ impl fmt::Display for Output {
 // === impl Options ===
 
 impl Options {
-    /// What most runs ask: write for NetworkManager, wait for nothing, have no default, and fail on an error.
+    /// Makes options for NetworkManager that wait for nothing, have no default, and fail on an error.
     #[must_use]
     pub fn new(selection: Selection, source: Source, root: PathBuf) -> Self {
         let (renderer, default_value, on_error) = (Renderer::default(), Ok(None), OnError::Fail);
@@ -435,7 +444,7 @@ impl<'a> Planner<'a> {
         self.within_limits(output, &document.path, command_line)
     }
 
-    /// The output of a document, unless all kernel arguments together would be too long.
+    /// Returns the output of a document. An error if all kernel arguments together would be too long.
     fn within_limits(&mut self, output: Output, document: &str, command_line: &CommandLine) -> Result<Output, Stop> {
         self.report.reason = format!("{document} says so");
         let length = output.line.as_ref().map_or(0, String::len);
@@ -449,7 +458,7 @@ impl<'a> Planner<'a> {
         Ok(output)
     }
 
-    /// Takes the arguments of a property of the machine.
+    /// Reads the kernel arguments from a property of the machine.
     #[cfg(feature = "vmware")]
     fn property(&mut self, value: Result<Option<Vec<u8>>, String>, command_line: &CommandLine) -> Result<Output, Stop> {
         let name = vmware::PROPERTY;
@@ -466,13 +475,14 @@ impl<'a> Planner<'a> {
         self.within_limits(Output { line: Some(line), files: Vec::new() }, name, command_line)
     }
 
-    /// Puts together what is known of the machine, whatever became of its network.
+    /// Collects the data about the machine, whether or not its network is valid. `None` when no drive was read.
     fn conclude(&mut self) -> Option<Machine> {
         let mut meta_data = self.meta_data.take()?;
         self.report.metadata_findings = std::mem::take(&mut meta_data.findings);
         let network = self.network.as_ref().map(|(network, devices)| (network, devices.as_slice()));
         let mut findings = Findings::default();
-        // In the initramfs there are no cards yet, and a drive that a person names is not about this machine's.
+        // NICs are not known in the initramfs yet. A drive that a person names for a dry run does not describe this
+        // machine's NICs.
         let cards = if self.looks_elsewhere() { Vec::new() } else { attributes::cards(&self.options.root) };
         let attributes = Attributes::of(&meta_data, network, &cards, &mut findings);
         for finding in findings.kept() {
@@ -482,7 +492,7 @@ impl<'a> Planner<'a> {
         Some(Machine { meta_data, attributes })
     }
 
-    /// A drive that a person names for a look says nothing about the machine on which it is looked at.
+    /// Reports whether this is a dry run of a named drive or document, which is independent of this machine.
     fn looks_elsewhere(&self) -> bool {
         self.options.dry_run && self.options.source != Source::Machine
     }
@@ -494,7 +504,7 @@ impl<'a> Planner<'a> {
         CommandLine::read_from(&self.options.root).map_err(|e| Stop::Refused(format!("reading /proc/cmdline: {e}")))
     }
 
-    /// Takes the time to wait from the kernel command line, where it is set.
+    /// Takes the time to wait from the kernel command line, if it is set there.
     fn override_wait(&mut self, command_line: &CommandLine) -> Result<(), Stop> {
         if let Some(wait) = option_of::<Wait>(command_line, "glowplug.wait")? {
             self.options.wait = wait.into();
@@ -502,7 +512,7 @@ impl<'a> Planner<'a> {
         Ok(())
     }
 
-    /// Takes the other options from the kernel command line: a person at a boot loader has no other switch.
+    /// Takes the other options from the kernel command line, which is the only way to set them at the boot loader.
     fn override_options(&mut self, command_line: &CommandLine) -> Result<(), Stop> {
         self.options.any_drive |= command_line.has_switch("glowplug.any-drive");
         if let Some(on_error) = option_of(command_line, "glowplug.on-error")? {
@@ -514,10 +524,10 @@ impl<'a> Planner<'a> {
         Ok(())
     }
 
-    /// The platform, unless it is known not to be ours.
+    /// Decides the platform. An error if the platform is known and is not KubeVirt.
     fn platform(&mut self, command_line: &CommandLine) -> Result<Platform, Stop> {
         let platform = match &self.options.selection {
-            // What would tell is this machine's.
+            // The kernel command line and DMI describe this machine, not the machine of the named drive.
             Selection::CommandLine | Selection::Detect if self.looks_elsewhere() => {
                 Platform::kubevirt("the drive was named")
             }
@@ -583,14 +593,14 @@ impl<'a> Planner<'a> {
                 reason: found.why.to_string(),
                 waited_ms: u64::try_from(found.waited.as_millis()).unwrap_or(u64::MAX),
             };
-            // On a machine that nobody knows, no other drive is found.
+            // On a machine of unknown platform, the search finds only drives with the shape of KubeVirt.
             let document = found.drive.map_or(Ok(None), |drive| drive.network);
             let document = document.map_err(|source| SearchError::Unreadable { device: found.device, source });
             Found { drive: Some(drive), document, meta_data: found.meta_data, is_kubevirts: true }
         }))
     }
 
-    /// A document without a drive.
+    /// Makes a result for a document without a drive.
     fn document(&mut self, path: String, bytes: io::Result<Vec<u8>>) -> Result<Found, Stop> {
         let bytes = bytes.map_err(|e| Stop::Refused(format!("reading {path}: {e}")))?;
         self.report.platform = Some(Platform::kubevirt("a document was named"));
@@ -665,7 +675,8 @@ impl<'a> Planner<'a> {
                 let called = |link: crate::network::LinkIndex| devices[link.0].bare();
                 self.report.links = LinkReport::of(&network, &called);
                 self.report.nameservers = network.nameservers().iter().map(ToString::to_string).collect();
-                // dracut's own scripts bring cards up for as long as somebody waits for them, or else for none at all.
+                // dracut's own scripts set up only NICs that something waits for. Without rd.neednet=1 there may be no
+                // such NIC.
                 if self.options.neednet || self.options.renderer == Renderer::NetworkLegacy {
                     let line = output.line.as_deref().map_or_else(String::new, |line| format!("{line} "));
                     output.line = Some(line + "rd.neednet=1");
@@ -676,7 +687,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Writes the network for the program of this initramfs.
+    /// Renders the network for the network program of the initramfs.
     fn output(&self, network: &NetworkConfig, findings: &mut Findings) -> (Output, Vec<Device>) {
         let render = match self.options.renderer {
             Renderer::NetworkManager => dracut::render,
@@ -684,7 +695,7 @@ impl<'a> Planner<'a> {
             Renderer::SystemdNetworkd => {
                 let networkd::Rendered { mut files, devices } = networkd::render(network, findings);
                 if !network.links().iter().any(Link::asks) && !network.states_no_addresses() {
-                    // Files that only keep others from cards would keep the default from them.
+                    // These files would only mark NICs as unmanaged, and so hide the NICs from the default arguments.
                     files.clear();
                 }
                 let length = files.iter().map(|file| file.text.len()).sum::<usize>();
@@ -757,7 +768,7 @@ impl<'a> Planner<'a> {
     }
 }
 
-/// The value of an option on the kernel command line. `None` when it is not there.
+/// Parses an option of the kernel command line. `None` when the option is not set.
 fn option_of<T: FromStr<Err: fmt::Display>>(line: &CommandLine, key: &str) -> Result<Option<T>, Stop> {
     let Some(value) = line.value(key) else { return Ok(None) };
     value.parse().map(Some).map_err(|e| Stop::Refused(format!("kernel command line: {key}={value}: {e}")))
@@ -767,10 +778,11 @@ fn not_ours(platform: &Platform, further: &str) -> Stop {
     Stop::NothingToDo(format!("this is not known to be KubeVirt: {}{further}", platform.reason))
 }
 
-/// The document of a person, who may name a pipe or a directory by mistake.
+/// Reads a document from a path that a person named. The path may be a pipe without end by mistake, so the size is
+/// limited.
 fn read_document(from: impl Read) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    // One byte more than is taken, so that the reader of documents says what is wrong with a longer one.
+    // One byte more than the limit, so that the parser reports a document that is too long.
     let most = u64::try_from(MAX_FILE).unwrap_or(u64::MAX).saturating_add(1);
     from.take(most).read_to_end(&mut bytes)?;
     Ok(bytes)

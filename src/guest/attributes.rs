@@ -1,4 +1,4 @@
-//! What other units and people ask about a machine, as `EnvironmentFile=` and as answers to questions.
+//! Attributes of a machine for units (`EnvironmentFile=`) and for people (`glowplug metadata`).
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,26 +14,26 @@ use crate::formats::meta_data::MetaData;
 use crate::network::{NetworkConfig, Pairs};
 use crate::render::Device;
 
-/// Where the unit of the real root keeps the attributes, below a root.
+/// Path of the file in which the unit of the real root stores the attributes, below a root.
 pub const CACHE: &str = "run/metadata/glowplug";
 
-/// The longest value, in bytes. Nothing that a drive says about a machine is longer by right.
+/// Longest value, in bytes. No valid value of a drive is longer.
 const MAX_VALUE: usize = 4096;
 
-/// Names of attributes that a machine has once.
+/// Names of the attributes that a machine has once.
 const NAMES: [&str; 6] = ["HOSTNAME", "INSTANCE_ID", "INSTANCE_TYPE", "NAME", "NAMESPACE", "UUID"];
-/// Names of attributes that every interface has; those of the second one end with `_1`, and so on.
+/// Names of the attributes of each interface. The second interface has names such as `IPV4_1`, and so on.
 const OF_INTERFACES: [&str; 4] = ["INTERFACE", "IPV4", "IPV6", "MAC"];
-/// Names of attributes that every tagged device has, behind `DEVICE_0_` and so on.
+/// Names of the attributes of each tagged device, with the prefix `DEVICE_0_`, `DEVICE_1_` and so on.
 const OF_DEVICES: [&str; 8] = ["ADDRESS", "ALIGNED_CPUS", "BUS", "MAC", "NUMA_NODE", "SERIAL", "TAGS", "TYPE"];
 
-/// What is known of a machine, by names such as `HOSTNAME` and `IPV4_1`. No value has control characters.
+/// Attributes of a machine, by names such as `HOSTNAME` and `IPV4_1`. No value has control characters.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Attributes(BTreeMap<String, String>);
 
-/// The name of an attribute that may be asked for, whether a machine has it or not.
+/// Name of an attribute that may be requested. The machine need not have the attribute.
 ///
-/// It is read in either case, with dashes or underscores, and with or without the prefix of the file.
+/// The name is parsed in upper or lower case, with dashes or underscores, and with or without the prefix of the file.
 ///
 /// ```
 /// use glowplug::guest::attributes::{Key, KeyError};
@@ -46,25 +46,26 @@ pub struct Attributes(BTreeMap<String, String>);
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Key(String);
 
-/// A text that is no [`Key`].
+/// Error: a string is not a [`Key`].
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct KeyError;
 
-/// What the names in an environment file begin with: `GLOWPLUG_`, before `KUBEVIRT_`.
+/// Prefix of the names in an environment file, such as `GLOWPLUG_`. `KUBEVIRT_` follows the prefix.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Prefix(String);
 
-/// A text that is no [`Prefix`].
+/// Error: a string is not a [`Prefix`].
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct PrefixError;
 
 // === impl Attributes ===
 
 impl Attributes {
-    /// Puts together what a drive says about its machine and about the network, given how the kernel arguments call
-    /// each link. A value that could not be read back from a file as it is becomes a finding, and is left out.
+    /// Collects the attributes from the metadata and the network of a drive. `network` has the network and how the
+    /// kernel arguments identify each link. `cards` has the known NICs of the machine.
     ///
-    /// The interfaces are those that have an address from anywhere, in the document's order. `cards` are those of the machine, as far as they are known.
+    /// The interfaces are the links with a static or dynamic address, in the order of the document. A value that no
+    /// environment file can hold is left out and reported.
     pub fn of(
         meta_data: &MetaData,
         network: Option<(&NetworkConfig, &[Device])>,
@@ -114,21 +115,22 @@ impl Attributes {
         attributes
     }
 
-    /// The value, if the machine has it.
+    /// Returns the value of an attribute; `None` when the machine does not have the attribute.
     #[must_use]
     pub fn get(&self, key: &Key) -> Option<&str> {
         self.0.get(&key.0).map(String::as_str)
     }
 
-    /// All of them by the names under which they can be asked for, sorted.
+    /// Returns all attributes by the names of their keys, sorted.
     #[must_use]
     pub fn by_key(&self) -> BTreeMap<String, String> {
         self.0.iter().map(|(name, value)| (name.to_ascii_lowercase(), value.clone())).collect()
     }
 
-    /// An environment file (systemd.exec(5)), sorted by name. A POSIX shell reads the same values from it.
+    /// Formats the attributes as an environment file (systemd.exec(5)), sorted by name. A POSIX shell reads the same
+    /// values.
     ///
-    /// Behind `AFTERBURN_` the instance id is what afterburn takes for it: the UUID, where the drive has one.
+    /// With the prefix `AFTERBURN_` the instance id is the UUID if the drive has a UUID, as in afterburn.
     #[must_use]
     pub fn environment_file(&self, prefix: &Prefix) -> String {
         let mut file = String::new();
@@ -140,8 +142,7 @@ impl Attributes {
         file
     }
 
-    /// Reads what [`Attributes::environment_file`] wrote with the default prefix. Lines that it would not have written
-    /// say nothing.
+    /// Parses a file that [`Attributes::environment_file`] wrote with the default prefix. All other lines are ignored.
     #[must_use]
     pub fn read_environment_file(file: &str) -> Self {
         let attribute = |line: &str| {
@@ -152,11 +153,11 @@ impl Attributes {
         Self(file.lines().filter_map(attribute).collect())
     }
 
-    /// What the unit of the real root has written. `None` when there is no such file.
+    /// Reads the attributes that the unit of the real root has stored. `None` when there is no such file.
     ///
     /// # Errors
     ///
-    /// What the system says about a file that is there.
+    /// The error of the system call, if the file exists.
     pub fn cached(root: &Path) -> io::Result<Option<Self>> {
         match fs::read_to_string(root.join(CACHE)) {
             Ok(file) => Ok(Some(Self::read_environment_file(&file))),
@@ -176,13 +177,13 @@ impl Attributes {
     }
 }
 
-/// The cards of this machine by their addresses, as the kernel names them.
+/// Lists the NICs of this machine: their MAC addresses and their names in the kernel.
 pub(super) fn cards(root: &Path) -> Vec<(MacAddr, String)> {
     let directory = root.join("sys/class/net");
     let Ok(entries) = fs::read_dir(&directory) else { return Vec::new() };
     let mut names: Vec<String> = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect();
     names.sort_unstable();
-    // Bridges and VLANs share the address of their card, but are no devices: they come last.
+    // Bridges and VLANs have the MAC address of their NIC, but are not devices, so they are sorted last.
     let is_device = |name: &String| directory.join(name).join("device").exists();
     let (devices, others): (Vec<String>, Vec<String>) = names.into_iter().partition(is_device);
     let card = |name: String| {
@@ -192,7 +193,7 @@ pub(super) fn cards(root: &Path) -> Vec<(MacAddr, String)> {
     devices.into_iter().chain(others).filter_map(card).collect()
 }
 
-/// The name that an interface has: the one that the arguments give it, else that of the card with its address.
+/// Returns the name of an interface: the name in the kernel arguments, else the name of the NIC with its MAC address.
 fn interface_name(device: &Device, cards: &[(MacAddr, String)]) -> Option<String> {
     match device {
         Device::Name(name) => Some(name.to_string()),
@@ -204,7 +205,7 @@ fn interface_name(device: &Device, cards: &[(MacAddr, String)]) -> Option<String
 // === impl Key ===
 
 impl Key {
-    /// The names that can be asked for, as in a sentence.
+    /// Lists the names of all keys for a message.
     #[must_use]
     pub fn known() -> String {
         let [names, interfaces, devices] = [&NAMES[..], &OF_INTERFACES, &OF_DEVICES].map(|names| {
@@ -293,7 +294,7 @@ impl std::error::Error for PrefixError {}
 
 // === quoting ===
 
-/// A value as systemd and a POSIX shell both read it.
+/// A value, quoted so that systemd and a POSIX shell read the same string.
 struct Quoted<'a>(&'a str);
 
 impl fmt::Display for Quoted<'_> {
@@ -353,7 +354,7 @@ mod tests {
         {"link":"v","type":"ipv6","ip_address":"2001:db8:7::5/64"}]}"#;
 
     #[test]
-    fn a_file_has_every_attribute_that_the_drive_has_sorted() {
+    fn a_file_has_every_attribute_of_the_drive_and_is_sorted() {
         let root = tempfile::tempdir().unwrap();
         let card = root.path().join("sys/class/net/enp1s0");
         fs::create_dir_all(&card).unwrap();
@@ -387,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bridge_with_the_address_of_its_card_is_not_taken_for_the_card() {
+    fn a_bridge_with_the_mac_address_of_its_nic_is_not_taken_for_the_nic() {
         let root = tempfile::tempdir().unwrap();
         for name in ["br-ex", "enp1s0", "vlan7"] {
             let directory = root.path().join("sys/class/net").join(name);
@@ -411,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_a_file_cannot_hold_is_left_out_with_a_finding() {
+    fn a_value_that_a_file_cannot_hold_is_left_out_and_reported() {
         let long = "x".repeat(MAX_VALUE + 1);
         let meta_data =
             format!(r#"{{"hostname":"a\nGLOWPLUG_KUBEVIRT_IPV4=6.6.6.6","instance_type":"{long}","uuid":"ok"}}"#);
@@ -430,7 +431,7 @@ mod tests {
         );
     }
 
-    /// Values that a reader of files may take for more than text.
+    /// Values with characters that are special in a shell or in an environment file.
     const VALUES: [&str; 14] = [
         "$HOME",
         "`id`",
@@ -469,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_read_in_every_spelling_and_nothing_else_is_a_key() {
+    fn keys_are_read_in_every_spelling_and_other_strings_are_errors() {
         let read = |text: &str| text.parse::<Key>().ok().map(|key| key.to_string());
         for (text, key) in [
             ("hostname", "hostname"),
@@ -488,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prefix_is_the_beginning_of_a_variables_name() {
+    fn a_prefix_must_be_able_to_begin_a_variable_name() {
         let legal = |text: &str| text.parse::<Prefix>().is_ok();
         assert_eq!(
             ["AFTERBURN_", "A1_", "a_", "A", "_A_", "A B_", ""].map(legal),

@@ -1,10 +1,10 @@
-//! The kernel command line.
+//! Parses the kernel command line.
 
 use std::io::{self, ErrorKind};
 use std::path::Path;
 use std::{fs, str};
 
-/// The words of a kernel command line, split as the kernel does it: at blanks, but not between double quotes.
+/// Words of a kernel command line. As in the kernel, blanks separate words, except between double quotes.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct CommandLine {
     words: Vec<String>,
@@ -14,11 +14,11 @@ pub struct CommandLine {
 // === impl CommandLine ===
 
 impl CommandLine {
-    /// Reads `proc/cmdline` below a root. Without that file there are no words.
+    /// Reads `proc/cmdline` below a root. If the file does not exist, there are no words.
     ///
     /// # Errors
     ///
-    /// What the system says about a file that is there.
+    /// The error of the system call, if the file exists.
     pub fn read_from(root: &Path) -> io::Result<Self> {
         match fs::read(root.join("proc/cmdline")) {
             Ok(bytes) => Ok(Self::parse(&String::from_utf8_lossy(&bytes))),
@@ -27,7 +27,7 @@ impl CommandLine {
         }
     }
 
-    /// Splits a line.
+    /// Splits a line into words.
     ///
     /// ```
     /// use glowplug::guest::CommandLine;
@@ -62,13 +62,14 @@ impl CommandLine {
         Self { words, length: line.len() }
     }
 
-    /// The value of the last `key=value`; the last one counts, as for the kernel.
+    /// Returns the value of `key=value`. The last occurrence is used, as in the kernel.
     #[must_use]
     pub fn value(&self, key: &str) -> Option<&str> {
         self.words.iter().rev().find_map(|word| word.strip_prefix(key)?.strip_prefix('='))
     }
 
-    /// Whether a switch is on: the bare word, or a value that is not `0`, `no`, `off` or `false`. The last one counts.
+    /// Reports whether a switch is on: the key alone, or with a value other than `0`, `no`, `off` or `false`. The last
+    /// occurrence is used.
     ///
     /// ```
     /// use glowplug::guest::CommandLine;
@@ -83,8 +84,8 @@ impl CommandLine {
         value.is_some_and(|value| !["0", "no", "off", "false"].contains(&value))
     }
 
-    /// The first argument by which somebody configures a card already. `nameserver=`, `rd.route=`, `ifname=` and
-    /// `rd.neednet=` do not: they stay, and ours are added to them.
+    /// Returns the first argument that configures a NIC. `nameserver=`, `rd.route=`, `ifname=` and `rd.neednet=` are
+    /// not such arguments: they stay, and our arguments are added to them.
     #[must_use]
     pub fn configures_network(&self) -> Option<&str> {
         let configures = |word: &&String| {
@@ -94,7 +95,7 @@ impl CommandLine {
         self.words.iter().find(configures).map(String::as_str)
     }
 
-    /// The length of the whole line, in bytes.
+    /// Length of the whole line, in bytes.
     #[must_use]
     pub fn length(&self) -> usize {
         self.length
@@ -106,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quotes_group_and_an_open_one_takes_the_rest() {
+    fn quotes_join_words_and_an_open_quote_takes_the_rest() {
         let words = |line: &str| CommandLine::parse(line).words;
         assert_eq!(words("a  b=\"c d\"\te\n"), ["a", "b=c d", "e"]);
         assert_eq!(words("a \"b c"), ["a", "b c"]);
@@ -115,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_configures_a_card_makes_us_stand_aside() {
+    fn only_arguments_that_configure_a_nic_count() {
         let configures = |line: &str| CommandLine::parse(line).configures_network().map(str::to_owned);
         for word in ["ip=dhcp", "bond=bond0:eth0", "vlan=v5:eth0", "bridge=br0:eth0", "team=t:eth0"] {
             assert_eq!(configures(&format!("quiet {word} x")), Some(word.to_owned()));

@@ -1,4 +1,4 @@
-//! The name of the machine, as the drive gives it, for `/etc/hostname`.
+//! Writes the hostname from the drive to `/etc/hostname`.
 
 use std::io;
 use std::path::Path;
@@ -6,11 +6,11 @@ use std::path::Path;
 use super::write_in_one_step;
 use crate::network::Hostname;
 
-/// Writes the name and a newline, in one step. What is there is replaced; a link is replaced too, not followed.
+/// Writes the name and a newline in one step. Replaces an existing file. A link is replaced too, not followed.
 ///
 /// # Errors
 ///
-/// What the system says.
+/// The error of the system call.
 pub fn write(path: &Path, name: &Hostname) -> io::Result<()> {
     write_in_one_step(path, &format!("{name}\n"))
 }
@@ -23,7 +23,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_one_line_that_everybody_may_read() {
+    fn the_file_is_one_line_that_every_user_may_read() {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("etc/hostname");
         for name in ["worker-0", "w"] {

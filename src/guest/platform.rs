@@ -1,4 +1,4 @@
-//! Is this KubeVirt?
+//! Decides whether the machine runs on KubeVirt.
 
 use std::fs;
 use std::path::Path;
@@ -7,35 +7,35 @@ use serde::Serialize;
 
 use super::command_line::CommandLine;
 
-/// What a machine is taken for, and why.
+/// Platform of a machine, and the reason for the decision.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize)]
 pub struct Platform {
-    /// `kubevirt`, the name of another one, or nothing where nobody knows.
+    /// `kubevirt` or the name of another platform; `None` if the platform is unknown.
     pub id: Option<String>,
-    /// What it was concluded from.
+    /// Value from which the platform was concluded, for messages.
     pub reason: String,
 }
 
-/// How the platform is to be found.
+/// How to decide the platform.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Selection {
-    /// This one, whatever the machine says.
+    /// Use this platform and look at nothing of the machine.
     Provider(String),
-    /// As the kernel command line says; nothing else is asked.
+    /// Use the kernel command line only.
     CommandLine,
-    /// The kernel command line, then DMI. The drive may still tell.
+    /// Use the kernel command line, else DMI. If both leave the platform unknown, the shape of the drive may decide.
     Detect,
 }
 
-/// The platform that this program serves.
+/// The platform that this program supports.
 pub const KUBEVIRT: &str = "kubevirt";
 
-/// Kernel arguments that name the platform. Flatcar has words of its own.
+/// Kernel arguments that name the platform. Flatcar has its own arguments.
 const ARGUMENTS: [&str; 3] = ["ignition.platform.id", "flatcar.oem.id", "coreos.oem.id"];
 
-/// What DMI says on KubeVirt and on what is built on it. Each cluster may change all of it, so this is no proof of
-/// anything else: `kubevirt/kubevirt:pkg/virt-config/virt-config.go`, harvester/harvester#3719,
-/// deckhouse/virtualization#150.
+/// DMI values of KubeVirt and of products based on KubeVirt. A cluster can change all of these values, so a different
+/// value does not prove another platform. Sources: `kubevirt/kubevirt:pkg/virt-config/virt-config.go`,
+/// harvester/harvester#3719, deckhouse/virtualization#150.
 const DMI: [(&str, &str); 5] = [
     ("sys_vendor", "KubeVirt"),
     ("product_family", "KubeVirt"),
@@ -51,7 +51,7 @@ impl Platform {
         Self { id: Some(KUBEVIRT.to_owned()), reason: reason.to_owned() }
     }
 
-    /// Concludes the platform from what is known without a drive.
+    /// Decides the platform without reading a drive.
     #[must_use]
     pub fn of(selection: &Selection, command_line: &CommandLine, root: &Path) -> Self {
         let known = |id: &str, reason: String| Self { id: Some(id.to_owned()), reason };
@@ -75,7 +75,7 @@ impl Platform {
         Self { id: None, reason }
     }
 
-    /// Whether it is known to be KubeVirt.
+    /// Reports whether the platform is known to be KubeVirt.
     #[must_use]
     pub fn is_kubevirt(&self) -> bool {
         self.id.as_deref() == Some(KUBEVIRT)
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn with_the_command_line_alone_dmi_is_not_asked() {
+    fn with_the_command_line_alone_dmi_is_not_read() {
         assert_eq!(
             platform(&Selection::CommandLine, "quiet", &[("sys_vendor", "KubeVirt")]),
             (None, "kernel command line names no platform".to_owned())

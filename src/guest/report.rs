@@ -1,4 +1,4 @@
-//! What one run found and decided: for `run/glowplug/plan.json`, for `check --json`, and as a page for a person.
+//! Report of one run: for `run/glowplug/plan.json`, for `check --json`, and as a page for people.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,74 +13,74 @@ use crate::render::networkd::File;
 /// What one run found and decided.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
-    /// Of this format. Members may be added to a version, but not changed.
+    /// Version of this format. A version may get further members, but no member changes.
     pub version: u32,
-    /// What follows for the boot.
+    /// Result of the run for the boot.
     pub outcome: Outcome,
-    /// Why, in a few words.
+    /// Reason for the outcome, in a few words.
     pub reason: String,
-    /// What the machine was taken for.
+    /// Platform of the machine; `None` if the run did not decide it.
     pub platform: Option<Platform>,
-    /// The drive that was used.
+    /// Drive that was used; `None` for a document without a drive.
     pub drive: Option<Drive>,
-    /// The document that was read.
+    /// Document that was read.
     pub document: Option<Document>,
-    /// The links of the network that the document means.
+    /// Links of the network that the document describes.
     pub links: Vec<LinkReport>,
     /// Name servers, most important first.
     pub nameservers: Vec<String>,
-    /// What the drive says about the machine, by the names under which `glowplug metadata` answers.
+    /// Metadata of the drive, by the keys of `glowplug metadata`.
     pub metadata: BTreeMap<String, String>,
-    /// What is to be said about the machine's document, of which nothing costs the network.
+    /// Diagnostics of the document about the machine. They do not affect the network.
     pub metadata_findings: Vec<Finding>,
-    /// The kernel arguments that follow.
+    /// Kernel arguments that the run decided on.
     pub arguments: Vec<String>,
-    /// The file of kernel arguments that was written, if any, below the root.
+    /// Absolute path of the file with the kernel arguments; `None` if the file was not written.
     pub fragment: Option<String>,
-    /// The files for systemd-networkd that follow.
+    /// Files for systemd-networkd that the run decided on.
     pub files: Vec<WrittenFile>,
-    /// What is to be said about the document.
+    /// Diagnostics of the network document.
     pub findings: Vec<Finding>,
-    /// How many findings are not among them.
+    /// Number of diagnostics that are not in `findings`.
     pub further_findings: usize,
 }
 
-/// What follows for the boot.
+/// Result of a run for the boot.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Outcome {
-    /// The arguments of the document are used.
+    /// The arguments or files of the document are used.
     Configured,
-    /// The distribution's default arguments are used, of which there may be none.
+    /// The default arguments of the distribution are used. They may be empty.
     Default,
-    /// Nothing is used: the machine is none of ours, or a person at the boot loader has decided already.
+    /// Nothing is written: the machine is not supported, or a person has configured the network at the boot loader.
     NothingToDo,
-    /// Nothing is used, since something is wrong.
+    /// Nothing is written because of an error.
     Refused,
 }
 
 /// A config drive.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize)]
 pub struct Drive {
-    /// The device, or the path that was named.
+    /// Device, or the path that was named.
     pub path: String,
-    /// `iso9660` or `vfat`; nothing for a directory.
+    /// `iso9660` or `vfat`; `None` for a directory.
     pub file_system: Option<String>,
-    /// As written.
+    /// Label as written on the drive.
     pub label: Option<String>,
-    /// `openstack` or `nocloud`, where its files are laid out in one of these ways.
+    /// `openstack` or `nocloud`; `None` if the drive has neither layout.
     pub layout: Option<String>,
-    /// Why this one.
+    /// Why this drive was chosen.
     pub reason: String,
-    /// How long it was waited for, in ms.
+    /// How long the run waited for the drive, in ms.
     pub waited_ms: u64,
 }
 
 /// A document about the network.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize)]
 pub struct Document {
-    /// Its path on the drive.
+    /// Path on the drive.
     pub path: String,
-    /// `network_data`, where it was recognised.
+    /// Recognised format, such as `network_data`; `None` if the format is unknown.
     pub format: Option<String>,
     /// In bytes.
     pub size: usize,
@@ -89,32 +89,32 @@ pub struct Document {
 /// A file for systemd-networkd.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize)]
 pub struct WrittenFile {
-    /// Below the root.
+    /// Path below the root.
     pub path: String,
-    /// What is in it.
+    /// Content of the file.
     pub text: String,
 }
 
-/// One link of the network, in words.
+/// One link of the network, as strings.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize)]
 pub struct LinkReport {
-    /// What the document calls it.
+    /// Name of the link in the document.
     pub id: String,
     /// `card`, `bond`, `bridge` or `vlan`.
     pub kind: String,
-    /// How the arguments call it: a MAC address or a name.
+    /// MAC address or name that identifies the link in the output.
     pub device: String,
-    /// What a bond, a bridge or a VLAN is made of, by these names.
+    /// Links below a bond, a bridge or a VLAN, by their `device`.
     pub on: Vec<String>,
-    /// Of a VLAN.
+    /// `None` for other links than VLANs.
     pub vlan_id: Option<String>,
-    /// Of a bond or a bridge: its mode and options, by the kernel's names.
+    /// Mode and options of a bond or a bridge, by the kernel's names.
     pub options: Vec<String>,
-    /// The address by which it is known, or which it takes on.
+    /// MAC address that the link has or gets.
     pub mac_address: Option<String>,
     /// In bytes.
     pub mtu: Option<String>,
-    /// Static ones as CIDR, and the words `dhcp4`, `slaac`, `dhcp6-stateless` and `dhcp6`.
+    /// Static addresses as CIDR, and the strings `dhcp4`, `slaac`, `dhcp6-stateless` and `dhcp6`.
     pub addresses: Vec<String>,
     /// Such as `default via 10.0.0.1`.
     pub routes: Vec<String>,
@@ -123,7 +123,7 @@ pub struct LinkReport {
 // === impl Report ===
 
 impl Default for Report {
-    /// Nothing has been found, and nothing decided.
+    /// Makes an empty report of a run that has found and decided nothing yet.
     fn default() -> Self {
         Self {
             version: Self::VERSION,
@@ -146,10 +146,10 @@ impl Default for Report {
 }
 
 impl Report {
-    /// Of the format that this program writes.
+    /// Version of the format that this program writes.
     pub const VERSION: u32 = 1;
 
-    /// Whether the boot would fail.
+    /// Reports whether the boot would fail.
     #[must_use]
     pub fn is_refused(&self) -> bool {
         self.outcome == Outcome::Refused
@@ -163,7 +163,7 @@ impl WrittenFile {
 }
 
 impl LinkReport {
-    /// Puts the links of a network into words. `device` says how the arguments call each.
+    /// Describes the links of a network. `device` returns how the output identifies a link.
     pub(super) fn of(config: &NetworkConfig, device: &dyn Fn(LinkIndex) -> String) -> Vec<Self> {
         let links = config.links().iter().enumerate();
         links.map(|(at, link)| Self::of_link(link, device(LinkIndex(at)), device)).collect()
@@ -237,7 +237,7 @@ fn route(route: &Route) -> String {
 }
 
 impl Outcome {
-    /// As it is recorded.
+    /// Name of the outcome in the JSON report.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -330,7 +330,7 @@ fn list(f: &mut fmt::Formatter<'_>, title: &str, findings: &[Finding]) -> fmt::R
     Ok(())
 }
 
-/// Text from elsewhere, without what would leave its line.
+/// A string from outside the program. Control characters are escaped when it is printed, so that it stays on one line.
 struct Text<'a>(&'a str);
 
 impl fmt::Display for Text<'_> {
@@ -340,7 +340,7 @@ impl fmt::Display for Text<'_> {
     }
 }
 
-/// No column is made wider than this for the sake of one row, such as that of a bridge of thousands of ports.
+/// Widest column, in characters. A row may be wider than its column, for example for a bridge with thousands of ports.
 const MAX_WIDTH: usize = 60;
 
 fn links(f: &mut fmt::Formatter<'_>, links: &[LinkReport]) -> fmt::Result {

@@ -1,11 +1,11 @@
-//! The public keys that may log in, from the drive into the user's home directory.
+//! Copies public keys from the drive to the user's home directory, so that their owners can log in.
 //!
-//! They go to a file of their own in `~/.ssh/authorized_keys.d`, where CoreOS has sshd read every file whose name does
-//! not begin with a dot, and beside which Ignition and afterburn have theirs.
+//! The keys get a file of their own in `~/.ssh/authorized_keys.d`. On CoreOS sshd reads every file in this directory
+//! whose name does not begin with a dot. Ignition and afterburn have their own files there.
 //!
-//! Everything below the home directory is the user's, who may change it under our hands. So it is done with the
-//! user's rights, as sshd reads it with the user's rights: what the user could not write, we do not write either.
-//! Beyond that no link that leaves the home directory is followed, and every step is relative to an open directory.
+//! The user owns everything below the home directory and may change it at any time. So the program acts with the user's
+//! rights, as sshd does when it reads the keys, and writes only what the user could write. Moreover, it follows no link
+//! that leaves the home directory, and every operation is relative to an open directory.
 
 mod authorized_key;
 #[cfg(test)]
@@ -31,47 +31,49 @@ use nix::unistd::{Gid, Uid, UnlinkatFlags, fsync, setfsgid, setfsuid, unlinkat};
 /// A user of this machine.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Account {
-    /// The home directory.
+    /// Path of the home directory.
     pub home: PathBuf,
-    /// The user's number.
+    /// User id.
     pub uid: u32,
-    /// The number of the user's first group.
+    /// Id of the user's primary group.
     pub gid: u32,
 }
 
-/// The file in `authorized_keys.d`.
+/// File in `authorized_keys.d`.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum KeyFile {
-    /// `glowplug`
+    /// The file `glowplug`.
     #[default]
     Glowplug,
-    /// `afterburn`, for an sshd that is told to read this one file.
+    /// The file `afterburn`, for an sshd that is configured to read only this file.
     Afterburn,
 }
 
-/// A text that names no [`KeyFile`].
+/// Error: a string is not the name of a [`KeyFile`].
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct KeyFileError;
 
-/// The user's own directory of sshd, below the home directory.
+/// The user's directory for SSH, below the home directory.
 const SSH: &str = ".ssh";
-/// The name of the directory of key files, and where it is below the home directory.
+/// Directory of key files: its name, and its path below the home directory.
 const KEY_FILES: (&str, &str) = ("authorized_keys.d", ".ssh/authorized_keys.d");
 
-/// Writes the keys, one a line, to the file in the user's `~/.ssh/authorized_keys.d`, in one step, and says where that
-/// is.
+/// Writes the keys in one step, one key a line, to the file in the user's `~/.ssh/authorized_keys.d`. Returns the path
+/// of the file.
 ///
-/// No keys are no file: the one of an earlier run is removed, so that a key that was taken off the drive does not open
-/// the machine for ever. Whoever could not read the drive does not know that there are none, and must not call this.
+/// Without keys, the file of an earlier run is removed, so that a key that was removed from the drive cannot log in any
+/// more. A caller that could not read the drive must not call this function, because it does not know that there are no
+/// keys.
 ///
-/// Directories that are missing are made, for the user alone (0700), like the file (0600). One that is there must be
-/// the user's own: a `.ssh` of root's in somebody's home is there to keep keys out. It keeps its mode, but others
-/// may no longer write to it, since sshd would then refuse what is in it. It may be a link inside the home directory.
+/// Missing directories are made with mode 0700, and the file has mode 0600. An existing directory must belong to the
+/// user: a `.ssh` that belongs to root may be there to keep keys out. It keeps its mode, except that only the user may
+/// write to it from then on, because sshd would otherwise refuse the keys. It may be a link inside the home directory.
 ///
 /// # Errors
 ///
-/// What the system says, with the place below the home directory; or that a directory there belongs to someone else, or
-/// is a link that leaves the home directory; or that we may not act with the user's rights, which takes root.
+/// * A system call fails; the error has the path below the home directory.
+/// * A directory belongs to another user, or is a link that leaves the home directory.
+/// * The process cannot act with the user's rights, because it does not run as root.
 pub fn write(account: &Account, file: KeyFile, keys: &[AuthorizedKey]) -> io::Result<PathBuf> {
     let _rights = Rights::of(account)?;
     let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
@@ -87,19 +89,19 @@ pub fn write(account: &Account, file: KeyFile, keys: &[AuthorizedKey]) -> io::Re
     Ok(account.home.join(KEY_FILES.1).join(file.name()))
 }
 
-/// The user's home directory.
+/// Open home directory of the user.
 struct Home {
     directory: OwnedFd,
     uid: u32,
 }
 
-/// A file that does not outlive its use.
+/// Temporary file that is removed when the value is dropped.
 struct Temporary<'a> {
     directory: &'a OwnedFd,
     name: String,
 }
 
-/// The rights with which this thread uses files. Dropped, it has its former ones again.
+/// File access rights of this thread. The former rights are restored when the value is dropped.
 struct Rights {
     former_gid: Gid,
     former_uid: Uid,
@@ -108,16 +110,16 @@ struct Rights {
 // === impl Account ===
 
 impl Account {
-    /// The largest `/etc/passwd`, in bytes.
+    /// Largest `/etc/passwd` that is read, in bytes.
     const MAX_PASSWD: u64 = 1024 * 1024;
 
-    /// Finds a user in the `/etc/passwd` below a root. `None` when there is no such user, or no such file.
+    /// Finds a user in `/etc/passwd` below a root. `None` when there is no such user, or no such file.
     ///
-    /// A static program asks no other directory of users.
+    /// Only this file is searched: a static program cannot use other user databases.
     ///
     /// # Errors
     ///
-    /// That this is no name of a user, that the user's line cannot be understood, or what the system says.
+    /// The string is not a valid user name, the user's line is invalid, or a system call fails.
     pub fn find(user: &str, root: &Path) -> io::Result<Option<Self>> {
         let legal = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'@' | b'$' | b'-');
         if user.is_empty() || user.len() > 256 || user.starts_with(['-', '.']) || !user.bytes().all(legal) {
@@ -133,7 +135,8 @@ impl Account {
         if passwd.len() as u64 > Self::MAX_PASSWD {
             return Err(invalid(format!("/etc/passwd: too many bytes, expected at most {}", Self::MAX_PASSWD)));
         }
-        // The first one counts, as it does for everybody else. In between there may be any bytes.
+        // The first line of the user is used, as in the C library. Other lines may have any bytes, so they are not
+        // checked.
         let mut lines = passwd.split(|b| *b == b'\n').map(|line| line.split(|b| *b == b':').collect::<Vec<_>>());
         let Some(fields) = lines.find(|fields| fields.first() == Some(&user.as_bytes())) else { return Ok(None) };
         let account = match fields[..] {
@@ -148,7 +151,7 @@ impl Account {
     }
 }
 
-/// A number in digits alone, which `parse` does not insist on.
+/// Parses a number of digits only. `parse` would also accept a plus sign.
 fn number(digits: &[u8]) -> Option<u32> {
     digits.iter().all(u8::is_ascii_digit).then(|| str::from_utf8(digits).ok()?.parse().ok())?
 }
@@ -207,14 +210,15 @@ impl Home {
         }
     }
 
-    /// The directory at the path, which is `name` in `parent` unless the user has just moved it.
+    /// Makes the directory `name` in `parent` if it is missing, and opens `path`. Both are the same directory, unless
+    /// the user has just moved it.
     fn make(&self, parent: &OwnedFd, name: &str, path: &str) -> io::Result<OwnedFd> {
         let made = match mkdirat(parent, name, Mode::S_IRWXU) {
             Ok(()) => true,
             Err(Errno::EEXIST) => false,
             Err(e) => return Err(at(path, e)),
         };
-        // A link to nothing is there, too, and cannot be opened.
+        // A link without a target exists but cannot be opened.
         let directory = self.open(path)?.ok_or_else(|| at(path, Errno::ENOENT))?;
         let mode = Mode::from_bits_truncate(fstat(&directory).map_err(|e| at(path, e))?.st_mode);
         let right = if made { Mode::S_IRWXU } else { mode - (Mode::S_IWGRP | Mode::S_IWOTH) };
@@ -224,7 +228,8 @@ impl Home {
         Ok(directory)
     }
 
-    /// The user's directory at the path below the home directory, `None` when there is nothing.
+    /// Opens the directory at the path below the home directory. `None` when the path does not exist. An error if the
+    /// directory belongs to another user.
     fn open(&self, path: &str) -> io::Result<Option<OwnedFd>> {
         let how = OpenHow::new()
             .flags(OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC)
@@ -246,22 +251,22 @@ impl Home {
 }
 
 fn replace_in(directory: &OwnedFd, name: &str, text: &str) -> io::Result<()> {
-    // A name with a dot, so that nobody reads it half-written.
+    // The name begins with a dot, so sshd does not read an unfinished file.
     let temporary = Temporary { directory, name: format!(".{name}-{}", process::id()) };
-    // A process that had our number may have died here.
+    // An earlier process with the same process id may have left this file.
     temporary.remove();
     let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     let mode = Mode::S_IRUSR | Mode::S_IWUSR;
     let mut file = File::from(openat(directory, temporary.name.as_str(), flags, mode)?);
     file.write_all(text.as_bytes())?;
-    // The umask may have taken something away.
+    // The umask may have removed bits of the mode.
     fchmod(&file, mode)?;
     file.sync_all()?;
     renameat(directory, temporary.name.as_str(), directory, name)?;
     Ok(fsync(directory)?)
 }
 
-/// Says where below the home directory the system found something wrong.
+/// Adds the path below the home directory to an error.
 fn at(path: &str, error: impl Into<io::Error>) -> io::Error {
     let error = error.into();
     io::Error::new(error.kind(), format!("~/{path}: {error}"))
@@ -274,7 +279,7 @@ fn refused(path: &str, reason: &str) -> io::Error {
 // === impl Temporary ===
 
 impl Temporary<'_> {
-    /// When it cannot be removed, it cannot be made either, and that is said.
+    /// Ignores errors: if the file cannot be removed, making it fails too, and that error is reported.
     fn remove(&self) {
         let _ = unlinkat(self.directory, self.name.as_str(), UnlinkatFlags::NoRemoveDir);
     }
@@ -289,11 +294,11 @@ impl Drop for Temporary<'_> {
 // === impl Rights ===
 
 impl Rights {
-    /// Takes the user's rights to files. The kernel takes root's power over files away with them.
+    /// Takes the file access rights of the user. The kernel also removes root's special file permissions.
     fn of(account: &Account) -> io::Result<Self> {
         let (uid, gid) = (Uid::from_raw(account.uid), Gid::from_raw(account.gid));
         let rights = Self { former_gid: setfsgid(gid), former_uid: setfsuid(uid) };
-        // Neither call says whether it was successful, but each says what was there before.
+        // Neither call reports success, but each call returns the former id.
         if setfsgid(gid) == gid && setfsuid(uid) == uid {
             Ok(rights)
         } else {

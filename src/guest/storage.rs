@@ -1,10 +1,11 @@
-//! The drive of this machine: having its driver loaded, waiting for it, telling it from others, reading it.
+//! Finds the config drive of this machine: loads drivers, waits for the drive, chooses between several drives, and
+//! reads the chosen drive.
 //!
-//! Nothing has run before us: no udev, so no link by label and no driver but those that are built in or that the unit asked
-//! for. What is there is asked of the kernel's own directories below the root.
+//! udev has not run yet: there are no links by label, and only built-in drivers and the drivers that the unit requested
+//! are loaded. All facts about devices come from the kernel's own directories below the root.
 //!
-//! A drive is known by its label, and is the machine's own when its uuid is the one that the firmware names. A label alone
-//! proves little: a clone, a rescue drive or the drive of another machine may be attached as well.
+//! A config drive is recognised by its label. It is the machine's own drive if its uuid is the uuid in the firmware. A
+//! label alone is weak evidence: a rescue drive, or the drive of a clone or of another machine, may be attached too.
 
 mod drivers;
 #[cfg(test)]
@@ -29,134 +30,135 @@ use crate::drive::{ConfigDrive, FileSystem, Layout, ReadError, Volume};
 use crate::finding::{Finding, Findings, Severity};
 use crate::formats::meta_data::{MetaData, is_uuid};
 
-/// The labels of config drives, in any case: some tools know upper case only.
+/// Labels of config drives, compared without case: some tools can write only upper case.
 const LABELS: [&str; 2] = ["config-2", "cidata"];
 
-/// What these names begin with is made of other devices or of memory, or, as a floppy drive, takes seconds to say no.
+/// Prefixes of device names that are never a config drive: devices made of other devices or of memory, and floppy
+/// drives, which take seconds to report an error.
 const NOT_DRIVES: [&str; 7] = ["dm-", "fd", "loop", "md", "nbd", "ram", "zram"];
 
-/// The most sectors of 512 bytes of a device that is looked at before the others: 64 MiB, which is what OpenStack makes.
-/// KubeVirt's drives have 1 MiB.
+/// Largest size of a small device, in sectors of 512 bytes: 64 MiB, the size of OpenStack's drives. KubeVirt's drives
+/// have 1 MiB. Small devices are read before larger devices.
 const SMALL: u64 = 64 * 2048;
 
-/// A search for the drive of this machine.
+/// A search for the drive of this machine, with its options.
 pub struct Search<'a> {
-    /// The directory that has `sys`, `dev` and `run`.
+    /// Directory that has `sys`, `dev` and `run`.
     pub root: &'a Path,
-    /// Who mounts, loads and waits.
+    /// Mounts devices, loads drivers and sleeps.
     pub system: &'a dyn System,
-    /// Who is told.
+    /// Receives the log messages of the search.
     pub log: &'a Logger,
-    /// Whether this is known to be a machine that has a drive. If not, a drive is taken only where it says so itself, and
-    /// nothing is loaded or waited for.
+    /// Whether the machine is known to run on KubeVirt. If not, the search takes only a drive with KubeVirt's shape,
+    /// loads no driver and does not wait.
     pub machine_known: bool,
-    /// Whether to take the drive of another machine where there is no better one.
+    /// Whether to accept the drive of another machine if there is no better drive.
     pub any_drive: bool,
-    /// How long a drive is waited for, from the start of the search.
+    /// How long to wait for a drive, from the start of the search.
     pub wait: Duration,
-    /// How long between two looks, such as [`Search::POLL`].
+    /// Time between two looks at the devices, such as [`Search::POLL`].
     pub poll: Duration,
 }
 
-/// The drive that was chosen.
+/// The drive that the search chose.
 #[derive(Debug)]
 pub struct Found {
-    /// Such as `/dev/vdb`, whatever the root.
+    /// Path such as `/dev/vdb`, without the root of the search.
     pub device: PathBuf,
-    /// Its file system and label.
+    /// File system and label.
     pub volume: Volume,
-    /// What it holds, `None` when nothing on it is laid out as on a config drive.
+    /// Documents of the drive; `None` when the drive has no known layout.
     pub drive: Option<ConfigDrive>,
-    /// What it says about its machine; nothing, when that cannot be read.
+    /// Metadata of the drive; empty when the metadata cannot be read.
     pub meta_data: MetaData,
-    /// From the start of the search.
+    /// Time since the start of the search.
     pub waited: Duration,
-    /// Why this one.
+    /// Why the search chose this drive.
     pub why: Why,
 }
 
-/// Why a drive was chosen, the best reason first.
+/// Why a drive was chosen. The best reason comes first.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Why {
-    /// Its uuid is the machine's own.
+    /// The uuid of the drive is the uuid of the machine.
     OwnUuid,
-    /// It looks as `KubeVirt` makes them, and nothing says that it is another machine's.
+    /// The drive has the shape of KubeVirt's drives, and no uuid shows that it belongs to another machine.
     Shape,
-    /// Its label, and nothing says that it is another machine's.
+    /// The drive has the label of a config drive, and no uuid shows that it belongs to another machine.
     Label,
-    /// Its uuid is not the machine's own, no better drive came in time, and any drive was asked for.
+    /// The uuid is not the uuid of the machine, no better drive appeared in time, and any drive is accepted.
     NothingBetter,
 }
 
-/// A drive that a person named, with `--config-drive` or as what is to be checked.
+/// A drive that a person named, with `--config-drive` or as an argument of `check`.
 #[derive(Debug)]
 pub struct NamedDrive {
-    /// Its file system and label, `None` for a directory.
+    /// File system and label; `None` for a directory.
     pub volume: Option<Volume>,
-    /// What it holds.
+    /// Documents of the drive.
     pub drive: ConfigDrive,
-    /// What it says about its machine; nothing, when that cannot be read.
+    /// Metadata of the drive; empty when the metadata cannot be read.
     pub meta_data: MetaData,
 }
 
-/// Why there is no answer.
+/// Error: the search has no result.
 #[derive(Debug)]
 pub enum SearchError {
-    /// A device may not be read.
+    /// The process has no permission to read a device.
     Permission {
-        /// Such as `/dev/vdb`.
+        /// Path such as `/dev/vdb`.
         device: PathBuf,
-        /// The cause.
+        /// Error of the system call.
         source: io::Error,
     },
-    /// What should say which drives there are, or a device that may be one, cannot be read.
+    /// The list of devices, or a device that may be a config drive, cannot be read.
     Io {
-        /// What was read.
+        /// Path that was read.
         path: PathBuf,
-        /// The cause.
+        /// Error of the system call.
         source: io::Error,
     },
-    /// The only drive is broken.
+    /// The only config drive is broken.
     Unreadable {
-        /// Such as `/dev/vdb`.
+        /// Path such as `/dev/vdb`.
         device: PathBuf,
-        /// The cause.
+        /// Error of reading the drive.
         source: ReadError,
     },
-    /// The only drive is another machine's.
+    /// The only config drive belongs to another machine.
     OtherMachine {
-        /// Such as `/dev/vdb`.
+        /// Path such as `/dev/vdb`.
         device: PathBuf,
-        /// The uuid on the drive, as written.
+        /// Uuid on the drive, as written there.
         uuid: String,
-        /// The uuid that the firmware names, lower case.
+        /// Uuid from the firmware, in lower case.
         own: String,
     },
-    /// Several drives are as good as each other and do not say the same about the network.
+    /// Several drives are equally good, and their network documents differ.
     Ambiguous {
-        /// Such as `/dev/vdb`, sorted.
+        /// Paths such as `/dev/vdb`, sorted.
         devices: Vec<PathBuf>,
     },
-    /// The path that a person gave leads to no drive.
+    /// The path that a person named is not a drive.
     NoDrive {
-        /// As given.
+        /// Path as named.
         path: PathBuf,
     },
 }
 
-/// What one look at a device found, under its name in the kernel.
+/// Result of the last look at each device, by the kernel's name of the device.
 type Seen = BTreeMap<String, Device>;
 
-/// What one look at a device found.
+/// Result of a look at one device.
 enum Device {
-    /// Not there yet: it has no size or no medium, or it failed with this error. It is looked at again.
+    /// Not ready: the device has size zero or no medium, or it failed with this error number. The search looks again.
     Silent(Option<i32>),
-    /// Something else.
+    /// Not a config drive.
     Other,
-    /// A drive that cannot be read, and whether it is still there.
+    /// A config drive that cannot be read, and whether the device still exists.
     Unreadable(ReadError, bool),
-    /// A drive.
+    /// A config drive.
     Drive(Box<Candidate>),
 }
 
@@ -168,33 +170,33 @@ struct Candidate {
     why: Why,
 }
 
-/// What the kernel says about its devices.
+/// Reader of the kernel's descriptions of devices, which are in `sys` below a root.
 #[derive(Clone, Copy)]
 struct Sysfs<'a> {
     root: &'a Path,
     log: &'a Logger,
 }
 
-/// A drive that is mounted as long as this value lives.
+/// A mounted drive. It is unmounted when the value is dropped.
 struct MountedDrive<'a> {
     system: &'a dyn System,
     log: &'a Logger,
     at: PathBuf,
 }
 
-/// An error and its causes on one line.
+/// An error and its causes, printed on one line.
 pub(super) struct Chain<'a>(pub(super) &'a dyn Error);
 
-/// Devices, as in a sentence.
+/// Paths of devices, printed as a list in a sentence.
 struct List<'a>(&'a [PathBuf]);
 
-/// Reads the drive that a person pointed at: a directory, an image, or a device, which is not mounted and whose label does
-/// not matter.
+/// Reads the drive that a person named: a directory, an image, or a device. A device is not mounted, and its label may
+/// be any string.
 ///
 /// # Errors
 ///
-/// [`SearchError::NoDrive`] when there is something else, [`SearchError::Unreadable`] when it is broken, and what the
-/// system says.
+/// [`SearchError::NoDrive`] when the path is not a drive, [`SearchError::Unreadable`] when the drive is broken, and
+/// [`SearchError::Io`] when the path cannot be read.
 pub fn read_path(path: &Path, log: &Logger) -> Result<NamedDrive, SearchError> {
     let no_drive = || SearchError::NoDrive { path: path.to_owned() };
     let io = |source| SearchError::io(path, source);
@@ -220,7 +222,7 @@ fn read_in_process(volume: &Volume, file: &File) -> Result<Option<ConfigDrive>, 
     ConfigDrive::read_from(&volume.open(file)?)
 }
 
-/// What the drive says about its machine. That it cannot be read is said here and costs nothing else.
+/// Reads the metadata of a drive. An error is logged and has no other effect.
 fn meta_data(drive: &ConfigDrive, device: &Path, log: &Logger) -> MetaData {
     let ignored = |reason: &dyn fmt::Display| {
         warn!(log, "ignored what the drive says about its machine"; "device" => %device.display(), "reason" => %reason);
@@ -245,7 +247,7 @@ fn meta_data(drive: &ConfigDrive, device: &Path, log: &Logger) -> MetaData {
     MetaData { findings: findings.into_parts().0, ..read }
 }
 
-/// Whether the drive looks as `KubeVirt` makes them.
+/// Reports whether the drive has the shape of KubeVirt's drives: their layout and their metadata.
 fn has_shape(drive: &ConfigDrive, meta_data: &MetaData) -> bool {
     match drive.layout {
         Layout::OpenStack { latest_only } => latest_only && meta_data.name_and_namespace().is_some(),
@@ -257,20 +259,21 @@ fn has_shape(drive: &ConfigDrive, meta_data: &MetaData) -> bool {
     }
 }
 
-/// The uuid, lower case, when it can tell machines apart. Firmware without one says all zeros or all ones.
+/// Returns the uuid in lower case. `None` when it cannot identify a machine: firmware without a uuid reports all zeros
+/// or all ones.
 fn telling(text: &str) -> Option<String> {
     let uuid = text.trim().to_ascii_lowercase();
     let is_all = |digit: char| uuid.chars().all(|c| c == digit || c == '-');
     (is_uuid(&uuid) && !is_all('0') && !is_all('f')).then_some(uuid)
 }
 
-/// What a failed device may say while it is not there yet, or not any more.
+/// Reports whether this is an error of a device that does not exist yet, or no longer exists.
 fn is_absence(error: &io::Error) -> bool {
     let absent = [Errno::ENOENT, Errno::ENXIO, Errno::ENODEV, Errno::ENOMEDIUM];
     error.raw_os_error().is_some_and(|number| absent.contains(&Errno::from_raw(number)))
 }
 
-/// The error for a machine with this uuid whose only drive is another machine's.
+/// Makes the error for a machine with this uuid whose only drive belongs to another machine.
 fn other_machines(seen: &Seen, own: String) -> Option<SearchError> {
     let (name, drive) = seen.iter().find_map(|(name, device)| match device {
         Device::Drive(drive) if drive.why == Why::NothingBetter => Some((name, drive)),
@@ -280,12 +283,12 @@ fn other_machines(seen: &Seen, own: String) -> Option<SearchError> {
     Some(SearchError::OtherMachine { device: device_path(name), uuid, own })
 }
 
-/// Such as `/dev/vdb`. The kernel writes `!` for what divides a path.
+/// Returns the path of a device, such as `/dev/vdb`. The kernel writes `!` instead of `/` in names.
 fn device_path(name: &str) -> PathBuf {
     Path::new("/dev").join(name.replace('!', "/"))
 }
 
-/// The devices that were looked at.
+/// Lists the devices of the search, for messages.
 fn names(seen: &Seen) -> String {
     List(&seen.keys().map(|name| device_path(name)).collect::<Vec<_>>()).to_string()
 }
@@ -293,7 +296,7 @@ fn names(seen: &Seen) -> String {
 // === impl NamedDrive ===
 
 impl NamedDrive {
-    /// Whether the drive looks as KubeVirt makes them.
+    /// Reports whether the drive has the shape of KubeVirt's drives.
     #[must_use]
     pub fn has_shape(&self) -> bool {
         has_shape(&self.drive, &self.meta_data)
@@ -303,21 +306,28 @@ impl NamedDrive {
 // === impl Search ===
 
 impl Search<'_> {
-    /// A device appears some milliseconds after its driver. Looking costs a few system calls.
+    /// Default time between two looks. A device appears some milliseconds after its driver, and a look costs only a few
+    /// system calls.
     pub const POLL: Duration = Duration::from_millis(20);
 
-    /// Finds the drive of this machine and reads it. `None` when there is none in time.
+    /// Finds and reads the drive of this machine. `None` when no drive appeared in time.
     ///
-    /// A drive that is the machine's own by its uuid is taken at once, a small one without a look at the larger devices:
-    /// one of them may take minutes to answer. A drive that cannot be told to be the machine's own is taken when every
-    /// driver is there. One that is another machine's is taken only with [`Search::any_drive`] and when nothing better
-    /// came in time, and several that disagree are an error only then.
+    /// The search takes drives in this order:
+    ///
+    /// 1. A drive with the uuid of the machine, as soon as it appears. Small devices are read first, because a large
+    ///    device may take minutes to answer.
+    /// 2. A drive that may belong to any machine, after all drivers have been requested.
+    /// 3. A drive of another machine, at the end of the wait and only with [`Search::any_drive`].
+    ///
+    /// Several drives that disagree are an error only if no better drive appears in time.
     ///
     /// # Errors
     ///
-    /// [`SearchError::Ambiguous`] instead of a guess, [`SearchError::Unreadable`] when the only drive is broken,
-    /// [`SearchError::OtherMachine`] when it is another machine's, [`SearchError::Io`] when there is none and a device
-    /// that may be one fails, and [`SearchError::Permission`].
+    /// * [`SearchError::Ambiguous`]: several drives are equally good and disagree.
+    /// * [`SearchError::Unreadable`]: the only drive is broken.
+    /// * [`SearchError::OtherMachine`]: the only drive belongs to another machine.
+    /// * [`SearchError::Io`]: there is no drive, and a device that may be a drive fails.
+    /// * [`SearchError::Permission`]: the process may not read a device.
     pub fn run(&self) -> Result<Option<Found>, SearchError> {
         let start = self.system.now();
         let own = self.own_uuid();
@@ -333,7 +343,7 @@ impl Search<'_> {
             self.look(&mut seen, own.as_deref(), None)?;
             let waited = self.system.now().saturating_sub(start);
             if !self.machine_known {
-                // A drive that is another machine's does not tell what this machine is.
+                // A drive of another machine does not identify the platform of this machine.
                 let found = self.take(&mut seen, waited, |it| it.has_shape && it.why != Why::NothingBetter)?;
                 if found.is_none() {
                     debug!(self.log, "no drive tells what this machine is"; "devices" => %names(&seen));
@@ -352,7 +362,7 @@ impl Search<'_> {
                     continue;
                 }
             }
-            // Where several disagree, the machine's own may still come and settle it.
+            // If several drives disagree, the search goes on: the machine's own drive may still appear.
             if let Ok(Some(found)) = self.take(&mut seen, waited, |it| it.why != Why::NothingBetter) {
                 return Ok(Some(found));
             }
@@ -368,10 +378,10 @@ impl Search<'_> {
         }
     }
 
-    /// What is to be said when nothing better comes any more.
+    /// Decides at the end of the wait.
     fn settle(&self, mut seen: Seen, waited: Duration, own: Option<String>) -> Result<Option<Found>, SearchError> {
         let looked_at = names(&seen);
-        // First, since the broken one may be the machine's own.
+        // A broken drive comes first, because it may be the machine's own drive.
         let broken =
             seen.iter().find(|(_, device)| matches!(device, Device::Unreadable(..))).map(|(name, _)| name.clone());
         if let Some(name) = broken
@@ -379,7 +389,7 @@ impl Search<'_> {
         {
             return Err(SearchError::Unreadable { device: device_path(&name), source });
         }
-        // And so may one of which not even the label could be read.
+        // A device without a readable label may also be the machine's own drive.
         for (name, device) in &seen {
             if let Device::Silent(Some(error)) = device {
                 let source = io::Error::from_raw_os_error(*error);
@@ -401,10 +411,11 @@ impl Search<'_> {
         Ok(None)
     }
 
-    /// Looks at every device that is new, or that was silent before, and has at most so many sectors.
+    /// Looks at every device that is new or was not ready before, and has at most `most` sectors.
     fn look(&self, seen: &mut Seen, own: Option<&str>, most: Option<u64>) -> Result<(), SearchError> {
         let names = self.block_devices()?;
-        // Whoever pulls a drive out while it is read does not mean that there is none.
+        // A drive that was removed during the read stays in the list as broken, so that the search does not report "no
+        // drive".
         seen.retain(|name, device| match device {
             Device::Unreadable(_, is_there) => {
                 *is_there &= names.contains(name);
@@ -427,7 +438,8 @@ impl Search<'_> {
         Ok(())
     }
 
-    /// The size of a device, in sectors of 512 bytes whatever its own are. `None` when the kernel does not say it.
+    /// Returns the size of a device in sectors of 512 bytes, which the kernel uses for every device. `None` when the
+    /// kernel reports no size.
     fn sectors(&self, name: &str) -> Option<u64> {
         self.sysfs().attribute(&format!("sys/class/block/{name}/size"))?.parse().ok()
     }
@@ -461,7 +473,7 @@ impl Search<'_> {
             Err(e) => {
                 let error = e.raw_os_error();
                 if before == Some(error) {
-                    // Said already.
+                    // This error was logged before.
                 } else if is_absence(&e) {
                     debug!(self.log, "device is not there yet"; "device" => %device.display(), "reason" => %e);
                 } else {
@@ -496,8 +508,8 @@ impl Search<'_> {
         Candidate { volume, drive, meta_data, has_shape, why }
     }
 
-    /// Reads a drive in process, or through the kernel where that does not work: FAT, and what our own reader does not
-    /// understand. The first mount of ISO 9660 has the kernel load a driver, which takes longer than the rest of a run.
+    /// Reads a drive in process. If that fails, mounts the drive: FAT always, and ISO 9660 that our own reader does not
+    /// support. The first mount of ISO 9660 makes the kernel load a driver, which takes longer than the rest of a run.
     fn read(&self, name: &str, file: &File, volume: &Volume) -> Result<Option<ConfigDrive>, ReadError> {
         let device = device_path(name);
         debug!(self.log, "reading the drive"; "device" => %device.display());
@@ -515,11 +527,11 @@ impl Search<'_> {
                 return in_process;
             }
         };
-        // Where neither can read it, our own reader says what is wrong.
+        // If both fail, the error of our own reader is reported.
         mounted.read().or(in_process)
     }
 
-    /// The best of the drives that are good enough, removed from those that were seen.
+    /// Removes the best drive that is good enough from the list, and returns it.
     fn take(
         &self,
         seen: &mut Seen,
@@ -554,7 +566,7 @@ impl Search<'_> {
         Ok(Some(found))
     }
 
-    /// Logs why each drive that was seen is not the one that was taken.
+    /// Logs why each other drive was not chosen.
     fn explain(&self, seen: &Seen, taken: Option<&Found>) {
         for (name, device) in seen {
             let Device::Drive(drive) = device else { continue };
@@ -579,7 +591,7 @@ impl Search<'_> {
         let names: Vec<String> = names.into_iter().collect();
         debug!(self.log, "asking for storage drivers"; "names" => names.join(" "));
         let outcome = self.system.load_modules(&names);
-        // A driver that is built in, or not in this initramfs, is no reason to stop.
+        // A driver may be built in, or may be missing in this initramfs, so the search continues.
         let outcome = outcome.err().map_or_else(|| "done".to_owned(), |e| e.to_string());
         info!(self.log, "asked for storage drivers"; "names" => names.join(" "), "outcome" => outcome);
     }
@@ -588,12 +600,12 @@ impl Search<'_> {
         Sysfs { root: self.root, log: self.log }
     }
 
-    /// The firmware's uuid for this machine, lower case.
+    /// Returns the uuid of this machine from the firmware, in lower case.
     fn own_uuid(&self) -> Option<String> {
         telling(&self.sysfs().attribute("sys/class/dmi/id/product_uuid")?)
     }
 
-    /// A path that was written as seen from the root.
+    /// Converts an absolute path to a path below the root of the search.
     fn at(&self, path: &Path) -> PathBuf {
         self.root.join(path.strip_prefix("/").unwrap_or(path))
     }
@@ -603,11 +615,11 @@ impl Search<'_> {
 
 impl Sysfs<'_> {
     fn has(&self, path: &str) -> bool {
-        // Not followed: a driver is a link.
+        // A driver is a link, so the link itself is checked.
         !matches!(fs::symlink_metadata(self.root.join(path)), Err(e) if e.kind() == ErrorKind::NotFound)
     }
 
-    /// The names in a directory; none when it is not there.
+    /// Lists the names in a directory. The list is empty when the directory does not exist.
     fn entries(&self, path: &str) -> io::Result<BTreeSet<String>> {
         let entries = match fs::read_dir(self.root.join(path)) {
             Ok(entries) => entries,
@@ -616,7 +628,7 @@ impl Sysfs<'_> {
         };
         let mut names = BTreeSet::new();
         for entry in entries {
-            // The kernel's names are plain.
+            // Device names of the kernel are always UTF-8.
             if let Ok(name) = entry?.file_name().into_string() {
                 names.insert(name);
             }
@@ -624,7 +636,7 @@ impl Sysfs<'_> {
         Ok(names)
     }
 
-    /// What the kernel says about a device, `None` when it says nothing.
+    /// Reads an attribute of a device. `None` when the attribute does not exist or cannot be read.
     fn attribute(&self, path: &str) -> Option<String> {
         match fs::read_to_string(self.root.join(path)) {
             Ok(text) => Some(text.trim().to_owned()),
@@ -641,7 +653,7 @@ impl Sysfs<'_> {
 // === impl Candidate ===
 
 impl Candidate {
-    /// The document, or why it cannot be read.
+    /// Returns the network document, or the error of reading it.
     fn network(&self) -> Result<Option<&[u8]>, String> {
         let Some(drive) = &self.drive else { return Ok(None) };
         let document = drive.network.as_ref().map_err(|e| Chain(e).to_string())?;
@@ -652,7 +664,7 @@ impl Candidate {
 // === impl MountedDrive ===
 
 impl<'a> MountedDrive<'a> {
-    /// Mounts at a directory of its own, which no other run of the program uses.
+    /// Mounts the drive at a new directory that no other run uses.
     fn mount(search: &Search<'a>, name: &str, file_system: FileSystem) -> io::Result<Self> {
         let above = search.root.join("run/glowplug");
         fs::create_dir_all(&above)?;
@@ -666,7 +678,8 @@ impl<'a> MountedDrive<'a> {
         Ok(Self { system: search.system, log: search.log, at })
     }
 
-    /// Nothing of the drive is open any more when this returns, or it could not be unmounted.
+    /// Reads the documents. No file of the drive is open when this function returns; an open file would prevent the
+    /// unmount.
     fn read(&self) -> Result<Option<ConfigDrive>, ReadError> {
         let files = Directory::open(&self.at).map_err(|e| ReadError::io("the root directory", e))?;
         ConfigDrive::read_from(&files)
@@ -682,7 +695,7 @@ impl Drop for MountedDrive<'_> {
     }
 }
 
-/// Removes a mount point: an empty directory, or nothing at all.
+/// Removes a mount point. The directory is empty, or does not exist.
 fn remove(mount_point: &Path, log: &Logger) {
     if let Err(e) = fs::remove_dir(mount_point) {
         debug!(log, "mount point stays"; "path" => %mount_point.display(), "reason" => %e);
@@ -692,7 +705,7 @@ fn remove(mount_point: &Path, log: &Logger) {
 // === impl Why ===
 
 impl fmt::Display for Why {
-    /// As it is serialized.
+    /// Prints the reason as it is serialized.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::OwnUuid => "own-uuid",

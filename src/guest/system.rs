@@ -1,4 +1,4 @@
-//! What the guest asks of the kernel and a directory tree cannot answer.
+//! System calls of the guest that are not reads or writes of files.
 
 use std::cell::Cell;
 use std::ffi::{CStr, CString};
@@ -14,41 +14,41 @@ use nix::sys::wait::{WaitStatus, waitpid};
 
 use crate::drive::FileSystem;
 
-/// The kernel, as far as a drive needs it. Everything else that the guest wants to know is a file below its root.
+/// System calls that the search for a drive needs. All other facts about the machine come from files below the root.
 #[cfg_attr(test, mockall::automock)]
 pub trait System {
-    /// Has the drivers of these names and aliases loaded, each with what it depends on, and waits for it.
+    /// Loads the drivers with these names or aliases and their dependencies, and waits until they are loaded.
     ///
     /// # Errors
     ///
-    /// Not every one of them could be loaded. The others may well be.
+    /// At least one driver could not be loaded. The other drivers may be loaded.
     fn load_modules(&self, names: &[String]) -> io::Result<()>;
 
-    /// Mounts the device, so that nothing on it can be written, executed or used as a device.
+    /// Mounts the device read-only. No file on it can be executed or used as a device.
     ///
     /// # Errors
     ///
-    /// What the system says. Nothing is mounted then.
+    /// The error of the system call. Nothing is mounted then.
     fn mount_read_only(&self, device: &Path, file_system: FileSystem, at: &Path) -> io::Result<()>;
 
-    /// Undoes [`System::mount_read_only`].
+    /// Unmounts a device that [`System::mount_read_only`] mounted.
     ///
     /// # Errors
     ///
-    /// What the system says. The drive is still mounted then.
+    /// The error of the system call. The device is still mounted then.
     fn unmount(&self, at: &Path) -> io::Result<()>;
 
-    /// A time that never goes back, since some moment in the past.
+    /// Time since a fixed moment in the past. The time never goes back.
     fn now(&self) -> Duration;
 
-    /// Waits.
+    /// Sleeps for this time.
     fn sleep(&self, time: Duration);
 }
 
-/// The kernel that runs this program.
+/// The kernel of this machine.
 ///
-/// The first mount moves the program to a mount namespace of its own. What it mounts is seen by nobody else, and is gone
-/// with the program, however that ends.
+/// The first mount moves the program to its own mount namespace. So no other program sees the mounts, and the kernel
+/// removes them when the program ends in any way.
 #[derive(Debug)]
 pub struct Linux {
     start: Instant,
@@ -58,7 +58,7 @@ pub struct Linux {
 // === impl Linux ===
 
 impl Linux {
-    /// Changes nothing yet.
+    /// Makes the value. The mount namespace changes only at the first mount.
     #[must_use]
     pub fn new() -> Self {
         Self { start: Instant::now(), alone: Cell::new(false) }
@@ -67,7 +67,7 @@ impl Linux {
     fn be_alone(&self) -> io::Result<()> {
         if !self.alone.get() {
             unshare(CloneFlags::CLONE_NEWNS)?;
-            // The new namespace still hands its mounts on to the old one.
+            // Without this call the new namespace would still propagate its mounts to the old namespace.
             mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>)?;
             self.alone.set(true);
         }
@@ -83,10 +83,10 @@ impl Default for Linux {
 
 impl System for Linux {
     fn load_modules(&self, names: &[String]) -> io::Result<()> {
-        // All of them, quiet about those that this kernel does not know.
+        // -a loads all names, and -q prints nothing about names that this kernel does not know.
         let arguments = ["modprobe", "-a", "-q", "--"].into_iter().chain(names.iter().map(String::as_str));
         let arguments: Vec<CString> = arguments.map(CString::new).collect::<Result<_, _>>()?;
-        // A fraction of what `std::process` weighs.
+        // `std::process` would make the program larger.
         let (files, attributes) = (PosixSpawnFileActions::init()?, PosixSpawnAttr::init()?);
         let environment: [&CStr; 0] = [];
         let child = posix_spawnp(c"modprobe", &files, &attributes, &arguments, &environment)?;

@@ -1,20 +1,21 @@
-//! The kernel arguments that the owner of a VMware machine wrote into a property of the machine.
+//! Reads kernel arguments from a property of a VMware machine.
 //!
-//! The hypervisor has the property, and the guest asks for it through VMware's backdoor. The property's name is
-//! afterburn's, so that machines need no change. No VMware machine was at hand: the tests use a stand-in.
+//! The owner of the machine sets the property, and the guest reads it through VMware's backdoor. The property has the
+//! name that afterburn uses, so machines need no change. The tests use a stand-in for the hypervisor; the code has not
+//! run on a VMware machine.
 
 use vmw_backdoor::VmwError;
 
 use crate::finding::{Finding, Findings};
 use crate::render::dracut;
 
-/// The platform, as `--provider` and `ignition.platform.id=` name it.
+/// Name of the platform in `--provider` and `ignition.platform.id=`.
 pub const VMWARE: &str = "vmware";
 
-/// The property that holds the arguments.
+/// Name of the property with the arguments.
 pub const PROPERTY: &str = "guestinfo.afterburn.initrd.network-kargs";
 
-/// The most bytes of the property: what a kernel command line of 4 KiB could hold.
+/// Largest size of the property, in bytes: a kernel command line of 4 KiB.
 const MAX_BYTES: usize = 4096;
 
 /// dracut's network arguments with a value, from dracut.cmdline(7).
@@ -37,35 +38,35 @@ const ARGUMENTS: [&str; 16] = [
     "vlan",
 ];
 
-/// What the names of timeouts and retries begin with.
+/// Prefixes of the arguments for timeouts and retries.
 const TIMES: [&str; 2] = ["rd.net.timeout.", "rd.net.dhcp."];
 
-/// Asks the hypervisor for properties of the machine.
+/// Reads properties of the machine from the hypervisor.
 pub trait GuestInfo {
-    /// The value of a property. `None` when it is not set.
+    /// Reads the value of a property. `None` when the property is not set.
     ///
     /// # Errors
     ///
-    /// Why the hypervisor does not answer.
+    /// The reason why the hypervisor does not answer.
     fn property(&self, name: &str) -> Result<Option<Vec<u8>>, String>;
 }
 
-/// VMware's own hypervisor.
+/// VMware's own interface to the hypervisor.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Backdoor;
 
-/// Reads [`PROPERTY`]. `None` when it is not set, or empty.
+/// Reads [`PROPERTY`]. `None` when the property is not set, or empty.
 ///
 /// # Errors
 ///
-/// Why the hypervisor does not answer.
+/// The reason why the hypervisor does not answer.
 pub fn read(info: &dyn GuestInfo) -> Result<Option<Vec<u8>>, String> {
     let value = info.property(PROPERTY)?;
     Ok(value.filter(|bytes| !bytes.trim_ascii().is_empty()))
 }
 
 /// Reads the value of the property as one line of network arguments. `None` when a word is not one of dracut's network
-/// arguments; the diagnostics say which.
+/// arguments; the diagnostics name the word.
 pub(super) fn arguments(bytes: &[u8], findings: &mut Findings) -> Option<String> {
     if bytes.len() > MAX_BYTES {
         findings.push(Finding::error(PROPERTY, "too many bytes", bytes.len(), &format!("at most {MAX_BYTES}")));
@@ -96,7 +97,7 @@ fn is_network_argument(word: &str) -> bool {
 
 impl GuestInfo for Backdoor {
     fn property(&self, name: &str) -> Result<Option<Vec<u8>>, String> {
-        // On any other hypervisor the access would end the program with a signal.
+        // On any other hypervisor a signal would end the program.
         if !vmw_backdoor::is_vmware_cpu() {
             return Err("the hypervisor is not VMware's".to_owned());
         }
@@ -129,7 +130,7 @@ mod tests {
         assert_eq!(read(&StandIn(Err("no answer"))), Err("no answer".to_owned()));
     }
 
-    /// The line, or the diagnostics.
+    /// Returns the line, or the diagnostics.
     fn read_line(text: &str) -> Result<String, Vec<String>> {
         let mut findings = Findings::default();
         let line = arguments(text.as_bytes(), &mut findings);
@@ -176,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_shell_would_take_for_more_than_text_is_an_error() {
+    fn characters_with_a_meaning_in_a_shell_are_errors() {
         let expected = "letters, digits, blanks and . _ : [ ] , / = + -";
         for word in ["ip=$(id)", "ip=dhcp;id", "ip=\u{e9}"] {
             let error = format!("{PROPERTY}[0]: illegal byte {word:?}, expected {expected}");

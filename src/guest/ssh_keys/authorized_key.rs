@@ -1,4 +1,4 @@
-//! Lines of `authorized_keys`: which of them are keys that sshd can use.
+//! Parses lines of `authorized_keys` into keys that sshd can use.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,11 +7,12 @@ use crate::finding::{Finding, Findings};
 
 /// One line of an `authorized_keys` file that sshd can use: options, kind, key, comment (sshd(8)).
 ///
-/// The line is written again from its parts. The key is whole: its base64 text is canonical, and what it holds is a
-/// complete key of the kind that stands before it, so one that was cut off while it was copied is found here and not at
-/// the first attempt to log in. The names of options are left to sshd, which learns new ones.
+/// The line is written again from its parsed parts. The key must be complete: its base64 string is canonical, and its
+/// bytes are a whole key of the kind before it. So a key that was cut off during a copy is found here, not at the first
+/// login. The names of options are not checked, because newer versions of sshd have further options.
 ///
-/// Not taken are DSA keys, which sshd no longer has, and certificates, which sshd does not look for in such a file.
+/// Two types of keys are refused: DSA keys, which sshd no longer supports, and certificates, which sshd does not look
+/// for in this file.
 ///
 /// ```
 /// use glowplug::guest::ssh_keys::{AuthorizedKey, AuthorizedKeyError};
@@ -23,24 +24,24 @@ use crate::finding::{Finding, Findings};
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct AuthorizedKey(String);
 
-/// Why a line is no [`AuthorizedKey`].
+/// Error: a line is not an [`AuthorizedKey`].
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum AuthorizedKeyError {
-    /// It is longer than [`AuthorizedKey::MAX`].
+    /// The line is longer than [`AuthorizedKey::MAX`].
     TooLong,
-    /// It has a control character other than a tab.
+    /// The line has a control character other than a tab.
     ControlCharacter,
-    /// What stands before the kind cannot be read as options.
+    /// The string before the kind is not a list of options.
     Options,
-    /// There is no kind, or an unknown one.
+    /// The kind is missing or unknown.
     Kind,
-    /// It is a certificate.
+    /// The key is a certificate.
     Certificate,
     /// The key is not base64, or not a complete key of its kind.
     Key,
 }
 
-/// The kinds of keys, each with the number of fields in a key of it.
+/// Kinds of keys, and the number of fields in a key of this kind.
 const KINDS: [(&str, usize); 7] = [
     ("ssh-ed25519", 2),
     ("ssh-rsa", 3),
@@ -51,14 +52,14 @@ const KINDS: [(&str, usize); 7] = [
     ("sk-ecdsa-sha2-nistp256@openssh.com", 4),
 ];
 
-/// What stands between the parts of a line.
+/// Characters that separate the parts of a line.
 const BLANKS: [char; 2] = [' ', '\t'];
 
-/// Reads a value that has one key a line, as KubeVirt copies it from a Secret: empty lines and comments between them,
-/// lines ended as on Windows.
+/// Reads a value with one key on each line, as KubeVirt copies it from a Secret. The value may have empty lines,
+/// comments and Windows line ends.
 ///
-/// A line that is no key is a warning, and the others are kept. No message shows more than the beginning of a line; of
-/// a private key, which somebody may have put there, that of its first one.
+/// A line that is not a key becomes a warning, and the other lines are kept. A message shows only the first characters
+/// of a line. If someone put a private key there by mistake, only its first line is reported.
 pub fn keys_in(text: &str, place: &str, findings: &mut Findings) -> Vec<AuthorizedKey> {
     const SHOWN: usize = 16;
     let mut keys = Vec::new();
@@ -95,7 +96,7 @@ pub fn keys_in(text: &str, place: &str, findings: &mut Findings) -> Vec<Authoriz
 // === impl AuthorizedKey ===
 
 impl AuthorizedKey {
-    /// The longest line, in bytes. OpenSSH takes no longer key either.
+    /// Longest line, in bytes. OpenSSH has the same limit.
     pub const MAX: usize = 16 * 1024;
 }
 
@@ -111,10 +112,10 @@ impl FromStr for AuthorizedKey {
         }
         let line = line.trim_matches(BLANKS);
         let is_none = |word| kind_of(word) == Err(AuthorizedKeyError::Kind);
-        // As sshd does: what does not begin with a kind begins with options.
+        // As in sshd, a line that does not begin with a kind begins with options.
         let (options, rest) = match kind_of(word(line).0) {
             Ok(_) => ("", line),
-            // Without any kind, that is what is wrong with the line.
+            // If no word of the line is a kind, the missing kind is the error to report.
             Err(e) if e == AuthorizedKeyError::Certificate || line.split(BLANKS).all(is_none) => return Err(e),
             Err(_) => split_options(line)?,
         };
@@ -141,7 +142,7 @@ impl fmt::Display for AuthorizedKey {
     }
 }
 
-/// The kind of this name, with the number of its fields.
+/// Looks up a kind by its name, with the number of its fields.
 fn kind_of(name: &str) -> Result<(&'static str, usize), AuthorizedKeyError> {
     match KINDS.into_iter().find(|(kind, _)| *kind == name) {
         Some(kind) => Ok(kind),
@@ -150,12 +151,12 @@ fn kind_of(name: &str) -> Result<(&'static str, usize), AuthorizedKeyError> {
     }
 }
 
-/// What stands before the first blank, and what stands behind the blanks.
+/// Splits a string at its first blanks, and returns both parts without these blanks.
 fn word(text: &str) -> (&str, &str) {
     text.split_once(BLANKS).map_or((text, ""), |(word, rest)| (word, rest.trim_start_matches(BLANKS)))
 }
 
-/// The options and what follows them. An option is a name, or `name="value"`; commas stand between them.
+/// Splits the options from the rest of the line. An option is a name, or `name="value"`; commas separate options.
 fn split_options(line: &str) -> Result<(&str, &str), AuthorizedKeyError> {
     let mut rest = line;
     loop {
@@ -176,7 +177,7 @@ fn split_options(line: &str) -> Result<(&str, &str), AuthorizedKeyError> {
     Ok((&line[..line.len() - rest.len()], rest.trim_start_matches(BLANKS)))
 }
 
-/// What follows the quote that ends a value. A backslash means something before a quote only.
+/// Returns the string after the quote that ends a value. A backslash escapes only a quote.
 fn after_value(value: &str) -> Option<&str> {
     let bytes = value.as_bytes();
     let mut at = 0;
@@ -189,7 +190,7 @@ fn after_value(value: &str) -> Option<&str> {
     }
 }
 
-/// The bytes of a canonical base64 text (RFC 4648, section 4): padded, and no bit set that stands for nothing.
+/// Decodes a canonical base64 string (RFC 4648, section 4): padded, and with all unused bits zero.
 fn decode_base64(text: &str) -> Option<Vec<u8>> {
     let digits = text.trim_end_matches('=');
     if !text.len().is_multiple_of(4) || text.len() - digits.len() > 2 {
@@ -216,7 +217,8 @@ fn decode_base64(text: &str) -> Option<Vec<u8>> {
     (bits == 0).then_some(bytes)
 }
 
-/// Whether a key is so many fields, each behind its length, of which the first is the kind (RFC 4253, section 6.6).
+/// Reports whether the bytes are this number of fields, each after its length, with the kind as the first field (RFC
+/// 4253, section 6.6).
 fn is_whole(key: &[u8], kind: &str, fields: usize) -> bool {
     let (mut rest, mut count) = (key, 0);
     while let Some((length, after)) = rest.split_first_chunk() {
@@ -232,7 +234,7 @@ fn is_whole(key: &[u8], kind: &str, fields: usize) -> bool {
 // === impl AuthorizedKeyError ===
 
 impl AuthorizedKeyError {
-    /// What is wrong, and what would have been right.
+    /// Returns the problem and the expectation, for a message.
     fn text(self) -> (&'static str, &'static str) {
         match self {
             Self::TooLong => ("line too long", "at most 16384 bytes"),
@@ -280,7 +282,7 @@ mod tests {
         text
     }
 
-    /// The kind, and a key of these fields behind the kind.
+    /// Encodes a key: the kind, then these fields.
     fn key(kind: &str, fields: &[&[u8]]) -> String {
         let mut bytes = Vec::new();
         for field in [kind.as_bytes()].iter().chain(fields) {
@@ -365,14 +367,14 @@ mod tests {
     }
 
     #[test]
-    fn every_base64_text_is_decoded() {
+    fn base64_of_every_length_is_decoded() {
         let bytes: Vec<u8> = (0..=255).collect();
         for length in 0..=bytes.len() {
             assert_eq!(decode_base64(&encode_base64(&bytes[..length])).as_deref(), Some(&bytes[..length]));
         }
     }
 
-    /// The keys of a value and what is said about it.
+    /// Returns the keys of a value and its diagnostics.
     fn keys_and_findings(text: &str) -> (Vec<String>, Vec<String>) {
         let mut findings = Findings::default();
         let keys = keys_in(text, "public_keys[1]", &mut findings);
@@ -390,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_line_costs_itself() {
+    fn an_invalid_line_does_not_affect_the_other_lines() {
         let cut = &ED25519[..ED25519.len() - 4];
         let text = format!("{ED25519} a\n{cut}\n{ED25519} b\nno,,pty {ED25519}\nssh-dss A\u{7} me\n");
         let said = [
@@ -443,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn what_passes_is_what_openssh_reads() {
+    fn accepted_keys_are_the_keys_that_openssh_reads() {
         let directory = tempfile::tempdir().unwrap();
         let keygen = |arguments: &[&str]| {
             let output = Command::new("ssh-keygen").current_dir(&directory).args(arguments).output();

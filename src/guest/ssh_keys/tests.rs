@@ -1,4 +1,4 @@
-//! Homes in which keys are written, and accounts.
+//! Tests accounts, and the writing of keys into home directories.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
@@ -57,7 +57,7 @@ fn a_line_that_is_not_understood_is_an_error() {
 }
 
 #[test]
-fn what_is_no_name_is_looked_up_nowhere() {
+fn an_invalid_user_name_is_an_error() {
     let expected = "expected letters, digits, '_', '.', '@', '$' and '-'";
     for name in ["", "/", "../root", "a:b", "a\nb", "a b", "-core", ".", "ä", &"a".repeat(257)] {
         assert_eq!(find(b"a b:x:1:1::/:\n", name), Err(format!("invalid user name {name:?}, {expected}")));
@@ -66,7 +66,7 @@ fn what_is_no_name_is_looked_up_nowhere() {
 
 // === files ===
 
-/// A home directory, of another user when we are root, with something outside that is the user's, too.
+/// A home directory, and a directory outside that belongs to the user too. As root, the test uses another user.
 struct Machine {
     directory: TempDir,
     account: Account,
@@ -91,7 +91,7 @@ impl Machine {
         self.directory.path().join(path)
     }
 
-    /// Makes a directory of the user's.
+    /// Makes a directory that belongs to the user.
     fn make(&self, path: &str, mode: u32) {
         fs::create_dir(self.path(path)).unwrap();
         chown(self.path(path), Some(self.account.uid), Some(self.account.gid)).unwrap();
@@ -103,7 +103,7 @@ impl Machine {
         write(&self.account, KeyFile::Glowplug, &keys).map_err(|e| e.to_string())
     }
 
-    /// Mode, and that it is the user's.
+    /// Checks that the path belongs to the user, and returns its mode.
     fn mode(&self, path: &str) -> u32 {
         let found = fs::symlink_metadata(self.path(path)).unwrap();
         assert_eq!((found.uid(), found.gid()), (self.account.uid, self.account.gid), "{path}");
@@ -141,7 +141,7 @@ fn a_second_write_replaces_the_first_and_leaves_the_others() {
     let machine = Machine::new();
     machine.write(&[ED25519]).unwrap();
     fs::write(machine.path(DIRECTORY).join("ignition"), "theirs").unwrap();
-    // What a run that was killed left behind, in the worst case: a link.
+    // A link is the worst file that a killed run could have left.
     let temporary = machine.path(DIRECTORY).join(format!(".glowplug-{}", process::id()));
     symlink(machine.path("outside/file"), &temporary).unwrap();
     let other = format!("{ED25519} other");
@@ -161,7 +161,7 @@ fn the_file_may_have_afterburns_name() {
 }
 
 #[test]
-fn no_keys_are_no_file() {
+fn without_keys_the_file_is_removed() {
     let machine = Machine::new();
     assert_eq!(machine.write(&[]), Ok(machine.path(FILE)));
     assert_eq!(machine.names("home"), [""; 0]);
@@ -174,7 +174,7 @@ fn no_keys_are_no_file() {
 }
 
 #[test]
-fn directories_that_are_there_lose_the_writers_alone() {
+fn existing_directories_only_lose_write_permission_of_others() {
     let machine = Machine::new();
     machine.make("home/.ssh", 0o775);
     machine.make(DIRECTORY, 0o757);
@@ -228,7 +228,7 @@ fn a_link_in_the_place_of_the_file_is_replaced() {
 }
 
 #[test]
-fn what_cannot_be_used_is_named_and_nothing_is_left() {
+fn an_unusable_directory_is_named_in_the_error_and_no_file_is_left() {
     let machine = Machine::new();
     fs::write(machine.path("home/.ssh"), "").unwrap();
     assert_eq!(machine.write(&[ED25519]), Err("~/.ssh: Not a directory (os error 20)".to_owned()));
@@ -248,14 +248,14 @@ fn what_cannot_be_used_is_named_and_nothing_is_left() {
 }
 
 #[test]
-fn a_directory_of_somebody_else_is_left_alone() {
+fn a_directory_of_another_user_is_not_changed() {
     let machine = Machine::new();
     if nix::unistd::geteuid().is_root() {
         fs::create_dir(machine.path("home/.ssh")).unwrap();
         let error = format!("~/.ssh: a directory of user 0, expected one of user {}", machine.account.uid);
         assert_eq!(machine.write(&[ED25519]), Err(error));
         assert_eq!(machine.names("home/.ssh"), [""; 0]);
-        // The rights of root are back.
+        // The process has the rights of root again.
         fs::write(machine.path("ours"), "").unwrap();
         assert_eq!(fs::metadata(machine.path("ours")).unwrap().uid(), 0);
     } else {
@@ -268,7 +268,7 @@ fn a_directory_of_somebody_else_is_left_alone() {
 }
 
 #[test]
-fn a_user_who_changes_directories_for_links_meanwhile_leads_us_nowhere() {
+fn a_user_who_replaces_directories_by_links_cannot_redirect_the_write() {
     let machine = Machine::new();
     machine.make("outside/authorized_keys.d", 0o755);
     machine.make("home/keys", 0o700);

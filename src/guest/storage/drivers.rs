@@ -1,7 +1,8 @@
-//! Which drivers the storage controllers of this machine lack.
+//! Finds the drivers that the storage controllers of this machine need.
 //!
-//! udev would find out one device after the other, as each driver makes the devices below it appear. The loader is called
-//! once instead, so what will be needed above a controller is named together with what the controller needs.
+//! udev would load one driver after another, because each driver makes further devices appear. Here modprobe is called
+//! only once. So the drivers of a controller are loaded together with the drivers of the devices that will appear on
+//! it.
 
 use std::collections::BTreeSet;
 
@@ -9,12 +10,12 @@ use slog::warn;
 
 use super::Sysfs;
 
-/// What drives a SCSI device once its controller has a driver.
+/// Drivers of the devices on a SCSI controller.
 const SCSI: &[&str] = &["sd_mod", "sr_mod"];
-/// What drives a drive on USB once its host has a driver.
+/// Drivers of storage devices on a USB controller.
 const USB_STORAGE: &[&str] = &["sd_mod", "sr_mod", "uas", "usb_storage"];
 
-/// What is to be loaded, if anything is missing.
+/// Drivers to load, and whether any device has no driver.
 #[derive(Default)]
 struct Drivers {
     names: BTreeSet<String>,
@@ -24,8 +25,7 @@ struct Drivers {
 // === impl Sysfs ===
 
 impl Sysfs<'_> {
-    /// What is to be loaded so that every controller has its driver and what hangs on it will have one; nothing when no
-    /// driver is missing.
+    /// Returns the drivers that all controllers and the devices on them need. Empty when no device lacks a driver.
     pub(super) fn missing_drivers(&self) -> BTreeSet<String> {
         let mut drivers = Drivers::default();
         for device in self.devices("sys/bus/pci/devices") {
@@ -37,13 +37,13 @@ impl Sysfs<'_> {
             let is_virtio = self.hexadecimal(&device, "vendor") == Some(0x1af4);
             let has_driver = self.has_driver(&device);
             let above: &[&str] = match self.hexadecimal(&device, "device") {
-                // What has a driver is on the virtio bus, and looked at there.
+                // With a driver, the device also appears on the virtio bus, where it is checked below.
                 _ if is_virtio && has_driver => continue,
                 Some(0x1001 | 0x1042) if is_virtio => &["virtio_blk", "virtio_pci"],
                 Some(0x1004 | 0x1048) if is_virtio => &["sd_mod", "sr_mod", "virtio_pci", "virtio_scsi"],
                 _ if is_virtio => continue,
                 _ if is_usb => USB_STORAGE,
-                // NVMe is a bus of its own.
+                // An NVMe controller needs no further driver for its drives.
                 _ if class >> 8 == 0x0108 => &[],
                 _ => SCSI,
             };
@@ -74,7 +74,8 @@ impl Sysfs<'_> {
         if drivers.missing { drivers.names } else { BTreeSet::new() }
     }
 
-    /// Virtio without PCI. A place without a device has no driver either, so what counts is whether there is one at all.
+    /// Adds the drivers for virtio without PCI. A virtio-mmio slot without a device never gets a driver, so only the
+    /// existence of the bus driver is checked.
     fn missing_on_platform(&self, drivers: &mut Drivers) {
         if self.has("sys/bus/platform/drivers/virtio-mmio") {
             return;
@@ -87,7 +88,7 @@ impl Sysfs<'_> {
         }
     }
 
-    /// What the kernel calls a device that waits for a driver.
+    /// Returns the alias of a device without a driver; `None` when the device has a driver.
     fn missing_alias(&self, device: &str, has_driver: bool) -> Option<String> {
         if has_driver { None } else { Some(self.attribute(&format!("{device}/modalias")).unwrap_or_default()) }
     }
@@ -96,7 +97,7 @@ impl Sysfs<'_> {
         self.has(&format!("{device}/driver"))
     }
 
-    /// The devices on a bus. One that cannot be listed costs its drivers, not the search.
+    /// Lists the devices on a bus. If a bus cannot be listed, its drivers are not loaded, and the search continues.
     fn devices(&self, bus: &str) -> Vec<String> {
         let names = self.entries(bus).unwrap_or_else(|e| {
             warn!(self.log, "ignored a bus"; "path" => bus, "reason" => %e);
@@ -114,15 +115,16 @@ impl Sysfs<'_> {
 // === impl Drivers ===
 
 impl Drivers {
-    /// A controller that is there, what drives the devices on it, and its alias when it waits for a driver itself. The
-    /// devices are not there before it has one, and the loader is called once: so their drivers are named beforehand.
+    /// Adds a controller: the drivers of the devices on it, and its own alias if it has no driver. The devices do not
+    /// exist before the controller has a driver, and modprobe is called only once, so their drivers are added in
+    /// advance.
     fn controller(&mut self, above: &[&str], missing: Option<String>) {
         self.names.extend(above.iter().map(|&name| name.to_owned()));
         self.missing |= missing.is_some();
         self.names.extend(missing.filter(|alias| !alias.is_empty()));
     }
 
-    /// A device on a controller, and what drives it.
+    /// Adds a device on a controller, with its drivers.
     fn device(&mut self, drivers: &[&str], has_driver: bool) {
         if !has_driver {
             self.names.extend(drivers.iter().map(|&name| name.to_owned()));
@@ -141,7 +143,7 @@ mod tests {
 
     use super::*;
 
-    /// The devices of a machine.
+    /// Devices of a machine, in a directory.
     struct Devices(TempDir);
 
     impl Devices {
@@ -149,7 +151,7 @@ mod tests {
             Self(tempfile::tempdir().unwrap())
         }
 
-        /// A device on a bus, with its attributes.
+        /// Adds a device to a bus, with these attributes.
         fn on(&self, bus: &str, name: &str, attributes: &[(&str, &str)]) {
             let device = self.0.path().join(format!("sys/bus/{bus}/devices/{name}"));
             fs::create_dir_all(&device).unwrap();
@@ -186,13 +188,13 @@ mod tests {
         devices.drive("virtio", "virtio0");
         devices.on("scsi", "0:0:0:0", &[("type", "5")]);
         devices.drive("scsi", "0:0:0:0");
-        // A network card, on which no drive can be.
+        // A NIC, which cannot have a drive.
         devices.on_pci("virtio-net", "0x020000", "0x1af4", "0x1041");
         devices.on("virtio", "virtio1", &[("device", "0x0001"), ("modalias", "virtio:net")]);
         assert_eq!(devices.missing(), [""; 0]);
     }
 
-    /// The names for one controller, without a driver, of a machine that has nothing else.
+    /// Checks the names for a machine whose only controller has no driver.
     fn loads(class: &str, vendor: &str, device: &str, names: &[&str]) {
         let devices = Devices::new();
         devices.on_pci("alias", class, vendor, device);
@@ -229,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_is_missing_is_asked_for_at_once() {
+    fn all_missing_drivers_are_loaded_at_once() {
         let devices = Devices::new();
         devices.on_pci("ahci", "0x010601", "0x8086", "0x2922");
         devices.on_pci("xhci", "0x0c0330", "0x1b36", "0x000d");
@@ -253,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn virtio_without_pci_is_not_asked_for_twice() {
+    fn a_loaded_driver_of_virtio_without_pci_is_not_loaded_again() {
         let devices = Devices::new();
         devices.on("platform", "LNRO0005:00", &[("modalias", "acpi:LNRO0005:")]);
         fs::create_dir_all(devices.0.path().join("sys/bus/platform/drivers/virtio-mmio")).unwrap();
@@ -261,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_without_a_driver_tells_what_is_missing_above_its_controller() {
+    fn a_device_without_a_driver_adds_the_drivers_of_its_type() {
         let devices = Devices::new();
         devices.on("scsi", "host0", &[("unique_id", "1")]);
         devices.on("scsi", "0:0:0:0", &[("type", "5")]);

@@ -1,4 +1,4 @@
-//! A machine in a directory: which drive is taken, how it is read, and what is said.
+//! Tests which drive a search chooses, how the drive is read, and what is logged, on a machine in a directory.
 
 use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixListener;
@@ -16,7 +16,7 @@ const OTHER: &str = "11111111-2222-3333-4444-555555555555";
 
 // === a machine in a directory ===
 
-/// A root directory, a clock that only sleep moves, and what was logged.
+/// A root directory, a clock that moves only during a sleep, and the log.
 struct Machine {
     root: Arc<TempDir>,
     system: MockSystem,
@@ -25,7 +25,7 @@ struct Machine {
     any_drive: bool,
 }
 
-/// What a search is asked for. `Found` cannot be compared, since an error cannot.
+/// Result of a search. `Found` cannot be compared, because it may have an error.
 #[derive(Debug, Eq, PartialEq)]
 struct Answer {
     device: String,
@@ -38,7 +38,7 @@ struct Answer {
 }
 
 impl Machine {
-    /// A machine that is known to have a drive, with this uuid and no device. Its kernel mounts nothing.
+    /// Makes a machine on KubeVirt with this uuid and no device. Its kernel mounts nothing.
     fn new(uuid: Option<&str>) -> Self {
         Self::unmountable(uuid, Errno::EBUSY)
     }
@@ -49,7 +49,7 @@ impl Machine {
         machine
     }
 
-    /// Things happen while the search sleeps for the nth time.
+    /// Calls `happens` with the number of the sleep each time the search sleeps.
     fn with_clock(uuid: Option<&str>, mut happens: impl FnMut(&Path, u64) + Send + 'static) -> Self {
         let mut machine = Self::without_sleep(uuid);
         let clock = Arc::new(Mutex::new((Duration::from_secs(7), 0)));
@@ -64,7 +64,7 @@ impl Machine {
         machine
     }
 
-    /// A sleep fails the test.
+    /// Makes a machine on which a sleep fails the test.
     fn without_sleep(uuid: Option<&str>) -> Self {
         let root = Arc::new(tempfile::tempdir().unwrap());
         let mut system = MockSystem::new();
@@ -88,7 +88,7 @@ impl Machine {
         device(self.root.path(), name, content);
     }
 
-    /// A device on a bus, with its attributes.
+    /// Adds a device to a bus, with these attributes.
     fn on_bus(&self, bus: &str, name: &str, attributes: &[(&str, &str)]) {
         for (attribute, value) in attributes {
             self.file(&format!("sys/bus/{bus}/devices/{name}/{attribute}"), format!("{value}\n"));
@@ -101,7 +101,7 @@ impl Machine {
         self.on_bus("pci", &slot, &ids);
     }
 
-    /// The loader is called once, with these names.
+    /// Expects one call of modprobe with these names.
     fn expects(&mut self, names: &[&str]) {
         let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
         self.system.expect_load_modules().withf(move |asked| asked == names).times(1).returning(|_| Ok(()));
@@ -130,7 +130,7 @@ impl Machine {
         Chain(&error).to_string()
     }
 
-    /// What was logged, but for attempts.
+    /// Returns the log without the messages about attempts.
     fn lines(&self) -> Vec<String> {
         let lines = self.lines.lock().unwrap();
         lines.iter().filter(|line| !line.starts_with("DEBG")).cloned().collect()
@@ -161,7 +161,7 @@ impl From<Found> for Answer {
     }
 }
 
-/// What a search answers for a drive of [`config_2`].
+/// Expected result of a search that chooses a drive of [`config_2`].
 fn answer(device: &str, uuid: &str, network: &str, waited: u64, why: Why) -> Answer {
     Answer {
         device: device.to_owned(),
@@ -174,7 +174,7 @@ fn answer(device: &str, uuid: &str, network: &str, waited: u64, why: Why) -> Ans
     }
 }
 
-/// Keeps what is logged as lines.
+/// Stores log messages as lines.
 struct Lines(Arc<Mutex<Vec<String>>>);
 
 struct Line(String);
@@ -213,7 +213,7 @@ fn device(root: &Path, name: &str, content: impl AsRef<[u8]>) {
 
 // === drives ===
 
-/// A drive as `KubeVirt` makes it.
+/// An image as `KubeVirt` makes it.
 fn config_2(uuid: &str, network: &str) -> Vec<u8> {
     let uuid = if uuid.is_empty() { String::new() } else { format!(r#","uuid":"{uuid}""#) };
     let meta_data = format!(r#"{{"instance_id":"worker-0.clusters"{uuid}}}"#);
@@ -239,7 +239,7 @@ fn image(label: &str, files: &[(&str, &str)]) -> Vec<u8> {
     fs::read(image).unwrap()
 }
 
-/// A label and nothing that could be read in process.
+/// An image with a label whose files cannot be read in process.
 fn torn() -> Vec<u8> {
     let mut image = vec![0; 0x9000];
     image[0x8000..0x8007].copy_from_slice(b"\x01CD001\x01");
@@ -316,7 +316,7 @@ fn a_device_that_fails_does_not_end_the_search() {
     assert_eq!(machine.lines()[0], line);
 }
 
-/// A device that lists and fails to read with EIO: nothing is mapped there.
+/// A device that can be opened and whose reads fail with EIO, because nothing is mapped there.
 fn failing_device(root: &Path, name: &str) {
     file(root, &format!("sys/class/block/{name}/size"), "2048\n");
     fs::create_dir_all(root.join("dev")).unwrap();
@@ -324,7 +324,7 @@ fn failing_device(root: &Path, name: &str) {
 }
 
 #[test]
-fn a_device_that_fails_may_be_the_own_drive_so_neither_none_nor_another_machines_is_taken() {
+fn a_failing_device_may_be_the_own_drive_so_it_is_an_error() {
     let expected = format!("reading /dev/sda: {}", io::Error::from(Errno::EIO));
     let machine = Machine::new(Some(OWN));
     failing_device(machine.root.path(), "sda");
@@ -361,7 +361,7 @@ fn a_drive_that_is_pulled_out_while_it_is_read_is_an_error_unless_it_comes_back(
 }
 
 #[test]
-fn a_clock_that_leaps_ends_the_wait_after_one_more_look() {
+fn the_wait_ends_after_one_more_look_if_the_clock_jumps() {
     let image = config_2(OWN, "{}");
     for comes in [true, false] {
         let mut machine = Machine::without_sleep(Some(OWN));
@@ -369,7 +369,7 @@ fn a_clock_that_leaps_ends_the_wait_after_one_more_look() {
         let clock = Arc::new(Mutex::new(Duration::ZERO));
         let (read, root, image) = (clock.clone(), machine.root.clone(), image.clone());
         machine.system.expect_now().returning(move || *read.lock().unwrap());
-        // As on a machine that was halted for a year.
+        // The clock of a machine that was halted for a year.
         machine.system.expect_sleep().times(1).returning(move |_| {
             *clock.lock().unwrap() += Duration::from_secs(365 * 24 * 3600);
             if comes {
@@ -382,7 +382,7 @@ fn a_clock_that_leaps_ends_the_wait_after_one_more_look() {
 }
 
 #[test]
-fn the_own_drive_wins_over_a_clones_that_was_there_before() {
+fn the_own_drive_is_preferred_to_an_earlier_drive_of_a_clone() {
     let (own, clone) = (config_2(OWN, "own"), config_2(OTHER, "clone"));
     let mut machine = Machine::with_clock(Some(OWN), move |root, nth| {
         if nth == 4 {
@@ -458,7 +458,7 @@ fn the_log_says_why_each_other_drive_was_not_taken() {
 }
 
 #[test]
-fn another_machines_drive_is_the_last_resort_where_any_drive_was_asked_for() {
+fn another_machines_drive_is_taken_last_and_only_with_any_drive() {
     let mut machine = Machine::new(Some(OWN));
     machine.any_drive = true;
     machine.device("vdb", config_2(OTHER, "{}"));
@@ -546,7 +546,7 @@ fn a_drive_without_a_layout_is_a_drive_without_configuration() {
 }
 
 #[test]
-fn meta_data_that_cannot_be_read_costs_nothing_else() {
+fn unreadable_metadata_does_not_affect_the_network() {
     let machine = Machine::new(Some(OWN));
     machine.device("vdb", image("cidata", &[("meta-data", "a: b: c\n"), ("network-config", "{}")]));
     let expected = Answer {
@@ -562,10 +562,10 @@ fn meta_data_that_cannot_be_read_costs_nothing_else() {
 }
 
 #[test]
-fn no_drive_in_time_is_none_and_said() {
+fn a_missing_drive_is_logged() {
     let machine = Machine::new(Some(OWN));
     machine.device("vda", image("root", &[]));
-    // What stands in for a drive during a live migration.
+    // During a live migration an empty device stands in for the drive.
     machine.device("vdb", vec![0; 0x100000]);
     machine.device("sr0", "");
     for name in ["loop0", "ram0", "zram0", "dm-0", "md127", "nbd0", "fd0"] {
@@ -613,7 +613,7 @@ fn a_broken_drive_may_be_the_own_one_so_another_machines_is_not_taken() {
 }
 
 #[test]
-fn a_missing_permission_is_said_as_such() {
+fn a_missing_permission_is_an_error_of_its_own() {
     let source = io::Error::from(Errno::EACCES);
     let error = SearchError::Permission { device: PathBuf::from("/dev/vdb"), source };
     let expected = "/dev/vdb: not allowed to read the device, expected to be run as root: \
@@ -635,7 +635,7 @@ fn an_unknown_machine_is_looked_at_once() {
 }
 
 #[test]
-fn an_unknown_machine_is_told_by_a_drive_of_the_right_shape() {
+fn a_drive_of_the_right_shape_identifies_an_unknown_machine() {
     for (own, why) in [(Some(OWN), Why::OwnUuid), (None, Why::Shape)] {
         let mut machine = Machine::without_sleep(own);
         machine.refuse(Errno::EBUSY);
@@ -655,7 +655,7 @@ fn an_unknown_machine_is_told_by_a_drive_of_the_right_shape() {
 }
 
 #[test]
-fn an_unknown_machine_is_not_told_by_another_drive() {
+fn a_drive_of_another_shape_does_not_identify_an_unknown_machine() {
     let uuid = format!(r#"{{"uuid":"{OWN}","instance_id":"i-00000001"}}"#);
     let dated = format!(r#"{{"uuid":"{OWN}","instance_id":"worker-0.clusters"}}"#);
     let drives = [
@@ -677,7 +677,7 @@ fn an_unknown_machine_is_not_told_by_another_drive() {
 
 // === reading ===
 
-/// A machine that mounts, once, a drive with these files.
+/// Makes a machine that mounts one drive with these files, once.
 fn mounting(files: &'static [(&'static str, &'static str)], unmounts: fn(&Path) -> io::Result<()>) -> Machine {
     let mut machine = Machine::with_clock(Some(OWN), |_, _| {});
     machine.device("vdb", torn());
@@ -732,17 +732,17 @@ fn a_drive_that_is_read_in_process_is_not_mounted() {
 }
 
 #[test]
-fn of_a_drive_that_nobody_can_read_our_own_reader_says_what_is_wrong() {
+fn if_no_reader_can_read_a_drive_our_readers_error_is_reported() {
     let mut machine = Machine::with_clock(Some(OWN), |_, _| {});
     machine.device("vdb", torn());
-    // What is mounted cannot be opened any more.
+    // The directory is removed, so the mounted drive cannot be opened.
     machine.system.expect_mount_read_only().returning(|_, _, at| fs::remove_dir(at));
     machine.system.expect_unmount().returning(|_| Ok(()));
     assert_eq!(machine.error(), "reading config drive /dev/vdb: invalid block size of the volume, expected 2048 bytes");
 }
 
 #[test]
-fn a_drive_that_stays_mounted_loses_nothing() {
+fn a_drive_that_cannot_be_unmounted_is_still_used() {
     let machine = mounting(&[("network-config", "{}")], |_| Err(Errno::EBUSY.into()));
     let expected = Answer { layout: Some(Layout::NoCloud), ..answer("/dev/vdb", "", "{}", 0, Why::Label) };
     assert_eq!(machine.found(), Some(expected));
@@ -755,7 +755,7 @@ fn a_drive_that_stays_mounted_loses_nothing() {
 
 #[test]
 fn a_drive_is_read_once_however_long_the_search_takes() {
-    // Another machine's, so that the search goes on.
+    // The drive belongs to another machine, so the search goes on.
     let mut machine = mounting(
         &[("meta-data", r#"{"instance-id":"11111111-2222-3333-4444-555555555555"}"#), ("network-config", "{}")],
         unmount,
@@ -766,7 +766,7 @@ fn a_drive_is_read_once_however_long_the_search_takes() {
 }
 
 #[test]
-fn a_drive_that_neither_our_reader_nor_the_kernel_takes_is_an_error_and_leaves_nothing_behind() {
+fn a_drive_that_no_reader_supports_is_an_error_and_leaves_no_mount_point() {
     for errno in [Errno::EBUSY, Errno::ENODEV, Errno::EPERM, Errno::EINVAL] {
         let machine = Machine::unmountable(Some(OWN), errno);
         machine.device("vdb", torn());
@@ -782,7 +782,7 @@ fn a_drive_that_neither_our_reader_nor_the_kernel_takes_is_an_error_and_leaves_n
 // === drivers ===
 
 #[test]
-fn a_device_without_a_driver_is_enough_however_late_it_comes() {
+fn drivers_are_loaded_for_a_device_that_appears_late() {
     let mut machine = Machine::with_clock(Some(OWN), |root, nth| {
         if nth == 2 {
             file(root, "sys/bus/scsi/devices/0:0:0:0/type", "5\n");
@@ -802,7 +802,7 @@ fn a_device_without_a_driver_is_enough_however_late_it_comes() {
 }
 
 #[test]
-fn a_drive_without_proof_waits_for_the_drivers_of_the_others() {
+fn a_drive_without_a_matching_uuid_waits_for_the_missing_drivers() {
     let mut machine = Machine::with_clock(Some(OWN), |_, _| panic!("slept"));
     machine.refuse(Errno::EBUSY);
     machine.device("vdb", config_2("", "without"));
@@ -816,7 +816,7 @@ fn a_drive_without_proof_waits_for_the_drivers_of_the_others() {
 }
 
 #[test]
-fn a_driver_that_does_not_load_is_said_and_the_search_goes_on() {
+fn a_driver_that_fails_to_load_is_logged_and_the_search_goes_on() {
     let mut machine = Machine::new(Some(OWN));
     machine.device("vdb", config_2("", "{}"));
     machine.on_pci("0x010802", "0x1b36", "0x0010", "pci:nvme");
@@ -846,7 +846,7 @@ fn a_path_may_be_a_directory_or_an_image_whatever_its_label() {
 }
 
 #[test]
-fn a_path_that_is_no_drive_says_what_is_one() {
+fn a_path_that_is_not_a_drive_is_an_error_with_the_expectation() {
     let root = tempfile::tempdir().unwrap();
     fs::create_dir(root.path().join("directory")).unwrap();
     file(root.path(), "file", "network:\n");
