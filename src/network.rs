@@ -1,7 +1,7 @@
-//! The model: what the guest's network should be.
+//! The model of a machine's network: links, addresses, routes and name servers.
 //!
-//! It knows no file format and no renderer. A [`NetworkConfig`] that exists is consistent: every reference between
-//! links leads to a link of the same configuration, no link is made of itself, and a port belongs to one bond or bridge.
+//! The model knows no file format and no renderer. Every [`NetworkConfig`] is consistent: each reference leads to a
+//! link of the same configuration, no link consists of itself, and a link is a member of at most one bond or bridge.
 
 mod bond;
 mod bridge;
@@ -35,27 +35,27 @@ use pnet_base::MacAddr;
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct NetworkConfig {
     links: Vec<Link>,
-    /// For every link, what else is made of it.
+    /// For each link, how other links use it.
     uses: Vec<Uses>,
-    /// Who is asked for names on the whole machine.
+    /// Name servers and search domains of the whole machine.
     pub dns: Dns,
 }
 
-/// Who is asked for names.
+/// Name servers and search domains.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Dns {
     /// Name servers, most important first, without repeats.
     pub nameservers: Vec<Placed<IpAddr>>,
-    /// Domains in which short names are looked up, most important first, without repeats.
+    /// Search domains for short host names, most important first, without repeats.
     pub search: Vec<Placed<DomainName>>,
 }
 
-/// A value with where it stands in the document.
+/// A value with its path in the document.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Placed<T> {
-    /// The value.
+    /// The value, already checked.
     pub value: T,
-    /// Such as `services[0].address`. For messages only.
+    /// Path of the value, such as `services[0].address`. Used only in messages. Empty for a value from no document.
     pub place: String,
 }
 
@@ -63,182 +63,185 @@ pub struct Placed<T> {
 struct Uses {
     controller: Option<LinkIndex>,
     vlans: bool,
-    /// Whether a card is below.
+    /// Whether the link is a NIC, or has a NIC among the links that it consists of, at any depth.
     connected: bool,
 }
 
-/// The place of a link in its [`NetworkConfig`].
+/// The position of a link in its [`NetworkConfig`], counted from zero.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub struct LinkIndex(pub usize);
 
-/// One network interface and what is to be set on it.
+/// One network interface and its settings.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Link {
-    /// What the document calls it. For messages only.
+    /// The document's name or id for this link. Used only in messages.
     pub id: String,
-    /// Where it stands in the document, such as `links[0]`. For messages only.
+    /// Path of the link in the document, such as `links[0]`. Used only in messages.
     pub place: String,
-    /// Where its name stands, such as `links[0].name`. For messages only.
+    /// Path of the link's name in the document, such as `links[0].name`. Used only in messages.
     pub name_place: String,
-    /// What it is made of.
+    /// Kind of the link, with the links that it consists of.
     pub kind: LinkKind,
-    /// The MTU that it shall have, in bytes.
+    /// The MTU to set, in bytes; `None` leaves the MTU unchanged.
     pub mtu: Option<Mtu>,
-    /// The MAC address that it shall take on, where that is not its own: the one by which a card is known, that of a
-    /// bond's or a bridge's first port, that of a VLAN's parent.
+    /// The MAC address to set. `None` leaves the link its own address: the address that identifies a NIC, the address
+    /// of a bond's or a bridge's first member, or the address of a VLAN's parent.
     pub cloned_mac_address: Option<MacAddr>,
-    /// How it gets its IPv4 addresses.
+    /// Sources of the IPv4 addresses.
     pub ipv4: Ipv4Config,
-    /// How it gets its IPv6 addresses.
+    /// Sources of the IPv6 addresses.
     pub ipv6: Ipv6Config,
-    /// Who is asked for names through this link, beside [`NetworkConfig::dns`].
+    /// Name servers and search domains of this link, in addition to [`NetworkConfig::dns`].
     pub dns: Dns,
-    /// Routes through this link, in the document's order. A default route is one of them.
+    /// Routes through this link, in the document's order, default routes included.
     pub routes: Vec<Route>,
     /// Whether the document states that this link gets no address.
     pub without_addresses: bool,
 }
 
-/// What a link is made of.
+/// The kind of a link, with the links that it consists of.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum LinkKind {
-    /// A card of the machine.
+    /// A NIC of the machine.
     Card(Card),
-    /// Several cards that act as one.
+    /// Several NICs that act as one interface.
     Bond {
-        /// The name that it gets.
+        /// Interface name of the bond.
         name: InterfaceName,
-        /// At least one.
+        /// The bond members, at least one; all of them are NICs.
         ports: Vec<LinkIndex>,
-        /// How it acts.
+        /// Mode and options of the bond.
         options: BondOptions,
     },
-    /// Links that are one network.
+    /// Several links that act as one Ethernet segment.
     Bridge {
-        /// The name that it gets.
+        /// Interface name of the bridge.
         name: InterfaceName,
-        /// Cards, bonds and VLANs. There may be none yet.
+        /// The bridge ports: NICs, bonds and VLANs. The list may be empty.
         ports: Vec<LinkIndex>,
-        /// How it acts.
+        /// Options of the bridge.
         options: BridgeOptions,
     },
     /// A tagged network on another link.
     Vlan {
-        /// The name that the document wishes. A renderer that cannot give it gives another.
+        /// The requested name; `None` when the document has no name. A renderer that cannot set this name chooses
+        /// another.
         name: Option<InterfaceName>,
-        /// What it is on.
+        /// The link that carries the tagged frames.
         parent: LinkIndex,
-        /// Its tag.
+        /// The VLAN id in the tag.
         id: VlanId,
     },
 }
 
-/// How a card of the machine is known.
+/// The identity of a NIC: how the guest finds it.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Card {
-    /// By its permanent address. The name is a wish: the one that the document gives it.
+    /// The NIC with this permanent MAC address.
     MacAddress {
         /// Unicast and not zero.
         mac_address: MacAddr,
-        /// A wish.
+        /// The requested name; `None` when the document requests no name.
         name: Option<InterfaceName>,
     },
-    /// By the name that the kernel and udev give it.
+    /// The NIC with this name from the kernel or udev.
     Name(InterfaceName),
-    /// By what it is like: every card that matches one of the names, if there are any, and one of the drivers, if there
-    /// are any. One of the two there is.
+    /// Every NIC that matches one of the names and one of the drivers. An empty list matches every NIC; at least one of
+    /// the two lists is not empty.
     Pattern {
-        /// The names that the kernel and udev may give it.
+        /// Patterns for the names from the kernel or udev.
         names: Vec<Pattern>,
-        /// The kernel's names of its driver.
+        /// Patterns for the kernel's driver names.
         drivers: Vec<Pattern>,
-        /// A wish.
+        /// The requested name; `None` when the document requests no name.
         name: Option<InterfaceName>,
     },
 }
 
-/// IPv4 on one link. Neither: the family is not used there.
+/// IPv4 settings of one link. Without DHCP and without static addresses, the link does not use IPv4.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Ipv4Config {
-    /// Ask a DHCP server.
+    /// Whether to request an address by DHCP.
     pub dhcp: bool,
-    /// What of the server's answer counts.
+    /// Parts of the DHCP server's answer to use or to ignore.
     pub dhcp_overrides: DhcpOverrides,
     /// Static addresses with their prefix length, in the document's order.
     pub addresses: Vec<Ipv4Network>,
 }
 
-/// IPv6 on one link. Neither: the family is not used there.
+/// IPv6 settings of one link. Without a dynamic source and without static addresses, the link does not use IPv6.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Ipv6Config {
-    /// Ask the routers, and perhaps a DHCP server.
+    /// The dynamic source of addresses; `None` for static addresses only.
     pub dynamic: Option<Ipv6Dynamic>,
-    /// Whether router advertisements are listened to, where the document says so. Beside [`Ipv6Config::dynamic`], which
-    /// asks for addresses.
+    /// Whether to accept router advertisements; `None` when the document does not state it. In addition to
+    /// [`Ipv6Config::dynamic`], which requests addresses.
     pub accept_ra: Option<bool>,
-    /// What of the server's answer counts.
+    /// Parts of the DHCP server's answer to use or to ignore.
     pub dhcp_overrides: DhcpOverrides,
     /// Static addresses with their prefix length, in the document's order.
     pub addresses: Vec<Ipv6Network>,
 }
 
-/// What of a DHCP server's answer counts, where the document says so (netplan's `dhcp4-overrides`).
+/// Parts of a DHCP server's answer to use or to ignore (netplan's `dhcp4-overrides`). `None` when the document does not
+/// state it.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct DhcpOverrides {
-    /// The metric of the routes that it gives.
+    /// Metric of the routes from the server.
     pub route_metric: Option<Placed<u32>>,
-    /// Whether its routes are used.
+    /// Whether to use the routes from the server.
     pub use_routes: Option<bool>,
-    /// Whether its name servers are used.
+    /// Whether to use the name servers from the server.
     pub use_dns: Option<bool>,
-    /// Whether its domains are used.
+    /// Whether to use the domains from the server.
     pub use_domains: Option<bool>,
-    /// Whether the hostname that it gives is used.
+    /// Whether to use the host name from the server.
     pub use_hostname: Option<bool>,
-    /// Whether it is told the hostname.
+    /// Whether to send the machine's host name to the server.
     pub send_hostname: Option<bool>,
-    /// Whether the MTU that it gives is used.
+    /// Whether to use the MTU from the server.
     pub use_mtu: Option<bool>,
-    /// Whether its time servers are used.
+    /// Whether to use the time servers from the server.
     pub use_ntp: Option<bool>,
 }
 
-/// How a link asks for IPv6 addresses, the more demanding ones last.
+/// How a link gets dynamic IPv6 addresses. When a document requests two variants for one link, the later variant
+/// applies.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub enum Ipv6Dynamic {
-    /// Addresses are made from router advertisements (RFC 4862).
+    /// Addresses made from router advertisements (RFC 4862).
     Slaac,
-    /// As [`Ipv6Dynamic::Slaac`], with other settings from a DHCPv6 server.
+    /// Addresses as in [`Ipv6Dynamic::Slaac`], and other settings from a DHCPv6 server.
     StatelessDhcp,
     /// Addresses from a DHCPv6 server (RFC 8415).
     StatefulDhcp,
 }
 
-/// A [`NetworkConfig`] that contradicts itself, with the links concerned.
+/// A contradiction between links, with the link to report.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Contradiction {
-    /// A VLAN, a bond or a bridge refers to a link that is not there.
+    /// This VLAN, bond or bridge refers to a link that does not exist.
     NoSuchLink(LinkIndex),
-    /// A link is, through what it is made of, made of itself.
+    /// This link consists of itself, directly or through other links.
     Loop(LinkIndex),
-    /// A bond's port is no card.
+    /// This member of a bond is not a NIC.
     PortIsNoCard(LinkIndex),
-    /// A bridge's port is a bridge.
+    /// This port of a bridge is a bridge itself.
     PortIsBridge(LinkIndex),
-    /// A link is a port of two bonds or bridges, or twice of one.
+    /// This link is a member of two bonds or bridges, or is listed twice in one of them.
     PortTwice(LinkIndex),
-    /// Two VLANs with one id on one parent.
+    /// This VLAN has the same parent and the same id as an earlier VLAN.
     VlanTwice(LinkIndex),
 }
 
 // === impl NetworkConfig ===
 
 impl NetworkConfig {
-    /// Puts links together, in the document's order.
+    /// Builds a configuration from links, and checks how the links refer to each other. The order of the links is kept.
     ///
     /// # Errors
     ///
-    /// Every [`Contradiction`] between them.
+    /// Returns every [`Contradiction`] between the links.
     pub fn new(links: Vec<Link>) -> Result<Self, Vec<Contradiction>> {
         let contradictions = contradictions(&links);
         if contradictions.is_empty() {
@@ -249,7 +252,7 @@ impl NetworkConfig {
         }
     }
 
-    /// Whether it asks for nothing.
+    /// Whether the configuration has no links and no settings.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.links.is_empty() && self.dns == Dns::default()
@@ -261,26 +264,26 @@ impl NetworkConfig {
         &self.links
     }
 
-    /// One of them. Every index that this configuration holds leads to one.
+    /// The link at an index of this configuration.
     #[must_use]
     pub fn link(&self, index: LinkIndex) -> &Link {
         &self.links[index.0]
     }
 
-    /// The bond or the bridge of which a link is a port.
+    /// The bond or the bridge that has this link as a member; `None` when there is no such bond or bridge.
     #[must_use]
     pub fn controller_of(&self, port: LinkIndex) -> Option<LinkIndex> {
         self.uses[port.0].controller
     }
 
-    /// Whether the document asks for nothing but that some links get no address. The distribution's default, which may be
-    /// DHCP, would contradict it.
+    /// Whether the document requests nothing except that some links get no address. The distribution's default
+    /// configuration must not apply then: it may use DHCP.
     #[must_use]
     pub fn states_no_addresses(&self) -> bool {
         !self.links.iter().any(Link::asks) && self.links.iter().any(|link| link.without_addresses)
     }
 
-    /// Every name server once, those of the whole machine first.
+    /// Every name server once; the name servers of the whole machine come first.
     #[must_use]
     pub fn nameservers(&self) -> Vec<&Placed<IpAddr>> {
         let of_links = self.links.iter().flat_map(|link| &link.dns.nameservers);
@@ -288,31 +291,32 @@ impl NetworkConfig {
         self.dns.nameservers.iter().chain(of_links).filter(|server| seen.insert(server.value)).collect()
     }
 
-    /// Whether a link is a card, or has a card below: not a bridge without ports, nor what is on such a bridge.
+    /// Whether the link is a NIC, or has a NIC among the links that it consists of. A bridge without ports is not
+    /// connected, nor is a VLAN on such a bridge.
     #[must_use]
     pub fn is_connected(&self, index: LinkIndex) -> bool {
         self.uses[index.0].connected
     }
 
-    /// The links in the document's order, but each after what it is made of.
+    /// The links in the document's order, except that each link comes after the links that it consists of.
     #[must_use]
     pub fn parents_first(&self) -> Vec<LinkIndex> {
         parents_first(&self.links)
     }
 
-    /// Whether VLANs are on a link.
+    /// Whether the link is the parent of a VLAN.
     #[must_use]
     pub fn carries_vlans(&self, parent: LinkIndex) -> bool {
         self.uses[parent.0].vlans
     }
 }
 
-/// Links in the document's order, but each after what it is made of.
+/// The links in the document's order, except that each link comes after the links that it consists of.
 fn parents_first(links: &[Link]) -> Vec<LinkIndex> {
     let mut order = Vec::new();
     let mut placed = vec![false; links.len()];
     for index in (0..placed.len()).map(LinkIndex) {
-        // What is on the way, and how much of what it is made of has been seen to.
+        // The path from `index` to the current link. The number counts the visited parts of each link.
         let mut chain = vec![(index, 0)];
         while let Some((here, seen)) = chain.last_mut() {
             let below = if placed[here.0] { None } else { links[here.0].kind.made_of().get(*seen) };
@@ -378,7 +382,8 @@ fn contradictions(links: &[Link]) -> Vec<Contradiction> {
     found
 }
 
-/// Links that are left when every link is taken away as soon as all that it is made of is.
+/// Finds the links that consist of themselves: removes each link whose parts are all removed, until only the links in a
+/// loop, or above a loop, are left.
 fn loops(links: &[Link]) -> impl Iterator<Item = Contradiction> {
     let there = |link: &Link| link.kind.made_of().iter().filter(|at| at.0 < links.len()).count();
     let mut missing: Vec<usize> = links.iter().map(there).collect();
@@ -409,7 +414,8 @@ fn loops(links: &[Link]) -> impl Iterator<Item = Contradiction> {
 // === impl Link ===
 
 impl Link {
-    /// A link on which nothing is to be set yet.
+    /// Finds the links of every loop, and the links above a loop: removes each link whose parts are all removed, and
+    /// returns the links that are left.
     #[must_use]
     pub fn new(id: String, place: String, kind: LinkKind) -> Self {
         Self {
@@ -427,26 +433,26 @@ impl Link {
         }
     }
 
-    /// Whether anything is to be done about it: a card that is only there is left alone.
+    /// Whether the guest must configure the link. A NIC without settings needs no configuration.
     #[must_use]
     pub fn asks(&self) -> bool {
         let is_made = !matches!(self.kind, LinkKind::Card(_));
         is_made || self.has_addresses() || self.mtu.is_some() || self.cloned_mac_address.is_some()
     }
 
-    /// Whether any address, of either family and from any source, is to be on this link.
+    /// Whether the link gets any address, of either family and from any source.
     #[must_use]
     pub fn has_addresses(&self) -> bool {
         self.ipv4.is_used() || self.ipv6.is_used()
     }
 
-    /// Whether the link has addresses of a route's family: without one the route leads nowhere.
+    /// Whether the link has addresses of the route's family. Without such an address the route does not work.
     #[must_use]
     pub fn can_route(&self, route: &Route) -> bool {
         if route.destination().is_ipv4() { self.ipv4.is_used() } else { self.ipv6.is_used() }
     }
 
-    /// The address that the link takes on, or else the one by which it is known.
+    /// The MAC address to set, or else the MAC address that identifies the NIC; `None` when the document has neither.
     #[must_use]
     pub fn mac_address(&self) -> Option<MacAddr> {
         match &self.kind {
@@ -459,7 +465,7 @@ impl Link {
 // === impl Placed ===
 
 impl<T> From<T> for Placed<T> {
-    /// Of no document.
+    /// A value from no document: its path is empty.
     fn from(value: T) -> Self {
         Self { value, place: String::new() }
     }
@@ -474,7 +480,7 @@ impl<T: fmt::Display> fmt::Display for Placed<T> {
 // === impl LinkKind ===
 
 impl LinkKind {
-    /// The links of which this one is made: a bond's or a bridge's ports, a VLAN's parent.
+    /// The links that this link consists of: the members of a bond, the ports of a bridge, or the parent of a VLAN.
     #[must_use]
     pub fn made_of(&self) -> &[LinkIndex] {
         match self {
@@ -488,7 +494,7 @@ impl LinkKind {
 // === impl Ipv4Config, Ipv6Config ===
 
 impl Ipv4Config {
-    /// Whether the family is used.
+    /// Whether the link uses IPv4.
     #[must_use]
     pub fn is_used(&self) -> bool {
         self.dhcp || !self.addresses.is_empty()
@@ -496,7 +502,7 @@ impl Ipv4Config {
 }
 
 impl Ipv6Config {
-    /// Whether the family is used.
+    /// Whether the link uses IPv6.
     #[must_use]
     pub fn is_used(&self) -> bool {
         self.dynamic.is_some() || !self.addresses.is_empty()
@@ -573,7 +579,7 @@ mod tests {
         one_id_on_two_parents_is_fine: [card(), card(), vlan(0, 5), vlan(1, 5)] => [];
         a_vlan_on_a_port_is_fine: [card(), bond(&[0]), vlan(0, 5)] => [];
         a_vlan_on_itself: [vlan(0, 5)] => [Loop 0];
-        vlans_on_each_other_and_one_that_hangs_on_them:
+        a_vlan_on_two_vlans_that_are_on_each_other:
             [vlan(1, 5), vlan(2, 5), vlan(1, 6), card(), vlan(3, 5)] => [Loop 0, Loop 1, Loop 2];
         a_parent_that_is_not_there: [vlan(9, 5), vlan(0, 6)] => [NoSuchLink 0];
         a_port_that_is_not_there: [bond(&[9])] => [NoSuchLink 0];
@@ -587,12 +593,12 @@ mod tests {
         a_port_of_two_bonds: [card(), bond(&[0]), bond(&[0])] => [PortTwice 0];
         a_port_twice_in_a_bond: [card(), bond(&[0, 0])] => [PortTwice 0];
         one_id_twice_on_one_parent: [card(), vlan(0, 5), vlan(0, 6), vlan(0, 5)] => [VlanTwice 3];
-        all_of_them_at_once: [vlan(0, 5), card(), bond(&[1, 1]), vlan(1, 5), vlan(1, 5)]
+        every_contradiction_is_reported_at_once: [vlan(0, 5), card(), bond(&[1, 1]), vlan(1, 5), vlan(1, 5)]
             => [Loop 0, PortTwice 1, VlanTwice 4];
     }
 
     #[test]
-    fn a_link_knows_what_is_made_of_it() {
+    fn a_link_knows_its_bond_and_whether_it_has_vlans() {
         let config = NetworkConfig::new(vec![card(), card(), bond(&[1]), vlan(2, 5)]).unwrap();
         let controllers = [0, 1, 2, 3].map(|at| config.controller_of(LinkIndex(at)));
         assert_eq!(controllers, [None, Some(LinkIndex(2)), None, None]);

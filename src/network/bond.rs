@@ -1,79 +1,79 @@
-//! What a bond can be told.
+//! The options of a bond.
 //!
-//! The options, their words and the modes in which they mean something are those of the kernel's bonding driver
-//! (`torvalds/linux:Documentation/networking/bonding.rst`). The combinations that NetworkManager refuses
-//! (`NetworkManager/NetworkManager:src/libnm-core-impl/nm-setting-bond.c`) are refused here already, since there they
-//! would cost the whole bond.
+//! Options, their words and the modes that use them are those of the kernel's bonding driver
+//! (`torvalds/linux:Documentation/networking/bonding.rst`). This module also rejects the combinations that
+//! NetworkManager rejects (`NetworkManager/NetworkManager:src/libnm-core-impl/nm-setting-bond.c`): NetworkManager would
+//! reject the whole bond.
 
 use std::fmt;
 use std::net::Ipv4Addr;
 
 use super::LinkIndex;
 
-/// How the ports of a bond share the work.
+/// How a bond distributes the traffic over its members. The number is the kernel's number of the mode.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum BondMode {
-    /// 0
+    /// `balance-rr`, 0
     #[default]
     BalanceRr,
-    /// 1
+    /// `active-backup`, 1
     ActiveBackup,
-    /// 2
+    /// `balance-xor`, 2
     BalanceXor,
-    /// 3
+    /// `broadcast`, 3
     Broadcast,
-    /// 4
+    /// `802.3ad`, 4
     Ieee8023ad,
-    /// 5
+    /// `balance-tlb`, 5
     BalanceTlb,
-    /// 6
+    /// `balance-alb`, 6
     BalanceAlb,
 }
 
 /// The mode of a bond and its further options.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct BondOptions {
-    /// Where they stand in the document, such as `bonds.bond0.parameters`. For messages only.
+    /// Path of the options in the document, such as `bonds.bond0.parameters`. Used only in messages.
     pub place: String,
-    /// How the ports share the work.
+    /// How the bond distributes the traffic over its members.
     pub mode: BondMode,
-    /// The port that is preferred.
+    /// The preferred bond member; `None` when no member is preferred.
     pub primary: Option<LinkIndex>,
-    /// Addresses that the bond asks by ARP whether it is alive.
+    /// Targets of the ARP requests with which the bond checks its links.
     pub arp_ip_target: Vec<Ipv4Addr>,
     others: Vec<BondOption>,
 }
 
-/// One further option: a name of the kernel's and a value that the kernel takes.
+/// One further option: a name of the kernel's bonding driver, and a value that the driver accepts.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub struct BondOption {
-    /// As the kernel spells it, with underscores.
+    /// The kernel's spelling, with underscores.
     pub name: &'static str,
     /// A number or one of the kernel's words.
     pub value: String,
 }
 
-/// Why an option is not taken.
+/// Why a bond option is rejected.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum BondOptionError {
     /// The kernel has no such option.
     Unknown,
-    /// The value is none of those that the option takes.
+    /// The option does not accept this value.
     Value {
-        /// What it takes.
+        /// The accepted values, for a message.
         expected: String,
     },
-    /// The option means nothing beside the others.
+    /// The option has no effect in this mode, or has no effect together with the other options.
     Useless {
-        /// What it would need.
+        /// What the option needs to have an effect, for a message.
         expected: &'static str,
     },
 }
 
-/// What an option takes.
+/// The values that an option accepts.
 enum Takes {
     Number(u32, u32),
-    /// The words in the order of their numbers.
+    /// The words of the option. The index of a word is its number.
     Word(&'static [&'static str]),
     Switch,
 }
@@ -81,7 +81,7 @@ enum Takes {
 struct Known {
     name: &'static str,
     takes: Takes,
-    /// The modes in which it means something.
+    /// The modes that use the option.
     modes: Modes,
 }
 
@@ -91,7 +91,7 @@ enum Modes {
     RoundRobin,
     Lacp,
     Balanced,
-    /// Those that can watch their ports by ARP.
+    /// The modes that support ARP monitoring.
     Arp,
 }
 
@@ -139,7 +139,7 @@ const KNOWN: &[Known] = {
 // === impl BondMode ===
 
 impl BondMode {
-    /// What a message calls a legal mode.
+    /// Description of a valid mode, for messages.
     pub const EXPECTED: &'static str =
         "balance-rr, active-backup, balance-xor, broadcast, 802.3ad, balance-tlb, balance-alb or their number, 0 to 6";
 
@@ -153,7 +153,7 @@ impl BondMode {
         (Self::BalanceAlb, "balance-alb"),
     ];
 
-    /// Reads a mode by its word or its number.
+    /// Parses the kernel's word or number for a mode; `None` for any other string.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let by_word = Self::ALL.iter().find(|(_, word)| *word == text);
@@ -171,7 +171,7 @@ impl BondMode {
         }
     }
 
-    /// Whether one port can be preferred.
+    /// Whether the mode supports a preferred member.
     #[must_use]
     pub fn has_primary(self) -> bool {
         matches!(self, Self::ActiveBackup | Self::BalanceTlb | Self::BalanceAlb)
@@ -187,20 +187,20 @@ impl fmt::Display for BondMode {
 // === impl BondOptions ===
 
 impl BondOptions {
-    /// Options of a bond in this mode, none of them set.
+    /// A bond in this mode, with no option set.
     #[must_use]
     pub fn new(mode: BondMode) -> Self {
         Self { mode, ..Self::default() }
     }
 
-    /// Sets an option by its name (with underscores) and a value as people write it: a number, a word, or the number of
-    /// a word. The last one wins.
+    /// Sets an option by its name, with underscores. The value is a number, a word, or the number of a word. A second
+    /// call for the same option replaces the value.
     ///
-    /// `primary`, `arp_ip_target` and `mode` are fields, not options of this kind.
+    /// `primary`, `arp_ip_target` and `mode` are fields of this struct; this function rejects them as unknown.
     ///
     /// # Errors
     ///
-    /// [`BondOptionError`]; the options stay as they were.
+    /// [`BondOptionError`]. The options are then unchanged.
     pub fn set(&mut self, name: &str, value: &str) -> Result<(), BondOptionError> {
         let known = KNOWN.iter().find(|known| known.name == name).ok_or(BondOptionError::Unknown)?;
         let value = known.takes.read(value).ok_or_else(|| known.takes.refusal())?;
@@ -213,7 +213,7 @@ impl BondOptions {
         Ok(())
     }
 
-    /// Takes out what the options cannot have together, and returns it, with the reason.
+    /// Removes the options that contradict others. Returns each removed option with the reason.
     pub fn reconcile(&mut self) -> Vec<(&'static str, BondOptionError)> {
         let mut removed = Vec::new();
         let number = |options: &Self, name: &str| options.get(name).and_then(|value| value.parse::<u32>().ok());
@@ -240,7 +240,7 @@ impl BondOptions {
                 }
             }
         }
-        // 100 ms is what NetworkManager takes where none is given.
+        // NetworkManager uses 100 ms when miimon is not given.
         let miimon = number(self, "miimon").unwrap_or(100);
         if number(self, "peer_notif_delay").is_some_and(|delay| delay > 0 && (miimon == 0 || delay % miimon != 0)) {
             remove(self, "peer_notif_delay", "a multiple of miimon");
@@ -253,7 +253,7 @@ impl BondOptions {
         removed
     }
 
-    /// An option's value.
+    /// The value of an option; `None` when the option is not set.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&str> {
         self.others.iter().find(|option| option.name == name).map(|option| option.value.as_str())
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_of_a_word_becomes_the_word_and_the_last_one_wins() {
+    fn a_number_becomes_its_word_and_the_last_value_wins() {
         let options = options(
             BondMode::Ieee8023ad,
             &[("lacp_rate", "1"), ("xmit_hash_policy", "layer2"), ("miimon", "0100"), ("xmit_hash_policy", "1")],
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn an_option_that_the_mode_has_no_use_for_is_refused() {
+    fn an_option_without_effect_in_the_mode_is_rejected() {
         let mut options = BondOptions::new(BondMode::ActiveBackup);
         assert_eq!(options.set("lacp_rate", "fast"), Err(BondOptionError::Useless { expected: "the mode 802.3ad" }));
         assert_eq!(
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn options_that_cannot_be_together_are_taken_out_with_the_reason() {
+    fn contradicting_options_are_removed_with_the_reason() {
         let mut options = options(
             BondMode::ActiveBackup,
             &[
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn a_primary_port_needs_a_mode_that_has_one() {
+    fn a_primary_member_needs_a_mode_that_supports_it() {
         let mut options = BondOptions { primary: Some(LinkIndex(0)), ..BondOptions::new(BondMode::BalanceRr) };
         let expected = "the mode active-backup, balance-tlb or balance-alb";
         assert_eq!(options.reconcile(), [("primary", BondOptionError::Useless { expected })]);

@@ -1,43 +1,43 @@
-//! What a bridge can be told.
+//! The options of a bridge.
 
 use super::LinkIndex;
 
-/// How a bridge acts, where the document says so. Times are in seconds.
+/// Options of a bridge. `None` when the document does not set the option. Times are in seconds.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct BridgeOptions {
-    /// Where they stand in the document, such as `bridges.br0.parameters`. For messages only.
+    /// Path of the options in the document, such as `bridges.br0.parameters`. Used only in messages.
     pub place: String,
-    /// Whether it speaks the Spanning Tree Protocol.
+    /// Whether the bridge uses the Spanning Tree Protocol.
     pub stp: Option<bool>,
-    /// How long it knows where an address is.
+    /// Time after which the bridge forgets an address that it no longer sees.
     pub ageing_time: Option<u32>,
-    /// How long a port listens before it forwards: 2 to 30.
+    /// Time that a port listens before it forwards: 2 to 30.
     pub forward_delay: Option<u32>,
-    /// Between two greetings: 1 to 10.
+    /// Time between two hello packets of the Spanning Tree Protocol: 1 to 10.
     pub hello_time: Option<u32>,
-    /// How long a greeting counts: 6 to 40.
+    /// Time for which a hello packet is valid: 6 to 40.
     pub max_age: Option<u32>,
-    /// Lower becomes the root of the tree.
+    /// Bridge priority. The bridge with the lowest number becomes the root of the tree.
     pub priority: Option<u16>,
-    /// What single ports are told.
+    /// Options of single ports.
     pub ports: Vec<BridgePort>,
 }
 
-/// What one port of a bridge is told.
+/// Options of one port of a bridge. `None` when the document does not set the option.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct BridgePort {
-    /// One of the bridge's ports.
+    /// The port, which is one of the bridge's ports.
     pub port: LinkIndex,
-    /// What a way through it costs: 1 to 65,535.
+    /// Cost of a path through this port: 1 to 65,535.
     pub path_cost: Option<u16>,
-    /// Lower is preferred: 0 to 63.
+    /// Port priority: 0 to 63. A lower number is preferred.
     pub priority: Option<u8>,
 }
 
 // === impl BridgeOptions ===
 
 impl BridgeOptions {
-    /// What is said about the bridge itself, by the kernel's names.
+    /// The options that are set on the bridge itself, without those of its ports, by their kernel names.
     #[must_use]
     pub fn said(&self) -> Vec<(&'static str, String)> {
         let mut said = Vec::from_iter(self.stp.map(|stp| ("stp", stp.to_string())));

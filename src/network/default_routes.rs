@@ -1,18 +1,21 @@
-//! Which default route a program gets that takes one of each family.
+//! The choice of one default route for each family.
 
 use std::net::IpAddr;
 
 use super::{Link, LinkIndex, NetworkConfig, Route};
 
-/// The default route of each family: the one of the lowest metric, else the first of the document.
+/// The default route of each family: the route with the lowest metric, and of equal metrics the first in the document.
 ///
-/// A machine with several default routes of one family would prefer one of them by the order in which its links come up.
-/// An exception are links with the same address and the same gateway: one network under several names, because the name
-/// of the interface depends on the guest. One of these links exists on a machine, so each keeps its gateway.
+/// Without this choice, a machine with several default routes of one family would prefer one by the order in which its
+/// links come up.
+///
+/// Links with the same address and the same gateway are an exception: they describe one network under several names,
+/// because the name of the interface depends on the guest. Only one of these links exists on a machine, so each of them
+/// keeps its gateway.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct DefaultRoutes {
-    /// Each with its link and its index among the routes of that link. The first is the chosen one; links of the same
-    /// network under another name follow.
+    /// Pairs of a link and the index of the route among that link's routes. The first pair is the chosen route; the
+    /// others are links of the same network under another name.
     ipv4: Vec<(LinkIndex, usize)>,
     ipv6: Vec<(LinkIndex, usize)>,
 }
@@ -20,8 +23,8 @@ pub struct DefaultRoutes {
 // === impl DefaultRoutes ===
 
 impl DefaultRoutes {
-    /// Chooses the default routes of a network. A route counts in the main table, on a link that is connected, that is no
-    /// port and that has an address of its family.
+    /// Chooses the default routes of a network. A candidate is a default route in the main table, on a link that is
+    /// connected, that belongs to no bond or bridge, and that has an address of the route's family.
     #[must_use]
     pub fn of(config: &NetworkConfig) -> Self {
         Self { ipv4: choose(config, true), ipv6: choose(config, false) }
@@ -32,7 +35,7 @@ impl DefaultRoutes {
         [&self.ipv4, &self.ipv6].into_iter().filter_map(|routes| routes.first()).map(|(link, _)| *link)
     }
 
-    /// The links of the same network as the chosen route's link, under another name; each with that link.
+    /// Pairs of a link and the chosen route's link, where both describe the same network under different names.
     pub fn other_names(&self) -> impl Iterator<Item = (LinkIndex, LinkIndex)> {
         [&self.ipv4, &self.ipv6].into_iter().flat_map(|routes| {
             let first = routes.first().copied();
@@ -40,13 +43,14 @@ impl DefaultRoutes {
         })
     }
 
-    /// Whether a route of a link is the default route of its family there.
+    /// Whether this route of this link is a default route of the machine.
     #[must_use]
     pub fn has(&self, link: LinkIndex, route: usize) -> bool {
         self.ipv4.contains(&(link, route)) || self.ipv6.contains(&(link, route))
     }
 
-    /// The gateways on a link, of IPv4 and of IPv6.
+    /// The IPv4 and the IPv6 gateway of a link's default routes; `None` for a family whose default route is not on this
+    /// link.
     #[must_use]
     pub fn gateways(&self, config: &NetworkConfig, link: LinkIndex) -> [Option<IpAddr>; 2] {
         [&self.ipv4, &self.ipv6].map(|routes| {
@@ -72,7 +76,7 @@ fn choose(config: &NetworkConfig, ipv4: bool) -> Vec<(LinkIndex, usize)> {
         })
         .collect();
     let route = |(link, at): &(LinkIndex, usize)| &config.link(*link).routes[*at];
-    // No metric is the kernel's 0. Of equal ones the first counts.
+    // A missing metric is the kernel's 0. `min_by_key` returns the first of equal metrics.
     let Some(chosen) = candidates.iter().copied().min_by_key(|it| route(it).metric().unwrap_or(0)) else {
         return Vec::new();
     };
@@ -103,7 +107,7 @@ mod tests {
     use super::*;
     use crate::network::{Card, LinkKind};
 
-    /// A card with IPv4 addresses and default routes: gateway and metric.
+    /// A NIC with IPv4 addresses and with default routes, each a gateway and a metric.
     fn card(name: &str, addresses: &[&str], routes: &[(&str, u32)]) -> Link {
         let mut link = Link::new(name.to_owned(), name.to_owned(), LinkKind::Card(Card::Name(name.parse().unwrap())));
         link.ipv4.addresses = addresses.iter().map(|address| address.parse().unwrap()).collect();

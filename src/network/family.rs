@@ -1,9 +1,9 @@
-//! The two families of addresses.
+//! The two address families.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// An address family. The two never mix.
+/// An address family.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub enum Family {
     /// IPv4
@@ -21,7 +21,7 @@ impl Family {
         if address.is_ipv4() { Self::Ipv4 } else { Self::Ipv6 }
     }
 
-    /// The length of an address in bits, which is the longest prefix length.
+    /// The length of an address in bits: 32 or 128. This is also the longest prefix length.
     #[must_use]
     pub fn bits(self) -> u8 {
         match self {
@@ -30,13 +30,13 @@ impl Family {
         }
     }
 
-    /// The bits of a number that a prefix of that length leaves to the host.
+    /// The mask of the host bits in an address number: the bits that a prefix of this length leaves to the hosts are 1.
     #[must_use]
     pub fn hosts(self, length: u8) -> u128 {
         u128::MAX.checked_shr(128 - u32::from(self.bits().saturating_sub(length))).unwrap_or(0)
     }
 
-    /// The address of a number. What lies beyond the family's last address does not count.
+    /// The address with this number. Bits beyond the family's length are ignored.
     #[must_use]
     pub fn address(self, number: u128) -> IpAddr {
         match self {
@@ -45,7 +45,7 @@ impl Family {
         }
     }
 
-    /// The number of an address.
+    /// The number of an address: its bits as an integer.
     #[must_use]
     pub fn number(address: IpAddr) -> u128 {
         match address {
@@ -54,7 +54,7 @@ impl Family {
         }
     }
 
-    /// The family of an address, and its number there.
+    /// The family of an address, and the number of the address in that family.
     #[must_use]
     pub fn split(address: IpAddr) -> (Self, u128) {
         (Self::of(address), Self::number(address))

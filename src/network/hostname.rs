@@ -1,14 +1,17 @@
-//! The name of a machine.
+//! The host name of a machine.
 
 use std::fmt;
 use std::net::Ipv4Addr;
 use std::str::FromStr;
 
-/// A host name as RFC 1123 has it, short enough for Linux, its case as it was written.
+/// A host name according to RFC 1123, short enough for Linux. Its case is kept.
 ///
-/// Labels of 1 to 63 ASCII letters, digits and `-`, the `-` at neither end, between single dots and without a final
-/// one; not an IPv4 address, which the same letters could spell. At most 64 bytes altogether: DNS would allow 253, but
-/// the kernel's `sethostname` refuses more than 64, and whoever reads `/etc/hostname` then uses no name at all.
+/// A host name consists of labels with single dots between them and no final dot. A label has 1 to 63 ASCII letters,
+/// digits and `-`, and does not begin or end with `-`. An IPv4 address is not a host name, although it has the same
+/// characters.
+///
+/// A host name has at most 64 bytes. DNS would allow 253, but the kernel's `sethostname` rejects more than 64, and a
+/// program that finds a longer name in `/etc/hostname` uses no name at all.
 ///
 /// ```
 /// use glowplug::network::{Hostname, HostnameError};
@@ -19,12 +22,12 @@ use std::str::FromStr;
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Hostname(String);
 
-/// A text that is no [`Hostname`].
+/// The error for a string that is not a [`Hostname`].
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct HostnameError;
 
-/// Whether a string is a label as RFC 1123 has it: letters, digits and `-`, the `-` at neither end, at least one of them.
-/// DNS allows 63; Kubernetes has no limit for a label in the name of an object.
+/// Whether a string is a label according to RFC 1123: at least one letter, digit or `-`, and no `-` at either end. The
+/// length is not checked: DNS allows 63 bytes, but Kubernetes has no limit for a label in the name of an object.
 pub(crate) fn is_label(label: &str) -> bool {
     let is_legal = |b: u8| b.is_ascii_alphanumeric() || b == b'-';
     !label.is_empty() && !label.starts_with('-') && !label.ends_with('-') && label.bytes().all(is_legal)
@@ -33,14 +36,14 @@ pub(crate) fn is_label(label: &str) -> bool {
 // === impl Hostname ===
 
 impl Hostname {
-    /// What a message calls a legal name.
+    /// Description of a valid host name, for messages.
     pub const EXPECTED: &'static str =
         "a host name: at most 64 letters, digits, '-' and '.', each label 1 to 63 and not with '-' at an end";
 
     /// The longest name, in bytes (`HOST_NAME_MAX` of Linux).
     pub const MAX: usize = 64;
 
-    /// The name.
+    /// The host name as a string.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -79,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_a_name() {
+    fn valid_host_names_are_accepted() {
         let long = format!("{}.{}", "a".repeat(32), "b".repeat(31));
         let label = "a".repeat(63);
         for name in ["worker-0", "Worker-0", "a", "0", "3com", "a--b", "worker-0.ns.example", &label, &long] {
@@ -88,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_none() {
+    fn invalid_host_names_are_rejected() {
         let long = format!("{}.{}", "a".repeat(32), "b".repeat(32));
         let label = "a".repeat(64);
         for text in [

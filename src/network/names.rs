@@ -1,4 +1,4 @@
-//! Names and small numbers that Linux accepts. A value of one of these types is a proof.
+//! Names and small numbers that Linux accepts. The constructor of each type checks its value, so every value is valid.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,11 +7,14 @@ use pnet_base::MacAddr;
 
 use super::is_label;
 
-/// The name of a network interface that every reader of our output takes as it stands.
+/// A network interface name that every program reading our output accepts unquoted.
 ///
-/// At most 15 bytes (the kernel's `IFNAMSIZ`), ASCII letters, digits, `.`, `_` and `-`, beginning with a letter or a
-/// digit; not digits alone (`systemd-network-generator` refuses those), neither `all` nor `default`, which name
-/// directories of `/proc/sys/net`, nor `lo`, which is there already.
+/// Such a name has at most 15 bytes (the kernel's `IFNAMSIZ`): ASCII letters, digits, `.`, `_` and `-`. Invalid names:
+///
+/// - names that do not begin with a letter or a digit
+/// - digits alone, since `systemd-network-generator` rejects them
+/// - `all` and `default`, which are directories of `/proc/sys/net`
+/// - `lo`, which always exists
 ///
 /// ```
 /// use glowplug::network::{InterfaceName, InterfaceNameError};
@@ -21,17 +24,18 @@ use super::is_label;
 /// ```
 #[derive(Clone, Copy, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct InterfaceName {
-    // Zeros behind its end, so that the order is the names' order. A list of machines has it many times: no pointer.
+    // Unused bytes are zero, so that arrays sort as their names do. An array instead of a `String` needs no allocation:
+    // a list of machines contains many names.
     bytes: [u8; Self::MAX],
     length: u8,
 }
 
-/// A text that is no [`InterfaceName`].
+/// The error for a string that is not an [`InterfaceName`].
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct InterfaceNameError;
 
-/// A shell pattern that names of interfaces or of drivers are held against: the letters of names with `*`, `?` and
-/// `[...]`, at most 64 bytes.
+/// A shell pattern for names of interfaces or drivers: letters, digits, `.`, `_` and `-` with the wildcards `*`, `?`
+/// and `[...]`, at most 64 bytes.
 ///
 /// ```
 /// use glowplug::network::{Pattern, PatternError};
@@ -42,53 +46,53 @@ pub struct InterfaceNameError;
 #[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Pattern(String);
 
-/// A text that is no [`Pattern`].
+/// The error for a string that is not a [`Pattern`].
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct PatternError;
 
-/// A maximum transmission unit that Linux accepts on an Ethernet card, in bytes: 68 to 65,535.
+/// A maximum transmission unit that Linux accepts on an Ethernet interface, in bytes: 68 to 65,535.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub struct Mtu(u16);
 
-/// A number that is no [`Mtu`].
+/// The error for a number that is not an [`Mtu`].
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct MtuError;
 
-/// A VLAN tag that may carry traffic (IEEE 802.1Q): 1 to 4,094.
+/// A VLAN id that may carry traffic (IEEE 802.1Q): 1 to 4,094.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub struct VlanId(u16);
 
-/// A number that is no [`VlanId`].
+/// The error for a number that is not a [`VlanId`].
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct VlanIdError;
 
-/// A domain in which short names are looked up, lower case, without a final dot (RFC 1123).
+/// A search domain for short host names, in lower case, without a final dot (RFC 1123).
 #[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct DomainName(String);
 
-/// A text that is no [`DomainName`].
+/// The error for a string that is not a [`DomainName`].
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct DomainNameError;
 
 // === impl InterfaceName ===
 
 impl InterfaceName {
-    /// What a message calls a legal name.
+    /// Description of a valid interface name, for messages.
     pub const EXPECTED: &'static str =
         "1 to 15 letters, digits, '.', '_' or '-', not digits alone, nor all, default or lo";
 
     /// The longest name, in bytes.
     pub const MAX: usize = 15;
 
-    /// The name.
+    /// The interface name as a string.
     #[must_use]
     pub fn as_str(&self) -> &str {
-        // It is ASCII.
+        // The constructor accepts only ASCII.
         self.bytes.get(..usize::from(self.length)).and_then(|name| str::from_utf8(name).ok()).unwrap_or_default()
     }
 
-    /// Whether the kernel itself gives such names to cards (`eth` and a number), so that a card that is renamed to it
-    /// may find it taken.
+    /// Whether the kernel itself assigns such names to NICs: `eth` and a number. Renaming a NIC to such a name can
+    /// fail, because another NIC may have the name.
     #[must_use]
     pub fn is_kernels_own(&self) -> bool {
         self.as_str()
@@ -130,10 +134,10 @@ impl fmt::Display for InterfaceName {
 // === impl Pattern ===
 
 impl Pattern {
-    /// What a message calls a legal pattern.
+    /// Description of a valid pattern, for messages.
     pub const EXPECTED: &'static str = "1 to 64 letters, digits, '.', '_', '-', '*', '?', '[' or ']'";
 
-    /// The pattern.
+    /// The pattern as a string.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -162,13 +166,13 @@ impl fmt::Display for Pattern {
 // === impl Mtu ===
 
 impl Mtu {
-    /// What a message calls a legal MTU.
+    /// Description of a valid MTU, for messages.
     pub const EXPECTED: &'static str = "68 to 65535 bytes";
 
-    /// The least on which IPv6 works, its minimum link MTU (RFC 8200).
+    /// The smallest MTU that IPv6 supports: its minimum link MTU (RFC 8200).
     pub const IPV6_MINIMUM: Mtu = Mtu(1280);
 
-    /// What a message calls an MTU on which IPv6 works.
+    /// Description of an MTU that IPv6 supports, for messages.
     pub const EXPECTED_FOR_IPV6: &'static str = "at least 1280 bytes";
 }
 
@@ -192,7 +196,7 @@ impl fmt::Display for Mtu {
 // === impl VlanId ===
 
 impl VlanId {
-    /// What a message calls a legal tag.
+    /// Description of a valid VLAN id, for messages.
     pub const EXPECTED: &'static str = "1 to 4094";
 }
 
@@ -216,7 +220,7 @@ impl fmt::Display for VlanId {
 // === impl DomainName ===
 
 impl DomainName {
-    /// What a message calls a legal domain.
+    /// Description of a valid domain name, for messages.
     pub const EXPECTED: &'static str = "a domain name";
 }
 
@@ -225,7 +229,7 @@ impl FromStr for DomainName {
 
     fn from_str(text: &str) -> Result<Self, DomainNameError> {
         let name = text.strip_suffix('.').unwrap_or(text);
-        // An underscore counts as a letter: resolvers take it.
+        // Resolvers accept an underscore where a letter may be.
         let label = |label: &str| label.len() <= 63 && is_label(&label.replace('_', "a"));
         if name.len() <= 253 && name.split('.').all(label) {
             Ok(Self(name.to_ascii_lowercase()))
@@ -243,13 +247,13 @@ impl fmt::Display for DomainName {
 
 // === MAC addresses ===
 
-/// What a message calls a legal MAC address.
+/// Description of a valid MAC address, for messages.
 pub(crate) const MAC_ADDRESS_EXPECTED: &str = "six pairs of hex digits, unicast and not zero";
 
-/// Reads the MAC address of a card: six pairs of hex digits between colons or between dashes, in either case, neither
-/// zero nor a group's. `None` for anything else.
+/// Parses the MAC address of an interface: six pairs of hex digits in either case, all separated by colons or all by
+/// dashes. `None` for any other string, and for addresses that are zero or multicast.
 ///
-/// `MacAddr`'s own parser refuses dashes, which OpenStack's schema allows, and takes `0:1:2:3:4:5`.
+/// `MacAddr`'s own parser rejects dashes, which OpenStack's schema allows, and accepts `0:1:2:3:4:5`.
 ///
 /// ```
 /// use glowplug::network::parse_mac_address;
@@ -274,8 +278,8 @@ pub fn parse_mac_address(text: &str) -> Option<MacAddr> {
     if pairs.next().is_some() || is_group || octets == [0; 6] { None } else { Some(MacAddr::from(octets)) }
 }
 
-/// A MAC address with this between its pairs of hex digits. `MacAddr` itself asks a formatter for each of them, which is
-/// a twelfth of what a document of 20 cards costs.
+/// Displays a MAC address with this separator between its pairs of hex digits. `MacAddr`'s own `Display` calls a
+/// formatter for each pair: a twelfth of the time that a document with 20 NICs takes.
 pub(crate) struct Pairs(pub(crate) MacAddr, pub(crate) u8);
 
 impl fmt::Display for Pairs {
@@ -298,14 +302,14 @@ mod tests {
     }
 
     #[test]
-    fn names_that_every_reader_takes_are_names() {
+    fn interface_names_that_every_program_accepts_are_valid() {
         for text in ["eno101", "kv0", "a", "bond0.100", "enp1s0f0np0", "br-ex", "x_y", "0x", "abcdefghijklmno"] {
             assert_eq!(name(text), Some(text.to_owned()));
         }
     }
 
     #[test]
-    fn names_that_some_reader_refuses_or_executes_are_none() {
+    fn interface_names_that_a_program_rejects_or_executes_are_invalid() {
         for text in [
             "",
             ".",
@@ -333,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_names_that_the_kernel_counts_itself_are_its_own() {
+    fn only_eth_and_a_number_is_a_name_of_the_kernel() {
         let own = |text: &str| text.parse::<InterfaceName>().unwrap().is_kernels_own();
         assert_eq!(["eth0", "eth12", "eth", "eth0a", "eno1"].map(own), [true, true, false, false, false]);
     }
@@ -360,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn an_mtu_has_its_bounds() {
+    fn an_mtu_is_68_to_65535() {
         let read = |bytes: i64| Mtu::try_from(bytes).ok().map(|mtu| mtu.to_string());
         assert_eq!(
             [67, 68, 65_535, 65_536, -1].map(read),
@@ -369,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vlan_id_has_its_bounds() {
+    fn a_vlan_id_is_1_to_4094() {
         let read = |id: i64| VlanId::try_from(id).is_ok();
         assert_eq!([0, 1, 4094, 4095, -1].map(read), [false, true, true, false, false]);
     }

@@ -1,36 +1,36 @@
-//! Routes.
+//! Routes through a link.
 
 use std::fmt;
 use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
 
-/// One route through a link. Destination and gateway are of one family.
+/// One route through a link. Destination and gateway belong to one family.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Route {
-    /// Where it stands in the document, such as `networks[0].routes[1]`. For messages only.
+    /// Path of the route in the document, such as `networks[0].routes[1]`. Used only in messages.
     pub place: String,
     destination: IpNetwork,
     gateway: Option<IpAddr>,
     metric: Option<u32>,
-    /// Whether the gateway is on the link although no address of it is in the gateway's subnet.
+    /// Whether the gateway is directly on the link although none of the link's subnets contains it.
     pub on_link: bool,
-    /// The routing table, where it is not the main one.
+    /// Number of the routing table; `None` for the main table.
     pub table: Option<u32>,
 }
 
-/// A gateway of the other family than its destination.
+/// The error for a gateway and a destination of different families.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct MixedFamilies;
 
 // === impl Route ===
 
 impl Route {
-    /// A route to `destination`, whose host bits do not count. Without a gateway the destination is on the link itself.
+    /// A route to `destination`; its host bits are cleared. Without a gateway, the destination is directly on the link.
     ///
     /// # Errors
     ///
-    /// [`MixedFamilies`] when the gateway is of the other family.
+    /// [`MixedFamilies`] when the gateway and the destination belong to different families.
     pub fn new(destination: IpNetwork, gateway: Option<IpAddr>, metric: Option<u32>) -> Result<Self, MixedFamilies> {
         if gateway.is_some_and(|gateway| gateway.is_ipv4() != destination.is_ipv4()) {
             return Err(MixedFamilies);
@@ -45,31 +45,31 @@ impl Route {
         })
     }
 
-    /// The same route, with where it stands in the document.
+    /// The same route, with its path in the document.
     #[must_use]
     pub fn at(self, place: String) -> Self {
         Self { place, ..self }
     }
 
-    /// Where it leads, without host bits.
+    /// The destination network, with its host bits cleared.
     #[must_use]
     pub fn destination(&self) -> IpNetwork {
         self.destination
     }
 
-    /// The next hop; `None` for a destination on the link.
+    /// The next hop; `None` for a destination directly on the link.
     #[must_use]
     pub fn gateway(&self) -> Option<IpAddr> {
         self.gateway
     }
 
-    /// Lower is preferred; `None` leaves it to the system.
+    /// The metric: a route with a lower metric is preferred. `None` leaves the metric to the system.
     #[must_use]
     pub fn metric(&self) -> Option<u32> {
         self.metric
     }
 
-    /// Whether it leads everywhere.
+    /// Whether this is a default route: prefix length 0.
     #[must_use]
     pub fn is_default(&self) -> bool {
         self.destination.prefix() == 0
@@ -77,7 +77,8 @@ impl Route {
 }
 
 fn masked(network: IpNetwork) -> IpNetwork {
-    // The network's own address with the same prefix is always a network, so the original never serves.
+    // `IpNetwork::new` fails only for a prefix length that is too long. The prefix length of a network is valid, so
+    // `unwrap_or` never uses its fallback.
     IpNetwork::new(network.network(), network.prefix()).unwrap_or(network)
 }
 
@@ -96,13 +97,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn host_bits_of_a_destination_do_not_count() {
+    fn host_bits_of_a_destination_are_cleared() {
         let route = Route::new("10.1.2.3/16".parse().unwrap(), None, None).unwrap();
         assert_eq!(route.destination().to_string(), "10.1.0.0/16");
     }
 
     #[test]
-    fn a_gateway_of_the_other_family_is_refused() {
+    fn a_gateway_of_another_family_is_rejected() {
         let route = Route::new("10.0.0.0/8".parse().unwrap(), Some("fe80::1".parse().unwrap()), None);
         assert_eq!(route, Err(MixedFamilies));
     }
