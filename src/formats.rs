@@ -1,7 +1,7 @@
-//! Documents, and the model that they mean.
+//! Readers that parse a network document into the model.
 //!
-//! KubeVirt passes the network text of a drive through untouched, whatever the kind of the drive, so the format is
-//! recognised from the content alone.
+//! KubeVirt copies the network document to the drive unchanged, whatever kind of drive it is. So the format is detected
+//! from the content alone.
 
 pub(crate) mod address;
 mod convert;
@@ -18,38 +18,38 @@ use crate::network::NetworkConfig;
 use network_data::NetworkData;
 use value::{Object, Repeats, Scalar, Value};
 
-/// The format of a document about the network.
+/// The format of a network document.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Format {
     /// OpenStack's `network_data.json`.
     NetworkData,
     /// cloud-init's network-config, version 1.
     NetworkConfigV1,
-    /// cloud-init's network-config, version 2: a part of netplan's.
+    /// cloud-init's network-config, version 2: a subset of netplan's format.
     NetworkConfigV2,
 }
 
-/// What a document about the network says.
+/// The result of reading a network document.
 #[derive(Debug)]
 pub struct Reading {
-    /// How it was recognised; `None` for a document that says nothing, or cannot be recognised.
+    /// The detected format; `None` for an empty document, and for a document without a known format.
     pub format: Option<Format>,
-    /// What it means.
+    /// The configuration that the document requests.
     pub meaning: Meaning,
-    /// What is to be said about it.
+    /// Diagnostics about the document.
     pub findings: Findings,
 }
 
-/// What a document means for the machine.
+/// The configuration that a document requests for the machine.
 #[derive(Debug)]
 pub enum Meaning {
-    /// It configures nothing: the distribution's default applies.
+    /// The document configures nothing: the distribution's default applies.
     Unconfigured,
-    /// It asks for no network at all, not even the distribution's default.
+    /// The document requests no network at all, not even the distribution's default.
     Disabled,
-    /// It asks for this network.
+    /// The document requests this network.
     Network(NetworkConfig),
-    /// It has errors. Nothing of it is used.
+    /// The document has errors, and nothing of it is used.
     Refused,
 }
 
@@ -65,10 +65,11 @@ impl fmt::Display for Format {
     }
 }
 
-/// Reads a document about the network.
+/// Reads a network document in any of the formats.
 ///
-/// An empty document, one of comments only and `null` configure nothing, and so does one without a member of any format, with
-/// a warning. Where a document is YAML that cannot be read, the finding says line and column; everywhere else it says the path.
+/// An empty document, a document of comments only, and `null` configure nothing. A document without any known member
+/// also configures nothing, with a warning. A diagnostic about invalid YAML or JSON gives the line and the column;
+/// every other diagnostic gives the path of the value.
 ///
 /// ```
 /// use glowplug::formats::{Meaning, read_network};
@@ -84,7 +85,7 @@ pub fn read_network(document: &[u8]) -> Reading {
     let mut repeats = Vec::new();
     let mut reading = read_as(document, Repeats::LastCounts, &mut repeats);
     if !repeats.is_empty() {
-        // Where either one gives the same network, nothing is lost with the other.
+        // When the first and the last value give the same network, the choice does not matter, and a warning is enough.
         let first = read_as(document, Repeats::FirstCounts, &mut Vec::new());
         let is_same =
             matches!((&reading.meaning, &first.meaning), (Meaning::Network(a), Meaning::Network(b)) if a == b);
@@ -97,7 +98,7 @@ pub fn read_network(document: &[u8]) -> Reading {
     reading
 }
 
-/// Reads a document; of a repeated YAML key the one that is said counts, and `repeated` gets a finding.
+/// Reads a document with this rule for repeated YAML keys. Each repeated key adds a diagnostic to `repeated`.
 fn read_as(document: &[u8], repeats: Repeats, repeated: &mut Vec<Finding>) -> Reading {
     let mut findings = Findings::default();
     let mut format = None;
@@ -131,8 +132,8 @@ fn read_as(document: &[u8], repeats: Repeats, repeated: &mut Vec<Finding>) -> Re
     Reading { format, meaning, findings }
 }
 
-/// Reads a document that has to be an object. A document that says nothing is an object without members. Also returns
-/// the repeated keys.
+/// Parses a document that must be an object. An empty document gives an object without members. Also returns a
+/// diagnostic for each repeated key.
 fn parse(document: &[u8], repeats: Repeats, findings: &mut Findings) -> Result<(Object, Vec<Finding>), Finding> {
     let text = document.strip_prefix(b"\xef\xbb\xbf").unwrap_or(document);
     let says_nothing = |line: &[u8]| {
@@ -150,19 +151,19 @@ fn parse(document: &[u8], repeats: Repeats, findings: &mut Findings) -> Result<(
     }
 }
 
-/// cloud-init's `config: disabled`, bare or under `network`.
+/// Whether the document has cloud-init's `config: disabled`, at the top level or under `network`.
 fn is_disabled(document: &Object) -> bool {
     let says_so = |object: &Object| matches!(object.get("config"), Some(Value::String(word)) if word == "disabled");
     says_so(document) || matches!(document.get(WRAPPER), Some(Value::Object(network)) if says_so(network))
 }
 
-/// The member under which network-config may stand as a whole.
+/// The member that may contain a whole network-config.
 const WRAPPER: &str = "network";
 const OPENSTACKS: [&str; 3] = ["links", "networks", "services"];
 const CLOUD_INITS: [&str; 6] = ["config", "ethernets", "bonds", "bridges", "vlans", "wifis"];
 
-/// The format of a document, the object that is of it and where that stands: the document itself, or what its wrapper
-/// holds. Members of two formats are an error, since to prefer one would be a guess.
+/// Detects the format of a document. Also returns the object in that format and its path: the document itself, or the
+/// object under [`WRAPPER`]. Members of two formats are an error, since preferring one format would be a guess.
 fn recognise<'d>(document: &'d Object, findings: &mut Findings) -> Option<(Format, &'d Object, Place<'static>)> {
     let said = |name: &&&str| !matches!(document.get(name), None | Some(Value::Null));
     let [openstacks, cloud_inits, wrapper] =
@@ -181,14 +182,15 @@ fn recognise<'d>(document: &'d Object, findings: &mut Findings) -> Option<(Forma
             let lists = [&[WRAPPER][..], &OPENSTACKS[..], &CLOUD_INITS[..]];
             match lists.into_iter().flatten().find(|known| reader::is_misspelt(name, known)) {
                 _ if name == WRAPPER || *value == Value::Null => {}
-                // Without it the machine would be left to its default.
+                // An error, since a warning would leave the machine with the distribution's default.
                 Some(known) => findings.push(Finding::error(place, "unknown member", value, known)),
                 None => findings.push(Finding::warning(place, "unknown member", value, expected)),
             }
         }
     };
     let (object, place) = match wrapper.and_then(|name| document.get(name)) {
-        // A list of `null` is one without items, and a version by itself is a word that anybody may use.
+        // A member `links: null` is an empty list. A `version` alone does not identify a format, because any document
+        // may have a member of that name.
         None if OPENSTACKS.iter().any(|name| document.get(name).is_some()) => {
             return Some((Format::NetworkData, document, Place::Document));
         }
@@ -223,7 +225,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_work_for_unknown_members_grows_with_their_number() {
+    fn the_work_for_unknown_members_is_linear_in_their_number() {
         let work = |members: usize| {
             let members: Vec<String> = (0..members).map(|at| format!(r#""m{at}": 1"#)).collect();
             let before = value::visited();
@@ -233,7 +235,7 @@ mod tests {
             ));
             value::visited() - before
         };
-        // Each of the few names that are looked for costs a look at each member.
+        // `recognise` looks up a fixed number of names, and each lookup compares all members.
         assert_eq!(work(2000), 2 * work(1000));
         assert!(work(1000) < 64 * 1000, "{}", work(1000));
     }

@@ -1,4 +1,4 @@
-//! Addresses and masks in every spelling that cloud-init takes
+//! Parses addresses and netmasks in every notation that cloud-init accepts
 //! (`canonical/cloud-init:cloudinit/net/network_state.py`).
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -7,25 +7,25 @@ use ipnetwork::IpNetwork;
 
 use crate::network::Family;
 
-/// What a message calls a legal mask.
+/// Description of a valid netmask, for messages.
 pub(crate) const MASK_EXPECTED: &str = "a mask without holes or a length";
 
-/// Which part of an address with its mask is wrong.
+/// The invalid part of an address with a netmask.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Wrong {
     Address,
     Mask,
 }
 
-/// A network, and whether its prefix length stood in the document.
+/// A network, and whether its prefix length is a guess.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Prefixed {
     pub(crate) network: IpNetwork,
-    /// The document has no prefix length, so a usual one was taken.
+    /// Whether the document has no prefix length, so that cloud-init's default was used.
     pub(crate) is_guessed: bool,
 }
 
-/// The prefix length of an address that comes without one: cloud-init's choice.
+/// The prefix length of an address that has none in the document, as in cloud-init.
 fn prefix_unsaid(family: Family) -> u8 {
     match family {
         Family::Ipv4 => 24,
@@ -33,12 +33,12 @@ fn prefix_unsaid(family: Family) -> u8 {
     }
 }
 
-/// The network of all addresses.
+/// The network that contains all addresses of the family: `0.0.0.0/0` or `::/0`.
 pub(crate) fn everywhere(family: Family) -> IpNetwork {
     network(family.address(0), 0)
 }
 
-/// An address without its zone: `fe80::1%eth0` is legal in the schema, and the link is known from elsewhere.
+/// Parses an address and drops its zone. The schema allows `fe80::1%eth0`, but the document names the link elsewhere.
 pub(crate) fn address(text: &str) -> Option<IpAddr> {
     match text.split_once('%') {
         Some((address, zone)) if !zone.is_empty() => address.parse().ok().map(IpAddr::V6),
@@ -47,7 +47,7 @@ pub(crate) fn address(text: &str) -> Option<IpAddr> {
     }
 }
 
-/// An address that one machine can have: neither unspecified, nor loopback, nor a group's.
+/// Parses an address that a machine can have: not unspecified, loopback, multicast or broadcast.
 pub(crate) fn host_address(text: &str) -> Option<IpAddr> {
     address(text).filter(|address| {
         let broadcast = *address == IpAddr::V4(Ipv4Addr::BROADCAST);
@@ -55,7 +55,7 @@ pub(crate) fn host_address(text: &str) -> Option<IpAddr> {
     })
 }
 
-/// The length of a mask: `24`, `255.255.255.0` or `ffff:ffff::`.
+/// The prefix length of a netmask such as `24`, `255.255.255.0` or `ffff:ffff::`. `None` for an invalid netmask.
 pub(crate) fn prefix_length(mask: &str, family: Family) -> Option<u8> {
     if mask.bytes().all(|b| b.is_ascii_digit()) {
         return mask.parse::<u8>().ok().filter(|length| *length <= family.bits());
@@ -68,15 +68,17 @@ pub(crate) fn prefix_length(mask: &str, family: Family) -> Option<u8> {
     u8::try_from(ones).ok().filter(|_| ones == zeros_and_ones)
 }
 
-/// An address with its prefix length. The length is the address's own (`10.0.0.5/24`, `10.0.0.5/255.255.255.0`), else
-/// the mask's, else 24 or 64. An empty mask is none.
+/// Parses an address with a prefix length. The prefix length comes from the address (`10.0.0.5/24`,
+/// `10.0.0.5/255.255.255.0`), else from the netmask, else it is 24 for IPv4 and 64 for IPv6. An empty netmask counts as
+/// missing.
 pub(crate) fn interface_address(text: &str, mask: Option<&str>) -> Result<Prefixed, Wrong> {
     let (address, own) = split(text);
     let address = host_address(address).ok_or(Wrong::Address)?;
     let family = Family::of(address);
     let said = prefix(own, mask, family)?;
     let prefix = said.unwrap_or(prefix_unsaid(family));
-    // All the world on one link is no address's prefix, but a mask that was left at zero.
+    // An address with prefix length 0 would have every other address on its link. Such a length is a netmask that was
+    // never filled in.
     match (prefix, own) {
         (0, Some(_)) => Err(Wrong::Address),
         (0, None) => Err(Wrong::Mask),
@@ -84,8 +86,8 @@ pub(crate) fn interface_address(text: &str, mask: Option<&str>) -> Result<Prefix
     }
 }
 
-/// Where a route leads. `default` leads everywhere, in the family that is given; an unspecified address without a mask
-/// does too. Any other address without a mask is a host, which is a guess.
+/// Parses the destination of a route. `default` is the whole given family, and an unspecified address without a netmask
+/// is the whole of its own family. Any other address without a netmask is taken for a single host, which is a guess.
 pub(crate) fn destination(text: &str, mask: Option<&str>, family: Family) -> Result<Prefixed, Wrong> {
     if text == "default" {
         return Ok(Prefixed { network: everywhere(family), is_guessed: false });
@@ -99,7 +101,8 @@ pub(crate) fn destination(text: &str, mask: Option<&str>, family: Family) -> Res
     Ok(Prefixed { network: network(address, said.unwrap_or(unsaid)), is_guessed })
 }
 
-/// The prefix length that is given. The address's own one wins, but a mask beside it has to be one, too.
+/// The prefix length in the document. The length in the address overrides the netmask, but the netmask must be valid
+/// too.
 fn prefix(own: Option<&str>, mask: Option<&str>, family: Family) -> Result<Option<u8>, Wrong> {
     let read = |text: &str, wrong| prefix_length(text, family).ok_or(wrong);
     let own = own.map(|own| read(own, Wrong::Address)).transpose()?;
@@ -114,7 +117,8 @@ fn split(text: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// The prefix length is at most the family's, at every call: `IpNetwork` refuses nothing else.
+/// Every caller passes a prefix length of at most the family's bits. `IpNetwork` rejects only longer lengths, so the
+/// fallback is never used.
 fn network(address: IpAddr, prefix: u8) -> IpNetwork {
     IpNetwork::new(address, prefix).unwrap_or_else(|_| IpNetwork::from(address))
 }
@@ -145,14 +149,14 @@ mod tests {
         the_length_of_the_address_wins: "10.0.0.5/16", Some("255.255.255.0") => Ok("10.0.0.5/16");
         a_dotted_mask: "10.0.0.5", Some("255.255.254.0") => Ok("10.0.0.5/23");
         a_number_as_mask: "10.0.0.5", Some("20") => Ok("10.0.0.5/20");
-        a_broken_mask_counts_beside_a_length: "10.0.0.5/16", Some("255.0.255.0") => Err(Wrong::Mask);
+        a_broken_mask_next_to_a_length_is_an_error: "10.0.0.5/16", Some("255.0.255.0") => Err(Wrong::Mask);
         an_empty_mask: "10.0.0.5", Some("") => Ok("10.0.0.5/24 guessed");
         no_mask: "10.0.0.5", None => Ok("10.0.0.5/24 guessed");
         a_host_mask: "10.0.0.5", Some("255.255.255.255") => Ok("10.0.0.5/32");
         v6_with_length: "2001:DB8::5/48", None => Ok("2001:db8::5/48");
         v6_with_a_mask_as_address: "2001:db8::5", Some("ffff:ffff:ffff:ffff::") => Ok("2001:db8::5/64");
         v6_with_a_number: "2001:db8::5", Some("120") => Ok("2001:db8::5/120");
-        v6_without: "2001:db8::5", None => Ok("2001:db8::5/64 guessed");
+        v6_without_a_mask: "2001:db8::5", None => Ok("2001:db8::5/64 guessed");
         a_zone: "fe80::5%eth0", None => Ok("fe80::5/64 guessed");
         a_zone_and_a_length: "fe80::5%eth0/64", None => Ok("fe80::5/64");
         a_mask_with_holes: "10.0.0.5", Some("255.0.255.0") => Err(Wrong::Mask);

@@ -1,4 +1,5 @@
-//! What the conversions of all formats share: a value of a document becomes one of the model, or a finding.
+//! Checks and conversions that all formats share. Each turns a value of a document into a value of the model, or adds a
+//! diagnostic.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -15,28 +16,28 @@ use crate::network::{
     MAC_ADDRESS_EXPECTED, Mtu, NetworkConfig, Placed, Route, VlanId, parse_mac_address,
 };
 
-/// A value, or the knowledge that it was wrong and has been reported.
+/// A valid value, or an error that has already been reported.
 pub(super) type Reported<T> = Result<T, ()>;
 
-/// A member's name and its value.
+/// The name of a member, and its value; `None` when the member is missing.
 pub(super) type Member<'a> = (&'a str, Option<&'a Scalar>);
 
-/// A value with where it stands.
+/// The path of a value, and the value; `None` when the value is missing.
 pub(super) type Written<'a> = (Place<'a>, Option<&'a Scalar>);
 
-/// A route as it was written.
+/// The members of a route in the document, before they are checked.
 pub(super) struct WrittenRoute<'a> {
     pub(super) destination: Member<'a>,
     pub(super) netmask: Member<'a>,
-    /// An empty text is none.
+    /// An empty string counts as missing.
     pub(super) gateway: Member<'a>,
     pub(super) metric: Member<'a>,
 }
 
-/// An option of a bond as it was written.
+/// An option of a bond in the document, before it is checked.
 pub(super) struct WrittenOption<'a> {
     pub(super) written: &'a str,
-    /// The kernel's name.
+    /// The kernel's name of the option.
     pub(super) name: Cow<'a, str>,
     pub(super) value: Cow<'a, Value>,
 }
@@ -44,7 +45,7 @@ pub(super) struct WrittenOption<'a> {
 const NAMESERVER_EXPECTED: &str = "an IP address";
 const DESTINATION_EXPECTED: &str = "an address, a CIDR or default";
 
-/// A finding about a value of a fixed set, or about its absence.
+/// Reports a value that is not in a fixed set of values, or a value that is missing.
 pub(super) fn unknown(
     findings: &mut Findings,
     severity: Severity,
@@ -59,7 +60,7 @@ pub(super) fn unknown(
     });
 }
 
-/// A field that has a value. An empty text is none.
+/// The value of a field. An empty string counts as missing.
 pub(super) fn said(field: Option<&Scalar>) -> Option<&Scalar> {
     field.filter(|value| !value.text().is_empty())
 }
@@ -103,16 +104,16 @@ pub(super) fn vlan_id(findings: &mut Findings, place: Place<'_>, written: Option
     id.ok_or(())
 }
 
-/// A static address whose prefix length the document does not have.
+/// A static address without a prefix length in the document.
 pub(super) struct Guess {
-    /// In the model.
+    /// Index of the link in the model.
     pub(super) link: LinkIndex,
     address: IpNetwork,
     place: String,
 }
 
-/// A static address, of this family where one is given. A guessed prefix length is told about once the gateways of its
-/// link are known: it goes to `guesses`.
+/// Parses a static address, which must belong to the family `wanted` if that is given. An address with a guessed prefix
+/// length is added to `guesses`, because the diagnostic depends on the gateways of the link, which are not known yet.
 pub(super) fn static_address(
     findings: &mut Findings,
     (place, written): Written<'_>,
@@ -153,7 +154,7 @@ pub(super) fn add_address(link: &mut Link, address: IpNetwork) {
     }
 }
 
-/// A next hop, of this family where one is given. An empty text is none.
+/// Parses a next hop, which must belong to the given family if there is one. An empty string counts as missing.
 pub(super) fn gateway(
     findings: &mut Findings,
     place: Place<'_>,
@@ -174,7 +175,7 @@ pub(super) fn gateway(
     gateway
 }
 
-/// The default route of a gateway that stands beside an address.
+/// Makes the default route through a gateway that the document lists next to an address.
 pub(super) fn default_route(
     findings: &mut Findings,
     place: Place<'_>,
@@ -186,7 +187,7 @@ pub(super) fn default_route(
     Route::new(address::everywhere(Family::of(gateway)), Some(gateway), metric).ok().map(|route| route.at(place.path()))
 }
 
-/// A route; `family` is that of a `default` without a gateway.
+/// Converts a route. The destination `default` belongs to `family` when the route has no gateway.
 pub(super) fn route(
     findings: &mut Findings,
     place: &Place<'_>,
@@ -195,7 +196,8 @@ pub(super) fn route(
 ) -> Option<Route> {
     let gateway = said(route.gateway.1);
     let hop = gateway.map(|gateway| address::address(&gateway.text()));
-    // `default` is of the gateway's family, and of the link's network when that says nothing.
+    // `default` belongs to the gateway's family. Without a usable gateway, it belongs to the family of the link's
+    // network.
     let family = hop.flatten().map(Family::of).or(family).unwrap_or(Family::Ipv4);
     let mask = route.netmask.1.map(Scalar::text);
     let written = route.destination.1;
@@ -221,7 +223,7 @@ pub(super) fn route(
     let metric = metric(findings, place.field(route.metric.0), route.metric.1);
     let gateway = match hop {
         None => None,
-        // An unspecified gateway is the older way to say that there is none.
+        // Older documents write an unspecified gateway such as `0.0.0.0` for no gateway.
         Some(Some(hop)) if hop.is_unspecified() => None,
         Some(_) => {
             let family = destination.map(|network| Family::of(network.ip()));
@@ -231,8 +233,8 @@ pub(super) fn route(
     Some(Route::new(destination?, gateway, metric).ok()?.at(place.path()))
 }
 
-/// Puts routes on a link. One of a family without addresses there is a warning, unless more may be wanted there than is
-/// known.
+/// Adds routes to a link. A route of a family without addresses on this link is dropped. A warning reports it only if
+/// `is_sure`: otherwise an address of this link may have been dropped because of an error.
 pub(super) fn add_routes(findings: &mut Findings, link: &mut Link, routes: Vec<Route>, is_sure: bool) {
     for route in routes {
         let (used, expected) = match route.destination() {
@@ -275,7 +277,8 @@ pub(super) fn search_domains(findings: &mut Findings, list: &Place<'_>, written:
     }
 }
 
-/// The options of a bond, the last one of a name counts; `port` finds a port by what the document calls it.
+/// Converts the options of a bond. Of several options with one name, the last one counts. `port` finds a bond member by
+/// its id or name in the document.
 pub(super) fn bond_options(
     findings: &mut Findings,
     place: &Place<'_>,
@@ -307,7 +310,7 @@ pub(super) fn bond_options(
             },
             name => match options.set(name, &text) {
                 Ok(()) => {}
-                // Whether it is of use is not known when the mode is not.
+                // With an invalid mode, nobody knows which options have an effect.
                 Err(BondOptionError::Useless { .. }) if mode.is_err() => {}
                 Err(error) => findings.push(bond_option_finding(place, &text, &error)),
             },
@@ -342,7 +345,8 @@ fn bond_option_finding(place: Place<'_>, value: &str, error: &BondOptionError) -
     }
 }
 
-/// What two entries for one link ask of it: the first MTU counts.
+/// Sets the MTU of a link that has two entries in the document. The first MTU counts, and a different second MTU is
+/// reported.
 pub(super) fn merge_mtu(findings: &mut Findings, place: Place<'_>, link: &mut Link, mtu: Option<Mtu>) {
     let Some(mtu) = mtu else { return };
     let first = *link.mtu.get_or_insert(mtu);
@@ -352,7 +356,8 @@ pub(super) fn merge_mtu(findings: &mut Findings, place: Place<'_>, link: &mut Li
     }
 }
 
-/// Puts the model together. `contradicts` tells where a contradiction is to be mended. `None`: there are errors.
+/// Builds the model. `contradicts` makes the diagnostic for a contradiction, with the path to fix. `None` if the
+/// document has errors.
 pub(super) fn put_together(
     findings: &mut Findings,
     mut links: Vec<Link>,
@@ -392,13 +397,14 @@ pub(super) fn put_together(
     }
 }
 
-/// Reports a prefix length that the document does not have. A gateway out of reach proves that it was another one.
+/// Reports a guessed prefix length. A gateway outside of the guessed subnet proves that the guess is wrong, which is an
+/// error.
 fn report_guess(findings: &mut Findings, link: &Link, guess: &Guess) {
     let (address, length) = (guess.address.ip(), guess.address.prefix());
     let is_ipv4 = address.is_ipv4();
     let (ipv4, ipv6) = (&link.ipv4.addresses, &link.ipv6.addresses);
-    // A server may give the subnet of the gateway, and beside an address whose subnet has no room for a router the gateway
-    // is elsewhere.
+    // In these cases the gateway may be outside of the subnet: DHCP or a router can supply another subnet, and a subnet
+    // of /31, /32, /127 or /128 has no room for a router.
     let is_anywhere = if is_ipv4 {
         link.ipv4.dhcp || ipv4.iter().any(|address| address.prefix() + 1 >= Family::Ipv4.bits())
     } else {
@@ -429,7 +435,7 @@ fn report_guess(findings: &mut Findings, link: &Link, guess: &Guess) {
     });
 }
 
-/// Nothing is reached through a gateway or a name server whose address the machine itself has.
+/// Reports each gateway and each name server whose address is an address of this machine, since it cannot be reached.
 fn report_own_addresses(findings: &mut Findings, links: &[Link], dns: &Dns) {
     let ipv4 = links.iter().flat_map(|link| &link.ipv4.addresses).map(|address| IpAddr::V4(address.ip()));
     let ipv6 = links.iter().flat_map(|link| &link.ipv6.addresses).map(|address| IpAddr::V6(address.ip()));
@@ -447,12 +453,12 @@ fn report_own_addresses(findings: &mut Findings, links: &[Link], dns: &Dns) {
     }
 }
 
-/// A card has its address already; the kernel gives a bond and a bridge its first port's and a VLAN its parent's. So that
-/// need not be said.
+/// Removes a MAC address that the link would have anyway: a NIC has its own address, the kernel gives a bond or a
+/// bridge the address of its first member, and a VLAN has its parent's address.
 fn drop_inherited_mac_address(links: &mut [Link], at: usize) {
     let Some(own) = links[at].cloned_mac_address.take() else { return };
     let mut from = at;
-    // Bounded, since loops are found later.
+    // Limited to the number of links, because loops are not detected yet.
     for _ in 0..links.len() {
         let link = &links[from];
         match (link.mac_address(), link.kind.made_of().first()) {
@@ -464,12 +470,13 @@ fn drop_inherited_mac_address(links: &mut [Link], at: usize) {
     links[at].cloned_mac_address = Some(own);
 }
 
-/// The kernel refuses a VLAN an MTU above that of what it is on. Where that has none of its own, it is not known.
+/// Removes an MTU that is above the MTU of the VLAN's parent, because the kernel rejects it. A parent without an MTU in
+/// the document is skipped: its MTU is not known.
 fn drop_mtu_above_parents(findings: &mut Findings, links: &mut [Link], at: usize) {
     let Some(mtu) = links[at].mtu else { return };
     let mut least = None;
     let mut here = at;
-    // Bounded, since loops are found later.
+    // Limited to the number of links, because loops are not detected yet.
     for _ in 0..links.len() {
         let LinkKind::Vlan { parent, .. } = links[here].kind else { break };
         here = parent.0;
@@ -493,10 +500,10 @@ fn distinct<T: Clone + Ord>(values: &mut Vec<Placed<T>>) {
     values.retain(|placed| seen.insert(placed.value.clone()));
 }
 
-/// What is wrong in a contradiction, and what was expected.
+/// The link, the problem and the expectation of a contradiction.
 pub(super) fn contradiction(contradiction: Contradiction) -> (LinkIndex, &'static str, &'static str) {
     match contradiction {
-        // A reference that leads nowhere has been reported where it was read; this is for completeness.
+        // This case does not occur: the reader of the reference has already reported the missing link.
         Contradiction::NoSuchLink(at) => (at, "link that refers to none", "a link of the document"),
         Contradiction::Loop(at) => (at, "VLAN on itself", "a link that is not on this VLAN"),
         Contradiction::PortIsNoCard(at) => (at, "port of a bond", "a card"),

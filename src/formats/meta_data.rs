@@ -1,55 +1,57 @@
-//! What a drive says about its machine: OpenStack's `meta_data.json` and NoCloud's `meta-data`, in one model.
+//! Reads the metadata of a machine: OpenStack's `meta_data.json` and NoCloud's `meta-data`, in one model.
 //!
-//! The fields, and which drive has which, are KubeVirt's (`kubevirt/kubevirt:pkg/cloud-init/cloud-init.go`). One document
-//! writes underscores and the other dashes; both are read in both.
+//! The fields of each document are those that KubeVirt writes (`kubevirt/kubevirt:pkg/cloud-init/cloud-init.go`).
+//! OpenStack's names have underscores and NoCloud's names have dashes; both spellings are accepted in both documents.
 
 use super::value::{self, Object, Value};
 use crate::finding::{Finding, Findings, Place};
 use crate::network::is_label;
 
-/// What a drive says about its machine. A field that is missing, or is not what it should be, costs only itself.
+/// The metadata of a machine. A field that is missing or invalid is `None` or empty, and the other fields are still
+/// used.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct MetaData {
-    /// The machine's firmware UUID, lower case.
+    /// The machine's firmware UUID, in lower case.
     pub uuid: Option<String>,
-    /// What the drive calls the instance: KubeVirt writes `name.namespace` on an OpenStack drive, the UUID on the other.
+    /// The instance id. KubeVirt writes `name.namespace` on an OpenStack drive, and the UUID on a NoCloud drive.
     pub instance_id: Option<String>,
     /// The name of the instance type.
     pub instance_type: Option<String>,
-    /// The machine's name, as it was written.
+    /// The machine's host name, as in the document and not checked.
     pub hostname: Option<String>,
-    /// Lines for `authorized_keys`, each text with its place: one text may have several lines.
+    /// Paths and strings with lines for `authorized_keys`. One string may contain several lines.
     pub public_keys: Vec<(String, String)>,
-    /// Whether there may be public keys that could not be read, so that none may be no decision of the owner's.
+    /// Whether the document may contain public keys that could not be read. An empty list is then not the decision of
+    /// the machine's owner.
     pub has_unread_keys: bool,
-    /// Devices that the machine's owner has given tags.
+    /// Devices that the machine's owner has tagged.
     pub devices: Vec<Device>,
-    /// What is to be said about the document, for whoever keeps it.
+    /// Diagnostics about the document, kept for the report.
     pub findings: Vec<Finding>,
 }
 
-/// A device with tags. Only an OpenStack drive lists them.
+/// A tagged device. Only an OpenStack drive lists devices.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Device {
-    /// `nic` or `hostdev`. In the document: `type`.
+    /// `nic` or `hostdev`; the member `type` in the document.
     pub kind: Option<String>,
-    /// Such as `pci`.
+    /// The bus, such as `pci`.
     pub bus: Option<String>,
-    /// Such as `0000:01:00.0`.
+    /// The address on the bus, such as `0000:01:00.0`.
     pub address: Option<String>,
-    /// Of a card.
+    /// The MAC address of a NIC, not checked.
     pub mac: Option<String>,
-    /// Of a disk.
+    /// The serial number of a disk.
     pub serial: Option<String>,
-    /// As written.
+    /// The NUMA node, not checked.
     pub numa_node: Option<String>,
-    /// As written.
+    /// The CPUs on the device's NUMA node, not checked.
     pub aligned_cpus: Vec<String>,
-    /// As written.
+    /// The tags, not checked.
     pub tags: Vec<String>,
 }
 
-/// Reads the members of an object as text, and says what does not fit.
+/// Reads the members of an object as strings, and reports values of the wrong type.
 struct Reader<'o, 'f> {
     object: &'o Object,
     findings: &'f mut Findings,
@@ -59,7 +61,7 @@ struct Reader<'o, 'f> {
 // === impl MetaData ===
 
 impl MetaData {
-    /// Reads OpenStack's `meta_data.json`. A document that cannot be read at all says nothing, with a finding.
+    /// Reads OpenStack's `meta_data.json`. A document that cannot be parsed adds a diagnostic and gives no metadata.
     pub fn read_openstack(document: &[u8], findings: &mut Findings) -> Self {
         let Some(object) = object(document, findings) else { return Self::unread() };
         let mut reader = Reader::new(&object, findings);
@@ -69,7 +71,8 @@ impl MetaData {
         Self { uuid, instance_id, hostname, ..reader.common() }
     }
 
-    /// Reads NoCloud's `meta-data`. Where its instance id is a UUID, it is the firmware's.
+    /// Reads NoCloud's `meta-data`. An instance id that is a UUID is also the firmware UUID. A document that cannot be
+    /// parsed adds a diagnostic and gives no metadata.
     pub fn read_nocloud(document: &[u8], findings: &mut Findings) -> Self {
         let Some(object) = object(document, findings) else { return Self::unread() };
         let mut reader = Reader::new(&object, findings);
@@ -79,14 +82,14 @@ impl MetaData {
         Self { uuid, instance_id, hostname, ..reader.common() }
     }
 
-    /// What is known where a document is there and cannot be read.
+    /// The metadata of a document that exists but cannot be parsed.
     #[must_use]
     pub fn unread() -> Self {
         Self { has_unread_keys: true, ..Self::default() }
     }
 
-    /// The name and the namespace of the VirtualMachineInstance, where the instance id is KubeVirt's `name.namespace`. A
-    /// name may have dots itself, a namespace has none.
+    /// The name and the namespace of the VirtualMachineInstance, if the instance id has KubeVirt's form
+    /// `name.namespace`. A name may contain dots, a namespace may not.
     #[must_use]
     pub fn name_and_namespace(&self) -> Option<(&str, &str)> {
         let is_lower = |label: &str| label.len() <= 63 && is_label(label) && label == label.to_ascii_lowercase();
@@ -96,7 +99,7 @@ impl MetaData {
     }
 }
 
-/// Whether this is the text of a UUID, in lower or upper case.
+/// Whether the string is a UUID, in lower or upper case.
 #[must_use]
 pub fn is_uuid(text: &str) -> bool {
     text.len() == 36
@@ -123,7 +126,7 @@ impl<'o, 'f> Reader<'o, 'f> {
         Self { object, findings, has_unread_keys: false }
     }
 
-    /// What both documents call the same, but for dashes.
+    /// Reads the members that have the same names in both documents, except for dashes.
     fn common(&mut self) -> MetaData {
         MetaData {
             instance_type: self.text(&["instance_type", "instance-type"]),
@@ -134,12 +137,12 @@ impl<'o, 'f> Reader<'o, 'f> {
         }
     }
 
-    /// The first of these members that says something.
+    /// The first of these members that has a value.
     fn text(&mut self, names: &[&str]) -> Option<String> {
         names.iter().find_map(|name| match self.object.get(name)? {
             Value::Null => None,
             Value::String(text) if text.is_empty() => None,
-            // None of these can be told as it was written.
+            // The parser does not keep how the document writes these values, so they cannot serve as strings.
             Value::Array(_) | Value::Object(_) | Value::Bool(_) | Value::Fraction => {
                 let kind = self.object.get(name).map_or("", Value::kind);
                 self.findings.push(Finding::warning(Place::Document.field(name), "invalid value", kind, "a text"));
@@ -149,7 +152,7 @@ impl<'o, 'f> Reader<'o, 'f> {
         })
     }
 
-    /// One text, a list of texts, or a map of texts under any names.
+    /// Reads one string, a list of strings, or a map with strings as values.
     fn public_keys(&mut self) -> Vec<(String, String)> {
         let Some((name, value)) =
             ["public_keys", "public-keys"].iter().find_map(|name| Some((*name, self.object.get(name)?)))
@@ -304,13 +307,13 @@ mod tests {
     }
 
     #[test]
-    fn an_instance_id_of_nocloud_that_is_no_uuid_proves_nothing() {
+    fn an_instance_id_of_nocloud_that_is_no_uuid_gives_no_uuid() {
         let (meta_data, _) = nocloud("instance-id: i-1\n");
         assert_eq!((meta_data.uuid, meta_data.instance_id), (None, some("i-1")));
     }
 
     #[test]
-    fn a_field_of_a_wrong_kind_costs_itself_alone() {
+    fn only_a_field_of_a_wrong_type_is_ignored() {
         let (meta_data, findings) = openstack(
             r#"{"hostname":["a"],"uuid":7,"instance_id":null,"instance_type":1.5,"local_hostname":true,"public_keys":[1,"k",null],
                 "devices":[1,{"tags":"one"}]}"#,
@@ -332,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn a_document_that_cannot_be_read_says_nothing() {
+    fn a_document_that_cannot_be_parsed_gives_no_metadata() {
         assert_eq!(
             nocloud("a: b: c"),
             (

@@ -1,12 +1,13 @@
-//! cloud-init's network-config: version 1, and version 2 as far as it is netplan's.
+//! Reads cloud-init's network-config: version 1, and those parts of version 2 that netplan defines.
 //!
-//! The readers whose meaning counts are `canonical/cloud-init:cloudinit/net/network_state.py` and, for what that one
-//! leaves to netplan, `canonical/netplan:doc/netplan-yaml.md`. The tree of the document is read as it is: both versions say
-//! the same with other words ([`Dialect`]), so a mirror of each would be one more thing between the document and its
-//! meaning.
+//! `canonical/cloud-init:cloudinit/net/network_state.py` decides what a document means. Where cloud-init passes a
+//! document on to netplan, `canonical/netplan:doc/netplan-yaml.md` decides.
 //!
-//! `docs/cloud-init.md` has every case in which a document means something else here than to cloud-init 22.4, with the
-//! reason; `tests/elder` asks it.
+//! This module reads the tree of the document directly, without a type for each version: both versions express the same
+//! settings with different names ([`Dialect`]).
+//!
+//! `docs/cloud-init.md` lists every document that means something else here than in cloud-init 22.4, with the reason.
+//! `tests/elder` checks this list.
 
 #[cfg(test)]
 mod tests;
@@ -29,7 +30,8 @@ use crate::network::{
     LinkIndex, LinkKind, NetworkConfig, Route,
 };
 
-/// Decides what the document means. `base` is where its `version` stands. `None`: there are errors.
+/// Converts a document to the model. `base` is the path of the object that contains `version`. `None` if the document
+/// has errors.
 pub(super) fn convert(
     format: Format,
     document: &Object,
@@ -42,9 +44,9 @@ pub(super) fn convert(
     }
 }
 
-/// How a version calls what both have.
+/// The names that one version uses for members of both versions, and the functions that differ.
 struct Dialect {
-    /// Where a device's name stands; in version 2 it is the key of the device.
+    /// The member with a device's name. `None` in version 2, where the name is the key of the device.
     name: Option<&'static str>,
     bond_ports: &'static str,
     bridge_ports: &'static str,
@@ -52,14 +54,15 @@ struct Dialect {
     vlan_parent: &'static str,
     vlan_id: &'static str,
     mac_address: &'static str,
-    /// Where a route leads.
+    /// The member with the destination of a route.
     destination: &'static str,
-    /// What a device of this kind may have.
+    /// The members that a device of this kind may have.
     members: fn(Kind) -> Members,
-    /// What a route has in this version.
+    /// The members that a route may have in this version.
     route_members: &'static [&'static str],
     card: fn(&mut Converter<'_, '_>, &Entry<'_>) -> Reported<Card>,
-    /// What is to be set on a device; the routes are returned, since they need its addresses.
+    /// Applies the settings of a device to its link. Returns the routes, because checking them needs the addresses of
+    /// the link.
     settings: fn(&mut Converter<'_, '_>, &Entry<'_>, &mut Link) -> Vec<Route>,
 }
 
@@ -74,10 +77,10 @@ enum Kind {
 
 const KINDS: [Kind; 5] = [Kind::Card, Kind::Bond, Kind::Bridge, Kind::Vlan, Kind::Loopback];
 
-/// A device of the document.
+/// A device in the document.
 struct Entry<'d> {
     kind: Kind,
-    /// What other devices call it.
+    /// The name by which other devices refer to this device.
     key: Cow<'d, str>,
     object: &'d Object,
     place: Place<'d>,
@@ -86,20 +89,20 @@ struct Entry<'d> {
 struct Converter<'d, 'f> {
     dialect: &'static Dialect,
     reader: Reader<'f>,
-    /// Without loopback.
+    /// The devices of the document, without the loopback device.
     entries: Vec<Entry<'d>>,
-    /// How many entries there are.
+    /// Number of entries.
     described: usize,
     by_key: BTreeMap<String, LinkIndex>,
-    /// The model, in the order of the entries. Where one could not be read, a card stands in its place.
+    /// The links of the model, in the order of the entries. A NIC as a placeholder replaces an invalid entry.
     links: Vec<Link>,
-    /// Cards that have no entry, but that others are made of. They come after the others.
+    /// NICs without an entry that other devices refer to. They follow the other links.
     implied: Vec<Link>,
     guesses: Vec<Guess>,
     dns: Dns,
 }
 
-/// netplan's and ifupdown's names of what the kernel calls otherwise.
+/// Names of options in netplan and ifupdown, with the kernel's name of the same option.
 const OPTIONS: &[(&str, &str)] = &[
     ("ageing", "ageing_time"),
     ("aging_time", "ageing_time"),
@@ -123,7 +126,7 @@ const OPTIONS: &[(&str, &str)] = &[
     ("up_delay", "updelay"),
 ];
 
-/// The members of a route in both versions, and those that have a finding of their own.
+/// All members of a route in both versions, including members with a separate diagnostic.
 const ROUTE_MEMBERS: &[&str] = &[
     "advertised-receive-window",
     "congestion-window",
@@ -173,7 +176,7 @@ impl<'d, 'f> Converter<'d, 'f> {
         self.reader.findings
     }
 
-    /// A static address of the device that is being read, of this family where one is given.
+    /// Parses a static address of the current device, which must belong to the family `wanted` if that is given.
     fn static_address(
         &mut self,
         written: Written<'_>,
@@ -185,7 +188,7 @@ impl<'d, 'f> Converter<'d, 'f> {
         convert::static_address(self.reader.findings, written, netmask, wanted, guesses)
     }
 
-    /// Takes in a device, in the document's order.
+    /// Adds a device. Devices are added in the document's order.
     fn add(&mut self, entry: Entry<'d>) {
         if entry.kind == Kind::Loopback {
             self.loopback(&entry);
@@ -200,14 +203,15 @@ impl<'d, 'f> Converter<'d, 'f> {
         self.described += 1;
     }
 
-    /// The loopback device is there already. What is said about name servers counts nevertheless.
+    /// Reads the loopback device. The kernel always creates this device, so only its name servers and search domains
+    /// are used.
     fn loopback(&mut self, entry: &Entry<'_>) {
         let mut link = Link::new(entry.key.to_string(), entry.place.path(), unreadable());
         let mut findings = Findings::default();
         let mut aside = Converter::new(self.dialect, &mut findings);
         let routes = (self.dialect.settings)(&mut aside, entry, &mut link);
         aside.report_unknown_members(entry, Severity::Warning);
-        // 127.0.0.1 is no address that another device can have.
+        // Errors are dropped: these checks are made for other devices and reject 127.0.0.1.
         let warnings = findings.into_parts().0.into_iter().filter(|finding| finding.severity == Severity::Warning);
         warnings.for_each(|finding| self.findings().push(finding));
         let expected = "none: it has its own";
@@ -236,11 +240,11 @@ impl<'d, 'f> Converter<'d, 'f> {
             let mut link = Link::new(id, place, kind);
             link.mtu = convert::mtu(self.findings(), entry.place.field("mtu"), entry.scalar("mtu").as_ref());
             if self.dialect.name.is_none() {
-                // Elsewhere the key is the name.
+                // A NIC has its name in `set-name`. For any other device the key is the name.
                 link.name_place =
                     if entry.kind == Kind::Card { entry.place.field("set-name").path() } else { link.place.clone() };
             }
-            // In version 1 it is what a card is known by.
+            // In version 1, the MAC address of a NIC identifies the NIC. Any other MAC address is set on the link.
             if entry.kind != Kind::Card || self.dialect.name.is_none() {
                 let written = entry.scalar(self.dialect.mac_address);
                 let place = entry.place.field(self.dialect.mac_address);
@@ -271,7 +275,7 @@ impl<'d, 'f> Converter<'d, 'f> {
         match entry.kind {
             Kind::Card | Kind::Loopback => (dialect.card)(self, entry).map(LinkKind::Card),
             Kind::Vlan => {
-                // Every VLAN can be named after its parent and its id.
+                // An invalid name is only a warning, because a renderer can name any VLAN after its parent and its id.
                 let name = self.name(entry, Severity::Warning);
                 let written = entry.scalar(dialect.vlan_parent);
                 let parent_place = place.field(dialect.vlan_parent);
@@ -307,7 +311,7 @@ impl<'d, 'f> Converter<'d, 'f> {
         }
     }
 
-    /// The name of a device, which is also what others call it.
+    /// The interface name of a device: its key.
     fn name(&mut self, entry: &Entry<'_>, otherwise: Severity) -> Option<InterfaceName> {
         let name = entry.key.parse().ok();
         if name.is_none() {
@@ -328,7 +332,7 @@ impl<'d, 'f> Converter<'d, 'f> {
         ports.iter().enumerate().filter_map(port).collect()
     }
 
-    /// Another device. One that has no entry is a card of that name, as it is to cloud-init.
+    /// Finds another device by its key. Without an entry, it is a NIC with this name, as in cloud-init.
     fn device(&mut self, written: &Scalar, place: Place<'_>, otherwise: Severity) -> Option<LinkIndex> {
         let text = written.text();
         if let Some(at) = self.by_key.get(text.as_ref()) {
@@ -347,7 +351,7 @@ impl<'d, 'f> Converter<'d, 'f> {
         Some(at)
     }
 
-    /// The options of a bond or a bridge, under the kernel's names.
+    /// The options of a bond or a bridge, with the kernel's names.
     fn options<'e>(&mut self, entry: &Entry<'e>) -> Vec<WrittenOption<'e>> {
         let Some(options) = self.reader.object(entry.object, (&entry.place, self.dialect.options), Severity::Warning)
         else {
@@ -392,9 +396,10 @@ impl<'d, 'f> Converter<'d, 'f> {
                     self.bridge_ports(&place, option, ports, &mut options.ports);
                     continue;
                 }
-                // Without the protocol no port waits, and this is how people say so.
+                // 0 is outside the range of the delay, but without the Spanning Tree Protocol no port waits, and
+                // authors write 0 for that.
                 "forward_delay" if options.stp != Some(true) && value.to_string() == "0" => continue,
-                // How long ifupdown waits for ports, and the ports themselves once more.
+                // Ignored: ifupdown's waiting times, and another list of the ports.
                 "gcint" | "maxwait" | "ports" | "waitport" => continue,
                 "priority" => {
                     options.priority = self.number(&place, value, 0, 65_535).and_then(|number| number.try_into().ok());
@@ -424,7 +429,8 @@ impl<'d, 'f> Converter<'d, 'f> {
         number
     }
 
-    /// What single ports of a bridge are told: a mapping, or ifupdown's pairs of words.
+    /// Reads the options of single bridge ports: a mapping from port to number, or ifupdown's strings of a port and a
+    /// number.
     fn bridge_ports(
         &mut self,
         place: &Place<'_>,
@@ -465,7 +471,8 @@ impl<'d, 'f> Converter<'d, 'f> {
         }
     }
 
-    /// A port has no addresses of its own. What else nobody knows depends on what is a port.
+    /// Removes and reports addresses on members of bonds and bridges. Then reports unknown members of every device: how
+    /// severe they are depends on whether another device uses the device.
     fn look_at_ports(&mut self, entries: &[Entry<'_>]) {
         let mut is_used = vec![false; self.links.len()];
         for at in 0..self.links.len() {
@@ -491,14 +498,15 @@ impl<'d, 'f> Converter<'d, 'f> {
         }
     }
 
-    /// In a device that asks for nothing else an address is lost with what is misspelt.
+    /// Reports unknown members of a device. They are errors if the device has no other settings, since an unknown
+    /// member may be a misspelt address.
     fn report_unknown_members(&mut self, entry: &Entry<'_>, otherwise: Severity) {
         let members = (self.dialect.members)(entry.kind);
         let consequence = if otherwise == Severity::Error { ": without it the device asks for nothing" } else { "" };
         self.reader.report_unknown_members(entry.object, &entry.place, members, otherwise, consequence);
     }
 
-    /// Every name and every MAC address belongs to one device.
+    /// Reports every name and every MAC address that belongs to two devices.
     fn look_for_repeats(&mut self) {
         let mut seen: BTreeMap<String, usize> = BTreeMap::new();
         for (at, link) in self.links.iter().enumerate() {
@@ -516,7 +524,7 @@ impl<'d, 'f> Converter<'d, 'f> {
             ] {
                 let Some(value) = value else { continue };
                 let first = *seen.entry(value.clone()).or_insert(at);
-                // Two entries of one key have been reported.
+                // Two entries with the same key have been reported already.
                 if first != at && self.links[first].id != link.id {
                     let problem = format!("{what} of {}", self.links[first].place);
                     let expected = "one that no other device has";
@@ -541,7 +549,7 @@ impl<'d, 'f> Converter<'d, 'f> {
         })
     }
 
-    /// Name servers and search domains: lists, or texts with blanks between the words.
+    /// Reads name servers and search domains. Each is a list, or a string with blanks between the words.
     fn name_servers(&mut self, object: &Object, place: &Place<'_>, names: [&str; 2], into: &mut Dns) {
         let servers = self.reader.words(object, (place, names[0]), Severity::Warning);
         convert::nameservers(self.reader.findings, &place.field(names[0]), &servers, into);
@@ -549,7 +557,8 @@ impl<'d, 'f> Converter<'d, 'f> {
         convert::search_domains(self.reader.findings, &place.field(names[1]), &domains, into);
     }
 
-    /// The routes of a device or a subnet; `family` is that of a `default` without a gateway.
+    /// Reads the routes of a device or a subnet. The destination `default` belongs to `family` when the route has no
+    /// gateway.
     fn routes(&mut self, parent: &Object, place: &Place<'_>, family: Option<Family>, routes: &mut Vec<Route>) {
         let list = place.field("routes");
         for (index, value) in self.reader.values(parent, (place, "routes"), Severity::Error).iter().enumerate() {
@@ -561,7 +570,7 @@ impl<'d, 'f> Converter<'d, 'f> {
         }
     }
 
-    /// A route in the words of either version.
+    /// Reads a route. The names of both versions are accepted.
     fn route(&mut self, object: &Object, place: &Place<'_>, family: Option<Family>) -> Option<Route> {
         let destination = member(object, &[self.dialect.destination, "network", "destination", "to"]);
         let netmask = member(object, &["netmask", "prefix"]);
@@ -588,33 +597,33 @@ impl<'d, 'f> Converter<'d, 'f> {
         let members = Members { named: [self.dialect.route_members, &[]], others: ROUTE_MEMBERS };
         self.reader.report_unknown_members(object, place, members, Severity::Warning, "");
         for name in ["type", "scope", "from", "mtu", "advertised-receive-window", "congestion-window"] {
-            // In version 1 `route` is the type of an item.
+            // In version 1, `route` is the type of the item that contains the route.
             let is_usual =
                 |value: &&Value| matches!(value, Value::String(word) if word == "unicast" || word == "route");
             let Some(value) = object.get(name).filter(|value| !is_usual(value)) else { continue };
             let is_type = name == "type";
             let expected = if is_type { "unicast: the route is left out" } else { "none: it is left out" };
             self.findings().push(Finding::warning(place.field(name), "unsupported member of a route", value, expected));
-            // A route that shall lead nowhere must not lead somewhere.
+            // A route of another type, such as `blackhole`, must not become a normal route.
             if is_type {
                 return None;
             }
         }
         let mut route = route?;
         route.on_link = on_link;
-        // 254 is the main table.
+        // 254 is the number of the main table.
         route.table = table.filter(|table| *table != 254);
         Some(route)
     }
 }
 
-/// The first of several spellings of a member; without any of them the first name.
+/// The first member that has a value, of several names for it. Without a value, the first name.
 fn member(object: &Object, names: &[&'static str]) -> (&'static str, Option<Scalar>) {
     let said = |name: &&'static str| Some((*name, Some(Scalar::of(object.get(name)?)?)));
     names.iter().find_map(said).unwrap_or((names[0], None))
 }
 
-/// A time with its unit, as the number that the kernel takes.
+/// Converts a time with a unit to the number that the kernel expects; `None` for a value without a unit.
 fn duration(value: &Value, is_in_seconds: bool) -> Option<Value> {
     let Value::String(text) = value else { return None };
     let (number, is_milli) = match text.strip_suffix("ms") {
@@ -629,8 +638,8 @@ fn duration(value: &Value, is_in_seconds: bool) -> Option<Value> {
     }))
 }
 
-/// What stands for a device that could not be read: that has been reported and costs the document, but the others want to
-/// be looked at, too.
+/// A placeholder for an invalid device. The error has been reported and the document will be rejected, but the other
+/// devices can still be checked.
 fn unreadable() -> LinkKind {
     LinkKind::Card(Card::MacAddress { mac_address: MacAddr::zero(), name: None })
 }

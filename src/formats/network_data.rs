@@ -1,8 +1,9 @@
-//! OpenStack's `network_data.json`.
+//! Reads OpenStack's `network_data.json`.
 //!
-//! The schema is `openstack/nova:doc/api_schemas/network_data.json`, the writer `openstack/nova:nova/virt/netutils.py`,
-//! the reader whose meaning counts `canonical/cloud-init:cloudinit/sources/helpers/openstack.py`. The types here mirror
-//! the document and decide nothing; [`NetworkData::convert`] decides.
+//! The schema is `openstack/nova:doc/api_schemas/network_data.json`, and the writer is
+//! `openstack/nova:nova/virt/netutils.py`. The reader `canonical/cloud-init:cloudinit/sources/helpers/openstack.py`
+//! decides what a document means. The types here mirror the document and do not check its values;
+//! [`NetworkData::convert`] checks them.
 
 mod convert;
 
@@ -13,88 +14,88 @@ use super::reader::{Members, Reader};
 use super::value::{Object, Value};
 use crate::finding::{Findings, Place, Severity};
 
-/// A document, as it was written.
+/// A document as written. A missing member is `None` or empty.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NetworkData {
-    /// Interfaces of the machine, physical or not.
+    /// The interfaces of the machine, physical or virtual.
     pub links: Vec<Link>,
-    /// What is to be set on them.
+    /// The addresses and routes of the links.
     pub networks: Vec<Network>,
-    /// Services for the whole machine.
+    /// The services of the whole machine.
     pub services: Vec<Service>,
 }
 
-/// One of `links`.
+/// One entry of `links`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Link {
-    /// What networks, bonds and VLANs call it.
+    /// The id by which networks, bonds and VLANs refer to this link.
     pub id: Option<Scalar>,
-    /// `phy` and other words for a card, `bond` or `vlan`. In the document: `type`.
+    /// `bond`, `vlan`, or `phy` and other words for a NIC; the member `type` in the document.
     pub kind: Option<Scalar>,
-    /// Not in the schema, but in use: the name that the interface has, or shall have.
+    /// The current or the requested name of the interface. Not in the schema, but in use.
     pub name: Option<Scalar>,
-    /// Of a card or a bond.
+    /// The MAC address of a NIC or a bond.
     pub ethernet_mac_address: Option<Scalar>,
-    /// In bytes.
+    /// The MTU, in bytes.
     pub mtu: Option<Scalar>,
-    /// Of a VLAN: the id of its parent.
+    /// The id of a VLAN's parent.
     pub vlan_link: Option<Scalar>,
-    /// Of a VLAN: its tag.
+    /// The VLAN id of a VLAN.
     pub vlan_id: Option<Scalar>,
-    /// Of a VLAN.
+    /// The MAC address of a VLAN.
     pub vlan_mac_address: Option<Scalar>,
-    /// Of a bond: the ids of its ports.
+    /// The ids of a bond's members.
     pub bond_links: Vec<Scalar>,
-    /// Of a bond: every other member that begins with `bond_` or `bond-`, as written.
+    /// The options of a bond: every other member that begins with `bond_` or `bond-`, with its value.
     pub bond_options: Vec<(String, Value)>,
 }
 
-/// One of `networks`.
+/// One entry of `networks`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Network {
-    /// The id of its link.
+    /// The id of the link that this entry configures.
     pub link: Option<Scalar>,
-    /// `ipv4`, `ipv6_slaac` and so on. In the document: `type`.
+    /// The source of the addresses, such as `ipv4` or `ipv6_slaac`; the member `type` in the document.
     pub kind: Option<Scalar>,
-    /// With or without a prefix length.
+    /// A static address, with or without a prefix length.
     pub ip_address: Option<Scalar>,
-    /// As an address or a length.
+    /// The netmask, as an address or as a prefix length.
     pub netmask: Option<Scalar>,
-    /// Not in the schema, but in use: the next hop of a default route.
+    /// The gateway of a default route. Not in the schema, but in use.
     pub gateway: Option<Scalar>,
-    /// Routes through its link.
+    /// Routes through the link.
     pub routes: Vec<Route>,
-    /// Services on this network.
+    /// The services on this network.
     pub services: Vec<Service>,
-    /// Not in the schema, but in use: name servers.
+    /// Name servers. Not in the schema, but in use.
     pub dns_nameservers: Vec<Scalar>,
-    /// Not in the schema, but in use: domains in which short names are looked up.
+    /// Search domains for short host names. Not in the schema, but in use.
     pub dns_search: Vec<Scalar>,
 }
 
-/// One of the `routes` of a network.
+/// One entry of the `routes` of a network.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Route {
-    /// Where it leads: an address, a CIDR, or `default`.
+    /// The destination: an address, a CIDR, or `default`.
     pub network: Option<Scalar>,
-    /// As an address or a length.
+    /// The netmask of the destination, as an address or as a prefix length.
     pub netmask: Option<Scalar>,
-    /// The next hop; without one the destination is on the link.
+    /// The next hop. Without a next hop, the destination is directly on the link.
     pub gateway: Option<Scalar>,
-    /// Lower is preferred.
+    /// The metric. A route with a lower metric is preferred.
     pub metric: Option<Scalar>,
-    /// Services behind it.
+    /// The services behind this route.
     pub services: Vec<Service>,
 }
 
-/// One of the `services` of a document, a network or a route.
+/// One entry of the `services` of a document, a network or a route.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Service {
-    /// `dns`. In the document: `type`.
+    /// The kind of service: `dns`; the member `type` in the document.
     pub kind: Option<Scalar>,
-    /// Of a name server.
+    /// The address of a name server.
     pub address: Option<Scalar>,
-    /// Domains in which short names are looked up.
+    /// Search domains for short host names.
     pub search: Vec<Scalar>,
 }
 
@@ -141,13 +142,13 @@ const SERVICE: Members = members(&["address", "search", "type"], &[]);
 // === impl NetworkData ===
 
 impl NetworkData {
-    /// Reads a document's tree. What is not of the right shape becomes a finding, and is left out.
+    /// Reads the tree of a document. A value of the wrong shape is reported and left out.
     pub fn read(document: &Object, findings: &mut Findings) -> Self {
         let mut reader = Reader { findings };
         let here = Place::Document;
         reader.report_misspelt(document.members(), &here, DOCUMENT);
         Self {
-            // Without its links a network has nothing to stand on, and says so itself.
+            // A warning is enough for invalid links: each network without its link is reported separately.
             links: reader.items(document, (&here, "links"), Severity::Warning, Reader::link),
             networks: reader.items(document, (&here, "networks"), Severity::Error, Reader::network),
             services: reader.services(document, &here),
@@ -161,7 +162,7 @@ impl Reader<'_> {
     fn link(&mut self, object: &Object, place: &Place<'_>) -> Link {
         let scalar = |name| Scalar::of(object.get(name)?);
         let is_bond = matches!(object.get("type"), Some(Value::String(kind)) if kind == "bond");
-        // Those of a bond that begin like an option are options.
+        // Every member of a bond that begins with `bond_` or `bond-` is a bond option, so it is not misspelt.
         let other = |(name, value): &(&str, &Value)| !(is_bond && is_bond_option(name, value));
         self.report_misspelt(object.members().into_iter().filter(other), place, LINK);
         Link {

@@ -1,31 +1,31 @@
-//! Reading members of objects, saying what does not fit.
+//! Reads the members of objects and reports values of the wrong shape.
 
 use std::fmt;
 
 use super::value::{Object, Scalar, Value};
 use crate::finding::{Finding, Findings, Place, Severity};
 
-/// The most items of a list: of links, of networks, and also of words in one text.
+/// Maximum number of items in a list, such as links or networks, and of words in one string.
 pub const MAX_ITEMS: usize = 4096;
 
-/// Reads members of objects, and says what is not of the right shape.
+/// Reads the members of objects and reports values of the wrong shape.
 pub(super) struct Reader<'f> {
     pub(super) findings: &'f mut Findings,
 }
 
-/// What an object may have.
+/// The members that an object may have.
 #[derive(Clone, Copy)]
 pub(super) struct Members {
-    /// What a message names, in one or two lists.
+    /// The names that messages list, in one or two parts.
     pub(super) named: [&'static [&'static str]; 2],
-    /// What is known beside it: other spellings, and what changes nothing here.
+    /// Further known names: other spellings, and members without an effect here.
     pub(super) others: &'static [&'static str],
 }
 
 // === impl Reader ===
 
 impl Reader<'_> {
-    /// The elements of an array of objects.
+    /// Reads an array of objects with `read`. An invalid element is reported with the severity `otherwise`.
     pub(super) fn items<T: Default + PartialEq>(
         &mut self,
         parent: &Object,
@@ -37,7 +37,8 @@ impl Reader<'_> {
         let place = at.0.field(at.1);
         let read_one = |(index, element): (usize, &Value)| {
             let place = place.index(index);
-            // What says nothing is a default in the list, so that the places of those that follow stay the document's.
+            // An invalid element becomes a default item. Each later item then keeps the index that it has in the
+            // document.
             let item = if let Value::Object(object) = element { read(self, object, &place) } else { T::default() };
             if !matches!(element, Value::Object(_)) {
                 self.findings.push(Finding::new(otherwise, place, "invalid item", element.kind(), "an object"));
@@ -50,8 +51,8 @@ impl Reader<'_> {
         elements.iter().enumerate().map(read_one).collect()
     }
 
-    /// Reports the members that nobody knows: they are misspelt, or belong elsewhere. `null` says nothing. `consequence`
-    /// ends the message.
+    /// Reports unknown members, which are misspelt or belong elsewhere. A member with the value `null` is ignored.
+    /// `consequence` is the end of the message.
     pub(super) fn report_unknown_members(
         &mut self,
         object: &Object,
@@ -69,7 +70,8 @@ impl Reader<'_> {
         }
     }
 
-    /// Reports the members that the format allows but nobody reads: those that are misspelt as warnings.
+    /// Reports members that the format allows but this program ignores: a warning for a probable misspelling, else a
+    /// debug message.
     pub(super) fn report_misspelt<'v>(
         &mut self,
         written: impl IntoIterator<Item = (&'v str, &'v Value)>,
@@ -88,7 +90,7 @@ impl Reader<'_> {
         }
     }
 
-    /// The elements of an array. `null` is empty; anything else is reported and empty.
+    /// The elements of an array. The result is empty for `null`, and for any other type, which is reported.
     pub(super) fn array<'v>(
         &mut self,
         parent: &'v Object,
@@ -107,7 +109,7 @@ impl Reader<'_> {
         }
     }
 
-    /// The same where one item may stand without its array.
+    /// The elements of an array. A single string or object counts as an array with one element.
     pub(super) fn values<'v>(
         &mut self,
         parent: &'v Object,
@@ -120,7 +122,7 @@ impl Reader<'_> {
         }
     }
 
-    /// An object. `null` is none; anything else is reported and none.
+    /// The object in a member. `None` for `null`, and for any other type, which is reported.
     pub(super) fn object<'v>(
         &mut self,
         parent: &'v Object,
@@ -138,7 +140,8 @@ impl Reader<'_> {
         }
     }
 
-    /// A switch, also where it is written as a text. `null` is none; anything else is reported and none.
+    /// The boolean in a member, also if it is written as a string. `None` for `null`, and for any other value, which is
+    /// reported.
     pub(super) fn switch(
         &mut self,
         parent: &Object,
@@ -154,7 +157,7 @@ impl Reader<'_> {
         state
     }
 
-    /// Whether a list may have so many items.
+    /// Whether a list may have this number of items. Too many items are reported as an error.
     pub(super) fn may_have(&mut self, (place, name): (&Place<'_>, &str), items: usize) -> bool {
         if items > MAX_ITEMS {
             let expected = format!("at most {MAX_ITEMS}");
@@ -164,12 +167,12 @@ impl Reader<'_> {
     }
 
     pub(super) fn scalars(&mut self, object: &Object, at: (&Place<'_>, &str), otherwise: Severity) -> Vec<Scalar> {
-        // Here `null` is no absence: it stands where an element was meant.
+        // `null` in a list is an invalid element, not a missing list.
         let scalar = |value| Scalar::of(value).unwrap_or_else(|| Scalar::Text("null".to_owned()));
         self.array(object, at, otherwise).iter().map(scalar).collect()
     }
 
-    /// A list of words, or one text with blanks or commas between them.
+    /// The words of a list, or of one string with blanks or commas between the words.
     pub(super) fn words(&mut self, object: &Object, at: (&Place<'_>, &str), otherwise: Severity) -> Vec<Scalar> {
         let Some(Value::String(text)) = object.get(at.1) else {
             return self.scalars(object, at, otherwise);
@@ -182,8 +185,9 @@ impl Reader<'_> {
     }
 }
 
-/// Whether a name is another one with one letter too many, too few, wrong, or in its neighbour's place. Names of two
-/// letters are too short to tell.
+/// Whether `name` differs from `known` by one edit: a letter too many, a letter missing, a wrong letter, or two
+/// neighbouring letters swapped. Known names of one or two letters never match, since too many other names are one edit
+/// away.
 pub(super) fn is_misspelt(name: &str, known: &str) -> bool {
     let (name, known) = (name.as_bytes(), known.as_bytes());
     if known.len() < 3 || name == known || name.len().abs_diff(known.len()) > 1 {
@@ -203,7 +207,7 @@ pub(super) fn is_misspelt(name: &str, known: &str) -> bool {
 // === impl Members ===
 
 impl Members {
-    /// A known member of which a name is a misspelling.
+    /// The known member that `name` probably means; `None` if no known member is similar.
     pub(super) fn misspelt(&self, name: &str) -> Option<&'static str> {
         self.named.into_iter().flatten().chain(self.others).copied().find(|known| is_misspelt(name, known))
     }
@@ -214,7 +218,7 @@ impl Members {
 }
 
 impl fmt::Display for Members {
-    /// `a, b or c`, sorted.
+    /// Writes the names as `a, b or c`, sorted.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut names = self.named.concat();
         names.sort_unstable();
@@ -230,7 +234,7 @@ impl fmt::Display for Members {
     }
 }
 
-/// On or off, in the words that YAML 1.1 and cloud-init have for it.
+/// Parses a boolean in the words of YAML 1.1 and cloud-init: `true`, `yes`, `on`, `1` and their opposites, in any case.
 pub(super) fn switch(value: &Value) -> Option<bool> {
     match value.to_string().to_ascii_lowercase().as_str() {
         "true" | "yes" | "on" | "1" => Some(true),

@@ -1,6 +1,8 @@
-//! A document as a tree of values, read with caps on everything that a hostile author could make large.
+//! Parses a document into a tree of values. Limits bound the size, the number of values and the nesting, since the
+//! author of the document may be hostile.
 //!
-//! What a document says is decided on this tree: a derive stops at the first mismatch, and we want every finding.
+//! The converters work on this tree instead of derived types: a derived parser stops at the first mismatch, but every
+//! diagnostic must be reported.
 
 mod json;
 mod yaml;
@@ -15,11 +17,11 @@ use serde::{Serialize, Serializer, ser};
 
 use crate::finding::{Finding, Findings};
 
-/// The largest document of a machine, in bytes.
+/// Maximum size of a machine's document, in bytes.
 pub const MAX_BYTES: usize = 1024 * 1024;
-/// The most values in a document of a machine, itself and those in arrays and objects.
+/// Maximum number of values in a machine's document: the document itself, and all values in its arrays and objects.
 pub const MAX_VALUES: usize = 65_536;
-/// The deepest nesting.
+/// Maximum nesting of arrays and objects, in levels.
 pub const MAX_DEPTH: usize = 64;
 
 /// One value of a document.
@@ -29,11 +31,11 @@ pub enum Value {
     Null,
     /// `true` or `false`
     Bool(bool),
-    /// A whole number.
+    /// A whole number that fits in 64 bits.
     Integer(i64),
-    /// Any other number. No document means one, so its value does not matter.
+    /// Any other number. No document uses such a number, so its value is not kept.
     Fraction,
-    /// Text.
+    /// A string.
     String(String),
     /// An array.
     Array(Vec<Value>),
@@ -41,42 +43,43 @@ pub enum Value {
     Object(Object),
 }
 
-/// An object, its members in the document's order. Where a name is repeated, the last one counts.
+/// An object. Its members are in the document's order. Of several members with one name, the last one counts.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Object(Vec<(String, Value)>);
 
-/// Text or a whole number: authors write one where the schema has the other.
+/// A string or a whole number. Authors write `7` where the schema has `"7"`, and the reverse.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Scalar {
-    /// As it was written.
+    /// A string, as in the document.
     Text(String),
-    /// As it was written.
+    /// A whole number.
     Integer(i64),
 }
 
-/// Reads a document of JSON or YAML. A document that begins with a brace or a bracket is JSON, and never YAML.
+/// Parses a JSON or YAML document. A document that begins with a brace or a bracket is always parsed as JSON.
 ///
-/// In JSON a trailing comma and a comment on a line of its own are passed over with a warning.
+/// In JSON, a trailing comma and a comment on its own line are ignored with a warning.
 ///
 /// # Errors
 ///
-/// One finding: the document is neither (its place is then `line L column C`), over a cap, or has a YAML key that means
-/// something else the second time.
+/// One diagnostic: the document is neither JSON nor YAML (the path is then `line L column C`), it exceeds a limit, or a
+/// YAML key is repeated with a different value.
 pub fn parse(document: &[u8], findings: &mut Findings) -> Result<Value, Finding> {
     let Parsed { value, repeats } = read(document, Repeats::LastCounts, findings)?;
     repeats.into_iter().next().map_or(Ok(value), Err)
 }
 
-/// Reads a document of JSON or YAML that people write and keep. A key that stands twice in one object is an error.
+/// Parses a JSON or YAML document that people write and keep. Every repeated key in an object is an error. YAML in flow
+/// style is accepted, although it begins with a brace or a bracket as JSON does.
 ///
 /// # Errors
 ///
-/// As of [`parse`]; and a key that an object has twice. Flow style of YAML is taken, although it begins as JSON does.
+/// As [`parse`], and an error for every repeated key.
 pub fn parse_strict(document: &[u8]) -> Result<Value, Finding> {
     read_strict(document, Rules { repeats: Repeats::Refused, ..MACHINE })
 }
 
-/// Reads a list of objects as [`parse_strict`] reads a document, with room for the objects of a whole cluster.
+/// Parses a list of objects as [`parse_strict`] does, with limits for the objects of a whole cluster.
 ///
 /// # Errors
 ///
@@ -86,24 +89,24 @@ pub(crate) fn parse_list(document: &[u8]) -> Result<Value, Finding> {
     read_strict(document, Rules { repeats: Repeats::Refused, bytes: MAX_LIST_BYTES, values: MAX_LIST_VALUES })
 }
 
-/// The largest list of objects, in bytes. A HostedCluster with its NodePools has about 25 KiB.
+/// Maximum size of a list of objects, in bytes. A HostedCluster with its NodePools has about 25 KiB.
 #[cfg(feature = "host")]
 pub const MAX_LIST_BYTES: usize = 64 * 1024 * 1024;
-/// The most values in a list of objects. Each takes about 100 bytes of memory.
+/// Maximum number of values in a list of objects. Each value takes about 100 bytes of memory.
 #[cfg(feature = "host")]
 const MAX_LIST_VALUES: usize = 4 * 1024 * 1024;
 
-/// What a reader takes.
+/// The limits of a parser, and its rule for repeated keys.
 #[derive(Clone, Copy)]
 struct Rules {
     repeats: Repeats,
-    /// The most bytes of a document. An alias costs what it stands for.
+    /// Maximum size of a document, in bytes. The string behind a YAML alias counts at each use.
     bytes: usize,
-    /// The most values of a document, in the same way.
+    /// Maximum number of values in a document. The values behind a YAML alias count at each use.
     values: usize,
 }
 
-/// What is taken of a document for a machine.
+/// The limits for a document of a machine.
 const MACHINE: Rules = Rules { repeats: Repeats::LastCounts, bytes: MAX_BYTES, values: MAX_VALUES };
 
 fn read_strict(document: &[u8], rules: Rules) -> Result<Value, Finding> {
@@ -114,7 +117,7 @@ fn read_strict(document: &[u8], rules: Rules) -> Result<Value, Finding> {
     match parse_json(document, rules) {
         Ok(value) => Ok(value),
         Err(Broken::Refused(finding)) => Err(finding),
-        // Whoever writes no quotes around the first key writes YAML, and should read what is wrong with that.
+        // A document whose first key has no quotes is YAML, so its author needs the error of the YAML parser.
         Err(Broken::Syntax(finding)) => {
             let is_yaml = !starts_as_json(document);
             let finding = Finding { expected: EXPECTED.to_owned(), ..finding };
@@ -125,7 +128,7 @@ fn read_strict(document: &[u8], rules: Rules) -> Result<Value, Finding> {
     }
 }
 
-/// Whether the first scalar of a collection could be JSON: an object begins with a key in quotes, or is empty.
+/// Whether the first scalar of a collection could be JSON: an object must be empty or begin with a quoted key.
 fn starts_as_json(document: &[u8]) -> bool {
     let is_between = |byte: &u8| byte.is_ascii_whitespace() || matches!(byte, b'{' | b'[');
     let begin = document.iter().position(|byte| !is_between(byte)).unwrap_or(document.len());
@@ -135,7 +138,7 @@ fn starts_as_json(document: &[u8]) -> bool {
     scalar.is_empty() || scalar[0] == b'"' || !is_key && serde_json::from_slice::<serde_json::Value>(scalar).is_ok()
 }
 
-/// Reads a document as [`parse`] does, and leaves it to the caller what a repeated YAML key costs.
+/// Parses a document as [`parse`] does, but returns the repeated YAML keys. The caller decides whether they are errors.
 pub(super) fn read(document: &[u8], repeats: Repeats, findings: &mut Findings) -> Result<Parsed, Finding> {
     let rules = Rules { repeats, ..MACHINE };
     check_size(document, rules)?;
@@ -160,21 +163,21 @@ pub(super) fn read(document: &[u8], repeats: Repeats, findings: &mut Findings) -
     }
 }
 
-/// What becomes of a key that an object has already.
+/// The rule for a key that an object already has.
 #[derive(Clone, Copy, Eq, PartialEq)]
 pub(super) enum Repeats {
-    /// The first one counts in YAML. In JSON the last one does.
+    /// In YAML the first value counts. In JSON the last value counts.
     FirstCounts,
-    /// The last one counts.
+    /// The last value counts.
     LastCounts,
-    /// The second one is an error, whatever it says.
+    /// The second key is an error, even with the same value.
     Refused,
 }
 
-/// A document that could be read.
+/// A parsed document.
 pub(super) struct Parsed {
     pub(super) value: Value,
-    /// YAML keys that say something else the second time, as errors.
+    /// An error for each YAML key that is repeated with a different value.
     pub(super) repeats: Vec<Finding>,
 }
 
@@ -186,7 +189,7 @@ fn check_size(document: &[u8], rules: Rules) -> Result<(), Finding> {
     Ok(())
 }
 
-/// Whether the first byte that is no comment begins a collection of JSON.
+/// Whether the document begins with `{` or `[` after blanks and comments.
 fn is_like_json(document: &[u8]) -> bool {
     let mut lines = document.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii_start);
     let first = lines.find(|line| !line.trim_ascii_end().is_empty() && !json::is_comment(line));
@@ -206,16 +209,16 @@ fn parse_json(document: &[u8], rules: Rules) -> Result<Value, Broken> {
             _ => {}
         }
         let message = error.to_string();
-        // serde_json adds the place to its message.
+        // serde_json appends the line and the column to its message.
         let message = message.split(" at line ").next().unwrap_or_default();
         Broken::Syntax(Finding::error(place, "not readable as JSON", message, JSON_EXPECTED))
     })
 }
 
-/// What a message calls a readable document that does not begin as JSON does.
+/// Description of a valid document that does not begin as JSON, for messages.
 const EXPECTED: &str = "a JSON or YAML document";
 
-/// What a message calls a readable document that begins as JSON does.
+/// Description of a valid document that begins as JSON, for messages.
 const JSON_EXPECTED: &str = "JSON, since the document begins with a brace or a bracket";
 
 const REPEATED: &str = "repeated key";
@@ -234,7 +237,7 @@ fn too_many_values(rules: Rules) -> Finding {
     Finding::error("document", "too many values", found, &expected)
 }
 
-/// Why a document is no JSON that is taken.
+/// Why a document is not accepted as JSON.
 enum Broken {
     Syntax(Finding),
     Refused(Finding),
@@ -243,7 +246,7 @@ enum Broken {
 struct Caps {
     left: usize,
     over: Option<Finding>,
-    /// A key that is refused. Where it stands is known when the parser has stopped.
+    /// A repeated key that is rejected. Its position is known only after the parser has stopped.
     repeated: Option<String>,
 }
 
@@ -259,7 +262,7 @@ thread_local! {
     static VISITED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
-/// How many members have been looked at by this thread, at most.
+/// Upper bound for the number of members that lookups of this thread have compared.
 #[cfg(test)]
 pub(super) fn visited() -> usize {
     VISITED.get()
@@ -268,10 +271,10 @@ pub(super) fn visited() -> usize {
 // === impl Object ===
 
 impl Object {
-    /// Without members.
+    /// An object without members.
     pub(crate) const EMPTY: Self = Self(Vec::new());
 
-    /// The member of that name.
+    /// The member with this name; the last one if the name is repeated.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&Value> {
         #[cfg(test)]
@@ -279,23 +282,23 @@ impl Object {
         self.0.iter().rev().find(|(key, _)| key == name).map(|(_, value)| value)
     }
 
-    /// Every member once, in the document's order.
+    /// Every member once, in the document's order; the last one if a name is repeated.
     #[must_use]
     pub fn members(&self) -> Vec<(&str, &Value)> {
         let mut seen = BTreeSet::new();
-        // From the end, so that the last of a repeated name stays.
+        // Iterates backwards, so that the last of several members with one name is kept.
         let lasts = self.0.iter().rev().filter(|(name, _)| seen.insert(name.as_str()));
         let mut members: Vec<(&str, &Value)> = lasts.map(|(name, value)| (name.as_str(), value)).collect();
         members.reverse();
         members
     }
 
-    /// The member of that name, to be changed.
+    /// The member with this name, for changes.
     pub fn get_mut(&mut self, name: &str) -> Option<&mut Value> {
         self.0.iter_mut().rev().find(|(key, _)| key == name).map(|(_, value)| value)
     }
 
-    /// Sets the member of that name where it stands, or adds it at the end.
+    /// Replaces the member with this name, or appends a new member.
     pub fn insert(&mut self, name: &str, value: Value) {
         match self.get_mut(name) {
             Some(member) => *member = value,
@@ -303,14 +306,14 @@ impl Object {
         }
     }
 
-    /// Whether it has no member.
+    /// Whether the object has no member.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }
 
-/// Every member once, in the document's order.
+/// Writes every member once, in the document's order.
 impl Serialize for Object {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_map(self.members())
@@ -334,7 +337,7 @@ impl From<Value> for Parsed {
 // === impl Value ===
 
 impl Value {
-    /// What kind of value it is, for messages.
+    /// The type of the value, for messages.
     #[must_use]
     pub fn kind(&self) -> &'static str {
         match self {
@@ -348,7 +351,7 @@ impl Value {
     }
 }
 
-/// The value as it was read. A [`Value::Fraction`] cannot be written, since it is not known any more.
+/// Writes the value as it was parsed. A [`Value::Fraction`] is an error, since its number was not kept.
 impl Serialize for Value {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
@@ -364,7 +367,7 @@ impl Serialize for Value {
 }
 
 impl fmt::Display for Value {
-    /// A scalar as it was written, anything else by its kind.
+    /// Writes a scalar as in the document, and any other value by its type.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Bool(value) => value.fmt(f),
@@ -378,8 +381,8 @@ impl fmt::Display for Value {
 // === impl Scalar ===
 
 impl Scalar {
-    /// A value as text or number. `null` is absent; what is neither becomes a text that no field takes, so that the
-    /// check of the field names the place and what was expected there.
+    /// A value as a string or a number. `null` is `None`. Any other type becomes a string that no field accepts, so
+    /// that the check of the field reports the path and the expected value.
     pub(crate) fn of(value: &Value) -> Option<Self> {
         match value {
             Value::Null => None,
@@ -389,7 +392,7 @@ impl Scalar {
         }
     }
 
-    /// As text, the same for `7` and `"7"`.
+    /// The scalar as a string: the same for `7` and `"7"`.
     #[must_use]
     pub fn text(&self) -> Cow<'_, str> {
         match self {
@@ -398,7 +401,7 @@ impl Scalar {
         }
     }
 
-    /// The number, also where it was written as text.
+    /// The scalar as a number, even if the document has a string; `None` if it is not a whole number.
     #[must_use]
     pub fn integer(&self) -> Option<i64> {
         match self {
@@ -467,7 +470,7 @@ impl<'de> Visitor<'de> for Seed<'_> {
     }
 
     fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
-        // `1500.0` is how some programs write 1500. Up to here every whole number is exact.
+        // Some programs write 1500 as `1500.0`. Up to 2^53 a float represents every whole number exactly.
         let is_whole = value.fract() == 0.0 && value.abs() <= 9_007_199_254_740_992.0;
         Ok(if is_whole { Value::Integer(value as i64) } else { Value::Fraction })
     }
@@ -519,7 +522,7 @@ mod tests {
         parse(document).unwrap_err().to_string()
     }
 
-    /// What is passed over, and what is then read.
+    /// The warnings, and the result of parsing.
     fn tolerated(document: &str) -> (Vec<String>, Result<Value, Finding>) {
         let mut findings = Findings::default();
         let value = super::parse(document.as_bytes(), &mut findings);
@@ -527,19 +530,19 @@ mod tests {
     }
 
     #[test]
-    fn the_last_of_a_repeated_name_counts_and_stands_once() {
+    fn the_last_of_repeated_members_counts() {
         let Value::Object(object) = parse(br#"{"a": 1, "b": 2, "a": 3}"#).unwrap() else { panic!() };
         assert_eq!(object.get("a"), Some(&Value::Integer(3)));
         assert_eq!(object.members(), [("b", &Value::Integer(2)), ("a", &Value::Integer(3))]);
     }
 
     #[test]
-    fn read_strictly_a_repeated_key_is_refused_with_its_place() {
+    fn a_strict_parser_rejects_a_repeated_key_with_its_position() {
         let refusal = |document: &str| parse_strict(document.as_bytes()).map_err(|finding| finding.to_string());
         let repeated = |place: &str| Err(format!(r#"{place}: repeated key "a", expected each key of a mapping once"#));
         assert_eq!(refusal("{\"a\": 1,\n \"b\": {\"a\": 2, \"a\": 2}}"), repeated("line 2 column 18"));
         assert_eq!(refusal("b: 1\na: 2\na: 2\n"), repeated("line 3 column 1"));
-        // This begins as JSON does.
+        // This document begins as JSON does, but is YAML.
         assert_eq!(refusal("{a: 1, a: 1,}"), repeated("line 1 column 8"));
         let merged = parse_strict(b"x: &x {a: 1}\ny: {a: 2, <<: *x}\n").unwrap();
         assert_eq!(merged, parse(br#"{"x": {"a": 1}, "y": {"a": 1, "a": 2}}"#).unwrap());
@@ -563,7 +566,7 @@ mod tests {
     }
 
     #[test]
-    fn broken_json_is_named_by_line_and_column() {
+    fn broken_json_is_reported_with_line_and_column() {
         assert_eq!(
             refusal(b"{\n  \"links\": [1}\n}"),
             r#"line 2 column 14: not readable as JSON "expected `,` or `]`", expected JSON, since the document begins with a brace or a bracket"#
@@ -590,7 +593,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trailing_comma_is_passed_over_with_a_warning() {
+    fn a_trailing_comma_is_ignored_with_a_warning() {
         let comma = |place: &str| format!(r#"{place}: trailing comma ",", expected no comma before a closing bracket"#);
         assert_eq!(
             tolerated("{\"a\": [1,], \"b\": \",]\",\n}"),
@@ -599,7 +602,7 @@ mod tests {
     }
 
     #[test]
-    fn a_comment_on_a_line_of_its_own_is_passed_over_with_a_warning() {
+    fn a_comment_on_its_own_line_is_ignored_with_a_warning() {
         let comment = |line: u32, column: u32, text: &str| {
             format!("line {line} column {column}: comment {text:?}, expected JSON, which has no comments")
         };
@@ -610,7 +613,7 @@ mod tests {
     }
 
     #[test]
-    fn what_begins_as_json_is_never_yaml() {
+    fn a_document_that_begins_as_json_is_never_read_as_yaml() {
         for (document, place, problem) in [
             ("{a: 1}", "line 1 column 2", "key must be a string"),
             ("# a: b\n{'a': 1}", "line 2 column 2", "key must be a string"),
@@ -645,7 +648,7 @@ mod tests {
     }
 
     #[test]
-    fn nesting_has_a_cap() {
+    fn nesting_is_limited() {
         let nested = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
         assert_eq!(parse(nested(MAX_DEPTH - 1).as_bytes()).map(|value| value.kind()), Ok("an array"));
         assert_eq!(
@@ -659,7 +662,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_values_has_a_cap() {
+    fn the_number_of_values_is_limited() {
         let array = |elements: usize| format!("[{}]", vec!["1"; elements].join(","));
         assert_eq!(parse(array(MAX_VALUES - 1).as_bytes()).map(|value| value.kind()), Ok("an array"));
         assert_eq!(
@@ -669,7 +672,7 @@ mod tests {
     }
 
     #[test]
-    fn the_size_has_a_cap() {
+    fn the_size_is_limited() {
         assert_eq!(
             refusal(&vec![b' '; MAX_BYTES + 1]),
             r#"document: too many bytes "1048577", expected at most 1048576"#

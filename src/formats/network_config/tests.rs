@@ -1,4 +1,5 @@
-//! What documents mean: the whole model, in a notation of one line for each thing that is said.
+//! Tests of the model that documents give. The tests print a model with one line for each link, family, route and list
+//! of name servers.
 
 use std::fmt::{Display, Write as _};
 
@@ -12,7 +13,7 @@ use crate::network::{
     NetworkConfig,
 };
 
-/// Words after a title, if there are any.
+/// A title and its words, or `None` without words.
 fn line(title: &str, words: &[String]) -> Option<String> {
     (!words.is_empty()).then(|| format!("{title} {}", words.join(" ")))
 }
@@ -133,7 +134,7 @@ fn notation(network: &NetworkConfig) -> Vec<String> {
     lines
 }
 
-/// What a document means of which nothing is to be said.
+/// The model of a document that has no diagnostics.
 fn meaning(document: &str) -> Vec<String> {
     let reading = read_network(document.as_bytes());
     assert_eq!(reading.findings.kept(), []);
@@ -160,7 +161,7 @@ fn a_typical_document() {
     assert_eq!(meaning(include_str!("../../../fixtures/documents/typical-v2.yaml")), expected);
 }
 
-/// Why a document is refused.
+/// The diagnostics of a document that is rejected.
 fn refusal(document: &str) -> Vec<String> {
     let reading = read_network(document.as_bytes());
     assert!(matches!(reading.meaning, Meaning::Refused));
@@ -172,7 +173,7 @@ fn many(devices: usize, device: impl Fn(usize) -> String) -> String {
 }
 
 #[test]
-fn as_many_devices_as_there_may_be_are_read() {
+fn the_maximum_number_of_devices_is_accepted() {
     let document = format!("version: 2\nethernets:\n{}", many(4096, |at| format!("  e{at}: {{dhcp4: true}}\n")));
     assert_eq!(meaning(&document).len(), 2 * 4096);
     let document = format!(
@@ -183,7 +184,7 @@ fn as_many_devices_as_there_may_be_are_read() {
 }
 
 #[test]
-fn more_devices_than_any_machine_has() {
+fn too_many_devices_are_rejected() {
     let too_many = |place: &str, problem: &str, found: &str, most: &str| {
         vec![format!(r#"{place}: too many {problem} "{found}", expected at most {most}"#)]
     };
@@ -206,7 +207,7 @@ fn more_devices_than_any_machine_has() {
     assert_eq!(refusal(&"#".repeat(16 << 20)), too_many("document", "bytes", "16777216", "1048576"));
 }
 
-/// Any document of words that mean something somewhere, mostly where they do.
+/// Generates documents from known members and values, mostly in positions where they are valid.
 fn documents() -> impl Strategy<Value = serde_json::Value> {
     let words = sample::select(vec![
         "a",
@@ -356,7 +357,7 @@ fn documents() -> impl Strategy<Value = serde_json::Value> {
     })
 }
 
-/// Members that are right on some device at least.
+/// Members that are valid on at least one kind of device.
 const SAID: &[&str] = &[
     r#"match: {"macaddress": "52:54:00:00:00:01"}"#,
     r#"match: {"name": "en*", "driver": "virtio_net"}"#,
@@ -388,9 +389,10 @@ const SAID: &[&str] = &[
 ];
 
 proptest! {
-    /// What stands for an unreadable device never gets into a model, and a port has no addresses.
+    /// The placeholder for an invalid device never reaches a model, and a member of a bond or a bridge has no
+    /// addresses.
     #[test]
-    fn every_document_is_read_or_refused(document in documents()) {
+    fn no_generated_document_breaks_the_model(document in documents()) {
         if let Meaning::Network(network) = read_network(document.to_string().as_bytes()).meaning {
             for (at, link) in network.links().iter().enumerate() {
                 prop_assert!(link.kind != unreadable());
@@ -400,7 +402,7 @@ proptest! {
     }
 }
 
-/// A test of each document: what stands in one of that version, and what it means.
+/// Makes a test of each document: its version, its content, and its model.
 macro_rules! means {
     (@v2 $text:expr) => { format!("version: 2\n{}", $text) };
     (@v1 $text:expr) => { format!("version: 1\nconfig:\n{}", $text) };
@@ -412,25 +414,25 @@ macro_rules! means {
     };
 }
 
-// === Version 2: cards ===
+// === Version 2: NICs ===
 
 means! {
-    a_key_is_the_name_where_there_is_no_match: v2 "ethernets: {eno1: {dhcp4: true}}"
+    without_a_match_the_key_is_the_name: v2 "ethernets: {eno1: {dhcp4: true}}"
         => [
             "eno1 at ethernets.eno1: card eno1",
             "  ipv4 dhcp"
         ];
-    beside_a_match_by_mac_address_the_key_is_no_name: v2 "ethernets: {eno1: {match: {macaddress: 52-54-00-00-00-0A}, dhcp4: true}}"
+    with_a_match_by_mac_address_the_key_is_not_the_name: v2 "ethernets: {eno1: {match: {macaddress: 52-54-00-00-00-0A}, dhcp4: true}}"
         => [
             "eno1 at ethernets.eno1: card 52:54:00:00:00:0a",
             "  ipv4 dhcp"
         ];
-    a_new_name_is_a_wish: v2 "ethernets: {id0: {match: {macaddress: '52:54:00:00:00:01'}, set-name: lan0, dhcp4: true}}"
+    a_new_name_is_a_requested_name: v2 "ethernets: {id0: {match: {macaddress: '52:54:00:00:00:01'}, set-name: lan0, dhcp4: true}}"
         => [
             "id0 at ethernets.id0: card 52:54:00:00:00:01 as=lan0",
             "  ipv4 dhcp"
         ];
-    a_match_by_name_is_a_name: v2 "ethernets: {id0: {match: {name: eno1}, dhcp4: true}}"
+    a_match_by_name_identifies_the_nic_by_its_name: v2 "ethernets: {id0: {match: {name: eno1}, dhcp4: true}}"
         => [
             "id0 at ethernets.id0: card eno1",
             "  ipv4 dhcp"
@@ -446,12 +448,12 @@ means! {
             "  ipv4 dhcp",
             "id1 at ethernets.id1: cards en? driver=ixgbe"
         ];
-    an_empty_match_is_every_card: v2 "ethernets: {id0: {match: {}, dhcp4: true}}"
+    an_empty_match_matches_every_nic: v2 "ethernets: {id0: {match: {}, dhcp4: true}}"
         => [
             "id0 at ethernets.id0: cards *",
             "  ipv4 dhcp"
         ];
-    a_mac_address_to_take_on_and_an_mtu: v2 r#"
+    a_mac_address_to_set_and_an_mtu: v2 r#"
 ethernets:
   id0: {match: {macaddress: '52:54:00:00:00:01'}, macaddress: '52:54:00:00:00:02', mtu: 9000, dhcp4: true}
   eno2: {macaddress: '52:54:00:00:00:03', mtu: "1400"}
@@ -462,7 +464,7 @@ ethernets:
             "eno2 at ethernets.eno2: card eno2 mtu=1400 mac=52:54:00:00:00:03",
             "id1 at ethernets.id1: card 52:54:00:00:00:04"
         ];
-    a_card_without_anything_is_up_without_addresses: v2 "ethernets: {eno1: {dhcp4: false}}"
+    a_nic_without_settings_has_no_addresses: v2 "ethernets: {eno1: {dhcp4: false}}"
         => [
             "eno1 at ethernets.eno1: card eno1 without addresses"
         ];
@@ -471,7 +473,7 @@ ethernets:
 // === Version 2: addresses ===
 
 means! {
-    dhcp_and_static_addresses_on_one_card_of_kubevirts_own: v2 r#"
+    dhcp_and_static_addresses_as_kubevirt_writes_them: v2 r#"
 ethernets:
   pod:
     match: {macaddress: 52:54:00:00:00:01}
@@ -485,7 +487,7 @@ ethernets:
             "  ipv6 fd10:0:2::2/120",
             "  route ::/0 via=fd10:0:2::1 at ethernets.pod.routes[0]"
         ];
-    what_of_the_servers_answer_counts: v2 r#"
+    overrides_of_the_dhcp_servers_answer: v2 r#"
 ethernets:
   eno1:
     dhcp4: true
@@ -497,7 +499,7 @@ ethernets:
             "  ipv4 dhcp metric=100 routes=false dns=false domains=true hostname=false",
             "  ipv6 dhcp6 metric=200 send-hostname=false mtu=true ntp=false"
         ];
-    router_advertisements_that_are_asked_for: v2 "ethernets: {a: {accept-ra: true}, b: {accept-ra: yes, addresses: ['2001:db8::5/64']}, c: {accept-ra: no, dhcp6: true}, d: {accept-ra: true, addresses: [10.0.0.5/24]}}"
+    requested_router_advertisements: v2 "ethernets: {a: {accept-ra: true}, b: {accept-ra: yes, addresses: ['2001:db8::5/64']}, c: {accept-ra: no, dhcp6: true}, d: {accept-ra: true, addresses: [10.0.0.5/24]}}"
         => [
             "a at ethernets.a: card a",
             "  ipv6 slaac ra=true",
@@ -509,7 +511,7 @@ ethernets:
             "  ipv4 10.0.0.5/24",
             "  ipv6 slaac ra=true"
         ];
-    addresses_in_every_spelling: v2 "ethernets: {a: {addresses: [10.0.0.5/24, 10.0.1.5/24, 10.0.2.5/255.255.0.0, '2001:DB8::5/48', '2001:db8::6/64', 10.0.0.5/24]}, b: {addresses: 10.0.3.5/24}, c: {addresses: [{10.0.4.5/24: {}}, {10.0.5.5/24: null}]}}"
+    addresses_in_every_notation: v2 "ethernets: {a: {addresses: [10.0.0.5/24, 10.0.1.5/24, 10.0.2.5/255.255.0.0, '2001:DB8::5/48', '2001:db8::6/64', 10.0.0.5/24]}, b: {addresses: 10.0.3.5/24}, c: {addresses: [{10.0.4.5/24: {}}, {10.0.5.5/24: null}]}}"
         => [
             "a at ethernets.a: card a",
             "  ipv4 10.0.0.5/24 10.0.1.5/24 10.0.2.5/16",
@@ -535,7 +537,7 @@ ethernets:
 // === Version 2: routes and name servers ===
 
 means! {
-    routes_in_every_spelling: v2 r#"
+    routes_in_every_notation: v2 r#"
 ethernets:
   a:
     addresses: [10.0.0.5/24, '2001:db8::5/64']
@@ -561,13 +563,13 @@ ethernets:
             "  route 2001:db8:1::/48 via=fe80::2 metric=0 at ethernets.a.routes[6]",
             "  route 0.0.0.0/0 at ethernets.a.routes[7]"
         ];
-    a_route_that_stands_without_its_list: v2 "ethernets: {a: {dhcp4: true, routes: {to: 10.1.0.0/16, via: 10.0.0.1}}}"
+    a_route_without_a_list: v2 "ethernets: {a: {dhcp4: true, routes: {to: 10.1.0.0/16, via: 10.0.0.1}}}"
         => [
             "a at ethernets.a: card a",
             "  ipv4 dhcp",
             "  route 10.1.0.0/16 via=10.0.0.1 at ethernets.a.routes[0]"
         ];
-    name_servers_as_lists_and_as_texts_without_repeats: v2 "ethernets: {a: {dhcp4: true, nameservers: {addresses: [8.8.8.8, '2001:4860:4860::8888', 8.8.8.8], search: [Example.org., a.b]}}, b: {dhcp4: true, nameservers: {addresses: 1.1.1.1 1.0.0.1, search: 'c.d, e.f'}}, c: {dhcp4: true, nameservers: {search: [g.h]}}}"
+    name_servers_as_lists_and_as_strings_without_repeats: v2 "ethernets: {a: {dhcp4: true, nameservers: {addresses: [8.8.8.8, '2001:4860:4860::8888', 8.8.8.8], search: [Example.org., a.b]}}, b: {dhcp4: true, nameservers: {addresses: 1.1.1.1 1.0.0.1, search: 'c.d, e.f'}}, c: {dhcp4: true, nameservers: {search: [g.h]}}}"
         => [
             "a at ethernets.a: card a",
             "  ipv4 dhcp",
@@ -579,7 +581,7 @@ ethernets:
             "  ipv4 dhcp",
             "  dns g.h"
         ];
-    name_servers_of_the_loopback_device_are_the_machines: v2 "ethernets: {lo: {addresses: [127.0.0.1/8], nameservers: {addresses: [8.8.8.8], search: [a.b]}}, a: {dhcp4: true}}"
+    name_servers_of_the_loopback_device_belong_to_the_machine: v2 "ethernets: {lo: {addresses: [127.0.0.1/8], nameservers: {addresses: [8.8.8.8], search: [a.b]}}, a: {dhcp4: true}}"
         => [
             "a at ethernets.a: card a",
             "  ipv4 dhcp",
@@ -605,7 +607,7 @@ bonds:
             "bond0 at bonds.bond0: bond bond0 of 0+1 802.3ad ad_select=bandwidth all_slaves_active=1 downdelay=0 fail_over_mac=active lacp_rate=fast lp_interval=2 miimon=1000 min_links=1 num_grat_arp=2 resend_igmp=3 updelay=200 xmit_hash_policy=layer3+4 mtu=9000 mac=52:54:00:00:00:09",
             "  ipv4 dhcp"
         ];
-    a_bond_that_asks_by_arp_and_prefers_a_port: v2 r#"
+    a_bond_with_arp_monitoring_and_a_primary_member: v2 r#"
 ethernets: {a: {}, b: {}}
 bonds: {bond0: {interfaces: [a, b], parameters: {mode: 1, primary: b, arp-interval: 100, arp-ip-targets: [10.0.0.1, 10.0.0.2], arp-validate: all, arp-all-targets: any, primary-reselect-policy: better}}}"#
         => [
@@ -641,7 +643,7 @@ bridges:
             "br0 at bridges.br0: bridge br0 of nothing stp=false",
             "  ipv4 dhcp"
         ];
-    vlans_on_cards_and_on_vlans_in_any_order: v2 r#"
+    vlans_on_nics_and_on_vlans_in_any_order: v2 r#"
 vlans: {v6: {id: 6, link: v5, dhcp4: true}, v5: {id: 5, link: lan0, macaddress: '52:54:00:00:00:09'}}
 ethernets: {id0: {match: {macaddress: '52:54:00:00:00:01'}, set-name: lan0}}"#
         => [
@@ -650,7 +652,7 @@ ethernets: {id0: {match: {macaddress: '52:54:00:00:00:01'}, set-name: lan0}}"#
             "v5 at vlans.v5: vlan 5 on 2 as=v5 mac=52:54:00:00:00:09",
             "id0 at ethernets.id0: card 52:54:00:00:00:01 as=lan0"
         ];
-    a_key_counts_before_a_name: v2 r#"
+    a_key_has_precedence_over_a_name: v2 r#"
 ethernets: {a: {match: {macaddress: '52:54:00:00:00:01'}, set-name: b}, b: {match: {macaddress: '52:54:00:00:00:02'}, set-name: a}}
 vlans: {a.5: {id: 5, link: a, dhcp4: true}}"#
         => [
@@ -664,27 +666,27 @@ vlans: {a.5: {id: 5, link: a, dhcp4: true}}"#
 // === Version 1: devices ===
 
 means! {
-    a_card_known_by_its_mac_address_has_its_name_as_a_wish: v1 "- {type: physical, name: eth0, mac_address: 52:54:00:00:00:01, mtu: 1400, accept-ra: true, subnets: [{type: dhcp}]}"
+    the_name_of_a_nic_with_a_mac_address_is_a_requested_name: v1 "- {type: physical, name: eth0, mac_address: 52:54:00:00:00:01, mtu: 1400, accept-ra: true, subnets: [{type: dhcp}]}"
         => [
             "eth0 at config[0]: card 52:54:00:00:00:01 as=eth0 mtu=1400",
             "  ipv4 dhcp",
             "  ipv6 slaac ra=true"
         ];
-    a_card_known_by_its_name: v1 "- {type: physical, name: eth0, subnets: [{type: manual}]}"
+    a_nic_without_a_mac_address_is_identified_by_its_name: v1 "- {type: physical, name: eth0, subnets: [{type: manual}]}"
         => [
             "eth0 at config[0]: card eth0 without addresses"
         ];
-    a_card_without_a_name: v1 "- {type: physical, mac_address: '52:54:00:00:00:01', subnets: [{type: dhcp}]}"
+    a_nic_without_a_name_is_identified_by_its_mac_address: v1 "- {type: physical, mac_address: '52:54:00:00:00:01', subnets: [{type: dhcp}]}"
         => [
             "config[0] at config[0]: card 52:54:00:00:00:01",
             "  ipv4 dhcp"
         ];
-    infiniband_is_known_by_its_name_alone: v1 "- {type: infiniband, name: ib0, subnets: [{type: dhcp}]}"
+    infiniband_is_identified_by_its_name_only: v1 "- {type: infiniband, name: ib0, subnets: [{type: dhcp}]}"
         => [
             "ib0 at config[0]: card ib0",
             "  ipv4 dhcp"
         ];
-    a_bond_in_ifupdowns_words: v1 r#"
+    a_bond_with_the_option_names_of_ifupdown: v1 r#"
 - {type: bond, name: bond0, mac_address: '52:54:00:00:00:09', bond_interfaces: [eth0, eth1], params: {bond-mode: 802.3ad, bond_lacp_rate: 1, miimon: 100, bond_xmit-hash-policy: layer2}, subnets: [{type: dhcp4}]}
 - {type: physical, name: eth0, mac_address: '52:54:00:00:00:01'}
 - {type: physical, name: eth1, mac_address: '52:54:00:00:00:02'}"#
@@ -694,7 +696,7 @@ means! {
             "eth0 at config[1]: card 52:54:00:00:00:01 as=eth0",
             "eth1 at config[2]: card 52:54:00:00:00:02 as=eth1"
         ];
-    a_bridge_in_ifupdowns_words: v1 r#"
+    a_bridge_with_the_option_names_of_ifupdown: v1 r#"
 - {type: bridge, name: br0, bridge_interfaces: eth0, params: {bridge_stp: 'on', bridge_fd: 15, bridge_hello: 2, bridge_maxage: 12, bridge_ageing: 250, bridge_bridgeprio: 22, bridge_pathcost: [eth0 50], bridge_portprio: eth0 28, bridge_ports: [eth0], bridge_waitport: 1 eth0}, subnets: [{type: static, address: 10.0.0.5/24}]}
 - {type: physical, name: eth0}"#
         => [
@@ -710,7 +712,7 @@ means! {
             "  ipv6 dhcp6",
             "eth0 at config[1]: card 52:54:00:00:00:01 as=eth0"
         ];
-    loopback_is_no_link: v1 r#"
+    the_loopback_device_gives_no_link: v1 r#"
 - {type: loopback, name: lo, subnets: [{type: loopback, dns_nameservers: [8.8.8.8], dns_search: a.b}]}
 - {type: physical, name: lo}
 - {type: physical, name: eth0}"#
@@ -747,7 +749,7 @@ means! {
             "g at config[6]: card g",
             "  ipv6 2001:db8::5/64"
         ];
-    masks_in_every_spelling: v1 r#"
+    netmasks_in_every_notation: v1 r#"
 - type: physical
   name: a
   subnets:
@@ -810,7 +812,7 @@ means! {
 // === Version 1: name servers and routes of the machine ===
 
 means! {
-    several_name_servers_some_of_a_device: v1 r#"
+    name_servers_of_the_machine_and_of_a_device: v1 r#"
 - {type: nameserver, address: 8.8.8.8, search: a.b}
 - {type: nameserver, address: [1.1.1.1, 1.0.0.1], search: [c.d], interface: a}
 - {type: nameserver, address: [9.9.9.9, 8.8.8.8], interface: lo}
@@ -821,7 +823,7 @@ means! {
             "  dns 1.1.1.1 1.0.0.1 c.d",
             "dns 8.8.8.8 9.9.9.9 a.b"
         ];
-    a_route_of_the_machine_is_where_its_gateway_is: v1 r#"
+    a_route_of_the_machine_goes_to_the_link_with_its_gateway: v1 r#"
 - {type: route, destination: 10.9.0.0/16, gateway: 10.1.0.1, metric: 3}
 - {type: physical, name: a, subnets: [{type: static, address: 10.0.0.5/24}]}
 - {type: physical, name: b, subnets: [{type: static, address: 10.1.0.5/24}]}
@@ -834,7 +836,7 @@ means! {
             "  ipv4 10.1.0.5/24",
             "  route 10.9.0.0/16 via=10.1.0.1 metric=3 at config[0]"
         ];
-    a_route_of_the_machine_is_on_the_only_device: v1 r#"
+    a_route_of_the_machine_goes_to_the_only_link_of_its_family: v1 r#"
 - {type: physical, name: a, subnets: [{type: dhcp}]}
 - {type: physical, name: b, subnets: [{type: dhcp6}]}
 - {type: route, destination: 0.0.0.0/0, gateway: 10.0.0.1}

@@ -1,4 +1,4 @@
-//! Version 1: a list of devices, name servers and routes.
+//! Version 1 of network-config: a list of devices, name servers and routes.
 
 use std::borrow::Cow;
 
@@ -33,7 +33,7 @@ fn members(kind: Kind) -> Members {
     };
     Members {
         named: [&["accept-ra", "mac_address", "mtu", "name", "subnets", "type"], of_kind],
-        // Of a card, `params` has its driver.
+        // `params` of a NIC contains its driver.
         others: &["id", "keep_configuration", "params", "wakeonlan"],
     }
 }
@@ -109,7 +109,8 @@ pub(super) fn convert(document: &Object, base: &Place<'_>, findings: &mut Findin
     converter.finish()
 }
 
-/// How a card is known: by its MAC address, and then the name is a wish, else by its name.
+/// The identity of a NIC: its MAC address if there is one, else its name. With a MAC address, the name is only
+/// requested.
 fn card(converter: &mut Converter<'_, '_>, entry: &Entry<'_>) -> Reported<Card> {
     let is_infiniband = matches!(entry.object.get("type"), Some(Value::String(kind)) if kind == "infiniband");
     let place = entry.place.field("mac_address");
@@ -191,7 +192,7 @@ fn settings(converter: &mut Converter<'_, '_>, entry: &Entry<'_>, link: &mut Lin
         let gateway = member(subnet, &["gateway"]).1;
         let gateway =
             convert::default_route(converter.findings(), place.field("gateway"), gateway.as_ref(), family, metric);
-        // The metric is the subnet's.
+        // The path of the route is the subnet, because gateway and metric are both members of the subnet.
         routes.extend(gateway.map(|route| route.at(place.path())));
         converter.routes(subnet, &place, family, &mut routes);
         converter.name_servers(subnet, &place, ["dns_nameservers", "dns_search"], &mut link.dns);
@@ -200,7 +201,7 @@ fn settings(converter: &mut Converter<'_, '_>, entry: &Entry<'_>, link: &mut Lin
         convert::merge_mtu(converter.findings(), place.field("mtu"), link, mtu);
     }
     link.without_addresses = is_manual && !link.has_addresses();
-    // What is not understood costs only itself as long as the device has something else.
+    // An unknown subnet type is only a warning if the device has another address.
     let severity = if link.has_addresses() { Severity::Warning } else { Severity::Error };
     for (index, kind) in unknown {
         let place = list.index(index);
@@ -211,7 +212,7 @@ fn settings(converter: &mut Converter<'_, '_>, entry: &Entry<'_>, link: &mut Lin
 }
 
 impl Converter<'_, '_> {
-    /// Name servers of the machine, or of one of its devices.
+    /// Reads name servers for the machine, or for one of its devices.
     fn global_nameserver(&mut self, object: &Object, place: &Place<'_>) {
         self.reader.report_unknown_members(object, place, NAME_SERVERS, Severity::Warning, "");
         let interface = object.get("interface").and_then(Scalar::of);
@@ -232,7 +233,8 @@ impl Converter<'_, '_> {
         *link.map_or(&mut self.dns, |link| &mut self.links[link.0].dns) = dns;
     }
 
-    /// A route that names no device: it is the one that has the gateway in a subnet, else the only one.
+    /// Adds a route without a device to a link: to the link whose subnet contains the gateway, else to the only link
+    /// with addresses of the route's family.
     fn global_route(&mut self, object: &Object, place: &Place<'_>) {
         let Some(route) = self.route(object, place, None) else { return };
         let is_v4 = route.destination().is_ipv4();

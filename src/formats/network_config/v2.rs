@@ -1,4 +1,4 @@
-//! Version 2, netplan's: devices by their kind and a key.
+//! Version 2 of network-config, netplan's format: sections of devices, each device with a key.
 
 use std::borrow::Cow;
 
@@ -52,7 +52,8 @@ const COMMON: &[&str] = &[
     "routes",
 ];
 
-/// netplan's further members of a device: they are about what is no network, or have a finding of their own.
+/// netplan's further members of a device. Each has no effect on the network of the first boot, or has a separate
+/// diagnostic.
 const PASSED_OVER: &[&str] = &[
     "activation-mode",
     "auth",
@@ -105,7 +106,7 @@ const NAME_SERVERS: Members = Members { named: [&["addresses", "search"], &[]], 
 const SECTIONS: [(&str, Kind); 4] =
     [("ethernets", Kind::Card), ("bonds", Kind::Bond), ("bridges", Kind::Bridge), ("vlans", Kind::Vlan)];
 
-/// netplan's other kinds of devices.
+/// Sections for other kinds of devices in netplan.
 const UNSUPPORTED: [&str; 8] =
     ["dummy-devices", "modems", "nm-devices", "openvswitch", "tunnels", "virtual-ethernets", "vrfs", "wifis"];
 
@@ -122,7 +123,7 @@ pub(super) fn convert(document: &Object, base: &Place<'_>, findings: &mut Findin
                 let devices = devices.map(Object::members).unwrap_or_default();
                 devices.into_iter().for_each(|device| converter.add_device(SECTIONS[at].1, &places[at], device));
             }
-            // What holds nothing can hold no device.
+            // An empty value contains no device.
             None => match value {
                 Value::Object(object) if !object.is_empty() => strangers.push((name, value)),
                 Value::Array(array) if !array.is_empty() => strangers.push((name, value)),
@@ -139,7 +140,7 @@ pub(super) fn convert(document: &Object, base: &Place<'_>, findings: &mut Findin
     let has_devices = converter.described > 0;
     for (name, value) in strangers {
         let is_netplans = UNSUPPORTED.contains(&name);
-        // The machine may do without such a device as long as it has another.
+        // A warning is enough if the document has another device: the machine may not need the unsupported device.
         let severity = if is_netplans && has_devices { Severity::Warning } else { Severity::Error };
         let problem = if is_netplans { "unsupported section" } else { "unknown section" };
         let finding = Finding::new(severity, base.field(name), problem, value.kind(), SECTION_EXPECTED);
@@ -165,8 +166,8 @@ impl<'d> Converter<'d, '_> {
         self.add(Entry { kind, key: Cow::Borrowed(key), object, place });
     }
 
-    /// Others may call a card by the name that it has or gets, as they do where cloud-init reads them, unless an entry has
-    /// that name for its key.
+    /// Adds further names by which devices may refer to a NIC: its current name in `match` and its new name in
+    /// `set-name`. A key has precedence, as in cloud-init.
     fn add_aliases(&mut self) {
         for (at, entry) in self.entries.iter().enumerate() {
             let matched = match entry.object.get("match") {
@@ -180,8 +181,7 @@ impl<'d> Converter<'d, '_> {
     }
 }
 
-/// How a card is known: by its MAC address, else by its name, else by what it is like. Without a `match` its key is its
-/// name.
+/// The identity of a NIC: its MAC address, else its name, else a pattern. Without `match`, the key is the name.
 fn card(converter: &mut Converter<'_, '_>, entry: &Entry<'_>) -> Reported<Card> {
     let wish = entry.scalar("set-name");
     let wish = convert::said(wish.as_ref());
@@ -212,7 +212,7 @@ fn card(converter: &mut Converter<'_, '_>, entry: &Entry<'_>) -> Reported<Card> 
         return by_name(converter, known);
     };
     let place = entry.place.field("match");
-    // Without what is misspelt it would be about more cards.
+    // Without a misspelt condition, the `match` would include more NICs.
     converter.reader.report_unknown_members(matched, &place, MATCH, Severity::Error, "");
     let mac_address = Scalar::of(matched.get("macaddress").unwrap_or(&Value::Null));
     let mac_address = convert::mac_address(converter.findings(), place.field("macaddress"), mac_address.as_ref())?;
@@ -238,7 +238,7 @@ fn card(converter: &mut Converter<'_, '_>, entry: &Entry<'_>) -> Reported<Card> 
             converter.findings().push(Finding::error(place, "invalid interface name", &names[0], expected));
             Err(())
         }
-        // An empty match is every card.
+        // An empty `match` matches every NIC.
         (None, None) if names.is_empty() && drivers.is_empty() => {
             Ok(Card::Pattern { names: "*".parse().into_iter().collect(), drivers, name })
         }
@@ -261,7 +261,7 @@ impl Converter<'_, '_> {
                 }
             }
         }
-        // What is said and matches nothing must not become every card.
+        // Without this error, an empty list of patterns would match every NIC.
         if let Some(said) = matched.get(name).filter(|said| **said != Value::Null && words.is_empty())
             && self.findings().errors() == errors
         {
@@ -297,7 +297,7 @@ impl Converter<'_, '_> {
         }
     }
 
-    /// A static address, perhaps with options of its own.
+    /// Reads a static address. netplan permits options on an address; they are reported and ignored.
     fn address(&mut self, value: &Value, place: &Place<'_>) -> Option<IpNetwork> {
         let written = match value {
             Value::Object(object) => match object.members().as_slice() {
@@ -336,7 +336,7 @@ fn settings(converter: &mut Converter<'_, '_>, entry: &Entry<'_>, link: &mut Lin
         }
     }
     link.without_addresses = [state("dhcp4"), state("dhcp6")].contains(&Some(false)) && !link.has_addresses();
-    // What is not understood costs only itself as long as the device has something else.
+    // An invalid `dhcp4` or `dhcp6` is only a warning if the device has another address.
     let severity = if link.has_addresses() { Severity::Warning } else { Severity::Error };
     for name in ["dhcp4", "dhcp6"] {
         converter.reader.switch(object, (place, name), severity);

@@ -1,4 +1,4 @@
-//! What a `network_data.json` means.
+//! Converts a `network_data.json` to the model.
 
 mod links;
 mod networks;
@@ -15,7 +15,7 @@ use crate::network::{self, Contradiction, Dns, Family, Ipv6Dynamic, LinkIndex, M
 static LINKS: Place<'static> = Place::Field(&Place::Document, "links");
 static NETWORKS: Place<'static> = Place::Field(&Place::Document, "networks");
 
-/// What an entry of `links` is, by its `type`.
+/// The kind of an entry of `links`, according to its `type`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Kind {
     Card,
@@ -23,10 +23,10 @@ enum Kind {
     Vlan,
 }
 
-/// What an entry of `networks` asks for, by its `type`.
+/// How an entry of `networks` gets its addresses, according to its `type`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Method {
-    /// Of this family, or of either.
+    /// A static address of this family, or of either family.
     Static(Option<Family>),
     Dhcp4,
     Dynamic6(Ipv6Dynamic),
@@ -37,17 +37,17 @@ struct Converter<'d, 'f> {
     document: &'d NetworkData,
     findings: &'f mut Findings,
     by_id: BTreeMap<Cow<'d, str>, usize>,
-    /// Of each entry of `links`.
+    /// The kind of each entry of `links`.
     kinds: Vec<Kind>,
-    /// Of each entry of `links`, where it is legal.
+    /// The MTU of each entry of `links`; `None` if it is missing or invalid.
     mtus: Vec<Option<Mtu>>,
-    /// Where the link of each entry of `links` is in the model. `None`: nobody asks for it.
+    /// For each entry of `links`, the index of its link in the model. `None` if nothing needs the link.
     model: Vec<Option<LinkIndex>>,
-    /// The entry that each link of the model came from.
+    /// For each link of the model, the index of its entry in `links`.
     origin: Vec<usize>,
-    /// The model. Where an entry could not be read, a card stands in its place.
+    /// The links of the model. A NIC as a placeholder replaces an invalid entry.
     links: Vec<network::Link>,
-    /// For every link of the model, the bond of which it is a port.
+    /// For each link of the model, the bond that has it as a member.
     bond_of: Vec<Option<LinkIndex>>,
     guesses: Vec<Guess>,
     dns: Dns,
@@ -56,8 +56,8 @@ struct Converter<'d, 'f> {
 // === impl NetworkData ===
 
 impl NetworkData {
-    /// Decides what the document means. Whatever it cannot mean becomes a finding with its consequence; a document
-    /// without errors has a meaning, which may be that there is nothing to configure. `None`: there are errors.
+    /// Converts the document to the model. Each value that cannot be converted is reported with its consequence. A
+    /// document without errors always gives a model, which may be empty. `None` if there are errors.
     pub fn convert(&self, findings: &mut Findings) -> Option<NetworkConfig> {
         let mut converter = Converter {
             document: self,
@@ -140,7 +140,7 @@ impl Method {
             Some("ipv6" | "static6") => Self::Static(Some(Family::Ipv6)),
             Some("static") => Self::Static(None),
             Some("ipv4_dhcp") => Self::Dhcp4,
-            // What is older than the words for the kinds of DHCPv6 has the address from the server.
+            // `ipv6_dhcp` is older than the words for the kinds of DHCPv6. It requests an address from the server.
             Some("ipv6_dhcp" | "ipv6_dhcpv6-stateful") => Self::Dynamic6(Ipv6Dynamic::StatefulDhcp),
             Some("ipv6_dhcpv6-stateless") => Self::Dynamic6(Ipv6Dynamic::StatelessDhcp),
             Some("ipv6_slaac") => Self::Dynamic6(Ipv6Dynamic::Slaac),

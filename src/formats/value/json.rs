@@ -1,22 +1,23 @@
-//! What is passed over in JSON that people write: comments on lines of their own, and trailing commas.
+//! Removes what people write in JSON although JSON does not have it: comments on their own lines, and trailing commas.
 //!
-//! Both become blanks, so that line and column of everything else stay the same. A string of JSON ends on its line, so a
-//! line that begins with a comment is never inside of a string.
+//! Blanks replace both, so that the line and the column of everything else stay the same. A JSON string ends on the
+//! line on which it begins, so a line that begins with a comment is never inside a string.
 
 use crate::finding::Finding;
 
-/// Whether a line without its leading blanks is a comment.
+/// Whether a line is a comment. The line has no leading blanks.
 pub(super) fn is_comment(line: &[u8]) -> bool {
     line.starts_with(b"#") || line.starts_with(b"//")
 }
 
-/// The same document with blanks in place of what is passed over, and a warning for each such place.
+/// The document with blanks in place of comments and trailing commas, and a warning for each of them.
 pub(super) fn without_comments_and_trailing_commas(document: &[u8]) -> (Vec<u8>, Vec<Finding>) {
     let mut cleaned = document.to_vec();
     let mut findings = Vec::new();
     let mut is_in_string = false;
     let mut is_escaped = false;
-    // The last byte that is neither blank nor comment, and a comma that may be a trailing one, with its place.
+    // `before` is the last byte outside of blanks and comments. `comma` is a comma that may be a trailing comma, with
+    // its position.
     let mut before = 0;
     let mut comma: Option<(usize, String)> = None;
     let mut start = 0;
@@ -47,7 +48,7 @@ pub(super) fn without_comments_and_trailing_commas(document: &[u8]) -> (Vec<u8>,
                 }
                 _ => {}
             }
-            // Where no value comes before it, it is no trailing comma.
+            // A trailing comma follows a value.
             let is_trailing = *byte == b',' && !matches!(before, 0 | b',' | b':' | b'[' | b'{');
             comma = is_trailing.then(|| (start + column, format!("line {} column {}", index + 1, column + 1)));
             before = *byte;

@@ -1,8 +1,10 @@
-//! YAML as people write it, read into the same tree as JSON and under the same caps.
+//! Parses YAML into the same tree as JSON, with the same limits.
 //!
-//! Words and numbers are told from text as PyYAML does it, cloud-init's reader (YAML 1.1: `yes` and `on` are booleans), with
-//! one difference: what only looks like a number to some versions of YAML (`52:54:00:12:34:56` to base 60, `0777`, `1e3`),
-//! or is none that a document means (`1.10`), is text, as its author meant it.
+//! Plain scalars mean the same as in PyYAML, the parser of cloud-init (YAML 1.1: `yes` and `on` are booleans). Two
+//! kinds of scalars are strings instead, as their authors meant them:
+//!
+//! - numbers in only some versions of YAML: `52:54:00:12:34:56` to base 60, `0777`, `1e3`
+//! - fractions such as `1.10`, because no document uses fractions
 
 use std::collections::BTreeMap;
 
@@ -11,20 +13,21 @@ use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Span};
 use super::{MAX_DEPTH, Object, Parsed, Repeats, Rules, Value};
 use crate::finding::Finding;
 
-/// Reads a YAML document.
+/// Parses a YAML document.
 ///
 /// # Errors
 ///
-/// One finding: the document is no YAML (its place is then `line L column C`), or over a cap. Several documents in one
-/// text, keys that are no scalars or that no author means, and, where they are refused, repeated keys are errors, too.
+/// One diagnostic: the document is not YAML (the path is then `line L column C`), or it exceeds a limit. These are also
+/// errors: several documents in one file, a key that is not a scalar, a key with blanks or punctuation, and a repeated
+/// key if [`Repeats::Refused`] applies.
 pub(super) fn parse(document: &[u8], rules: Rules) -> Result<Parsed, Finding> {
     let document = std::str::from_utf8(document).map_err(|e| {
         let before = String::from_utf8_lossy(document.get(..e.valid_up_to()).unwrap_or_default());
         Finding::error(place_after(&before), "not readable as YAML", "invalid UTF-8", super::EXPECTED)
     })?;
-    // The parser takes NUL for the end of the text, so what follows would be lost silently.
+    // The parser treats NUL as the end of the document. The rest would be lost silently.
     let control = |c: char| c.is_control() && !matches!(c, '\t' | '\n' | '\r' | '\u{85}');
-    // Most documents have no byte with which one could begin.
+    // Each control character begins with one of these bytes. Most documents contain none of them.
     let suspect = |byte: u8| matches!(byte, 0..=8 | 11 | 12 | 14..=31 | 0x7f | 0xc2);
     let from = document.bytes().position(suspect).unwrap_or(document.len());
     if let Some((at, found)) = document[from..].char_indices().find(|(_, c)| control(*c)) {
@@ -53,17 +56,17 @@ fn place_after(before: &str) -> String {
 }
 
 struct Reader {
-    /// The collections that have begun and not ended, outermost first.
+    /// The collections that have begun but not ended, outermost first.
     open: Vec<Collection>,
-    /// Complete values that an alias may name.
+    /// Complete values by anchor, for aliases.
     anchors: BTreeMap<usize, Value>,
     document: Option<Value>,
-    /// So many more values may come. An alias costs what it stands for.
+    /// The number of further values that the limit permits. The values behind an alias count at each use.
     values: usize,
-    /// So many more bytes of text may come, in the same way.
+    /// The number of further bytes of strings that the limit permits. The string behind an alias counts at each use.
     bytes: usize,
     rules: Rules,
-    /// Keys that say something else the second time.
+    /// An error for each key that is repeated with a different value.
     repeated: Vec<Finding>,
 }
 
@@ -74,8 +77,8 @@ struct Collection {
 
 enum Kind {
     Array(Vec<Value>),
-    /// With the key whose value comes next and where that stands, where each key is among the members, and what `<<`
-    /// takes in: it counts less than what the mapping says itself.
+    /// An object under construction: `key` is the key whose value comes next, with its position. `keys` has the index
+    /// of each key in `members`. `merged` has the members from `<<`; the object's own members override them.
     Object {
         merged: Vec<(String, Value)>,
         members: Vec<(String, Value)>,
@@ -84,20 +87,21 @@ enum Kind {
     },
 }
 
-/// What a value costs.
+/// The size of a value, for the limits.
 struct Size {
     values: usize,
     bytes: usize,
-    /// How many collections are in each other.
+    /// The number of nested collections.
     depth: usize,
 }
 
-/// What stands in a key where a mark was lost: blanks, quotes, commas, brackets and line breaks.
+/// Characters that no valid key contains. A key contains one of them when a colon, a comma, a quote or a bracket is
+/// missing.
 const NOT_IN_KEYS: [char; 11] = [' ', '\t', '\r', '\n', '"', '\'', ',', '[', ']', '{', '}'];
 
 const KEY_EXPECTED: &str = "a key without blanks, quotes, commas, brackets and line breaks";
 
-/// The key of YAML 1.1 under which a mapping takes in others.
+/// The key of YAML 1.1 that merges other mappings into a mapping.
 const MERGE: &str = "<<";
 
 // === impl Reader ===
@@ -120,7 +124,8 @@ impl Reader {
                 self.complete(kind.into(), anchor, at)
             }
             Event::Scalar(text, style, anchor, tag) => {
-                // The parser gives an empty value a place of some width only where a mapping in one line has no colon.
+                // In a mapping in flow style, a key without a colon gives an empty value whose position has a width.
+                // Every other empty value has no width.
                 let is_missing = text.is_empty() && style == ScalarStyle::Plain && anchor == 0 && tag.is_none();
                 if let Some(key) = self.waiting_key().filter(|_| is_missing && at.start.index() < at.end.index()) {
                     let expected = "a colon and a value after each key";
@@ -128,14 +133,14 @@ impl Reader {
                 }
                 let is_text = style != ScalarStyle::Plain || tag.is_some_and(|tag| tag.suffix == "str");
                 self.pay(Size { values: 1, bytes: text.len(), depth: 0 })?;
-                // As a key every word is a text.
+                // Every plain key is a string.
                 let is_text = is_text || self.takes_key();
                 let value = if is_text { Value::String(text.into_owned()) } else { scalar(&text) };
                 self.complete(value, anchor, at)
             }
             Event::Alias(anchor) => {
                 let Some(value) = self.anchors.get(&anchor) else {
-                    // Also where a value is to hold itself.
+                    // This error also occurs when a value would contain itself.
                     return Err(Finding::error(place(at.start), "unknown alias", anchor, "a value that is complete"));
                 };
                 let size = Size::of(value);
@@ -164,7 +169,7 @@ impl Reader {
         }
     }
 
-    /// Puts a complete value, which has been paid for, where it belongs.
+    /// Adds a complete value to the collection that contains it. The value has already been counted against the limits.
     fn complete(&mut self, value: Value, anchor: usize, at: Span) -> Result<(), Finding> {
         if anchor != 0 {
             self.pay(Size { depth: 0, ..Size::of(&value) })?;
@@ -174,7 +179,8 @@ impl Reader {
             None => self.document = Some(value),
             Some(Kind::Array(elements)) => elements.push(value),
             Some(Kind::Object { merged, members, keys, key }) => match (key.take(), value) {
-                // A mapping in one line that has lost a mark would else be a mapping of other keys.
+                // Without this check, a mapping in flow style with a missing comma or quote would silently have other
+                // keys.
                 (None, Value::String(text)) if text.contains(NOT_IN_KEYS) => {
                     return Err(Finding::error(place(at.start), "invalid key", text, KEY_EXPECTED));
                 }
@@ -188,7 +194,7 @@ impl Reader {
                     Some(_) if self.rules.repeats == Repeats::Refused => {
                         return Err(super::repeated_key(place(here), &key));
                     }
-                    // The same once more loses nothing.
+                    // A repeated key with the same value needs no diagnostic: nothing is lost.
                     Some((_, first)) if *first == value => {}
                     Some((_, first)) => {
                         self.repeated.push(super::repeated_key(place(here), &key));
@@ -221,7 +227,8 @@ impl Reader {
     }
 }
 
-/// The mappings that `<<` names; the first one that has a member counts. Anything else under it says nothing.
+/// Merges the mappings under `<<`. If several have a member, the first mapping counts. Any other value under `<<` is
+/// ignored.
 fn merge(value: Value, into: &mut Vec<(String, Value)>) {
     let mappings = match value {
         Value::Array(mappings) => mappings,
@@ -256,14 +263,14 @@ impl Size {
     }
 }
 
-/// What a word without quotes means.
+/// The value of a plain scalar.
 fn scalar(text: &str) -> Value {
     match text {
         "" | "~" | "null" | "Null" | "NULL" => Value::Null,
         "true" | "True" | "TRUE" | "yes" | "Yes" | "YES" | "on" | "On" | "ON" => Value::Bool(true),
         "false" | "False" | "FALSE" | "no" | "No" | "NO" | "off" | "Off" | "OFF" => Value::Bool(false),
         _ => {
-            // `1500.0` is 1500, as it is in JSON.
+            // `1500.0` is 1500, as in JSON.
             let is_whole = |fraction: &str| !fraction.is_empty() && fraction.bytes().all(|b| b == b'0');
             let whole =
                 text.split_once('.').filter(|(_, fraction)| is_whole(fraction)).map_or(text, |(whole, _)| whole);
@@ -315,26 +322,26 @@ mod tests {
             => r#"{"a": true, "b": false, "c": null, "d": null, "e": "no", "f": "1"}"#;
         numbers_are_decimal: "[0, 24, -1, 024, 0x1f, 1_000, 1e3, 1.10, +5]"
             => r#"[0, 24, -1, "024", "0x1f", "1_000", "1e3", "1.10", "+5"]"#;
-        a_fraction_of_nothing_is_a_whole_number: "[1500.0, -1.00, 0.0, 10.0.0, 01.0, 1., .0, -.0]"
+        a_number_with_a_fraction_of_zero_is_a_whole_number: "[1500.0, -1.00, 0.0, 10.0.0, 01.0, 1., .0, -.0]"
             => r#"[1500.0, -1.00, 0.0, "10.0.0", "01.0", "1.", ".0", "-.0"]"#;
-        a_mac_of_digits_stays_a_text: "mac: 52:54:00:12:34:56" => r#"{"mac": "52:54:00:12:34:56"}"#;
-        keys_are_text: "on: 1\n7: 2\n" => r#"{"on": 1, "7": 2}"#;
+        a_mac_address_of_digits_is_a_string: "mac: 52:54:00:12:34:56" => r#"{"mac": "52:54:00:12:34:56"}"#;
+        keys_are_strings: "on: 1\n7: 2\n" => r#"{"on": 1, "7": 2}"#;
         json_is_yaml: r#"{"a": [1, "b", null, {"c": true}]}"# => r#"{"a": [1, "b", null, {"c": true}]}"#;
         carriage_returns: "a: b\r\nc: d\r\n" => r#"{"a": "b", "c": "d"}"#;
-        a_block_of_text: "a: |\n  one\n  two\n" => r#"{"a": "one\ntwo\n"}"#;
+        a_block_string: "a: |\n  one\n  two\n" => r#"{"a": "one\ntwo\n"}"#;
         an_alias: "a: &x {b: 1}\nc: *x\n" => r#"{"a": {"b": 1}, "c": {"b": 1}}"#;
-        a_merge_counts_less_than_what_is_said: "a: &x {b: 1, c: 2}\nd:\n  c: 3\n  <<: *x\n"
+        own_members_override_merged_members: "a: &x {b: 1, c: 2}\nd:\n  c: 3\n  <<: *x\n"
             => r#"{"a": {"b": 1, "c": 2}, "d": {"b": 1, "c": 2, "c": 3}}"#;
-        of_several_merges_the_first_counts: "a: &x {b: 1}\nc: &y {b: 2}\nd: {<<: [*x, *y]}\n"
+        the_first_of_several_merges_counts: "a: &x {b: 1}\nc: &y {b: 2}\nd: {<<: [*x, *y]}\n"
             => r#"{"a": {"b": 1}, "c": {"b": 2}, "d": {"b": 2, "b": 1}}"#;
-        a_key_that_says_the_same_once_more: "a: {b: 1}\nc: 2\na: {b: 1}\n" => r#"{"a": {"b": 1}, "c": 2}"#;
-        a_tag_makes_a_text: "a: !!str 12" => r#"{"a": "12"}"#;
-        nothing: "# only words\n---\n" => "null";
-        a_text: "just words" => r#""just words""#;
+        a_repeated_key_with_the_same_value_is_accepted: "a: {b: 1}\nc: 2\na: {b: 1}\n" => r#"{"a": {"b": 1}, "c": 2}"#;
+        a_tag_makes_a_string: "a: !!str 12" => r#"{"a": "12"}"#;
+        a_document_of_comments_is_null: "# only words\n---\n" => "null";
+        a_document_may_be_a_string: "just words" => r#""just words""#;
     }
 
     #[test]
-    fn broken_yaml_is_named_by_line_and_column() {
+    fn broken_yaml_is_reported_with_line_and_column() {
         assert_eq!(
             refusal("a: b\nc: d: e\n"),
             r#"line 2 column 5: not readable as YAML "mapping values are not allowed in this context", expected a JSON or YAML document"#
@@ -342,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_utf_8_is_named_by_line_and_column() {
+    fn invalid_utf_8_is_reported_with_line_and_column() {
         assert_eq!(
             read(b"# \xc3\xa4\n# M\xfcller\n").unwrap_err().to_string(),
             r#"line 2 column 4: not readable as YAML "invalid UTF-8", expected a JSON or YAML document"#
@@ -350,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_says_something_else_the_second_time_is_named() {
+    fn a_repeated_key_with_another_value_is_reported() {
         let document = b"eth0:\n  a: [1]\neth1: {}\neth0:\n  a: [2]\n";
         let read = |repeats: Repeats| {
             let Parsed { value, repeats } =
@@ -366,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_without_a_colon_is_refused() {
+    fn a_key_without_a_colon_is_rejected() {
         for (document, column) in [("{a, b: c}", 3), ("{a , b: c}", 4), ("{b: c, a}", 9), ("{ä: b, 'a',}", 11)] {
             let expected = format!(
                 r#"line 1 column {column}: key without a value "a", expected a colon and a value after each key"#
@@ -377,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_has_swallowed_a_mark_is_refused() {
+    fn a_key_with_blanks_or_punctuation_is_rejected() {
         for (document, at, key) in [
             ("dhcp4 true: x", "line 1 column 1", "dhcp4 true"),
             ("{\"a\": [1], b\": 2}", "line 1 column 12", "b\""),
@@ -393,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn a_control_character_does_not_end_the_document() {
+    fn a_control_character_is_rejected() {
         assert_eq!(
             refusal("a: b\nc\0: d"),
             r#"line 2 column 2: control character "\0", expected a document without control characters"#
@@ -401,12 +408,12 @@ mod tests {
     }
 
     #[test]
-    fn a_second_document_is_refused() {
+    fn a_second_document_is_rejected() {
         assert_eq!(refusal("a: b\n---\nc: d\n"), r#"line 2 column 1: second document "---", expected one document"#);
     }
 
     #[test]
-    fn a_key_is_no_collection() {
+    fn a_key_that_is_a_collection_is_rejected() {
         assert_eq!(
             refusal("? [a, b]\n: c\n"),
             r#"line 1 column 8: invalid key "an array", expected a text as the key of a mapping"#
@@ -414,12 +421,12 @@ mod tests {
     }
 
     #[test]
-    fn a_value_does_not_hold_itself() {
+    fn a_value_that_contains_itself_is_rejected() {
         assert_eq!(refusal("a: &x [*x]"), r#"line 1 column 8: unknown alias "1", expected a value that is complete"#);
     }
 
     #[test]
-    fn a_bomb_of_aliases_is_defused() {
+    fn values_behind_aliases_are_counted_each_time() {
         let mut bomb = "a0: &a0 [x, x, x, x, x, x, x, x]\n".to_owned();
         for level in 1..9 {
             let aliases = vec![format!("*a{}", level - 1); 8].join(", ");
@@ -429,14 +436,14 @@ mod tests {
     }
 
     #[test]
-    fn a_long_text_behind_aliases_is_counted_each_time() {
+    fn a_long_string_behind_aliases_is_counted_each_time() {
         let document = format!("a: &x {}\nb: [*x, *x, *x]\n", "x".repeat(400_000));
         let expected = r#"document: too much text behind aliases "more than 1048576", expected at most 1048576 bytes"#;
         assert_eq!(refusal(&document), expected);
     }
 
     #[test]
-    fn depth_behind_aliases_counts() {
+    fn nesting_behind_aliases_is_counted() {
         let nest = |inner: &str| format!("{}{inner}{}", "[".repeat(40), "]".repeat(40));
         let document = format!("a: &x {}\nb: {}\n", nest("1"), nest("*x"));
         assert_eq!(refusal(&document), r#"document: nested too deep "more than 64", expected at most 64 levels"#);

@@ -1,4 +1,4 @@
-//! `links`: which of them the machine needs, and what each one is.
+//! Converts `links`: chooses the links that the machine needs, and determines the kind of each.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,7 +12,7 @@ use crate::formats::network_data::{Link, Scalar};
 use crate::formats::value::Value;
 use crate::network::{self, BondMode, BondOptions, Card, InterfaceName, LinkIndex, LinkKind, Pairs, parse_mac_address};
 
-/// The words of the schema for a plain card.
+/// The words of the schema for a NIC.
 const CARDS: [&str; 9] = ["phy", "bridge", "dvs", "hw_veb", "hyperv", "ovs", "tap", "vhostuser", "vif"];
 
 pub(super) const LINK_EXPECTED: &str = "the id of one of the links";
@@ -34,7 +34,8 @@ impl<'d> Converter<'d, '_> {
         }
     }
 
-    /// A link is wanted when a network uses it, when it asks for something itself, or when a wanted link is made of it.
+    /// Chooses the links that the machine needs: links that a network refers to, links with settings of their own, and
+    /// the links that a needed link consists of.
     pub(super) fn choose_links(&mut self) {
         let document = self.document;
         let mut wanted = vec![false; document.links.len()];
@@ -43,7 +44,7 @@ impl<'d> Converter<'d, '_> {
         let asks_itself = |index: &usize| self.kinds[*index] != Kind::Card || self.mtus[*index].is_some();
         ask.extend((0..document.links.len()).filter(asks_itself));
         if ask.is_empty() && document.networks.is_empty() {
-            // Links without any network are a statement: none of them gets an address.
+            // A document with links but without networks states that no link gets an address.
             ask.extend(0..document.links.len());
         }
         while let Some(index) = ask.pop() {
@@ -105,7 +106,8 @@ impl<'d> Converter<'d, '_> {
             }
             let place = LINKS.index(index).path();
             let id = link.id.as_ref().map_or_else(|| place.clone(), Scalar::to_string);
-            // What was wrong has been reported and costs the document; the other links want to be looked at, too.
+            // The error has been reported and the document will be rejected. A placeholder lets the other links be
+            // checked, too.
             let kind = kind.unwrap_or(LinkKind::Card(Card::MacAddress { mac_address: MacAddr::zero(), name: None }));
             let (mtu, cloned_mac_address) = (self.mtus[index], self.cloned_mac_address(index, link));
             let without_addresses = document.networks.is_empty();
@@ -118,7 +120,7 @@ impl<'d> Converter<'d, '_> {
                 ports.iter().for_each(|port| self.bond_of[port.0] = Some(LinkIndex(at)));
             }
         }
-        // Two entries for one card.
+        // Merge entries that describe the same NIC.
         for index in 0..document.links.len() {
             if let Some(at) = self.model[index].filter(|at| self.origin[at.0] != index) {
                 let place = LINKS.index(index);
@@ -143,7 +145,8 @@ impl<'d> Converter<'d, '_> {
             None => Ok(None),
             Some((_, Ok(name))) => Ok(Some(name)),
             Some((name, Err(_))) => {
-                // Beside a MAC address a name is a wish; but VLANs hang on the name.
+                // A NIC with a MAC address works without its requested name, unless a VLAN needs the name of its
+                // parent.
                 let needed = carries_vlans || mac_address == Ok(None);
                 let severity = if needed { Severity::Error } else { Severity::Warning };
                 let expected = InterfaceName::EXPECTED;
@@ -173,8 +176,8 @@ impl<'d> Converter<'d, '_> {
         Ok(LinkKind::Card(card))
     }
 
-    /// cloud-init's names: the one that is given, else `bond` and the number of the bond among all bonds. A number that
-    /// is taken is passed over.
+    /// The name of each bond, as in cloud-init: the name in the document, else `bond` and the number of the bond among
+    /// all bonds. Numbers whose name is taken are skipped.
     fn bond_names(&mut self) -> Vec<Option<InterfaceName>> {
         let document = self.document;
         let taken: BTreeSet<Cow<'_, str>> = document.links.iter().filter_map(own_name).map(Scalar::text).collect();
@@ -233,7 +236,7 @@ impl<'d> Converter<'d, '_> {
 
     fn bond_options(&mut self, place: &Place<'_>, link: &'d Link, ports: &[LinkIndex]) -> Reported<BondOptions> {
         let option = |(written, value): &'d (String, Value)| {
-            // `bond_xmit_hash_policy` and `bond-xmit-hash-policy` are one option.
+            // `bond_xmit_hash_policy` and `bond-xmit-hash-policy` are the same option.
             let name = written.get(5..).unwrap_or_default().replace('-', "_").into();
             WrittenOption { written, name, value: Cow::Borrowed(value) }
         };
@@ -245,7 +248,7 @@ impl<'d> Converter<'d, '_> {
         }
         let (document, by_id, model, origin) = (self.document, &self.by_id, &self.model, &self.origin);
         convert::bond_options(self.findings, place, &options, &|wanted| {
-            // By its id, or by its name.
+            // The document refers to a bond member by id or by name.
             let by_id = by_id.get(wanted).and_then(|link| model[*link]).filter(|port| ports.contains(port));
             let name = |port: &LinkIndex| said(document.links[origin[port.0]].name.as_ref());
             let is_named = |port: &&LinkIndex| name(port).is_some_and(|name| name.text() == wanted);
@@ -258,7 +261,7 @@ impl<'d> Converter<'d, '_> {
         let named = said(link.name.as_ref());
         let name = named.and_then(|name| name.text().parse::<InterfaceName>().ok());
         if let (Some(named), None) = (named, &name) {
-            // It is a wish: every VLAN can be named after its parent and its id.
+            // An invalid name is only a warning, because a renderer can name any VLAN after its parent and its id.
             self.warning(&place, "name", "invalid interface name", named, InterfaceName::EXPECTED);
         }
         let parent = self.find(link.vlan_link.as_ref()).and_then(|parent| self.model[parent]);
@@ -270,7 +273,7 @@ impl<'d> Converter<'d, '_> {
         Ok(LinkKind::Vlan { name, parent: parent.ok_or(())?, id: id? })
     }
 
-    /// The address that a bond or a VLAN takes on. What is wrong with it has been reported.
+    /// The MAC address to set on a bond or a VLAN. `None` also for an invalid address, which has been reported.
     fn cloned_mac_address(&mut self, index: usize, link: &Link) -> Option<MacAddr> {
         let (name, written) = match self.kinds[index] {
             Kind::Card => return None,
@@ -281,13 +284,14 @@ impl<'d> Converter<'d, '_> {
     }
 }
 
-/// What the document would have a link named: a card's id only where nothing else is given.
+/// The name that the document requests for a link. The id of a NIC counts as its name only if the NIC has neither a
+/// name nor a MAC address.
 fn own_name(link: &Link) -> Option<&Scalar> {
     let id_serves = Kind::of(link) == Kind::Card && said(link.ethernet_mac_address.as_ref()).is_none();
     said(link.name.as_ref()).or(said(link.id.as_ref()).filter(|_| id_serves))
 }
 
-/// What makes two entries of `links` one card: the MAC address, or the name where there is none.
+/// The key that is the same for all entries of one NIC: the MAC address, or the name of a NIC without a MAC address.
 fn card_key(link: &Link) -> Option<String> {
     match said(link.ethernet_mac_address.as_ref()) {
         Some(address) => parse_mac_address(&address.text()).map(|address| Pairs(address, b':').to_string()),

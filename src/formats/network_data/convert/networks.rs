@@ -1,4 +1,4 @@
-//! `networks` and `services`: what is to be set on the links, and on the machine.
+//! Converts `networks` and `services`: the settings of the links and of the machine.
 
 use super::links::LINK_EXPECTED;
 use super::{Converter, Method, NETWORKS};
@@ -11,10 +11,10 @@ impl Converter<'_, '_> {
     pub(super) fn read_networks(&mut self) {
         let mut routes = Vec::new();
         let (mut unknown, mut lost) = (Vec::new(), Vec::new());
-        // Links of which not all is known that the document wants there.
+        // Whether a network of each link could not be read, so that the link may need more than is known.
         let mut unsure = vec![false; self.links.len()];
         for (index, network) in self.document.networks.iter().enumerate() {
-            // What says nothing has been reported when it was read.
+            // An empty entry has been reported already by the reader.
             if *network == Network::default() {
                 continue;
             }
@@ -68,7 +68,8 @@ impl Converter<'_, '_> {
                     routes.extend(own_routes.into_iter().map(|route| (link, route)));
                     unsure[link.0] |= !is_sure;
                 }
-                // As in cloud-init, a network without its link is lost with all that it has; but it has been looked at.
+                // As in cloud-init, a network without its link is dropped with all its settings. Its name servers were
+                // read only to report mistakes in them.
                 None => {
                     self.dns.nameservers.truncate(words.0);
                     self.dns.search.truncate(words.1);
@@ -77,15 +78,15 @@ impl Converter<'_, '_> {
         }
         let has_addresses = self.links.iter().any(network::Link::has_addresses);
         for (index, method, (problem, expected)) in lost {
-            // A machine that misses a static address is unreachable, and what is not understood may have been one. One
-            // that misses a dynamic address may have others.
+            // An error, since a machine without its static address is unreachable, and a network of unknown type may
+            // have a static address. A missing dynamic address is only a warning if the machine has other addresses.
             let is_dynamic = matches!(method, Method::Dhcp4 | Method::Dynamic6(_));
             let severity = if is_dynamic && has_addresses { Severity::Warning } else { Severity::Error };
             let (place, link) = (NETWORKS.index(index), self.document.networks[index].link.as_ref());
             convert::unknown(self.findings, severity, place.field("link"), problem, link, &expected);
         }
         for (index, link) in unknown {
-            // What is not understood costs only itself as long as the link has something else.
+            // An unknown type is only a warning if its link has another address.
             let works = link.is_some_and(|link| self.links[link.0].has_addresses());
             let severity = if works { Severity::Warning } else { Severity::Error };
             let place = NETWORKS.index(index);
@@ -104,12 +105,12 @@ impl Converter<'_, '_> {
         }
     }
 
-    /// Where the network is; else the problem, and what was expected.
+    /// The link of a network in the model; or the problem and the expectation.
     fn link_of(&self, network: &Network) -> Result<LinkIndex, (&'static str, String)> {
         let Some(link) = self.find(network.link.as_ref()).and_then(|link| self.model[link]) else {
             return Err(("unknown link", LINK_EXPECTED.to_owned()));
         };
-        // A bond's ports have no addresses of their own.
+        // A bond member has no addresses of its own.
         match self.bond_of[link.0] {
             Some(bond) => {
                 let expected = format!("the link of its bond, {}", self.links[bond.0].place);
@@ -125,7 +126,7 @@ impl Converter<'_, '_> {
         let mut routes = Vec::from_iter(gateway);
         let list = place.field("routes");
         for (index, route) in network.routes.iter().enumerate() {
-            // What says nothing has been reported when it was read.
+            // An empty entry has been reported already by the reader.
             if *route == Route::default() {
                 continue;
             }
