@@ -1,28 +1,28 @@
-//! What is to be said about a document: where, which value, what was expected, and whether the boot may go on.
+//! Diagnostics about a document: path, problem, value, expectation, and whether the boot may continue.
 //!
-//! A reader of a document never stops at the first mistake. It collects [`Finding`]s and goes on, so that a person sees
-//! all of them at once and mends the document once.
+//! A reader of a document does not stop at the first mistake. It collects one [`Finding`] for each mistake and
+//! continues, so that a person can fix all mistakes at once.
 
 use std::cmp::Ordering;
 use std::fmt::{self, Write as _};
 
 use serde::Serialize;
 
-/// What a finding costs.
+/// How severe a diagnostic is.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// Nothing is lost that anybody would miss.
+    /// Information only: no setting with an effect is lost.
     Debug,
-    /// The item is left out, everything else goes on.
+    /// The item is ignored, and the rest of the document is used.
     Warning,
-    /// Nothing of the document is used.
+    /// The whole document is rejected.
     Error,
 }
 
-/// A place in a document, such as `networks[1].netmask`.
+/// The path of a value in a document, such as `networks[1].netmask`.
 ///
-/// Places borrow from each other, so naming one costs nothing until it is printed.
+/// A path borrows its parent, so building a path allocates nothing. Only printing a path allocates.
 ///
 /// ```
 /// use glowplug::finding::Place;
@@ -35,18 +35,18 @@ pub enum Severity {
 pub enum Place<'a> {
     /// The document as a whole.
     Document,
-    /// A member of an object.
+    /// A member of an object: the object's path and the member's name.
     Field(&'a Place<'a>, &'a str),
-    /// An element of an array.
+    /// An element of an array: the array's path and the index, counted from zero.
     Index(&'a Place<'a>, usize),
 }
 
-/// Most places and values are shorter, in bytes.
+/// Initial capacity of a string for a path or a value, in bytes. Most paths and values are shorter.
 const USUAL: usize = 64;
 
-/// One remark about a document.
+/// One diagnostic about a document.
 ///
-/// `Display` writes it on one line, whatever the value holds:
+/// `Display` writes the diagnostic on one line, whatever characters the value contains:
 ///
 /// ```
 /// use glowplug::finding::{Finding, Place};
@@ -56,23 +56,23 @@ const USUAL: usize = 64;
 /// ```
 #[derive(Clone, Debug, Eq, PartialEq, Serialize)]
 pub struct Finding {
-    /// What it costs.
+    /// Whether the document, the item or nothing is lost.
     pub severity: Severity,
-    /// Where in the document, such as `networks[1].netmask`.
+    /// Path of the value in the document, such as `networks[1].netmask`.
     pub place: String,
-    /// What is wrong, without the value: `invalid netmask`.
+    /// The problem without the value, such as `invalid netmask`.
     pub problem: String,
-    /// The value as it was written, shortened when it is long.
+    /// The value as in the document, shortened to 64 characters. `None` when the value is missing or does not matter.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub value: Option<String>,
-    /// What would have been right.
+    /// What the document should contain instead.
     pub expected: String,
 }
 
-/// The findings of one document, in the order of their places.
+/// The diagnostics of one document, sorted by path.
 ///
-/// At most [`Findings::KEPT`] of each severity are kept; the others are counted. So warnings, however many, never hide
-/// the error that forbids the document.
+/// At most [`Findings::KEPT`] errors and as many warnings are kept; the rest are only counted. Errors and warnings have
+/// separate limits, so that no number of warnings can hide an error. Debug messages beyond the limit are dropped.
 #[derive(Debug, Default)]
 pub struct Findings {
     kept: Vec<Finding>,
@@ -84,19 +84,19 @@ pub struct Findings {
 // === impl Place ===
 
 impl<'a> Place<'a> {
-    /// The member `name` of this place.
+    /// The path of the member `name` of this object.
     #[must_use]
     pub fn field(&'a self, name: &'a str) -> Place<'a> {
         Place::Field(self, name)
     }
 
-    /// The element `index` of this place, counted from zero.
+    /// The path of the element `index` of this array, counted from zero.
     #[must_use]
     pub fn index(&'a self, index: usize) -> Place<'a> {
         Place::Index(self, index)
     }
 
-    /// The place as text, to be kept without the document.
+    /// The path as a string that does not borrow the document.
     #[must_use]
     pub fn path(&self) -> String {
         let mut path = String::with_capacity(USUAL);
@@ -104,7 +104,7 @@ impl<'a> Place<'a> {
         path
     }
 
-    // Formatters would cost several times as much, and of a long list every record has a place.
+    // The formatting machinery would take several times as long, and every record of a long list has a path.
     pub(crate) fn push_onto(&self, path: &mut String) {
         match self {
             Self::Document => path.push_str("document"),
@@ -128,18 +128,18 @@ impl fmt::Display for Place<'_> {
     }
 }
 
-/// A member's name without anything that would leave its line or its place.
+/// Writes a member's name, quoted and escaped where it has characters that could break the line or the path.
 fn push_plain(name: &str, path: &mut String) {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() | matches!(byte, b'_' | b'-');
     let is_literal = |byte: u8| matches!(byte, b' '..=b'~') & !matches!(byte, b'"' | b'\\');
     let fits = name.len() <= Finding::VALUE_CHARS;
-    // With no way out in between, several bytes are looked at at once.
+    // `fold` has no early exit, so the compiler can check several bytes at once.
     if fits && !name.is_empty() && name.bytes().fold(true, |all, byte| all & is_plain(byte)) {
         path.push_str(name);
     } else if fits && name.bytes().fold(true, |all, byte| all & is_literal(byte)) {
         path.extend(["\"", name, "\""]);
     } else {
-        // A string takes whatever is written.
+        // Writing to a `String` cannot fail.
         let _ = write!(path, "{:?}", shortened(&name));
     }
 }
@@ -147,20 +147,20 @@ fn push_plain(name: &str, path: &mut String) {
 // === impl Finding ===
 
 impl Finding {
-    /// A value is shown up to this many characters.
+    /// The length to which a value is shortened, in characters.
     const VALUE_CHARS: usize = 64;
 
-    /// A finding that forbids the document.
+    /// A diagnostic with severity error: the document is rejected.
     pub fn error(place: impl fmt::Display, problem: &str, value: impl fmt::Display, expected: &str) -> Self {
         Self::new(Severity::Error, place, problem, value, expected)
     }
 
-    /// A finding that costs the item alone.
+    /// A diagnostic with severity warning: the item is ignored.
     pub fn warning(place: impl fmt::Display, problem: &str, value: impl fmt::Display, expected: &str) -> Self {
         Self::new(Severity::Warning, place, problem, value, expected)
     }
 
-    /// A finding whose cost is decided by its consequence.
+    /// A diagnostic with the given severity.
     pub fn new(
         severity: Severity,
         place: impl fmt::Display,
@@ -171,7 +171,7 @@ impl Finding {
         Self::of(severity, &place, problem, Some(&value), expected)
     }
 
-    /// A finding about something that is not there, or whose value does not matter.
+    /// A diagnostic about a missing value, or about a value that does not matter.
     pub fn without_value(severity: Severity, place: impl fmt::Display, problem: &str, expected: &str) -> Self {
         Self::of(severity, &place, problem, None, expected)
     }
@@ -203,17 +203,18 @@ impl fmt::Display for Finding {
     }
 }
 
-/// The beginning of a value. A value of a megabyte costs no more than a short one.
+/// The beginning of a displayed value; `…` marks the cut. Formatting stops at the limit, so a long value takes no
+/// longer than a short value.
 pub(crate) fn shortened(value: &dyn fmt::Display) -> String {
     let mut beginning = Beginning { text: String::with_capacity(USUAL), room: Finding::VALUE_CHARS };
-    // The only failure is that the rest does not fit.
+    // Writing fails only when the value does not fit.
     if write!(beginning, "{value}").is_err() {
         beginning.text.push('…');
     }
     beginning.text
 }
 
-/// Takes what is written until there is no room.
+/// A writer that accepts a limited number of characters and then fails.
 struct Beginning {
     text: String,
     room: usize,
@@ -232,10 +233,12 @@ impl fmt::Write for Beginning {
 // === impl Findings ===
 
 impl Findings {
-    /// So many errors, so many warnings and so many details are kept; a document with more of them is not mended line by line.
+    /// Number of errors that are kept; as many warnings and as many debug messages are kept, too. Nobody fixes a
+    /// document with more mistakes line by line.
     pub const KEPT: usize = 256;
 
-    /// Adds one.
+    /// Adds a diagnostic. Beyond [`Findings::KEPT`] of its severity, an error or a warning is only counted, and a debug
+    /// message is dropped.
     pub fn push(&mut self, finding: Finding) {
         let count = match finding.severity {
             Severity::Debug if self.details.len() < Self::KEPT => return self.details.push(finding),
@@ -250,49 +253,49 @@ impl Findings {
         }
     }
 
-    /// The findings of the severity debug, in the order in which they were made. No other method has them.
+    /// The debug messages, in the order in which they were added. No other method returns debug messages.
     #[must_use]
     pub fn details(&self) -> &[Finding] {
         &self.details
     }
 
-    /// Whether the document may not be used.
+    /// Whether the document is rejected.
     #[must_use]
     pub fn has_errors(&self) -> bool {
         self.errors > 0
     }
 
-    /// How many of them are errors, kept or not.
+    /// The number of errors, kept or only counted.
     #[must_use]
     pub fn errors(&self) -> usize {
         self.errors
     }
 
-    /// The findings that were kept and how many were not.
+    /// The kept errors and warnings, and the number of those that were only counted.
     #[must_use]
     pub fn into_parts(self) -> (Vec<Finding>, usize) {
         let further = self.further();
         (self.kept, further)
     }
 
-    /// The findings that were kept, in the order of their places.
+    /// The kept errors and warnings, sorted by path.
     #[must_use]
     pub fn kept(&self) -> &[Finding] {
         &self.kept
     }
 
-    /// How many were counted but not kept.
+    /// The number of errors and warnings that were counted but not kept.
     #[must_use]
     pub fn further(&self) -> usize {
         self.errors + self.warnings - self.kept.len()
     }
 }
 
-/// As a person comes across them: `links[2]` before `links[10]`, and both before `networks[0]`.
+/// Compares paths in document order: `links[2]` comes before `links[10]`, and both come before `networks[0]`.
 fn by_place<'a>(a: &'a str, b: &'a str) -> Ordering {
     let is_bracket = |byte: &u8| matches!(byte, b'[' | b']');
     let same = a.bytes().zip(b.bytes()).take_while(|(a, b)| a == b).count();
-    // What they differ in, perhaps two numbers.
+    // The part in which the paths differ. It may be an index in both.
     let begin = a.as_bytes()[..same].iter().rposition(is_bracket).map_or(0, |at| at + 1);
     let part = |place: &'a str| {
         let rest = &place[begin..];
@@ -356,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn findings_stand_in_the_order_of_their_places_and_then_as_they_were_made() {
+    fn diagnostics_are_sorted_by_path_and_then_in_the_order_of_adding() {
         let mut findings = Findings::default();
         let places = ["networks[0]", "links[10]", "links[2].mtu", "links[2]", "document", "links[2].id", "links[2].id"];
         for (at, place) in places.into_iter().enumerate() {

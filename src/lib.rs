@@ -1,9 +1,9 @@
 //! The first-boot network of CoreOS machines on KubeVirt.
 //!
-//! A machine that is to fetch its configuration with Ignition needs an address before anything else, and where there is
-//! no DHCP, somebody has to tell it. KubeVirt attaches a drive with a document about the network; this library reads the
-//! drive, says what the document means, and renders it for the program that brings the network up: as kernel arguments
-//! or as files.
+//! Ignition needs an address before it can fetch the configuration of a machine. Where there is no DHCP, the address
+//! must come from elsewhere: KubeVirt attaches a drive with a document that describes the network. This library reads
+//! the drive, parses the document into a model, and renders the model as kernel arguments or as files for the program
+//! that configures the network.
 //!
 //! ```
 //! use glowplug::formats::{Meaning, read_network};
@@ -26,23 +26,25 @@
 //! assert_eq!(reading.findings.kept(), []);
 //! ```
 //!
-//! # The map
+//! # Modules
 //!
-//! | module | what it knows |
+//! | module | contents |
 //! |---|---|
-//! | [`network`] | the model: what the machine's network should be. No file format, no renderer |
-//! | [`formats`] | documents, and the model that they mean |
-//! | [`render`] | the model, written for the program that brings the network up |
-//! | [`finding`] | what is to be said about a document: place, value, expectation, and whether the boot may go on |
-//! | `drive` | a config drive: its label, its layout, and reading it without trust |
-//! | `guest` | from a command line and a drive to the files of a boot |
-//! | `host` | pools of addresses, who holds which, and the documents and drives that tell the guest |
+//! | [`network`] | the model of a machine's network, without file formats and renderers |
+//! | [`formats`] | readers that parse documents into the model |
+//! | [`render`] | the model as input for the program that configures the network |
+//! | [`finding`] | diagnostics about a document: path, value, expectation, and whether the boot may continue |
+//! | `drive` | a config drive: its label, its layout, and bounded reads of its files |
+//! | `guest` | a run in the initramfs: from a command line and a drive to the files of a boot |
+//! | `host` | address pools, their leases, and the documents and drives for the guest |
 //! | `log` | the logger of the programs |
 //!
-//! Nobody imports upwards: `guest → formats, render, drive → network, finding`, and `host → formats → network, finding`.
-//! Guest and host never know each other; a document is one type for both, so the host cannot write what the guest cannot
-//! read. `drive` and `guest` come with the feature `guest`, which is what runs in the initramfs, `host` with the feature
-//! `host`, and `log` with either. The first four touch no file, no process and no clock.
+//! Imports point down: `guest → formats, render, drive → network, finding`, and `host → formats → network, finding`.
+//! `guest` and `host` do not import each other. Both use one type for a document, so the host cannot write a document
+//! that the guest cannot read.
+//!
+//! The feature `guest` adds `drive` and `guest`, which run in the initramfs. The feature `host` adds `host`. Either
+//! feature adds `log`. `network`, `formats`, `render` and `finding` touch no file, no process and no clock.
 
 #[cfg(feature = "guest")]
 pub mod drive;
@@ -57,8 +59,8 @@ pub mod log;
 pub mod network;
 pub mod render;
 
-/// The version of both programs: `0.1.0`, with the commit, `0.1.0 (1a2b3c4d5e6f)`, where the build is told in
-/// `GLOWPLUG_VERSION`, as `make` does.
+/// The version of both programs: `0.1.0`, or with the commit `0.1.0 (1a2b3c4d5e6f)`. `make` passes the version with the
+/// commit to the build in `GLOWPLUG_VERSION`.
 #[cfg(any(feature = "guest", feature = "host"))]
 pub const VERSION: &str = match option_env!("GLOWPLUG_VERSION") {
     Some(version) => version,
