@@ -312,7 +312,7 @@ fn documents() -> Result<()> {
     let mut allocator = in_memory()?;
     let allocation = allocator.claim(&claim(0), 1)?.remove(0);
     let template =
-        br#"{"links": [{"id": "eno101", "type": "phy"}], "services": [{"type": "dns", "address": "10.0.0.2"}]}"#;
+        br#"{"links": [{"id": "eno101", "type": "phy"}], "services": [{"type": "dns", "address": "192.0.2.1"}]}"#;
     let rounds = 2_000;
     let start = Cpu::now()?;
     let mut document = None;
