@@ -176,6 +176,23 @@ impl Pool {
         addresses.chain(nameservers).chain(gateways).collect()
     }
 
+    /// Whether the template of the machines named an address or a prefix length when the pool was made.
+    pub(crate) fn has_template(&self) -> bool {
+        self.template != TemplateFacts::default()
+    }
+
+    /// The pool with the addresses reserved that the template of another specification named.
+    pub(crate) fn with_template_of(&self, other: &Self) -> Self {
+        let mut pool = Self { template: other.template.clone(), ..self.clone() };
+        let named: Vec<AddressRange> =
+            pool.template.all().map(|address| AddressRange::subnet(address, u8::MAX)).collect();
+        for space in pool.spaces.values_mut() {
+            let reserved: AddressSet = space.reserved.ranges().iter().chain(&named).copied().collect();
+            space.reserved = reserved.intersection(&space.ranges);
+        }
+        pool
+    }
+
     /// The addresses that the pool excludes, also those outside of it.
     #[must_use]
     pub fn excluded(&self) -> &AddressSet {

@@ -73,6 +73,7 @@ sessions! {
     what_a_template_names_is_never_allocated
     what_is_no_command_line_is_a_usage_error
     what_is_no_ledger_of_these_pools_is_refused
+    what_one_pool_reserves_is_reserved_on_its_network
     who_waits_is_served_in_the_order_of_creation_when_an_address_comes_back
 }
 

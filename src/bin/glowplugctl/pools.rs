@@ -11,7 +11,7 @@ use glowplug::finding::Finding;
 use glowplug::host::allocator::{Rename, Resized, Usage};
 use glowplug::host::metrics;
 use glowplug::host::nodepool::{BootstrapNetworkConfig, MachineTemplate};
-use glowplug::host::pool::{self, Pool};
+use glowplug::host::pool::{self, Pool, ReservedAddresses};
 use glowplug::host::timestamp::Timestamp;
 use serde::Serialize;
 
@@ -128,17 +128,22 @@ struct CheckedOverlap {
     addresses: Vec<String>,
 }
 
-impl From<&Pool> for CheckedPool {
-    fn from(pool: &Pool) -> Self {
+impl CheckedPool {
+    /// `on_network` has the reserved addresses of all pools of its network.
+    fn new(pool: &Pool, on_network: &ReservedAddresses) -> Self {
         let families = pool.spaces().filter_map(|space| {
             let count = pool.count(space.family())?;
+            let own = count.reserved.iter().map(|(why, count)| (why.to_string(), *count));
+            let others = on_network.of_others(pool, space.family());
+            let by_others: u128 = others.iter().map(|(_, count)| count).sum();
+            let others = others.iter().map(|(reserved, count)| (reserved.of(&pool.name), *count));
             Some(CheckedFamily {
                 family: space.family().to_string(),
                 prefix: space.prefix(),
                 ranges: space.ranges().iter().map(ToString::to_string).collect(),
                 total: count.total,
-                reserved: count.reserved.iter().map(|(why, count)| (why.to_string(), *count)).collect(),
-                allocatable: count.allocatable,
+                reserved: own.chain(others).collect(),
+                allocatable: count.allocatable - by_others,
             })
         });
         Self {
@@ -157,7 +162,14 @@ pub(crate) fn pool_check(args: PoolCheck) -> Result<ExitCode> {
     let read = PoolFiles::read(&args.files, args.template.as_deref())?;
     let overlaps = pool::overlaps(&read.pools);
     let is_right = read.errors == 0 && overlaps.kept.is_empty();
-    let pools: Vec<CheckedPool> = read.pools.iter().map(CheckedPool::from).collect();
+    let mut by_network: BTreeMap<&str, Vec<&Pool>> = BTreeMap::new();
+    for pool in &read.pools {
+        by_network.entry(&pool.network).or_default().push(pool);
+    }
+    let reserved: BTreeMap<&str, ReservedAddresses> =
+        by_network.into_iter().map(|(network, pools)| (network, ReservedAddresses::of(pools))).collect();
+    let pools: Vec<CheckedPool> =
+        read.pools.iter().map(|pool| CheckedPool::new(pool, &reserved[pool.network.as_str()])).collect();
     if args.json {
         let file = |path: &Path| path.display().to_string();
         let finding =

@@ -105,8 +105,11 @@ impl Allocator {
     /// No machine loses an address: what a pool does not offer any more stays with its holder, is counted as outside, and is
     /// not allocated again. Held addresses take the prefix length of their pool.
     ///
-    /// A given pool that the ledger does not have is the new name of one that it has if that is not given, both have the same
-    /// network and interface, they have addresses in common, and no other two pools fit.
+    /// A pool that comes without a template keeps what the template of its last specification reserved: a forgotten template
+    /// must not free the address of a gateway.
+    ///
+    /// A given pool that the ledger does not have is the new name of a pool of the ledger if that pool is not given, both have
+    /// the same network and interface, the new pool has all addresses of the old one, and no other two pools fit.
     pub(crate) fn resize(
         &mut self,
         pools: Vec<Pool>,
@@ -118,10 +121,14 @@ impl Allocator {
         let given: BTreeMap<Arc<str>, Arc<Pool>> =
             pools.into_iter().map(|pool| (Arc::from(pool.name.as_str()), Arc::new(pool))).collect();
         let renamed = self.renames(&given, renames)?;
-        for (name, pool) in &given {
+        let mut given = given;
+        for (name, pool) in &mut given {
             let rename = renamed.iter().find(|rename| *rename.new == **name);
             if let Some(known) = self.pool(rename.map_or(name, |rename| &rename.old)) {
                 self.check_in_use(known, pool)?;
+                if !pool.has_template() {
+                    *pool = Arc::new(pool.with_template_of(known));
+                }
             }
         }
         let mut changes: Vec<Change> = Vec::new();
@@ -301,11 +308,9 @@ fn usage(pool: &str, space: &Space, network: &Network, now: u64) -> Usage {
 
 /// Whether a pool can be another one under a new name.
 fn may_be_renamed(old: &Pool, new: &Pool) -> bool {
-    let is_met = |space: &Space| {
-        let other = new.space(space.family());
-        other.is_some_and(|other| {
-            space.ranges().iter().any(|a| other.ranges().iter().any(|b| a.intersection(b).is_some()))
-        })
+    let is_covered = |space: &Space| {
+        let new = new.space(space.family());
+        new.is_some_and(|new| space.ranges().iter().all(|range| new.ranges().iter().any(|other| other.covers(range))))
     };
-    old.network == new.network && old.interface == new.interface && old.spaces().any(is_met)
+    old.network == new.network && old.interface == new.interface && old.spaces().all(is_covered)
 }

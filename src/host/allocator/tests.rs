@@ -1,3 +1,5 @@
+use std::collections::BTreeSet;
+
 use ipnetwork::IpNetwork;
 
 use super::*;
@@ -426,6 +428,33 @@ fn a_renamed_pool_keeps_its_leases_and_its_waiting_machines() {
     let far = on("vlan10", "last", "addresses: [10.0.0.30], machineNetwork: [{cidr: 10.0.0.0/24}]");
     let resized = allocator.resize(vec![far], std::slice::from_ref(&rename), 3, &mut Journal::default()).unwrap();
     assert_eq!((resized.renamed, resized.outside.len()), (vec![rename], 2));
+}
+
+#[test]
+fn a_pool_without_an_old_address_is_another_pool() {
+    let of = |name: &str, addresses: &str| {
+        on("vlan10", name, &format!("addresses: [{addresses}], machineNetwork: [{{cidr: 10.0.0.0/24}}]"))
+    };
+    let mut allocator = allocator([of("a", "10.0.0.10-10.0.0.11")], []);
+    assert_eq!(resize(&mut allocator, of("b", "10.0.0.11-10.0.0.12")).renamed, []);
+    assert_eq!(resize(&mut allocator, of("a", "10.0.0.10-10.0.0.11")).renamed, []);
+}
+
+#[test]
+fn a_resize_without_a_template_keeps_what_the_template_reserved() {
+    let rest = "addresses: [10.0.0.10-10.0.0.13], machineNetwork: [{cidr: 10.0.0.0/24}]";
+    let (specs, mut findings) = read_pools(format!("{{name: a, namespace: n, network: vlan10, {rest}}}").as_bytes());
+    let template =
+        TemplateFacts { gateways: BTreeSet::from(["10.0.0.10".parse().unwrap()]), ..TemplateFacts::default() };
+    let with_template = Pool::new(&specs[0], &template, &mut findings).unwrap();
+    let mut allocator = allocator([with_template], []);
+    resize(&mut allocator, on("vlan10", "a", rest));
+    assert_eq!(given(&mut allocator, &claim("x", "1", &["n/a"]), 1), "10.0.0.11/24");
+    let renamed = resize(&mut allocator, on("vlan10", "b", rest)).renamed;
+    assert_eq!(renamed, [Rename { old: "n/a".to_owned(), new: "n/b".to_owned() }]);
+    assert_eq!(given(&mut allocator, &claim("y", "1", &["n/b"]), 2), "10.0.0.12/24");
+    let why = allocator.why_reserved("n/b", "10.0.0.10".parse().unwrap()).unwrap();
+    assert_eq!(why.of("n/b"), "gateway");
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use super::{Pool, Reserved};
 use crate::host::address::{AddressRange, AddressSet};
+use crate::network::Family;
 
 /// The reserved addresses of a network: gateways, name servers and exclusions of all its pools, and what their templates
 /// name.
@@ -79,20 +80,22 @@ impl ReservedAddresses {
         pool
     }
 
-    /// How many addresses of a pool are reserved by other pools of the network, and not by itself, under the first reason
-    /// and pool that hold. Without zeros.
-    pub fn of_others(&self, pool: &Pool) -> Vec<(ReservedAddress, u128)> {
-        let mut counts = Vec::new();
-        let mut counted: AddressSet = pool.spaces().flat_map(|space| space.reserved.ranges().iter().copied()).collect();
-        let ranges: AddressSet = pool.spaces().flat_map(|space| space.ranges.ranges().iter().copied()).collect();
+    /// How many addresses of one family other pools of the network reserve in a pool, in addition to what the pool reserves
+    /// itself, under the first reason and pool that hold. Without zeros.
+    #[must_use]
+    pub fn of_others(&self, pool: &Pool, family: Family) -> Vec<(ReservedAddress, u128)> {
+        let Some(mut space) = pool.space(family).cloned() else { return Vec::new() };
         let mut others: Vec<&ReservedRange> = self.ranges.iter().filter(|other| other.pool != pool.name).collect();
         others.sort_by_key(|other| (other.why, &other.pool));
+        let mut counts = Vec::new();
         for of_one in others.chunk_by(|a, b| (a.why, &a.pool) == (b.why, &b.pool)) {
-            let all: AddressSet = of_one.iter().map(|other| other.range).collect();
-            let new = all.intersection(&ranges).difference(&counted);
-            if let (Some(first), count @ 1..) = (of_one.first(), new.count()) {
+            let before = space.allocatable();
+            let named = of_one.iter().map(|other| other.range);
+            let reserved: AddressSet = space.reserved.ranges().iter().copied().chain(named).collect();
+            space.reserved = reserved.intersection(&space.ranges);
+            // The ends of subnets are reserved anyway, and not counted again.
+            if let (Some(first), count @ 1..) = (of_one.first(), before - space.allocatable()) {
                 counts.push((ReservedAddress { why: first.why, pool: first.pool.clone() }, count));
-                counted = counted.ranges().iter().chain(new.ranges()).copied().collect();
             }
         }
         counts
