@@ -314,8 +314,8 @@ impl Search<'_> {
     ///
     /// The search takes drives in this order:
     ///
-    /// 1. A drive with the uuid of the machine, as soon as it appears. Small devices are read first, because a large
-    ///    device may take minutes to answer.
+    /// 1. A drive with the uuid of the machine, as soon as it appears. Small devices are read first, and again after
+    ///    missing drivers were requested, because a large device may take minutes to answer.
     /// 2. A drive that may belong to any machine, after all drivers have been requested.
     /// 3. A drive of another machine, at the end of the wait and only with [`Search::any_drive`].
     ///
@@ -335,14 +335,22 @@ impl Search<'_> {
         let (mut asked, mut sleeping) = (false, false);
         let known = self.machine_known;
         loop {
-            self.look(&mut seen, own.as_deref(), Some(SMALL))?;
+            self.look(&mut seen, own.as_deref(), true)?;
             let waited = self.system.now().saturating_sub(start);
             if let Some(found) = self.take(&mut seen, waited, |it| it.why == Why::OwnUuid && (known || it.has_shape))? {
                 return Ok(Some(found));
             }
-            self.look(&mut seen, own.as_deref(), None)?;
+            if known && !asked {
+                let missing = self.sysfs().missing_drivers();
+                if !missing.is_empty() {
+                    asked = true;
+                    self.load(missing);
+                    continue;
+                }
+            }
+            self.look(&mut seen, own.as_deref(), false)?;
             let waited = self.system.now().saturating_sub(start);
-            if !self.machine_known {
+            if !known {
                 // A drive of another machine does not identify the platform of this machine.
                 let found = self.take(&mut seen, waited, |it| it.has_shape && it.why != Why::NothingBetter)?;
                 if found.is_none() {
@@ -353,14 +361,6 @@ impl Search<'_> {
             }
             if let Some(found) = self.take(&mut seen, waited, |it| it.why == Why::OwnUuid)? {
                 return Ok(Some(found));
-            }
-            if !asked {
-                let missing = self.sysfs().missing_drivers();
-                if !missing.is_empty() {
-                    asked = true;
-                    self.load(missing);
-                    continue;
-                }
             }
             // If several drives disagree, the search goes on: the machine's own drive may still appear.
             if let Ok(Some(found)) = self.take(&mut seen, waited, |it| it.why != Why::NothingBetter) {
@@ -401,7 +401,7 @@ impl Search<'_> {
         if let Some(found) = self.take(&mut seen, waited, |it| self.any_drive || it.why != Why::NothingBetter)? {
             let device = found.device.display();
             let uuid = found.meta_data.uuid.as_deref().unwrap_or_default();
-            warn!(self.log, "the drive names another machine"; "device" => %device, "uuid" => ?uuid);
+            warn!(self.log, "the drive names another machine"; "device" => %device, "uuid" => uuid);
             return Ok(Some(found));
         }
         if let Some(error) = own.and_then(|own| other_machines(&seen, own)) {
@@ -411,8 +411,8 @@ impl Search<'_> {
         Ok(None)
     }
 
-    /// Looks at every device that is new or was not ready before, and has at most `most` sectors.
-    fn look(&self, seen: &mut Seen, own: Option<&str>, most: Option<u64>) -> Result<(), SearchError> {
+    /// Looks at every device, or at every small device, that is new or was not ready before.
+    fn look(&self, seen: &mut Seen, own: Option<&str>, only_small: bool) -> Result<(), SearchError> {
         let names = self.block_devices()?;
         // A drive that was removed during the read stays in the list as broken, so that the search does not report "no
         // drive".
@@ -424,7 +424,7 @@ impl Search<'_> {
             _ => names.contains(name),
         });
         for name in names {
-            if most.is_some_and(|most| self.sectors(&name).is_some_and(|sectors| sectors > most)) {
+            if only_small && !self.is_small(&name) {
                 continue;
             }
             let before = match seen.get(&name) {
@@ -436,6 +436,12 @@ impl Search<'_> {
             seen.insert(name, now);
         }
         Ok(())
+    }
+
+    /// Whether a device is read before the others. A partition is part of a device that may be large.
+    fn is_small(&self, name: &str) -> bool {
+        let is_partition = self.sysfs().has(&format!("sys/class/block/{name}/partition"));
+        !is_partition && self.sectors(name).is_none_or(|sectors| sectors <= SMALL)
     }
 
     /// Returns the size of a device in sectors of 512 bytes, which the kernel uses for every device. `None` when the
@@ -483,7 +489,7 @@ impl Search<'_> {
             }
         };
         if !LABELS.iter().any(|label| volume.label.eq_ignore_ascii_case(label)) {
-            debug!(self.log, "looked at a device"; "device" => %device.display(), "label" => ?volume.label);
+            debug!(self.log, "looked at a device"; "device" => %device.display(), "label" => &volume.label);
             return Ok(Device::Other);
         }
         match self.read(name, &file, &volume) {
@@ -561,7 +567,7 @@ impl Search<'_> {
         let found = Found { device: device_path(&name), volume, drive, meta_data, waited, why };
         self.explain(seen, Some(&found));
         info!(self.log, "found config drive"; "device" => %found.device.display(),
-            "file_system" => %found.volume.file_system, "label" => ?found.volume.label, "why" => %why,
+            "file_system" => %found.volume.file_system, "label" => &found.volume.label, "why" => %why,
             "waited_ms" => waited.as_millis());
         Ok(Some(found))
     }
@@ -583,7 +589,7 @@ impl Search<'_> {
                 }
             };
             info!(self.log, "did not take a config drive"; "device" => %device_path(name).display(),
-                "label" => ?drive.volume.label, "reason" => reason);
+                "label" => &drive.volume.label, "reason" => reason);
         }
     }
 

@@ -77,7 +77,7 @@ fn the_log_says_what_was_looked_at_where_it_is_asked_to() {
     let expected = [
         format!("<7>started version={}", glowplug::VERSION),
         "<7>decided the platform platform=kubevirt reason=\"DMI has sys_vendor \\\"KubeVirt\\\"\"".to_owned(),
-        r#"<7>looked at a device device=/dev/vda label="\"root\"""#.to_owned(),
+        "<7>looked at a device device=/dev/vda label=root".to_owned(),
     ];
     for (line, option) in [("", "-v"), ("", "--verbose"), ("glowplug.debug", "--wait=0")] {
         let machine = Machine::kubevirt().with("proc/cmdline", line).with_disk("vda", labelled("root"));

@@ -258,8 +258,7 @@ fn the_machines_own_drive_is_taken_at_once() {
     machine.device("vda", vec![1; 0x10000]);
     machine.device("vdb", config_2(OWN, "{}"));
     assert_eq!(machine.found(), Some(answer("/dev/vdb", OWN, "{}", 0, Why::OwnUuid)));
-    let line =
-        r#"INFO found config drive waited_ms=0 why=own-uuid label="config-2" file_system=iso9660 device=/dev/vdb"#;
+    let line = "INFO found config drive waited_ms=0 why=own-uuid label=config-2 file_system=iso9660 device=/dev/vdb";
     assert_eq!(machine.lines(), [line]);
 }
 
@@ -427,6 +426,19 @@ fn a_small_drive_of_the_machine_is_taken_without_a_look_at_larger_devices() {
     assert!(lines[0].starts_with("INFO found config drive "), "{lines:?}");
 }
 
+/// The root disk of CoreOS has a partition of 1 MiB.
+#[test]
+fn a_partition_counts_as_a_larger_device() {
+    let mut machine = Machine::without_sleep(Some(OWN));
+    machine.refuse(Errno::EBUSY);
+    failing_device(machine.root.path(), "vda1");
+    machine.file("sys/class/block/vda1/partition", "1\n");
+    machine.device("vdb", config_2(OWN, "{}"));
+    assert_eq!(machine.found(), Some(answer("/dev/vdb", OWN, "{}", 0, Why::OwnUuid)));
+    let lines = machine.lines();
+    assert_eq!(lines.len(), 1, "{lines:?}");
+}
+
 #[test]
 fn a_large_drive_may_be_the_machines_own() {
     let mut machine = Machine::without_sleep(Some(OWN));
@@ -447,7 +459,7 @@ fn the_log_says_why_each_other_drive_was_not_taken() {
     machine.device("vdc", config_2(OWN, "own"));
     assert_eq!(machine.found(), Some(answer("/dev/vdb", OWN, "own", 0, Why::OwnUuid)));
     let not_taken = |device: &str, reason: &str| {
-        format!("INFO did not take a config drive reason={reason} label=\"config-2\" device={device}")
+        format!("INFO did not take a config drive reason={reason} label=config-2 device={device}")
     };
     let expected = [
         not_taken("/dev/sda", "its uuid is another machine's"),
@@ -463,7 +475,7 @@ fn another_machines_drive_is_taken_last_and_only_with_any_drive() {
     machine.any_drive = true;
     machine.device("vdb", config_2(OTHER, "{}"));
     assert_eq!(machine.found(), Some(answer("/dev/vdb", OTHER, "{}", 100, Why::NothingBetter)));
-    let line = format!("WARN the drive names another machine uuid={OTHER:?} device=/dev/vdb");
+    let line = format!("WARN the drive names another machine uuid={OTHER} device=/dev/vdb");
     assert_eq!(machine.lines()[1], line);
 }
 
@@ -813,6 +825,24 @@ fn a_drive_without_a_matching_uuid_waits_for_the_missing_drivers() {
         Ok(())
     });
     assert_eq!(machine.found(), Some(answer("/dev/sr0", OWN, "own", 0, Why::OwnUuid)));
+}
+
+#[test]
+fn drivers_are_loaded_before_a_look_at_larger_devices() {
+    let mut machine = Machine::without_sleep(Some(OWN));
+    machine.refuse(Errno::EBUSY);
+    failing_device(machine.root.path(), "vda");
+    machine.file("sys/class/block/vda/size", format!("{}\n", SMALL + 1));
+    machine.on_pci("0x010601", "0x8086", "0x2922", "pci:ahci");
+    let (root, own) = (machine.root.clone(), config_2(OWN, "{}"));
+    machine.system.expect_load_modules().times(1).returning(move |_| {
+        device(root.path(), "sr0", &own);
+        Ok(())
+    });
+    assert_eq!(machine.found(), Some(answer("/dev/sr0", OWN, "{}", 0, Why::OwnUuid)));
+    let lines = machine.lines();
+    assert_eq!(lines[0], "INFO asked for storage drivers outcome=done names=pci:ahci sd_mod sr_mod");
+    assert_eq!(lines.len(), 2, "{lines:?}");
 }
 
 #[test]
