@@ -137,6 +137,20 @@ fn the_default_route_is_on_the_right_one_of_two_cards() {
     assert_eq!(Found { addresses, routes, nameservers }, expected);
 }
 
+/// The kernel keeps its own name for the interface, so NetworkManager waits for the other name, and gives up.
+#[test]
+fn one_network_under_two_names_reaches_the_interface_that_is_there() {
+    let report = with("one-network-two-names").argument("net.ifnames=0").boot();
+    let expected = found(
+        &["eth0 10.0.0.5/24"],
+        &["default via 10.0.0.1 dev eth0 metric 100", "10.0.0.0/24 dev eth0 scope link src 10.0.0.5 metric 100"],
+        &[],
+    );
+    assert_eq!((report.found(), report.unit("nm-wait-online-initrd.service", "Result")), (expected, "success"));
+    let warning = r#"warning about the network document finding="links[1]: second name of a network \"eth0\", expected one name for one interface, links[0] has this network, too: an initramfs that needs the network waits for the name that is not there""#;
+    assert_eq!(report.said()[1], warning);
+}
+
 #[test]
 fn a_card_has_its_mtu() {
     let report = with("static-mtu").boot();
