@@ -1,14 +1,15 @@
 #!/bin/bash
-# The network of a KubeVirt machine from its config drive, before anything fetches over it.
+# Installs glowplug in an initramfs: it configures the network of a KubeVirt machine from the config drive, before any
+# program uses the network.
 #
 # shellcheck disable=SC2154 # moddir, initdir, srcmods and the directories of udev and systemd come from dracut
 
 _glowplug_unit=glowplug-network-kargs.service
 _glowplug_variable=GLOWPLUG_NETWORK_KARGS_DEFAULT
 
-# A crash kernel has to save the memory of the machine that crashed, and nothing else. kdump makes its image with the same
-# configuration, which asks for this module by name. dracut fails when a module that was asked for declines in check(), so
-# the module is there and does nothing.
+# A crash kernel only saves the memory of the crashed machine, so this module does nothing there. kdump builds its image
+# with the same configuration, which names this module. dracut fails if check() declines a module that was named, so
+# check() does not decline, and the other functions do nothing.
 _glowplug_in_kdump() {
     # shellcheck disable=SC2154 # mkdumprd sets it
     [[ $IN_KDUMP == 1 ]]
@@ -17,34 +18,37 @@ _glowplug_in_kdump() {
 check() {
     _glowplug_in_kdump && return 255
     require_binaries glowplug modprobe || return 1
-    # Only where it is asked for by name: an image that never boots on KubeVirt has no use for it, and one that does needs
-    # to decide about its default arguments.
+    # Include the module only if the configuration names it. An image that never boots on KubeVirt does not need it, and
+    # an image that does must also set default arguments.
     return 255
 }
 
 depends() {
     _glowplug_in_kdump && return 0
-    # network: whatever reads the arguments, and the udev rules for ifname=.
-    # systemd, systemd-modules-load: our unit, and in one or the other, by dracut's version, modprobe@.service.
+    # network: the program that reads the arguments, and the udev rules for ifname=.
+    # systemd or systemd-modules-load, depending on the version of dracut, has modprobe@.service. Our unit needs
+    # systemd.
     echo systemd systemd-modules-load network
 }
 
 installkernel() {
     _glowplug_in_kdump && return 0
-    # Whatever the machine has on which this image is built: the drive is that of another one.
+    # Do not select drivers by the hardware of this machine: it only builds the image, and another machine boots the
+    # image.
     # shellcheck disable=SC2034 # instmods reads it
     local hostonly=''
     local -a drivers=(
-        # KubeVirt's buses: virtio, SATA (its default on amd64), SCSI, USB.
+        # Drivers of KubeVirt's buses: virtio, SATA (the default on amd64), SCSI, USB.
         virtio_pci virtio_mmio virtio_blk virtio_scsi
         ahci sd_mod sr_mod
         xhci_pci usb-storage uas
-        # The file systems. glowplug also reads ISO 9660 without its driver; FAT needs vfat.
+        # Drivers of the file systems. glowplug can read ISO 9660 without a driver, but FAT needs vfat.
         isofs vfat nls_cp437 nls_ascii nls_iso8859-1 nls_utf8
     )
     instmods "${drivers[@]}"
-    # One that is missing may be missing on purpose, as virtio_mmio on some kernels. One that was forgotten is found here.
-    # It is looked for in the kernel's own lists, with either spelling of a dash.
+    # A missing driver is only a warning, because some kernels lack a driver on purpose, for example virtio_mmio. The
+    # warning also shows a driver that was forgotten. The kernel's own lists are searched, where a driver name may have
+    # dashes or underscores.
     local driver
     for driver in "${drivers[@]}"; do
             grep -qs "/${driver//[-_]/[-_]}\.ko" "$srcmods/modules.dep" "$srcmods/modules.builtin" \
@@ -52,7 +56,7 @@ installkernel() {
     done
 }
 
-# Every drop-in of the unit that is in the image so far.
+# Lists every drop-in of the unit that the image has so far.
 _glowplug_drop_ins() {
     find "$initdir$systemdsystemunitdir/$_glowplug_unit.d" "$initdir$systemdsystemconfdir/$_glowplug_unit.d" \
         -name '*.conf' 2>/dev/null
@@ -63,7 +67,8 @@ _glowplug_fail() {
     exit 1
 }
 
-# Who will bring the network up: where there are several, the one that dracut's module `network` takes.
+# Prints the network program of the image. If the image has several, dracut's module `network` uses the first of this
+# list.
 _glowplug_renderer() {
     local module
     for module in network-manager network-legacy systemd-networkd; do
@@ -75,17 +80,18 @@ _glowplug_renderer() {
     return 1
 }
 
-# NetworkManager from 1.54 on has a unit for what dracut's hook did before, and reads /proc/cmdline there.
+# Makes NetworkManager read our arguments. Version 1.54 and newer has a unit instead of dracut's hook, and this unit
+# reads only /proc/cmdline.
 _glowplug_network_manager() {
     local unit=NetworkManager-config-initrd.service generator
     local unit_dir="$initdir$systemdsystemunitdir"
     if [[ ! -e $unit_dir/$unit ]]; then
-        # dracut's own way: a hook that hands the generator what getcmdline reads, our file among it.
+        # Older versions: dracut's hook passes the output of getcmdline, which includes our file, to the generator.
         grep -qsr nm_generate_connections "$initdir"/{usr/lib,var/lib,lib}/dracut/hooks/cmdline \
             || _glowplug_fail "neither $unit nor a hook of dracut would read our arguments"
         return
     fi
-    # dracut brings a drop-in that mends it, in versions that know the unit.
+    # Versions of dracut that know the unit have a drop-in with the same effect as ours.
     if cat "$unit_dir/$unit.d"/*.conf 2>/dev/null | grep -q getcmdline; then
         return
     fi
@@ -95,14 +101,14 @@ _glowplug_network_manager() {
         generator=
     done
     [[ $generator ]] || _glowplug_fail "the image has $unit and no nm-initrd-generator"
-    # It brings dracut-lib.sh, later than we run.
+    # The module base installs dracut-lib.sh, but only after this module.
     dracut_module_included base || _glowplug_fail "the image has $unit and no dracut-lib.sh to tell it of our arguments"
     mkdir -p "$unit_dir/$unit.d"
     sed "s,@GENERATOR@,$generator," "$moddir/NetworkManager-config-initrd.conf" >"$unit_dir/$unit.d/50-glowplug.conf" \
         || _glowplug_fail "cannot write a drop-in for $unit"
 }
 
-# networkd's generator reads /proc/cmdline alone. The default arguments of a machine are not there.
+# Makes networkd's generator read the default arguments. It reads only /proc/cmdline, which does not have them.
 _glowplug_networkd() {
     local unit=systemd-network-generator.service generator="$systemdutildir/systemd-network-generator"
     [[ -e $initdir$systemdsystemunitdir/$unit && -x $initdir$generator ]] \
@@ -115,8 +121,8 @@ _glowplug_networkd() {
         || dwarn "glowplug: without the dracut module systemd-resolved nobody in the initramfs asks the name servers"
 }
 
-# Fedora CoreOS says its default in afterburn's drop-in, and later reads it there to tell a default network from one that
-# somebody asked for. It must be the same here.
+# Sets the default arguments. Fedora CoreOS sets its default in a drop-in of afterburn. Later it reads this drop-in to
+# distinguish the default network from a network that a person requested. So glowplug must use the same default.
 _glowplug_default() {
     local drop_ins value
     mapfile -t drop_ins < <(_glowplug_drop_ins)
@@ -134,7 +140,7 @@ _glowplug_default() {
     fi
 }
 
-# Has a unit of afterburn leave KubeVirt to ours, whether or not the unit is in this image.
+# Disables a unit of afterburn on KubeVirt, whether or not the unit is in this image.
 _glowplug_stand_back() {
     inst_simple "$moddir/$1.conf" "$systemdsystemunitdir/$1.service.d/50-glowplug.conf" || exit 1
 }
@@ -146,15 +152,15 @@ install() {
         || _glowplug_fail "nobody would bring the network up:" \
             "add the dracut module network-manager, systemd-networkd or network-legacy"
 
-    # Wherever it was found, the unit expects it there.
+    # The unit expects this path, whatever path the program has on this machine.
     program=$(find_binary glowplug) || _glowplug_fail "there is no glowplug"
-    # With its libraries, where a distribution has linked it to any.
+    # inst_binary also installs the libraries that the program is linked to.
     inst_binary "$program" /usr/bin/glowplug || exit 1
     inst_multiple modprobe || exit 1
     [[ -e $initdir$systemdsystemunitdir/modprobe@.service ]] \
         || _glowplug_fail "the image has no modprobe@.service, so no driver would be there in time"
 
-    # The link by label of a drive on a CD-ROM, by which Ignition finds it.
+    # This rule makes the link by label of a drive on a CD-ROM, which Ignition uses to find the drive.
     inst_rules 60-cdrom_id.rules
     [[ -e $initdir$udevdir/rules.d/60-cdrom_id.rules ]] || _glowplug_fail "there is no 60-cdrom_id.rules"
 
@@ -162,7 +168,7 @@ install() {
     inst_simple "$moddir/$_glowplug_unit" "$systemdsystemunitdir/$_glowplug_unit" || exit 1
     mkdir -p "$unit_dir"
     printf '[Service]\nEnvironment=GLOWPLUG_RENDERER=%s\n' "$renderer" >"$unit_dir/10-renderer.conf" || exit 1
-    # The distribution's.
+    # Drop-ins of the distribution.
     inst_multiple -o "$systemdsystemunitdir/$_glowplug_unit.d/*.conf" "$systemdsystemconfdir/$_glowplug_unit.d/*.conf"
     _glowplug_default
     case $renderer in
@@ -170,15 +176,17 @@ install() {
         systemd-networkd) _glowplug_networkd ;;
     esac
 
-    # afterburn knows KubeVirt as well. Two who name the cards of one machine undo each other.
+    # afterburn supports KubeVirt too. If both programs configured the NICs of one machine, each would undo the other's
+    # names.
     _glowplug_stand_back afterburn-network-kargs
 
-    # With Ignition on the first boot alone, which is when its target is asked for: NetworkManager's profiles carry the
-    # network on. Without it on every boot.
+    # With Ignition the unit runs only on the first boot, because only the first boot starts ignition-complete.target.
+    # Later boots use NetworkManager's profiles. Without Ignition the unit runs on every boot.
     if dracut_module_included ignition; then
         $SYSTEMCTL -q --root "$initdir" add-requires ignition-complete.target "$_glowplug_unit" || exit 1
 
-        # The hostname is written once. In an image without a first boot it would undo, on every boot, what somebody changed.
+        # The hostname is written once. Without a first boot, each boot would overwrite a hostname that a person has
+        # changed.
         inst_multiple mkdir || exit 1
         inst_simple "$moddir/glowplug-hostname.service" "$systemdsystemunitdir/glowplug-hostname.service" || exit 1
         _glowplug_stand_back afterburn-hostname
@@ -187,6 +195,6 @@ install() {
         $SYSTEMCTL -q --root "$initdir" add-requires initrd.target "$_glowplug_unit" || exit 1
     fi
 
-    # Where the arguments go. dracut does not make it in every image.
+    # Directory of the arguments. dracut does not make it in every image.
     mkdir -p "$initdir/etc/cmdline.d" || exit 1
 }
