@@ -1,6 +1,6 @@
-//! The guest's program: arguments, logger, exit code.
+//! Parses the command line of `glowplug`, makes the logger and chooses the exit status.
 //!
-//! Exit codes: 0 done or nothing to do, 1 refused or failed, 2 usage.
+//! Exit status: 0 done or nothing to do, 1 refused or failed, 2 usage.
 
 use std::env;
 use std::io::{self, Write};
@@ -24,10 +24,10 @@ use glowplug::network::{Hostname, HostnameError};
 use glowplug::render::Renderer;
 use slog::{Level, Logger, debug, info, warn};
 
-/// Where a distribution says its default arguments, in a drop-in of the unit.
+/// Environment variable with the default arguments of the distribution, which sets it in a drop-in of the unit.
 const DEFAULT_VARIABLE: &str = "GLOWPLUG_NETWORK_KARGS_DEFAULT";
 
-/// Names the least level that is logged, whatever the command.
+/// Environment variable with the least level that is logged. It replaces the level of the command.
 const LOG_VARIABLE: &str = "GLOWPLUG_LOG";
 
 #[cfg(target_env = "musl")]
@@ -36,9 +36,11 @@ static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
 
 /// The first-boot network of CoreOS machines on KubeVirt
 #[derive(Parser)]
-#[command(name = "glowplug", version = glowplug::VERSION, max_term_width = 100)]
+#[command(name = "glowplug", version = glowplug::VERSION, max_term_width = 80)]
 struct Cli {
-    /// Log each step and each device that was looked at; also GLOWPLUG_LOG=debug, and glowplug.debug at the boot loader
+    /// Log each step and each device
+    ///
+    /// GLOWPLUG_LOG=debug in the environment and glowplug.debug on the kernel command line have the same effect.
     #[arg(short, long, global = true)]
     verbose: bool,
     #[command(subcommand)]
@@ -47,48 +49,66 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Write the kernel arguments that the config drive asks for, before dracut reads them
+    /// Write the network of the config drive as kernel arguments
+    ///
+    /// This must run before dracut reads the kernel arguments. For systemd-networkd it writes files instead.
     NetworkKargs(NetworkKargs),
-    /// Explain a config drive, an image or a document; without PATH, what this boot did
+    /// Explain a config drive or a document, or report this boot
+    ///
+    /// Without PATH it prints the report of this boot.
     Check(Check),
-    /// Write what the drive says about the machine as an EnvironmentFile= for units
+    /// Write the metadata of the drive as an EnvironmentFile=
     Attributes(WriteAttributes),
-    /// Write the hostname that the drive gives the machine
+    /// Write the hostname of the drive to a file
     Hostname(WriteHostname),
-    /// Let the public keys of the drive log in as a user
+    /// Write the public keys of the drive to a user's home directory
     SshKeys(SshKeys),
-    /// Tell what the drive says about the machine: one line for each KEY, or all of it as a table
+    /// Print the metadata of the drive
+    ///
+    /// Each KEY is one line. Without KEY it prints all values as a table.
     Metadata(Metadata),
-    /// Accepted for units that were written for afterburn
+    /// Run a command by the name that afterburn uses
     #[command(subcommand, hide = true)]
     Exp(Exp),
 }
 
 #[derive(Subcommand)]
 enum Exp {
-    /// The same as network-kargs
+    /// Run network-kargs
     RdNetworkKargs(NetworkKargs),
 }
 
-/// Which machine, and which drive.
+/// Options that select the machine and its drive.
 #[derive(Args)]
 struct Machine {
-    /// Take the platform from the kernel command line alone (ignition.platform.id=)
+    /// Detect the platform by kernel arguments only
+    ///
+    /// The platform is the value of ignition.platform.id= on the kernel command line. DMI and the drive are ignored.
     #[arg(long, conflicts_with = "provider")]
     cmdline: bool,
-    /// Take this for the platform; glowplug acts on kubevirt
+    /// Set the platform instead of detecting it
+    ///
+    /// glowplug acts on kubevirt.
     #[arg(long, value_name = "NAME")]
     provider: Option<String>,
-    /// Read this drive, a directory, an image or a device, instead of looking for one
+    /// Read this drive: directory, image or device
+    ///
+    /// Without this option glowplug searches for the drive of this machine.
     #[arg(long, value_name = "PATH")]
     config_drive: Option<PathBuf>,
-    /// Take the drive of another machine when this machine's own is not there; else that is an error
+    /// Accept the drive of another machine
+    ///
+    /// Such a drive is used only if this machine's own drive is missing. Without this option the run fails in this case.
     #[arg(long)]
     any_drive: bool,
-    /// How long to wait for a drive where the machine is known to be KubeVirt
+    /// Wait this long for the drive
+    ///
+    /// glowplug waits only on a machine that is known to run on KubeVirt.
     #[arg(long, value_name = "SECONDS", default_value = "10")]
     wait: Wait,
-    /// Read and write everything below this directory
+    /// Use this directory as root
+    ///
+    /// Every file of the machine is read and written below this directory.
     #[arg(long, value_name = "DIR", default_value = "/")]
     root: PathBuf,
 }
@@ -97,23 +117,36 @@ struct Machine {
 struct NetworkKargs {
     #[command(flatten)]
     machine: Machine,
-    /// The network program of the initramfs: network-manager, systemd-networkd or network-legacy
+    /// Select the renderer
+    ///
+    /// This is the network program of the initramfs: network-manager, systemd-networkd or network-legacy.
     #[arg(long, value_name = "NAME", default_value_t)]
     renderer: Renderer,
-    /// Arguments for a machine whose drive configures nothing, or that has no drive; else those of the variable
-    /// GLOWPLUG_NETWORK_KARGS_DEFAULT, else none
+    /// Use these arguments if the drive has none
+    ///
+    /// They are for a machine that has no drive, or whose drive configures nothing. Without this option glowplug uses the
+    /// variable GLOWPLUG_NETWORK_KARGS_DEFAULT, or else no arguments.
     #[arg(long, value_name = "KARGS")]
     default_value: Option<DefaultValue>,
-    /// Fail where a default is needed and neither the option nor the variable is there; empty means none
+    /// Fail if a default is needed and not set
+    ///
+    /// --default-value or the variable GLOWPLUG_NETWORK_KARGS_DEFAULT sets the default. An empty value is valid and means
+    /// no arguments.
     #[arg(long)]
     require_default: bool,
-    /// What a broken document means: fail, or go on with the default value
+    /// Handle an invalid document
+    ///
+    /// fail: write nothing and exit with status 1. default: use the default arguments.
     #[arg(long, value_name = "fail|default", default_value = "fail")]
     on_error: OnError,
-    /// Ask dracut to start the network in any case (rd.neednet=1); Ignition asks for itself
+    /// Always start the network (rd.neednet=1)
+    ///
+    /// Without this option dracut starts the network only on demand. Ignition requests the network itself.
     #[arg(long)]
     neednet: bool,
-    /// Print the arguments as one line, and the files for systemd-networkd each below its path, and write nothing
+    /// Print the result and write nothing
+    ///
+    /// The arguments are one line. Each file for systemd-networkd follows its path.
     #[arg(long)]
     print: bool,
 }
@@ -125,7 +158,9 @@ struct WriteAttributes {
     /// Write this file
     #[arg(long, value_name = "FILE")]
     output: PathBuf,
-    /// What the names begin with, before KUBEVIRT_; AFTERBURN_ gives afterburn's own names
+    /// Set the prefix of the names
+    ///
+    /// KUBEVIRT_ follows the prefix. With AFTERBURN_ the names and the instance id are those of afterburn.
     #[arg(long, default_value_t)]
     prefix: Prefix,
 }
@@ -143,41 +178,51 @@ struct WriteHostname {
 struct SshKeys {
     #[command(flatten)]
     machine: Machine,
-    /// Whose keys they are, by the name in /etc/passwd
+    /// Write the keys for this user of /etc/passwd
     #[arg(long, value_name = "USER")]
     user: String,
-    /// The file in ~/.ssh/authorized_keys.d: glowplug or afterburn
+    /// Select the file name
+    ///
+    /// This is the file in ~/.ssh/authorized_keys.d: glowplug or afterburn.
     #[arg(long, value_name = "NAME", default_value_t)]
     key_file: KeyFile,
 }
 
 #[derive(Args)]
 struct Metadata {
-    /// Such as hostname, instance-id, ipv4 or mac-1
+    /// Print this value, such as hostname, instance-id, ipv4 or mac-1
     #[arg(value_name = "KEY")]
     keys: Vec<String>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
-    /// Ask this drive, a directory, an image or a device, instead of this machine
+    /// Read this drive: directory, image or device
+    ///
+    /// Without this option glowplug prints the metadata of this machine.
     #[arg(long, value_name = "PATH")]
     config_drive: Option<PathBuf>,
-    /// Read everything of this machine below this directory
+    /// Use this directory as root
+    ///
+    /// Every file of the machine is read below this directory.
     #[arg(long, value_name = "DIR", default_value = "/")]
     root: PathBuf,
 }
 
 #[derive(Args)]
 struct Check {
-    /// A directory, an image, a device or a single document; - reads a document from standard input
+    /// Explain this directory, image, device or document; - is standard input
     path: Option<PathBuf>,
-    /// Explain it for this network program: network-manager, systemd-networkd or network-legacy
+    /// Select the renderer
+    ///
+    /// This is the network program of the initramfs: network-manager, systemd-networkd or network-legacy.
     #[arg(long, value_name = "NAME", default_value_t)]
     renderer: Renderer,
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Read everything of this machine below this directory
+    /// Use this directory as root
+    ///
+    /// Every file of the machine is read below this directory.
     #[arg(long, value_name = "DIR", default_value = "/")]
     root: PathBuf,
 }
@@ -201,10 +246,11 @@ fn main() -> ExitCode {
 }
 
 impl Cli {
-    /// The log of the command. `-v` wins over the variable, and the variable over the kernel command line.
+    /// Makes the logger of the command. The level comes from `-v`, else from the variable, else from the kernel command
+    /// line.
     fn logger(&self) -> Logger {
         let (least, root) = match &self.command {
-            // The report holds what is worth knowing.
+            // The report has the same information.
             Command::Check(_) => (Level::Critical, None),
             Command::Metadata(_) => (Level::Warning, None),
             Command::NetworkKargs(args) | Command::Exp(Exp::RdNetworkKargs(args)) => {
@@ -252,7 +298,7 @@ fn network_kargs(args: NetworkKargs, log: &Logger) -> Result<ExitCode> {
         neednet: args.neednet,
         ..args.machine.options()
     };
-    // A machine of VMware has no drive, only a property.
+    // A VMware machine has no config drive, only a property.
     #[cfg(feature = "vmware")]
     let options = match &options.selection {
         Selection::Provider(name) if name == vmware::VMWARE => {
@@ -269,7 +315,8 @@ fn network_kargs(args: NetworkKargs, log: &Logger) -> Result<ExitCode> {
     Ok(exit_code(plan.report.is_refused()))
 }
 
-/// The option wins over the variable. What is wrong with the variable costs nothing on a machine that needs no default.
+/// Returns the default arguments from the option, else from the variable. An error in the variable is returned as a value,
+/// because it does not matter on a machine that needs no default.
 fn default_value(given: Option<DefaultValue>, required: bool) -> Result<Option<DefaultValue>, String> {
     match env::var_os(DEFAULT_VARIABLE) {
         _ if given.is_some() => Ok(given),
@@ -303,7 +350,7 @@ fn check(args: Check, log: &Logger) -> Result<ExitCode> {
         Options { renderer: args.renderer, dry_run: true, ..Options::new(Selection::Detect, source, args.root) };
     let report = guest::plan(&options, &Linux::default(), log).report;
     print(&if args.json { serde_json::to_string_pretty(&report)? + "\n" } else { report.to_string() })?;
-    // Nobody writes a document for a machine that is to have the default network.
+    // A document that leaves the machine to the default network is probably a mistake.
     let is_without_effect = is_named && report.document.is_some() && report.outcome == Outcome::Default;
     Ok(exit_code(report.is_refused() || is_without_effect))
 }
@@ -341,7 +388,7 @@ fn ssh_keys(args: SshKeys, log: &Logger) -> Result<ExitCode> {
     }
     let is_unsure = machine.meta_data.has_unread_keys || !findings.kept().is_empty();
     if keys.is_empty() && is_unsure {
-        // Whether the owner wants nobody to log in is not known, so what an earlier run wrote stays.
+        // The owner may have meant to allow these keys, so the keys of an earlier run stay.
         bail!("none of the drive's public keys can be read, expected lines of authorized_keys");
     }
     let account = Account::find(&args.user, &options.root)?
@@ -356,7 +403,7 @@ fn metadata(args: Metadata, log: &Logger) -> Result<ExitCode> {
     let keys: Vec<Key> = match args.keys.iter().map(|key| key.parse().map_err(|e| (key, e))).collect() {
         Ok(keys) => keys,
         Err((key, KeyError)) => {
-            // Whether or not anybody listens.
+            // If standard error is closed, the exit status still reports the error.
             let _ = writeln!(io::stderr(), "error: unknown key {key:?}, {KeyError}");
             return Ok(ExitCode::from(2));
         }
@@ -382,7 +429,7 @@ fn metadata(args: Metadata, log: &Logger) -> Result<ExitCode> {
         let width = asked.keys().map(String::len).max().unwrap_or(0);
         print(&asked.iter().map(|(key, value)| format!("{key:width$}  {value}\n")).collect::<String>())?;
     } else if keys.len() > 1 || is_complete {
-        // An empty line for what is absent, so that the lines stay those of the keys.
+        // A missing value is an empty line, so that each line belongs to its key.
         print(&keys.iter().map(|key| format!("{}\n", known.get(key).unwrap_or_default())).collect::<String>())?;
     }
     Ok(if is_complete { ExitCode::SUCCESS } else { ExitCode::FAILURE })

@@ -315,3 +315,16 @@ fn every_option_of_every_command_is_in_the_man_page() {
     }
     assert_eq!(missing, Vec::<String>::new());
 }
+
+#[test]
+fn the_short_help_has_one_line_of_80_columns_for_each_command_and_option() {
+    let mut wide = Vec::new();
+    for command in ["", "network-kargs", "check", "attributes", "metadata", "hostname", "ssh-keys"] {
+        let words: &[&str] = if command.is_empty() { &["-h"] } else { &[command, "-h"] };
+        let help = run(words).stdout;
+        // A line that begins with many blanks continues the line before.
+        let is_wide = |line: &&str| line.chars().count() > 80 || line.starts_with("          ");
+        wide.extend(help.lines().filter(is_wide).map(|line| format!("{command}: {line}")));
+    }
+    assert_eq!(wide, Vec::<String>::new());
+}
