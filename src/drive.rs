@@ -42,8 +42,8 @@ pub trait Files {
     ///
     /// # Errors
     ///
-    /// [`ReadError::TooLarge`] when the file has more than `limit` bytes, before the file is read, and the other
-    /// variants of [`ReadError`] when the drive is broken.
+    /// * [`ReadError::TooLarge`]: the file has more than `limit` bytes. The size is checked before the file is read.
+    /// * Every other variant: the drive is broken.
     fn read(&self, path: &str, limit: usize) -> Result<Option<Vec<u8>>, ReadError>;
 
     /// Lists the names in a directory, sorted. `None` when there is no such directory. At most [`MAX_ENTRIES`] names

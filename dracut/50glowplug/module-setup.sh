@@ -8,8 +8,8 @@ _glowplug_unit=glowplug-network-kargs.service
 _glowplug_variable=GLOWPLUG_NETWORK_KARGS_DEFAULT
 
 # A crash kernel only saves the memory of the crashed machine, so this module does nothing there. kdump builds its image
-# with the same configuration, which names this module. dracut fails if check() declines a module that was named, so
-# check() does not decline, and the other functions do nothing.
+# with the same configuration, which names this module, and dracut fails if check() declines a named module. So check()
+# accepts, and the other functions do nothing.
 _glowplug_in_kdump() {
     # shellcheck disable=SC2154 # mkdumprd sets it
     [[ $IN_KDUMP == 1 ]]

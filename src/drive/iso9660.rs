@@ -361,7 +361,7 @@ impl<S: ReadAt + ?Sized> Walk<'_, '_, S> {
         Ok(Some(at))
     }
 
-    /// Reads the entry of a moved directory from its first block, which has its length.
+    /// Returns the entry of a moved directory. The first block of the directory contains its size.
     fn relocated(&mut self, place: u32) -> Result<Entry, ReadError> {
         let start = Extent { block: place, bytes: 1 }.start(self.image.blocks)?;
         let mut block = [0; BLOCK];

@@ -12,9 +12,11 @@ pub const MAX_FILE: usize = 1024 * 1024;
 pub struct ConfigDrive {
     /// Layout of the files.
     pub layout: Layout,
-    /// Document about the machine. An error here costs the machine its metadata, not its network.
+    /// Document about the machine. If this document cannot be read, only the metadata is lost: the network is still
+    /// configured.
     pub meta_data: Result<Option<Document>, ReadError>,
-    /// Document about the network. An error here costs the machine its network, not its metadata.
+    /// Document about the network. If this document cannot be read, only the network is lost: the metadata is still
+    /// used.
     pub network: Result<Option<Document>, ReadError>,
 }
 

@@ -66,8 +66,9 @@ const KEY_FILES: (&str, &str) = ("authorized_keys.d", ".ssh/authorized_keys.d");
 /// keys.
 ///
 /// Missing directories are made with mode 0700, and the file has mode 0600. An existing directory must belong to the
-/// user: a `.ssh` that belongs to root may be there to keep keys out. It keeps its mode, except that only the user may
-/// write to it from then on, because sshd would otherwise refuse the keys. It may be a link inside the home directory.
+/// user: a `.ssh` that belongs to root may be there to keep keys out. An existing directory keeps its mode, but only
+/// the user keeps write permission, because sshd refuses keys that other users can change. The directory may be a link
+/// inside the home directory.
 ///
 /// # Errors
 ///

@@ -28,7 +28,7 @@ use crate::render::Device;
 use names::Names;
 
 /// Longest line that is rendered, in bytes. dracut passes all arguments on in one environment string of at most 128
-/// KiB, so this limit leaves room for the arguments of others.
+/// KiB. This limit leaves room for the arguments of other programs.
 pub const MAX_BYTES: usize = 32 * 1024;
 
 /// Program that reads the arguments.
@@ -54,9 +54,10 @@ pub struct Rendered {
 /// Renders a network as kernel arguments for NetworkManager.
 ///
 /// The arguments follow the order of the document, with one exception: the link with the default gateway comes first,
-/// because NetworkManager prefers the profile that it activates first. A setting that no argument can express becomes a
-/// warning. Where leaving out the setting would make the network wrong, it becomes an error, and the arguments must not
-/// be used.
+/// because NetworkManager prefers the profile that it activates first.
+///
+/// A setting that no argument can express becomes a warning. If the network would be wrong without the setting, the
+/// setting becomes an error, and the arguments must not be used.
 ///
 /// The arguments never contain `rd.neednet`: on Ignition systems the network starts on demand.
 pub fn render(config: &NetworkConfig, findings: &mut Findings) -> Rendered {
@@ -119,9 +120,11 @@ struct Render<'c, 'f> {
 
 /// Method to write with each address of a link, and the method to write without an address.
 ///
-/// The methods of a NIC are chosen together, for three reasons: NetworkManager uses the method of the last argument for
-/// a NIC; `none` disables every family that has no address yet; and when nobody answers for a *required* family,
-/// NetworkManager gives up the other family as well.
+/// The methods of a NIC are chosen together, because NetworkManager combines the arguments of a NIC:
+///
+/// * The last argument sets the method.
+/// * `none` disables every family that has no address yet.
+/// * If a *required* family gets no answer, NetworkManager gives up the other family too.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 struct Methods {
     ipv4: Method,
@@ -566,7 +569,7 @@ impl Methods {
                 Reader::NetworkManager => Method::DhcpDhcp6,
                 Reader::NetworkLegacy => Method::DhcpElseDhcp6,
             }),
-            // The static family stays configured when nobody answers for the dynamic family.
+            // The static family stays configured even if no server answers for the dynamic family.
             (true, false, false, Some(_)) | (false, true, true, None) => each(Method::On),
             (true, true, _, None) | (true, true, false, Some(_)) => each(Method::Dhcp),
             (true, true, true, Some(dynamic)) => Self { ipv4: Method::Dhcp, ipv6: dynamic, alone: None },

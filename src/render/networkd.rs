@@ -1,8 +1,8 @@
 //! Renders files for systemd-networkd and, for the names of NICs, for udev (systemd.network(5), systemd.netdev(5),
 //! systemd.link(5)).
 //!
-//! networkd does not read dracut's `/etc/cmdline.d`, and kernel arguments can express less than half of what networkd
-//! can do. The files need systemd 252 or newer. Each choice below was measured on its networkd, and `tests/networkd.rs`
+//! networkd does not read dracut's `/etc/cmdline.d`, and kernel arguments can express only a part of what networkd can
+//! do. The files need systemd 252 or newer. Each choice below was measured on networkd 252, and `tests/networkd.rs`
 //! runs the program itself.
 //!
 //! networkd sorts the files of all directories by name, and a NIC uses the first file that matches. So the names of our

@@ -93,7 +93,8 @@ pub enum Method {
     Auto6,
     /// Both families are dynamic, and at least one must succeed.
     DhcpDhcp6,
-    /// DHCPv6 only when nobody answers to DHCPv4. network-legacy gives this meaning to the string of `DhcpDhcp6`.
+    /// DHCPv6 only if no server answers to DHCPv4. The argument is the same string as for `DhcpDhcp6`, and
+    /// network-legacy interprets the string in this way.
     DhcpElseDhcp6,
 }
 

@@ -1,10 +1,11 @@
 //! Assigns one name to each device for all arguments.
 //!
-//! A NIC with a MAC address is identified by its MAC address in every argument, because the name that the kernel of the
-//! guest gives the NIC is not known when the arguments are read. But `vlan=` and a bond's `primary` accept only names,
-//! and two names for one NIC make two profiles. So a NIC that needs a name gets one from `ifname=`, and every argument
-//! uses this name. network-legacy also accepts only names for the members of bonds, the ports of bridges and the NIC of
-//! a route.
+//! Every argument identifies a NIC with a MAC address by this MAC address: when the arguments are read, it is not known
+//! which name the kernel gives the NIC. But `vlan=` and a bond's `primary` accept only names, and NetworkManager makes
+//! two profiles for a NIC with two names. So a NIC that needs a name gets one from `ifname=`, and every argument uses
+//! this name.
+//!
+//! network-legacy also accepts only names for the members of bonds, the ports of bridges and the NIC of a route.
 
 use std::collections::BTreeSet;
 
@@ -70,8 +71,9 @@ impl Names {
     }
 }
 
-/// Reports whether a NIC can get this name. Another NIC may get a name that the kernel itself assigns, and
-/// NetworkManager takes a NIC whose name begins with `ib` for InfiniBand.
+/// Reports whether a NIC can get this name. Two kinds of names are refused: a name that the kernel itself assigns,
+/// because another NIC may get it, and a name that begins with `ib`, because NetworkManager treats such a NIC as
+/// InfiniBand.
 fn may_be_given(name: &InterfaceName) -> bool {
     !name.is_kernels_own() && !name.as_str().starts_with("ib")
 }

@@ -13,8 +13,9 @@ use crate::network::{Link, NetworkConfig, Route};
 /// destination gets a higher metric than the route before it. The routes are ordered by the metric in the document;
 /// routes with equal metrics keep the order of the document.
 ///
-/// The kernel gives an IPv6 route without a metric the metric 1024, which routes from routers also have. So the first
-/// IPv6 route gets 1 and is preferred.
+/// The kernel gives an IPv6 route without a metric the metric 1024. Routes that routers advertise have the same metric.
+/// So an IPv6 route gets at least metric 1, and a route without a metric in the document is preferred to advertised
+/// routes.
 pub(super) fn metrics(config: &NetworkConfig) -> Vec<Vec<Option<u32>>> {
     let mut metrics: Vec<Vec<Option<u32>>> = config.links().iter().map(|link| vec![None; link.routes.len()]).collect();
     let mut all: Vec<(&Route, usize, usize)> = Vec::new();
