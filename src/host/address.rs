@@ -1,7 +1,8 @@
-//! Addresses as numbers: what pools are made of, and the strict reading of their text.
+//! Addresses as numbers: sets and ranges for pools, and strict parsers.
 //!
-//! An address that two texts can name could have two owners, so every text is parsed and none is kept: those of pools, of
-//! requests, and of records that are read back. What no machine may have is refused in all of them.
+//! If two spellings could name one address, two machines could get the address. So every string is parsed into a number and
+//! no string is kept: strings of pools, of requests, and of records. Every parser rejects addresses that no machine may
+//! have.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -10,7 +11,7 @@ use std::str::FromStr;
 use crate::finding::{Finding, shortened};
 use crate::network::Family;
 
-/// Addresses of one family from a first to a last one, both included. At least one.
+/// A range of addresses of one family, from the first to the last address, both included. Never empty.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct AddressRange {
     family: Family,
@@ -18,14 +19,14 @@ pub struct AddressRange {
     last: u128,
 }
 
-/// A set of addresses, of either family or both, as the fewest ranges that hold it: sorted, disjoint, and never touching.
+/// A set of addresses of one or both families, stored as the fewest possible ranges: sorted, disjoint, and never adjacent.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct AddressSet(Vec<AddressRange>);
 
-/// One text of a pool's `addresses` or `excludedAddresses`.
+/// One string of a pool's `addresses` or `excludedAddresses`.
 ///
-/// A network (`10.0.0.0/24`), a range with both its ends (`10.0.0.10-10.0.0.50`), or one address (`10.0.0.5`,
-/// `10.0.0.5/32`, `fd00::5/128`). It is written again in the one form that every revision of the API takes.
+/// The string is a network (`10.0.0.0/24`), a range with both ends (`10.0.0.10-10.0.0.50`), or one address (`10.0.0.5`,
+/// `10.0.0.5/32`, `fd00::5/128`). `Display` writes the form that every revision of the API accepts.
 ///
 /// ```
 /// use glowplug::host::address::Entry;
@@ -42,7 +43,7 @@ pub struct Entry {
     length: Option<u8>,
 }
 
-/// A text that names no address, or none that a machine may have.
+/// A string that is no address, or an address that no machine may have.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct AddressError {
     text: String,
@@ -59,28 +60,28 @@ struct Refused {
     length: u8,
 }
 
-/// The first that holds an address names it.
+/// Kinds of such addresses. The first kind that contains an address names it in the error.
 const REFUSED: [Refused; 8] = [
     Refused::of("unspecified", "0.0.0.0/8", Family::Ipv4, 0, 8),
     Refused::of("loopback", "127.0.0.0/8", Family::Ipv4, 0x7f00_0000, 8),
     Refused::of("multicast", "224.0.0.0/4", Family::Ipv4, 0xe000_0000, 4),
     Refused::of("reserved", "240.0.0.0/4", Family::Ipv4, 0xf000_0000, 4),
-    // `::`, `::1`, and the deprecated IPv4-compatible ones, in which `::a00:1` is 10.0.0.1.
+    // `::`, `::1`, and the deprecated IPv4-compatible addresses: there, `::a00:1` is 10.0.0.1.
     Refused::of("reserved", "::/96", Family::Ipv6, 0, 96),
-    // Another spelling of an IPv4 address.
+    // Other spellings of IPv4 addresses.
     Refused::of("IPv4-mapped", "::ffff:0:0/96", Family::Ipv6, 0xffff_0000_0000, 96),
-    // Without a zone it means another machine on every link.
+    // Without a zone, the address is another machine on every link.
     Refused::of("link-local", "fe80::/10", Family::Ipv6, 0xfe80 << 112, 10),
     Refused::of("multicast", "ff00::/8", Family::Ipv6, 0xff00 << 112, 8),
 ];
 
-/// What a message calls the text of a pool.
+/// Name of a string of a pool in messages.
 const ENTRY_EXPECTED: &str = "an address, a CIDR or a range, such as 10.0.0.5, 10.0.0.0/24 or 10.0.0.5-10.0.0.9";
 
 // === impl AddressRange ===
 
 impl AddressRange {
-    /// From `first` to `last`. `None` when they are of two families, or the wrong way round.
+    /// The range from `first` to `last`. `None` when the families differ, or when `first` is after `last`.
     #[must_use]
     pub fn new(first: IpAddr, last: IpAddr) -> Option<Self> {
         let family = Family::of(first);
@@ -88,51 +89,52 @@ impl AddressRange {
         (family == Family::of(last) && first <= number).then_some(Self { family, first, last: number })
     }
 
-    /// Its family.
+    /// The family of the addresses.
     #[must_use]
     pub fn family(&self) -> Family {
         self.family
     }
 
-    /// The network of that length that holds an address. The length is at most the family's.
+    /// The network with this prefix length that contains an address. A prefix length above the maximum of the family counts
+    /// as the maximum.
     pub(crate) fn subnet(address: IpAddr, length: u8) -> Self {
         let (family, number) = (Family::of(address), Family::number(address));
         let hosts = family.hosts(length);
         Self { family, first: number & !hosts, last: number | hosts }
     }
 
-    /// The number of its first address.
+    /// The number of the first address.
     #[must_use]
     pub fn first(&self) -> u128 {
         self.first
     }
 
-    /// The number of its last address.
+    /// The number of the last address.
     #[must_use]
     pub fn last(&self) -> u128 {
         self.last
     }
 
-    /// How many they are. Of the one range that has more than `u128` counts, `::` to the last address, one less.
+    /// Number of addresses in the range, at most `u128::MAX`. Only the range of all IPv6 addresses has one more.
     #[must_use]
     pub fn count(&self) -> u128 {
         (self.last - self.first).saturating_add(1)
     }
 
-    /// Whether all addresses of another range are in it.
+    /// Whether all addresses of another range are in this range.
     #[must_use]
     pub fn covers(&self, other: &Self) -> bool {
         self.family == other.family && self.first <= other.first && other.last <= self.last
     }
 
-    /// The addresses of both.
+    /// The addresses in both ranges. `None` when the ranges have no common address.
     #[must_use]
     pub fn intersection(&self, other: &Self) -> Option<Self> {
         let (first, last) = (self.first.max(other.first), self.last.min(other.last));
         (self.family == other.family && first <= last).then_some(Self { first, last, ..*self })
     }
 
-    /// Whether an address is one of them.
+    /// Whether an address is in the range.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
         let number = Family::number(address);
@@ -140,7 +142,7 @@ impl AddressRange {
     }
 }
 
-/// `10.0.0.5-10.0.0.9`, or the one address.
+/// Prints `10.0.0.5-10.0.0.9`, or the address of a range with one address.
 impl fmt::Display for AddressRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.family.address(self.first).fmt(f)?;
@@ -157,49 +159,49 @@ impl AddressSet {
         &self.0
     }
 
-    /// Whether there is no address in it.
+    /// Whether the set has no address.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// How many addresses are in it, at most `u128::MAX`.
+    /// Number of addresses in the set, at most `u128::MAX`.
     #[must_use]
     pub fn count(&self) -> u128 {
         self.0.iter().map(AddressRange::count).fold(0, u128::saturating_add)
     }
 
-    /// Whether an address is in it.
+    /// Whether an address is in the set.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
         self.has(Family::of(address), Family::number(address))
     }
 
-    /// Whether an address of a family is in it.
+    /// Whether the address of a family with this number is in the set.
     #[must_use]
     pub fn has(&self, family: Family, number: u128) -> bool {
         self.up_to(family, number).is_some_and(|range| range.family == family && number <= range.last)
     }
 
-    /// Whether all addresses of a range are in it.
+    /// Whether all addresses of a range are in the set.
     #[must_use]
     pub fn covers(&self, range: &AddressRange) -> bool {
         self.up_to(range.family, range.first).is_some_and(|ours| ours.covers(range))
     }
 
-    /// Whether any address of a range is in it.
+    /// Whether any address of a range is in the set.
     #[must_use]
     pub fn meets(&self, range: &AddressRange) -> bool {
         self.up_to(range.family, range.last).is_some_and(|ours| ours.intersection(range).is_some())
     }
 
-    /// The last range that begins at or before a number.
+    /// The last range whose first address is at or before a number.
     fn up_to(&self, family: Family, number: u128) -> Option<&AddressRange> {
         let after = self.0.partition_point(|range| (range.family, range.first) <= (family, number));
         after.checked_sub(1).and_then(|at| self.0.get(at))
     }
 
-    /// What is in both.
+    /// The addresses in both sets.
     #[must_use]
     pub fn intersection(&self, other: &Self) -> Self {
         let (mut ours, mut theirs) = (self.0.iter().peekable(), other.0.iter().peekable());
@@ -215,13 +217,13 @@ impl AddressSet {
         Self(both)
     }
 
-    /// What is in this one alone.
+    /// The addresses of this set that are not in the other set.
     #[must_use]
     pub fn difference(&self, other: &Self) -> Self {
         let mut rest = Vec::new();
         let mut theirs = other.0.iter().peekable();
         for ours in &self.0 {
-            // What is left of the range, while it is cut from its beginning.
+            // The remaining part of the range, while earlier parts are cut off.
             let mut left = Some(*ours);
             while let (Some(range), Some(cut)) = (left, theirs.peek()) {
                 if cut.family != range.family || cut.last < range.first || range.last < cut.first {
@@ -261,13 +263,14 @@ impl FromIterator<AddressRange> for AddressSet {
 // === impl Entry ===
 
 impl Entry {
-    /// Its addresses.
+    /// The addresses of the entry.
     #[must_use]
     pub fn range(&self) -> AddressRange {
         self.range
     }
 
-    /// The prefix length, of a network. A single address has none: `/32` is a spelling of it, and no prefix of a machine.
+    /// The prefix length of a network. `None` for a range and for a single address: `/32` is only a spelling of the address,
+    /// not the prefix length of a machine.
     #[must_use]
     pub fn length(&self) -> Option<u8> {
         self.length
@@ -318,7 +321,7 @@ impl FromStr for Entry {
         let entry = match (text.split_once('-'), text.split_once('/')) {
             (Some((first, last)), _) => Self::range_of(text, first, last)?,
             (None, Some((address, length))) => Self::cidr(text, address, length)?,
-            // A word, not even meant as an address.
+            // The string is a word and not a misspelt address.
             (None, None) if !text.contains(['.', ':']) => {
                 return Err(AddressError::new(text, "invalid address", ENTRY_EXPECTED));
             }
@@ -338,7 +341,7 @@ impl FromStr for Entry {
     }
 }
 
-/// The form that every revision of the API takes: one address has its full length.
+/// Writes the form that every revision of the API accepts: a single address has the full prefix length.
 impl fmt::Display for Entry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let AddressRange { family, first, last } = self.range;
@@ -356,7 +359,7 @@ impl fmt::Display for Entry {
 ///
 /// # Errors
 ///
-/// The text is no address; it has a zone, a leading zero or blanks; it is an IPv6 spelling of an IPv4 address; or the
+/// The string is no address; it has a zone, a leading zero or blanks; it is an IPv6 spelling of an IPv4 address; or the
 /// address is unspecified, loopback, multicast, reserved or link-local.
 ///
 /// ```
@@ -376,12 +379,12 @@ pub fn parse_address(text: &str) -> Result<IpAddr, AddressError> {
     }
 }
 
-/// Reads the address of a gateway: one that a machine may have, or a link-local IPv6 address, which is the usual one of a
-/// router. Every machine reaches that on its link.
+/// Reads the address of a gateway: an address that a machine may have, or a link-local IPv6 address. Routers usually have a
+/// link-local address, and every machine reaches it on its link.
 ///
 /// # Errors
 ///
-/// Those of [`parse_address`].
+/// The errors of [`parse_address`].
 ///
 /// ```
 /// use glowplug::host::address::parse_gateway;
@@ -399,17 +402,17 @@ pub fn parse_gateway(text: &str) -> Result<IpAddr, AddressError> {
     }
 }
 
-/// Whether every machine reaches this address on its link, whatever its subnet is.
+/// Whether every machine reaches this address on its link, in any subnet.
 pub fn is_link_local(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
 }
 
-/// Reads an address that a machine may have with the prefix length behind it, if there is one, as records have it:
-/// `10.0.0.5/24` or `10.0.0.5`.
+/// Reads an address that a machine may have, with an optional prefix length: `10.0.0.5/24` or `10.0.0.5`. Records have this
+/// form.
 ///
 /// # Errors
 ///
-/// Those of [`parse_address`], and a length that is none.
+/// The errors of [`parse_address`], or an invalid prefix length.
 ///
 /// ```
 /// use glowplug::host::address::parse_interface_address;
@@ -427,7 +430,7 @@ pub fn parse_interface_address(text: &str) -> Result<(IpAddr, Option<u8>), Addre
         .ok_or_else(|| AddressError::new(text, "invalid prefix length", lengths(family)))
 }
 
-/// Reads a prefix length: one to three digits, no leading zero, 1 to the family's bits.
+/// Reads a prefix length: one to three digits, no leading zero, from 1 to the number of bits of the family.
 fn parse_length(text: &str, family: Family) -> Option<u8> {
     let digits = text.len() <= 3 && text.bytes().all(|b| b.is_ascii_digit()) && !text.starts_with('0');
     text.parse().ok().filter(|length| digits && (1..=family.bits()).contains(length))
@@ -437,7 +440,7 @@ fn lengths(family: Family) -> String {
     format!("a length of 1 to {} without sign or leading zero", family.bits())
 }
 
-/// The address that is `part` of a text, whoever may have it.
+/// Reads the address that is `part` of a string, even an address that no machine may have.
 fn syntax(text: &str, part: &str) -> Result<IpAddr, AddressError> {
     let refused = |problem: &str, expected: &str| Err(AddressError::new(text, problem, expected));
     match part.parse() {
@@ -445,7 +448,7 @@ fn syntax(text: &str, part: &str) -> Result<IpAddr, AddressError> {
         Err(_) if part.contains('%') => refused("address with a zone", "an address without a zone"),
         Err(_) if text.contains(char::is_whitespace) => refused("blanks in an address", "no blanks"),
         Err(_) => match without_leading_zeros(part) {
-            // Octal to some readers.
+            // Some programs read a leading zero as octal.
             Some(address) => refused("leading zero in an address", &address.to_string()),
             None => refused("invalid address", "an IPv4 or IPv6 address"),
         },
@@ -485,7 +488,7 @@ impl AddressError {
         Self { text: text.to_owned(), problem: problem.into(), expected: expected.into() }
     }
 
-    /// The error as a finding about the text at a place, which forbids the document.
+    /// The error as a finding about the string at a place. The finding makes the document invalid.
     #[must_use]
     pub fn at(&self, place: impl fmt::Display) -> Finding {
         Finding::error(place, &self.problem, &self.text, &self.expected)

@@ -1,9 +1,9 @@
-//! A template and what was allocated make the document that one machine reads.
+//! Makes the document of one machine from a template and the machine's addresses.
 //!
-//! The template is an OpenStack `network_data.json`, of JSON or YAML. What it says stays as it was, also what is not known
-//! here, in its order; addresses are put where they are missing, and what the pool knows beside them (gateway, name
-//! servers) is added where the template says nothing about it. The host cannot write what the guest cannot read: every
-//! document is read again with the guest's reader before it is handed out.
+//! The template is an OpenStack `network_data.json`, as JSON or YAML. The document keeps all members of the template in
+//! their order, also members that are unknown here. Addresses are added where they are missing. The gateway and the name
+//! servers of the pool are added where the template has none. The guest's reader reads every document before the host hands
+//! it out, so the host never writes a document that the guest cannot read.
 
 mod secret;
 #[cfg(test)]
@@ -24,7 +24,7 @@ use crate::formats::value::{self, Object, Value};
 use crate::formats::{Meaning, address, read_network};
 use crate::network::{Family, InterfaceName, NetworkConfig, parse_mac_address};
 
-/// What every machine of a NodePool has in its document.
+/// The part of the document that all machines of a NodePool share.
 ///
 /// ```
 /// use glowplug::host::claim::{Allocation, Claimant, Machine};
@@ -51,44 +51,44 @@ use crate::network::{Family, InterfaceName, NetworkConfig, parse_mac_address};
 #[derive(Clone, Debug, PartialEq)]
 pub struct Template(Object);
 
-/// What one interface is given.
+/// The addresses and settings of one interface.
 #[derive(Clone, Copy, Debug)]
 pub struct Grant<'a> {
-    /// The interface and its addresses.
+    /// Interface and its addresses.
     pub allocation: &'a Allocation,
-    /// Of the pool: at most one of each family.
+    /// Gateways of the pool, at most one of each family.
     pub gateways: &'a [IpAddr],
-    /// Of the pool: most important first.
+    /// Name servers of the pool, the most important first.
     pub nameservers: &'a [IpAddr],
-    /// By which the guest is to know the card; without one it is known by its name.
+    /// MAC address by which the guest identifies the NIC. `None`: the guest identifies the NIC by its name.
     pub mac_address: Option<MacAddr>,
 }
 
-/// A machine's `network_data.json`, which the guest reads as it was meant.
+/// A machine's `network_data.json`. The guest's reader has read the allocated addresses from it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Document {
     text: String,
     warnings: Vec<Finding>,
 }
 
-/// Why there is no document.
+/// Why a document cannot be made.
 #[derive(Debug)]
 pub enum ExpandError {
-    /// The template cannot take what was allocated, with every reason.
+    /// The template has no room for the allocated addresses. Has every reason.
     Template(Findings),
-    /// Something is given twice to one interface.
+    /// An interface is given twice.
     Twice(InterfaceName),
-    /// An interface is given no address, or two of one family.
+    /// An interface has no address, or two addresses of one family.
     Addresses(InterfaceName, Vec<IpNetwork>),
-    /// The guest would refuse the document, with what it would say.
+    /// The guest would refuse the document. Has the guest's findings.
     Refused(Findings),
-    /// The guest would read other addresses than were allocated.
+    /// The guest would read other addresses than the allocated addresses.
     Differs {
-        /// The interface.
+        /// Interface with the difference.
         interface: InterfaceName,
-        /// What the guest would read, in order.
+        /// Addresses that the guest would read, sorted.
         read: Vec<IpNetwork>,
-        /// What was allocated, in order.
+        /// Allocated addresses, sorted.
         allocated: Vec<IpNetwork>,
     },
 }
@@ -96,25 +96,25 @@ pub enum ExpandError {
 static LINKS: Place<'static> = Place::Field(&Place::Document, "links");
 static NETWORKS: Place<'static> = Place::Field(&Place::Document, "networks");
 
-/// A document that is being made.
+/// A document that is not complete yet.
 struct Draft {
     document: Object,
     findings: Findings,
-    /// For every interface and family, its entry of `networks`.
+    /// Index in `networks`, by interface and family.
     entries: BTreeMap<(InterfaceName, Family), usize>,
-    /// For every interface, its entry of `links`.
+    /// Index in `links`, by interface.
     links: BTreeMap<InterfaceName, usize>,
 }
 
 // === impl Template ===
 
 impl Template {
-    /// Reads a template of JSON or YAML.
+    /// Reads a template as JSON or YAML.
     ///
     /// # Errors
     ///
-    /// [`ExpandError::Template`] when it is neither, no object, has a key twice, or has a number that could not be written
-    /// again.
+    /// [`ExpandError::Template`] when the input is neither JSON nor YAML, is no object, has a key twice, or has a number
+    /// that cannot be written again.
     pub fn parse(document: &[u8]) -> Result<Self, ExpandError> {
         let mut findings = Findings::default();
         let value = value::parse_strict(document).unwrap_or_else(|finding| {
@@ -130,7 +130,7 @@ impl Template {
         Err(ExpandError::Template(findings))
     }
 
-    /// The template of machines that have cards of these names and nothing else to be said about them.
+    /// A template of NICs with these names and without further settings.
     pub fn minimal<'a>(interfaces: impl IntoIterator<Item = &'a InterfaceName>) -> Self {
         let card = |name: &InterfaceName| object([("id", text(name)), ("type", text("phy"))]);
         let links = interfaces.into_iter().map(card).collect();
@@ -141,17 +141,17 @@ impl Template {
         ]))
     }
 
-    /// What the template says for an interface: prefix lengths, and every address that it names. Whatever has such an address
-    /// already, no machine may get it.
+    /// The settings of the template for an interface: prefix lengths, and every address that the template names. No machine
+    /// may get an address that the template names.
     ///
     /// # Errors
     ///
-    /// [`ExpandError::Template`] when the template has no such interface, or a netmask that is none.
+    /// [`ExpandError::Template`] when the template has no such interface, or an invalid netmask.
     pub fn facts(&self, interface: &InterfaceName) -> Result<TemplateFacts, ExpandError> {
         let mut draft = Draft::new(self);
         let mut facts = TemplateFacts::default();
         name_addresses(&Value::Object(self.0.clone()), &mut facts);
-        // Those of all interfaces, until it is known which are its own.
+        // Gateways of all interfaces, until the gateways of this interface are known.
         facts.addresses.append(&mut facts.gateways);
         if let Some((_, id)) = draft.find_link(interface) {
             for (index, entry) in draft.entries_on(&id) {
@@ -173,16 +173,16 @@ impl Template {
         if draft.findings.has_errors() { Err(ExpandError::Template(draft.findings)) } else { Ok(facts) }
     }
 
-    /// Makes a machine's document.
+    /// Makes the document of a machine.
     ///
-    /// Each interface is the link whose `id` or `name` it is. An address goes into the entry of `networks` that the
-    /// template has for it, else into a new one. Where no link has a default route of a family, the first gateway of that
-    /// family is one, on its own interface; where the template has no name server of a family, those of the pools are
-    /// added.
+    /// The link of an interface is the link whose `id` or `name` is the interface. An address goes into the entry of
+    /// `networks` that the template has for the address, else into a new entry. If no link has a default route of a family,
+    /// the first gateway of this family becomes the default route, on the interface of the gateway. If the template has no
+    /// name server of a family, the name servers of the pools are added.
     ///
     /// # Errors
     ///
-    /// [`ExpandError`]; of a template all reasons at once.
+    /// [`ExpandError`]; for an error of the template, with all reasons at once.
     pub fn expand(&self, grants: &[Grant<'_>]) -> Result<Document, ExpandError> {
         let mut seen = BTreeSet::new();
         for Grant { allocation, .. } in grants {
@@ -210,8 +210,8 @@ impl Template {
     }
 }
 
-/// Notes the addresses in a value, by the members that name them: gateways of the value's own networks, name servers, others.
-/// A network and its netmask are not addresses of anything.
+/// Collects the addresses in a value, by the members that name them: gateways of the value's own networks, name servers, and
+/// others. A network and its netmask are no addresses of machines.
 fn name_addresses(value: &Value, facts: &mut TemplateFacts) {
     let address = |value: &Value| match value {
         Value::String(text) => parse_interface_address(text).ok().map(|(address, _)| address),
@@ -263,7 +263,7 @@ impl Draft {
         Self { document, findings: Findings::default(), entries: BTreeMap::new(), links: BTreeMap::new() }
     }
 
-    /// The elements of an array of the document. What is absent is empty; what is no array becomes a finding.
+    /// The elements of an array of the document. An absent array is empty; a value of another type becomes a finding.
     fn array(&mut self, name: &str) -> Option<&mut Vec<Value>> {
         if matches!(self.document.get(name), None | Some(Value::Null)) {
             self.document.insert(name, Value::Array(Vec::new()));
@@ -272,7 +272,7 @@ impl Draft {
             Some(Value::Array(array)) => Some(array),
             Some(other) => {
                 let finding = Finding::error(name, "invalid list", other.kind(), "an array");
-                // Once, however many interfaces ask for it.
+                // Report once, even if several interfaces need the array.
                 if !self.findings.kept().contains(&finding) {
                     self.findings.push(finding);
                 }
@@ -282,7 +282,8 @@ impl Draft {
         }
     }
 
-    /// Where the interface stands in `links`, and the id by which networks name it. A link without one gets it.
+    /// The index of the interface in `links`, and the `id` by which networks refer to the link. A link without `id` gets
+    /// one.
     fn find_link(&mut self, interface: &InterfaceName) -> Option<(usize, String)> {
         let is_it = |link: &Value| match link {
             Value::Object(link) => ["id", "name"].iter().any(|name| is_text(link.get(name), interface.as_str())),
@@ -364,7 +365,7 @@ impl Draft {
         finding.into_iter().for_each(|finding| self.findings.push(finding));
     }
 
-    /// Fills an entry of the template that waits for an address, and reports why it cannot be.
+    /// Writes an address into an entry of the template that has none, or reports why the entry cannot have the address.
     fn put_into_entry(&mut self, index: usize, mut entry: Object, family: Family, allocation: &Allocation) {
         let interface = &allocation.claimant.interface;
         let place = NETWORKS.index(index);
@@ -424,7 +425,7 @@ impl Draft {
         self.entries.insert((*interface, family), index);
     }
 
-    /// Default routes of the families that have none.
+    /// Adds a default route for each family that has no default route.
     fn add_routes(&mut self, grants: &[Grant<'_>], network: &NetworkConfig) {
         let routes = network.links().iter().flat_map(|link| &link.routes).filter(|route| route.is_default());
         let mut routed: BTreeSet<Family> = routes.map(|route| Family::of(route.destination().ip())).collect();
@@ -443,14 +444,14 @@ impl Draft {
                     object([("network", text(everywhere)), ("netmask", text(everywhere)), ("gateway", text(gateway))]);
                 match entry.get_mut("routes") {
                     Some(Value::Array(routes)) => routes.push(route),
-                    // Anything but null has been refused by the guest's reader.
+                    // The guest's reader has already refused every other type except null.
                     _ => entry.insert("routes", Value::Array(vec![route])),
                 }
             }
         }
     }
 
-    /// Name servers of the families that have none.
+    /// Adds name servers for each family that has no name server.
     fn add_services(&mut self, grants: &[Grant<'_>], network: &NetworkConfig) {
         let served: BTreeSet<Family> =
             network.nameservers().into_iter().map(|server| Family::of(server.value)).collect();
@@ -465,14 +466,14 @@ impl Draft {
         }
     }
 
-    /// Reads the document as the guest does.
+    /// Reads the document with the guest's reader.
     fn read(&mut self) -> Result<(NetworkConfig, Document), ExpandError> {
         if self.findings.has_errors() {
             return Err(ExpandError::Template(std::mem::take(&mut self.findings)));
         }
         let text = match serde_json::to_string(&self.document) {
             Ok(text) => text,
-            // A template with a number that cannot be written has been refused.
+            // Unreachable: a template with a number that cannot be written was already refused.
             Err(error) => {
                 self.findings.push(Finding::error("document", "not writable", error, "a document that was read"));
                 return Err(ExpandError::Template(std::mem::take(&mut self.findings)));
@@ -487,7 +488,7 @@ impl Draft {
         Ok((network, Document { text, warnings: reading.findings.into_parts().0 }))
     }
 
-    /// Whether the guest reads on the interface what was allocated, and no other address.
+    /// Whether the guest reads exactly the allocated addresses on the interface.
     fn check(&self, allocation: &Allocation, network: &NetworkConfig) -> Result<(), ExpandError> {
         let interface = &allocation.claimant.interface;
         let place = self.links.get(interface).map(|link| LINKS.index(*link).to_string());
@@ -502,7 +503,7 @@ impl Draft {
     }
 }
 
-/// The family of the one address that an entry of `networks` is to have. `None`: it asks for something else.
+/// The family of the static address of an entry of `networks`. `None` for an entry that has no static address.
 fn static_family(entry: &Object) -> Option<Family> {
     match entry.get("type") {
         Some(Value::String(kind)) => match kind.as_str() {
@@ -514,8 +515,8 @@ fn static_family(entry: &Object) -> Option<Family> {
     }
 }
 
-/// The type of a network that asks a DHCP server for an address of a family of which the machine has one already: it would have
-/// both, and the one of the server is nobody's in the ledger.
+/// The type of a network that asks a DHCP server for an address, if the machine already has an address of this family. The
+/// machine would have both addresses, and the ledger does not know the address of the DHCP server.
 fn dynamic_kind<'e>(entry: &'e Object, allocation: &Allocation) -> Option<&'e str> {
     let Some(Value::String(kind)) = entry.get("type") else { return None };
     let family = match kind.as_str() {
@@ -526,12 +527,12 @@ fn dynamic_kind<'e>(entry: &'e Object, allocation: &Allocation) -> Option<&'e st
     allocation.addresses.iter().any(|address| Family::of(address.ip()) == family).then_some(kind)
 }
 
-/// A member that says something. `null` and an empty text do not.
+/// A member with a value. `null` and an empty string count as absent.
 fn said<'o>(object: &'o Object, name: &str) -> Option<&'o Value> {
     object.get(name).filter(|value| !matches!(value, Value::Null) && !is_text(Some(value), ""))
 }
 
-/// Whether a member is this text, or the number that it spells.
+/// Whether a value is this string, or the number that the string spells.
 fn is_text(value: Option<&Value>, wanted: &str) -> bool {
     match value {
         Some(Value::String(text)) => text == wanted,
@@ -544,7 +545,7 @@ fn prefix_length(mask: &Value, family: Family) -> Option<u8> {
     address::prefix_length(&mask.to_string(), family)
 }
 
-/// The mask as every reader takes it: an address of the family.
+/// The netmask as an address of the family, the form that every reader accepts.
 fn mask(address: IpNetwork) -> String {
     address.mask().to_string()
 }
@@ -564,13 +565,13 @@ fn object<const N: usize>(values: [(&str, Value); N]) -> Value {
 // === impl Document ===
 
 impl Document {
-    /// The document, as it is to be on the drive: JSON on one line, always the same for the same input.
+    /// The text of the document for the drive: JSON on one line, the same text for the same input.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// What the guest will warn of, in the order of their places.
+    /// Warnings of the guest about this document, in the order of their places.
     #[must_use]
     pub fn warnings(&self) -> &[Finding] {
         &self.warnings
@@ -579,7 +580,7 @@ impl Document {
 
 // === impl ExpandError ===
 
-/// Findings on one line.
+/// Joins findings on one line.
 struct Line<'a>(&'a Findings);
 
 impl fmt::Display for Line<'_> {
@@ -595,7 +596,7 @@ impl fmt::Display for Line<'_> {
     }
 }
 
-/// Addresses on one line.
+/// Joins addresses on one line.
 struct List<'a>(&'a [IpNetwork]);
 
 impl fmt::Display for List<'_> {

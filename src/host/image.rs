@@ -1,10 +1,11 @@
-//! The config drive as an image: the same bytes for the same input.
+//! Config drives as images: the same bytes for the same input.
 //!
-//! Both layouts of KubeVirt (`kubevirt/kubevirt:pkg/cloud-init/cloud-init.go`): [`ConfigDrive`], which OpenStack defines, and
-//! [`NoCloud`], which cloud-init does. What KubeVirt says in them about a machine is [`Instance`].
+//! The module writes both layouts of KubeVirt (`kubevirt/kubevirt:pkg/cloud-init/cloud-init.go`): [`ConfigDrive`], which
+//! OpenStack defines, and [`NoCloud`], which cloud-init defines. [`Instance`] has the facts about a machine that KubeVirt
+//! writes into both.
 //!
-//! The image is ISO 9660 with Rock Ridge and Joliet. No clock enters it: files are of 1970, and the volume has no date and
-//! therefore no UUID.
+//! The image is ISO 9660 with Rock Ridge and Joliet. The image does not depend on the clock: files have the date 1970, and
+//! the volume has no date and therefore no UUID.
 //!
 //! ```
 //! use glowplug::host::image::{ConfigDrive, Instance};
@@ -35,66 +36,65 @@ use serde_json::{Map, Value};
 
 use self::iso9660::Volume;
 
-/// No file of a drive has more bytes than this: the guest reads no more, and a Secret, where KubeVirt takes the content
-/// from, holds no more.
+/// Largest size of a file on a drive, in bytes. The guest reads no larger file, and a Secret, from which KubeVirt takes the
+/// content, cannot hold a larger one.
 pub const MAX_FILE: usize = 1024 * 1024;
 
-/// Beyond so many bytes, KubeVirt takes user data and network data only from a Secret, not from the VirtualMachine itself.
+/// Largest size, in bytes, of user data or network data in a VirtualMachine. KubeVirt takes larger data only from a Secret.
 pub const MAX_INLINE: usize = 2048;
 
-/// OpenStack's layout, on a volume with the label `config-2`. Contents are written as they are.
+/// OpenStack's layout, on a volume with the label `config-2`. The contents of the files are written unchanged.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct ConfigDrive<'a> {
     /// `openstack/latest/meta_data.json`
     pub meta_data: &'a [u8],
-    /// `openstack/latest/network_data.json`, which need not be there.
+    /// `openstack/latest/network_data.json`. `None`: the drive has no such file.
     pub network_data: Option<&'a [u8]>,
-    /// `openstack/latest/user_data`, which is there even when it is empty.
+    /// `openstack/latest/user_data`. The drive has this file even when the content is empty.
     pub user_data: &'a [u8],
 }
 
-/// cloud-init's own layout, on a volume with the label `cidata`. Contents are written as they are.
+/// cloud-init's own layout, on a volume with the label `cidata`. The contents of the files are written unchanged.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct NoCloud<'a> {
     /// `meta-data`
     pub meta_data: &'a [u8],
-    /// `network-config`, which need not be there.
+    /// `network-config`. `None`: the drive has no such file.
     pub network_config: Option<&'a [u8]>,
-    /// `user-data`, which is there even when it is empty.
+    /// `user-data`. The drive has this file even when the content is empty.
     pub user_data: &'a [u8],
 }
 
-/// What KubeVirt says about a machine: a VirtualMachineInstance.
+/// The facts about a machine (a VirtualMachineInstance) that KubeVirt writes to a drive.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Instance<'a> {
     /// The namespace of the object.
     pub namespace: &'a str,
     /// The name of the object.
     pub name: &'a str,
-    /// The firmware UUID. cloud-init takes no config drive without it, and has it for the instance id of NoCloud.
+    /// The firmware UUID. cloud-init accepts no config drive without the UUID. For NoCloud, the UUID is the instance id.
     pub uuid: Option<&'a str>,
-    /// `spec.hostname`. Without it, the hostname is the name up to its first dot, and at most 63 characters of that, without
-    /// a `-` at their end.
+    /// `spec.hostname`. `None`: the hostname is the name up to its first dot, cut to 63 characters, without trailing `-`.
     pub hostname: Option<&'a str>,
-    /// The name of its instance type.
+    /// The name of the instance type.
     pub instance_type: Option<&'a str>,
-    /// Lines for `authorized_keys`. One text may have several.
+    /// Lines for `authorized_keys`. One string may have several lines.
     pub public_keys: &'a [&'a str],
 }
 
-/// Why there is no image.
+/// Why an image cannot be made.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum ImageError {
     /// A file has more than [`MAX_FILE`] bytes.
     TooLarge {
         /// The name of the file.
         name: &'static str,
-        /// In bytes.
+        /// Size of the file, in bytes.
         size: usize,
     },
 }
 
-/// A document of the members that are there.
+/// A JSON object of the members that have a value.
 fn json<const N: usize>(members: [(&str, Option<Value>); N]) -> String {
     let members = members.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
     Value::Object(members.collect()).to_string()
@@ -115,11 +115,11 @@ fn image(
 // === impl ConfigDrive ===
 
 impl ConfigDrive<'_> {
-    /// The image: whole MiB, one for small contents, as KubeVirt's.
+    /// Makes the image. Its size is a multiple of 1 MiB, and 1 MiB for small contents, as in KubeVirt.
     ///
     /// # Errors
     ///
-    /// [`ImageError::TooLarge`] for the first file that is.
+    /// [`ImageError::TooLarge`] for the first file that is too large.
     pub fn image(&self) -> Result<Vec<u8>, ImageError> {
         image(
             "config-2",
@@ -136,11 +136,11 @@ impl ConfigDrive<'_> {
 // === impl NoCloud ===
 
 impl NoCloud<'_> {
-    /// The image: whole MiB, one for small contents, as KubeVirt's.
+    /// Makes the image. Its size is a multiple of 1 MiB, and 1 MiB for small contents, as in KubeVirt.
     ///
     /// # Errors
     ///
-    /// [`ImageError::TooLarge`] for the first file that is.
+    /// [`ImageError::TooLarge`] for the first file that is too large.
     pub fn image(&self) -> Result<Vec<u8>, ImageError> {
         image(
             "cidata",
@@ -169,7 +169,7 @@ impl Instance<'_> {
         ])
     }
 
-    /// `meta-data` of a [`NoCloud`] drive, in one line of JSON. The instance id is the UUID, empty when there is none.
+    /// `meta-data` of a [`NoCloud`] drive, in one line of JSON. The instance id is the UUID, or empty without a UUID.
     #[must_use]
     pub fn meta_data(&self) -> String {
         json([
@@ -188,7 +188,7 @@ impl Instance<'_> {
         self.hostname.unwrap_or_else(first)
     }
 
-    /// A map from `"0"` on.
+    /// A map whose keys count from `"0"`.
     fn numbered_keys(&self) -> Option<Value> {
         let numbered = self.public_keys.iter().enumerate();
         let keys: Map<_, _> = numbered.map(|(number, key)| (number.to_string(), Value::from(*key))).collect();

@@ -1,26 +1,27 @@
-//! A NodePool's `bootstrapNetworkConfig`, and what it becomes: the fields of the KubevirtMachineTemplate and the template
+//! A NodePool's `bootstrapNetworkConfig`, and its translation: the fields of the KubevirtMachineTemplate, and the template
 //! of the document that every machine gets.
 //!
-//! The API is that of openshift/enhancements pull request 1855, in both its revisions: an address alone is bare in the
-//! older one and has its full length in the newer one. We read both and write the newer form, which both take.
+//! The API is that of openshift/enhancements pull request 1855, in both its revisions. The older revision writes a single
+//! address without a prefix length, the newer revision with the full length. This module reads both forms and writes the
+//! newer form, which both revisions accept.
 //!
-//! # What the API's own validation lets pass
+//! # Errors that the validation of the API accepts
 //!
-//! The rule in CEL that the text has cannot see what addresses mean. The same entries, by that rule (measured on an API
-//! server) and here:
+//! The CEL rule of the enhancement cannot check what addresses mean. The table compares the rule (measured on an API server)
+//! with this module:
 //!
-//! | entry | CEL | here | |
+//! | entry | CEL accepts | accepted here | reason |
 //! |---|---|---|---|
-//! | `10.0.0.5` | older revision only | yes | one address in its other spelling |
+//! | `10.0.0.5` | older revision only | yes | the other spelling of one address |
 //! | `10.0.0.9-10.0.0.5` | yes | no | reversed |
 //! | `10.0.0.5-fd00::9` | yes | no | two families |
 //! | `10.0.0.5/24` | yes | no | host bits: one address or a network? |
-//! | `0.0.0.0/0`, `224.0.0.0/4` | yes | no | no addresses of machines |
-//! | `[]` | yes | no | a pool that can never serve; an absent list means that nothing is allocated |
-//! | zones, IPv4-mapped addresses, blanks, leading zeros, ranges of three, `/33`, an empty text | no | no | |
+//! | `0.0.0.0/0`, `224.0.0.0/4` | yes | no | no machine may have such an address |
+//! | `[]` | yes | no | the pool could never allocate; an absent list means that nothing is allocated |
+//! | zones, IPv4-mapped addresses, blanks, leading zeros, ranges of three, `/33`, an empty string | no | no | |
 //!
-//! Beyond entries, CEL compares nothing: that gateways, name servers and exclusions fit the addresses is checked by
-//! [`Pool::new`]. The rule needs `maxItems` to be installed at all; we need no such cap.
+//! CEL checks each entry alone. [`Pool::new`] checks that gateways, name servers and exclusions fit the addresses. An API
+//! server accepts the CEL rule only with `maxItems`; this module needs no such limit.
 
 use std::collections::BTreeSet;
 
@@ -35,15 +36,15 @@ use crate::formats::value::{Object, Value};
 use crate::host::pool::Members;
 use crate::network::{Family, InterfaceName};
 
-/// What a NodePool says about the network of its machines, in the terms of the KubevirtMachineTemplate.
+/// The network settings of a NodePool, as fields of the KubevirtMachineTemplate.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MachineTemplate {
-    /// The index that the machine's first card has to have, so that it gets the interface's name. `None` for a name that
-    /// no index gives.
+    /// `acpiIndex` of the machine's first NIC, which gives the NIC the name of the interface. `None` when no index gives
+    /// this name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub acpi_index: Option<u16>,
-    /// For `spec.template.spec.bootstrapNetworkConfig`.
+    /// Value of `spec.template.spec.bootstrapNetworkConfig`.
     pub bootstrap_network_config: BootstrapNetworkConfig,
 }
 
@@ -51,26 +52,27 @@ pub struct MachineTemplate {
 #[derive(Clone, Debug, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BootstrapNetworkConfig {
-    /// The interface that has the addresses.
+    /// Interface on which machines configure the addresses.
     pub interface: String,
-    /// The network, as the NodePool calls it.
+    /// Name of the network, as the NodePool spells it.
     pub network_name: String,
-    /// What the pool is made of, canonical.
+    /// Entries with the addresses of the pool, in canonical form.
     pub subnets: Vec<String>,
-    /// What is never given, canonical.
+    /// Entries with the excluded addresses, in canonical form.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub excluded_addresses: Vec<String>,
-    /// The template document, as [`template_document`] makes it, in JSON.
+    /// Template document of [`template_document`], as JSON.
     pub network_data: String,
 }
 
-/// The annotation of a NodePool with the subnets of its machines, as CIDRs with commas between them, at most one of each
-/// family. It counts more than the `machineNetwork` of the HostedCluster, whose NodePools may be on several subnets.
+/// Annotation of a NodePool with the subnets of its machines, as CIDRs with commas between them, at most one CIDR of each
+/// family. The annotation takes precedence over the `machineNetwork` of the HostedCluster, because the NodePools of one
+/// HostedCluster may be on several subnets.
 pub const MACHINE_NETWORK_ANNOTATION: &str = "ipam.glowplug.dev/machine-network";
 
 // === Reading ===
 
-/// The pool of a NodePool. `None` for a NodePool that allocates nothing.
+/// Reads the pool of a NodePool. `None` for a NodePool that allocates nothing.
 pub(crate) fn read(object: &Object, place: Place<'_>, findings: &mut Findings) -> Option<PoolSpec> {
     let (metadata, spec) = (place.field("metadata"), place.field("spec"));
     let (platform, config) = (spec.field("platform"), "bootstrapNetworkConfig");
@@ -118,7 +120,7 @@ pub(crate) fn read(object: &Object, place: Place<'_>, findings: &mut Findings) -
     let machines = Machines {
         networks: names_of_networks(kubevirt_object, kubevirt, findings),
         has_default: kubevirt_object.get("attachDefaultNetwork") != Some(&Value::Bool(false)),
-        // HyperShift's namespace of the hosted control plane, where the machines are.
+        // HyperShift's namespace of the hosted control plane, which has the machines.
         namespace: match &cluster_name {
             Some(cluster) => format!("{namespace}-{}", cluster.replace('.', "-")),
             None => namespace.clone(),
@@ -145,7 +147,8 @@ pub(crate) fn read(object: &Object, place: Place<'_>, findings: &mut Findings) -
     Some(PoolSpec { name, namespace, cluster_name, network, attachment, created, ..pool })
 }
 
-/// What [`MACHINE_NETWORK_ANNOTATION`] says, where it is there. A CIDR that is invalid is reported here, where it stands.
+/// The subnets in [`MACHINE_NETWORK_ANNOTATION`]. `None` without the annotation. An invalid CIDR is reported with the path
+/// of the annotation.
 fn annotated_network(object: &Object, metadata: Place<'_>, findings: &mut Findings) -> Option<Vec<String>> {
     let value = member(member(object, "metadata")?, "annotations")?.get(MACHINE_NETWORK_ANNOTATION)?;
     let place = metadata.field("annotations");
@@ -161,7 +164,7 @@ fn annotated_network(object: &Object, metadata: Place<'_>, findings: &mut Findin
     Some(cidrs)
 }
 
-/// The `machineNetwork` of a HostedCluster, by its namespace and name.
+/// Reads the `machineNetwork` of a HostedCluster, with the namespace and name of the HostedCluster.
 pub(crate) fn read_machine_network(
     object: &Object,
     place: Place<'_>,
@@ -184,11 +187,11 @@ fn member<'a>(object: &'a Object, name: &str) -> Option<&'a Object> {
     }
 }
 
-/// What the machines of a NodePool are attached to.
+/// The networks to which the machines of a NodePool are attached.
 struct Machines {
-    /// `namespace/name` or a name of their own namespace, in the order of their cards.
+    /// Networks as `namespace/name`, or as a name in the namespace of the machines, in the order of the NICs.
     networks: Vec<String>,
-    /// Whether their first card is on the network of pods.
+    /// Whether the first NIC is on the network of pods.
     has_default: bool,
     namespace: String,
 }
@@ -206,10 +209,14 @@ fn names_of_networks(kubevirt: &Object, place: Place<'_>, findings: &mut Finding
 }
 
 impl Machines {
-    /// The network behind the name of one: the additional network of that name, with or without its namespace, else what
-    /// the first card is attached to, since that one has the addresses and the enhancement lets its name be any. Of several
-    /// additional networks one has to be named: two pools that share a network have to be known as such. A NodePool without
-    /// additional networks is taken at its word.
+    /// The network attachment definition of the network with this name.
+    ///
+    /// - An additional network with this name, with or without its namespace, is the result.
+    /// - Otherwise the result is the network of the first NIC: the first NIC has the addresses, and the enhancement allows
+    ///   any name for its network.
+    /// - With several additional networks, the name must be the name of one of them: two pools that share a network must
+    ///   have the same network name.
+    /// - Without additional networks, the given name is the result.
     fn attachment(&self, network: &str) -> Result<String, &'static str> {
         let whole = |name: &String| {
             if name.contains('/') { name.clone() } else { format!("{}/{name}", self.namespace) }
@@ -235,11 +242,12 @@ impl Machines {
 // === Writing ===
 
 impl MachineTemplate {
-    /// What HyperShift writes into the KubevirtMachineTemplate of a NodePool. `pool` is what [`Pool::new`] made of `spec`.
+    /// Makes the fields that HyperShift writes into the KubevirtMachineTemplate of a NodePool. `pool` is the result of
+    /// [`Pool::new`] for `spec`.
     ///
     /// # Errors
     ///
-    /// An entry that cannot be read. There is none when the pool was made of this `spec`.
+    /// An entry is invalid. This error is impossible when the pool was made from this `spec`.
     pub fn new(spec: &PoolSpec, pool: &Pool) -> Result<Self, AddressError> {
         let canonical = |texts: &[String]| -> Result<Vec<String>, AddressError> {
             texts.iter().map(|text| Ok(text.parse::<Entry>()?.to_string())).collect()
@@ -257,10 +265,10 @@ impl MachineTemplate {
     }
 }
 
-/// The `network_data.json` of a pool's machines without their addresses: the interface, a network of each family with its
-/// netmask and its gateway, and the name servers. What a machine adds is `ip_address` in each of the networks.
+/// The `network_data.json` of a pool's machines without their addresses. It has the interface, a network of each family with
+/// its netmask and gateway, and the name servers. Each machine adds `ip_address` to each of the networks.
 ///
-/// The netmask is there because nothing else of a KubevirtMachineTemplate says the prefix length.
+/// The netmask is present because no other field of a KubevirtMachineTemplate has the prefix length.
 #[must_use]
 pub fn template_document(pool: &Pool) -> Json {
     let interface = pool.interface.as_str();
@@ -289,17 +297,17 @@ pub fn template_document(pool: &Pool) -> Json {
     })
 }
 
-/// A prefix length as OpenStack writes it, in both families.
+/// A prefix length in the form that OpenStack uses for both families.
 fn netmask(family: Family, prefix: u8) -> String {
     family.address(u128::MAX ^ family.hosts(prefix)).to_string()
 }
 
 // === The name of a card ===
 
-/// The largest index that QEMU gives to a device, and that every systemd names a card after.
+/// The largest index that QEMU accepts for a device. Every version of systemd names NICs up to this index.
 const MAX_ACPI_INDEX: u16 = 16_383;
 
-/// The name that systemd gives to a card with this `acpiIndex`. `None` for an index that no device has: 1 to 16,383.
+/// The name that systemd gives to a NIC with this `acpiIndex`. `None` for an index outside 1 to 16,383, which no device has.
 ///
 /// ```
 /// use glowplug::host::nodepool::{acpi_index, interface_of};
@@ -313,7 +321,7 @@ pub fn interface_of(acpi_index: u16) -> Option<InterfaceName> {
     (1..=MAX_ACPI_INDEX).contains(&acpi_index).then(|| format!("eno{acpi_index}").parse().ok())?
 }
 
-/// The `acpiIndex` after which systemd gives a card this name. `None` for a name that no index gives.
+/// The `acpiIndex` for which systemd gives a NIC this name. `None` for a name that no index gives.
 #[must_use]
 pub fn acpi_index(interface: &InterfaceName) -> Option<u16> {
     let index = interface.as_str().strip_prefix("eno")?.parse().ok()?;
@@ -327,7 +335,7 @@ mod tests {
     use crate::host::pool::{TemplateFacts, read_pools};
     use crate::render::dracut;
 
-    /// The enhancement's own NodePool, with the subnet of the machines said.
+    /// The example NodePool of the enhancement, with the subnet of the machines added.
     const NODE_POOL: &str = "
         apiVersion: hypershift.openshift.io/v1beta1
         kind: NodePool
@@ -365,7 +373,7 @@ mod tests {
         (pool.map(|(pool, spec)| (spec, pool)), findings.kept().iter().map(ToString::to_string).collect())
     }
 
-    /// A NodePool with these members of `bootstrapNetworkConfig` and these of `kubevirt`.
+    /// A NodePool with these members of `bootstrapNetworkConfig` and of `kubevirt`.
     fn node_pool(config: &str, kubevirt: &str) -> (Option<(PoolSpec, Pool)>, Vec<String>) {
         read_one(&format!(
             "{{kind: NodePool, metadata: {{name: workers, namespace: clusters}}, spec: {{clusterName: blue, \
@@ -508,7 +516,7 @@ mod tests {
         assert_eq!(config.excluded_addresses, ["192.168.1.101/32"]);
     }
 
-    /// What the rule in CEL answers, in the older revision and in the newer one, and what is answered here.
+    /// Whether the CEL rule accepts an entry, in the older and in the newer revision, and whether this module accepts it.
     const DIFFERENCES: [(&str, bool, bool, bool); 17] = [
         ("10.0.0.0/24", true, true, true),
         ("10.0.0.10-10.0.0.50", true, true, true),

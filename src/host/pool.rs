@@ -1,10 +1,15 @@
-//! Pools: which addresses of a network may be given to machines.
+//! Pools: the addresses of a network that machines may get.
 //!
-//! A pool is the union of its entries. Of it are reserved, whatever is asked for: gateways, name servers and exclusions;
-//! and, unless the pool says otherwise, what each subnet reserves: the first and the last address of an IPv4 subnet with
-//! a length up to 30 (RFC 3021 gives both of a /31), the first address of an IPv6 subnet with a length up to 126 (the
-//! subnet-router anycast of RFC 4291, which RFC 6164 gives up on a /127). A subnet has the prefix length of the pool, and
-//! each one that the pool touches counts, so that these are never listed, only computed.
+//! A pool is the union of its entries. These addresses of a pool are always reserved: gateways, name servers and exclusions.
+//! Unless the pool sets `allocateReservedIPAddresses`, these addresses of each subnet are reserved, too:
+//!
+//! - the first and the last address of an IPv4 subnet with a prefix length up to 30 (RFC 3021 allows both addresses of a
+//!   /31);
+//! - the first address of an IPv6 subnet with a prefix length up to 126 (the subnet-router anycast address of RFC 4291,
+//!   which RFC 6164 drops for a /127).
+//!
+//! A subnet has the prefix length of the pool. The rule holds for each subnet that the pool touches. There may be too many
+//! subnets to list, so their ends are only computed.
 
 mod file;
 mod overlap;
@@ -31,30 +36,30 @@ pub use spec::PoolSpec;
 pub use stored::PoolDifference;
 pub use template::TemplateFacts;
 
-/// The addresses of one network from which the machines of one NodePool are served.
+/// The addresses of one network that the machines of one NodePool may get.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Pool {
-    /// Whose pool it is: `namespace/name` of the NodePool.
+    /// Name of the NodePool, as `namespace/name`.
     pub name: String,
-    /// The hosted cluster of the NodePool, where it is known.
+    /// Name of the hosted cluster of the NodePool. `None` when the cluster is unknown.
     pub cluster: Option<String>,
-    /// The network on which its addresses are: `namespace/name` of the network attachment definition, or
-    /// [`Pool::DEFAULT_NETWORK`]. Two pools with one network share its addresses.
+    /// Network of the addresses: `namespace/name` of the network attachment definition, or [`Pool::DEFAULT_NETWORK`]. Two
+    /// pools with the same network share its addresses.
     pub network: String,
-    /// The interface that has the addresses.
+    /// Interface on which machines configure the addresses.
     pub interface: InterfaceName,
-    /// At most one of each family, IPv4 first.
+    /// Default gateways, at most one of each family, IPv4 first.
     pub gateways: Vec<IpAddr>,
-    /// Most important first.
+    /// Name servers, the most important first.
     pub nameservers: Vec<IpAddr>,
-    /// How long nobody gets an address after its release.
+    /// Time after a release in which no other machine gets the address.
     pub reuse_delay: Duration,
     template: TemplateFacts,
     excluded: AddressSet,
     spaces: BTreeMap<Family, Space>,
 }
 
-/// The addresses of one family.
+/// The addresses of one family of a pool.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Space {
     family: Family,
@@ -64,50 +69,50 @@ pub struct Space {
     reserves_ends: bool,
 }
 
-/// Why an address of a pool is never given.
+/// Why an address of a pool is never allocated.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub enum Reserved {
-    /// It is a gateway.
+    /// The address is a gateway.
     Gateway,
-    /// It is a name server.
+    /// The address is a name server.
     Nameserver,
-    /// The template of the machines' document has it, as an address of another interface or a gateway there.
+    /// The template of the machines' document names the address, as an address of another interface or as a gateway there.
     Template,
-    /// The pool excludes it.
+    /// The pool excludes the address.
     Excluded,
-    /// It is the first of an IPv4 subnet.
+    /// The address is the first of an IPv4 subnet.
     NetworkAddress,
-    /// It is the last of an IPv4 subnet.
+    /// The address is the last of an IPv4 subnet.
     Broadcast,
-    /// It is the first of an IPv6 subnet: all its routers answer to it.
+    /// The address is the first of an IPv6 subnet. All routers of the subnet answer to it.
     SubnetRouterAnycast,
 }
 
-/// How many addresses of one family a pool has.
+/// Number of addresses of one family in a pool.
 ///
-/// `u128` counts them all: what no machine may have is never in a pool, so none has the 2^128 addresses that it does not
-/// count.
+/// `u128` is large enough: some addresses may never be in a pool, so no pool has all 2^128 addresses.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Count {
-    /// All of them.
+    /// All addresses, reserved ones included.
     pub total: u128,
-    /// What is never given, each address once: under the first reason that holds. Without zeros.
+    /// Reserved addresses by reason. Each address counts once, under the first reason that applies. Reasons without an
+    /// address are absent.
     pub reserved: BTreeMap<Reserved, u128>,
-    /// What may be given.
+    /// Addresses that the pool may allocate.
     pub allocatable: u128,
 }
 
 // === impl Pool ===
 
 impl Pool {
-    /// The network of pods, on which a machine is unless its NodePool says otherwise. It is no network attachment
-    /// definition and so has no namespace.
+    /// The network of pods, which machines use unless their NodePool names another network. The network of pods has no
+    /// network attachment definition, so its name has no namespace.
     pub const DEFAULT_NETWORK: &'static str = "default";
 
-    /// The interface of a machine's first card with the `acpiIndex` that HyperShift gives it.
+    /// Name of the first NIC of a machine, from the `acpiIndex` that HyperShift sets.
     pub const DEFAULT_INTERFACE: &'static str = "eno101";
 
-    /// A pool of `spaces`, of which each family has at most one.
+    /// A pool of `spaces`, with at most one space for each family.
     pub(crate) fn from_spaces(
         name: String,
         network: String,
@@ -122,13 +127,13 @@ impl Pool {
         Self { name, cluster, network, interface, gateways, nameservers, reuse_delay, template, excluded, spaces }
     }
 
-    /// What a message calls it: `cluster/namespace/name`, or without a cluster where none is known.
+    /// Name of the pool in messages: `cluster/namespace/name`, or `namespace/name` when the cluster is unknown.
     #[must_use]
     pub fn title(&self) -> String {
         self.cluster.as_ref().map_or_else(|| self.name.clone(), |cluster| format!("{cluster}/{}", self.name))
     }
 
-    /// The addresses of a family, if it has any.
+    /// The addresses of a family. `None` when the pool has no address of this family.
     #[must_use]
     pub fn space(&self, family: Family) -> Option<&Space> {
         self.spaces.get(&family)
@@ -139,19 +144,20 @@ impl Pool {
         self.spaces.values()
     }
 
-    /// Whether an address is one of the pool, given or reserved.
+    /// Whether an address is in the pool, allocatable or reserved.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
         self.space(Family::of(address)).is_some_and(|space| space.contains(address))
     }
 
-    /// Whether an address may be given.
+    /// Whether the pool may allocate an address.
     #[must_use]
     pub fn offers(&self, address: IpAddr) -> bool {
         self.space(Family::of(address)).is_some_and(|space| space.offers(address))
     }
 
-    /// Why an address of the pool is never given. `None` for one that may be given, and for one that is not of the pool.
+    /// Why an address of the pool is never allocated. `None` for an allocatable address, and for an address outside the
+    /// pool.
     #[must_use]
     pub fn why_reserved(&self, address: IpAddr) -> Option<Reserved> {
         let space = self.space(Family::of(address))?;
@@ -164,15 +170,15 @@ impl Pool {
         }
     }
 
-    /// The single addresses that the pool and its template name, each with the first reason that holds. They are reserved on
-    /// the whole network, so they may be outside of the pool.
+    /// The single addresses that the pool and its template name, each with the first reason that applies. They are reserved
+    /// on the whole network, so they may be outside the pool.
     #[must_use]
     pub fn named(&self) -> BTreeMap<IpAddr, Reserved> {
         let TemplateFacts { gateways, nameservers, addresses, .. } = &self.template;
         let addresses = addresses.iter().map(|address| (*address, Reserved::Template));
         let nameservers = self.nameservers.iter().chain(nameservers).map(|address| (*address, Reserved::Nameserver));
         let gateways = self.gateways.iter().chain(gateways).map(|address| (*address, Reserved::Gateway));
-        // The last one stays.
+        // A later entry of the chain replaces an earlier one, so the most important reason comes last.
         addresses.chain(nameservers).chain(gateways).collect()
     }
 
@@ -181,7 +187,7 @@ impl Pool {
         self.template != TemplateFacts::default()
     }
 
-    /// The pool with the addresses reserved that the template of another specification named.
+    /// Returns this pool with the template of the other pool, whose addresses are reserved.
     pub(crate) fn with_template_of(&self, other: &Self) -> Self {
         let mut pool = Self { template: other.template.clone(), ..self.clone() };
         let named: Vec<AddressRange> =
@@ -193,13 +199,14 @@ impl Pool {
         pool
     }
 
-    /// The addresses that the pool excludes, also those outside of it.
+    /// The addresses that the pool excludes, also addresses outside the pool.
     #[must_use]
     pub fn excluded(&self) -> &AddressSet {
         &self.excluded
     }
 
-    /// How many addresses it has of a family, if it has any. The cost does not depend on how many there are.
+    /// Number of addresses of a family. `None` when the pool has no address of this family. The cost does not depend on the
+    /// number.
     #[must_use]
     pub fn count(&self, family: Family) -> Option<Count> {
         let space = self.space(family)?;
@@ -220,8 +227,8 @@ impl Pool {
 // === impl Space ===
 
 impl Space {
-    /// The addresses of `ranges` of which `reserved` are never given. The ranges may overlap and stand in any order; of
-    /// another family's nothing is taken.
+    /// A space of the addresses of `ranges`; the addresses of `reserved` are never allocated. The ranges may overlap and
+    /// have any order. Ranges of the other family are ignored.
     pub(crate) fn new(
         family: Family,
         prefix: u8,
@@ -236,87 +243,87 @@ impl Space {
         Self { family, prefix: prefix.min(family.bits()), ranges, reserved, reserves_ends }
     }
 
-    /// Its family.
+    /// The family of the addresses.
     #[must_use]
     pub fn family(&self) -> Family {
         self.family
     }
 
-    /// The length of the prefix that every address of it has on its interface.
+    /// Prefix length that each of these addresses has on its interface.
     #[must_use]
     pub fn prefix(&self) -> u8 {
         self.prefix
     }
 
-    /// What it is made of: sorted, disjoint, and never touching.
+    /// All addresses as ranges: sorted, disjoint, and never adjacent.
     #[must_use]
     pub fn ranges(&self) -> &[AddressRange] {
         self.ranges.ranges()
     }
 
-    /// What of it is never given: gateways, name servers, exclusions. Sorted, disjoint, within [`Space::ranges`].
+    /// Reserved gateways, name servers and exclusions as ranges: sorted, disjoint, within [`Space::ranges`].
     #[must_use]
     pub fn reserved(&self) -> &[AddressRange] {
         self.reserved.ranges()
     }
 
-    /// Whether a number is the end of a subnet that is not to be given: the first and the last address of an IPv4 subnet,
-    /// the first of an IPv6 subnet, where it is large enough. There may be more of them than fit into memory.
+    /// Whether a number is a reserved end of a subnet: the first or last address of an IPv4 subnet, or the first address of
+    /// an IPv6 subnet, if the subnet is large enough. The ends may be too many for a list in memory.
     #[must_use]
     pub fn is_end_of_subnet(&self, number: u128) -> bool {
         self.end(number).is_some()
     }
 
-    /// Whether an address is one of the pool, given or reserved.
+    /// Whether an address is in the space, allocatable or reserved.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
         self.ranges.contains(address)
     }
 
-    /// Whether an address may be given.
+    /// Whether an address may be allocated.
     #[must_use]
     pub fn offers(&self, address: IpAddr) -> bool {
         Family::of(address) == self.family && self.offers_number(Family::number(address))
     }
 
-    /// Whether an address of its family may be given.
+    /// Whether the address with this number, in the family of the space, may be allocated.
     #[must_use]
     pub fn offers_number(&self, number: u128) -> bool {
         let is_open = self.ranges.has(self.family, number) && !self.reserved.has(self.family, number);
         is_open && !self.is_end_of_subnet(number)
     }
 
-    /// How many addresses there are, given and reserved.
+    /// Number of all addresses, reserved ones included.
     #[must_use]
     pub fn total(&self) -> u128 {
         self.ranges.count()
     }
 
-    /// How many addresses may be given.
+    /// Number of addresses that may be allocated.
     #[must_use]
     pub fn allocatable(&self) -> u128 {
         let [first, last] = self.count_ends();
         self.total().saturating_sub(self.reserved.count()).saturating_sub(first + last)
     }
 
-    /// Which end of its subnet a number is, where that end is reserved.
+    /// Which reserved end of its subnet a number is. `None` for any other number.
     fn end(&self, number: u128) -> Option<Reserved> {
         Reserved::end(self.family, self.prefix, number).filter(|_| self.reserves_ends)
     }
 
-    /// Whether the ends of its subnets are reserved at all.
+    /// Whether the ends of the subnets are reserved.
     fn has_ends(&self) -> bool {
         self.reserves_ends && self.family.bits() - self.prefix >= 2
     }
 
-    /// How many first and how many last addresses of subnets are reserved as such, and for no other reason.
+    /// Number of first and number of last addresses of subnets that are reserved only because they are ends.
     fn count_ends(&self) -> [u128; 2] {
         if !self.has_ends() {
             return [0, 0];
         }
         let hosts = self.family.hosts(self.prefix);
         let before = |number: u128| number.checked_shr(hosts.count_ones()).unwrap_or(0);
-        // Each block of the prefix's size that begins, or ends, within the range.
+        // Each subnet whose first address, or whose last address, is within the range.
         let firsts = |range: &AddressRange| {
             before(range.last()) - before(range.first()) + u128::from(range.first() & hosts == 0)
         };
@@ -334,7 +341,7 @@ impl Space {
 // === impl Reserved ===
 
 impl Reserved {
-    /// What an address of a machine is in its subnet, unless it is an ordinary one: an end that is reserved.
+    /// Which reserved end of its subnet an address is. `None` for any other address.
     ///
     /// ```
     /// use glowplug::host::pool::Reserved;
@@ -362,7 +369,7 @@ impl Reserved {
         }
     }
 
-    /// What the first and the last address of a subnet are.
+    /// Reasons for the first and for the last address of a subnet.
     fn ends_are(family: Family) -> (Self, Self) {
         match family {
             Family::Ipv4 => (Self::NetworkAddress, Self::Broadcast),
@@ -390,7 +397,7 @@ pub(super) mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The one pool of a document.
+    /// The pool of a document that has exactly one pool.
     pub(in crate::host) fn pool(document: &str) -> Pool {
         let (specs, mut findings) = read_pools(document.as_bytes());
         let pool = specs.first().and_then(|spec| Pool::new(spec, &TemplateFacts::default(), &mut findings));
@@ -514,7 +521,7 @@ pub(super) mod tests {
                     prop_assert_eq!((pool.why_reserved(address), space.offers(address)), (None, false));
                     continue;
                 }
-                // The prefix is 24 or longer, so the last octet tells where in its subnet an address is.
+                // The prefix length is at least 24, so the last octet is the position of an address in its subnet.
                 let (octet, size) = (at % 256, 1 << (family.bits() - prefix));
                 let why = if gateways.contains(&address) {
                     Some(Reserved::Gateway)

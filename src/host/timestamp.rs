@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// A time in milliseconds since 1970. Pools and ledgers count in milliseconds, too.
+/// A time in milliseconds since 1970-01-01, 00:00 UTC, as in pools and ledgers.
 ///
 /// ```
 /// use glowplug::host::timestamp::Timestamp;
@@ -17,14 +17,14 @@ use std::time::{SystemTime, UNIX_EPOCH};
 pub struct Timestamp(pub u64);
 
 impl Timestamp {
-    /// The time by the clock of this host. Before 1970 it is 1970.
+    /// The time of this host's clock. A time before 1970 becomes 1970.
     #[must_use]
     pub fn now() -> Self {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Self(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
     }
 
-    /// Reads a time of RFC 3339 from 1970 on. Kubernetes writes it in UTC, with whole seconds or with microseconds.
+    /// Reads a time of RFC 3339, from 1970 on. Kubernetes writes times in UTC, with whole seconds or with microseconds.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let time: jiff::Timestamp = text.parse().ok()?;
@@ -32,7 +32,7 @@ impl Timestamp {
     }
 }
 
-/// In whole seconds. What is after the year 9999 is written as its end.
+/// Prints whole seconds. A time after the year 9999 is printed as the end of that year.
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let latest = jiff::Timestamp::MAX.as_second();

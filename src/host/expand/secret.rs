@@ -1,4 +1,4 @@
-//! How a document reaches KubeVirt: in the object of the machine, or in a Secret.
+//! The two ways in which KubeVirt gets a document: inline in the object of the machine, or in a Secret.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ use crate::host::image::MAX_INLINE;
 use crate::host::records::API_VERSION;
 
 impl Document {
-    /// Whether KubeVirt takes it in the object itself; else it needs a Secret.
+    /// Whether KubeVirt accepts the document inline in the object. Otherwise the document needs a Secret.
     #[must_use]
     pub fn fits_inline(&self) -> bool {
         self.text.len() <= MAX_INLINE
@@ -16,14 +16,14 @@ impl Document {
 
     /// The manifest of the Secret `<machine>-networkdata` for `networkDataSecretRef`, with the key that KubeVirt reads.
     ///
-    /// The Secret has to exist before the reference to it: a machine waits for a Secret that is missing, but KubeVirt ignores
-    /// a Secret without the key, and the guest boots without a network. The Secret is deleted with its KubevirtMachine, and
-    /// nobody can change it: a guest would take up another address at its next start.
+    /// Create the Secret before any reference to it. A machine waits for a Secret that is missing, but KubeVirt ignores a
+    /// Secret without the key, and the guest boots without a network. The Secret is deleted with its KubevirtMachine. The
+    /// Secret is immutable, because a guest would use another address from a changed Secret at its next start.
     #[must_use]
     pub fn secret(&self, machine: &Machine) -> Value {
         let Machine { namespace, name, uid } = machine;
         let mut labels = json!({"app.kubernetes.io/managed-by": "glowplug"});
-        // A label is at most 63 characters long, a name of an object 253.
+        // A label has at most 63 characters, the name of an object at most 253.
         for (label, value) in [("name", name), ("namespace", namespace)].into_iter().filter(|(_, it)| it.len() <= 63) {
             labels[format!("capk.cluster.x-k8s.io/kubevirt-machine-{label}")] = value.as_str().into();
         }
@@ -38,13 +38,14 @@ impl Document {
             },
             "immutable": true,
             "type": "Opaque",
-            // Not `stringData`, which is never read back: what is written is what is stored.
+            // Not `stringData`: the API server never returns it, so a reader could not compare what was written with what is
+            // stored.
             "data": {"networkdata": base64(self.text.as_bytes())},
         })
     }
 }
 
-/// RFC 4648, section 4.
+/// Encodes base64, RFC 4648, section 4.
 fn base64(bytes: &[u8]) -> String {
     const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = String::new();

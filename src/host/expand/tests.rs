@@ -14,7 +14,7 @@ fn allocation(interface: &str, addresses: &[&str]) -> Allocation {
     Allocation { claimant, addresses: addresses.iter().map(|address| address.parse().unwrap()).collect() }
 }
 
-/// What becomes of a template with one interface.
+/// The document of a template with one interface.
 fn expand(template: &Template, addresses: &[&str], mac_address: Option<&str>) -> Result<Document, ExpandError> {
     let allocation = allocation("eno101", addresses);
     let (gateways, nameservers) = (GATEWAYS.map(|ip| ip.parse().unwrap()), NAMESERVERS.map(|ip| ip.parse().unwrap()));

@@ -1,21 +1,22 @@
-//! ISO 9660, written for a handful of files in one directory: the plain tree with Rock Ridge names, and the Joliet tree.
+//! Writes ISO 9660 with a few files in one directory: the plain tree with Rock Ridge names, and the Joliet tree.
 //!
-//! Every block has its place before the first byte is written, in this order: descriptors, path tables, the directories of
-//! each tree, files. A directory has so few records that they fit one block, which no record may cross.
+//! The position of every block is known before the first byte is written. The blocks have this order: descriptors, path
+//! tables, the directories of each tree, files. No record may cross the end of a block. Each directory has so few records
+//! that they fit one block.
 //!
 //! ECMA-119 (the file system), SUSP 1.10 and RRIP 1.10 (Rock Ridge), and the Joliet specification.
 
 const BLOCK: usize = 2048;
 
-/// An image is so many whole pieces of 1 MiB, which is what `xorrisofs` makes of it for KubeVirt: a stand-in during a live
-/// migration has the same size, and a disk of whole MiB suits every bus.
+/// Size of the image is a multiple of 1 MiB, as `xorrisofs` makes it for KubeVirt. During a live migration a placeholder
+/// image must have the same size, and a disk of whole MiB works on every bus.
 const ALIGNMENT: usize = 1024 * 1024;
 
-/// One for each tree, behind the system area, which stays empty.
+/// First block of the descriptors, one for each tree. The system area before them stays empty.
 const DESCRIPTORS: u32 = 16;
 const TERMINATOR: u32 = 18;
 
-/// Two for each tree: the numbers in one are little-endian, in the other big-endian.
+/// First block of the path tables. Each tree has two: one with little-endian numbers and one with big-endian numbers.
 const PATH_TABLES: u32 = 19;
 
 const DIRECTORIES: u32 = 23;
@@ -23,24 +24,25 @@ const DIRECTORIES: u32 = 23;
 /// Flag of a directory record.
 const DIRECTORY: u8 = 0x02;
 
-/// Of a directory record: 1970-01-01, 00:00:00 UTC. Years count from 1900. Linux reads a date of zeros, which ECMA-119 has
-/// for "not said", as one in 1899.
+/// Date of a directory record: 1970-01-01, 00:00:00 UTC. Years count from 1900. In ECMA-119 a date of zeros means "not
+/// specified", but Linux reads such a date as one in 1899.
 const EPOCH: [u8; 7] = [70, 1, 1, 0, 0, 0, 0];
 
-/// Of a volume: not said. Readers make the volume's UUID of its date, and one UUID for all images would be none.
+/// Date of a volume: not specified. Readers derive the UUID of the volume from its date, and all images would have the same
+/// UUID.
 const NO_DATE: [u8; 17] = *b"0000000000000000\0";
 
-/// As KubeVirt writes them: what is on a drive may be secret.
+/// Modes as KubeVirt sets them. The files may have secrets, so only root can read them.
 const FILE_MODE: u32 = 0o100_600;
 const DIRECTORY_MODE: u32 = 0o040_755;
 
-/// What goes into an image.
+/// Contents of an image.
 pub(super) struct Volume<'a> {
-    /// At most 16 characters of ASCII, which is what Joliet has room for.
+    /// Label of the volume: at most 16 ASCII characters, the limit of Joliet.
     pub(super) label: &'static str,
-    /// The directories on the way from the root to the files.
+    /// Names of the directories from the root to the files.
     pub(super) path: &'static [&'static str],
-    /// Sorted by name, at most five; their names are lower case, with letters, digits, `_`, `-` and one dot at most.
+    /// Files, sorted by name, at most five. A name has lower-case letters, digits, `_`, `-` and at most one dot.
     pub(super) files: Vec<(&'static str, &'a [u8])>,
 }
 
@@ -53,18 +55,18 @@ struct Extent {
 
 #[derive(Clone, Copy, Eq, PartialEq)]
 enum Names {
-    /// In capitals, with the real ones in the system use area.
+    /// Names in capitals; the real names are in the system use area.
     RockRidge,
     Joliet,
 }
 
-/// One of the two sets of directories, which lead to the same files.
+/// One of the two directory trees. Both lead to the same files.
 struct Tree<'v> {
     volume: &'v Volume<'v>,
     files: &'v [Extent],
     names: Names,
     path_tables: u32,
-    /// The block of the root directory. Each directory lies behind its parent.
+    /// Block of the root directory. The blocks of the other directories follow, each after its parent.
     root: u32,
 }
 
@@ -84,7 +86,7 @@ fn pad_to_even(bytes: &mut Vec<u8>) {
     bytes.resize(bytes.len().next_multiple_of(2), 0);
 }
 
-/// A directory record for a name as its tree has it.
+/// Makes a directory record. `name` has the encoding of its tree.
 fn record(name: &[u8], extent: Extent, flags: u8, system_use: &[u8]) -> Vec<u8> {
     let mut record = vec![0; 2];
     record.extend(both_u32(extent.block));
@@ -101,19 +103,19 @@ fn record(name: &[u8], extent: Extent, flags: u8, system_use: &[u8]) -> Vec<u8> 
     record
 }
 
-/// An entry of a system use area.
+/// Makes an entry of a system use area.
 fn entry(signature: &[u8; 2], data: &[u8]) -> Vec<u8> {
     [&signature[..], &[data.len() as u8 + 4, 1], data].concat()
 }
 
-/// The mark of Rock Ridge, first in the first record of the root directory, and the name of the extension, without which
-/// Linux prefers Joliet. The two texts that may follow that name would need a block of their own, and nobody reads them.
+/// Entries that announce Rock Ridge, for the first record of the root directory. They name the extension; without the name,
+/// Linux prefers Joliet. Two more strings could follow the name, but they would need another block and no reader uses them.
 fn rock_ridge() -> Vec<u8> {
     let name = b"RRIP_1991A";
     [entry(b"SP", &[0xbe, 0xef, 0]), entry(b"ER", &[&[name.len() as u8, 0, 0, 1], &name[..]].concat())].concat()
 }
 
-/// Mode, number of links, and the user and the group 0.
+/// Entry with the mode, the number of links, and the user and group 0.
 fn posix(mode: u32, links: u32) -> Vec<u8> {
     entry(b"PX", &[mode, links, 0, 0].map(both_u32).concat())
 }
@@ -125,7 +127,7 @@ fn real_name(name: &str) -> Vec<u8> {
 // === impl Volume ===
 
 impl Volume<'_> {
-    /// The image, the same bytes for the same volume.
+    /// Makes the image: the same bytes for the same volume.
     pub(super) fn image(&self) -> Vec<u8> {
         let levels = self.path.len() as u32 + 1;
         let mut end = DIRECTORIES + 2 * levels;
@@ -154,8 +156,8 @@ impl Volume<'_> {
 // === impl Extent ===
 
 impl Extent {
-    /// The place of a file behind what is there already. An empty file takes a block as well: to some readers, two files in
-    /// one place are one file.
+    /// Allocates blocks for a file after the last used block. An empty file also gets a block: some readers treat two files
+    /// at one position as the same file.
     fn after(end: &mut u32, content: &[u8]) -> Self {
         let extent = Self { block: *end, bytes: content.len() as u32 };
         *end += content.len().div_ceil(BLOCK).max(1) as u32;
@@ -173,7 +175,8 @@ impl Names {
         }
     }
 
-    /// The plain tree has capitals, digits and underscores, and up to 30 of them: no two of our names look alike there.
+    /// The plain tree allows capitals, digits and underscores, up to 30 characters. The names used here stay different in
+    /// this form.
     fn directory(self, name: &str) -> Vec<u8> {
         match self {
             Self::RockRidge => self.text(&name.to_ascii_uppercase().replace('-', "_")),
@@ -209,7 +212,7 @@ impl Tree<'_> {
         put(40, &text(self.volume.label, 32));
         put(80, &both_u32(blocks));
         put(88, escape);
-        // The only one of a set of one volume.
+        // Volume 1 of a set of one volume.
         put(120, &both_u16(1));
         put(124, &both_u16(1));
         put(128, &both_u16(BLOCK as u16));
@@ -217,20 +220,20 @@ impl Tree<'_> {
         put(140, &self.path_tables.to_le_bytes());
         put(148, &(self.path_tables + 1).to_be_bytes());
         put(156, &record(&[0], self.extent(0), DIRECTORY, &[]));
-        // Volume set, publisher, preparer and application; then the names of three files, of 37 bytes each, which leaves
-        // one byte over where a character has two.
+        // Volume set, publisher, preparer and application; then the names of three files, of 37 bytes each. In Joliet a
+        // character has two bytes, so one byte is left over.
         put(190, &text("", 4 * 128));
         for at in [702, 739, 776] {
             put(at, &text("", 36));
             put(at + 36, if self.names == Names::RockRidge { b" " } else { b"\0" });
         }
-        // Creation, modification, expiration, effective from.
+        // Dates of creation, modification, expiration, and of the start of validity.
         put(813, &[NO_DATE; 4].concat());
         put(881, &[1]);
         descriptor
     }
 
-    /// The directories, each with the number of its parent, which is that of the root for the root itself.
+    /// The directories, each with the number of its parent. The root is its own parent.
     fn path_table(&self, u32_bytes: fn(u32) -> [u8; 4], u16_bytes: fn(u16) -> [u8; 2]) -> Vec<u8> {
         let names = self.volume.path.iter().map(|name| self.names.directory(name));
         let mut table = Vec::new();
@@ -269,7 +272,7 @@ impl Tree<'_> {
         Extent { block: self.root + level, bytes: BLOCK as u32 }
     }
 
-    /// A directory is linked from its parent, from itself, and from each directory in it.
+    /// Links to a directory come from its parent, from itself, and from each directory in it.
     fn posix(&self, level: u32) -> Vec<u8> {
         let has_child = (level as usize) < self.volume.path.len();
         posix(DIRECTORY_MODE, 2 + u32::from(has_child))
@@ -292,7 +295,7 @@ mod tests {
         &image[block as usize * BLOCK..][range]
     }
 
-    /// The names in a directory as they stand there, with the block and the size of what they lead to.
+    /// The encoded names in a directory, each with the block and the size of its target.
     fn records(image: &[u8], block: u32) -> Vec<(Vec<u8>, u8, u8)> {
         let mut records = Vec::new();
         let mut rest = bytes(image, block, 0..BLOCK);
@@ -313,7 +316,7 @@ mod tests {
             &b"\x60\0\x17\0\0\0\0\0\0\x17\0\x08\0\0\0\0\x08\0\x46\x01\x01\0\0\0\0\x02\0\0\x01\0\0\x01\x01\0"[..],
             b"SP\x07\x01\xbe\xef\0",
             b"ER\x12\x01\x0a\0\0\x01RRIP_1991A",
-            // A directory with one directory in it.
+            // A directory that has one directory.
             b"PX\x24\x01\xed\x41\0\0\0\0\x41\xed\x03\0\0\0\0\0\0\x03\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0",
             b"\0",
         ]
