@@ -1,8 +1,9 @@
-//! The host's half: pools of addresses, who holds which, and the documents that tell the guest.
+//! The host side: pools of addresses, the leases of machines, and the documents that configure the guests.
 //!
-//! A [`Pool`](pool::Pool) says which addresses of a network machines may have. A [`Registry`](registry::Registry) gives
-//! them: it is an [`Allocator`](allocator::Allocator), which decides, over a [`Ledger`](ledger::Ledger), which remembers.
-//! What it gives goes with a [`Template`](expand::Template) into the machine's document, and that onto a config drive.
+//! A [`Pool`](pool::Pool) lists the addresses of a network that machines may get. A [`Registry`](registry::Registry)
+//! allocates these addresses. It joins an [`Allocator`](allocator::Allocator), which decides, and a
+//! [`Ledger`](ledger::Ledger), which stores the decisions. A [`Template`](expand::Template) puts the allocated addresses
+//! into the document of the machine, and the config drive carries this document.
 //!
 //! ```
 //!
@@ -46,24 +47,25 @@
 //!
 //! # The map
 //!
-//! | module | what it knows |
+//! | module | contents |
 //! |---|---|
-//! | [`address`] | addresses, ranges and prefixes as people write them, and what is refused of it |
-//! | [`pool`] | which addresses may be given; pools in files, and where two of them overlap |
+//! | [`address`] | parser of addresses, ranges and prefixes as people write them |
+//! | [`pool`] | the addresses that may be allocated; pools in files, and overlaps between pools |
 //! | [`nodepool`] | a NodePool's `bootstrapNetworkConfig`: a pool, and fields of a KubevirtMachineTemplate |
-//! | [`free_ranges`] | what is free, of any size, as ranges |
-//! | [`claim`] | the words: machine, claimant, claim, allocation, lease, record |
-//! | [`allocator`] | decides; knows no disk, no clock and no Kubernetes |
-//! | [`ledger`] | where decisions are durable: [`SqliteLedger`](ledger::SqliteLedger), or a store of the caller's |
-//! | [`registry`] | both: whatever it answers is recorded before |
-//! | [`records`] | what the objects of Kubernetes say about addresses, and the patches that say it to them |
-//! | [`audit`] | the ledger and those records: taking them over; duplicates, strangers, who is missing |
-//! | [`expand`] | a template and what was allocated make the machine's document |
+//! | [`free_ranges`] | a set of free addresses, of any size, as ranges |
+//! | [`claim`] | the vocabulary: machine, claimant, claim, allocation, lease, record |
+//! | [`allocator`] | decisions; no disk, no clock, no Kubernetes |
+//! | [`ledger`] | durable stores of decisions: [`SqliteLedger`](ledger::SqliteLedger), or a store of the caller |
+//! | [`change`] | state changes, which allocator and ledger share |
+//! | [`registry`] | allocator and ledger together: each decision is recorded before it is answered |
+//! | [`records`] | records of addresses on Kubernetes objects: reading them, and the patches that write them |
+//! | [`audit`] | compares the ledger with the records: duplicates, unknown and missing machines; rebuilds the ledger |
+//! | [`expand`] | makes the document of a machine from a template and the allocated addresses |
 //! | [`image`] | the config drive |
 //! | [`metrics`] | the state of pools for Prometheus |
 //! | [`timestamp`] | times as Kubernetes writes them |
 //!
-//! Nothing here speaks to a cluster: objects come as JSON, patches go as JSON, times come with each call.
+//! No module talks to a cluster. The caller passes objects as JSON and times with each call, and gets patches as JSON.
 
 pub mod address;
 pub mod allocator;

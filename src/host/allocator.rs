@@ -1,11 +1,15 @@
 //! Pure decision logic: no disk, no clock, no Kubernetes.
 //!
 //! An allocator is built from the changes that a ledger reports. Each decision changes the state in memory at once and is
-//! noted in a journal, which a [`Registry`](super::registry::Registry) commits before it answers, or takes back. From
-//! outside the allocator can only be read.
+//! noted in a journal. A [`Registry`](super::registry::Registry) commits the journal before it answers, or undoes the
+//! decisions. Code outside this crate can only read an allocator.
 //!
-//! Addresses are unique on a network, whichever pool they come from. An address is allocated only if a pool offers it, no
-//! pool or template of its network reserves it, nobody holds it, no record conflicts about it, and its reuse delay is over.
+//! Addresses are unique on a network, whichever pool they come from. An address is allocated only if
+//!
+//! - a pool has the address, and no pool or template of the network reserves it,
+//! - nobody holds the address,
+//! - the address has no conflicting record, and
+//! - the reuse delay of the address is over.
 
 mod adopt;
 mod decide;
@@ -35,25 +39,26 @@ pub use types::{ClaimError, PoolError, Rename, Resized, Usage};
 
 /// Leases, conflicts and waiting machines of all networks, and the free addresses of all pools.
 ///
-/// Times are milliseconds since 1970 and come with each call. A time before that of an earlier call counts as that one.
+/// Times are milliseconds since 1970, and the caller passes the time with each call. If the clock goes backwards, the
+/// latest time of an earlier call is used.
 #[derive(Clone, Debug, Default)]
 pub struct Allocator {
     pools: BTreeMap<Arc<str>, PoolState>,
     networks: BTreeMap<Arc<str>, Network>,
-    // Addresses that each machine holds, held last or has a conflicting record of.
+    // Addresses that each machine holds, was the last to hold, or has a conflicting record of.
     places: BTreeMap<Machine, BTreeSet<Place>>,
     queues: Queues,
     missing: BTreeMap<Machine, u64>,
     now: u64,
 }
 
-/// An address of a network.
+/// Name of a network, and an address on this network.
 type Place = (Arc<str>, IpAddr);
 
 // === impl Allocator: changes ===
 
 impl Allocator {
-    /// Takes over what a ledger reports.
+    /// Applies what a ledger reports.
     pub(crate) fn learn(&mut self, update: Update) {
         match update {
             Update::Snapshot(known) => {
@@ -64,12 +69,12 @@ impl Allocator {
         }
     }
 
-    /// Takes back every decision of a journal that could not be committed.
+    /// Undoes every decision of a journal that could not be committed.
     pub(crate) fn undo(&mut self, mut journal: Journal) {
         self.undo_to(0, &mut journal);
     }
 
-    /// Takes back all decisions but the first ones.
+    /// Undoes all decisions of a journal except the first `first` ones.
     fn undo_to(&mut self, first: usize, journal: &mut Journal) {
         let mut before = Vec::new();
         while journal.changes().len() > first {
@@ -78,13 +83,13 @@ impl Allocator {
         self.apply_all(before);
     }
 
-    /// Makes a change and notes it in the journal.
+    /// Applies a change and notes it in the journal.
     fn decide(&mut self, change: Change, journal: &mut Journal) {
         let before = self.apply(change.clone());
         journal.push(before, change);
     }
 
-    /// Makes changes of pools together: what the pools of a network reserve is computed once.
+    /// Applies changes of several pools, and computes what the pools of each network reserve only once.
     fn decide_pools(&mut self, changes: Vec<Change>, journal: &mut Journal) {
         let mut networks = BTreeSet::new();
         for change in changes {
@@ -94,7 +99,7 @@ impl Allocator {
         networks.iter().for_each(|network| self.refresh(network));
     }
 
-    /// Pools first: what they offer depends on all pools of the network.
+    /// Applies changes, the pools first: what a pool offers depends on all pools of its network.
     fn apply_all(&mut self, changes: Vec<Change>) {
         let mut networks = BTreeSet::new();
         let (pools, others): (Vec<Change>, Vec<Change>) =
@@ -108,7 +113,7 @@ impl Allocator {
         }
     }
 
-    /// Makes a change and returns the state before it.
+    /// Applies a change and returns the state before the change.
     fn apply(&mut self, change: Change) -> Change {
         let mut networks = BTreeSet::new();
         let before = self.apply_only(change, &mut networks);
@@ -116,7 +121,8 @@ impl Allocator {
         before
     }
 
-    /// Makes a change but for what the pools of `networks` offer, which is then to be refreshed.
+    /// Applies a change without computing what pools offer, and returns the state before the change. Adds to `networks` each
+    /// network for which the caller has to call `refresh`.
     fn apply_only(&mut self, change: Change, networks: &mut BTreeSet<Arc<str>>) -> Change {
         match change {
             Change::Pool { name, pool } => {
@@ -163,25 +169,25 @@ impl Allocator {
 // === impl Allocator: reading ===
 
 impl Allocator {
-    /// The pools by name.
+    /// All pools, sorted by name.
     pub fn pools(&self) -> impl Iterator<Item = &Pool> {
         self.pools.values().map(PoolState::pool)
     }
 
-    /// The pool of a name, as `namespace/name`.
+    /// The pool with this name, written as `namespace/name`.
     #[must_use]
     pub fn pool(&self, name: &str) -> Option<&Pool> {
         self.pools.get(name).map(PoolState::pool)
     }
 
-    /// The held addresses, by network and number, IPv4 first.
+    /// The held addresses with network and lease, sorted by network and number, IPv4 first.
     pub fn leases(&self) -> impl Iterator<Item = (&str, IpAddr, &Lease)> {
         self.networks
             .iter()
             .flat_map(|(name, network)| network.held().map(move |(address, lease)| (&**name, address, lease)))
     }
 
-    /// The conflicting records, by network, address and machine.
+    /// The conflicting records with network and address, sorted by network, address and machine.
     pub fn conflicts(&self) -> impl Iterator<Item = (&str, IpAddr, Conflict)> {
         self.networks.iter().flat_map(|(name, network)| {
             network.conflicts().map(move |(address, conflict)| (&**name, address, conflict))
@@ -196,15 +202,16 @@ impl Allocator {
         waiters
     }
 
-    /// The missing machines, each with the time since when, in milliseconds since 1970.
+    /// The missing machines, each with the time when it was first missed, in milliseconds since 1970.
     pub fn missing(&self) -> impl Iterator<Item = (&Machine, u64)> {
         self.missing.iter().map(|(machine, since)| (machine, *since))
     }
 
     /// Interfaces that hold several addresses of one family.
     ///
-    /// Only a store without a lock for writers can let that happen: two writers served one machine at the same time. The
-    /// caller knows which address the machine was given, see [`Registry::keep`](super::registry::Registry::keep).
+    /// Only a store without a lock for writers can have such interfaces: two writers served one machine at the same time.
+    /// The caller knows which address the machine really got, and resolves the case with
+    /// [`Registry::keep`](super::registry::Registry::keep).
     #[must_use]
     pub fn doubles(&self) -> Vec<Allocation> {
         let held =
@@ -217,7 +224,7 @@ impl Allocator {
         doubles
     }
 
-    /// The leases of a machine that it still holds, by network and address.
+    /// The leases that a machine holds, sorted by network and address. Released leases are left out.
     fn held_by(&self, machine: &Machine) -> Vec<(&Arc<str>, IpAddr, &Lease)> {
         let places = self.places.get(machine).into_iter().flatten();
         let held = places
@@ -225,7 +232,7 @@ impl Allocator {
         held.filter(|(_, _, lease)| lease.claimant.machine == *machine).collect()
     }
 
-    /// All places of machines with a namespace and name, whatever their UID.
+    /// All places of the machines that have the namespace and name of `machine`, with any UID.
     fn places_of_namesakes(&self, machine: &Machine) -> impl Iterator<Item = &Place> {
         let first = Machine { uid: String::new(), ..machine.clone() };
         let namesakes = self.places.range(first..).take_while(move |(other, _)| is_namesake(other, machine));
@@ -237,12 +244,13 @@ fn is_namesake(one: &Machine, other: &Machine) -> bool {
     one.name == other.name && one.namespace == other.namespace
 }
 
-/// An address with its prefix length; with its full length if a foreign writer stored an impossible one.
+/// An address with its prefix length. If another program stored an impossible prefix length, the full length (/32, /128)
+/// replaces it.
 fn with_prefix(address: IpAddr, prefix: u8) -> IpNetwork {
     IpNetwork::new(address, prefix).unwrap_or_else(|_| IpNetwork::from(address))
 }
 
-/// Groups addresses by claimant, each group by number, IPv4 first.
+/// Groups addresses by claimant. The addresses of a group are sorted by number, IPv4 first.
 fn allocations(mut held: Vec<(Arc<Claimant>, IpNetwork)>) -> Vec<Allocation> {
     held.sort_unstable_by(|(a, its), (b, other)| a.cmp(b).then_with(|| its.ip().cmp(&other.ip())));
     let of_one = held.chunk_by(|(a, _), (b, _)| a == b);

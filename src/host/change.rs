@@ -16,22 +16,22 @@ pub enum Change {
         /// `None` removes the pool.
         pool: Option<Arc<Pool>>,
     },
-    /// Who holds an address, or held it last.
+    /// The lease of an address.
     Lease {
-        /// The network.
+        /// Name of the network.
         network: Arc<str>,
         /// The address.
         address: IpAddr,
         /// `None` if nobody ever held the address.
         lease: Option<Lease>,
     },
-    /// A record that claims an address for somebody other than its holder.
+    /// A record of an address by a claimant that is not the holder of the address.
     Conflict {
-        /// The network.
+        /// Name of the network.
         network: Arc<str>,
         /// The address.
         address: IpAddr,
-        /// Whom the record names.
+        /// The claimant that the record names.
         claimant: Arc<Claimant>,
         /// Kind and name of the object with the record. `None` removes the conflict.
         source: Option<Arc<str>>,
@@ -43,7 +43,7 @@ pub enum Change {
         /// `None` if the machine does not wait.
         claim: Option<Arc<Claim>>,
     },
-    /// Since when a machine is missing.
+    /// When a machine was first missed.
     Missing {
         /// The machine.
         machine: Machine,
@@ -52,12 +52,12 @@ pub enum Change {
     },
 }
 
-/// What a ledger reports: the current state of each thing.
+/// A report of a ledger: the current state of each thing.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Update {
-    /// The whole state. Whatever is not in it does not exist.
+    /// The whole state. A thing that is not in the list does not exist.
     Snapshot(Vec<Change>),
-    /// The current state of whatever changed since the last report.
+    /// The current state of each thing that changed since the last report.
     Delta(Vec<Change>),
 }
 

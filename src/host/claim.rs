@@ -1,4 +1,4 @@
-//! Who claims, and what is given.
+//! The vocabulary of the host side: machines and their interfaces, claims, allocations, leases, conflicts and records.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -8,94 +8,98 @@ use ipnetwork::IpNetwork;
 
 use crate::network::{Family, InterfaceName, is_label};
 
-/// A machine, as its Kubernetes object names it. The successor of a deleted machine has the same name and another UID,
-/// and is another machine.
+/// A machine, identified by its Kubernetes object.
+///
+/// A new machine may have the name of a deleted machine. Its UID differs, so it is another machine.
 #[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Machine {
-    /// The namespace of the object.
+    /// Namespace of the object.
     pub namespace: String,
-    /// The name of the object.
+    /// Name of the object.
     pub name: String,
-    /// The UID of the object.
+    /// UID of the object.
     pub uid: String,
 }
 
-/// A machine's interface that is to have addresses.
+/// A machine and one of its interfaces: the holder of addresses.
 #[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Claimant {
-    /// Whose it is.
+    /// The machine that has the interface.
     pub machine: Machine,
-    /// The interface, as the pool names it.
+    /// Name of the interface, as in the pool.
     pub interface: InterfaceName,
 }
 
-/// What an interface holds: at most one address of each family, IPv4 first.
+/// The addresses that one interface holds: at most one of each family, IPv4 first.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Allocation {
-    /// Who holds it.
+    /// Holder of the addresses.
     pub claimant: Claimant,
-    /// The addresses with the prefix length of their subnet.
+    /// The addresses, each with the prefix length of its subnet.
     pub addresses: Vec<IpNetwork>,
 }
 
-/// What a machine requests: addresses for one or several of its interfaces, all of them or none.
+/// The request of one machine for addresses on one or several of its interfaces. The machine gets all of them or none.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Claim {
-    /// Who asks.
+    /// The machine that requests the addresses.
     pub machine: Machine,
-    /// When the machine's object was created, in milliseconds since 1970. Machines that wait are served in this order,
+    /// When the object of the machine was created, in milliseconds since 1970. Waiting machines are served in this order,
     /// then by namespace and name.
     pub created: u64,
-    /// One for each pool that is to serve it.
+    /// One request for each pool from which the machine needs addresses.
     pub requests: Vec<Request>,
-    /// Whether what a machine of the same namespace and name gave back last is given first. A ledger remembers it until
-    /// somebody else takes it; a reuse delay does not stand against it, since it is for others.
+    /// Whether to prefer the address last released by a machine of the same namespace and name, if it is still free. The
+    /// ledger remembers this address until another machine gets it. Its reuse delay does not matter here: the delay only
+    /// keeps other machines away.
     pub sticky: bool,
 }
 
-/// Addresses of one pool for the pool's interface: one of each family, or of one family alone.
+/// A request for addresses of one pool, for the interface of the pool: one address of each family, or of one family only.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Request {
-    /// The name of the pool.
+    /// Name of the pool, as `namespace/name`.
     pub pool: String,
-    /// The only family requested. `None`: each family of the pool.
+    /// The only requested family. `None` requests each family of the pool.
     pub family: Option<Family>,
-    /// The addresses that it has to be, at most one of each family. Of the others it is the lowest free one. A claim that
-    /// names an address never waits for one.
+    /// The requested addresses, at most one of each family. For a family without a requested address, the lowest free
+    /// address is allocated. A claim that names an address never waits.
     pub addresses: Vec<IpAddr>,
 }
 
-/// What is known of an address that is held, or was.
+/// The record in the ledger that a claimant holds, or last held, an address.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Lease {
-    /// Who holds it, or held it last.
+    /// The holder, or the last holder if the address is released.
     pub claimant: Arc<Claimant>,
-    /// The name of the pool that it came from.
+    /// Name of the pool from which the address was allocated, as `namespace/name`.
     pub pool: Arc<str>,
-    /// The prefix length that it was given with.
+    /// Prefix length with which the address was allocated.
     pub prefix: u8,
-    /// Since when, in milliseconds since 1970.
+    /// When the address was allocated, in milliseconds since 1970.
     pub since: u64,
-    /// When it was given back, in milliseconds since 1970. `None` while it is held.
+    /// When the address was released, in milliseconds since 1970. `None` while the address is held.
     pub released: Option<u64>,
-    /// Until when it is given to nobody else, in milliseconds since 1970, if there is a reuse delay.
+    /// When the reuse delay ends, in milliseconds since 1970. Before this time no other machine gets the address. `None`
+    /// without a reuse delay.
     pub reuse_after: Option<u64>,
 }
 
-/// A claimant whose record names an address that is not its own by the ledger. It may use it all the same, so nobody
-/// else gets it before the machine is gone.
+/// A claimant with a record of an address that the claimant does not hold in the ledger.
+///
+/// The claimant may use the address nevertheless. So nobody else gets the address before the machine is gone.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Conflict {
-    /// Who.
+    /// The claimant that the record names.
     pub claimant: Claimant,
-    /// The record that says so.
+    /// Kind and name of the object with the record.
     pub source: String,
 }
 
-/// What a Kubernetes object says about who holds which addresses.
+/// What a Kubernetes object says about the addresses of its machine.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Record {
-    /// Who holds them.
+    /// The claimant that holds the addresses, as the record says.
     pub claimant: Claimant,
     /// NodePool of the machine, as `namespace/name`. `None` if no object of the machine names one.
     pub node_pool: Option<String>,
@@ -104,13 +108,13 @@ pub struct Record {
     pub attachments: Vec<String>,
     /// Network that the record itself names, spelled as [`Pool::network`](super::pool::Pool::network).
     pub network: Option<String>,
-    /// The addresses. One with its full length (/32, /128) has no prefix length: it is the spelling of a single address.
+    /// The addresses. The full length (/32, /128) means that the record has no prefix length for the address.
     pub addresses: Vec<IpNetwork>,
-    /// Where it was found, for messages: the kind and the name of an object.
+    /// Where the record was read, for messages: the kind and the name of an object.
     pub source: String,
 }
 
-/// Whether Kubernetes takes a text for the name of an object or a namespace: a subdomain as RFC 1123 has it.
+/// Whether Kubernetes accepts a string as the name of an object or of a namespace: a subdomain as in RFC 1123.
 ///
 /// ```
 /// use glowplug::host::claim::is_object_name;
@@ -125,7 +129,7 @@ pub fn is_object_name(text: &str) -> bool {
 // === impl Request ===
 
 impl Request {
-    /// A request for one address of each family of a pool, any that is free.
+    /// A request for one free address of each family of a pool.
     #[must_use]
     pub fn of(pool: &str) -> Self {
         Self { pool: pool.to_owned(), family: None, addresses: Vec::new() }

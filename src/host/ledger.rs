@@ -19,77 +19,82 @@ pub use sqlite::{OpenError, SqliteLedger, Tenure};
 
 /// A store of leases.
 ///
-/// It keeps the last [`Change`] of each thing, which is a pool, an address of a network, a conflict or a machine. It refuses an
-/// address that somebody else holds, whatever its caller believes. A store may leave conflicts, waiting and missing machines
-/// to its caller, if the caller reports them again after each start.
+/// A ledger keeps the last [`Change`] of each thing. A thing is a pool, an address of a network, a conflict or a machine.
+/// A ledger rejects the lease of an address that another claimant holds, even if the caller does not know of the other
+/// lease. A store may leave conflicts, waiting machines and missing machines to its caller if the caller reports them
+/// again after each start.
 pub trait Ledger {
-    /// What other writers changed since the last report, or everything in the first report.
+    /// Reports what other writers changed since the last report. The first report has the whole state.
     ///
     /// # Errors
     ///
     /// The store cannot be read. The next report has the same changes.
     fn catch_up(&mut self) -> Result<Update, LedgerError>;
 
-    /// Begins a transaction. A store with a lock lets nobody else write until it is committed or dropped; a store without one
-    /// finds out at the commit who was first.
+    /// Begins a transaction.
+    ///
+    /// A store with a lock admits no other writer until the transaction is committed or dropped. A store without a lock
+    /// detects at the commit that another writer was first.
     ///
     /// # Errors
     ///
-    /// The store cannot be written, or others do not stop writing to it.
+    /// The store cannot be written, or other writers do not release it.
     fn begin(&mut self) -> Result<Box<dyn Transaction + '_>, LedgerError>;
 }
 
-/// A write to a ledger. Dropped, it leaves the ledger as before.
+/// A write to a ledger. Dropping a transaction without a commit leaves the ledger unchanged.
 pub trait Transaction {
-    /// What other writers changed since the last report. With a lock nothing is added to that until the write is over.
+    /// Reports what other writers changed since the last report. In a store with a lock, nobody else changes the ledger
+    /// between this report and the end of the transaction.
     ///
     /// # Errors
     ///
-    /// As [`Ledger::catch_up`].
+    /// The same as [`Ledger::catch_up`].
     fn catch_up(&mut self) -> Result<Update, LedgerError>;
 
-    /// Records all of the changes, or fails. Once it returns `Ok`, no crash of the machine undoes them.
+    /// Records all of the changes, or fails. After `Ok` the changes survive a crash of the host.
     ///
-    /// After an error the caller takes all of its decisions back. A store that can record only some of the changes reports
-    /// those in its next update, as it reports the changes of others; a store whose answer got lost does the same.
+    /// After an error the caller undoes all of its decisions. A store that recorded only some of the changes reports the
+    /// recorded ones in its next update, like the changes of other writers. A store that recorded the changes, but whose
+    /// answer was lost, does the same.
     ///
     /// # Errors
     ///
-    /// [`LedgerError::Held`] when an address is held by somebody else; the store cannot be written.
+    /// [`LedgerError::Held`] when another claimant holds an address, or another error when the store cannot be written.
     fn commit(self: Box<Self>, changes: &[Change]) -> Result<(), LedgerError>;
 }
 
-/// Why a ledger could not report or record.
+/// Why a ledger could not report or record changes.
 #[derive(Debug)]
 pub enum LedgerError {
-    /// Somebody else holds the address on the network, and the caller did not know.
+    /// Another claimant holds the address on the network, and the caller did not know of that lease.
     Held {
-        /// The network.
+        /// Name of the network.
         network: String,
         /// The address.
         address: IpAddr,
     },
-    /// The ledger has no pool of this network.
+    /// The ledger has no pool of the network with this name.
     UnknownNetwork(String),
-    /// The store does not contain what this program wrote.
+    /// The content of the store is not what this program wrote. The string describes the damage.
     Damaged(String),
     /// The store failed.
     Store {
-        /// What was being done, as a gerund.
+        /// The operation that failed, as a gerund: `writing the copy of the ledger`.
         doing: &'static str,
-        /// What the store said.
+        /// The error of the store.
         source: Box<dyn Error + Send + Sync>,
     },
 }
 
-/// A ledger in memory.
+/// A ledger in memory, for tests and for callers that persist leases themselves.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryLedger {
     last: BTreeMap<Key, Change>,
     has_reported: bool,
 }
 
-/// What a change is about.
+/// Identifies the thing that a change is about.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 enum Key {
     Pool(Arc<str>),
@@ -143,7 +148,7 @@ impl Transaction for &mut MemoryLedger {
 }
 
 impl MemoryLedger {
-    /// The same ledger for another registry, with everything in its first report.
+    /// Returns this ledger for another registry: its next report has the whole state again.
     #[must_use]
     pub fn reopened(self) -> Self {
         Self { has_reported: false, ..self }
@@ -157,7 +162,7 @@ impl MemoryLedger {
     }
 }
 
-/// Whether a lease may replace another one: never while somebody else holds the address.
+/// Whether a lease may replace the lease before it: never while another claimant holds the address.
 fn may_follow(before: &Lease, after: &Lease) -> bool {
     before.released.is_some() || before.claimant == after.claimant
 }

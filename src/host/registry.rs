@@ -1,4 +1,4 @@
-//! The front door: an allocator and the ledger in which its decisions are durable.
+//! The entry point for callers: joins an allocator and the ledger that makes its decisions durable.
 
 use std::error::Error;
 use std::fmt;
@@ -10,14 +10,14 @@ use super::claim::{Allocation, Claim, Claimant, Conflict, Machine, Record};
 use super::ledger::{Ledger, LedgerError};
 use super::pool::Pool;
 
-/// The only way to change the state of pools and addresses.
+/// An allocator with its ledger: the only way to change the state of pools and addresses.
 ///
-/// Each call that may change something is one transaction of the ledger: the registry learns what other processes committed,
-/// decides, commits, and only then answers. If the commit fails, nothing has changed.
+/// Each call that may change something is one transaction of the ledger. The registry reads what other processes
+/// committed, decides, commits, and only then answers. If the commit fails, nothing has changed.
 ///
-/// The ledger keeps the pools, too: they enter and change with [`Registry::resize`].
+/// The ledger also keeps the pools. [`Registry::resize`] adds and changes them.
 ///
-/// Times are milliseconds since 1970, and come with each call.
+/// Times are milliseconds since 1970, and the caller passes the time with each call.
 ///
 /// ```
 ///
@@ -43,7 +43,7 @@ use super::pool::Pool;
 /// let refused = registry.claim(&claim("worker-2"), 3).unwrap_err();
 /// assert_eq!(refused.to_string(), "No available IPs in pool for interface eno101");
 ///
-/// // Who waits is served when an address comes back.
+/// // The waiting machine is served when an address is released.
 /// let released = registry.release(&claim("worker-0").machine, 4)?;
 /// assert_eq!(released.served[0].claimant.machine.name, "worker-2");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -54,16 +54,16 @@ pub struct Registry<L> {
     allocator: Allocator,
 }
 
-/// What a release did.
+/// Result of a release.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Released {
-    /// What the machines held, one after the other.
+    /// The released allocations, in the order of the machines.
     pub held: Vec<Allocation>,
-    /// What those got who waited.
+    /// Allocations to waiting machines.
     pub served: Vec<Allocation>,
 }
 
-/// Why there is no answer to a claim.
+/// Why a claim got no addresses.
 #[derive(Debug)]
 pub enum RegistryError {
     /// The claim is refused.
@@ -72,7 +72,7 @@ pub enum RegistryError {
     Ledger(LedgerError),
 }
 
-/// Why pools are not changed.
+/// Why pools cannot be changed.
 #[derive(Debug)]
 pub enum ResizeError {
     /// The change is refused.
@@ -84,7 +84,7 @@ pub enum ResizeError {
 // === impl Registry ===
 
 impl<L: Ledger> Registry<L> {
-    /// Opens a ledger, with the pools that it keeps.
+    /// Opens a registry with the state of a ledger, including its pools.
     ///
     /// # Errors
     ///
@@ -95,21 +95,21 @@ impl<L: Ledger> Registry<L> {
         Ok(Self { ledger, allocator })
     }
 
-    /// Allocates every address the claim requests, or none. Addresses that the machine holds already are kept.
+    /// Allocates every address the claim requests, or none. The machine keeps the addresses that it already holds.
     ///
-    /// Claiming twice is claiming once, so a controller may call this on every pass. A machine that claims is not missing.
-    /// Waiting machines that can be served are served first. A claim that finds a pool exhausted waits from then on, unless it
-    /// names addresses; a machine that waits already keeps its place.
+    /// A repeated claim gets the same answer and changes nothing, so a controller may call this on every pass. A machine that
+    /// claims is no longer missing. Waiting machines that can be served are served first. If a pool is exhausted, the machine
+    /// waits from then on, unless the claim names addresses. A machine that already waits keeps its place in the wait queue.
     ///
     /// # Errors
     ///
-    /// [`RegistryError::Refused`], after which the machine may be waiting; [`RegistryError::Ledger`], after which the same
-    /// claim may be made again.
+    /// - [`RegistryError::Refused`]: the claim is refused. The machine may now be waiting.
+    /// - [`RegistryError::Ledger`]: the ledger failed. The caller may repeat the claim.
     pub fn claim(&mut self, claim: &Claim, now: u64) -> Result<Vec<Allocation>, RegistryError> {
         self.write(|allocator, journal| allocator.claim(claim, now, journal))?.map_err(RegistryError::Refused)
     }
 
-    /// Makes several claims in one transaction, in their order. Each is served or refused by itself.
+    /// Makes several claims in one transaction, in their order. Each claim is served or refused independently of the others.
     ///
     /// # Errors
     ///
@@ -122,10 +122,12 @@ impl<L: Ledger> Registry<L> {
         self.write(|allocator, journal| claims.iter().map(|claim| allocator.claim(claim, now, journal)).collect())
     }
 
-    /// Releases everything that a machine holds, waits for or has a conflicting record of, and serves waiting machines. A
-    /// machine that holds nothing is no error. Only this very machine: its UID counts.
+    /// Releases everything that a machine holds, waits for or has a conflicting record of, and serves waiting machines.
     ///
-    /// To be called only when the machine is gone, that is when it cannot send from its addresses any more.
+    /// The UID must match too: another machine of the same name keeps its addresses. Releasing a machine that holds nothing
+    /// is not an error.
+    ///
+    /// Call this only when the machine is gone, that is, when it can no longer send packets from its addresses.
     ///
     /// # Errors
     ///
@@ -134,8 +136,8 @@ impl<L: Ledger> Registry<L> {
         self.release_all([machine], now)
     }
 
-    /// Releases several machines in one transaction. Waiting machines are served after that, so none of the released ones
-    /// gets an address of another.
+    /// Releases several machines in one transaction. Waiting machines are served after all releases, so that no released
+    /// machine gets the address of another released machine.
     ///
     /// # Errors
     ///
@@ -151,8 +153,8 @@ impl<L: Ledger> Registry<L> {
         })
     }
 
-    /// Releases the addresses of a claimant that double those of `keep`, and serves waiting machines; see
-    /// [`Allocator::doubles`].
+    /// Resolves one interface of [`Allocator::doubles`]: keeps the addresses of `keep`, releases the claimant's other
+    /// addresses of the same families, and serves waiting machines.
     ///
     /// # Errors
     ///
@@ -164,7 +166,7 @@ impl<L: Ledger> Registry<L> {
         })
     }
 
-    /// Removes machines from the wait queue, such as those that are being deleted. Their leases are kept.
+    /// Removes machines from the wait queue, for example machines that are being deleted. Their leases are kept.
     ///
     /// # Errors
     ///
@@ -175,25 +177,29 @@ impl<L: Ledger> Registry<L> {
         })
     }
 
-    /// Serves those who wait for an address whose reuse delay is over. Every other call that makes addresses free does so
-    /// itself.
+    /// Serves waiting machines from addresses whose reuse delay is over.
+    ///
+    /// Only the end of a reuse delay needs this call. All other calls that free addresses serve waiting machines themselves.
     ///
     /// # Errors
     ///
-    /// The ledger failed, and nobody was served.
+    /// The ledger failed, and no machine was served.
     pub fn serve(&mut self, now: u64) -> Result<Vec<Allocation>, LedgerError> {
         self.write(|allocator, journal| allocator.serve(now, journal))
     }
 
-    /// Adds pools, replaces those of the same name, renames others, and serves waiting machines.
+    /// Adds pools, replaces the pools of the same name, renames pools, and serves waiting machines.
     ///
-    /// No machine loses an address: what a pool does not offer any more stays with its holder, is counted as outside, and is
-    /// not allocated again. Held addresses take the prefix length of their pool. A given pool that the ledger does not have
-    /// replaces one that is not given where only these two fit: same network and interface, and common addresses.
+    /// No machine loses an address. The holder keeps an address that its pool no longer offers; the address is counted as
+    /// outside and is not allocated again. Held addresses get the prefix length of their pool.
+    ///
+    /// A pool may be renamed without an entry in `renames`: a given pool that the ledger does not have is the new name of a
+    /// pool of the ledger that is not given. This needs the same network and interface, all addresses of the old pool in the
+    /// new pool, and no other pair of pools that fits.
     ///
     /// # Errors
     ///
-    /// [`ResizeError::Refused`] or [`ResizeError::Ledger`]; the pools are as before.
+    /// [`ResizeError::Refused`] or [`ResizeError::Ledger`]; the pools stay unchanged.
     pub fn resize(
         &mut self,
         pools: impl IntoIterator<Item = Pool>,
@@ -205,30 +211,30 @@ impl<L: Ledger> Registry<L> {
         resized.map_err(ResizeError::Ledger)?.map_err(ResizeError::Refused)
     }
 
-    /// Removes a pool of which no address is held. What it reserves on its network is reserved no more.
+    /// Removes a pool without held addresses. The pool's reservations on its network end.
     ///
     /// # Errors
     ///
-    /// [`ResizeError::Refused`] or [`ResizeError::Ledger`]; the pool is as before.
+    /// [`ResizeError::Refused`] or [`ResizeError::Ledger`]; the pool stays unchanged.
     pub fn remove_pool(&mut self, name: &str, now: u64) -> Result<(), ResizeError> {
         let removed = self.write(|allocator, journal| allocator.remove_pool(name, now, journal));
         removed.map_err(ResizeError::Ledger)?.map_err(ResizeError::Refused)
     }
 
-    /// Takes over what the records of Kubernetes objects say, in one transaction. A claimant that holds an address by a
-    /// record, and that the ledger does not know, holds it from now on.
+    /// Adopts the records of Kubernetes objects in one transaction: adds a lease for each recorded address that the ledger
+    /// does not have.
     ///
-    /// Adoption never frees and never changes the holder of an address. What does not fit is reported, each time anew, and is
-    /// allocated to nobody. Of two records with one address the first one counts.
+    /// Adoption never frees an address and never changes its holder. An address that does not fit is reported at each
+    /// adoption, and is not allocated to anybody. If two records have one address, the first record counts.
     ///
     /// # Errors
     ///
-    /// The ledger failed, and nothing was taken over.
+    /// The ledger failed, and nothing was adopted.
     pub fn adopt(&mut self, records: impl IntoIterator<Item = Record>, now: u64) -> Result<Adoption, LedgerError> {
         self.write(|allocator, journal| allocator.adopt(records, now, journal))
     }
 
-    /// What [`Registry::adopt`] would do. Nothing changes.
+    /// Returns what [`Registry::adopt`] would do, and changes nothing.
     ///
     /// # Errors
     ///
@@ -237,12 +243,12 @@ impl<L: Ledger> Registry<L> {
         Ok(self.state()?.clone().adopt(records, now, &mut Journal::default()))
     }
 
-    /// Allocates addresses to nobody before the machines of their conflicts are released, on every network of which a pool has
-    /// the address.
+    /// Adds conflicts, so that nobody gets these addresses before the machines of the conflicts are released. A conflict is
+    /// added on every network that has a pool with the address.
     ///
     /// # Errors
     ///
-    /// The ledger failed, and nothing was set aside.
+    /// The ledger failed, and no conflict was added.
     pub fn set_aside(
         &mut self,
         addresses: impl IntoIterator<Item = (IpAddr, Conflict)>,
@@ -255,12 +261,14 @@ impl<L: Ledger> Registry<L> {
         })
     }
 
-    /// Notes in one write that machines were looked for: who is there, and who is missing. For each of the missing, `Some` is
-    /// the time when it was missing first, if that was before: who looks only once may look at the wrong moment.
+    /// Records the result of a search for machines in one transaction: which machines are there, and which are missing.
+    ///
+    /// Returns for each missing machine when an earlier search first missed it, in milliseconds since 1970; `None` if this
+    /// search is the first. A caller must not rely on a single search: it may come at the wrong moment.
     ///
     /// # Errors
     ///
-    /// The ledger failed, and nothing was noted.
+    /// The ledger failed, and nothing was recorded.
     pub fn note_looked_for(
         &mut self,
         there: &[Machine],
@@ -273,7 +281,7 @@ impl<L: Ledger> Registry<L> {
         })
     }
 
-    /// The current state, with what other processes committed. It can only be read.
+    /// The current state, including what other processes committed, for reading only.
     ///
     /// # Errors
     ///
@@ -283,7 +291,7 @@ impl<L: Ledger> Registry<L> {
         Ok(&self.allocator)
     }
 
-    /// The ledger, closing the registry.
+    /// Closes the registry and returns its ledger.
     #[must_use]
     pub fn into_ledger(self) -> L {
         self.ledger
@@ -357,7 +365,7 @@ pub(super) mod tests {
     use crate::host::ledger::MemoryLedger;
     use crate::host::pool::tests::pool;
 
-    /// A registry in memory with some pools.
+    /// A registry in memory with these pools.
     pub(in crate::host) fn registry(pools: impl IntoIterator<Item = Pool>) -> Registry<MemoryLedger> {
         let mut registry = Registry::open(MemoryLedger::default()).unwrap();
         registry.resize(pools, &[], 0).unwrap();
