@@ -1,4 +1,4 @@
-//! The recovery procedure: compares the ledger with the objects of the cluster, and takes their records over.
+//! The recovery procedure: compares the ledger with the objects of the cluster, and rebuilds the ledger from their records.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -15,8 +15,8 @@ use super::records::{Inventory, Report, Unrecorded};
 use super::registry::{Registry, Released};
 use super::timestamp::Timestamp;
 
-/// Shortest time between the audit that missed a machine first and the fetch of the lists that release it. A list of a cache
-/// that lags is up to date by then.
+/// Shortest time between the audit that first missed a machine and the fetch of the lists that release the machine. By then
+/// a cache that lags behind the cluster is up to date again.
 pub const SIGHTINGS_APART: Duration = Duration::from_secs(5 * 60);
 
 /// What an audit does about missing machines.
@@ -26,9 +26,9 @@ pub struct Options {
     pub fetched: u64,
     /// Whether missing machines are released.
     pub release: bool,
-    /// Most machines that one audit may release. `None`: 10, or 5 % of the leases if that is more.
+    /// Most machines that one audit may release. `None`: the larger of 10 and 5 % of the leases.
     pub max_release: Option<usize>,
-    /// Whether the ledger stays as it is. The audit then reports what would be released.
+    /// Whether to leave the ledger unchanged and only report what would be released.
     pub dry_run: bool,
 }
 
@@ -37,53 +37,53 @@ pub struct Options {
 pub struct Audit {
     /// What a rebuild would do with the records: how many it would add, and which do not fit.
     pub adoption: Adoption,
-    /// What the ledger and the objects do not have in common, apart from what `adoption` has.
+    /// Differences between the ledger and the objects that `adoption` does not report.
     pub disagreements: Vec<Disagreement>,
-    /// Machines that the ledger knows and that have no object any more.
+    /// Machines that the ledger knows and that no longer have an object.
     pub missing: Vec<Missing>,
-    /// Why no machine was released, although some could be. Empty if nothing stood against it.
+    /// Why the audit released no machine although some were due. Empty if nothing prevented the release.
     pub brakes: Vec<Brake>,
     /// Allocations to waiting machines, from the released addresses.
     pub served: Vec<Allocation>,
 }
 
-/// A machine that has no object any more.
+/// A machine that no longer has an object.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Missing {
     /// The machine.
     pub machine: Machine,
-    /// When an audit missed the machine first, in milliseconds since 1970. `None`: this audit did.
+    /// When an earlier audit first missed the machine, in milliseconds since 1970. `None` if this audit is the first.
     pub since: Option<u64>,
-    /// Lists that were fetched from then on may release the machine, in milliseconds since 1970.
+    /// Earliest time, in milliseconds since 1970, at which lists must have been fetched to release the machine.
     pub releasable_from: u64,
-    /// What was released, or in a dry run would be. `None`: the machine was not released.
+    /// The released allocations; in a dry run, the allocations that would be released. `None` if the machine is not released.
     pub released: Option<Vec<Allocation>>,
 }
 
 /// A difference between the ledger and the objects.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Disagreement {
-    /// The machine's objects do not record an address that the ledger has for it.
+    /// The ledger has a lease of the machine, and no object of the machine records the address.
     NotRecorded {
         /// Holder of the lease.
         claimant: Claimant,
         /// The leased address.
         address: IpAddr,
     },
-    /// The ledger lacks an address that an object records. A rebuild adds it.
+    /// An object records an address that the ledger does not have. A rebuild adds the address.
     NotLeased {
         /// Where the record was read.
         source: String,
-        /// Holder by the record.
+        /// Holder according to the record.
         claimant: Claimant,
         /// The recorded address.
         address: IpAddr,
     },
-    /// A guest uses an address of a pool that neither the ledger nor a record has for it.
+    /// A guest uses an address of a pool, and neither the ledger nor a record has this address for the guest's machine.
     Reported {
         /// What the guest reports.
         report: Report,
-        /// Holder by the ledger, if there is one.
+        /// Holder according to the ledger. `None` if nobody holds the address.
         holder: Option<Claimant>,
     },
 }
@@ -91,20 +91,20 @@ pub enum Disagreement {
 /// Why an audit releases nothing.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Brake {
-    /// More machines would be released than may be.
+    /// More machines are due than one audit may release.
     TooMany {
-        /// How many would be.
+        /// Number of machines that are due.
         machines: usize,
-        /// How many may be.
+        /// Most machines that one audit may release.
         most: usize,
     },
     /// The lists have no object of this kind.
     NoKind(&'static str),
     /// The lists have no machine of a namespace whose machines have leases.
     NoNamespace(String),
-    /// Objects of unknown machines. One of them may be a missing machine.
+    /// The lists have this number of objects whose machine cannot be identified. One of them may be a missing machine.
     Unidentified(usize),
-    /// The clock is behind the ledger.
+    /// The clock is behind the latest time in the ledger.
     Clock {
         /// Time of the audit, in milliseconds since 1970.
         now: u64,
@@ -116,24 +116,34 @@ pub enum Brake {
 /// Result of a rebuild.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Rebuilt {
-    /// What became of the records.
+    /// Result for the records.
     pub adoption: Adoption,
-    /// KubevirtMachines that have neither a record nor a lease, and may belong to one of the pools. A running machine may use
-    /// an address that nobody knows.
+    /// KubevirtMachines without a record and without a lease that may belong to one of the pools. Such a machine, if it runs,
+    /// may use an address that neither the ledger nor an object records.
     pub without_record: Vec<Machine>,
 }
 
 /// Compares the ledger with the objects of all machines.
 ///
-/// A machine is missing when the ledger knows it and there is no object of it, nor one that cannot be read and names its
-/// address, provided that the inventory is of complete lists: KubevirtMachines, VirtualMachines and
-/// VirtualMachineInstances of all namespaces. The ledger notes missing machines. With [`Options::release`], a machine is
-/// released when the lists were fetched [`SIGHTINGS_APART`] after the audit that missed it first, none has seen it since, and
-/// no [`Brake`] holds. So neither the lists of the first audit nor lists older than a lease release a machine.
+/// A machine that the ledger knows is missing if the lists have
+///
+/// - no object of the machine,
+/// - no unreadable record of the machine, and none of an unknown machine with one of its addresses, and
+/// - no guest that reports one of its addresses.
+///
+/// The lists must be complete: KubevirtMachines, VirtualMachines and VirtualMachineInstances of all namespaces.
+///
+/// The ledger records missing machines. With [`Options::release`], the audit releases a missing machine if
+///
+/// - the lists were fetched at least [`SIGHTINGS_APART`] after the audit that first missed the machine,
+/// - no audit has found the machine since then, and
+/// - no [`Brake`] applies.
+///
+/// So neither the lists of the first audit nor lists that are older than a lease can release a machine.
 ///
 /// # Errors
 ///
-/// The ledger failed, and nothing was released; what was noted before stays so.
+/// The ledger failed, and nothing was released. Changes committed before the failure stay in the ledger.
 pub fn audit<L: Ledger>(
     registry: &mut Registry<L>,
     inventory: &Inventory,
@@ -152,12 +162,12 @@ pub fn audit<L: Ledger>(
         .chain(allocator.missing().map(|(machine, _)| machine.clone()))
         .collect();
     let mut unread: BTreeSet<Machine> = unreadable(inventory).map(|(_, conflict)| conflict.claimant.machine).collect();
-    // An object that is there and of which nobody can tell whose it is may be whose address it names.
+    // An object of an unknown machine may belong to the holder of an address that the object names.
     let nobodys = inventory.findings.iter().filter(|finding| finding.claimant.is_none());
     let named: BTreeSet<IpAddr> = nobodys.flat_map(|finding| finding.addresses.iter().copied()).collect();
     let of_named = allocator.leases().filter(|(_, address, _)| named.contains(address));
     unread.extend(of_named.map(|(_, _, lease)| lease.claimant.machine.clone()));
-    // An address that a guest uses is nobody else's, whoever holds it.
+    // While a guest uses an address, nobody else may get the address. So its holder does not count as missing.
     let mut reports: BTreeMap<IpAddr, Vec<&Report>> = BTreeMap::new();
     inventory.reports.iter().for_each(|report| reports.entry(report.address).or_default().push(report));
     let is_used = |network: &str, address: IpAddr| {
@@ -215,7 +225,7 @@ pub fn audit<L: Ledger>(
     Ok(Audit { adoption, disagreements, missing, brakes, served })
 }
 
-/// What the ledger and the objects do not have in common.
+/// Differences between the ledger and the objects, without the mismatches of `adoption`.
 fn disagreements(allocator: &Allocator, inventory: &Inventory, adoption: &Adoption) -> Vec<Disagreement> {
     let recorded: BTreeSet<(&Claimant, IpAddr)> = inventory
         .records
@@ -226,7 +236,7 @@ fn disagreements(allocator: &Allocator, inventory: &Inventory, adoption: &Adopti
         allocator.leases().map(|(_, address, lease)| (&*lease.claimant, address)).collect();
     let reported: BTreeSet<(&Claimant, IpAddr)> =
         adoption.mismatches.iter().map(|mismatch| (&mismatch.claimant, mismatch.address)).collect();
-    // Its record is there, and cannot be read.
+    // Claimants with a record that cannot be read: their address may be recorded there.
     let doubted: BTreeSet<&Claimant> =
         inventory.findings.iter().filter_map(|finding| finding.claimant.as_ref()).collect();
     let mut disagreements = Vec::new();
@@ -254,7 +264,7 @@ fn disagreements(allocator: &Allocator, inventory: &Inventory, adoption: &Adopti
     disagreements
 }
 
-/// Addresses of pools that guests report and that neither the ledger nor a record has for them.
+/// Addresses of pools that guests report, if neither the ledger nor a record has the address for the guest's machine.
 fn unknown_reports<'i>(allocator: &Allocator, inventory: &'i Inventory) -> Vec<&'i Report> {
     let leases = allocator.leases().map(|(_, address, lease)| (lease.claimant.machine.clone(), address));
     let records = inventory
@@ -293,15 +303,16 @@ fn brakes(allocator: &Allocator, inventory: &Inventory, options: &Options, machi
     brakes
 }
 
-/// Takes over what the objects of machines record; see [`Registry::adopt`].
+/// Rebuilds the ledger from the records on the objects of machines; see [`Registry::adopt`].
 ///
-/// The addresses of records that cannot be read, and addresses that guests report and nobody knows, are allocated to nobody:
-/// they are reserved in the name of their machine. If the machine is unknown, the name is `-/unreadable-record`, with the
-/// address for its UID; an audit misses it as soon as there is no such record any more.
+/// Two kinds of addresses become conflicts of their machine, so that nobody gets them: the addresses of records that cannot
+/// be read, and addresses that a guest reports and that neither the ledger nor a record has for its machine. If the machine
+/// of a record is unknown, the conflict is of a machine `-/unreadable-record` whose UID is the address. An audit misses this
+/// machine as soon as no such record exists.
 ///
 /// # Errors
 ///
-/// The ledger failed; what was reserved stays so.
+/// The ledger failed. Changes committed before the failure stay in the ledger.
 pub fn rebuild<L: Ledger>(registry: &mut Registry<L>, inventory: &Inventory, now: u64) -> Result<Rebuilt, LedgerError> {
     registry.set_aside(unreadable(inventory), now)?;
     let adoption = registry.adopt(inventory.records.iter().cloned(), now)?;
@@ -419,7 +430,7 @@ mod tests {
         assert_eq!(missing(&Inventory::default()), [named, other]);
     }
 
-    /// Lists of a whole cluster: a machine of each kind in namespace `n`, and these items.
+    /// Lists of a whole cluster: an object of each kind in namespace `n`, and these items.
     fn cluster(items: &str) -> Inventory {
         let kinds = ["KubevirtMachine", "VirtualMachine", "VirtualMachineInstance"];
         let other = |kind: &str| {
@@ -447,7 +458,7 @@ mod tests {
         Options { fetched, release: true, ..Options::default() }
     }
 
-    /// The machines that an audit releases, and what stands against it.
+    /// The machines that an audit releases, and the brakes that apply.
     fn released(audit: &Audit) -> (Vec<&str>, &[Brake]) {
         let released = audit.missing.iter().filter(|missing| missing.released.is_some());
         (released.map(|missing| missing.machine.name.as_str()).collect(), &audit.brakes)
@@ -551,7 +562,7 @@ mod tests {
             )
         };
         let mut registry = registry_with(&["a"]);
-        // Of no pool.
+        // The address is in no pool.
         assert_eq!(told(&mut registry, &guest("b", "10.8.0.1")), [] as [&str; 0]);
         assert_eq!(
             told(&mut registry, &guest("b", "10.0.0.1")),

@@ -1,31 +1,31 @@
-//! What monitoring asks: text in Prometheus' exposition format, and when a pool counts as exhausted.
+//! The state of pools for monitoring, in the text format of Prometheus, and the definition of an exhausted pool.
 //!
-//! The name and the label of `kubevirt_ippool_exhausted`, and the condition, are the enhancement's
-//! (openshift/enhancements pull request 1855); the others stand beside it.
+//! The enhancement (openshift/enhancements pull request 1855) defines the name and the label of
+//! `kubevirt_ippool_exhausted`, and the condition. The other metrics are additions of this program.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use super::allocator::{Allocator, Usage};
 
-/// The condition of a NodePool with an exhausted pool. Its status is then `true`.
+/// Name of the NodePool condition whose status is `true` when the pool is exhausted.
 pub const EXHAUSTED_CONDITION: &str = "KubevirtIPPoolExhausted";
 
-/// Whether the next machine gets no address: of one family of the pool there is none left.
+/// Whether a pool is exhausted: at least one of its families has no free address, so the next machine gets none.
 #[must_use]
 pub fn is_exhausted(usage: &[Usage]) -> bool {
     usage.iter().any(|usage| usage.free == 0)
 }
 
-/// The metrics of all pools that an allocator has, by name.
+/// Returns the metrics of all pools of an allocator, sorted by the name of the pool.
 ///
-/// - `kubevirt_ippool_exhausted{cluster,namespace}`: 1 when a pool of the hosted cluster is exhausted, else 0. Pools of no
-///   known cluster have an empty label. The namespace is that of the cluster and its NodePools.
-/// - `glowplug_ippool_addresses{cluster,pool,network,family,state}`: how many addresses are in each state. The states
-///   `reserved`, `used`, `conflicting`, `reuse_delay` and `free` add up to all that the pool has.
-/// - `glowplug_ippool_outside_addresses{cluster,pool,network,family}`: how many are held from the pool although it does not
-///   offer them, or no longer.
-/// - `glowplug_ippool_waiting_machines{cluster,pool,network}`: how many machines wait for an address of the pool.
+/// - `kubevirt_ippool_exhausted{cluster,namespace}`: 1 when a pool of the hosted cluster is exhausted, else 0. The label
+///   `cluster` is empty for pools without a known cluster. `namespace` is the namespace of the cluster and its NodePools.
+/// - `glowplug_ippool_addresses{cluster,pool,network,family,state}`: number of addresses in each state. The states
+///   `reserved`, `used`, `conflicting`, `reuse_delay` and `free` add up to all addresses of the pool.
+/// - `glowplug_ippool_outside_addresses{cluster,pool,network,family}`: number of addresses held from the pool that the pool
+///   does not offer, or no longer offers.
+/// - `glowplug_ippool_waiting_machines{cluster,pool,network}`: number of machines that wait for an address of the pool.
 #[must_use]
 pub fn text(allocator: &Allocator, now: u64) -> String {
     let mut exhausted = BTreeMap::new();
@@ -34,10 +34,10 @@ pub fn text(allocator: &Allocator, now: u64) -> String {
     for pool in pools {
         let cluster = pool.cluster.unwrap_or_default();
         let usage = allocator.usage(&pool.name, now).unwrap_or_default();
-        // Two hosted clusters of one name are in two namespaces, which are those of their NodePools.
+        // Hosted clusters of the same name are in different namespaces, and their NodePools are in these namespaces too.
         let namespace = pool.name.split_once('/').map_or("", |(namespace, _)| namespace).to_owned();
         *exhausted.entry((cluster.clone(), namespace)).or_insert(false) |= is_exhausted(&usage);
-        // What stands in them is of an alphabet that needs no escapes.
+        // The values of the labels contain only characters that need no escape.
         let labels = format!(r#"cluster="{cluster}",pool="{}",network="{}""#, pool.name, pool.network);
         for usage in usage {
             let states = [

@@ -1,9 +1,9 @@
-//! Records of allocations on Kubernetes objects, both directions.
+//! Reads and writes the records of allocations on Kubernetes objects.
 //!
-//! There are two, and both are written and read: the annotation of the enhancement's first text, and the status map of its
-//! newer one (`openshift/enhancements` pull request 1855). The text has no grammar for the annotation's value; it is written
-//! as the status map and the proof of concept have it, a JSON list of `ip/prefix`, IPv4 first. One bare address, one
-//! `ip/prefix`, and several with commas between them are read, too.
+//! A record has one of two formats, and this module reads and writes both: the annotation of the enhancement's first
+//! version, and the status map of its newer version (`openshift/enhancements` pull request 1855). The enhancement has no
+//! grammar for the value of the annotation. This module writes a JSON list of `ip/prefix`, IPv4 first, like the status map
+//! and the proof of concept. It also reads one bare address, one `ip/prefix`, and several of them separated by commas.
 
 mod list;
 mod merge;
@@ -26,24 +26,24 @@ use super::timestamp::Timestamp;
 use crate::network::InterfaceName;
 use object::{Kind, Object};
 
-/// What the key of the annotation begins with; the name of the interface follows.
+/// Start of the key of the annotation that records addresses; the name of the interface follows.
 pub const ANNOTATION_PREFIX: &str = "kubevirt.cluster.x-k8s.io/allocated-ip-";
 
-/// The annotation by which HyperShift says of which NodePool a machine is, `namespace/name`. Cluster API hands it down from
-/// the MachineDeployment to the KubevirtMachine.
+/// Annotation with which HyperShift names the NodePool of a machine, as `namespace/name`. Cluster API copies the annotation
+/// from the MachineDeployment to the KubevirtMachine.
 pub const NODE_POOL_ANNOTATION: &str = "hypershift.openshift.io/nodePool";
 
-/// Start of the key of our own annotation that names the network of a record; the name of the interface follows. The
-/// enhancement has no place for the network, and its formats stay as they are.
+/// Start of the key of our own annotation that names the network of a record; the name of the interface follows. The formats
+/// of the enhancement have no field for the network, and this program does not change these formats.
 pub const NETWORK_PREFIX: &str = "ipam.glowplug.dev/network-";
 
-/// The member of the status that holds the map.
+/// Name of the member of the status that has the status map.
 pub const STATUS_FIELD: &str = "allocatedBootstrapAddresses";
 
-/// API version of KubevirtMachines. Cluster API's provider for KubeVirt has no other one.
+/// API version of KubevirtMachines, the only version of Cluster API's provider for KubeVirt.
 pub const API_VERSION: &str = "infrastructure.cluster.x-k8s.io/v1alpha1";
 
-/// The objects of lists, as far as they matter for records.
+/// The objects of lists, reduced to the members that matter for records.
 ///
 /// ```
 /// use glowplug::host::records::Objects;
@@ -73,33 +73,33 @@ pub struct Objects {
 /// A KubevirtMachine of a list.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct KubevirtMachine {
-    /// Which.
+    /// Namespace, name and UID of the object.
     pub machine: Machine,
-    /// When it was created.
+    /// Creation time. `None` if the object has no valid `creationTimestamp`.
     pub created: Option<Timestamp>,
-    /// Whether it has a `deletionTimestamp`: it is on its way out, and needs no address that it does not have.
+    /// Whether the object has a `deletionTimestamp`. Such a machine needs no further address.
     pub is_being_deleted: bool,
-    /// Its NodePool, `namespace/name`, where [`NODE_POOL_ANNOTATION`] says it.
+    /// NodePool of the machine, as `namespace/name`. `None` without [`NODE_POOL_ANNOTATION`].
     pub node_pool: Option<String>,
 }
 
-/// Why there is no patch.
+/// Why a patch cannot be made.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum PatchError {
-    /// The name of the interface would make an illegal key: a key ends with a letter or a digit.
+    /// The name of the interface would make an invalid key: a key must end with a letter or a digit.
     Key(InterfaceName),
-    /// One of the allocations is another machine's, this one's.
+    /// One of the allocations belongs to this other machine.
     Machine(Box<Machine>),
 }
 
 // === Writing ===
 
-/// The key of the annotation for an interface.
+/// Returns the key of the annotation for an interface.
 ///
 /// # Errors
 ///
-/// [`PatchError::Key`] for a name that ends with `-`, `_` or `.`: Kubernetes takes no such key. Whoever has such an
-/// interface has the status map, and should know before anything is allocated.
+/// [`PatchError::Key`] for a name that ends with `-`, `_` or `.`: Kubernetes rejects such a key. For such an interface only
+/// the status map can be used. A caller should check the key before addresses are allocated.
 ///
 /// ```
 /// use glowplug::host::records::annotation_key;
@@ -114,7 +114,7 @@ pub enum PatchError {
 /// );
 /// ```
 pub fn annotation_key(interface: &InterfaceName) -> Result<String, PatchError> {
-    // What comes before it is 13 characters, and a name has at most 15: the limit of 63 is far.
+    // `allocated-ip-` has 13 characters and a name at most 15, so the key never reaches the limit of 63.
     if interface.as_str().ends_with(|last: char| last.is_ascii_alphanumeric()) {
         Ok(format!("{ANNOTATION_PREFIX}{interface}"))
     } else {
@@ -122,21 +122,22 @@ pub fn annotation_key(interface: &InterfaceName) -> Result<String, PatchError> {
     }
 }
 
-/// The value of the annotation: a JSON list of `ip/prefix`.
+/// Returns the value of the annotation: a JSON list of `ip/prefix`.
 #[must_use]
 pub fn annotation_value(addresses: &[IpNetwork]) -> String {
     list(addresses).to_string()
 }
 
-/// The JSON merge patch that annotates a machine's object with its allocations, and with the network of each interface
-/// that is in `networks`.
+/// Returns the JSON merge patch that annotates the object of a machine with its allocations, and with the network of each
+/// interface in `networks`.
 ///
-/// The patch names the object, so it can be sent by itself. It names the UID, which the server lets nobody change, so that the successor of a machine never gets its record; and the
-/// resource version, if it is given, so that of two writers the second one is refused (409).
+/// The patch is complete: it names the object. The patch contains the UID, which the server does not allow to change. So
+/// a new machine of the same name never gets the record of the old machine. With a resource version, the server rejects
+/// the second of two concurrent writers (409).
 ///
 /// # Errors
 ///
-/// [`PatchError`]
+/// See [`PatchError`].
 pub fn annotation_patch(
     machine: &Machine,
     allocations: &[Allocation],
@@ -157,14 +158,15 @@ pub fn annotation_patch(
     Ok(patch)
 }
 
-/// The JSON merge patch of the `status` subresource of a KubevirtMachine, with the same conditions.
+/// Returns the JSON merge patch of the `status` subresource of a KubevirtMachine. UID and resource version work as in
+/// [`annotation_patch`].
 ///
-/// A server whose definition of KubevirtMachine does not know the map drops it and reports success: read back what was
-/// written.
+/// A server whose definition of KubevirtMachine lacks the status map drops the map and reports success. So read the object
+/// back after the write.
 ///
 /// # Errors
 ///
-/// [`PatchError::Machine`]
+/// [`PatchError::Machine`] for an allocation of another machine.
 pub fn status_patch(
     machine: &Machine,
     allocations: &[Allocation],
@@ -180,7 +182,7 @@ pub fn status_patch(
     Ok(patch)
 }
 
-/// The allocations, as long as they are the machine's.
+/// The allocations; an error in place of each allocation of another machine.
 fn own<'a>(
     machine: &Machine,
     allocations: &'a [Allocation],
@@ -191,7 +193,7 @@ fn own<'a>(
     })
 }
 
-/// The part of a patch that says whose object it is for.
+/// The part of a patch that identifies the object.
 fn patch(machine: &Machine, resource_version: Option<&str>) -> Value {
     let Machine { namespace, name, uid } = machine;
     let mut patch = json!({
@@ -207,7 +209,7 @@ fn patch(machine: &Machine, resource_version: Option<&str>) -> Value {
 
 fn list(addresses: &[IpNetwork]) -> Value {
     let mut addresses = addresses.to_vec();
-    // IPv4 is less than IPv6.
+    // IPv4 addresses sort before IPv6 addresses.
     addresses.sort_unstable();
     addresses.iter().map(IpNetwork::to_string).collect()
 }
@@ -215,16 +217,17 @@ fn list(addresses: &[IpNetwork]) -> Value {
 // === Reading ===
 
 impl Objects {
-    /// Reads KubevirtMachines, VirtualMachines and VirtualMachineInstances: a list of one kind or of several, as
-    /// `kubectl get -o json` or the server itself writes it, whole or metadata only, or a single object. `source` names it
-    /// in messages. Returns how many objects there were.
+    /// Reads KubevirtMachines, VirtualMachines and VirtualMachineInstances. Returns the number of objects.
     ///
-    /// One object at a time is in memory. Of the others only identities and records are kept.
+    /// The input is a list of one or several kinds, or a single object, as `kubectl get -o json` or the API server writes it.
+    /// The objects may be whole or metadata only. `source` names the input in messages.
+    ///
+    /// Only one object at a time is in memory as a whole. Of the objects read before, only what matters for records is kept.
     ///
     /// # Errors
     ///
-    /// [`ReadError`]: it is no list, or only a part of one. An object or a record that cannot be read is no error but a
-    /// [`ObjectFinding`].
+    /// [`ReadError`]: the input is not a list, or is only a part of a list. An object or a record that cannot be read is not an
+    /// error, but becomes an [`ObjectFinding`].
     pub fn read(&mut self, source: &str, input: impl Read) -> Result<usize, ReadError> {
         let source = (self.sources.len(), source);
         self.sources.push(source.1.to_owned());
@@ -238,10 +241,10 @@ impl Objects {
         })
     }
 
-    /// The KubevirtMachines in the order of the lists, each once.
+    /// The KubevirtMachines in the order of the lists, without repeats.
     pub fn machines(&self) -> impl Iterator<Item = KubevirtMachine> {
         let machines = || self.objects.iter().filter(|object| object.kind == Kind::Machine);
-        // Of two lists one may be older.
+        // One list may be older than another. So one deletion timestamp of a machine is enough.
         let leaving: BTreeSet<&str> =
             machines().filter(|object| object.is_being_deleted).map(|object| object.uid.as_str()).collect();
         let mut seen = BTreeSet::new();
@@ -256,13 +259,14 @@ impl Objects {
         })
     }
 
-    /// What is odd about single objects and records, in the order of the lists. [`Objects::inventory`] has more.
+    /// The diagnostics about single objects and records, in the order of the lists. [`Objects::inventory`] adds diagnostics
+    /// about objects that contradict each other.
     #[must_use]
     pub fn findings(&self) -> &[ObjectFinding] {
         &self.findings
     }
 
-    /// What they say together.
+    /// Merges the objects of all lists, and returns what they say about each machine.
     #[must_use]
     pub fn inventory(self) -> Inventory {
         let mut inventory = merge::merge(self.objects, &self.sources, self.findings);

@@ -1,4 +1,5 @@
-//! Adoption: takes over what the records of Kubernetes objects say. It adds and reports, and never frees.
+//! Adoption: adds leases from the records of Kubernetes objects, and reports records that do not fit. It never frees an
+//! address.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,18 +12,18 @@ use crate::host::claim::{Claimant, Conflict, Lease, Record};
 use crate::host::pool::ReservedAddress;
 use crate::network::{Family, InterfaceName};
 
-/// What became of some records.
+/// Result of an adoption.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Adoption {
-    /// How many addresses were held by nobody and are now held by the claimant of their record.
+    /// Number of addresses that nobody held and that the claimant of their record holds now.
     pub adopted: usize,
-    /// How many addresses the claimant of their record held already.
+    /// Number of addresses that the claimant of their record held already.
     pub known: usize,
-    /// The addresses that do not fit, in the order of the records.
+    /// The addresses that do not fit the ledger or the pools, in the order of the records.
     pub mismatches: Vec<Mismatch>,
 }
 
-/// An address of a record that does not fit.
+/// An address of a record that does not fit the ledger or the pools.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Mismatch {
     /// Kind and name of the object with the record.
@@ -35,38 +36,37 @@ pub struct Mismatch {
     pub problem: Problem,
 }
 
-/// What does not fit about an address of a record.
+/// Why an address of a record does not fit the ledger or the pools.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Problem {
-    /// Another claimant holds the address or has a record of it. Its holder keeps it, and it is not allocated again before
-    /// both are gone.
+    /// Another claimant holds the address or has a record of it. The holder keeps the address. The address is not allocated
+    /// again before both machines are gone.
     Duplicate(Claimant),
-    /// No pool has such an interface and such an address. The address is not allocated before the machine is gone.
+    /// No pool has the interface and the address of the record. The address is not allocated before the machine is gone.
     NoPool,
-    /// The record does not say on which of these networks the address is. It is not allocated on any of them before the
-    /// machine is gone.
+    /// The address may be on any of these networks. The address is not allocated on any of them before the machine is gone.
     Ambiguous(Vec<String>),
-    /// The interface holds another address of the family and keeps it. The address of the record is not allocated before the
-    /// machine is gone.
+    /// The interface already holds this other address of the family, and keeps it. The address of the record is not allocated
+    /// before the machine is gone.
     OtherAddress(IpAddr),
-    /// The ledger has the address for the claimant on another network, this one. Both are not allocated before the machine is
-    /// gone.
+    /// The claimant holds the address on this other network. The address is not allocated on either network before the machine
+    /// is gone.
     OtherNetwork(String),
-    /// The pool of the interface does not have the address. The machine keeps it.
+    /// The pool with this name, which the record belongs to, does not have the address. The machine keeps the address.
     OutOfPool(String),
-    /// The pool of the interface never allocates the address. The machine keeps it.
+    /// The pool with this name, which the record belongs to, reserves the address. The machine keeps the address.
     Reserved(String, Option<ReservedAddress>),
-    /// The pool of the interface has another prefix length, this one. The machine keeps its own.
+    /// The pool of the record has this other prefix length. The machine keeps the prefix length of the record.
     Prefix(u8),
 }
 
-/// Where an address of a record belongs.
+/// The pool or the networks to which an address of a record belongs.
 enum Attribution {
-    /// To a pool.
+    /// The address belongs to this pool.
     Pool(Arc<str>),
-    /// To one of several networks.
+    /// The address belongs to one of these networks.
     Ambiguous(Vec<Arc<str>>),
-    /// To no pool. These networks have pools with the address.
+    /// The address belongs to no pool. A conflict is noted on each of these networks.
     NoPool(Vec<Arc<str>>),
 }
 
@@ -82,7 +82,7 @@ struct Origin {
     source: Arc<str>,
 }
 
-/// What became of one address of a record.
+/// Result for one address of a record.
 enum Outcome {
     Added,
     Known,
@@ -92,11 +92,10 @@ enum Outcome {
 // === impl Allocator ===
 
 impl Allocator {
-    /// Takes over what records say: a claimant that holds an address by a record, and that the ledger does not know, holds it
-    /// from now on.
+    /// Adopts records: adds a lease for each recorded address that the ledger does not have.
     ///
-    /// Adoption never frees and never changes the holder of an address. What does not fit is reported, each time anew, and is
-    /// allocated to nobody. Of two records with one address the first one counts.
+    /// Adoption never frees an address and never changes its holder. An address that does not fit is reported at each
+    /// adoption, and is not allocated to anybody. If two records have one address, the first record counts.
     pub(crate) fn adopt(
         &mut self,
         records: impl IntoIterator<Item = Record>,
@@ -130,7 +129,7 @@ impl Allocator {
         adoption
     }
 
-    /// Takes over one address of a record.
+    /// Adopts one address of a record.
     fn adopt_address(
         &mut self,
         origin: &Origin,
@@ -160,7 +159,7 @@ impl Allocator {
                 problems.push(Problem::NoPool);
                 return Outcome::Refused;
             }
-            // The record does not say which network, and the ledger does.
+            // The record does not say which network, but the ledger has the address for this claimant.
             Attribution::Ambiguous(_) | Attribution::NoPool(_) => return Outcome::Known,
         };
         let Some((pool, offers)) =
@@ -218,8 +217,8 @@ impl Allocator {
         Outcome::Added
     }
 
-    /// Allocates an address to nobody before the machine of `conflict` is released, on every network of which a pool has the
-    /// address.
+    /// Adds a conflict, so that nobody gets the address before the machine of the conflict is released. The conflict is added
+    /// on every network that has a pool with the address.
     pub(crate) fn set_aside(&mut self, address: IpAddr, conflict: Conflict, now: u64, journal: &mut Journal) {
         self.advance(now);
         let (claimant, source) = (Arc::new(conflict.claimant), Arc::from(conflict.source));
@@ -229,8 +228,8 @@ impl Allocator {
         }
     }
 
-    /// Attributes an address of a record: by the NodePool of its object, by the networks of its object, by the network that
-    /// the record names, and only then by the address.
+    /// Finds the pool or the networks of a recorded address. In this order, these decide: the NodePool of the object, the
+    /// networks of the object, the network that the record names, and the address itself.
     fn attribute(&self, origin: &Origin, address: IpAddr, pools: &PoolsOf) -> Attribution {
         let none = BTreeMap::new();
         let of_interface = pools.get(&origin.claimant.interface).unwrap_or(&none);
@@ -269,8 +268,8 @@ impl Allocator {
         }
     }
 
-    /// Of the pools of one interface and network: the named one, else one that offers the address, else one that has it, else
-    /// the first one, since an address may move to another pool of its network.
+    /// Chooses one of the pools of one interface and network: the named pool, else a pool that offers the address, else a pool
+    /// that has the address, else the first pool, since an address may move to another pool of its network.
     fn pool_among(&self, names: &[Arc<str>], named: Option<&str>, address: IpAddr) -> Option<Arc<str>> {
         let is_named = |name: &&Arc<str>| Some(&***name) == named;
         let offers = |name: &&Arc<str>| self.pools.get(*name).is_some_and(|state| state.offered().offers(address));
@@ -288,13 +287,13 @@ impl Allocator {
         pools
     }
 
-    /// The networks of which a pool has an address.
+    /// The networks that have a pool with the address.
     fn networks_with(&self, address: IpAddr) -> Vec<Arc<str>> {
         let has = |name: &&Arc<str>| self.pools().any(|pool| *pool.network == ***name && pool.contains(address));
         self.networks.keys().filter(has).cloned().collect()
     }
 
-    /// Notes a record of an address that its claimant does not hold.
+    /// Adds a conflict for a record of an address that its claimant does not hold.
     fn add_conflict(&mut self, network: &Arc<str>, address: IpAddr, origin: &Origin, journal: &mut Journal) {
         let Claimant { machine, interface } = &*origin.claimant;
         let is_noted = self.networks.get(network).is_some_and(|state| {

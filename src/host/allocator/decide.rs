@@ -9,7 +9,7 @@ use crate::host::change::{Change, Journal};
 use crate::host::claim::{Allocation, Claim, Claimant, Lease, Machine};
 use crate::network::Family;
 
-/// What a claim still needs.
+/// What must change to serve a claim: addresses to allocate, and held addresses that move to another pool.
 #[derive(Default)]
 pub(super) struct Wants {
     pub(super) lacks: Vec<Want>,
@@ -23,7 +23,7 @@ pub(super) struct Want {
     named: Option<IpAddr>,
 }
 
-/// A held address that becomes one of another pool of its network.
+/// A held address whose lease moves to another pool of its network.
 struct Move {
     network: Arc<str>,
     address: IpAddr,
@@ -39,11 +39,11 @@ pub(super) enum Refusal {
 // === impl Allocator ===
 
 impl Allocator {
-    /// Allocates every address the claim requests, or none. Addresses that the machine holds already are kept.
+    /// Allocates every address the claim requests, or none. The machine keeps the addresses that it already holds.
     ///
-    /// Claiming twice is claiming once. A machine that claims is not missing. Waiting machines that can be served are
-    /// served first. A claim that finds a pool exhausted waits from then on, unless it names addresses: the journal has to be
-    /// committed also when the claim is refused.
+    /// A repeated claim gets the same answer and changes nothing. A machine that claims is no longer missing. Waiting
+    /// machines that can be served are served first. If a pool is exhausted, the machine waits from then on, unless the claim
+    /// names addresses. So the caller must commit the journal even when the claim is refused.
     pub(crate) fn claim(
         &mut self,
         claim: &Claim,
@@ -68,10 +68,12 @@ impl Allocator {
         }
     }
 
-    /// Releases everything that a machine holds, waits for or has a conflicting record of, and returns what it held. The
-    /// reuse delay is that of each address's pool. Only this very machine: its UID counts.
+    /// Releases everything that a machine holds, waits for or has a conflicting record of, and returns what it held.
     ///
-    /// To be called only when the machine is gone, that is when it cannot send from its addresses any more.
+    /// Each address gets the reuse delay of its pool. The UID must match too: another machine of the same name keeps its
+    /// addresses.
+    ///
+    /// Call this only when the machine is gone, that is, when it can no longer send packets from its addresses.
     pub(crate) fn release(&mut self, machine: &Machine, now: u64, journal: &mut Journal) -> Vec<Allocation> {
         self.advance(now);
         let mut held = Vec::new();
@@ -86,7 +88,7 @@ impl Allocator {
             if let Some(lease) = lease {
                 held.push((Arc::clone(&lease.claimant), with_prefix(address, lease.prefix)));
                 let delay = self.pools.get(&lease.pool).map_or(0, |state| state.reuse_delay());
-                // Without a delay the address is free at once, also for a process whose clock is behind.
+                // `None` without a reuse delay: a process whose clock is behind must also see the address as free.
                 let reuse_after = (delay > 0).then(|| self.now.saturating_add(delay));
                 let lease = Some(Lease { released: Some(self.now), reuse_after, ..lease });
                 self.decide(Change::Lease { network, address, lease }, journal);
@@ -97,8 +99,8 @@ impl Allocator {
         allocations(held)
     }
 
-    /// Releases the addresses of a claimant that are not among `keep`, of the families of those, and returns them. They were
-    /// never handed out, so there is no reuse delay.
+    /// Releases the addresses of a claimant that are not in `keep` and have the family of an address in `keep`, and returns
+    /// them. The machine never got these addresses, so there is no reuse delay.
     pub(crate) fn keep(
         &mut self,
         claimant: &Claimant,
@@ -123,7 +125,8 @@ impl Allocator {
         allocations(released)
     }
 
-    /// Notes that a machine was looked for and not found. Returns since when, or `None` if this is the first time.
+    /// Records that a search did not find a machine. Returns when an earlier search first missed the machine, in milliseconds
+    /// since 1970, or `None` if this search is the first.
     pub(crate) fn note_missing(&mut self, machine: &Machine, now: u64, journal: &mut Journal) -> Option<u64> {
         self.advance(now);
         let since = self.missing.get(machine).copied();
@@ -133,14 +136,14 @@ impl Allocator {
         since
     }
 
-    /// Notes that a machine was found.
+    /// Records that a machine was found.
     pub(crate) fn note_seen(&mut self, machine: &Machine, journal: &mut Journal) {
         if self.missing.contains_key(machine) {
             self.decide(Change::Missing { machine: machine.clone(), since: None }, journal);
         }
     }
 
-    /// Allocates what a claim lacks, or takes all of that back.
+    /// Allocates every address that a claim lacks. After a refusal nothing is allocated.
     pub(super) fn allocate(&mut self, claim: &Claim, journal: &mut Journal) -> Result<(), Refusal> {
         let Wants { lacks, moves } = self.wants(claim).map_err(Refusal::Other)?;
         let begin = journal.changes().len();
@@ -161,7 +164,7 @@ impl Allocator {
         Ok(())
     }
 
-    /// What a claim requests and its machine does not hold yet.
+    /// Returns what must change to serve a claim.
     pub(super) fn wants(&self, claim: &Claim) -> Result<Wants, ClaimError> {
         let held = self.held_by(&claim.machine);
         let mut wants = Wants::default();
@@ -215,15 +218,15 @@ impl Allocator {
         Ok(wants)
     }
 
-    /// Whether a held address becomes one of another pool without a release: on the same network, and unless its own pool
-    /// offers the address and the other one does not have it.
+    /// Whether the lease of a held address may move to another pool without a release. The other pool must be on the network of
+    /// the address. It must also have the address, unless the pool of the lease no longer offers the address.
     fn may_move(&self, network: &str, address: IpAddr, lease: &Lease, pool: &str) -> bool {
         let Some(pool) = self.pools.get(pool).map(|state| state.pool()) else { return false };
         let own = self.pools.get(&lease.pool).filter(|own| own.pool().network == network);
         *pool.network == *network && (pool.contains(address) || own.is_none_or(|own| !own.offered().offers(address)))
     }
 
-    /// The address for a want, with its lease.
+    /// Chooses the address for a want, and returns it with its network and its new lease.
     fn pick(&mut self, want: &Want, claim: &Claim) -> Result<(Arc<str>, IpAddr, Lease), Refusal> {
         let unknown = || Refusal::Other(ClaimError::UnknownPool(want.pool.to_string()));
         let address = match want.named {
@@ -247,7 +250,7 @@ impl Allocator {
         Ok((Arc::clone(network), address, lease))
     }
 
-    /// Whether a claim may have the address that it names.
+    /// Checks that the address that a claim names can be allocated.
     fn check_named(&self, want: &Want, named: IpAddr) -> Result<(), ClaimError> {
         let pool = || want.pool.to_string();
         let state = self.pools.get(&want.pool).ok_or_else(|| ClaimError::UnknownPool(pool()))?;
@@ -266,7 +269,7 @@ impl Allocator {
         network.delayed_until(named).map_or(Ok(()), |until| Err(ClaimError::ReuseDelay { named, until }))
     }
 
-    /// The address last released by a machine of that namespace and name, if nobody else has got it.
+    /// The address last released by a machine of the same namespace and name, if no other machine got it since.
     fn remembered(&self, want: &Want, machine: &Machine) -> Option<IpAddr> {
         let state = self.pools.get(&want.pool)?;
         let network = self.networks.get(state.pool().network.as_str())?;
@@ -279,7 +282,7 @@ impl Allocator {
             let is_free = is_own && state.offered().offers(*address) && !network.has_conflict(*address);
             Some((lease.released?, *address)).filter(|_| is_free)
         });
-        // The latest; of two released at the same time the lower address.
+        // The address released last wins. Of two addresses released at the same time, the lower one wins.
         left.max_by(|(a, lower), (b, higher)| a.cmp(b).then(higher.cmp(lower))).map(|(_, address)| address)
     }
 
@@ -288,8 +291,8 @@ impl Allocator {
         self.pools.get_mut(pool)?.lowest(family)
     }
 
-    /// What a claim's interfaces hold, in the order of its requests. Of several addresses of one family only the earliest:
-    /// the others are no answer, see [`Allocator::doubles`].
+    /// What the interfaces of a claim hold, in the order of its requests. If an interface holds several addresses of one
+    /// family, only the earliest is returned; for the other addresses see [`Allocator::doubles`].
     pub(super) fn answer(&self, claim: &Claim) -> Vec<Allocation> {
         let mut held = self.held_by(&claim.machine);
         held.sort_by_key(|(_, address, lease)| (Family::of(*address), lease.since, *address));

@@ -12,10 +12,10 @@ use crate::network::{Family, InterfaceName};
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Network {
-    // Held addresses, and released ones until somebody else gets them.
+    // Leases of held addresses, and of released addresses until another claimant gets the address.
     leases: BTreeMap<IpAddr, Lease>,
     conflicts: BTreeMap<IpAddr, BTreeMap<Machine, BTreeMap<InterfaceName, Arc<str>>>>,
-    // Ends of the reuse delays that are not over.
+    // Reuse delays that are not over: the end in milliseconds since 1970, and the address.
     delays: BTreeSet<(u64, IpAddr)>,
 }
 
@@ -27,17 +27,17 @@ impl Network {
         self.leases.get(&address)
     }
 
-    /// The lease of an address that is held.
+    /// The lease of an address. `None` if nobody holds the address.
     pub(super) fn held_at(&self, address: IpAddr) -> Option<&Lease> {
         self.lease(address).filter(|lease| lease.released.is_none())
     }
 
-    /// The held addresses by number, IPv4 first.
+    /// The held addresses, sorted by number, IPv4 first.
     pub(super) fn held(&self) -> impl Iterator<Item = (IpAddr, &Lease)> {
         self.leases.iter().filter(|(_, lease)| lease.released.is_none()).map(|(address, lease)| (*address, lease))
     }
 
-    /// All leases by number, held and released.
+    /// All leases, held and released, sorted by the number of the address.
     pub(super) fn leases(&self) -> impl Iterator<Item = (IpAddr, &Lease)> {
         self.leases.iter().map(|(address, lease)| (*address, lease))
     }
@@ -62,7 +62,7 @@ impl Network {
         self.conflicts.contains_key(&address)
     }
 
-    /// A claimant with a conflicting record of an address, the first one that `fits`.
+    /// The first claimant with a conflicting record of an address for which `fits` is true.
     pub(super) fn conflict_at(&self, address: IpAddr, fits: impl Fn(&Claimant) -> bool) -> Option<Claimant> {
         let machines = self.conflicts.get(&address).into_iter().flatten();
         let claimants = machines.flat_map(|(machine, interfaces)| {
@@ -77,31 +77,31 @@ impl Network {
         interfaces.into_iter().flat_map(BTreeMap::keys).copied().collect()
     }
 
-    /// When the reuse delay of an address ends, if it is not over.
+    /// When the reuse delay of an address ends, in milliseconds since 1970. `None` if there is no reuse delay or it is over.
     pub(super) fn delayed_until(&self, address: IpAddr) -> Option<u64> {
         let until = self.lease(address)?.reuse_after?;
         self.delays.contains(&(until, address)).then_some(until)
     }
 
-    /// Whether an address cannot be allocated, whatever a pool offers.
+    /// Whether an address is held, has a conflict or is in its reuse delay, so that it cannot be allocated.
     pub(super) fn is_occupied(&self, address: IpAddr) -> bool {
         self.held_at(address).is_some() || self.has_conflict(address) || self.delayed_until(address).is_some()
     }
 
-    /// Ends one reuse delay that is over, and returns its address.
+    /// Removes one reuse delay that is over, and returns its address.
     pub(super) fn end_delay(&mut self, now: u64) -> Option<IpAddr> {
         let (until, _) = *self.delays.first()?;
         if until <= now { self.delays.pop_first().map(|(_, address)| address) } else { None }
     }
 
-    /// The free addresses of a pool, with the reserved ends of subnets: there may be more of them than fit into memory, so
-    /// they are removed when the allocator meets them.
+    /// The free addresses of a pool, including the reserved first and last addresses of subnets. There may be more such
+    /// addresses than fit into memory, so the allocator removes each one when it reaches it.
     pub(super) fn free_of(&self, pool: &Pool) -> BTreeMap<Family, FreeRanges> {
         let mut free_by_family = BTreeMap::new();
         for space in pool.spaces() {
             let (family, mut free) = (space.family(), FreeRanges::default());
             for range in space.ranges() {
-                // Ranges of a pool are disjoint, and never all addresses.
+                // The ranges of a pool never overlap and never cover all addresses, so this cannot fail.
                 let done = free.give_back_range(range.first(), range.last());
                 debug_assert_eq!(done, Ok(()), "{range}");
             }
@@ -132,7 +132,7 @@ impl Network {
 // === impl Allocator ===
 
 impl Allocator {
-    /// Replaces the lease of an address and returns the one before.
+    /// Replaces the lease of an address and returns the previous lease.
     pub(super) fn set_lease(&mut self, name: &Arc<str>, address: IpAddr, lease: Option<Lease>) -> Option<Lease> {
         let now = self.now;
         let network = self.networks.entry(Arc::clone(name)).or_default();
@@ -153,7 +153,7 @@ impl Allocator {
         for Lease { claimant, .. } in before.iter().chain(&lease) {
             self.index(&claimant.machine, name, address);
         }
-        // A machine that gets or loses an address lacks less or more than before.
+        // The claim of a waiting machine lacks fewer or more addresses when the machine gets or loses one.
         for Lease { claimant, released, .. } in before.iter().chain(&lease) {
             if released.is_some() {
                 self.stir_namesakes(&claimant.machine);
@@ -164,7 +164,7 @@ impl Allocator {
         before
     }
 
-    /// Adds, replaces or removes a conflicting record of an address, and returns the source before.
+    /// Adds, replaces or removes a conflicting record of an address, and returns the previous source.
     pub(super) fn set_conflict(
         &mut self,
         name: &Arc<str>,
@@ -199,14 +199,14 @@ impl Allocator {
         before
     }
 
-    /// Takes an address from the free ones of the pools of its network, or gives it back to them.
+    /// Removes an address from the free addresses of all pools of its network, or adds it to them.
     pub(super) fn occupy(&mut self, network: &str, address: IpAddr, is_occupied: bool) {
         for state in self.pools.values_mut() {
             state.occupy(network, address, is_occupied);
         }
     }
 
-    /// Notes whether a machine has to do with an address.
+    /// Updates the index of places: whether a machine has a lease or a conflict of an address.
     fn index(&mut self, machine: &Machine, name: &Arc<str>, address: IpAddr) {
         let is_mentioned = self.networks.get(name).is_some_and(|network| network.mentions(address, machine));
         if is_mentioned {

@@ -1,4 +1,4 @@
-//! The pools of the allocator: what they offer on their network, resizes and renames, and counts.
+//! The pools of the allocator: the addresses that they offer, resizes and renames, and counts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -15,9 +15,9 @@ use crate::network::Family;
 #[derive(Clone, Debug)]
 pub(super) struct PoolState {
     pool: Arc<Pool>,
-    // The pool without what other pools of the network reserve.
+    // The pool without the addresses that other pools of the network reserve.
     offered: Pool,
-    // With the reserved ends of subnets, see `Network::free_of`.
+    // Includes the reserved first and last addresses of subnets, see `Network::free_of`.
     free: BTreeMap<Family, FreeRanges>,
 }
 
@@ -34,7 +34,7 @@ impl PoolState {
         &self.offered
     }
 
-    /// In milliseconds.
+    /// The reuse delay in milliseconds.
     pub(super) fn reuse_delay(&self) -> u64 {
         u64::try_from(self.pool.reuse_delay.as_millis()).unwrap_or(u64::MAX)
     }
@@ -51,7 +51,8 @@ impl PoolState {
         }
     }
 
-    /// Takes an address of a network from the free ones, or gives it back to them, if the pool offers it.
+    /// Removes an address from the free addresses, or adds it to them. Does nothing if the pool does not offer the address on
+    /// this network.
     pub(super) fn occupy(&mut self, network: &str, address: IpAddr, is_occupied: bool) {
         let (family, number) = Family::split(address);
         if *self.pool.network == *network
@@ -67,8 +68,8 @@ impl PoolState {
 // === impl Allocator ===
 
 impl Allocator {
-    /// Replaces the specification of a pool and returns the one before. What the pools of the network offer is to be
-    /// refreshed.
+    /// Replaces the specification of a pool and returns the previous specification. The caller has to call `refresh` for the
+    /// network of the pool.
     pub(super) fn set_pool(&mut self, name: &Arc<str>, pool: Option<Arc<Pool>>) -> Option<Arc<Pool>> {
         let state = |pool: Arc<Pool>| PoolState { offered: Pool::clone(&pool), pool, free: BTreeMap::new() };
         let before = match pool {
@@ -78,7 +79,7 @@ impl Allocator {
         before.map(|before| before.pool)
     }
 
-    /// Computes what the pools of a network offer and what of it is free.
+    /// Computes which addresses the pools of a network offer, and which of them are free.
     pub(super) fn refresh(&mut self, network: &Arc<str>) {
         let reserved = self.reserved_on(network);
         let state = self.networks.entry(Arc::clone(network)).or_default();
@@ -94,22 +95,26 @@ impl Allocator {
         ReservedAddresses::of(self.pools().filter(|pool| *pool.network == *network))
     }
 
-    /// Why an address of a pool is never allocated.
+    /// Why an address of a pool is reserved. `None` if the address is not reserved.
     pub(super) fn why_reserved(&self, pool: &str, address: IpAddr) -> Option<ReservedAddress> {
         let pool = self.pools.get(pool)?.pool();
         self.reserved_on(&pool.network).why(pool, address)
     }
 
-    /// Adds pools, replaces those of the same name, renames others, and serves waiting machines.
+    /// Adds pools, replaces the pools of the same name, renames pools, and serves waiting machines.
     ///
-    /// No machine loses an address: what a pool does not offer any more stays with its holder, is counted as outside, and is
-    /// not allocated again. Held addresses take the prefix length of their pool.
+    /// No machine loses an address. The holder keeps an address that its pool no longer offers; the address is counted as
+    /// outside and is not allocated again. Held addresses get the prefix length of their pool.
     ///
-    /// A pool that comes without a template keeps what the template of its last specification reserved: a forgotten template
-    /// must not free the address of a gateway.
+    /// A pool given without a template keeps the addresses that the template of its last specification reserved: a forgotten
+    /// template must not free the address of a gateway.
     ///
-    /// A given pool that the ledger does not have is the new name of a pool of the ledger if that pool is not given, both have
-    /// the same network and interface, the new pool has all addresses of the old one, and no other two pools fit.
+    /// A given pool that the ledger does not have is recognized as a renamed pool of the ledger if
+    ///
+    /// - the old pool is not given,
+    /// - both pools have the same network and interface,
+    /// - the new pool has all addresses of the old pool, and
+    /// - neither of them fits a third pool in this way.
     pub(crate) fn resize(
         &mut self,
         pools: Vec<Pool>,
@@ -148,7 +153,7 @@ impl Allocator {
         Ok(Resized { renamed, prefix_changed, outside, served })
     }
 
-    /// Removes a pool of which no address is held. What it reserves on its network is reserved no more.
+    /// Removes a pool without held addresses. The pool's reservations on its network end.
     pub(crate) fn remove_pool(&mut self, name: &str, now: u64, journal: &mut Journal) -> Result<(), PoolError> {
         self.advance(now);
         let Some((name, _)) = self.pools.get_key_value(name) else { return Err(PoolError::Unknown(name.to_owned())) };
@@ -161,7 +166,7 @@ impl Allocator {
         Ok(())
     }
 
-    /// The requested renames, and those that nothing else explains.
+    /// The requested renames, and the renames that are recognized as described at `resize`.
     fn renames(&self, given: &BTreeMap<Arc<str>, Arc<Pool>>, requested: &[Rename]) -> Result<Vec<Rename>, PoolError> {
         for Rename { old, new } in requested {
             if self.pool(old).is_none() {
@@ -192,7 +197,7 @@ impl Allocator {
         Ok(renames)
     }
 
-    /// Refuses another network or interface for a pool that machines use: their addresses would not be found any more.
+    /// Refuses to change the network or the interface of a pool that machines use: their leases would no longer be found.
     fn check_in_use(&self, known: &Pool, given: &Pool) -> Result<(), PoolError> {
         let members = [
             ("network", known.network.clone(), given.network.clone()),
@@ -233,7 +238,7 @@ impl Allocator {
         }
     }
 
-    /// Gives the held addresses of pools the prefix length of their pool, and returns the interfaces that this concerns.
+    /// Changes the leases of held addresses to the prefix length of their pool, and returns the changed allocations.
     fn change_prefixes(&mut self, given: &BTreeMap<Arc<str>, Arc<Pool>>, journal: &mut Journal) -> Vec<Allocation> {
         let mut changed = Vec::new();
         let (mut changes, networks): (_, BTreeSet<&str>) =
@@ -255,7 +260,7 @@ impl Allocator {
         allocations(changed)
     }
 
-    /// Leases of a pool whose address it does not offer any more.
+    /// Allocations from a pool whose address the pool does not offer, or no longer offers.
     #[must_use]
     pub fn outside(&self, pool: &str) -> Vec<Allocation> {
         let Some(state) = self.pools.get(pool) else { return Vec::new() };
@@ -266,7 +271,7 @@ impl Allocator {
         )
     }
 
-    /// Counts the addresses of each family of a pool, by state. `None` if there is no such pool.
+    /// Counts the addresses of each family of a pool, by state. `None` if the pool is unknown.
     ///
     /// The cost grows with the number of addresses known on the pool's network.
     #[must_use]
@@ -306,7 +311,7 @@ fn usage(pool: &str, space: &Space, network: &Network, now: u64) -> Usage {
     }
 }
 
-/// Whether a pool can be another one under a new name.
+/// Whether `new` can be the pool `old` under a new name.
 fn may_be_renamed(old: &Pool, new: &Pool) -> bool {
     let is_covered = |space: &Space| {
         let new = new.space(space.family());

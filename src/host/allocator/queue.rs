@@ -16,7 +16,7 @@ pub(super) struct Queues {
     turns: BTreeMap<Queue, BTreeSet<Turn>>,
     // Waiting machines that may reclaim an address last held by a machine of the same name, even during its reuse delay.
     namesakes: BTreeSet<Turn>,
-    // Waiting machines whose claim lacks nothing any more, or can never be served. They leave at the next decision.
+    // Waiting machines whose claim needs no further address, or can never be served. The next decision removes these machines.
     settled: BTreeSet<Machine>,
 }
 
@@ -45,7 +45,7 @@ impl Queues {
         self.waiters.get(machine).map(|waiter| &waiter.claim)
     }
 
-    /// Moves a machine into a queue, or out of all.
+    /// Moves a machine into a queue. `None` removes the machine from its queue.
     fn enqueue(&mut self, machine: &Machine, queue: Option<Queue>) {
         let Some(waiter) = self.waiters.get_mut(machine) else { return };
         let turn = (waiter.claim.created, machine.clone());
@@ -66,12 +66,12 @@ impl Queues {
 // === impl Allocator ===
 
 impl Allocator {
-    /// Serves the waiting machines in their order, and returns what they got.
+    /// Serves the waiting machines in their order, and returns their new allocations.
     pub(crate) fn serve(&mut self, now: u64, journal: &mut Journal) -> Vec<Allocation> {
         self.advance(now);
         self.leave_settled(journal);
         let mut served = Vec::new();
-        // Serving takes addresses and frees none, so a claim that is refused once is refused until the end.
+        // Serving allocates addresses and frees none. So a claim that is refused once stays refused during this call.
         let mut tried: BTreeSet<Turn> = BTreeSet::new();
         loop {
             self.queues.namesakes.retain(|turn| !tried.contains(turn));
@@ -91,15 +91,15 @@ impl Allocator {
                     served.extend(self.answer(&claim));
                 }
                 Err(Refusal::Exhausted(queue)) => self.queues.enqueue(&machine, Some(queue)),
-                // The pool may come back.
+                // The machine keeps waiting: the pool may be added again.
                 Err(Refusal::Other(ClaimError::UnknownPool(_))) => {}
-                // The machine learns the reason when it asks again. Waiting does not help it.
+                // Waiting does not help this claim. The machine gets the reason with its next claim.
                 Err(Refusal::Other(_)) => self.decide(Change::Waiter { machine, claim: None }, journal),
             }
         }
     }
 
-    /// Has a machine wait with a claim. A machine that waits already keeps its place.
+    /// Adds a machine to the wait queue with a claim. A machine that already waits keeps its place.
     pub(super) fn wait(&mut self, claim: &Claim, journal: &mut Journal) {
         let mut claim = claim.clone();
         if let Some(waits) = self.queues.claim_of(&claim.machine) {
@@ -119,14 +119,14 @@ impl Allocator {
         }
     }
 
-    /// Removes the machines that need nothing any more from the wait queue.
+    /// Removes the settled machines from the wait queue.
     pub(super) fn leave_settled(&mut self, journal: &mut Journal) {
         for machine in std::mem::take(&mut self.queues.settled) {
             self.withdraw(&machine, journal);
         }
     }
 
-    /// Replaces the claim with which a machine waits, and returns the one before.
+    /// Replaces the claim with which a machine waits, and returns the previous claim.
     pub(super) fn set_waiter(&mut self, machine: &Machine, claim: Option<Arc<Claim>>) -> Option<Arc<Claim>> {
         self.queues.enqueue(machine, None);
         self.queues.settled.remove(machine);
@@ -141,7 +141,8 @@ impl Allocator {
         before
     }
 
-    /// Moves a waiting machine into the queue of an exhausted pool that it needs, or of any pool that it needs.
+    /// Moves a waiting machine into the queue of an exhausted pool that its claim needs, or else of the first pool that its
+    /// claim needs.
     pub(super) fn enqueue_again(&mut self, machine: &Machine) {
         let Some(claim) = self.queues.claim_of(machine).cloned() else { return };
         self.queues.settled.remove(machine);
@@ -169,7 +170,7 @@ impl Allocator {
         }
     }
 
-    /// Lets the waiting namesakes of a machine look at an address that it left.
+    /// Lets the waiting machines of the same name try to get an address that a machine has released.
     pub(super) fn stir_namesakes(&mut self, machine: &Machine) {
         let first = Machine { uid: String::new(), ..machine.clone() };
         let Queues { waiters, namesakes, .. } = &mut self.queues;

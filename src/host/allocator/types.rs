@@ -1,4 +1,4 @@
-//! Answers of the allocator: refusals, counts, and what a resize did.
+//! Answers of the allocator: refusals, counts, and the result of a resize.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -10,16 +10,16 @@ use crate::network::{Family, InterfaceName};
 /// Why a claim is refused.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum ClaimError {
-    /// No address of a family is free. The machine waits, unless its claim names an address.
+    /// The pool has no free address of a family. The machine waits, unless its claim names an address.
     Exhausted {
-        /// The interface that gets none.
+        /// Interface of the pool.
         interface: InterfaceName,
         /// Name of the pool.
         pool: String,
-        /// The family.
+        /// Address family.
         family: Family,
     },
-    /// The claim requests nothing.
+    /// The claim has no request.
     Nothing,
     /// No pool has this name.
     UnknownPool(String),
@@ -27,17 +27,17 @@ pub enum ClaimError {
     NoFamily {
         /// Name of the pool.
         pool: String,
-        /// The family.
+        /// Address family.
         family: Family,
     },
-    /// Two requests, or two addresses of one request, are for the same family of one interface.
+    /// The claim asks twice for one family of one interface: in two requests, or with two addresses of one request.
     Twice {
         /// The interface.
         interface: InterfaceName,
-        /// The family.
+        /// Address family.
         family: Family,
     },
-    /// The interface holds an address of another pool.
+    /// The interface already holds an address of another pool.
     OtherPool {
         /// The interface.
         interface: InterfaceName,
@@ -46,7 +46,7 @@ pub enum ClaimError {
         /// Name of the pool of the held address.
         pool: String,
     },
-    /// The interface holds another address than the claim names.
+    /// The interface already holds an address other than the one that the claim names.
     OtherAddress {
         /// The interface.
         interface: InterfaceName,
@@ -55,7 +55,7 @@ pub enum ClaimError {
         /// The address that the claim names.
         named: IpAddr,
     },
-    /// The named address is not in the pool.
+    /// The pool does not have the named address.
     NotInPool {
         /// The address that the claim names.
         named: IpAddr,
@@ -68,10 +68,10 @@ pub enum ClaimError {
         named: IpAddr,
         /// Name of the pool.
         pool: String,
-        /// The reason, and the pool that reserves the address.
+        /// Why the address is reserved, and by which pool. `None` if no reason is known.
         why: Option<ReservedAddress>,
     },
-    /// Somebody else holds the named address, or has a record of it.
+    /// Another claimant holds the named address, or a conflicting record names the address.
     Taken {
         /// The address that the claim names.
         named: IpAddr,
@@ -92,22 +92,22 @@ pub enum ClaimError {
 /// `total` is always the sum of `reserved`, `used`, `conflicting`, `reuse_delay` and `free`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Usage {
-    /// The family.
+    /// Address family.
     pub family: Family,
-    /// All addresses of the pool.
+    /// Number of all addresses of the pool.
     pub total: u128,
-    /// Addresses that are never allocated: some pool of the network reserves them.
+    /// Reserved addresses: a pool of the network reserves them, so they are never allocated.
     pub reserved: u128,
-    /// Held addresses, also those allocated from another pool of the network.
+    /// Held addresses, including addresses that were allocated from another pool of the network.
     pub used: u128,
-    /// Addresses that nobody holds and that a record claims.
+    /// Addresses that nobody holds and that have a conflicting record.
     pub conflicting: u128,
     /// Addresses in their reuse delay.
     pub reuse_delay: u128,
     /// Addresses that the next claim may get.
     pub free: u128,
-    /// Addresses held from this pool that it does not offer, or no longer. Of the other counts only `reserved` may have
-    /// them.
+    /// Held leases of this pool whose address the pool does not offer, or no longer offers. The other counts do not include
+    /// these addresses, except that `reserved` may.
     pub outside: u128,
 }
 
@@ -120,16 +120,16 @@ pub struct Rename {
     pub new: String,
 }
 
-/// What a resize did.
+/// Result of a resize.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Resized {
-    /// The pools that got another name, as requested or because nothing else fits.
+    /// The renamed pools: the requested renames, and the renames that the allocator recognized.
     pub renamed: Vec<Rename>,
-    /// Interfaces whose held addresses have another prefix length now. Their machines still use the old one.
+    /// Allocations whose prefix length has changed. The machines still use the old prefix length.
     pub prefix_changed: Vec<Allocation>,
     /// Leases whose address is no longer in the pool.
     pub outside: Vec<Allocation>,
-    /// What waiting machines got.
+    /// Allocations to waiting machines.
     pub served: Vec<Allocation>,
 }
 
@@ -138,24 +138,24 @@ pub struct Resized {
 pub enum PoolError {
     /// A rename names a pool that the ledger does not have.
     Unknown(String),
-    /// The new name of a pool is that of another pool of the ledger, or of no given pool.
+    /// The new name of a pool is already used in the ledger, or no given pool has this name.
     NewName(String),
-    /// A pool in use cannot have another network or interface.
+    /// The network or the interface of a pool cannot change while the pool is in use.
     InUse {
         /// Name of the pool.
         pool: String,
-        /// What would change: `network` or `interface`.
+        /// Member that would change: `network` or `interface`.
         member: &'static str,
-        /// Its value in the ledger.
+        /// Value of the member in the ledger.
         known: String,
-        /// Its value in the given pool.
+        /// Value of the member in the given pool.
         given: String,
     },
-    /// A pool cannot be removed while machines hold addresses of it.
+    /// A pool cannot be removed while machines hold its addresses.
     Held {
         /// Name of the pool.
         pool: String,
-        /// How many addresses are held.
+        /// Number of held addresses.
         addresses: usize,
     },
 }
@@ -165,7 +165,7 @@ pub enum PoolError {
 impl fmt::Display for ClaimError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            // The string of the enhancement, for which its users look.
+            // The enhancement prescribes this string, and its users search for it.
             Self::Exhausted { interface, .. } => write!(f, "No available IPs in pool for interface {interface}"),
             Self::Nothing => f.write_str("no request in the claim, expected one for each pool"),
             Self::UnknownPool(pool) => write!(f, "unknown pool {pool:?}"),
