@@ -43,8 +43,8 @@ pub(crate) struct AuditArgs {
     /// Release machines that two audits missed
     ///
     /// The lists have to be complete: KubevirtMachines, VirtualMachines and VirtualMachineInstances of all namespaces. They have
-    /// to be fetched at least 5 minutes after the audit that missed the machine first; the time of a list is the modification
-    /// time of its file.
+    /// to be files that were fetched at least 5 minutes after the audit that missed the machine first; the time of a list is
+    /// the modification time of its file.
     #[arg(long)]
     release_missing: bool,
     /// Release at most this many machines
@@ -156,8 +156,10 @@ pub(crate) fn audit(args: AuditArgs) -> Result<ExitCode> {
     let inventory = objects.inventory();
     let mut registry = args.ledger.open(pools)?;
     let now = Timestamp::now().0;
+    let fetched = fetched(&args.lists.lists);
     let options = Options {
-        fetched: fetched(&args.lists.lists)?,
+        // Without a release the time explains when a release would be possible.
+        fetched: if args.release_missing { fetched? } else { fetched.unwrap_or(now) },
         release: args.release_missing,
         max_release: args.max_release,
         dry_run: args.dry_run,

@@ -310,10 +310,13 @@ pub(crate) fn tell_overlaps(overlaps: &Overlaps<'_>) {
     }
 }
 
-/// When lists were fetched, in milliseconds since 1970: the oldest modification time of their files. A pipe is fetched now.
+/// When lists were fetched, in milliseconds since 1970: the oldest modification time of their files.
+///
+/// # Errors
+///
+/// A list is a pipe: an old list may come through it, and nobody can tell.
 pub(crate) fn fetched(lists: &[PathBuf]) -> Result<u64> {
-    let now = SystemTime::now();
-    let mut oldest = now;
+    let mut oldest = SystemTime::now();
     for path in lists {
         let metadata = if path == Path::new("-") {
             File::from(io::stdin().as_fd().try_clone_to_owned()?).metadata()
@@ -321,9 +324,10 @@ pub(crate) fn fetched(lists: &[PathBuf]) -> Result<u64> {
             path.metadata()
         };
         let metadata = metadata.with_context(|| format!("reading {}", path.display()))?;
-        if metadata.is_file() {
-            oldest = oldest.min(metadata.modified()?);
+        if !metadata.is_file() {
+            bail!("{}: list from a pipe, expected a file: its modification time is when it was fetched", path.display());
         }
+        oldest = oldest.min(metadata.modified()?);
     }
     Ok(u64::try_from(oldest.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis()).unwrap_or(u64::MAX))
 }
