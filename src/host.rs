@@ -2,8 +2,8 @@
 //!
 //! A [`Pool`](pool::Pool) lists the addresses of a network that machines may get. A [`Registry`](registry::Registry)
 //! allocates these addresses. It joins an [`Allocator`](allocator::Allocator), which decides, and a
-//! [`Ledger`](ledger::Ledger), which stores the decisions. A [`Template`](expand::Template) puts the allocated addresses
-//! into the document of the machine, and the config drive carries this document.
+//! [`Ledger`](ledger::Ledger), which stores the decisions. A [`Template`](expand::Template) puts the allocated
+//! addresses into the document of the machine, and the config drive carries this document.
 //!
 //! ```
 //!

@@ -121,8 +121,8 @@ impl Allocator {
         before
     }
 
-    /// Applies a change without computing what pools offer, and returns the state before the change. Adds to `networks` each
-    /// network for which the caller has to call `refresh`.
+    /// Applies a change without computing what pools offer, and returns the state before the change. Adds to `networks`
+    /// each network for which the caller has to call `refresh`.
     fn apply_only(&mut self, change: Change, networks: &mut BTreeSet<Arc<str>>) -> Change {
         match change {
             Change::Pool { name, pool } => {
@@ -209,8 +209,8 @@ impl Allocator {
 
     /// Interfaces that hold several addresses of one family.
     ///
-    /// Only a store without a lock for writers can have such interfaces: two writers served one machine at the same time.
-    /// The caller knows which address the machine really got, and resolves the case with
+    /// Only a store without a lock for writers can have such interfaces: two writers served one machine at the same
+    /// time. The caller knows which address the machine really got, and resolves the case with
     /// [`Registry::keep`](super::registry::Registry::keep).
     #[must_use]
     pub fn doubles(&self) -> Vec<Allocation> {
@@ -244,8 +244,8 @@ fn is_namesake(one: &Machine, other: &Machine) -> bool {
     one.name == other.name && one.namespace == other.namespace
 }
 
-/// An address with its prefix length. If another program stored an impossible prefix length, the full length (/32, /128)
-/// replaces it.
+/// An address with its prefix length. If another program stored an impossible prefix length, the full length (/32,
+/// /128) replaces it.
 fn with_prefix(address: IpAddr, prefix: u8) -> IpNetwork {
     IpNetwork::new(address, prefix).unwrap_or_else(|_| IpNetwork::from(address))
 }

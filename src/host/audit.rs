@@ -1,4 +1,5 @@
-//! The recovery procedure: compares the ledger with the objects of the cluster, and rebuilds the ledger from their records.
+//! The recovery procedure: compares the ledger with the objects of the cluster, and rebuilds the ledger from their
+//! records.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -15,8 +16,8 @@ use super::records::{Inventory, Report, Unrecorded};
 use super::registry::{Registry, Released};
 use super::timestamp::Timestamp;
 
-/// Shortest time between the audit that first missed a machine and the fetch of the lists that release the machine. By then
-/// a cache that lags behind the cluster is up to date again.
+/// Shortest time between the audit that first missed a machine and the fetch of the lists that release the machine. By
+/// then a cache that lags behind the cluster is up to date again.
 pub const SIGHTINGS_APART: Duration = Duration::from_secs(5 * 60);
 
 /// What an audit does about missing machines.
@@ -56,7 +57,8 @@ pub struct Missing {
     pub since: Option<u64>,
     /// Earliest time, in milliseconds since 1970, at which lists must have been fetched to release the machine.
     pub releasable_from: u64,
-    /// The released allocations; in a dry run, the allocations that would be released. `None` if the machine is not released.
+    /// The released allocations; in a dry run, the allocations that would be released. `None` if the machine is not
+    /// released.
     pub released: Option<Vec<Allocation>>,
 }
 
@@ -118,8 +120,8 @@ pub enum Brake {
 pub struct Rebuilt {
     /// Result for the records.
     pub adoption: Adoption,
-    /// KubevirtMachines without a record and without a lease that may belong to one of the pools. Such a machine, if it runs,
-    /// may use an address that neither the ledger nor an object records.
+    /// KubevirtMachines without a record and without a lease that may belong to one of the pools. Such a machine, if it
+    /// runs, may use an address that neither the ledger nor an object records.
     pub without_record: Vec<Machine>,
 }
 
@@ -305,10 +307,10 @@ fn brakes(allocator: &Allocator, inventory: &Inventory, options: &Options, machi
 
 /// Rebuilds the ledger from the records on the objects of machines; see [`Registry::adopt`].
 ///
-/// Two kinds of addresses become conflicts of their machine, so that nobody gets them: the addresses of records that cannot
-/// be read, and addresses that a guest reports and that neither the ledger nor a record has for its machine. If the machine
-/// of a record is unknown, the conflict is of a machine `-/unreadable-record` whose UID is the address. An audit misses this
-/// machine as soon as no such record exists.
+/// Two kinds of addresses become conflicts of their machine, so that nobody gets them: the addresses of records that
+/// cannot be read, and addresses that a guest reports and that neither the ledger nor a record has for its machine. If
+/// the machine of a record is unknown, the conflict is of a machine `-/unreadable-record` whose UID is the address. An
+/// audit misses this machine as soon as no such record exists.
 ///
 /// # Errors
 ///

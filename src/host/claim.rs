@@ -44,18 +44,19 @@ pub struct Allocation {
 pub struct Claim {
     /// The machine that requests the addresses.
     pub machine: Machine,
-    /// When the object of the machine was created, in milliseconds since 1970. Waiting machines are served in this order,
-    /// then by namespace and name.
+    /// When the object of the machine was created, in milliseconds since 1970. Waiting machines are served in this
+    /// order, then by namespace and name.
     pub created: u64,
     /// One request for each pool from which the machine needs addresses.
     pub requests: Vec<Request>,
-    /// Whether to prefer the address last released by a machine of the same namespace and name, if it is still free. The
-    /// ledger remembers this address until another machine gets it. Its reuse delay does not matter here: the delay only
-    /// keeps other machines away.
+    /// Whether to prefer the address last released by a machine of the same namespace and name, if it is still free.
+    /// The ledger remembers this address until another machine gets it. Its reuse delay does not matter here: the delay
+    /// only keeps other machines away.
     pub sticky: bool,
 }
 
-/// A request for addresses of one pool, for the interface of the pool: one address of each family, or of one family only.
+/// A request for addresses of one pool, for the interface of the pool: one address of each family, or of one family
+/// only.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Request {
     /// Name of the pool, as `namespace/name`.
@@ -80,8 +81,8 @@ pub struct Lease {
     pub since: u64,
     /// When the address was released, in milliseconds since 1970. `None` while the address is held.
     pub released: Option<u64>,
-    /// When the reuse delay ends, in milliseconds since 1970. Before this time no other machine gets the address. `None`
-    /// without a reuse delay.
+    /// When the reuse delay ends, in milliseconds since 1970. Before this time no other machine gets the address.
+    /// `None` without a reuse delay.
     pub reuse_after: Option<u64>,
 }
 

@@ -5,8 +5,8 @@ use std::fmt;
 
 /// A set of free numbers, kept as ranges.
 ///
-/// Each operation costs at most the logarithm of the number of ranges. Memory grows with that number, never with the size
-/// of the space: an empty /8 or /64 is one range.
+/// The cost of an operation is at most logarithmic in the number of ranges. Memory grows with the number of ranges,
+/// never with the size of the address space: a completely free /8 or /64 is one range.
 ///
 /// ```
 /// use glowplug::host::free_ranges::{FreeRanges, FreeRangesError};
@@ -21,7 +21,7 @@ use std::fmt;
 /// ```
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct FreeRanges {
-    // First number to last number. Ranges neither overlap nor touch.
+    // Maps the first number of a range to its last number. Ranges neither overlap nor touch.
     ranges: BTreeMap<u128, u128>,
     count: u128,
 }
@@ -33,7 +33,7 @@ pub enum FreeRangesError {
     NotFree(u128),
     /// A number to be given back is free already.
     AlreadyFree(u128),
-    /// All 2^128 numbers would be free at once, one more than a `u128` counts. No pool has them all: the unspecified
+    /// All 2^128 numbers would be free, one more than a `u128` can count. No pool has all of them: the unspecified
     /// address and the multicast addresses are never in a pool.
     Uncountable,
 }
@@ -68,7 +68,7 @@ impl FreeRanges {
         self.range_at(number).is_some()
     }
 
-    /// Takes the lowest free number.
+    /// Takes the lowest free number. Returns `None` if no number is free.
     pub fn take_lowest(&mut self) -> Option<u128> {
         let number = self.lowest()?;
         self.take(number).ok()?;
@@ -88,7 +88,7 @@ impl FreeRanges {
         Ok(())
     }
 
-    /// Takes the free numbers from `first` to `last`, which may be none.
+    /// Takes the free numbers from `first` to `last`, and skips numbers that are not free.
     pub fn take_range(&mut self, first: u128, last: u128) {
         if last < first {
             return;
@@ -113,11 +113,12 @@ impl FreeRanges {
         self.give_back_range(number, number)
     }
 
-    /// Gives the numbers from `first` to `last` back; none if `last` is below `first`.
+    /// Gives the numbers from `first` to `last` back. Does nothing if `last` is below `first`.
     ///
     /// # Errors
     ///
-    /// [`FreeRangesError::AlreadyFree`] names the lowest number that is free already; nothing is changed.
+    /// [`FreeRangesError::AlreadyFree`] with the lowest number that is already free, or
+    /// [`FreeRangesError::Uncountable`]; nothing is changed.
     pub fn give_back_range(&mut self, first: u128, last: u128) -> Result<(), FreeRangesError> {
         let Some(more) = last.checked_sub(first) else { return Ok(()) };
         if let Some(free) = self.lowest_from(first).filter(|free| *free <= last) {
@@ -136,13 +137,13 @@ impl FreeRanges {
         Ok(())
     }
 
-    /// The range that has a number.
+    /// The range that contains a number, as its first and last number.
     fn range_at(&self, number: u128) -> Option<(u128, u128)> {
         let (&first, &last) = self.ranges.range(..=number).next_back()?;
         (number <= last).then_some((first, last))
     }
 
-    /// Inserts what remains of the range from `start` to `end` without `first` to `last`.
+    /// Inserts the parts of the range `start` to `end` that are outside of `first` to `last`.
     fn insert_around(&mut self, start: u128, end: u128, first: u128, last: u128) {
         if start < first {
             self.ranges.insert(start, first - 1);
@@ -287,7 +288,7 @@ mod tests {
     }
 
     fn step() -> impl Strategy<Value = Step> {
-        // Some blocks, so that whole ones, broken ones and their borders all come up.
+        // Small numbers are more likely, so that whole blocks, broken blocks and their borders all occur.
         let number = prop_oneof![0..64_u128, 0..1024_u128];
         prop_oneof![
             number.clone().prop_map(Step::Take),
@@ -327,7 +328,7 @@ mod tests {
             }
             prop_assert!((0..1500).all(|number| ours.contains(number) == model.contains(&number)));
             prop_assert!((0..1500).all(|number| ours.lowest_from(number) == model.range(number..).next().copied()));
-            // What it looks like depends on what is free, not on how that came about.
+            // The value depends only on the free numbers, not on the steps that led to them.
             let mut again = FreeRanges::default();
             for &number in &model {
                 again.give_back(number).unwrap();

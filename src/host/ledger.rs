@@ -19,10 +19,10 @@ pub use sqlite::{OpenError, SqliteLedger, Tenure};
 
 /// A store of leases.
 ///
-/// A ledger keeps the last [`Change`] of each thing. A thing is a pool, an address of a network, a conflict or a machine.
-/// A ledger rejects the lease of an address that another claimant holds, even if the caller does not know of the other
-/// lease. A store may leave conflicts, waiting machines and missing machines to its caller if the caller reports them
-/// again after each start.
+/// A ledger keeps the last [`Change`] of each thing. A thing is a pool, an address of a network, a conflict or a
+/// machine. A ledger rejects the lease of an address that another claimant holds, even if the caller does not know of
+/// the other lease. A store may leave conflicts, waiting machines and missing machines to its caller if the caller
+/// reports them again after each start.
 pub trait Ledger {
     /// Reports what other writers changed since the last report. The first report has the whole state.
     ///
@@ -54,9 +54,9 @@ pub trait Transaction {
 
     /// Records all of the changes, or fails. After `Ok` the changes survive a crash of the host.
     ///
-    /// After an error the caller undoes all of its decisions. A store that recorded only some of the changes reports the
-    /// recorded ones in its next update, like the changes of other writers. A store that recorded the changes, but whose
-    /// answer was lost, does the same.
+    /// After an error the caller undoes all of its decisions. A store that recorded only some of the changes reports
+    /// the recorded ones in its next update, like the changes of other writers. A store that recorded the changes, but
+    /// whose answer was lost, does the same.
     ///
     /// # Errors
     ///

@@ -19,11 +19,13 @@ pub fn is_exhausted(usage: &[Usage]) -> bool {
 
 /// Returns the metrics of all pools of an allocator, sorted by the name of the pool.
 ///
-/// - `kubevirt_ippool_exhausted{cluster,namespace}`: 1 when a pool of the hosted cluster is exhausted, else 0. The label
+/// - `kubevirt_ippool_exhausted{cluster,namespace}`: 1 when a pool of the hosted cluster is exhausted, else 0. The
+///   label
 ///   `cluster` is empty for pools without a known cluster. `namespace` is the namespace of the cluster and its NodePools.
 /// - `glowplug_ippool_addresses{cluster,pool,network,family,state}`: number of addresses in each state. The states
 ///   `reserved`, `used`, `conflicting`, `reuse_delay` and `free` add up to all addresses of the pool.
-/// - `glowplug_ippool_outside_addresses{cluster,pool,network,family}`: number of addresses held from the pool that the pool
+/// - `glowplug_ippool_outside_addresses{cluster,pool,network,family}`: number of addresses held from the pool that the
+///   pool
 ///   does not offer, or no longer offers.
 /// - `glowplug_ippool_waiting_machines{cluster,pool,network}`: number of machines that wait for an address of the pool.
 #[must_use]
@@ -34,7 +36,8 @@ pub fn text(allocator: &Allocator, now: u64) -> String {
     for pool in pools {
         let cluster = pool.cluster.unwrap_or_default();
         let usage = allocator.usage(&pool.name, now).unwrap_or_default();
-        // Hosted clusters of the same name are in different namespaces, and their NodePools are in these namespaces too.
+        // Hosted clusters of the same name are in different namespaces, and their NodePools are in these namespaces
+        // too.
         let namespace = pool.name.split_once('/').map_or("", |(namespace, _)| namespace).to_owned();
         *exhausted.entry((cluster.clone(), namespace)).or_insert(false) |= is_exhausted(&usage);
         // The values of the labels contain only characters that need no escape.

@@ -1,9 +1,10 @@
 //! Reads and writes the records of allocations on Kubernetes objects.
 //!
 //! A record has one of two formats, and this module reads and writes both: the annotation of the enhancement's first
-//! version, and the status map of its newer version (`openshift/enhancements` pull request 1855). The enhancement has no
-//! grammar for the value of the annotation. This module writes a JSON list of `ip/prefix`, IPv4 first, like the status map
-//! and the proof of concept. It also reads one bare address, one `ip/prefix`, and several of them separated by commas.
+//! version, and the status map of its newer version (`openshift/enhancements` pull request 1855). The enhancement has
+//! no grammar for the value of the annotation. This module writes a JSON list of `ip/prefix`, IPv4 first, like the
+//! status map and the proof of concept. It also reads one bare address, one `ip/prefix`, and several of them separated
+//! by commas.
 
 mod list;
 mod merge;
@@ -29,12 +30,12 @@ use object::{Kind, Object};
 /// Start of the key of the annotation that records addresses; the name of the interface follows.
 pub const ANNOTATION_PREFIX: &str = "kubevirt.cluster.x-k8s.io/allocated-ip-";
 
-/// Annotation with which HyperShift names the NodePool of a machine, as `namespace/name`. Cluster API copies the annotation
-/// from the MachineDeployment to the KubevirtMachine.
+/// Annotation with which HyperShift names the NodePool of a machine, as `namespace/name`. Cluster API copies the
+/// annotation from the MachineDeployment to the KubevirtMachine.
 pub const NODE_POOL_ANNOTATION: &str = "hypershift.openshift.io/nodePool";
 
-/// Start of the key of our own annotation that names the network of a record; the name of the interface follows. The formats
-/// of the enhancement have no field for the network, and this program does not change these formats.
+/// Start of the key of our own annotation that names the network of a record; the name of the interface follows. The
+/// formats of the enhancement have no field for the network, and this program does not change these formats.
 pub const NETWORK_PREFIX: &str = "ipam.glowplug.dev/network-";
 
 /// Name of the member of the status that has the status map.
@@ -98,8 +99,8 @@ pub enum PatchError {
 ///
 /// # Errors
 ///
-/// [`PatchError::Key`] for a name that ends with `-`, `_` or `.`: Kubernetes rejects such a key. For such an interface only
-/// the status map can be used. A caller should check the key before addresses are allocated.
+/// [`PatchError::Key`] for a name that ends with `-`, `_` or `.`: Kubernetes rejects such a key. For such an interface
+/// only the status map can be used. A caller should check the key before addresses are allocated.
 ///
 /// ```
 /// use glowplug::host::records::annotation_key;
@@ -128,12 +129,12 @@ pub fn annotation_value(addresses: &[IpNetwork]) -> String {
     list(addresses).to_string()
 }
 
-/// Returns the JSON merge patch that annotates the object of a machine with its allocations, and with the network of each
-/// interface in `networks`.
+/// Returns the JSON merge patch that annotates the object of a machine with its allocations, and with the network of
+/// each interface in `networks`.
 ///
-/// The patch is complete: it names the object. The patch contains the UID, which the server does not allow to change. So
-/// a new machine of the same name never gets the record of the old machine. With a resource version, the server rejects
-/// the second of two concurrent writers (409).
+/// The patch is complete: it names the object. The patch contains the UID, which the server does not allow to change.
+/// So a new machine of the same name never gets the record of the old machine. With a resource version, the server
+/// rejects the second of two concurrent writers (409).
 ///
 /// # Errors
 ///
@@ -161,8 +162,8 @@ pub fn annotation_patch(
 /// Returns the JSON merge patch of the `status` subresource of a KubevirtMachine. UID and resource version work as in
 /// [`annotation_patch`].
 ///
-/// A server whose definition of KubevirtMachine lacks the status map drops the map and reports success. So read the object
-/// back after the write.
+/// A server whose definition of KubevirtMachine lacks the status map drops the map and reports success. So read the
+/// object back after the write.
 ///
 /// # Errors
 ///
@@ -219,15 +220,16 @@ fn list(addresses: &[IpNetwork]) -> Value {
 impl Objects {
     /// Reads KubevirtMachines, VirtualMachines and VirtualMachineInstances. Returns the number of objects.
     ///
-    /// The input is a list of one or several kinds, or a single object, as `kubectl get -o json` or the API server writes it.
-    /// The objects may be whole or metadata only. `source` names the input in messages.
+    /// The input is a list of one or several kinds, or a single object, as `kubectl get -o json` or the API server
+    /// writes it. The objects may be whole or metadata only. `source` names the input in messages.
     ///
-    /// Only one object at a time is in memory as a whole. Of the objects read before, only what matters for records is kept.
+    /// Only one object at a time is in memory as a whole. Of the objects read before, only what matters for records is
+    /// kept.
     ///
     /// # Errors
     ///
-    /// [`ReadError`]: the input is not a list, or is only a part of a list. An object or a record that cannot be read is not an
-    /// error, but becomes an [`ObjectFinding`].
+    /// [`ReadError`]: the input is not a list, or is only a part of a list. An object or a record that cannot be read
+    /// is not an error, but becomes an [`ObjectFinding`].
     pub fn read(&mut self, source: &str, input: impl Read) -> Result<usize, ReadError> {
         let source = (self.sources.len(), source);
         self.sources.push(source.1.to_owned());
@@ -259,8 +261,8 @@ impl Objects {
         })
     }
 
-    /// The diagnostics about single objects and records, in the order of the lists. [`Objects::inventory`] adds diagnostics
-    /// about objects that contradict each other.
+    /// The diagnostics about single objects and records, in the order of the lists. [`Objects::inventory`] adds
+    /// diagnostics about objects that contradict each other.
     #[must_use]
     pub fn findings(&self) -> &[ObjectFinding] {
         &self.findings

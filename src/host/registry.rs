@@ -97,9 +97,10 @@ impl<L: Ledger> Registry<L> {
 
     /// Allocates every address the claim requests, or none. The machine keeps the addresses that it already holds.
     ///
-    /// A repeated claim gets the same answer and changes nothing, so a controller may call this on every pass. A machine that
-    /// claims is no longer missing. Waiting machines that can be served are served first. If a pool is exhausted, the machine
-    /// waits from then on, unless the claim names addresses. A machine that already waits keeps its place in the wait queue.
+    /// A repeated claim gets the same answer and changes nothing, so a controller may call this on every pass. A
+    /// machine that claims is no longer missing. Waiting machines that can be served are served first. If a pool is
+    /// exhausted, the machine waits from then on, unless the claim names addresses. A machine that already waits keeps
+    /// its place in the wait queue.
     ///
     /// # Errors
     ///
@@ -109,7 +110,8 @@ impl<L: Ledger> Registry<L> {
         self.write(|allocator, journal| allocator.claim(claim, now, journal))?.map_err(RegistryError::Refused)
     }
 
-    /// Makes several claims in one transaction, in their order. Each claim is served or refused independently of the others.
+    /// Makes several claims in one transaction, in their order. Each claim is served or refused independently of the
+    /// others.
     ///
     /// # Errors
     ///
@@ -124,8 +126,8 @@ impl<L: Ledger> Registry<L> {
 
     /// Releases everything that a machine holds, waits for or has a conflicting record of, and serves waiting machines.
     ///
-    /// The UID must match too: another machine of the same name keeps its addresses. Releasing a machine that holds nothing
-    /// is not an error.
+    /// The UID must match too: another machine of the same name keeps its addresses. Releasing a machine that holds
+    /// nothing is not an error.
     ///
     /// Call this only when the machine is gone, that is, when it can no longer send packets from its addresses.
     ///
@@ -136,8 +138,8 @@ impl<L: Ledger> Registry<L> {
         self.release_all([machine], now)
     }
 
-    /// Releases several machines in one transaction. Waiting machines are served after all releases, so that no released
-    /// machine gets the address of another released machine.
+    /// Releases several machines in one transaction. Waiting machines are served after all releases, so that no
+    /// released machine gets the address of another released machine.
     ///
     /// # Errors
     ///
@@ -179,7 +181,8 @@ impl<L: Ledger> Registry<L> {
 
     /// Serves waiting machines from addresses whose reuse delay is over.
     ///
-    /// Only the end of a reuse delay needs this call. All other calls that free addresses serve waiting machines themselves.
+    /// Only the end of a reuse delay needs this call. All other calls that free addresses serve waiting machines
+    /// themselves.
     ///
     /// # Errors
     ///
@@ -190,12 +193,12 @@ impl<L: Ledger> Registry<L> {
 
     /// Adds pools, replaces the pools of the same name, renames pools, and serves waiting machines.
     ///
-    /// No machine loses an address. The holder keeps an address that its pool no longer offers; the address is counted as
-    /// outside and is not allocated again. Held addresses get the prefix length of their pool.
+    /// No machine loses an address. The holder keeps an address that its pool no longer offers; the address is counted
+    /// as outside and is not allocated again. Held addresses get the prefix length of their pool.
     ///
-    /// A pool may be renamed without an entry in `renames`: a given pool that the ledger does not have is the new name of a
-    /// pool of the ledger that is not given. This needs the same network and interface, all addresses of the old pool in the
-    /// new pool, and no other pair of pools that fits.
+    /// A pool may be renamed without an entry in `renames`: a given pool that the ledger does not have is the new name
+    /// of a pool of the ledger that is not given. This needs the same network and interface, all addresses of the old
+    /// pool in the new pool, and no other pair of pools that fits.
     ///
     /// # Errors
     ///
@@ -221,8 +224,8 @@ impl<L: Ledger> Registry<L> {
         removed.map_err(ResizeError::Ledger)?.map_err(ResizeError::Refused)
     }
 
-    /// Adopts the records of Kubernetes objects in one transaction: adds a lease for each recorded address that the ledger
-    /// does not have.
+    /// Adopts the records of Kubernetes objects in one transaction: adds a lease for each recorded address that the
+    /// ledger does not have.
     ///
     /// Adoption never frees an address and never changes its holder. An address that does not fit is reported at each
     /// adoption, and is not allocated to anybody. If two records have one address, the first record counts.
@@ -243,8 +246,8 @@ impl<L: Ledger> Registry<L> {
         Ok(self.state()?.clone().adopt(records, now, &mut Journal::default()))
     }
 
-    /// Adds conflicts, so that nobody gets these addresses before the machines of the conflicts are released. A conflict is
-    /// added on every network that has a pool with the address.
+    /// Adds conflicts, so that nobody gets these addresses before the machines of the conflicts are released. A
+    /// conflict is added on every network that has a pool with the address.
     ///
     /// # Errors
     ///
@@ -263,8 +266,8 @@ impl<L: Ledger> Registry<L> {
 
     /// Records the result of a search for machines in one transaction: which machines are there, and which are missing.
     ///
-    /// Returns for each missing machine when an earlier search first missed it, in milliseconds since 1970; `None` if this
-    /// search is the first. A caller must not rely on a single search: it may come at the wrong moment.
+    /// Returns for each missing machine when an earlier search first missed it, in milliseconds since 1970; `None` if
+    /// this search is the first. A caller must not rely on a single search: it may come at the wrong moment.
     ///
     /// # Errors
     ///

@@ -39,18 +39,20 @@ pub struct Mismatch {
 /// Why an address of a record does not fit the ledger or the pools.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Problem {
-    /// Another claimant holds the address or has a record of it. The holder keeps the address. The address is not allocated
-    /// again before both machines are gone.
+    /// Another claimant holds the address or has a record of it. The holder keeps the address. The address is not
+    /// allocated again before both machines are gone.
     Duplicate(Claimant),
-    /// No pool has the interface and the address of the record. The address is not allocated before the machine is gone.
+    /// No pool has the interface and the address of the record. The address is not allocated before the machine is
+    /// gone.
     NoPool,
-    /// The address may be on any of these networks. The address is not allocated on any of them before the machine is gone.
+    /// The address may be on any of these networks. The address is not allocated on any of them before the machine is
+    /// gone.
     Ambiguous(Vec<String>),
-    /// The interface already holds this other address of the family, and keeps it. The address of the record is not allocated
-    /// before the machine is gone.
+    /// The interface already holds this other address of the family, and keeps it. The address of the record is not
+    /// allocated before the machine is gone.
     OtherAddress(IpAddr),
-    /// The claimant holds the address on this other network. The address is not allocated on either network before the machine
-    /// is gone.
+    /// The claimant holds the address on this other network. The address is not allocated on either network before the
+    /// machine is gone.
     OtherNetwork(String),
     /// The pool with this name, which the record belongs to, does not have the address. The machine keeps the address.
     OutOfPool(String),
@@ -217,8 +219,8 @@ impl Allocator {
         Outcome::Added
     }
 
-    /// Adds a conflict, so that nobody gets the address before the machine of the conflict is released. The conflict is added
-    /// on every network that has a pool with the address.
+    /// Adds a conflict, so that nobody gets the address before the machine of the conflict is released. The conflict is
+    /// added on every network that has a pool with the address.
     pub(crate) fn set_aside(&mut self, address: IpAddr, conflict: Conflict, now: u64, journal: &mut Journal) {
         self.advance(now);
         let (claimant, source) = (Arc::new(conflict.claimant), Arc::from(conflict.source));
@@ -228,8 +230,8 @@ impl Allocator {
         }
     }
 
-    /// Finds the pool or the networks of a recorded address. In this order, these decide: the NodePool of the object, the
-    /// networks of the object, the network that the record names, and the address itself.
+    /// Finds the pool or the networks of a recorded address. In this order, these decide: the NodePool of the object,
+    /// the networks of the object, the network that the record names, and the address itself.
     fn attribute(&self, origin: &Origin, address: IpAddr, pools: &PoolsOf) -> Attribution {
         let none = BTreeMap::new();
         let of_interface = pools.get(&origin.claimant.interface).unwrap_or(&none);
@@ -268,8 +270,8 @@ impl Allocator {
         }
     }
 
-    /// Chooses one of the pools of one interface and network: the named pool, else a pool that offers the address, else a pool
-    /// that has the address, else the first pool, since an address may move to another pool of its network.
+    /// Chooses one of the pools of one interface and network: the named pool, else a pool that offers the address, else
+    /// a pool that has the address, else the first pool, since an address may move to another pool of its network.
     fn pool_among(&self, names: &[Arc<str>], named: Option<&str>, address: IpAddr) -> Option<Arc<str>> {
         let is_named = |name: &&Arc<str>| Some(&***name) == named;
         let offers = |name: &&Arc<str>| self.pools.get(*name).is_some_and(|state| state.offered().offers(address));

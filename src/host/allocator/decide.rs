@@ -42,8 +42,8 @@ impl Allocator {
     /// Allocates every address the claim requests, or none. The machine keeps the addresses that it already holds.
     ///
     /// A repeated claim gets the same answer and changes nothing. A machine that claims is no longer missing. Waiting
-    /// machines that can be served are served first. If a pool is exhausted, the machine waits from then on, unless the claim
-    /// names addresses. So the caller must commit the journal even when the claim is refused.
+    /// machines that can be served are served first. If a pool is exhausted, the machine waits from then on, unless the
+    /// claim names addresses. So the caller must commit the journal even when the claim is refused.
     pub(crate) fn claim(
         &mut self,
         claim: &Claim,
@@ -70,8 +70,8 @@ impl Allocator {
 
     /// Releases everything that a machine holds, waits for or has a conflicting record of, and returns what it held.
     ///
-    /// Each address gets the reuse delay of its pool. The UID must match too: another machine of the same name keeps its
-    /// addresses.
+    /// Each address gets the reuse delay of its pool. The UID must match too: another machine of the same name keeps
+    /// its addresses.
     ///
     /// Call this only when the machine is gone, that is, when it can no longer send packets from its addresses.
     pub(crate) fn release(&mut self, machine: &Machine, now: u64, journal: &mut Journal) -> Vec<Allocation> {
@@ -99,8 +99,8 @@ impl Allocator {
         allocations(held)
     }
 
-    /// Releases the addresses of a claimant that are not in `keep` and have the family of an address in `keep`, and returns
-    /// them. The machine never got these addresses, so there is no reuse delay.
+    /// Releases the addresses of a claimant that are not in `keep` and have the family of an address in `keep`, and
+    /// returns them. The machine never got these addresses, so there is no reuse delay.
     pub(crate) fn keep(
         &mut self,
         claimant: &Claimant,
@@ -125,8 +125,8 @@ impl Allocator {
         allocations(released)
     }
 
-    /// Records that a search did not find a machine. Returns when an earlier search first missed the machine, in milliseconds
-    /// since 1970, or `None` if this search is the first.
+    /// Records that a search did not find a machine. Returns when an earlier search first missed the machine, in
+    /// milliseconds since 1970, or `None` if this search is the first.
     pub(crate) fn note_missing(&mut self, machine: &Machine, now: u64, journal: &mut Journal) -> Option<u64> {
         self.advance(now);
         let since = self.missing.get(machine).copied();
@@ -218,8 +218,9 @@ impl Allocator {
         Ok(wants)
     }
 
-    /// Whether the lease of a held address may move to another pool without a release. The other pool must be on the network of
-    /// the address. It must also have the address, unless the pool of the lease no longer offers the address.
+    /// Whether the lease of a held address may move to another pool without a release. The other pool must be on the
+    /// network of the address. It must also have the address, unless the pool of the lease no longer offers the
+    /// address.
     fn may_move(&self, network: &str, address: IpAddr, lease: &Lease, pool: &str) -> bool {
         let Some(pool) = self.pools.get(pool).map(|state| state.pool()) else { return false };
         let own = self.pools.get(&lease.pool).filter(|own| own.pool().network == network);
@@ -291,8 +292,8 @@ impl Allocator {
         self.pools.get_mut(pool)?.lowest(family)
     }
 
-    /// What the interfaces of a claim hold, in the order of its requests. If an interface holds several addresses of one
-    /// family, only the earliest is returned; for the other addresses see [`Allocator::doubles`].
+    /// What the interfaces of a claim hold, in the order of its requests. If an interface holds several addresses of
+    /// one family, only the earliest is returned; for the other addresses see [`Allocator::doubles`].
     pub(super) fn answer(&self, claim: &Claim) -> Vec<Allocation> {
         let mut held = self.held_by(&claim.machine);
         held.sort_by_key(|(_, address, lease)| (Family::of(*address), lease.since, *address));

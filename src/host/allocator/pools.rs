@@ -51,8 +51,8 @@ impl PoolState {
         }
     }
 
-    /// Removes an address from the free addresses, or adds it to them. Does nothing if the pool does not offer the address on
-    /// this network.
+    /// Removes an address from the free addresses, or adds it to them. Does nothing if the pool does not offer the
+    /// address on this network.
     pub(super) fn occupy(&mut self, network: &str, address: IpAddr, is_occupied: bool) {
         let (family, number) = Family::split(address);
         if *self.pool.network == *network
@@ -68,8 +68,8 @@ impl PoolState {
 // === impl Allocator ===
 
 impl Allocator {
-    /// Replaces the specification of a pool and returns the previous specification. The caller has to call `refresh` for the
-    /// network of the pool.
+    /// Replaces the specification of a pool and returns the previous specification. The caller has to call `refresh`
+    /// for the network of the pool.
     pub(super) fn set_pool(&mut self, name: &Arc<str>, pool: Option<Arc<Pool>>) -> Option<Arc<Pool>> {
         let state = |pool: Arc<Pool>| PoolState { offered: Pool::clone(&pool), pool, free: BTreeMap::new() };
         let before = match pool {
@@ -103,11 +103,11 @@ impl Allocator {
 
     /// Adds pools, replaces the pools of the same name, renames pools, and serves waiting machines.
     ///
-    /// No machine loses an address. The holder keeps an address that its pool no longer offers; the address is counted as
-    /// outside and is not allocated again. Held addresses get the prefix length of their pool.
+    /// No machine loses an address. The holder keeps an address that its pool no longer offers; the address is counted
+    /// as outside and is not allocated again. Held addresses get the prefix length of their pool.
     ///
-    /// A pool given without a template keeps the addresses that the template of its last specification reserved: a forgotten
-    /// template must not free the address of a gateway.
+    /// A pool given without a template keeps the addresses that the template of its last specification reserved: a
+    /// forgotten template must not free the address of a gateway.
     ///
     /// A given pool that the ledger does not have is recognized as a renamed pool of the ledger if
     ///
@@ -197,7 +197,8 @@ impl Allocator {
         Ok(renames)
     }
 
-    /// Refuses to change the network or the interface of a pool that machines use: their leases would no longer be found.
+    /// Refuses to change the network or the interface of a pool that machines use: their leases would no longer be
+    /// found.
     fn check_in_use(&self, known: &Pool, given: &Pool) -> Result<(), PoolError> {
         let members = [
             ("network", known.network.clone(), given.network.clone()),

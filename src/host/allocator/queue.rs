@@ -16,7 +16,8 @@ pub(super) struct Queues {
     turns: BTreeMap<Queue, BTreeSet<Turn>>,
     // Waiting machines that may reclaim an address last held by a machine of the same name, even during its reuse delay.
     namesakes: BTreeSet<Turn>,
-    // Waiting machines whose claim needs no further address, or can never be served. The next decision removes these machines.
+    // Waiting machines whose claim needs no further address, or can never be served. The next decision removes these
+    // machines.
     settled: BTreeSet<Machine>,
 }
 
@@ -141,8 +142,8 @@ impl Allocator {
         before
     }
 
-    /// Moves a waiting machine into the queue of an exhausted pool that its claim needs, or else of the first pool that its
-    /// claim needs.
+    /// Moves a waiting machine into the queue of an exhausted pool that its claim needs, or else of the first pool that
+    /// its claim needs.
     pub(super) fn enqueue_again(&mut self, machine: &Machine) {
         let Some(claim) = self.queues.claim_of(machine).cloned() else { return };
         self.queues.settled.remove(machine);

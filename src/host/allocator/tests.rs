@@ -14,7 +14,7 @@ fn pool(name: &str, interface: &str, rest: &str) -> Pool {
     pool.unwrap_or_else(|| panic!("{text}: {:?}", findings.kept()))
 }
 
-/// An allocator with pools and what a ledger reports besides.
+/// An allocator with these pools and with other changes that a ledger reports.
 fn allocator(pools: impl IntoIterator<Item = Pool>, known: impl IntoIterator<Item = Change>) -> Allocator {
     let pools =
         pools.into_iter().map(|pool| Change::Pool { name: Arc::from(pool.name.as_str()), pool: Some(Arc::new(pool)) });
@@ -110,7 +110,7 @@ fn a_sticky_claim_gets_what_its_name_left_until_somebody_else_takes_it() {
         given(&mut allocator, &claim(name, "1", &["n/one"]), 0);
     }
     allocator.release(&machine("a", "1"), 1, &mut Journal::default());
-    // Its reuse delay is for others.
+    // The reuse delay only keeps other machines away.
     allocator.release(&machine("c", "1"), 1_000, &mut Journal::default());
     assert_eq!(given(&mut allocator, &sticky("c", "2"), 1_001), "10.0.0.3/24");
     assert_eq!(given(&mut allocator, &claim("d", "1", &["n/one"]), 1_001), "10.0.0.1/24");
@@ -168,7 +168,7 @@ fn a_slash_16_is_filled_and_each_address_is_given_once() {
     assert_eq!(free_and_reserved(&mut allocator, "n/one"), [(65_536, 2, 0)]);
     let late = claim("late", "1", &["n/one"]);
     assert_eq!(given(&mut allocator, &late, 0), "No available IPs in pool for interface eth0");
-    // More addresses end it.
+    // The machine is served when the pool gets more addresses.
     let served = resize(&mut allocator, pool("one", "eth0", "addresses: [10.0.0.0/15]")).served;
     let network: IpNetwork = "10.0.255.255/15".parse().unwrap();
     assert_eq!((served.len(), &served[0].addresses[..]), (1, &[network][..]));
@@ -225,7 +225,7 @@ fn a_rebuild_adds_and_reports_and_nothing_reported_is_given() {
     assert_eq!((again.adopted, again.known, again.mismatches.len()), (0, 4, 3));
     let usage = allocator.usage("n/one", 2).unwrap()[0];
     assert_eq!((usage.used, usage.conflicting, usage.outside, usage.reserved, usage.free), (2, 2, 2, 3, 1));
-    // What is left is one address; the holder's alone does not come back while somebody contends for it.
+    // One address is free. A released address does not become free while a conflict remains.
     assert_eq!(given(&mut allocator, &claim("x", "1", &["n/one"]), 3), "10.0.0.5/29");
     allocator.release(&machine("a", "1"), 4, &mut Journal::default());
     assert_eq!(given(&mut allocator, &claim("y", "1", &["n/one"]), 5), "10.0.0.3/29");
@@ -253,7 +253,7 @@ fn an_address_that_is_set_aside_for_a_machine_is_its_own_when_its_record_is_mend
     };
     let adoption = allocator.adopt([record], 3, &mut journal);
     assert_eq!((adoption.adopted, adoption.mismatches), (1, vec![]));
-    // It is held, and what is held is not conflicting for by its holder.
+    // The holder of an address has no conflict with itself.
     allocator.set_aside(address, conflict, 4, &mut journal);
     assert_eq!(allocator.conflicts().count(), 0);
 }
@@ -348,7 +348,7 @@ fn an_ambiguous_record_is_reserved_on_every_network_where_it_may_belong_until_it
     assert_eq!(given(&mut allocator, &claim("z", "1", &["n/b"]), 2), "10.0.0.11/24");
     allocator.release(&machine("x", "1"), 3, &mut Journal::default());
     assert_eq!(given(&mut allocator, &claim("v", "1", &["n/a"]), 4), "10.0.0.10/24");
-    // What the ledger has for the claimant is not ambiguous.
+    // A record is not ambiguous if the ledger has the address for the claimant.
     let adoption = allocator.adopt([record("v", "10.0.0.10/24")], 5, &mut Journal::default());
     assert_eq!((adoption.known, problems(&adoption)), (1, vec![]));
 }
@@ -400,7 +400,7 @@ fn an_address_moves_to_its_right_pool_of_the_network_without_a_release() {
     let b = on("vlan10", "b", "addresses: [10.0.0.30-10.0.0.40], machineNetwork: [{cidr: 10.0.0.0/24}]");
     let c = on("vlan20", "c", "addresses: [10.0.0.30-10.0.0.40], machineNetwork: [{cidr: 10.0.0.0/24}]");
     let mut allocator = allocator([a, b, c], []);
-    // Another pool of the network took it.
+    // The record belongs to another pool of the network.
     let adopted = Record { node_pool: Some("n/a".to_owned()), ..record("x", "10.0.0.30/24") };
     assert_eq!(allocator.adopt([adopted], 1, &mut Journal::default()).adopted, 1);
     assert_eq!(given(&mut allocator, &claim("x", "1", &["n/b"]), 2), "10.0.0.30/24");
@@ -423,7 +423,7 @@ fn a_renamed_pool_keeps_its_leases_and_its_waiting_machines() {
     assert_eq!(resized.served.len(), 1);
     assert_eq!(held(&allocator), ["n/vlan10 10.0.0.10/24 n/new x", "n/vlan10 10.0.0.11/24 n/new y"]);
     assert_eq!(given(&mut allocator, &claim("x", "1", &["n/new"]), 2), "10.0.0.10/24");
-    // On request, also where nothing else says so.
+    // A requested rename needs no other evidence.
     let rename = Rename { old: "n/new".to_owned(), new: "n/last".to_owned() };
     let far = on("vlan10", "last", "addresses: [10.0.0.30], machineNetwork: [{cidr: 10.0.0.0/24}]");
     let resized = allocator.resize(vec![far], std::slice::from_ref(&rename), 3, &mut Journal::default()).unwrap();
@@ -512,7 +512,7 @@ fn a_waiting_machine_that_needs_nothing_any_more_leaves_the_queue() {
     let mut allocator = allocator([one], []);
     given(&mut allocator, &claim("holder", "1", &["n/a"]), 1);
     given(&mut allocator, &claim("x", "1", &["n/a"]), 1);
-    // It gets an address by a rebuild.
+    // An adoption gives the machine an address.
     let records = [Record { node_pool: Some("n/a".to_owned()), ..record("x", "10.0.0.99/24") }];
     assert_eq!(allocator.adopt(records, 2, &mut Journal::default()).adopted, 1);
     assert_eq!(allocator.waiters(), Vec::<&Claim>::new());

@@ -106,8 +106,8 @@ pub struct Usage {
     pub reuse_delay: u128,
     /// Addresses that the next claim may get.
     pub free: u128,
-    /// Held leases of this pool whose address the pool does not offer, or no longer offers. The other counts do not include
-    /// these addresses, except that `reserved` may.
+    /// Held leases of this pool whose address the pool does not offer, or no longer offers. The other counts do not
+    /// include these addresses, except that `reserved` may.
     pub outside: u128,
 }
 

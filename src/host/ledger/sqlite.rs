@@ -1,4 +1,4 @@
-//! The ledger in a file that several processes of one host share.
+//! A ledger in a file that several processes of one host share.
 
 mod rows;
 
@@ -25,33 +25,34 @@ use rows::{CONFLICTS, LEASES, MISSING, Octets, POOLS, Table, WAITERS, checksum, 
 
 /// A ledger in an SQLite database.
 ///
-/// A commit is on the disk when it returns (a write-ahead log, synchronised at each commit). The store itself refuses an
-/// address that is held, and notes what was changed, so that another process reads only that again. Each row has a
-/// checksum, and each table the sum of them: what is damaged is not read.
+/// A commit is on the disk when it returns: SQLite synchronises the write-ahead log at each commit. The database itself
+/// rejects a lease of an address that another claimant holds. The database also records what was changed, so that
+/// another process reads only the changes again. Each row has a checksum, and each table has the sum of these
+/// checksums: a damaged table is an error.
 ///
-/// The file and the two beside it (`-wal`, `-shm`) belong together, and on a disk of this host: its locks and its shared
-/// memory do not hold between hosts. They stay when nobody has the ledger open, since a process that may only read could
-/// not create them; everything committed is in the file itself then.
+/// The file and its two companions (`-wal`, `-shm`) belong together. They must be on a disk of this host, because locks
+/// and shared memory do not work between hosts. The companions stay when no process has the ledger open, because a
+/// process that may only read could not create them. The file itself then has everything that was committed.
 #[derive(Debug)]
 pub struct SqliteLedger {
     connection: Connection,
     networks: Networks,
-    // The last change that was reported. `None`: nothing was.
+    // Number of the last reported change. `None` if nothing has been reported.
     reported: Option<i64>,
 }
 
-/// Why a file cannot be the ledger.
+/// Why a ledger cannot be opened or created.
 #[derive(Debug)]
 pub enum OpenError {
-    /// There is no such file.
+    /// The file does not exist.
     Absent(PathBuf),
-    /// There is a file that the creation of a ledger would replace: a ledger, or the log of one.
+    /// The creation of a ledger would replace this file: a ledger, or the log of a ledger.
     Exists(PathBuf),
-    /// The file is on a network file system, of this kind.
+    /// The file is on a network file system of this kind.
     NetworkFileSystem(PathBuf, &'static str),
     /// The file is empty, or not a file or a database of this program.
     NotALedger(PathBuf),
-    /// The write-ahead log is not there, or may not be read, and cannot be created.
+    /// The write-ahead log does not exist or cannot be read, and cannot be created.
     NoLog(PathBuf),
     /// Another version of this program created the ledger.
     OtherSchema {
@@ -78,7 +79,7 @@ pub struct Tenure {
     pub network: String,
     /// The address.
     pub address: IpAddr,
-    /// The claimant, with the times. Not released: the claimant still holds the address.
+    /// The lease with its times. `released` is `None` while the claimant still holds the address.
     pub lease: Lease,
 }
 
@@ -103,7 +104,7 @@ struct SqliteTransaction<'a> {
     has_reported: bool,
 }
 
-/// `glpg`: what the file is, for `file` and for us.
+/// `glpg`, the SQLite application ID of a ledger. `file` and this program recognize a ledger by it.
 const APPLICATION_ID: i64 = 0x676c_7067;
 
 /// Version of the schema. No release wrote version 1.
@@ -111,15 +112,15 @@ const VERSION: i64 = 2;
 
 const SCHEMA: &str = include_str!("schema-2.sql");
 
-/// How many changes are kept for processes that are behind. A process that is further behind reads everything.
+/// Number of changes that are kept for processes that are behind. A process that is further behind reads everything.
 const CHANGES_KEPT: i64 = 10_000;
 
-/// How many earlier holders are kept, the latest ones: about 20 MiB.
+/// Number of earlier holders that are kept, the latest ones: about 20 MiB.
 const HISTORY_KEPT: i64 = 100_000;
 
-/// File systems whose locks or shared memory do not hold between the hosts that mount them, by the magic number that
-/// `statfs` gives (linux/magic.h; GPFS and Lustre from their own headers). FUSE tells nothing of what is behind it, and sshfs,
-/// GlusterFS and virtiofs are.
+/// File systems whose locks or shared memory do not work between the hosts that mount them, by the magic number of
+/// `statfs` (linux/magic.h; GPFS and Lustre from their own headers). FUSE is in the list because it hides the file
+/// system behind it, which may be a network file system: sshfs, GlusterFS and virtiofs use FUSE.
 const NETWORK_FILE_SYSTEMS: [(u32, &str); 16] = [
     (0x0000_517b, "SMB"),
     (0x0000_564c, "NCP"),
@@ -142,8 +143,8 @@ const NETWORK_FILE_SYSTEMS: [(u32, &str); 16] = [
 // === impl SqliteLedger ===
 
 impl SqliteLedger {
-    /// Creates a ledger at `path`. An empty file or a ledger without pools, which an interrupted creation leaves, is no
-    /// obstacle.
+    /// Creates a ledger at `path`. An interrupted creation may leave an empty file or a ledger without pools; both are
+    /// accepted.
     ///
     /// Use one ledger for a network: two would allocate the same addresses.
     ///
@@ -167,7 +168,8 @@ impl SqliteLedger {
         Self::connect(path, Access::Write)
     }
 
-    /// Opens the ledger at `path` with the right to read its files alone. Writing to it fails.
+    /// Opens the ledger at `path` read-only. The process needs only read access to the files; writing to the ledger
+    /// fails.
     ///
     /// # Errors
     ///
@@ -176,8 +178,8 @@ impl SqliteLedger {
         Self::connect(path, Access::Read)
     }
 
-    /// Checks the whole ledger: SQLite's structures, references, and every checksum. Returns the problems, none if the
-    /// ledger is intact.
+    /// Checks the whole ledger: the structures of SQLite, references, and every checksum. Returns the problems; the
+    /// list is empty if the ledger is intact.
     ///
     /// # Errors
     ///
@@ -197,12 +199,12 @@ impl SqliteLedger {
         Ok(problems)
     }
 
-    /// Writes a consistent copy of the ledger to a new file, while others may be writing to the ledger. The copy is on the
-    /// disk and verified when this returns.
+    /// Writes a consistent copy of the ledger to a new file. Other processes may write to the ledger at the same time.
+    /// The copy is on the disk and verified when this function returns.
     ///
     /// # Errors
     ///
-    /// There is a file of that name; the ledger is damaged; the copy cannot be written.
+    /// A file with the name of the copy exists, the ledger is damaged, or the copy cannot be written.
     pub fn backup(&mut self, copy: &Path) -> Result<(), LedgerError> {
         const DOING: &str = "writing the copy of the ledger";
         let failed = |source: Box<dyn Error + Send + Sync>| LedgerError::Store { doing: DOING, source };
@@ -220,7 +222,8 @@ impl SqliteLedger {
         problems.into_iter().next().map_or(Ok(()), |problem| Err(LedgerError::Damaged(problem)))
     }
 
-    /// Who held what, and when: the tenures for which `fits`, earliest first. The latest 100,000 earlier holders are kept.
+    /// Returns the tenures for which `fits` is true, earliest first. The ledger keeps the latest 100,000 earlier
+    /// holders.
     ///
     /// # Errors
     ///
@@ -248,7 +251,7 @@ impl SqliteLedger {
             Err(_) if access != Access::Create && !path.try_exists().unwrap_or(true) => {
                 return Err(OpenError::Absent(path.to_owned()));
             }
-            // To open a pipe would be to wait for its other end.
+            // Opening a pipe would wait for a process at its other end.
             Ok(metadata) if !metadata.is_file() => return Err(OpenError::NotALedger(path.to_owned())),
             _ => {}
         }
@@ -262,10 +265,11 @@ impl SqliteLedger {
             Access::Create => OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE,
         };
         let flags = flags | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        // To SQLite `:memory:` is no file, and `file:` begins a URI.
+        // SQLite treats the name `:memory:` as no file and a name that begins with `file:` as a URI; the prefix `./`
+        // avoids both.
         let mut connection = Connection::open_with_flags(Path::new(".").join(path), flags).map_err(store)?;
         connection.busy_handler(Some(wait)).map_err(store)?;
-        // Nothing is written to a database of another program.
+        // This check comes before the first write: the database may belong to another program.
         check_version(&connection, path, access)?;
         if access != Access::Read {
             Self::prepare(&mut connection, path, access)?;
@@ -280,12 +284,14 @@ impl SqliteLedger {
         Ok(Self { connection, networks, reported: None })
     }
 
-    /// Makes the file a database for several processes, and a new one a ledger.
+    /// Sets the file up for several processes, and makes a new file a ledger.
     fn prepare(connection: &mut Connection, path: &Path, access: Access) -> Result<(), OpenError> {
         let store = |source| OpenError::Store { path: path.to_owned(), source: sqlite_error(source) };
-        // SQLite would move the log into the file at the end, and remove it. We do the first ourselves.
+        // At the end SQLite would move the log into the file and remove the log. `drop` moves the log itself and keeps
+        // it.
         connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(store)?;
-        // Of several processes that create the ledger one does, and here SQLite does not wait for it.
+        // If several processes create the ledger, one of them changes the mode, and the others have to wait in this
+        // loop: SQLite does not call the busy handler here.
         let mut times = 0;
         let mode: String = loop {
             match connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0)) {
@@ -310,8 +316,8 @@ impl SqliteLedger {
     }
 }
 
-/// Moves the log into the file, which is then a whole copy of the ledger, and leaves the log empty. If another process has the
-/// ledger open, that process does it later.
+/// Moves the log into the file, so that the file alone is a whole copy of the ledger, and leaves the log empty. If
+/// another process has the ledger open, the other process does this later.
 impl Drop for SqliteLedger {
     fn drop(&mut self) {
         let _ = self.connection.busy_handler(None);
@@ -344,7 +350,8 @@ impl super::Transaction for SqliteTransaction<'_> {
     }
 
     fn commit(self: Box<Self>, changes: &[Change]) -> Result<(), LedgerError> {
-        // Neighbours are written together, which is what a batch costs. Changes of one thing stay in their order.
+        // Writing neighbouring rows together makes a large batch faster. The sort keeps the order of the changes of one
+        // thing.
         let mut changes: Vec<&Change> = changes.iter().collect();
         changes.sort_by(|a, b| place(a).cmp(&place(b)));
         let mut networks = Networks { by_id: self.networks.by_id.clone(), by_name: self.networks.by_name.clone() };
@@ -368,7 +375,8 @@ impl super::Transaction for SqliteTransaction<'_> {
         let Self { transaction, networks: known, reported, has_reported } = *self;
         transaction.commit().map_err(writing)?;
         *known = networks;
-        // The changes of this process are no news to it; earlier ones of others, not reported yet, are.
+        // The next report must leave out the changes of this process, but not earlier changes of others that are
+        // unreported.
         if has_reported {
             *reported = Some(last);
         }
@@ -376,8 +384,8 @@ impl super::Transaction for SqliteTransaction<'_> {
     }
 }
 
-/// Waits for another process, a millisecond at a time: a commit takes about as long. Half a minute is more than any write
-/// of ours takes, so that its owner hangs.
+/// Waits one millisecond for another process; a commit takes about as long. Gives up after half a minute: a write of
+/// this program never takes so long, so the other process hangs.
 fn wait(times: i32) -> bool {
     std::thread::sleep(Duration::from_millis(1));
     times < 30_000
@@ -396,7 +404,7 @@ fn writing(source: rusqlite::Error) -> LedgerError {
     LedgerError::Store { doing: "writing the ledger", source: sqlite_error(source) }
 }
 
-/// The message of SQLite alone: its code has the same meaning.
+/// The message of SQLite without its error code, which has the same meaning.
 fn sqlite_error(error: rusqlite::Error) -> Box<dyn Error + Send + Sync> {
     match error {
         rusqlite::Error::SqliteFailure(_, Some(message)) => message.into(),
@@ -404,7 +412,7 @@ fn sqlite_error(error: rusqlite::Error) -> Box<dyn Error + Send + Sync> {
     }
 }
 
-/// The kind of network file system on which a file is, or will be.
+/// The kind of network file system on which a file is, or will be. `None` for a local file system.
 fn network_file_system(path: &Path) -> Result<Option<&'static str>, OpenError> {
     let at = if path.try_exists().unwrap_or(false) { path } else { directory_of(path) };
     let magic = match statfs(at) {
@@ -429,7 +437,7 @@ fn check_version(connection: &Connection, path: &Path, access: Access) -> Result
     let read = connection.query_row(sql, [], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)));
     let (id, found, tables): (i64, i64, i64) = read.map_err(|source| match source.sqlite_error_code() {
         Some(ErrorCode::NotADatabase) => OpenError::NotALedger(path.to_owned()),
-        // Nothing else is opened, or would be created, to read that.
+        // Reading the version opens or creates only the log and its index, so the log is the cause of this error.
         Some(ErrorCode::CannotOpen | ErrorCode::ReadOnly) => OpenError::NoLog(path.to_owned()),
         _ => OpenError::Store { path: path.to_owned(), source: sqlite_error(source) },
     })?;
@@ -448,7 +456,7 @@ fn check_version(connection: &Connection, path: &Path, access: Access) -> Result
     }
 }
 
-/// The statements that made a database.
+/// The SQL statements that created a database.
 fn statements(connection: &Connection) -> rusqlite::Result<Vec<String>> {
     let mut statement =
         connection.prepare("SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL ORDER BY type, name")?;
@@ -462,7 +470,7 @@ fn expected_statements() -> rusqlite::Result<Vec<String>> {
     statements(&connection)
 }
 
-/// What was changed since the change with the number `reported`, and the number of the last one.
+/// Returns what was changed since the change with the number `reported`, and the number of the last change.
 fn report(
     transaction: &Transaction<'_>,
     networks: &mut Networks,
@@ -474,7 +482,7 @@ fn report(
     }
     let first: Option<i64> =
         transaction.query_row("SELECT min(number) FROM changes", [], |row| row.get(0)).map_err(reading)?;
-    // The numbers rise, so a lower one means that the file was restored from a copy.
+    // The numbers only rise. A lower last number means that the file was restored from a copy.
     let since = reported.filter(|reported| *reported < last && first.is_some_and(|first| first <= reported + 1));
     *networks = Networks::read(transaction).map_err(reading)?;
     let update = match since {
@@ -489,7 +497,7 @@ fn last_change(transaction: &Transaction<'_>) -> rusqlite::Result<i64> {
     last.query_row([], |row| row.get(0))
 }
 
-/// All rows of all tables, which have to be as many as were written.
+/// Reads all rows of all tables, and checks that no row is missing or damaged.
 fn everything(transaction: &Transaction<'_>, networks: &Networks) -> Result<Vec<Change>, LedgerError> {
     let mut changes = Vec::new();
     for table in [&POOLS, &LEASES, &CONFLICTS, &WAITERS, &MISSING] {
@@ -511,7 +519,7 @@ fn everything(transaction: &Transaction<'_>, networks: &Networks) -> Result<Vec<
     Ok(changes)
 }
 
-/// The current state of whatever was changed since a change.
+/// The current state of each thing that changed after the change with the number `since`.
 fn changes_since(transaction: &Transaction<'_>, networks: &Networks, since: i64) -> Result<Vec<Change>, LedgerError> {
     let mut changes = Vec::new();
     let sql = "SELECT DISTINCT pool, network, address, namespace, name, uid, interface FROM changes WHERE number > ?";
@@ -545,7 +553,7 @@ fn changes_since(transaction: &Transaction<'_>, networks: &Networks, since: i64)
     Ok(changes)
 }
 
-/// The row of the thing that a change is about, if there is one.
+/// The row of the thing that a change is about. `None` if there is no row.
 fn current(transaction: &Transaction<'_>, networks: &Networks, change: &Change) -> Result<Option<Change>, LedgerError> {
     let find = |table: &Table, condition: &str, key: &[&dyn rusqlite::ToSql]| {
         let sql = format!("{} WHERE {condition}", table.select());
@@ -574,7 +582,7 @@ fn current(transaction: &Transaction<'_>, networks: &Networks, change: &Change) 
     }
 }
 
-/// Writes the row that a change states, or removes it.
+/// Writes or removes the row of a change.
 fn record(transaction: &Transaction<'_>, networks: &Networks, change: &Change) -> Result<(), LedgerError> {
     let run = |sql: &str, values: &[&dyn rusqlite::ToSql]| {
         transaction.prepare_cached(sql).and_then(|mut statement| statement.execute(values)).map_err(writing)
@@ -665,7 +673,7 @@ fn record(transaction: &Transaction<'_>, networks: &Networks, change: &Change) -
     Ok(())
 }
 
-/// Where the row of a change is in the file; pools come first, since they bring the networks.
+/// Sort key of the row of a change in the file. Pools come first, because they add the networks.
 fn place(change: &Change) -> Option<(&str, IpAddr)> {
     match change {
         Change::Lease { network, address, .. } | Change::Conflict { network, address, .. } => Some((network, *address)),
@@ -758,7 +766,7 @@ mod tests {
     fn network_file_systems_are_known_by_their_magic_numbers() {
         let kinds = [0x6969, 0xff53_4d42, 0xfe53_4d42, 0x0102_1997, 0x00c3_6400, 0x6573_5546].map(kind_of);
         assert_eq!(kinds, [Some("NFS"), Some("CIFS"), Some("SMB"), Some("9p"), Some("Ceph"), Some("FUSE")]);
-        // ext4, XFS, Btrfs, tmpfs and overlayfs.
+        // ext4, XFS, Btrfs, tmpfs and overlayfs are not network file systems.
         let kinds = [0xef53, 0x5846_5342, 0x9123_683e, 0x0102_1994, 0x794c_7630].map(kind_of);
         assert_eq!(kinds, [None; 5]);
     }

@@ -1,7 +1,7 @@
 //! Reads a list of objects, one object at a time.
 //!
-//! serde_json reads from memory several times faster than from a stream. So the stream is read into a buffer. A value that
-//! the end of the buffer cuts off is parsed again when there is more of it.
+//! serde_json reads from memory several times faster than from a stream. So the stream is read into a buffer. If the
+//! end of the buffer cuts off a value, the value is parsed again after more input is read.
 
 use std::fmt;
 use std::io::{self, Read};
@@ -30,7 +30,7 @@ pub enum ReadError {
     Invalid {
         /// Path of the member or item that cannot be read.
         place: String,
-        /// Where that begins, in bytes, counted from one.
+        /// Where the member or item begins, in bytes, counted from one.
         byte: u64,
         /// Message of the JSON parser.
         problem: String,
@@ -100,7 +100,7 @@ fn read_by(chunk: usize, input: impl Read, mut each: impl FnMut(Option<usize>, &
 /// Text that was read, and the position in it.
 struct Input<R> {
     input: R,
-    /// Bytes that are read at once, at least.
+    /// Least number of bytes that are read at once.
     chunk: usize,
     text: Vec<u8>,
     /// Index of the next byte in the text.
@@ -180,7 +180,7 @@ impl<R: Read> Input<R> {
             match value {
                 // A number at the end of the buffer may be longer.
                 Some(Ok(_)) if self.has_ended || length < rest.len() => break (length, self.byte()),
-                // A value that is cut off is invalid, too, but at another byte when there is more of it.
+                // A value that is cut off is invalid too, but after more input the error moves to another byte.
                 Some(Err(error)) => {
                     let at = Some((error.line(), error.column()));
                     if self.has_ended || last == at {
@@ -229,12 +229,12 @@ impl<R: Read> Input<R> {
         Err(self.invalid(place, &format!("expected {}", expected.join(" or "))))
     }
 
-    /// Reads on, and forgets what was taken.
+    /// Drops the text that was taken, and reads more input.
     fn fill(&mut self) -> Result<(), ReadError> {
         self.text.drain(..self.at);
         self.dropped += self.at as u64;
         self.at = 0;
-        // Twice as much each time, so that a large object is not parsed over and over.
+        // The buffer doubles each time, so that a large object is parsed only a few times.
         let more = self.text.len().max(self.chunk) as u64;
         let read = self.input.by_ref().take(more).read_to_end(&mut self.text).map_err(ReadError::Read)?;
         self.has_ended = (read as u64) < more;
@@ -301,7 +301,7 @@ mod tests {
         outcome_by(BUFFER, text)
     }
 
-    /// All that comes of a text when so many bytes are read at once.
+    /// The whole outcome of reading a text, with `chunk` bytes read at once.
     fn outcome_by(chunk: usize, text: &[u8]) -> Outcome {
         let mut objects = Vec::new();
         let read = read_by(chunk, text, |index, text| objects.push((index, text.to_owned())));
@@ -337,7 +337,7 @@ mod tests {
     }
 
     proptest! {
-        // A test writes nothing into the sources; a failure is printed.
+        // A failing test must not write a file into the sources. The failure is printed.
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]

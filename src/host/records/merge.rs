@@ -1,4 +1,4 @@
-//! What several objects say of one machine.
+//! Merges the records of several objects into one record for each interface of a machine.
 
 use std::borrow::Cow;
 use std::collections::btree_map::{BTreeMap, Entry};
@@ -13,45 +13,47 @@ use crate::finding::Finding;
 use crate::host::claim::{Claimant, Machine, Record};
 use crate::network::{Family, InterfaceName};
 
-/// Something odd about an object or a record.
+/// A diagnostic about an object or a record.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct ObjectFinding {
-    /// Which list it was in.
+    /// Name of the list with the object.
     pub source: String,
-    /// What it is.
+    /// The diagnostic.
     pub finding: Finding,
-    /// Whose record it is, where that can be told.
+    /// Claimant of the record. `None` if it is unknown.
     pub claimant: Option<Claimant>,
-    /// The addresses that it speaks of, and that are in none of [`Inventory::records`] because of it. Somebody may use them.
+    /// Addresses that the object names and that are missing from [`Inventory::records`] because of the diagnostic. A
+    /// machine may use these addresses.
     pub addresses: Vec<IpAddr>,
 }
 
 /// What the objects of all lists say together.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Inventory {
-    /// By namespace, name and UID of the machine, then by interface. No machine has two for one interface. In each there are
-    /// addresses, IPv4 first and each once.
+    /// Records, sorted by namespace, name and UID of the machine, then by interface. A machine has at most one record
+    /// for each interface. Each record has at least one address, IPv4 first, without repeats.
     ///
-    /// The UID is the KubevirtMachine's, unless that is gone, or is the successor of the one whose guest still holds the
-    /// addresses: its UID is not known any more then, and the VirtualMachine's stands for it.
+    /// The UID is the UID of the KubevirtMachine. In two cases the UID of the VirtualMachine replaces it, because the
+    /// UID of the KubevirtMachine is no longer known: the KubevirtMachine is gone, or a newer KubevirtMachine has its
+    /// name while the old guest still holds the addresses.
     pub records: Vec<Record>,
-    /// In the order of the lists, then those about objects that contradict each other.
+    /// Diagnostics in the order of the lists, then diagnostics about objects that contradict each other.
     pub findings: Vec<ObjectFinding>,
     /// Addresses that running guests report, in the order of their machines.
     pub reports: Vec<Report>,
-    /// KubevirtMachines that have no record, not even one that cannot be read, and are not being deleted.
+    /// KubevirtMachines without any record, readable or not, that are not being deleted.
     pub without_record: Vec<Unrecorded>,
-    /// Number of objects whose machine is unknown. Any machine of the ledger may be meant.
+    /// Number of objects whose machine cannot be identified. Each of them may belong to any machine of the ledger.
     pub unidentified: usize,
     /// Kinds of the objects.
     kinds: BTreeSet<Kind>,
     /// Namespaces of the machines.
     namespaces: BTreeSet<String>,
-    /// Namespace and name of machines of which a VirtualMachine or an instance is there.
+    /// Namespace and name of machines that have a VirtualMachine or an instance in the lists.
     guests: BTreeSet<(String, String)>,
-    /// The machines that are there, or of which a guest is, as [`identity`] names them, sorted.
+    /// Machines in the lists, or with a guest in the lists, as strings of [`identity`], sorted.
     present: Vec<String>,
-    /// Namespace and name of machines of which a guest is there, but not its KubevirtMachine.
+    /// Namespace and name of machines that have a guest in the lists whose own KubevirtMachine is not in the lists.
     orphans: BTreeSet<(String, String)>,
 }
 
@@ -64,7 +66,7 @@ pub struct Report {
     pub network: Option<String>,
     /// The address.
     pub address: IpAddr,
-    /// Where it was read: the list, and the path in it.
+    /// Where the address was read: the list, and the path in the list.
     pub source: String,
 }
 
@@ -73,34 +75,34 @@ pub struct Report {
 pub struct Unrecorded {
     /// The machine.
     pub machine: Machine,
-    /// As [`Record::node_pool`].
+    /// The same as [`Record::node_pool`].
     pub node_pool: Option<String>,
-    /// As [`Record::attachments`].
+    /// The same as [`Record::attachments`].
     pub attachments: Vec<String>,
 }
 
-/// An object, and of what it is a part. Those of one machine come together, its namesakes next.
+/// An object and its machine. Sorted parts put the objects of machines with the same name next to each other.
 #[derive(Clone, Copy)]
 struct Part<'o> {
-    /// Namespace and name.
+    /// Namespace and name of the machine.
     machine: (&'o str, &'o str),
-    /// Nothing for the machine itself; for a VirtualMachine and its instance the UID of the VirtualMachine.
+    /// UID of the VirtualMachine, for a VirtualMachine and its instance. `None` for a KubevirtMachine.
     guest: Option<&'o str>,
     object: &'o Object,
 }
 
-/// What the interfaces of one machine hold.
+/// Records of one machine by interface.
 type Held<'o> = BTreeMap<&'o InterfaceName, Said<'o>>;
 
-/// What an interface holds.
+/// The merged record of one interface.
 struct Said<'o> {
     addresses: Cow<'o, [IpNetwork]>,
     network: Option<&'o str>,
-    /// Where that was read first.
+    /// The record that was read first.
     hold: &'o Hold,
 }
 
-/// What the objects of one machine say about where it belongs.
+/// NodePool and networks of a machine, merged from its objects.
 #[derive(Default)]
 struct Origin<'o> {
     node_pool: Option<&'o str>,
@@ -110,7 +112,7 @@ struct Origin<'o> {
 struct Merge<'o> {
     sources: &'o [String],
     inventory: Inventory,
-    /// Room for the place of a record.
+    /// Buffer for the path of a record, reused for each record.
     place: String,
 }
 
@@ -127,7 +129,7 @@ pub(super) fn merge(objects: Vec<Object>, sources: &[String], findings: Vec<Obje
     merge.inventory
 }
 
-/// Makes one object of those that have one UID: a list that is read twice says nothing twice.
+/// Joins objects with the same UID into one object, so that a list that is read twice counts once.
 fn join_repeated(mut objects: Vec<Object>) -> Vec<Object> {
     let mut first = HashMap::with_capacity(objects.len());
     let repeated = objects.iter().enumerate().map(|(at, object)| *first.entry(object.uid.as_str()).or_insert(at));
@@ -166,7 +168,7 @@ fn parts(objects: &[Object]) -> Vec<Part<'_>> {
         Part { machine, guest, object }
     });
     let mut parts: Vec<Part<'_>> = parts.collect();
-    // Of one guest the VirtualMachine comes first.
+    // The VirtualMachine of a guest sorts before its instance.
     parts.sort_by_key(|part| (part.machine, part.guest, part.object.kind));
     parts
 }
@@ -174,7 +176,7 @@ fn parts(objects: &[Object]) -> Vec<Part<'_>> {
 // === impl Merge ===
 
 impl<'o> Merge<'o> {
-    /// All machines that have one name, one after the other.
+    /// Merges the objects of all machines with the same namespace and name.
     fn machine(&mut self, namesakes: &[Part<'o>]) {
         let Some((namespace, name)) = namesakes.first().map(|part| part.machine) else { return };
         let named = |uid: &str| Machine { namespace: namespace.to_owned(), name: name.to_owned(), uid: uid.to_owned() };
@@ -189,7 +191,8 @@ impl<'o> Merge<'o> {
             self.inventory.present.push(present(&part.object.uid));
             machines.push((part.object, held, Origin::default().with(part.object), has_doubts));
         }
-        // The one that is there now; more than one come from lists of several times.
+        // The last machine is the current one. Several machines of one name come from lists that were fetched at
+        // different times.
         machines.sort_by_key(|(machine, ..)| machine.created);
         self.inventory.namespaces.insert(namespace.to_owned());
         if !guests.is_empty() {
@@ -251,7 +254,7 @@ impl<'o> Merge<'o> {
         }
     }
 
-    /// What the objects of one machine say, the first one in doubt.
+    /// Merges the records of objects of one machine. If two objects contradict each other, the first object counts.
     fn held(&mut self, parts: &[Part<'o>]) -> (Held<'o>, Vec<Doubt>) {
         let mut held = Held::new();
         let mut doubts: Vec<Doubt> = parts.iter().flat_map(|part| &part.object.doubts).cloned().collect();
@@ -281,7 +284,7 @@ impl<'o> Merge<'o> {
     fn contradiction(&mut self, known: &Said<'_>, said: &Said<'_>) -> Doubt {
         let expected = format!("{known} as in {}", self.source(known.hold));
         let finding = Finding::error(said.hold.place(), "contradicting record", said, &expected);
-        // On another network even a known address is another one.
+        // The same number on another network is another address.
         let is_elsewhere = known.network.is_some() && said.network.is_some() && known.network != said.network;
         let is_new = |address: &IpAddr| is_elsewhere || !known.addresses.iter().any(|known| known.ip() == *address);
         let addresses = said.addresses.iter().map(IpNetwork::ip).filter(is_new).collect();
@@ -291,7 +294,7 @@ impl<'o> Merge<'o> {
         doubt
     }
 
-    /// Where a record was read.
+    /// Where a record was read, as list and path.
     fn source(&mut self, hold: &Hold) -> String {
         self.place.clear();
         hold.push_place_onto(&mut self.place);
@@ -347,8 +350,8 @@ impl<'o> Origin<'o> {
 // === impl Said ===
 
 impl<'o> Said<'o> {
-    /// Whether both are the same addresses of the same network. A prefix length or a network that one of them leaves out is
-    /// the other's.
+    /// Whether two records have the same addresses on the same network. If one record leaves out a prefix length or the
+    /// network, the value of the other record counts.
     fn agrees(&mut self, said: &Said<'o>) -> bool {
         let is_left_out = |address: &IpNetwork| address.prefix() == Family::of(address.ip()).bits();
         let agree = |(a, b): (&IpNetwork, &IpNetwork)| a.ip() == b.ip() && (a == b || is_left_out(a) || is_left_out(b));
@@ -376,7 +379,7 @@ impl fmt::Display for Said<'_> {
     }
 }
 
-/// A text that no two machines have: there is no slash in any of the three.
+/// A unique string for a machine. None of its three parts can contain a slash.
 fn identity(namespace: &str, name: &str, uid: &str) -> String {
     [namespace, "/", name, "/", uid].concat()
 }
@@ -384,9 +387,10 @@ fn identity(namespace: &str, name: &str, uid: &str) -> String {
 // === impl Inventory ===
 
 impl Inventory {
-    /// Whether anything of a machine is there: its KubevirtMachine, or a guest that may be its own.
+    /// Whether the lists have an object of a machine: its KubevirtMachine, or a guest that may be its own.
     ///
-    /// Only whoever is not there may be missing, if the lists were complete: all three kinds of all namespaces.
+    /// A machine without such an object may be missing, but only if the lists were complete: all three kinds of all
+    /// namespaces.
     #[must_use]
     pub fn is_there(&self, machine: &Machine) -> bool {
         let Machine { namespace, name, uid } = machine;
@@ -394,19 +398,19 @@ impl Inventory {
             || self.orphans.contains(&(namespace.clone(), name.clone()))
     }
 
-    /// Whether a VirtualMachine or an instance of a machine of that namespace and name is there.
+    /// Whether the lists have a VirtualMachine or an instance of a machine with the same namespace and name.
     #[must_use]
     pub fn has_guest(&self, machine: &Machine) -> bool {
         self.guests.contains(&(machine.namespace.clone(), machine.name.clone()))
     }
 
-    /// Whether a machine of that namespace is there, or a guest of one.
+    /// Whether the lists have a machine of the namespace, or a guest of such a machine.
     #[must_use]
     pub fn has_namespace(&self, namespace: &str) -> bool {
         self.namespaces.contains(namespace)
     }
 
-    /// The kinds of which there is no object.
+    /// The kinds without any object in the lists.
     #[must_use]
     pub fn absent_kinds(&self) -> Vec<&'static str> {
         let kinds = [

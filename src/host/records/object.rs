@@ -17,18 +17,18 @@ use crate::host::pool::Pool;
 use crate::host::timestamp::Timestamp;
 use crate::network::{Family, InterfaceName};
 
-/// What an object is.
+/// Kind of an object.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(super) enum Kind {
     /// `KubevirtMachine`, of Cluster API's provider.
     Machine,
     /// `VirtualMachine`, of KubeVirt.
     VirtualMachine,
-    /// `VirtualMachineInstance`, of KubeVirt: a guest that runs.
+    /// `VirtualMachineInstance`, of KubeVirt: a running guest.
     Instance,
 }
 
-/// What is kept of an object.
+/// The members of an object that matter for records.
 #[derive(Debug)]
 pub(super) struct Object {
     pub(super) kind: Kind,
@@ -40,24 +40,24 @@ pub(super) struct Object {
     pub(super) node_pool: Option<String>,
     /// Networks that the object attaches its machine to, as pools spell them.
     pub(super) attachments: Vec<String>,
-    /// What a running guest reports, of an instance.
+    /// Addresses that the running guest of an instance reports.
     pub(super) reports: Vec<Reported>,
-    /// Namespace and name of its KubevirtMachine, where labels say so.
+    /// Namespace and name of the KubevirtMachine of this object. `None` if the labels do not name the KubevirtMachine.
     pub(super) machine: Option<Box<(String, String)>>,
-    /// UID and name of the VirtualMachine that owns it.
+    /// UID and name of the VirtualMachine that owns this object.
     pub(super) owner: Option<Box<(String, String)>>,
     pub(super) holds: Vec<Hold>,
-    /// Its records that cannot be read.
+    /// Records of the object that cannot be read.
     pub(super) doubts: Vec<Doubt>,
 }
 
-/// What one interface holds, as one object says.
+/// The addresses that one object records for one interface.
 #[derive(Debug)]
 pub(super) struct Hold {
     pub(super) interface: InterfaceName,
-    /// Sorted, without repeats. An address that comes without a prefix length has the longest.
+    /// Sorted, without repeats. An address recorded without a prefix length has the full length (/32, /128).
     pub(super) addresses: Vec<IpNetwork>,
-    /// Network that the record names, as pools spell it.
+    /// Network that the record names, spelled as in pools.
     pub(super) network: Option<String>,
     pub(super) spot: Spot,
 }
@@ -65,20 +65,21 @@ pub(super) struct Hold {
 /// Addresses that a guest reports for one of its interfaces.
 #[derive(Debug)]
 pub(super) struct Reported {
-    /// Network of the interface, as pools spell it. `None` if the instance does not list that interface.
+    /// Network of the interface, spelled as in pools. `None` if the instance does not list the network of this
+    /// interface.
     pub(super) network: Option<String>,
     pub(super) addresses: Vec<IpAddr>,
-    /// Index of the list among those that were read.
+    /// Index of the list among the lists that were read.
     pub(super) source: usize,
     pub(super) place: String,
 }
 
-/// Where a record was read. Of most it is never told, so it is no text.
+/// Where a record was read. Most records need no message, so the position becomes a string only on demand.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Spot {
-    /// The list, among those that were read.
+    /// Index of the list among the lists that were read.
     pub(super) source: usize,
-    /// Which of its objects; `None` if it is no list.
+    /// Index of the object in the list. `None` if the input is a single object.
     item: Option<usize>,
     member: Member,
 }
@@ -90,15 +91,15 @@ enum Member {
     Status,
 }
 
-/// A record that cannot be read, or that another one contradicts.
+/// A record that cannot be read, or that contradicts another record.
 #[derive(Clone, Debug)]
 pub(super) struct Doubt {
-    /// What is to be said about it, among the findings.
+    /// Index of the diagnostic about the record.
     pub(super) finding: usize,
     pub(super) interface: InterfaceName,
 }
 
-/// An object as it is written. Other members are ignored.
+/// An object as written in JSON. Other members are ignored.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Item {
@@ -121,8 +122,8 @@ struct Metadata {
     owner_references: Option<Vec<Owner>>,
 }
 
-// Labels by which capk names the KubevirtMachine of a VirtualMachine. The two may be in different clusters, so there is no
-// ownerReference.
+// Labels with which capk (Cluster API's provider for KubeVirt) names the KubevirtMachine of a VirtualMachine. The two
+// objects may be in different clusters, so there is no ownerReference.
 const MACHINE_NAMESPACE: &str = "capk.cluster.x-k8s.io/kubevirt-machine-namespace";
 const MACHINE_NAME: &str = "capk.cluster.x-k8s.io/kubevirt-machine-name";
 
@@ -137,11 +138,11 @@ struct Owner {
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct Spec {
-    /// Of a KubevirtMachine: its VirtualMachine.
+    /// In a KubevirtMachine: the template of its VirtualMachine.
     virtual_machine_template: Option<Template>,
-    /// Of a VirtualMachine: its instances.
+    /// In a VirtualMachine: the template of its instance.
     template: Option<Template>,
-    /// Of an instance.
+    /// In an instance.
     networks: Option<Vec<Network>>,
 }
 
@@ -177,7 +178,7 @@ struct Multus {
 #[serde(default, rename_all = "camelCase")]
 struct Status {
     allocated_bootstrap_addresses: Option<Value>,
-    /// Of an instance.
+    /// In an instance.
     interfaces: Option<Vec<Interface>>,
 }
 
@@ -189,11 +190,11 @@ struct Interface {
     ip_addresses: Option<Vec<String>>,
 }
 
-/// Reads the object at one place.
+/// Reads one object.
 pub(super) struct Reader<'a> {
-    /// Which of a list; `None` if it is none.
+    /// Index of the object in the list. `None` if the input is a single object.
     pub(super) item: Option<usize>,
-    /// The list, among those that were read, and its name.
+    /// Index of the list among the lists that were read, and the name of the list.
     pub(super) source: (usize, &'a str),
     pub(super) findings: &'a mut Vec<ObjectFinding>,
     pub(super) doubts: Vec<Doubt>,
@@ -214,14 +215,14 @@ impl Hold {
 // === impl Spot ===
 
 impl Spot {
-    /// The place of the record of an interface, or without one of all of them.
+    /// The path of the record of an interface. `None` gives the path of the member that has all records.
     fn path(self, interface: Option<&str>) -> String {
         let mut path = String::new();
         self.push_path_onto(interface, &mut path);
         path
     }
 
-    /// The path of another annotation beside the record.
+    /// The path of another annotation next to the record.
     fn annotation(self, key: &str) -> String {
         let mut path = String::new();
         self.push_member_onto(["", key].map(Some), &mut path);
@@ -254,13 +255,13 @@ impl Spot {
     }
 }
 
-/// What a message calls the value of a record.
+/// The expected value of a record, for messages.
 const EXPECTED: &str = "a list of ip/prefix";
 
 // === impl Reader ===
 
 impl Reader<'_> {
-    /// Reads an object. `None` if its machine is unknown, which is reported.
+    /// Reads an object. Returns `None` and adds a diagnostic if the machine of the object cannot be identified.
     pub(super) fn object(&mut self, text: &str) -> Option<Object> {
         let items = Place::Document.field("items");
         let place = self.item.map_or(Place::Document, |item| items.index(item));
@@ -291,7 +292,7 @@ impl Reader<'_> {
             Some("KubevirtMachine") => Ok(Kind::Machine),
             Some("VirtualMachine") => Ok(Kind::VirtualMachine),
             Some("VirtualMachineInstance") => Ok(Kind::Instance),
-            // Of a list without the objects' content; and KubeVirt's own server leaves the kind out.
+            // A list with metadata only does not name the real kind, and KubeVirt's own server leaves the kind out.
             Some("PartialObjectMetadata") | None if owner.is_some() => Ok(Kind::Instance),
             Some("PartialObjectMetadata") | None if machine.is_some() => Ok(Kind::VirtualMachine),
             Some("PartialObjectMetadata") | None => Ok(Kind::Machine),
@@ -323,7 +324,7 @@ impl Reader<'_> {
             Ok((kind, namespace, name, uid)) => {
                 let created = metadata.creation_timestamp.as_deref().and_then(Timestamp::parse);
                 let is_being_deleted = metadata.deletion_timestamp.is_some();
-                // Only a VirtualMachine and what it owns are somebody else's.
+                // Only labels of a VirtualMachine or an instance name another object as the machine.
                 let machine = machine.filter(|(namespace, name)| is_identity(namespace) && is_identity(name));
                 let machine = machine.map(Box::new);
                 let doubts = std::mem::take(&mut self.doubts);
@@ -379,7 +380,7 @@ impl Reader<'_> {
         holds
     }
 
-    /// The networks of records, by interface.
+    /// Reads the networks that annotations name for records, by interface.
     fn networks(
         &mut self,
         annotations: Option<&BTreeMap<String, String>>,
@@ -442,7 +443,7 @@ impl Reader<'_> {
         Spot { source: self.source.0, item: self.item, member }
     }
 
-    /// One record. Every address of it counts that can be read.
+    /// Reads one record. If some of its addresses cannot be read, the others count.
     fn hold<T: AsRef<str>>(
         &mut self,
         spot: Spot,
@@ -479,14 +480,14 @@ impl Reader<'_> {
         if texts.is_empty() {
             self.unreadable(spot, Some(name), value);
         }
-        // Mostly the annotation and the status say the same, and once is enough.
+        // The annotation and the status usually agree. One copy is enough.
         let is_said = |said: &Hold| said.interface == interface && said.addresses == addresses;
         if !addresses.is_empty() && !holds.first().is_some_and(is_said) {
             holds.push(Hold { interface, addresses, network: None, spot });
         }
     }
 
-    /// A record, or without the name of an interface all of them.
+    /// Adds a diagnostic about a record that cannot be read. Without a name, no record of the member can be read.
     fn unreadable(&mut self, spot: Spot, name: Option<&str>, value: &dyn fmt::Display) {
         let finding = Finding::error(spot.path(name), "unreadable record", value, EXPECTED);
         let addresses = addresses_in(&value.to_string());
@@ -496,7 +497,8 @@ impl Reader<'_> {
         }
     }
 
-    /// A finding about the record of an interface. Whose that is, is known when all objects are.
+    /// Adds a diagnostic about the record of an interface. The machine of the record is known only after all objects
+    /// are read, so a doubt keeps the index of the diagnostic until then.
     fn tell_of_record(&mut self, interface: InterfaceName, finding: Finding, addresses: Vec<IpAddr>) {
         self.doubts.push(Doubt { finding: self.findings.len(), interface });
         self.tell(finding, addresses);
@@ -507,7 +509,7 @@ impl Reader<'_> {
     }
 }
 
-/// Collects the networks of a machine, spelled as pools spell them, by their names in the object.
+/// Collects the networks of a machine, spelled as in pools, by their names in the object.
 fn collect_networks(spec: &Spec, namespace: &str, found: &mut BTreeMap<String, String>) {
     for Network { name, multus, pod } in spec.networks.iter().flatten() {
         let network = match multus {
@@ -526,12 +528,12 @@ fn collect_networks(spec: &Spec, namespace: &str, found: &mut BTreeMap<String, S
     }
 }
 
-/// The texts of a list of texts.
+/// The strings of a JSON list. `None` if the value is not a list of strings only.
 fn texts(value: &Value) -> Option<Vec<&str>> {
     value.as_array()?.iter().map(Value::as_str).collect()
 }
 
-/// Every address that a person would find in a text, whatever is wrong with its spelling.
+/// Every address that a person would recognize in a string, even if its spelling is invalid.
 fn addresses_in(text: &str) -> Vec<IpAddr> {
     let pieces = text.split(|c: char| !(c.is_ascii_hexdigit() || matches!(c, ':' | '.')));
     let mut addresses: Vec<IpAddr> = pieces.filter_map(address_of).collect();
@@ -549,9 +551,9 @@ fn address_of(piece: &str) -> Option<IpAddr> {
     piece.parse().ok().map(|address: IpAddr| address.to_canonical()).or_else(without_zeros)
 }
 
-/// Whether a text is what Kubernetes takes for a name, a namespace or a UID.
+/// Whether Kubernetes accepts a string as a name, a namespace or a UID.
 fn is_identity(text: &str) -> bool {
     let legal = |b: u8| b.is_ascii_alphanumeric() | matches!(b, b'-' | b'.');
-    // With no way out in between, several bytes are looked at at once.
+    // A fold has no early exit, so the compiler can check several bytes at once.
     (1..=253).contains(&text.len()) && text.bytes().fold(true, |all, byte| all & legal(byte))
 }

@@ -20,7 +20,7 @@ fn on(interface: &str, network: &str) -> BTreeMap<InterfaceName, String> {
     BTreeMap::from([(interface.parse().unwrap(), network.to_owned())])
 }
 
-/// A KubevirtMachine `clusters/w` with the UID `m-1`, and what is put in its place.
+/// An object `clusters/w` with this kind and UID, and with the members of `more`.
 fn object(kind: &str, uid: &str, more: Value) -> Value {
     let mut object = json!({"kind": kind, "metadata": {"namespace": "clusters", "name": "w", "uid": uid}});
     merge(&mut object, more);
@@ -49,7 +49,7 @@ fn inventory_of(items: Value) -> Inventory {
     objects.inventory()
 }
 
-/// Every record and every finding as one line, with the addresses that nobody may have because of the finding.
+/// One line for every record and one for every diagnostic, with the addresses that the diagnostic keeps from others.
 fn lines(inventory: &Inventory) -> (Vec<String>, Vec<String>) {
     let record = |record: &Record| {
         let Record { claimant: Claimant { machine, interface }, addresses, source, .. } = record;
@@ -137,7 +137,7 @@ fn what_is_written_is_read() {
 
 // === Spellings ===
 
-/// What an annotation means: the addresses of its record, and its findings without their place.
+/// Result of reading an annotation: the addresses of its record, and its diagnostics without their path.
 fn value(text: &str) -> (String, Vec<String>) {
     let inventory = inventory_of(json!([object("KubevirtMachine", "m-1", annotated(text))]));
     let place = format!("list: items[0].metadata.annotations.\"{KEY}\": ");
@@ -338,7 +338,7 @@ fn a_guest_of_which_the_machine_is_gone_keeps_its_addresses() {
     let by_vm = json!([instance("i-1", "v-1", annotated("10.0.0.5/24")), guest("VirtualMachine", "v-1", json!({})),]);
     let record = format!(r#"clusters/w (v-1) eno101 ["10.0.0.5/24"] in list: items[0].{AT}"#);
     assert_eq!(read(by_vm), (vec![record.clone()], vec![]));
-    // Nothing is known of its VirtualMachine but the name, which is in the namespace of the instance.
+    // Only the name of its VirtualMachine is known. The VirtualMachine is in the namespace of the instance.
     let record = record.replace("clusters", "infra");
     assert_eq!(read(json!([instance("i-1", "v-1", annotated("10.0.0.5/24"))])), (vec![record], vec![]));
     let alone = json!([object("VirtualMachineInstance", "i-1", annotated("10.0.0.5/24"))]);
@@ -560,7 +560,7 @@ fn a_machine_is_there_as_long_as_anything_of_it_may_be() {
     let guest = |at: &str| guest("VirtualMachine", "v-1", created(at));
     assert_eq!(there(json!([])), [false, false, false]);
     assert_eq!(there(json!([new()])), [false, true, false]);
-    // Whose guest it was is not known: anybody's of that name.
+    // The machine of the guest is unknown. The guest may belong to any machine of this name.
     assert_eq!(there(json!([guest("2026-08-01T10:00:01Z")])), [true, true, true]);
     // The guest is the new machine's own.
     assert_eq!(there(json!([new(), guest("2026-08-01T10:00:01Z")])), [false, true, false]);

@@ -34,7 +34,7 @@ pub(super) const WAITERS: Table =
     Table { id: 4, name: "waiters", columns: "checksum, namespace, name, uid, created, sticky, requests" };
 pub(super) const MISSING: Table = Table { id: 5, name: "missing", columns: "checksum, namespace, name, uid, since" };
 
-/// A CRC-32 of the values of a row: it finds every single flipped bit, and what it misses of larger damage is one of 2^32.
+/// A CRC-32 of the values of a row. It detects every single flipped bit; it misses larger damage once in 2^32 cases.
 struct Checksum(crc32fast::Hasher);
 
 /// A request of a waiting claim.
@@ -58,7 +58,7 @@ impl Table {
         format!("SELECT {} FROM {}", self.columns, self.name)
     }
 
-    /// The change that a row states, with its checksum. `network` finds the name of an id.
+    /// Reads a row, and returns its change and its checksum. `network` returns the name of the network with an id.
     pub(super) fn read(
         &self,
         row: &Row<'_>,
@@ -120,7 +120,7 @@ impl Checksum {
     }
 }
 
-/// The checksum of the row that states a change. `None` if the change is that there is no row.
+/// The checksum of the row that stores a change. `None` if the change removes the row.
 pub(super) fn checksum(change: &Change) -> Option<i64> {
     Some(match change {
         Change::Pool { name, pool } => Checksum::of(&POOLS).text(name).text(&pool.as_ref()?.to_stored()).end(),
@@ -145,7 +145,7 @@ pub(super) fn checksum(change: &Change) -> Option<i64> {
     })
 }
 
-/// SQLite's integers are signed.
+/// A time as SQLite stores it. The integers of SQLite are signed, so a larger value becomes the largest one.
 pub(super) fn time(milliseconds: u64) -> i64 {
     i64::try_from(milliseconds).unwrap_or(i64::MAX)
 }
