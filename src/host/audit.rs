@@ -432,6 +432,25 @@ mod tests {
         assert_eq!(missing(&Inventory::default()), [named, other]);
     }
 
+    #[test]
+    fn a_machine_that_the_ledger_knows_by_the_uid_of_its_guest_is_there_while_the_guest_is() {
+        let one = pool("{name: one, network: n, addresses: [10.0.0.0/24]}");
+        let mut registry = registry([one]);
+        let guest = r#"{"kind": "VirtualMachine", "metadata": {"namespace": "n", "name": "a", "uid": "guest",
+            "labels": {"capk.cluster.x-k8s.io/kubevirt-machine-namespace": "n", "capk.cluster.x-k8s.io/kubevirt-machine-name": "a"},
+            "annotations": {"kubevirt.cluster.x-k8s.io/allocated-ip-eno101": "10.0.0.1/24"}}}"#;
+        let machine = r#"{"kind": "KubevirtMachine", "metadata": {"namespace": "n", "name": "a", "uid": "u"}}"#;
+        let inventory = |lists: &[&str]| {
+            let mut objects = Objects::default();
+            for list in lists {
+                objects.read("list", list.as_bytes()).unwrap();
+            }
+            objects.inventory()
+        };
+        assert_eq!(rebuild(&mut registry, &inventory(&[guest]), 1).unwrap().adoption.adopted, 1);
+        assert_eq!(audit(&mut registry, &inventory(&[machine, guest]), &Options::default(), 2).unwrap().missing, []);
+    }
+
     /// Lists of a whole cluster: an object of each kind in namespace `n`, and these items.
     fn cluster(items: &str) -> Inventory {
         let kinds = ["KubevirtMachine", "VirtualMachine", "VirtualMachineInstance"];

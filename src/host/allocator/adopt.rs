@@ -248,7 +248,11 @@ impl Allocator {
         }
         let is_attached = |network: &&Arc<str>| origin.attachments.iter().any(|attached| **attached == ***network);
         let attached: Vec<&Arc<str>> = of_interface.keys().filter(is_attached).collect();
-        if let [network] = attached[..] {
+        // Of the networks of the object the record may name its own, which the ledger need not know.
+        let names_attached = origin.network.as_ref().is_some_and(|name| origin.attachments.contains(name));
+        if let [network] = attached[..]
+            && !names_attached
+        {
             return on(network);
         }
         if let Some(name) = &origin.network {
@@ -257,7 +261,7 @@ impl Allocator {
                 None => Attribution::NoPool(Vec::new()),
             };
         }
-        let candidates: Vec<&Arc<str>> = if attached.is_empty() { of_interface.keys().collect() } else { attached };
+        let candidates = if origin.attachments.is_empty() { of_interface.keys().collect() } else { attached };
         let has = |network: &&&Arc<str>| {
             let names = of_interface.get(**network).into_iter().flatten();
             names.into_iter().any(|name| self.pools.get(name).is_some_and(|state| state.pool().contains(address)))

@@ -339,6 +339,25 @@ fn a_record_without_a_known_node_pool_belongs_to_the_attached_network_then_to_it
 }
 
 #[test]
+fn a_record_belongs_to_the_attached_network_that_it_names_though_only_another_one_has_a_pool() {
+    let rest = "addresses: [10.0.0.10-10.0.0.20], machineNetwork: [{cidr: 10.0.0.0/24}]";
+    let mut allocator = allocator([on("infra/vlan10", "a", rest)], []);
+    let attachments = vec!["infra/vlan10".to_owned(), "infra/vlan20".to_owned()];
+    let network = Some("infra/vlan20".to_owned());
+    let named = Record { attachments, network, ..record("x", "10.0.0.10/24") };
+    let adoption = allocator.adopt([named], 1, &mut Journal::default());
+    assert_eq!((adoption.adopted, problems(&adoption)), (0, vec![Problem::NoPool]));
+}
+
+#[test]
+fn a_record_belongs_to_no_pool_while_none_of_the_networks_of_its_object_has_one() {
+    let mut allocator = twins();
+    let attached = Record { attachments: vec!["infra/other".to_owned()], ..record("x", "10.0.0.10/24") };
+    let adoption = allocator.adopt([attached], 1, &mut Journal::default());
+    assert_eq!((adoption.adopted, problems(&adoption)), (0, vec![Problem::NoPool]));
+}
+
+#[test]
 fn an_ambiguous_record_is_reserved_on_every_network_where_it_may_belong_until_its_machine_is_gone() {
     let mut allocator = twins();
     let ambiguous = Problem::Ambiguous(vec!["infra/vlan10".to_owned(), "infra/vlan20".to_owned()]);

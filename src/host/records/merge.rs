@@ -235,6 +235,8 @@ impl<'o> Merge<'o> {
                 self.report(|| named(uid), guest);
                 self.inventory.present.push(present(uid));
             } else {
+                // A ledger that was rebuilt without the KubevirtMachine knows the machine by the UID of its guest.
+                self.inventory.present.push(present(uid));
                 *has_doubts |= !doubts.is_empty();
                 self.tell_whose(|| named(&machine.uid), doubts);
                 self.report(|| named(&machine.uid), guest);

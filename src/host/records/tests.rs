@@ -562,8 +562,8 @@ fn a_machine_is_there_as_long_as_anything_of_it_may_be() {
     assert_eq!(there(json!([new()])), [false, true, false]);
     // The machine of the guest is unknown. The guest may belong to any machine of this name.
     assert_eq!(there(json!([guest("2026-08-01T10:00:01Z")])), [true, true, true]);
-    // The guest is the new machine's own.
-    assert_eq!(there(json!([new(), guest("2026-08-01T10:00:01Z")])), [false, true, false]);
+    // The guest is the new machine's own, which a ledger may know by the UID of the guest.
+    assert_eq!(there(json!([new(), guest("2026-08-01T10:00:01Z")])), [false, true, true]);
     // The guest is older than the new machine.
     assert_eq!(there(json!([new(), guest("2026-08-01T09:00:00Z")])), [true, true, true]);
 }
