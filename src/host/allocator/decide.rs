@@ -306,8 +306,11 @@ impl Allocator {
             }
             let mut addresses = Vec::new();
             for family in [Family::Ipv4, Family::Ipv6] {
-                let mut its = held.iter().filter(|(_, address, lease)| {
-                    lease.claimant.interface == interface && Family::of(*address) == family
+                let mut its = held.iter().filter(|(network, address, lease)| {
+                    // An address of another network is none of this interface, which is on the network of the pool.
+                    ***network == *state.pool().network
+                        && lease.claimant.interface == interface
+                        && Family::of(*address) == family
                 });
                 addresses.extend(its.next().map(|(_, address, lease)| with_prefix(*address, lease.prefix)));
             }

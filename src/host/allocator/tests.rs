@@ -358,6 +358,16 @@ fn a_record_belongs_to_no_pool_while_none_of_the_networks_of_its_object_has_one(
 }
 
 #[test]
+fn the_answer_to_a_claim_has_no_address_of_another_network() {
+    let one = on("infra/vlan10", "a", "addresses: [10.0.0.10], machineNetwork: [{cidr: 10.0.0.0/24}]");
+    let other = on("infra/vlan20", "b", "addresses: [\"fd00::10\"], machineNetwork: [{cidr: \"fd00::/64\"}]");
+    let mut allocator = allocator([one, other], []);
+    let named = Record { network: Some("infra/vlan20".to_owned()), ..record("x", "fd00::10/64") };
+    allocator.adopt([named], 1, &mut Journal::default());
+    assert_eq!(given(&mut allocator, &claim("x", "1", &["n/a"]), 2), "10.0.0.10/24");
+}
+
+#[test]
 fn an_ambiguous_record_is_reserved_on_every_network_where_it_may_belong_until_its_machine_is_gone() {
     let mut allocator = twins();
     let ambiguous = Problem::Ambiguous(vec!["infra/vlan10".to_owned(), "infra/vlan20".to_owned()]);
