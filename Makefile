@@ -47,7 +47,7 @@ demo:
 	@CARGO='$(CARGO)' fixtures/demo
 
 # Modules of `quick` whose tests ask other programs, or run for long.
-ASKING := docs elder fuzz manual networkd readers
+ASKING := docs elder fuzz histories manual networkd readers
 
 # The inner loop: what can be told without installing anything but a compiler.
 check: format clippy

@@ -9,6 +9,7 @@ mod drives;
 mod elder;
 mod fuzz;
 mod guest;
+mod histories;
 mod images;
 mod layers;
 mod ledger;

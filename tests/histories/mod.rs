@@ -1,0 +1,127 @@
+//! Random histories of a cluster with several networks, against the rules that no two machines may get one address.
+//!
+//! The model knows the cluster, which says who really uses which address, and what the ledger was told. It does not predict
+//! which decision the library takes: it checks after each operation that the rules permit the decision. The rules:
+//!
+//! - Nobody gets an address that somebody else holds, that a record claims, that a pool or a template of the network
+//!   reserves, or whose reuse delay is not over. It is the lowest free address.
+//! - What the ledger was told once, by a claim or a record, it keeps until the machine is gone.
+//! - Of each disagreement between the ledger and the objects of machines an audit reports something.
+//! - The machine that waits longest is served first.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
+
+mod cluster;
+mod pools;
+mod store;
+mod world;
+
+use std::fmt::Write;
+use std::path::Path;
+
+use world::{Op, World};
+
+/// Seeds and numbers of operations. A seed that once found a mistake has a row of its own.
+const HISTORIES: [(u64, usize); 3] = [(1, 45_000), (2, 45_000), (3, 500)];
+
+/// Operations of one history: enough to fill pools several times, and short enough to be read.
+const LENGTH: usize = 250;
+
+#[test]
+fn no_history_in_memory_gives_an_address_twice() {
+    for (seed, operations) in HISTORIES {
+        search(seed, operations, None);
+    }
+}
+
+#[test]
+fn no_history_in_a_file_gives_an_address_twice() {
+    let directory = tempfile::tempdir().unwrap();
+    search(4, 10_000, Some(directory.path()));
+}
+
+/// Runs histories with that many operations altogether.
+fn search(seed: u64, operations: usize, directory: Option<&Path>) {
+    let mut rng = Rng(seed);
+    for history in 0..operations.div_ceil(LENGTH) {
+        let start = rng.next();
+        let mut ops: Vec<Op> = (0..LENGTH).map(|_| Op::random(&mut rng)).collect();
+        let Err((failed, error)) = run(start, &ops, directory) else { continue };
+        ops.truncate(failed + 1);
+        let error = shorten(start, &mut ops, directory).unwrap_or(error);
+        let mut text = format!("seed {seed}, history {history}, start {start}: {error}\nthe shortest history:\n");
+        let mut world = World::new(start, directory);
+        for op in &ops {
+            let result = world.apply(*op);
+            let _ = writeln!(text, "  {op:?}: {}", world.log.join("; "));
+            world.log.clear();
+            if result.is_err() {
+                break;
+            }
+        }
+        panic!("{text}{}", world.pools_text());
+    }
+}
+
+/// The operation that breaks a rule, and how.
+fn run(start: u64, ops: &[Op], directory: Option<&Path>) -> Result<(), (usize, String)> {
+    let mut world = World::new(start, directory);
+    for (at, op) in ops.iter().enumerate() {
+        world.apply(*op).map_err(|error| (at, error))?;
+        world.log.clear();
+    }
+    Ok(())
+}
+
+/// Removes operations without which a rule is still broken. Returns how.
+fn shorten(start: u64, ops: &mut Vec<Op>, directory: Option<&Path>) -> Option<String> {
+    let mut last = None;
+    let mut size = ops.len() / 2;
+    while size > 0 {
+        let mut at = 0;
+        while at < ops.len() {
+            let mut fewer = ops.clone();
+            fewer.drain(at..(at + size).min(ops.len()));
+            match run(start, &fewer, directory) {
+                Err((failed, error)) => {
+                    fewer.truncate(failed + 1);
+                    *ops = fewer;
+                    last = Some(error);
+                }
+                Ok(()) => at += size,
+            }
+        }
+        size /= 2;
+    }
+    last
+}
+
+/// The numbers of splitmix64: the same on every machine.
+#[derive(Clone, Debug)]
+struct Rng(u64);
+
+impl Rng {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// A number below `limit`.
+    fn number(&mut self, limit: u64) -> u64 {
+        self.next() % limit
+    }
+
+    fn below(&mut self, limit: usize) -> usize {
+        usize::try_from(self.next() % limit as u64).unwrap()
+    }
+
+    fn chance(&mut self, percent: u64) -> bool {
+        self.next() % 100 < percent
+    }
+
+    fn one_of<'a, T>(&mut self, of: &'a [T]) -> Option<&'a T> {
+        if of.is_empty() { None } else { of.get(self.below(of.len())) }
+    }
+}

@@ -1,0 +1,140 @@
+//! Ledgers that several processes share, and whose next commit may fail.
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::path::Path;
+use std::rc::Rc;
+
+use glowplug::host::change::{Change, Update};
+use glowplug::host::ledger::{Ledger, LedgerError, MemoryLedger, SqliteLedger, Transaction};
+
+/// What happens to the next commit of any process.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(super) enum Fault {
+    #[default]
+    None,
+    /// Nothing is written.
+    Refused,
+    /// Everything is written, and the process does not learn that.
+    AnswerLost,
+}
+
+/// Opens the ledger for one process.
+pub(super) type Open = Rc<dyn Fn() -> Box<dyn Ledger>>;
+
+/// The ledger as one process has it open.
+pub(super) struct Store {
+    open: Open,
+    inner: Box<dyn Ledger>,
+    fault: Rc<Cell<Fault>>,
+    is_answer_lost: bool,
+}
+
+struct Write<'a> {
+    inner: Box<dyn Transaction + 'a>,
+    fault: &'a Cell<Fault>,
+    is_answer_lost: &'a mut bool,
+}
+
+/// A ledger in memory, as one process has it open.
+struct Shared {
+    ledger: Rc<RefCell<(MemoryLedger, u64)>>,
+    seen: Option<u64>,
+}
+
+/// A new ledger in memory.
+pub(super) fn in_memory() -> Open {
+    let ledger = Rc::new(RefCell::new((MemoryLedger::default(), 0)));
+    Rc::new(move || Box::new(Shared { ledger: Rc::clone(&ledger), seen: None }))
+}
+
+/// A new ledger in a file.
+pub(super) fn in_file(path: &Path) -> Open {
+    drop(SqliteLedger::create(path).unwrap());
+    let path = path.to_owned();
+    Rc::new(move || Box::new(SqliteLedger::open(&path).unwrap()))
+}
+
+// === impl Store ===
+
+impl Store {
+    pub(super) fn new(open: &Open, fault: &Rc<Cell<Fault>>) -> Self {
+        Self { open: Rc::clone(open), inner: open(), fault: Rc::clone(fault), is_answer_lost: false }
+    }
+
+    /// A process that does not know whether its commit was written reads everything again.
+    fn find_out(&mut self) {
+        if std::mem::take(&mut self.is_answer_lost) {
+            self.inner = (self.open)();
+        }
+    }
+}
+
+impl fmt::Debug for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Store")
+    }
+}
+
+impl Ledger for Store {
+    fn catch_up(&mut self) -> Result<Update, LedgerError> {
+        self.find_out();
+        self.inner.catch_up()
+    }
+
+    fn begin(&mut self) -> Result<Box<dyn Transaction + '_>, LedgerError> {
+        self.find_out();
+        let Self { inner, fault, is_answer_lost, .. } = self;
+        Ok(Box::new(Write { inner: inner.begin()?, fault, is_answer_lost }))
+    }
+}
+
+impl Transaction for Write<'_> {
+    fn catch_up(&mut self) -> Result<Update, LedgerError> {
+        self.inner.catch_up()
+    }
+
+    fn commit(self: Box<Self>, changes: &[Change]) -> Result<(), LedgerError> {
+        let failed = || LedgerError::Store { doing: "writing", source: "planned fault".into() };
+        match self.fault.take() {
+            Fault::None => self.inner.commit(changes),
+            Fault::Refused => Err(failed()),
+            Fault::AnswerLost => {
+                self.inner.commit(changes)?;
+                *self.is_answer_lost = true;
+                Err(failed())
+            }
+        }
+    }
+}
+
+// === impl Shared ===
+
+impl Ledger for Shared {
+    fn catch_up(&mut self) -> Result<Update, LedgerError> {
+        let (ledger, version) = &mut *self.ledger.borrow_mut();
+        if self.seen.replace(*version) == Some(*version) {
+            return Ok(Update::Delta(Vec::new()));
+        }
+        *ledger = std::mem::take(ledger).reopened();
+        ledger.catch_up()
+    }
+
+    fn begin(&mut self) -> Result<Box<dyn Transaction + '_>, LedgerError> {
+        Ok(Box::new(self))
+    }
+}
+
+impl Transaction for &mut Shared {
+    fn catch_up(&mut self) -> Result<Update, LedgerError> {
+        Ledger::catch_up(*self)
+    }
+
+    fn commit(self: Box<Self>, changes: &[Change]) -> Result<(), LedgerError> {
+        let (ledger, version) = &mut *self.ledger.borrow_mut();
+        ledger.begin()?.commit(changes)?;
+        *version += 1;
+        self.seen = Some(*version);
+        Ok(())
+    }
+}
