@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::process::Stdio;
+use std::time::Duration;
 
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
@@ -57,13 +58,20 @@ async fn start(server: &Server, folder: &std::path::Path) -> (Child, Lines<BufRe
     (program, lines, diagnostics)
 }
 
+/// Waits until the program is ready. It becomes ready after it leads, in a task of its own.
+async fn until_ready(diagnostics: SocketAddr) {
+    while get(diagnostics, "/readyz", None).await.0 != 200 {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
 #[tokio::test]
 async fn it_leads_and_a_signal_turns_it_unready_first() {
     let (server, folder) = (Server::start().await, tempfile::tempdir().unwrap());
     let (mut program, mut lines, diagnostics) = start(&server, folder.path()).await;
     until(&mut lines, "leadership changed").await;
     assert!(get(diagnostics, "/metrics", None).await.1.contains("glowplug_leading 1\n"));
-    assert_eq!(get(diagnostics, "/readyz", None).await.0, 200);
+    until_ready(diagnostics).await;
 
     send(&program, "-TERM");
     until(&mut lines, "stopping").await;
