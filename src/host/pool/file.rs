@@ -1,4 +1,4 @@
-//! Documents with pools in them.
+//! Reads pools from documents.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,17 +8,18 @@ use crate::finding::{Finding, Findings, Place, Severity};
 use crate::formats::value::{self, Object, Value};
 use crate::host::nodepool;
 
-/// Reads the pools of a document of JSON or YAML.
+/// Reads the pools of a document, as JSON or YAML.
 ///
-/// The document is one pool, a list of them, or an object with a list of `pools`. A pool may also be a NodePool with a
-/// `bootstrapNetworkConfig`, alone or in a list such as `kubectl get -o yaml` prints; a HostedCluster of that list says the
+/// The document is one pool, a list of pools, or an object with a list of `pools`. A pool may also be a NodePool with a
+/// `bootstrapNetworkConfig`, alone or in a list such as `kubectl get -o yaml` prints. A HostedCluster of that list sets the
 /// `machineNetwork` of its NodePools.
 ///
-/// An unknown key is an error, since a key that is misspelt would be lost, and so is a repeated one. In objects of Kubernetes other keys are
-/// normal; only within `bootstrapNetworkConfig` they are told, as warnings.
+/// An unknown key is an error, because the setting of a misspelt key would be lost. A repeated key is an error, too.
+/// Kubernetes objects normally have other keys, so only unknown keys within `bootstrapNetworkConfig` are reported, as
+/// warnings.
 ///
-/// The pools are as they were written, and of use only to [`Pool::new`](super::Pool::new). An error about one of them does not
-/// concern the others.
+/// The pools are not checked yet; pass them to [`Pool::new`](super::Pool::new). An error in one pool does not affect the
+/// other pools.
 #[must_use]
 pub fn read_pools(document: &[u8]) -> (Vec<PoolSpec>, Findings) {
     let mut reader = Reader::default();
@@ -33,7 +34,7 @@ pub fn read_pools(document: &[u8]) -> (Vec<PoolSpec>, Findings) {
 #[derive(Default)]
 struct Reader {
     specs: Vec<PoolSpec>,
-    /// The networks of hosted clusters, by namespace and name.
+    /// Networks of hosted clusters, by namespace and name of the HostedCluster.
     machine_networks: BTreeMap<(String, String), MachineNetwork>,
     findings: Findings,
 }
@@ -44,7 +45,7 @@ struct MachineNetwork {
     has_errors: bool,
 }
 
-/// What a message calls a document with pools.
+/// Name of a document with pools in messages.
 const EXPECTED: &str = "a pool, a list of pools, or NodePools with a bootstrapNetworkConfig";
 
 // === impl Reader ===
@@ -115,7 +116,7 @@ impl Reader {
         PoolSpec { name, namespace, cluster_name, ..spec }
     }
 
-    /// What is to be said about all of them.
+    /// Adds the machine networks of hosted clusters to the pools, and reports errors that concern several pools.
     fn complete(&mut self) {
         if self.specs.is_empty() && !self.findings.has_errors() {
             self.findings.push(Finding::without_value(Severity::Error, "document", "no pool in it", EXPECTED));
@@ -125,7 +126,7 @@ impl Reader {
             let cluster = (spec.namespace.clone().unwrap_or_default(), spec.cluster_name.clone().unwrap_or_default());
             if let Some(network) = self.machine_networks.get(&cluster).filter(|_| spec.machine_network.is_empty()) {
                 spec.machine_network.clone_from(&network.cidrs);
-                // Without its prefix length it would get another one.
+                // Without the network of an invalid HostedCluster, the pool could get another prefix length.
                 spec.has_errors |= network.has_errors;
             }
             let name = spec.full_name();
@@ -328,7 +329,7 @@ mod tests {
         );
     }
 
-    /// Values as they are written and as they are mistaken.
+    /// Valid and invalid values.
     fn value() -> impl Strategy<Value = String> {
         let text = prop::sample::select(vec![
             "10.0.0.0/24",

@@ -1,4 +1,4 @@
-//! Which pools offer the same addresses.
+//! Finds pools that offer the same addresses.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -10,22 +10,23 @@ use crate::network::Family;
 /// Two pools of one network that offer the same addresses.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Overlap<'a> {
-    /// The pools, as they were given.
+    /// The two pools, in the given order.
     pub pools: [&'a Pool; 2],
-    /// What both offer.
+    /// Addresses that both pools offer.
     pub addresses: AddressSet,
 }
 
-/// The overlaps among some pools.
+/// The overlaps among a set of pools.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Overlaps<'a> {
-    /// At most [`Overlaps::KEPT`], by the places of their pools.
+    /// At most [`Overlaps::KEPT`] overlaps, in the order of their pools.
     pub kept: Vec<Overlap<'a>>,
-    /// Whether there are others, or further addresses of these. Whoever mends these will see them.
+    /// Whether further overlaps, or further addresses of these overlaps, were left out. They appear after these overlaps are
+    /// fixed.
     pub is_cut: bool,
 }
 
-/// A stretch of addresses that a pool offers.
+/// A range of addresses that a pool offers.
 struct Stretch<'a> {
     pool: usize,
     space: &'a Space,
@@ -35,15 +36,15 @@ struct Stretch<'a> {
 // === impl Overlaps ===
 
 impl Overlaps<'_> {
-    /// So many overlaps are kept. Pools that are all alike would have one for every two of them.
+    /// Maximum number of overlaps that are kept. Among many equal pools, every two of them would overlap.
     pub const KEPT: usize = 1024;
 }
 
 /// Finds the addresses that two pools of one network offer.
 ///
-/// What a pool reserves it does not offer, so an address that one of them excludes is no overlap. The pools may be of
-/// any namespaces and clusters: what counts is the network. One sweep in the order of the addresses, O(log n) for each
-/// range and each overlap.
+/// A pool does not offer its reserved addresses, so an address that one of the pools excludes is no overlap. The pools may
+/// have any namespaces and clusters; only the network matters. The function sweeps once over the sorted addresses and takes
+/// O(log n) for each range and each overlap.
 #[must_use]
 pub fn overlaps<'a>(pools: impl IntoIterator<Item = &'a Pool>) -> Overlaps<'a> {
     let pools: Vec<&Pool> = pools.into_iter().collect();
@@ -59,7 +60,7 @@ pub fn overlaps<'a>(pools: impl IntoIterator<Item = &'a Pool>) -> Overlaps<'a> {
     let mut is_cut = false;
     for mut stretches in by_network.into_values() {
         stretches.sort_by_key(|stretch| (stretch.range, stretch.pool));
-        // Those that reach the place of the sweep, by their ends.
+        // Stretches that reach the current position of the sweep, by their last address.
         let mut open: BTreeSet<(u128, usize)> = BTreeSet::new();
         for (at, stretch) in stretches.iter().enumerate() {
             open = open.split_off(&(stretch.range.first(), 0));
@@ -87,8 +88,9 @@ pub fn overlaps<'a>(pools: impl IntoIterator<Item = &'a Pool>) -> Overlaps<'a> {
 // === impl Stretch ===
 
 impl Stretch<'_> {
-    /// From the first to the last address that both offer. An end of a subnet at the edge is offered by nobody; one within
-    /// is left in, since there may be more of them than fit into memory. At most two of them are neighbours.
+    /// The range from the first to the last address that both stretches offer. No pool offers an end of a subnet, so such
+    /// ends are cut from the edges; at most two of them are adjacent. Ends of subnets inside the range stay, because they
+    /// may be too many for memory.
     fn offered_with(&self, other: &Self) -> Option<AddressRange> {
         let both = self.range.intersection(&other.range)?;
         let is_end = |number: &u128| self.space.is_end_of_subnet(*number) || other.space.is_end_of_subnet(*number);
@@ -104,7 +106,7 @@ impl Stretch<'_> {
 /// `pools blue/ns/a and ns/b offer the same addresses of network ns/vlan: 10.0.0.5-10.0.0.9`
 impl fmt::Display for Overlap<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        /// More ranges are counted: a line is for a person.
+        /// Ranges after the first 8 are only counted, so that a person can read the line.
         const SHOWN: usize = 8;
         let [a, b] = self.pools;
         write!(f, "pools {} and {} offer the same addresses of network {}: ", a.title(), b.title(), a.network)?;

@@ -1,4 +1,4 @@
-//! Addresses that belong to the network: what any of its pools reserves, none of them allocates.
+//! Reserved addresses of a network: no pool of the network allocates an address that any of its pools reserves.
 
 use std::net::IpAddr;
 
@@ -6,8 +6,8 @@ use super::{Pool, Reserved};
 use crate::host::address::{AddressRange, AddressSet};
 use crate::network::Family;
 
-/// The reserved addresses of a network: gateways, name servers and exclusions of all its pools, and what their templates
-/// name.
+/// The reserved addresses of a network: gateways, name servers and exclusions of all its pools, and the addresses that their
+/// templates name.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct ReservedAddresses {
     ranges: Vec<ReservedRange>,
@@ -17,7 +17,7 @@ pub struct ReservedAddresses {
 /// Addresses that a pool reserves on its network.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub struct ReservedRange {
-    /// The addresses.
+    /// The reserved addresses.
     pub range: AddressRange,
     /// Why the pool reserves them.
     pub why: Reserved,
@@ -25,7 +25,7 @@ pub struct ReservedRange {
     pub pool: String,
 }
 
-/// Why an address is never allocated, and by whom.
+/// Why an address is never allocated, and which pool reserves it.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct ReservedAddress {
     /// The reason.
@@ -37,7 +37,7 @@ pub struct ReservedAddress {
 // === impl ReservedAddresses ===
 
 impl ReservedAddresses {
-    /// What the pools of one network reserve.
+    /// Collects the addresses that the pools of one network reserve.
     #[must_use]
     pub fn of<'a>(pools: impl IntoIterator<Item = &'a Pool>) -> Self {
         let mut ranges = Vec::new();
@@ -57,8 +57,8 @@ impl ReservedAddresses {
         &self.ranges
     }
 
-    /// Why an address of a pool is never allocated. `None` for an address that may be allocated, or is not in the pool.
-    /// The pool's own reason comes first.
+    /// Why an address of a pool is never allocated. `None` for an address that may be allocated, or is not in the pool. A
+    /// reason of the pool itself takes precedence.
     #[must_use]
     pub fn why(&self, pool: &Pool, address: IpAddr) -> Option<ReservedAddress> {
         if !pool.contains(address) {
@@ -70,7 +70,7 @@ impl ReservedAddresses {
         own.or_else(|| named.map(|named| ReservedAddress { why: named.why, pool: named.pool.clone() }))
     }
 
-    /// The pool, offering none of these addresses.
+    /// Returns the pool with these addresses reserved.
     #[must_use]
     pub fn reserve_in(&self, pool: &Pool) -> Pool {
         let mut pool = pool.clone();
@@ -80,8 +80,8 @@ impl ReservedAddresses {
         pool
     }
 
-    /// How many addresses of one family other pools of the network reserve in a pool, in addition to what the pool reserves
-    /// itself, under the first reason and pool that hold. Without zeros.
+    /// Number of addresses of one family in a pool that only other pools of the network reserve. Each address counts once,
+    /// under the first reason and pool that apply. Numbers of zero are absent.
     #[must_use]
     pub fn of_others(&self, pool: &Pool, family: Family) -> Vec<(ReservedAddress, u128)> {
         let Some(mut space) = pool.space(family).cloned() else { return Vec::new() };
@@ -93,7 +93,7 @@ impl ReservedAddresses {
             let named = of_one.iter().map(|other| other.range);
             let reserved: AddressSet = space.reserved.ranges().iter().copied().chain(named).collect();
             space.reserved = reserved.intersection(&space.ranges);
-            // The ends of subnets are reserved anyway, and not counted again.
+            // The ends of subnets are reserved anyway, and already counted.
             if let (Some(first), count @ 1..) = (of_one.first(), before - space.allocatable()) {
                 counts.push((ReservedAddress { why: first.why, pool: first.pool.clone() }, count));
             }
@@ -105,7 +105,7 @@ impl ReservedAddresses {
 // === impl ReservedAddress ===
 
 impl ReservedAddress {
-    /// What a message about a pool says: the reason, and the name of the other pool if it is not that one.
+    /// The reason for messages about a pool. Names the reserving pool if it is another pool.
     #[must_use]
     pub fn of(&self, pool: &str) -> String {
         if self.pool == pool { self.why.to_string() } else { format!("{} of pool {:?}", self.why, self.pool) }
@@ -115,7 +115,8 @@ impl ReservedAddress {
 // === impl Pool ===
 
 impl Pool {
-    /// What the pool reserves by name on its whole network, also outside its own addresses, each with the reason.
+    /// The addresses that the pool reserves by name on its whole network, also outside its own addresses, each with the
+    /// reason.
     #[must_use]
     pub fn reserved(&self) -> Vec<(AddressRange, Reserved)> {
         let single = |address: &IpAddr| AddressRange::subnet(*address, u8::MAX);

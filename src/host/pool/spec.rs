@@ -1,4 +1,4 @@
-//! A pool as its owner writes it, and whether it can be one.
+//! The specification of a pool as users write it, and its validation.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -14,70 +14,70 @@ use crate::host::address::{
 use crate::host::claim::is_object_name;
 use crate::network::{Family, InterfaceName};
 
-/// A pool, as it was written. It decides nothing; [`Pool::new`] decides.
+/// A pool as users write it, not checked yet. [`Pool::new`] checks it.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct PoolSpec {
-    /// Where it stands in the document, such as `pools[0]`; empty for the document itself. For messages only.
+    /// Path in the document, such as `pools[0]`; empty for the document itself. For messages only.
     pub place: String,
-    /// The name of the NodePool.
+    /// Name of the NodePool.
     pub name: String,
-    /// The namespace of the NodePool; `default` if it is not said.
+    /// Namespace of the NodePool. `None` means `default`.
     pub namespace: Option<String>,
-    /// The hosted cluster of the NodePool. In a document: `clusterName`.
+    /// Name of the hosted cluster of the NodePool. Key in a document: `clusterName`.
     pub cluster_name: Option<String>,
-    /// The network: `namespace/name` of its network attachment definition, or a name in the pool's own namespace. The
-    /// bare word `default` is the network of pods.
+    /// Network: `namespace/name` of its network attachment definition, or a name in the pool's own namespace. `default`
+    /// without a namespace is the network of pods.
     pub network: String,
-    /// The network that is behind that name, where a NodePool says to what its machines are attached. It has the form of
-    /// [`Pool::network`], and counts more than the name.
+    /// The network behind the name, if a NodePool specifies the attachments of its machines. It has the form of
+    /// [`Pool::network`] and takes precedence over [`Self::network`].
     pub attachment: Option<String>,
-    /// The interface that has the addresses; [`Pool::DEFAULT_INTERFACE`] if it is not said.
+    /// Interface on which machines configure the addresses. `None` means [`Pool::DEFAULT_INTERFACE`].
     pub interface: Option<String>,
-    /// What the pool is made of, each an [`Entry`].
+    /// Addresses of the pool, each string an [`Entry`]. `None` when the document has no such list.
     pub addresses: Option<Vec<String>>,
-    /// What is never given, each an [`Entry`].
+    /// Addresses that are never allocated, each string an [`Entry`].
     pub excluded_addresses: Vec<String>,
-    /// At most one of each family.
+    /// Default gateways, at most one of each family.
     pub gateway: Vec<String>,
-    /// Most important first.
+    /// Name servers, the most important first.
     pub nameservers: Vec<String>,
-    /// The subnet of the machines, at most one of each family, as HostedCluster has it. In a document: a list of
-    /// `cidr: …`.
+    /// Subnets of the machines, at most one of each family, as in a HostedCluster. Form in a document: a list of `cidr: …`.
     pub machine_network: Vec<String>,
-    /// Whether the ends of subnets are given, too. In a document: `allocateReservedIPAddresses`.
+    /// Whether the ends of subnets are allocated, too. Key in a document: `allocateReservedIPAddresses`.
     pub allocate_reserved_ip_addresses: bool,
-    /// Whether a gateway may be outside the subnet of the machines: they then reach it on the link without a route.
+    /// Whether a gateway may be outside the subnet of the machines. Machines then reach the gateway on the link, without a
+    /// route.
     pub on_link_gateway: bool,
-    /// How long nobody gets an address after its release, in seconds. In a document: `addressReuseGracePeriodSeconds`, as the
-    /// in-cluster provider of Cluster API calls it.
+    /// Seconds after a release in which no other machine gets the address. Key in a document:
+    /// `addressReuseGracePeriodSeconds`, the name in the in-cluster provider of Cluster API.
     pub address_reuse_grace_period_seconds: u32,
-    /// When the NodePool was created, in milliseconds since 1970, where it says so. Of two pools that overlap the younger one
-    /// is not served.
+    /// Creation time of the NodePool, in milliseconds since 1970. `None` when unknown. If two pools overlap, the younger
+    /// pool allocates no address.
     pub created: Option<u64>,
-    /// Whether its document has an error about it. Then it is no pool.
+    /// Whether the document has an error in this pool. Such a pool is not usable.
     pub has_errors: bool,
 }
 
-/// Reads members of an object and remembers which there may be.
+/// Reads members of an object and remembers the names of allowed members.
 pub(crate) struct Members<'a> {
     object: &'a Object,
     place: Place<'a>,
     known: Vec<&'static str>,
 }
 
-/// What is known about a pool while it is checked.
+/// A specification during its check, with the findings so far.
 struct Check<'a> {
     spec: &'a PoolSpec,
     findings: &'a mut Findings,
 }
 
-/// The addresses of a family, with the place of each entry.
+/// The entries of a family, each with its index in the list.
 type Entries = Vec<(usize, Entry)>;
 
 // === impl PoolSpec ===
 
 impl PoolSpec {
-    /// Reads the members that say which addresses there are, wherever they stand.
+    /// Reads the members with the addresses of a pool. They have the same names in pools and in NodePools.
     pub(crate) fn read(members: &mut Members<'_>, findings: &mut Findings) -> Self {
         Self {
             place: match members.place {
@@ -98,7 +98,7 @@ impl PoolSpec {
         }
     }
 
-    /// The pool's name with its namespace.
+    /// Name of the pool with its namespace.
     #[must_use]
     pub fn full_name(&self) -> String {
         format!("{}/{}", self.namespace(), self.name)
@@ -108,7 +108,7 @@ impl PoolSpec {
         self.namespace.as_deref().unwrap_or("default")
     }
 
-    /// The network with its namespace: what two pools on it have in common.
+    /// Network with its namespace. Pools with the same result share the network.
     fn full_network(&self) -> String {
         if let Some(attachment) = &self.attachment {
             attachment.clone()
@@ -119,7 +119,7 @@ impl PoolSpec {
         }
     }
 
-    /// The place of one of its members.
+    /// The path of a member of the pool.
     pub(crate) fn at(&self, member: impl fmt::Display) -> String {
         if self.place.is_empty() { member.to_string() } else { format!("{}.{member}", self.place) }
     }
@@ -128,16 +128,19 @@ impl PoolSpec {
 // === impl Pool ===
 
 impl Pool {
-    /// Makes a pool of what its owner wrote. Everything that is wrong with it is told at once.
+    /// Makes a pool from a specification. Reports all errors at once.
     ///
-    /// `template` is what the template of the machines' document says for the pool's interface: prefix lengths, and addresses
-    /// that are reserved.
-    /// The prefix length of a family is that of `machineNetwork`, else the template's, else that of the CIDRs among the
-    /// pool's own addresses when they agree and hold all the others. Nothing else is taken for one. A pool has one of each
-    /// family, since its machines are on one network, and a gateway is in the subnet of every machine, unless
-    /// [`PoolSpec::on_link_gateway`] asks for another one.
+    /// `template` has the settings of the machines' template for the pool's interface: prefix lengths, and addresses to
+    /// reserve.
     ///
-    /// `None` when the pool has an error, also one that was found while it was read. The other pools of a document are used.
+    /// - The prefix length of a family is that of `machineNetwork`, else that of the template. Otherwise it is that of the
+    ///   CIDRs among the pool's own addresses, if these CIDRs agree and contain all other addresses. No other value is used
+    ///   as the prefix length.
+    /// - A pool has one prefix length of each family, because its machines are on one network.
+    /// - A gateway must be in the subnet of every machine, unless [`PoolSpec::on_link_gateway`] is set.
+    ///
+    /// `None` when the pool has an error, also an error from reading the document. The other pools of the document stay
+    /// usable.
     ///
     /// ```
     /// use glowplug::network::Family;
@@ -207,7 +210,7 @@ impl Pool {
 
 // === impl Check ===
 
-/// What a message calls the network of machines.
+/// Name of the machines' network in messages.
 const SUBNET: &str = "the CIDR of a subnet, such as 10.0.0.0/24";
 
 impl Check<'_> {
@@ -267,7 +270,7 @@ impl Check<'_> {
         entries
     }
 
-    /// The entries of each family; none when one cannot be read, since what else is wrong with them depends on all.
+    /// The entries of each family. Empty when an entry is invalid, because the later checks need all entries.
     fn addresses(&mut self) -> BTreeMap<Family, Entries> {
         let Some(texts) = &self.spec.addresses else {
             self.missing("addresses", "the addresses of the pool");
@@ -288,7 +291,7 @@ impl Check<'_> {
         families
     }
 
-    /// The network of each family, with its place. `None` after an error.
+    /// The network of each family, with its path. `None` after an error.
     fn machine_network(&mut self) -> Option<BTreeMap<Family, (usize, Entry)>> {
         let errors = self.findings.errors();
         let mut networks = BTreeMap::new();
@@ -323,7 +326,7 @@ impl Check<'_> {
         servers
     }
 
-    /// The gateway of each family, with the member that says it.
+    /// The gateway of each family, with the name of its member.
     fn gateways(&mut self, entries: &BTreeMap<Family, Entries>) -> BTreeMap<Family, (String, IpAddr)> {
         let mut gateways = BTreeMap::new();
         for (member, gateway) in self.servers("gateway", &self.spec.gateway, parse_gateway) {
@@ -410,7 +413,7 @@ impl Check<'_> {
         said
     }
 
-    /// Whether every machine reaches the gateway. This finds most wrong prefix lengths.
+    /// Reports a gateway that a machine cannot reach. This check finds most wrong prefix lengths.
     fn gateway(&mut self, entries: &Entries, prefix: u8, member: &str, gateway: IpAddr) {
         if is_link_local(gateway) {
             return;
@@ -433,7 +436,7 @@ impl Check<'_> {
         }
     }
 
-    /// Whether every machine reaches a gateway that only the template names.
+    /// Reports a gateway of the template alone that a machine cannot reach.
     fn template_gateway(&mut self, entries: &Entries, prefix: u8, gateway: IpAddr) {
         let subnet = AddressRange::subnet(gateway, prefix);
         let outside = entries.iter().find(|(_, entry)| !subnet.covers(&entry.range()));
@@ -450,7 +453,8 @@ impl Check<'_> {
     }
 }
 
-/// A line that would make a pool of these entries: the usual subnet, larger if it has to be.
+/// Suggests a `machineNetwork` line with which the entries make a valid pool: the usual subnet, or a larger subnet if
+/// necessary.
 fn machine_network_of(entries: &Entries, gateway: Option<IpAddr>) -> String {
     let ranges = entries.iter().map(|(_, entry)| entry.range());
     let ranges: Vec<AddressRange> =
@@ -465,7 +469,7 @@ fn machine_network_of(entries: &Entries, gateway: Option<IpAddr>) -> String {
     let mut subnets = (1..=longest).rev().map(|length| (length, AddressRange::subnet(first, length)));
     let found = subnets.find(|(_, subnet)| ranges.iter().all(|range| subnet.covers(range)));
     let cidr = found.map(|(length, subnet)| format!("{}/{length}", family.address(subnet.first())));
-    // Entries that no subnet of machines holds are for their author to sort out.
+    // Without a common subnet, the user must change the entries.
     let cidr = cidr.filter(|cidr| cidr.parse::<Entry>().is_ok()).unwrap_or_else(|| "SUBNET".to_owned());
     format!("machineNetwork: [{{cidr: {cidr}}}]")
 }
@@ -477,7 +481,7 @@ impl<'a> Members<'a> {
         Self { object, place, known: Vec::new() }
     }
 
-    /// A member that is not `null`.
+    /// A member with a value other than `null`.
     pub(crate) fn get(&mut self, name: &'static str) -> Option<&'a Value> {
         self.known.push(name);
         self.object.get(name).filter(|value| **value != Value::Null)
@@ -508,7 +512,7 @@ impl<'a> Members<'a> {
         }
     }
 
-    /// A number of seconds, 0 where it is not said.
+    /// A number of seconds. 0 when the member is absent.
     pub(crate) fn seconds(&mut self, name: &'static str, findings: &mut Findings) -> u32 {
         let Some(value) = self.get(name) else { return 0 };
         let seconds = match value {
@@ -533,13 +537,14 @@ impl<'a> Members<'a> {
         }
     }
 
-    /// The elements of a list as they were written. What is no text is none of what these lists are for, so that whoever
-    /// reads it refuses it.
+    /// The elements of a list as strings. An element of another type becomes its JSON text, which the parsers of these lists
+    /// reject.
     pub(crate) fn texts(&mut self, name: &'static str, findings: &mut Findings) -> Vec<String> {
         self.list(name, findings).iter().map(Value::to_string).collect()
     }
 
-    /// The networks of `machineNetwork`, as they were written, up to the first that is none: their places have to stay.
+    /// The CIDRs of `machineNetwork` as strings, up to the first invalid element: the index of each CIDR must stay its index
+    /// in the list.
     pub(crate) fn machine_network(&mut self, findings: &mut Findings) -> Vec<String> {
         let place = self.place;
         let list = place.field("machineNetwork");
@@ -561,7 +566,7 @@ impl<'a> Members<'a> {
         networks
     }
 
-    /// Reports the members that nobody asked for.
+    /// Reports unknown members.
     pub(crate) fn finish(self, severity: Severity, findings: &mut Findings) {
         for (name, _) in self.object.members() {
             if !self.known.contains(&name) {
@@ -577,7 +582,7 @@ mod tests {
     use super::super::{Pool, read_pools};
     use super::*;
 
-    /// The prefix lengths of the pool, or nothing; and everything that is to be said about it.
+    /// Returns the prefix lengths of the pool, empty without a pool, and all findings.
     fn check(members: &str, template: &[(Family, u8)]) -> (Vec<u8>, Vec<String>) {
         let document = format!("{{name: workers, network: vlan10, {members}}}");
         let (specs, mut findings) = read_pools(document.as_bytes());

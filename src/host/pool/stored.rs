@@ -1,4 +1,4 @@
-//! A pool as a ledger keeps it: resolved, so that it says the same whatever a template or a NodePool says later.
+//! The form of a pool in a ledger. It has resolved values, so later changes of a template or NodePool do not change it.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -26,7 +26,7 @@ struct StoredPool {
     reuse_delay_milliseconds: u64,
 }
 
-/// What a template says about the pool's interface.
+/// Settings of a template for the pool's interface.
 #[derive(Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct StoredTemplate {
@@ -48,7 +48,7 @@ struct StoredFamily {
 /// One member in which two specifications of a pool differ.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct PoolDifference {
-    /// What differs, such as `addresses` or `IPv4 prefix length`.
+    /// Name of the member, such as `addresses` or `IPv4 prefix length`.
     pub member: String,
     /// Its value in the given pool, for messages.
     pub given: String,
@@ -87,7 +87,7 @@ impl Pool {
         serde_json::to_string(&stored).unwrap_or_default()
     }
 
-    /// The pool of a JSON text that [`Pool::to_stored`] wrote. `None` for any other text.
+    /// Reads a pool from JSON that [`Pool::to_stored`] wrote. `None` for any other string.
     pub(crate) fn from_stored(text: &str) -> Option<Self> {
         let stored: StoredPool = serde_json::from_str(text).ok()?;
         let excluded = ranges(&stored.excluded)?;
@@ -114,11 +114,11 @@ impl Pool {
         Some(Self { cluster: stored.cluster, excluded: excluded.into_iter().collect(), template, reuse_delay, ..pool })
     }
 
-    /// The members in which this pool differs from its specification in a ledger. Addresses in a template count only where the
-    /// ledger's pool would allocate them.
+    /// The members in which this pool differs from its specification in a ledger. Addresses that the template names count
+    /// only where the ledger's pool would allocate them.
     #[must_use]
     pub fn differences(&self, known: &Self) -> Vec<PoolDifference> {
-        // An address that the template does not name any more stays reserved.
+        // An address that the template no longer names stays reserved.
         let named: BTreeSet<IpAddr> = self.template.all().filter(|address| known.offers(*address)).collect();
         let template = (!named.is_empty()).then(|| PoolDifference {
             member: "addresses in the template".to_owned(),
@@ -172,7 +172,7 @@ fn texts(set: &AddressSet) -> Vec<String> {
     set.ranges().iter().map(ToString::to_string).collect()
 }
 
-/// Ranges as [`AddressRange`] prints them.
+/// Parses ranges in the form that [`AddressRange`] prints.
 fn ranges(texts: &[String]) -> Option<Vec<AddressRange>> {
     let range = |text: &String| {
         let (first, last) = text.split_once('-').unwrap_or((text, text));

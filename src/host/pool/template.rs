@@ -1,14 +1,14 @@
-//! What the template of the machines' document says about the network of a pool.
+//! Settings of the machines' template for the network of a pool.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use crate::network::Family;
 
-/// What a template says about one interface. [`Template::facts`](crate::host::expand::Template::facts) reads it.
+/// Settings of a template for one interface. [`Template::facts`](crate::host::expand::Template::facts) reads them.
 ///
-/// Nothing that a template names is ever allocated: the gateway of every machine would otherwise be the address of one of
-/// them.
+/// An address that a template names is never allocated. Otherwise a machine could get the address of the gateway of all
+/// machines.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct TemplateFacts {
     /// Prefix length of the addresses of each family.
