@@ -1,4 +1,4 @@
-//! `rebuild` and `audit`.
+//! The commands `rebuild` and `audit`.
 
 use std::fmt;
 use std::process::ExitCode;
@@ -109,10 +109,10 @@ fn findings(findings: &[ObjectFinding], mismatches: &[impl fmt::Display]) -> Vec
 struct Audited {
     version: u32,
     objects: usize,
-    /// Addresses that objects record and the ledger does not have.
+    /// Number of addresses that objects record and the ledger lacks.
     unrecorded: usize,
     findings: Vec<String>,
-    /// Why nothing was released.
+    /// Reasons why no machine was released.
     brakes: Vec<String>,
     missing: Vec<AuditedMissing>,
     served: Vec<Given>,
@@ -123,9 +123,9 @@ struct Audited {
 struct AuditedMissing {
     #[serde(flatten)]
     machine: ListedMachine,
-    /// When it was missed before, or null.
+    /// Time at which an earlier audit first missed the machine. `None`: no earlier audit missed it.
     missed_before: Option<String>,
-    /// From when on an audit may release it.
+    /// Earliest time at which an audit may release the machine.
     releasable_from: String,
     released: Option<Vec<Given>>,
 }
@@ -141,7 +141,7 @@ impl From<&Missing> for AuditedMissing {
     }
 }
 
-/// In whole seconds, and not before.
+/// Rounds up to whole seconds, so that the printed time is never too early.
 fn releasable_from(missing: &Missing) -> Timestamp {
     Timestamp(missing.releasable_from.saturating_add(999))
 }
@@ -150,7 +150,7 @@ pub(crate) fn audit(args: AuditArgs) -> Result<ExitCode> {
     let pools = args.pools.read_whole()?;
     let (objects, count) = read_objects(&args.lists.lists)?;
     if count == 0 {
-        // From an empty list everybody would be missing, and it is what the wrong cluster answers.
+        // With an empty list all machines would be missing, and the wrong cluster returns an empty list.
         bail!("no object in the lists, expected those of all machines");
     }
     let inventory = objects.inventory();

@@ -1,4 +1,4 @@
-//! `claim` and `release`.
+//! The commands `claim` and `release`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -32,7 +32,8 @@ use crate::input::{
 };
 use crate::output::{EXHAUSTED, Given, VERSION, allocations_table, exit_code, given, print, print_json, say, sections};
 
-/// So many claims, or releases, are one write of the ledger: enough to be fast, and few enough that others get their turn.
+/// Number of claims or releases in one write to the ledger: large enough to be fast, and small enough that other processes
+/// get a turn.
 const BATCH: usize = 512;
 
 #[derive(Args)]
@@ -139,26 +140,26 @@ struct Refused {
     name: String,
     uid: String,
     error: String,
-    /// Whether a pool has no free address.
+    /// Whether the reason is a pool without a free address.
     exhausted: bool,
     /// The exhausted pool.
     pool: Option<String>,
-    /// The family that the pool has no free address of.
+    /// The family without a free address in the pool.
     family: Option<String>,
 }
 
-/// Why a machine gets nothing.
+/// Why a machine gets no address.
 #[derive(Clone)]
 enum Refusal {
-    /// The pools refuse its claim.
+    /// The pools refuse the claim of the machine.
     Claim(ClaimError),
-    /// Nobody knows which of the pools are its own.
+    /// The pools of the machine are unknown.
     NodePool(String),
-    /// None of the pools is its own: it is of this NodePool.
+    /// No given pool is of the machine's NodePool, which is this NodePool.
     OtherNodePool(String),
-    /// Its annotation names the first NodePool, and `--node-pool` the second.
+    /// The annotation of the machine names the first NodePool, and `--node-pool` the second.
     AnotherNodePool(String, String),
-    /// An object records an address for it that does not fit, or a record that cannot be read.
+    /// An object records an address for the machine that does not fit, or has a record that cannot be read.
     Record(String),
     BeingDeleted,
 }
@@ -166,7 +167,7 @@ enum Refusal {
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            // The words of the enhancement come first: people and programs search for them.
+            // The text of the enhancement comes first, because people and programs search for it.
             Self::Claim(error @ ClaimError::Exhausted { pool, family, .. }) => {
                 write!(f, "{error}: pool {pool}, {family}")
             }
@@ -185,12 +186,12 @@ impl fmt::Display for Refusal {
 }
 
 impl Refusal {
-    /// Whether a list may have such machines, and nothing is wrong.
+    /// Whether such machines are normal in a list, so that the refusal is no error.
     fn is_usual(&self) -> bool {
         matches!(self, Self::OtherNodePool(_) | Self::AnotherNodePool(..) | Self::BeingDeleted)
     }
 
-    /// The exhausted pool and the family that it has no free address of.
+    /// The exhausted pool, and the family without a free address.
     fn exhausted(&self) -> Option<(&String, Family)> {
         match self {
             Self::Claim(ClaimError::Exhausted { pool, family, .. }) => Some((pool, *family)),
@@ -220,7 +221,7 @@ pub(crate) fn claim(args: ClaimArgs) -> Result<ExitCode> {
         _ => BTreeMap::new(),
     };
     if matches!(args.format, Format::Annotation | Format::Apply) {
-        // Before anything is given that could not be recorded.
+        // Check the interface names before an allocation that could not be recorded.
         pools.iter().try_for_each(|pool| annotation_key(&pool.interface).map(drop))?;
     }
     let mut seen = BTreeSet::new();
@@ -257,7 +258,7 @@ pub(crate) fn claim(args: ClaimArgs) -> Result<ExitCode> {
             }
         }
     }
-    // Within one list the creation time decides, and not the order of the list.
+    // Within a list, the creation time decides the order, not the position in the list.
     let mut queue: Vec<usize> = (0..claims.len()).collect();
     if inventory.is_some() {
         queue.sort_by_key(|&at| claims[at].created);
@@ -290,7 +291,7 @@ pub(crate) fn claim(args: ClaimArgs) -> Result<ExitCode> {
         is_exhausted |= refusal.is_exhaustion();
         is_refused |= !refusal.is_exhaustion() && !refusal.is_usual();
         let severity = if refusal.is_usual() { "warning" } else { "error" };
-        // Alone it is in the exact words that people look for.
+        // For a single machine, print exactly the text that people search for.
         if is_alone {
             say(format_args!("{severity}: {refusal}"))
         } else {
@@ -307,9 +308,9 @@ pub(crate) fn claim(args: ClaimArgs) -> Result<ExitCode> {
     })
 }
 
-/// The records that keep their machine from a claim: of an address that is somebody else's, or that cannot be read.
+/// Records that prevent a claim of their machine: an address of another machine, or a record that cannot be read.
 fn record_problems(inventory: &Inventory, adoption: &Adoption) -> BTreeMap<Claimant, String> {
-    // Of these the machine has the address all the same.
+    // With one of these problems, the machine still has its address.
     let is_kept =
         |problem: &Problem| matches!(problem, Problem::OutOfPool(_) | Problem::Reserved(..) | Problem::Prefix(_));
     let mismatches = adoption.mismatches.iter().filter(|mismatch| !is_kept(&mismatch.problem));
@@ -319,7 +320,7 @@ fn record_problems(inventory: &Inventory, adoption: &Adoption) -> BTreeMap<Claim
     mismatches.chain(findings).collect()
 }
 
-/// One for each machine, and why some of them ask for nothing, by their places.
+/// Makes one claim for each machine. Refused machines have an empty claim, and their refusals are listed by index.
 fn claims(
     args: &ClaimArgs,
     pools: &[Pool],
@@ -344,7 +345,7 @@ fn claims(
         }
         let requests = by_node_pool.entry(said.clone().or(node_pool)).or_insert_with_key(|node_pool| {
             if node_pool.is_none() && !is_whole {
-                // The pool of the machine may be one of those that are not served.
+                // The pool of the machine may be one of the pools that are not served.
                 let expected = format!("with --node-pool, or in the annotation {NODE_POOL_ANNOTATION}");
                 let problem = "some pools are not served, expected the NodePool of the machine";
                 return Err(Refusal::NodePool(format!("{problem}: {expected}")));
@@ -352,7 +353,7 @@ fn claims(
             Ok(requests(&one_for_each_interface(pools, node_pool.as_deref())?, &args.ips))
         });
         let requests = if is_being_deleted { Err(Refusal::BeingDeleted) } else { requests.clone() };
-        // It keeps its place, so that the lines that are printed stay those of the machines.
+        // A refused machine keeps its position, so that each printed line matches its machine.
         let requests = requests.unwrap_or_else(|why| {
             left_out.insert(claims.len(), why);
             Vec::new()
@@ -362,7 +363,8 @@ fn claims(
     Ok((claims, left_out))
 }
 
-/// The pools of a machine in their order: where several are for one interface, that of its NodePool.
+/// The pools of a machine, in the given order. If several pools are for one interface, only the pool of the machine's
+/// NodePool.
 fn one_for_each_interface<'p>(pools: &'p [Pool], node_pool: Option<&str>) -> Result<Vec<&'p Pool>, Refusal> {
     let is_own = |pool: &Pool| node_pool == Some(pool.name.as_str());
     if let Some(node_pool) = node_pool.filter(|_| !pools.iter().any(is_own)) {
@@ -397,7 +399,7 @@ fn names<'p>(pools: impl IntoIterator<Item = &'p Pool>) -> String {
 fn requests(pools: &[&Pool], ips: &[IpAddr]) -> Vec<Request> {
     let mut requests: Vec<Request> = pools.iter().map(|pool| Request::of(&pool.name)).collect();
     for ip in ips {
-        // Of no pool it is a refusal, which the first one pronounces.
+        // An address outside all pools goes to the first pool, which refuses it.
         let at = pools.iter().position(|pool| pool.contains(*ip)).unwrap_or_default();
         requests[at].addresses.push(*ip);
     }
@@ -425,7 +427,7 @@ fn mac_addresses(cards: &[Card], pools: &[&Pool]) -> Result<BTreeMap<InterfaceNa
     Ok(mac_addresses)
 }
 
-/// How far a long run is, for who looks on.
+/// Shows the progress of a long run on a terminal.
 struct Progress {
     of: usize,
     is_shown: bool,
@@ -453,13 +455,13 @@ struct Printer {
     format: Format,
     json: bool,
     template: Template,
-    /// By name.
+    /// Pools by name.
     pools: BTreeMap<String, Pool>,
     mac_addresses: BTreeMap<InterfaceName, MacAddr>,
 }
 
 impl Printer {
-    /// Prints what was given, and returns whether some of it cannot be told.
+    /// Prints the allocations. Returns whether some of them could not be printed.
     fn print(&self, claims: &[claim::Claim], outcomes: &[Outcome]) -> Result<bool> {
         if self.json {
             let refused = claims.iter().zip(outcomes).filter_map(|(claim, outcome)| {
@@ -483,7 +485,7 @@ impl Printer {
         }
         let (mut lines, mut is_odd) = (String::new(), false);
         for (claim, outcome) in claims.iter().zip(outcomes) {
-            // An empty line for who got nothing, so that the lines stay those of the machines.
+            // An empty line for a machine without addresses, so that each line matches its machine.
             if let Ok(allocations) = outcome {
                 match self.line(claim, allocations) {
                     Ok(line) => lines.push_str(&line),
@@ -501,8 +503,9 @@ impl Printer {
         Ok(is_odd)
     }
 
-    /// Prints a List for `kubectl apply --server-side`: of each machine the record before the Secret, so that the machine never
-    /// reads a document whose addresses are not recorded. Returns whether a machine is not in it that has addresses.
+    /// Prints a List for `kubectl apply --server-side`. For each machine the record comes before the Secret, so that no
+    /// machine reads a document whose addresses are not recorded. Returns whether a machine with addresses is missing from
+    /// the List.
     fn print_list(&self, claims: &[claim::Claim], outcomes: &[Outcome]) -> Result<bool> {
         let (mut items, mut is_odd) = (Vec::new(), false);
         for (claim, outcome) in claims.iter().zip(outcomes) {
@@ -539,7 +542,7 @@ impl Printer {
         pools_of(claim, &self.pools).into_iter().map(|pool| (pool.interface, pool.network.clone())).collect()
     }
 
-    /// Whether the template takes addresses of the pools, before any is given.
+    /// Checks that the template accepts addresses of the pools, before any address is allocated.
     fn check_template(&self, claims: &[claim::Claim]) -> Result<()> {
         if self.json || !matches!(self.format, Format::NetworkData | Format::Secret | Format::Apply) {
             return Ok(());
@@ -554,7 +557,7 @@ impl Printer {
         };
         let pools = claims.iter().map(|claim| claim.requests.iter().map(|request| request.pool.as_str()).collect());
         let pools: BTreeSet<Vec<&str>> = pools.filter(|pools: &Vec<&str>| !pools.is_empty()).collect();
-        // The warnings are those of every machine, of which there may be many.
+        // The same warning applies to every machine, of which there may be many.
         let mut warnings = Vec::new();
         for pools in pools {
             let pools: Vec<&Pool> = pools.into_iter().filter_map(|name| self.pools.get(name)).collect();
@@ -621,8 +624,8 @@ pub(crate) fn release(args: Release) -> Result<ExitCode> {
     Ok(if kept > 0 { ExitCode::FAILURE } else { exit_code(!is_odd && is_whole) })
 }
 
-/// The machines that may be released, and how many may not be. Of a list only a machine may that is being deleted and that has
-/// no guest any more: any other one still uses its addresses.
+/// The machines that may be released, and the number of other machines. A machine of a list may be released only if it is
+/// being deleted and has no guest: any other machine still uses its addresses.
 fn releasable(machines: Vec<KubevirtMachine>, inventory: Option<&Inventory>, force: bool) -> (Vec<Machine>, usize) {
     let count = machines.len();
     let releasable = machines.into_iter().filter_map(|KubevirtMachine { machine, is_being_deleted, .. }| {
@@ -642,7 +645,7 @@ fn releasable(machines: Vec<KubevirtMachine>, inventory: Option<&Inventory>, for
     (releasable, kept)
 }
 
-/// Who has the name of a machine and another UID, which is the mistake that people make.
+/// Names a machine with the same name and another UID. Giving the wrong UID is a frequent mistake.
 fn namesake(machine: &Machine, allocator: &Allocator) -> String {
     let is_namesake = |other: &&Machine| other.namespace == machine.namespace && other.name == machine.name;
     let found = allocator.leases().map(|(_, _, lease)| &lease.claimant.machine).find(is_namesake);

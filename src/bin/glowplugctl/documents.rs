@@ -1,4 +1,4 @@
-//! `network-data` and `config-drive`.
+//! The commands `network-data` and `config-drive`.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -90,7 +90,7 @@ pub(crate) struct ConfigDriveArgs {
     public_keys: Vec<String>,
 }
 
-/// The label of an image: of OpenStack's layout, or of cloud-init's own.
+/// The label of an image, for the layout of OpenStack or of cloud-init.
 #[derive(Clone, Copy, ValueEnum)]
 enum Label {
     #[value(name = "config-2")]
@@ -131,7 +131,7 @@ pub(crate) fn network_data(args: NetworkData) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Whether the machine reaches its gateways, as of a pool.
+/// Checks that the machine reaches its gateways, with the rules of a pool.
 fn check_gateways(addresses: &[IpNetwork], gateways: &[IpAddr], on_link: bool) -> Result<()> {
     let mut families = BTreeSet::new();
     for gateway in gateways {
@@ -195,7 +195,7 @@ pub(crate) fn config_drive(args: ConfigDriveArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The host does not write what the guest cannot read.
+/// Refuses a document that the guest cannot read.
 fn check(document: &[u8]) -> Result<()> {
     let reading = read_network(document);
     let is_refused = matches!(reading.meaning, Meaning::Refused);
@@ -206,7 +206,7 @@ fn check(document: &[u8]) -> Result<()> {
     if is_refused { Err(Error::new(Told)) } else { Ok(()) }
 }
 
-/// Of whom a document does not speak.
+/// A placeholder for documents that belong to no machine.
 pub(crate) fn nobody() -> Machine {
     Machine { namespace: String::new(), name: String::new(), uid: String::new() }
 }

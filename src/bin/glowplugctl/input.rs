@@ -1,4 +1,4 @@
-//! What several commands are given: pools, a ledger, machines, files.
+//! Shared inputs of commands: pools, ledgers, machines, files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -95,20 +95,20 @@ impl fmt::Display for Named {
     }
 }
 
-/// What some files say.
+/// The content of a set of pool files.
 #[derive(Default)]
 pub(crate) struct PoolFiles {
     pub(crate) specs: Vec<PoolSpec>,
-    /// Each of one of the specs, in their order; without those that have an error.
+    /// Pools of the specs without an error, in the order of the specs.
     pub(crate) pools: Vec<Pool>,
     pub(crate) findings: Vec<(PathBuf, Finding)>,
     pub(crate) errors: usize,
 }
 
-/// The pools of some files that are served.
+/// Pools from files that allocate addresses.
 pub(crate) struct ServedPools {
     pub(crate) pools: Vec<Pool>,
-    /// Whether these are all.
+    /// Whether every pool of the files is among the pools.
     pub(crate) is_whole: bool,
 }
 
@@ -159,16 +159,16 @@ pub(crate) fn with_prefix(text: &str) -> Result<IpNetwork, String> {
     }
 }
 
-/// Ends the program, as clap does it for what it finds itself.
+/// Ends the program like clap does after an error in the command line.
 pub(crate) fn usage_error(problem: impl fmt::Display) -> ! {
     Cli::command().error(ErrorKind::ArgumentConflict, problem).exit()
 }
 
-/// A file of at most so many bytes; `-` is standard input.
+/// Reads a file of at most `limit` bytes; `-` is standard input.
 pub(crate) fn read(path: &Path, limit: usize) -> Result<Vec<u8>> {
     let mut content = Vec::new();
     let reading = || format!("reading {}", path.display());
-    // One more shows that there are too many.
+    // One more byte shows that the file is too large.
     open(path)?.take(limit as u64 + 1).read_to_end(&mut content).with_context(reading)?;
     if content.len() > limit {
         bail!("{}: too large, expected at most {limit} bytes", path.display());
@@ -197,7 +197,7 @@ impl PoolFiles {
             for spec in &specs {
                 let facts = template.as_ref().map(|template| template_facts(template, spec)).transpose();
                 let facts = in_template(facts, template_file)?.unwrap_or_default();
-                // Two of one document are a finding already.
+                // `read_pools` has already reported two pools of the same name in one document.
                 let is_second = names.contains(&spec.full_name());
                 let spec = PoolSpec { has_errors: spec.has_errors || is_second, ..spec.clone() };
                 read.pools.extend(Pool::new(&spec, &facts, &mut findings));
@@ -236,7 +236,8 @@ impl PoolFiles {
         }
     }
 
-    /// The pools that are served: those without an error, and of two that overlap the older one. Reports the others.
+    /// The pools that allocate addresses: pools without an error, and of two overlapping pools the older pool. Reports the
+    /// other pools.
     pub(crate) fn served(files: &[PathBuf], template: Option<&Path>) -> Result<ServedPools> {
         let read = Self::read(files, template)?;
         read.tell();
@@ -244,7 +245,7 @@ impl PoolFiles {
             read.specs.iter().filter_map(|spec| Some((spec.full_name(), spec.created?))).collect();
         let mut pools = read.pools;
         let count = pools.len();
-        // The older ones first. A pool of a file has no age; it was there before.
+        // Older pools come first. A pool without a NodePool has no creation time and counts as the oldest.
         pools.sort_by_key(|pool| created.get(&pool.name).copied().unwrap_or_default());
         loop {
             let overlaps = pool::overlaps(&pools);
@@ -266,7 +267,7 @@ impl PoolFiles {
             bail!(Told);
         }
         let is_whole = read.errors == 0 && pools.len() == count;
-        // Messages and tables have them as the files do.
+        // Messages and tables use the order of the files.
         let order: BTreeMap<String, usize> =
             read.specs.iter().enumerate().map(|(at, spec)| (spec.full_name(), at)).collect();
         pools.sort_by_key(|pool| order.get(&pool.name).copied());
@@ -275,7 +276,7 @@ impl PoolFiles {
 }
 
 impl Pools {
-    /// For what goes wrong without one of them: nothing is done unless all of them are right.
+    /// Reads the pools for commands that are unsafe without some of the pools. Fails unless all pools are usable.
     pub(crate) fn read_whole(&self) -> Result<Vec<Pool>> {
         let ServedPools { pools, is_whole } = self.read()?;
         if is_whole { Ok(pools) } else { Err(Told.into()) }
@@ -286,7 +287,7 @@ impl Pools {
     }
 }
 
-/// Says in which file it is that something is wrong.
+/// Adds the path of the template file to an error.
 pub(crate) fn in_template<T>(result: Result<T>, file: Option<&Path>) -> Result<T> {
     match file {
         Some(file) => result.with_context(|| file.display().to_string()),
@@ -294,9 +295,9 @@ pub(crate) fn in_template<T>(result: Result<T>, file: Option<&Path>) -> Result<T
     }
 }
 
-/// What a template says for the interface of a pool.
+/// Settings of a template for the interface of a pool.
 fn template_facts(template: &Template, spec: &PoolSpec) -> Result<TemplateFacts> {
-    // A name that is none is a finding of the pool.
+    // The check of the pool reports an invalid interface name.
     let interface = spec.interface.as_deref().unwrap_or(Pool::DEFAULT_INTERFACE).parse();
     Ok(interface.map_or_else(|_| Ok(TemplateFacts::default()), |interface| template.facts(&interface))?)
 }
@@ -310,11 +311,11 @@ pub(crate) fn tell_overlaps(overlaps: &Overlaps<'_>) {
     }
 }
 
-/// When lists were fetched, in milliseconds since 1970: the oldest modification time of their files.
+/// Time at which lists were fetched, in milliseconds since 1970: the oldest modification time of their files.
 ///
 /// # Errors
 ///
-/// A list is a pipe: an old list may come through it, and nobody can tell.
+/// A list is a pipe. A pipe has no time, so an old list could look new.
 pub(crate) fn fetched(lists: &[PathBuf]) -> Result<u64> {
     let mut oldest = SystemTime::now();
     for path in lists {
@@ -344,12 +345,12 @@ pub(crate) fn read_objects(lists: &[PathBuf]) -> Result<(Objects, usize)> {
 /// The machines of a command.
 pub(crate) struct ReadMachines {
     pub(crate) machines: Vec<KubevirtMachine>,
-    /// What the lists say, if there are lists.
+    /// Content of the lists. `None` without lists.
     pub(crate) inventory: Option<Inventory>,
 }
 
 impl ReadMachines {
-    /// Whether the lists hold something that cannot be read.
+    /// Whether the lists have something that cannot be read.
     pub(crate) fn has_diagnostics(&self) -> bool {
         self.inventory.as_ref().is_some_and(|inventory| !inventory.findings.is_empty())
     }
@@ -386,7 +387,7 @@ impl Machines {
 type Open = fn(&Path) -> Result<SqliteLedger, OpenError>;
 
 impl LedgerFile {
-    /// Opens the ledger. The given pools are those that it keeps.
+    /// Opens the ledger. The given pools must match the pools of the ledger.
     pub(crate) fn open(&self, pools: Vec<Pool>) -> Result<Registry<SqliteLedger>> {
         self.registry(SqliteLedger::open, &pools)
     }
@@ -398,13 +399,13 @@ impl LedgerFile {
         Ok(registry)
     }
 
-    /// Opens the ledger with the right to read its files alone.
+    /// Opens the ledger with read permission only.
     pub(crate) fn open_read_only(&self, pools: Vec<Pool>) -> Result<Registry<SqliteLedger>> {
         self.registry(SqliteLedger::open_read_only, &pools)
     }
 
-    /// Opens the ledger for a change of pools. A new network has to be among `added`: one that is misspelt is another
-    /// network, on which addresses would be allocated a second time.
+    /// Opens the ledger for a change of pools. A new network must be among `added`: a misspelt network name would count as
+    /// another network, and its addresses would be allocated a second time.
     pub(crate) fn open_for_more(&self, added: &[String], pools: Vec<Pool>) -> Result<Registry<SqliteLedger>> {
         let given: BTreeSet<&str> = pools.iter().map(|pool| pool.network.as_str()).collect();
         let list = |networks: &BTreeSet<&str>| networks.iter().copied().collect::<Vec<_>>().join(", ");
@@ -425,7 +426,7 @@ impl LedgerFile {
         Ok(registry)
     }
 
-    /// Opens the ledger as a file, with the right to read it alone.
+    /// Opens only the ledger file, without its pools, with read permission only.
     pub(crate) fn open_alone(&self) -> Result<SqliteLedger> {
         self.file(SqliteLedger::open_read_only)
     }
@@ -437,7 +438,7 @@ impl LedgerFile {
         })
     }
 
-    /// Opens the file, and compares the given pools with those of the ledger.
+    /// Opens the file, and compares the given pools with the pools of the ledger.
     fn registry(&self, open: Open, pools: &[Pool]) -> Result<Registry<SqliteLedger>> {
         let mut registry = Registry::open(self.file(open)?)?;
         let state = registry.state()?;

@@ -1,4 +1,4 @@
-//! `verify`, `history` and `backup`.
+//! The commands `verify`, `history` and `backup`.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -57,7 +57,7 @@ struct Listed {
 #[derive(Serialize)]
 struct ListedTenure {
     network: String,
-    /// `ip/prefix`
+    /// Address as `ip/prefix`.
     address: String,
     pool: String,
     #[serde(flatten)]

@@ -1,4 +1,4 @@
-//! `list`.
+//! The command `list`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -60,7 +60,7 @@ pub(crate) struct Listed {
 #[derive(Serialize)]
 struct ListedAddress {
     network: String,
-    /// `ip/prefix`
+    /// Address as `ip/prefix`.
     address: String,
     #[serde(skip)]
     ip: IpAddr,
@@ -86,7 +86,7 @@ pub(crate) struct ListedWaiter {
     #[serde(flatten)]
     machine: ListedMachine,
     created: String,
-    /// Names of the pools from which it claims addresses.
+    /// Names of the pools from which the machine claims addresses.
     pub(crate) pools: Vec<String>,
 }
 
@@ -111,7 +111,7 @@ impl Filter {
         self.network.as_ref().is_none_or(|it| it == network) && self.address.is_none_or(|it| it == address)
     }
 
-    /// Whether anything but the machine matters.
+    /// Whether the filter has a condition other than the machine.
     fn is_about_addresses(&self) -> bool {
         self.node_pool.is_some() || self.cluster.is_some() || self.network.is_some() || self.address.is_some()
     }
@@ -154,8 +154,8 @@ impl Listed {
 }
 
 impl Listed {
-    /// Keeps what a filter names; `clusters` has the hosted cluster of each pool. A conflicting record has no pool, and a waiting machine no address; of the machines that are
-    /// missing those stay that hold what is listed.
+    /// Keeps the entries that match a filter. `clusters` has the hosted cluster of each pool. A conflicting record has no
+    /// pool, and a waiting machine has no address. A missing machine stays if it holds a listed address.
     fn retain(&mut self, filter: &Filter, clusters: &BTreeMap<String, String>) {
         let Filter { node_pool, cluster, address, network, .. } = filter;
         self.addresses.retain(|it| {

@@ -1,7 +1,7 @@
-//! The host's program: arguments, files, tables, exit code.
+//! The program of the host: arguments, files, tables, exit statuses.
 //!
-//! Exit statuses, so that a cron job can tell them apart: 0 done; 1 failed or refused; 2 usage; 3 a pool is exhausted for at
-//! least one machine; 4 done, and there are diagnostics. Of several that hold it is the first of 1, 3 and 4.
+//! A cron job can distinguish these exit statuses: 0 success; 1 failed or refused; 2 usage error; 3 a pool is exhausted for
+//! at least one machine; 4 success with diagnostics. If several of 1, 3 and 4 apply, the first of them is the exit status.
 
 mod audit;
 mod claims;
@@ -94,7 +94,7 @@ enum PoolCommand {
     Check(PoolCheck),
 }
 
-/// What a new user looks for first. `glowplugctl(1)` has every member.
+/// Example of a pool for the help. `glowplugctl(1)` describes every member.
 const A_POOL: &str = "\
 A pool:
   name: workers
@@ -133,7 +133,7 @@ fn main() -> ExitCode {
     })
 }
 
-/// The reasons are on standard error already.
+/// An error whose reasons are already on standard error.
 #[derive(Debug)]
 struct Told;
 

@@ -1,4 +1,4 @@
-//! What several commands print: tables, JSON, files in one step.
+//! Shared output of commands: tables, JSON, atomic writes of files.
 
 use std::fmt;
 use std::fs::{self, Permissions};
@@ -11,31 +11,31 @@ use anyhow::{Context, Error, Result, anyhow};
 use glowplug::host::claim::{Allocation, Claimant, Machine};
 use serde::Serialize;
 
-/// Of the shape of everything that is written as JSON.
+/// Version of the structure of all JSON output.
 pub(crate) const VERSION: u32 = 1;
 
 pub(crate) fn print(text: &str) -> Result<()> {
     io::stdout().write_all(text.as_bytes()).context("writing to standard output")
 }
 
-/// Prints one line for people. A failure to print it ends nothing: what was allocated is still to be printed.
+/// Prints one line for people. A failure to print is ignored, because the allocated addresses must still be printed.
 pub(crate) fn say(line: fmt::Arguments<'_>) {
     let _ = writeln!(io::stderr(), "{}", escaped(&line.to_string()));
 }
 
 pub(crate) fn print_json(value: &impl Serialize) -> Result<()> {
-    // What serde_json leaves as it is stands inside of strings.
+    // Characters that serde_json does not escape are always inside strings.
     let lines: Vec<String> = serde_json::to_string_pretty(value)?.lines().map(escaped_json).collect();
     print(&(lines.join("\n") + "\n"))
 }
 
-/// A text of somebody else for a terminal: a name or an annotation may hold control characters, which would move the cursor
-/// or begin a line of their own, and characters that change the direction of what follows.
+/// Escapes foreign text for a terminal. A name or an annotation may have control characters, which move the cursor or start
+/// a new line, and characters that change the direction of the text.
 pub(crate) fn escaped(text: &str) -> String {
     text.chars().map(|c| if acts_on_terminal(c) { c.escape_default().to_string() } else { c.to_string() }).collect()
 }
 
-/// [`escaped`] for a line of JSON, which has its own escapes.
+/// Does the same as [`escaped`] for a line of JSON, with the escapes of JSON.
 pub(crate) fn escaped_json(text: &str) -> String {
     let escape = |c: char| if acts_on_terminal(c) { format!("\\u{:04x}", u32::from(c)) } else { c.to_string() };
     text.chars().map(escape).collect()
@@ -49,21 +49,21 @@ fn acts_on_terminal(c: char) -> bool {
 /// Exit status: a pool is exhausted for at least one machine, and nothing failed.
 pub(crate) const EXHAUSTED: u8 = 3;
 
-/// Exit status: the command did what was asked and found something to report.
+/// Exit status: the command did its work and has diagnostics.
 pub(crate) const DIAGNOSTICS: u8 = 4;
 
-/// The exit status of a command that failed at nothing.
+/// The exit status of a command that did not fail. `is_right` is false when there are diagnostics.
 pub(crate) fn exit_code(is_right: bool) -> ExitCode {
     if is_right { ExitCode::SUCCESS } else { ExitCode::from(DIAGNOSTICS) }
 }
 
-/// What the system said, without the name of a temporary file, which means nothing to anybody.
+/// The error of the system without the name of a temporary file, which the user does not know.
 pub(crate) fn without_path(error: io::Error) -> io::Error {
     if error.get_ref().is_some() { error.kind().into() } else { error }
 }
 
-/// Nobody ever sees a part of the file. What is there and is no file, a device or a pipe, stays and is written to; and so
-/// does a link.
+/// Writes a file in one step, so that no reader sees a part of the file. A device or a pipe is written to directly. A link
+/// is kept, and its target is replaced.
 pub(crate) fn write_in_one_step(path: &Path, content: &[u8]) -> Result<()> {
     let writing = || format!("writing {}", path.display());
     let target = path.canonicalize();
@@ -73,7 +73,7 @@ pub(crate) fn write_in_one_step(path: &Path, content: &[u8]) -> Result<()> {
     }
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut builder = tempfile::Builder::new();
-    // What the umask of the caller leaves of it.
+    // The umask of the caller reduces these permissions.
     builder.prefix(".glowplugctl-").permissions(Permissions::from_mode(0o666));
     let absent = |error: io::Error| match error.kind() {
         io::ErrorKind::NotFound => anyhow!("no such directory {directory:?}, expected one that is there"),
@@ -85,7 +85,7 @@ pub(crate) fn write_in_one_step(path: &Path, content: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Columns as wide as what stands in them. Nothing for no rows.
+/// Formats a table with columns as wide as their widest cell. Empty without rows.
 pub(crate) fn table<const N: usize>(head: [&str; N], rows: &[[String; N]]) -> String {
     if rows.is_empty() {
         return String::new();
@@ -102,7 +102,7 @@ pub(crate) fn table<const N: usize>(head: [&str; N], rows: &[[String; N]]) -> St
     lines().map(line).collect()
 }
 
-/// Tables with an empty line between them.
+/// Joins tables with an empty line between them.
 pub(crate) fn sections<const N: usize>(tables: [String; N]) -> String {
     tables.into_iter().filter(|table| !table.is_empty()).collect::<Vec<_>>().join("\n")
 }
@@ -114,7 +114,7 @@ pub(crate) struct Given {
     name: String,
     uid: String,
     interface: String,
-    /// `ip/prefix`, IPv4 first.
+    /// Addresses as `ip/prefix`, IPv4 first.
     addresses: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! `pool check`, `nodepool`, `resize` and `metrics`.
+//! The commands `pool check`, `nodepool`, `resize` and `metrics`.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -88,7 +88,7 @@ struct CheckedPools {
     pools: Vec<CheckedPool>,
     findings: Vec<CheckedFinding>,
     overlaps: Vec<CheckedOverlap>,
-    /// Whether there are further overlaps.
+    /// Whether further overlaps were left out.
     overlaps_cut: bool,
 }
 
@@ -109,7 +109,7 @@ struct CheckedFamily {
     prefix: u8,
     ranges: Vec<String>,
     total: u128,
-    /// By reason.
+    /// Number of reserved addresses by reason.
     reserved: BTreeMap<String, u128>,
     allocatable: u128,
 }
@@ -221,7 +221,7 @@ struct ResizedDocument {
     version: u32,
     pools: Vec<ResizedPool>,
     renamed: Vec<RenamedPool>,
-    /// Leases that have another prefix length now. Their machines need a new document.
+    /// Leases with a new prefix length. Their machines need a new document.
     prefix_changed: Vec<Given>,
     outside: Vec<Given>,
     served: Vec<Given>,
@@ -260,7 +260,7 @@ impl From<&Usage> for UsedFamily {
     }
 }
 
-/// Two names of pools, `namespace/name=namespace/name`.
+/// Old and new name of a pool, as `namespace/name=namespace/name`.
 fn rename(text: &str) -> Result<Rename, &'static str> {
     let (old, new) = text.split_once('=').ok_or("expected OLD=NEW, each namespace/name")?;
     Ok(Rename { old: named(old)?.to_string(), new: named(new)?.to_string() })

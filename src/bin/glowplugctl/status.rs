@@ -1,4 +1,4 @@
-//! `status`.
+//! The command `status`.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -42,7 +42,7 @@ struct PoolStatus {
     network: String,
     interface: String,
     families: Vec<UsedFamily>,
-    /// How many machines wait for addresses of the pool.
+    /// Number of machines that wait for addresses of the pool.
     waiting: usize,
 }
 
