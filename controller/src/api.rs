@@ -295,8 +295,7 @@ pub fn definitions() -> Vec<CustomResourceDefinition> {
 // === impl PoolSpec ===
 
 /// Members of the specification that say whom a pool serves, and how. Pool files have no such members.
-const NOT_OF_FILES: [&str; 5] =
-    ["addressReuseGracePeriodSeconds", "sticky", "template", "nodePoolRef", "machineSelector"];
+const NOT_OF_FILES: [&str; 4] = ["sticky", "template", "nodePoolRef", "machineSelector"];
 
 impl PoolSpec {
     /// Checks a specification with the parser of `glowplugctl`'s pool files and returns the pool, with every diagnostic.
@@ -349,6 +348,8 @@ impl PoolSpec {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use serde_json::{Value, json};
 
     use super::*;
@@ -421,7 +422,6 @@ mod tests {
         let plain =
             PoolSpec { network: "default".into(), addresses: vec!["10.0.0.0/24".into()], ..PoolSpec::default() };
         let full = PoolSpec {
-            address_reuse_grace_period_seconds: Some(300),
             sticky: true,
             template: Some("{}".into()),
             node_pool_ref: Some(NodePoolRef { name: "workers".into() }),
@@ -429,6 +429,20 @@ mod tests {
         };
         assert_eq!(full.check(Some("a"), "b").0, plain.check(Some("a"), "b").0);
         assert!(plain.check(Some("a"), "b").0.is_some());
+    }
+
+    #[test]
+    fn the_reuse_delay_of_the_specification_is_that_of_the_pool() {
+        let delay = |seconds| {
+            let spec = PoolSpec {
+                network: "default".into(),
+                addresses: vec!["10.0.0.0/24".into()],
+                address_reuse_grace_period_seconds: seconds,
+                ..PoolSpec::default()
+            };
+            spec.check(Some("a"), "b").0.map(|pool| pool.reuse_delay)
+        };
+        assert_eq!([delay(None), delay(Some(300))], [Some(Duration::ZERO), Some(Duration::from_secs(300))]);
     }
 
     #[test]
