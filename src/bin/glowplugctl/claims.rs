@@ -91,7 +91,7 @@ enum Format {
     Status,
 }
 
-/// The MAC address of an interface, which need not be said if there is only one.
+/// The MAC address of an interface. `interface: None` is allowed if there is only one interface.
 #[derive(Clone)]
 struct Card {
     interface: Option<InterfaceName>,

@@ -326,7 +326,10 @@ pub(crate) fn fetched(lists: &[PathBuf]) -> Result<u64> {
         };
         let metadata = metadata.with_context(|| format!("reading {}", path.display()))?;
         if !metadata.is_file() {
-            bail!("{}: list from a pipe, expected a file: its modification time is when it was fetched", path.display());
+            bail!(
+                "{}: list from a pipe, expected a file: its modification time is when it was fetched",
+                path.display()
+            );
         }
         oldest = oldest.min(metadata.modified()?);
     }
