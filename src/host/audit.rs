@@ -51,7 +51,7 @@ pub struct Audit {
 /// A machine that no longer has an object.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Missing {
-    /// The machine.
+    /// The missing machine.
     pub machine: Machine,
     /// When an earlier audit first missed the machine, in milliseconds since 1970. `None` if this audit is the first.
     pub since: Option<u64>,

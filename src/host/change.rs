@@ -20,7 +20,7 @@ pub enum Change {
     Lease {
         /// Name of the network.
         network: Arc<str>,
-        /// The address.
+        /// The leased address.
         address: IpAddr,
         /// `None` if nobody ever held the address.
         lease: Option<Lease>,
@@ -29,7 +29,7 @@ pub enum Change {
     Conflict {
         /// Name of the network.
         network: Arc<str>,
-        /// The address.
+        /// The address that the record names.
         address: IpAddr,
         /// The claimant that the record names.
         claimant: Arc<Claimant>,
@@ -38,14 +38,14 @@ pub enum Change {
     },
     /// The claim for which a machine waits.
     Waiter {
-        /// The machine.
+        /// The waiting machine.
         machine: Machine,
         /// `None` if the machine does not wait.
         claim: Option<Arc<Claim>>,
     },
     /// When a machine was first missed.
     Missing {
-        /// The machine.
+        /// The missing machine.
         machine: Machine,
         /// Milliseconds since 1970. `None` if the machine was found.
         since: Option<u64>,

@@ -71,7 +71,7 @@ pub enum LedgerError {
     Held {
         /// Name of the network.
         network: String,
-        /// The address.
+        /// The held address.
         address: IpAddr,
     },
     /// The ledger has no pool of the network with this name.

@@ -30,7 +30,7 @@ pub struct Mismatch {
     pub source: String,
     /// The claimant that the record names.
     pub claimant: Claimant,
-    /// The address.
+    /// The recorded address.
     pub address: IpAddr,
     /// What does not fit.
     pub problem: Problem,

@@ -32,14 +32,14 @@ pub enum ClaimError {
     },
     /// The claim asks twice for one family of one interface: in two requests, or with two addresses of one request.
     Twice {
-        /// The interface.
+        /// Name of the interface.
         interface: InterfaceName,
         /// Address family.
         family: Family,
     },
     /// The interface already holds an address of another pool.
     OtherPool {
-        /// The interface.
+        /// Name of the interface.
         interface: InterfaceName,
         /// The held address.
         held: IpAddr,
@@ -48,7 +48,7 @@ pub enum ClaimError {
     },
     /// The interface already holds an address other than the one that the claim names.
     OtherAddress {
-        /// The interface.
+        /// Name of the interface.
         interface: InterfaceName,
         /// The held address.
         held: IpAddr,

@@ -56,7 +56,7 @@ pub enum OpenError {
     NoLog(PathBuf),
     /// Another version of this program created the ledger.
     OtherSchema {
-        /// The file.
+        /// Path of the ledger.
         path: PathBuf,
         /// The version of its schema.
         found: i64,
@@ -65,7 +65,7 @@ pub enum OpenError {
     },
     /// The file or the database failed.
     Store {
-        /// The file.
+        /// Path of the ledger.
         path: PathBuf,
         /// The error of the system or of SQLite.
         source: Box<dyn Error + Send + Sync>,
@@ -75,9 +75,9 @@ pub enum OpenError {
 /// A time in which a claimant held an address.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Tenure {
-    /// The network.
+    /// Name of the network.
     pub network: String,
-    /// The address.
+    /// The leased address.
     pub address: IpAddr,
     /// The lease with its times. `released` is `None` while the claimant still holds the address.
     pub lease: Lease,
