@@ -18,7 +18,7 @@ use serde::Serialize;
 use crate::Told;
 use crate::input::{LedgerFile, PoolFiles, Pools, ServedPools, named, tell_overlaps};
 use crate::output::{
-    Given, VERSION, allocations_table, exit_code, given, print, print_json, sections, table, write_in_one_step,
+    Given, VERSION, allocations_table, exit_code, given, print, print_json, say, sections, table, write_in_one_step,
 };
 
 #[derive(Args)]
@@ -283,6 +283,12 @@ pub(crate) fn resize(args: Resize) -> Result<ExitCode> {
         [pool.title(), family.to_string(), total, reserved, used, conflicting, reuse_delay, free, outside]
     };
     let Resized { renamed, prefix_changed, outside, served } = registry.resize(pools.clone(), &args.renames, now)?;
+    for network in &args.added {
+        // A rebuild from before the network was known could not reserve the addresses that records name on it.
+        say(format_args!(
+            "note: {network}: new network, expected `glowplugctl rebuild` before a claim if machines use its addresses"
+        ));
+    }
     let (mut resized, mut rows) = (Vec::new(), Vec::new());
     for pool in pools {
         let usage = registry.state()?.usage(&pool.name, now).unwrap_or_default();
