@@ -248,7 +248,7 @@ impl Allocator {
         }
         let is_attached = |network: &&Arc<str>| origin.attachments.iter().any(|attached| **attached == ***network);
         let attached: Vec<&Arc<str>> = of_interface.keys().filter(is_attached).collect();
-        // Of the networks of the object the record may name its own, which the ledger need not know.
+        // The record may name one of the networks of its object, also a network without a pool in the ledger.
         let names_attached = origin.network.as_ref().is_some_and(|name| origin.attachments.contains(name));
         if let [network] = attached[..]
             && !names_attached

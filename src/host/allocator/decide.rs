@@ -307,7 +307,7 @@ impl Allocator {
             let mut addresses = Vec::new();
             for family in [Family::Ipv4, Family::Ipv6] {
                 let mut its = held.iter().filter(|(network, address, lease)| {
-                    // An address of another network is none of this interface, which is on the network of the pool.
+                    // The interface is on the network of the pool. Addresses of other networks are ignored.
                     ***network == *state.pool().network
                         && lease.claimant.interface == interface
                         && Family::of(*address) == family
