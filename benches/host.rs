@@ -171,7 +171,7 @@ fn rebuild() -> Result<()> {
     let mut registry = in_memory()?;
     let claims: Vec<Claim> = (0..count).map(claim).collect();
     let mut records = Vec::new();
-    for allocation in registry.claim_all(&claims, 1)? {
+    for allocation in registry.claim_all(&claims, 1)?.answers {
         let Allocation { claimant, addresses } = allocation?.remove(0);
         let source = format!("KubevirtMachine {}/{}", claimant.machine.namespace, claimant.machine.name);
         records.push(Record { claimant, node_pool: None, attachments: Vec::new(), network: None, addresses, source });

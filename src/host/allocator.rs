@@ -48,6 +48,8 @@ pub struct Allocator {
     // Addresses that each machine holds, was the last to hold, or has a conflicting record of.
     places: BTreeMap<Machine, BTreeSet<Place>>,
     queues: Queues,
+    // Names of pools that allocate nothing. The caller sets them, so no ledger reports them.
+    suspended: BTreeSet<String>,
     missing: BTreeMap<Machine, u64>,
     now: u64,
 }
@@ -62,7 +64,7 @@ impl Allocator {
     pub(crate) fn learn(&mut self, update: Update) {
         match update {
             Update::Snapshot(known) => {
-                *self = Self { now: self.now, ..Self::default() };
+                *self = Self { now: self.now, suspended: std::mem::take(&mut self.suspended), ..Self::default() };
                 self.apply_all(known);
             }
             Update::Delta(changes) => self.apply_all(changes),

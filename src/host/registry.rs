@@ -1,5 +1,6 @@
 //! The entry point for callers: joins an allocator and the ledger that makes its decisions durable.
 
+use std::collections::BTreeSet;
 use std::error::Error;
 use std::fmt;
 use std::net::IpAddr;
@@ -52,6 +53,15 @@ use super::pool::Pool;
 pub struct Registry<L> {
     ledger: L,
     allocator: Allocator,
+}
+
+/// Result of several claims.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Claimed {
+    /// What each claim got, or why it got nothing, in the order of the claims.
+    pub answers: Vec<Result<Vec<Allocation>, ClaimError>>,
+    /// Allocations to waiting machines.
+    pub served: Vec<Allocation>,
 }
 
 /// Result of a release.
@@ -111,17 +121,16 @@ impl<L: Ledger> Registry<L> {
     }
 
     /// Makes several claims in one transaction, in their order. Each claim is served or refused independently of the
-    /// others.
+    /// others. Waiting machines that can be served are served first.
     ///
     /// # Errors
     ///
     /// The ledger failed, and nothing was allocated.
-    pub fn claim_all(
-        &mut self,
-        claims: &[Claim],
-        now: u64,
-    ) -> Result<Vec<Result<Vec<Allocation>, ClaimError>>, LedgerError> {
-        self.write(|allocator, journal| claims.iter().map(|claim| allocator.claim(claim, now, journal)).collect())
+    pub fn claim_all(&mut self, claims: &[Claim], now: u64) -> Result<Claimed, LedgerError> {
+        self.write(|allocator, journal| {
+            let served = allocator.serve(now, journal);
+            Claimed { answers: claims.iter().map(|claim| allocator.claim(claim, now, journal)).collect(), served }
+        })
     }
 
     /// Releases everything that a machine holds, waits for or has a conflicting record of, and serves waiting machines.
@@ -212,6 +221,14 @@ impl<L: Ledger> Registry<L> {
         let pools = pools.into_iter().collect();
         let resized = self.write(|allocator, journal| allocator.resize(pools, renames, now, journal));
         resized.map_err(ResizeError::Ledger)?.map_err(ResizeError::Refused)
+    }
+
+    /// Sets the pools that allocate nothing, until the next call. Machines keep the addresses of these pools, and keep
+    /// their place in the wait queue. A claim that needs a further address of such a pool is refused.
+    ///
+    /// The ledger does not record these pools: the caller sets them after each start.
+    pub fn suspend(&mut self, pools: BTreeSet<String>) {
+        self.allocator.suspend(pools);
     }
 
     /// Removes a pool without held addresses. The pool's reservations on its network end.
@@ -363,9 +380,14 @@ impl Error for RegistryError {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use std::cell::Cell;
+    use std::rc::Rc;
+    use std::time::Duration;
+
     use super::*;
+    use crate::host::change::{Change, Update};
     use crate::host::claim::Request;
-    use crate::host::ledger::MemoryLedger;
+    use crate::host::ledger::{MemoryLedger, Transaction};
     use crate::host::pool::tests::pool;
 
     /// A registry in memory with these pools.
@@ -391,6 +413,109 @@ pub(super) mod tests {
         let released = registry.release_all([&holds.machine, &waits.machine], 2).unwrap();
         assert_eq!(released.held, held);
         assert_eq!(released.served[0].claimant.machine, waits_too.machine);
+        assert_eq!(registry.state().unwrap().waiters(), [] as [&Claim; 0]);
+    }
+
+    fn one_address(name: &str, address: &str) -> Pool {
+        pool(&format!("{{name: {name}, network: n, addresses: [{address}], machineNetwork: [{{cidr: 10.0.0.0/24}}]}}"))
+    }
+
+    fn claim(name: &str, created: u64) -> Claim {
+        let machine = Machine { namespace: "n".into(), name: name.into(), uid: "u".into() };
+        Claim { machine, created, requests: vec![Request::of("default/one")], sticky: false }
+    }
+
+    fn names(allocations: &[Allocation]) -> Vec<&str> {
+        allocations.iter().map(|allocation| allocation.claimant.machine.name.as_str()).collect()
+    }
+
+    #[test]
+    fn machines_that_waited_are_served_before_new_claims_and_are_named() {
+        let mut delayed = one_address("one", "10.0.0.8/32");
+        delayed.reuse_delay = Duration::from_millis(10);
+        let mut registry = registry([delayed]);
+        registry.claim(&claim("a", 0), 1).unwrap();
+        registry.claim(&claim("b", 0), 1).unwrap_err();
+        assert_eq!(registry.release(&claim("a", 0).machine, 2).unwrap().served, []);
+        let claimed = registry.claim_all(&[claim("c", 0)], 12).unwrap();
+        assert_eq!(names(&claimed.served), ["b"]);
+        assert_eq!(
+            claimed.answers[0].as_ref().unwrap_err().to_string(),
+            "No available IPs in pool for interface eno101"
+        );
+    }
+
+    #[test]
+    fn a_suspended_pool_allocates_nothing_and_keeps_its_holders_and_its_queue() {
+        let mut registry = registry([one_address("one", "10.0.0.8/31")]);
+        let held = registry.claim(&claim("a", 0), 1).unwrap();
+        registry.claim(&claim("b", 0), 1).unwrap();
+        for (name, created) in [("late", 2), ("early", 1)] {
+            registry.claim(&claim(name, created), 1).unwrap_err();
+        }
+        registry.suspend(["default/one".to_owned()].into());
+        assert_eq!(registry.release(&claim("b", 0).machine, 2).unwrap().served, []);
+        assert_eq!(registry.claim(&claim("a", 0), 3).unwrap(), held);
+        for name in ["late", "new"] {
+            match registry.claim(&claim(name, 0), 3) {
+                Err(RegistryError::Refused(error)) => assert_eq!(error, ClaimError::Suspended("default/one".into())),
+                other => panic!("{other:?}"),
+            }
+        }
+        registry.suspend(BTreeSet::new());
+        assert_eq!(names(&registry.serve(4).unwrap()), ["early"]);
+    }
+
+    /// A ledger that records a change and loses the answer, once.
+    #[derive(Debug, Default)]
+    struct LosesAnswer {
+        stored: MemoryLedger,
+        loses: Rc<Cell<bool>>,
+        recorded: Vec<Change>,
+    }
+
+    impl Ledger for LosesAnswer {
+        fn catch_up(&mut self) -> Result<Update, LedgerError> {
+            if self.recorded.is_empty() {
+                return Ledger::catch_up(&mut self.stored);
+            }
+            Ok(Update::Delta(std::mem::take(&mut self.recorded)))
+        }
+
+        fn begin(&mut self) -> Result<Box<dyn Transaction + '_>, LedgerError> {
+            Ok(Box::new(self))
+        }
+    }
+
+    impl Transaction for &mut LosesAnswer {
+        fn catch_up(&mut self) -> Result<Update, LedgerError> {
+            Ledger::catch_up(*self)
+        }
+
+        fn commit(self: Box<Self>, changes: &[Change]) -> Result<(), LedgerError> {
+            Box::new(&mut self.stored).commit(changes)?;
+            if self.loses.take() {
+                let leases = changes.iter().filter(|change| matches!(change, Change::Lease { .. }));
+                self.recorded = leases.cloned().collect();
+                return Err(LedgerError::Damaged("the answer is lost".into()));
+            }
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_machine_that_waited_is_named_also_when_the_answer_of_the_ledger_was_lost() {
+        let loses = Rc::default();
+        let ledger = LosesAnswer { loses: Rc::clone(&loses), ..LosesAnswer::default() };
+        let mut registry = Registry::open(ledger).unwrap();
+        registry.resize([one_address("one", "10.0.0.8/32")], &[], 0).unwrap();
+        registry.claim(&claim("a", 0), 1).unwrap();
+        registry.claim(&claim("b", 0), 1).unwrap_err();
+        loses.set(true);
+        registry.release(&claim("a", 0).machine, 2).unwrap_err();
+        let served = registry.release(&claim("a", 0).machine, 3).unwrap().served;
+        assert_eq!(names(&served), ["b"]);
+        assert_eq!(served[0].addresses[0].to_string(), "10.0.0.8/24");
         assert_eq!(registry.state().unwrap().waiters(), [] as [&Claim; 0]);
     }
 }

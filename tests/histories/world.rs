@@ -497,7 +497,7 @@ impl World {
             nodes.reverse();
         }
         let claims: Vec<Claim> = nodes.iter().map(|node| self.claim_of(*node, rng, false)).collect();
-        let answers = self.processes[at].claim_all(&claims, now);
+        let answers = self.processes[at].claim_all(&claims, now).map(|claimed| claimed.answers);
         self.done(&answers)?;
         for ((node, claim), answer) in nodes.iter().zip(&claims).zip(answers.iter().flatten()) {
             self.note_turn(*node, claim, answer);

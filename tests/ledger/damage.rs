@@ -24,7 +24,7 @@ fn of_2000_flipped_bits_none_leads_to_a_second_holder() {
     let mut original = registry(&path, [pool("workers", "eth0", "addresses: [10.0.0.0/16]")]);
     let claims: Vec<_> = (0..200).map(|at| claim(&format!("worker-{at}"), at, &["clusters/workers"])).collect();
     let mut held: BTreeMap<IpAddr, String> = BTreeMap::new();
-    for allocation in original.claim_all(&claims, 1).unwrap().into_iter().flat_map(Result::unwrap) {
+    for allocation in original.claim_all(&claims, 1).unwrap().answers.into_iter().flat_map(Result::unwrap) {
         held.insert(allocation.addresses[0].ip(), allocation.claimant.machine.name.clone());
     }
     for at in (0..200).step_by(10) {
@@ -53,11 +53,11 @@ fn of_2000_flipped_bits_none_leads_to_a_second_holder() {
             };
             let names: Vec<_> = (0..25).map(|at| format!("new-{round}-{step}-{at}")).collect();
             let claims: Vec<_> = names.iter().map(|name| claim(name, 1_000, &["clusters/workers"])).collect();
-            let Ok(answers) = registry.claim_all(&claims, 3) else {
+            let Ok(claimed) = registry.claim_all(&claims, 3) else {
                 noticed += 1;
                 break;
             };
-            for allocation in answers.into_iter().filter_map(Result::ok).flatten() {
+            for allocation in claimed.answers.into_iter().filter_map(Result::ok).flatten() {
                 if let Some(holder) = held.get(&allocation.addresses[0].ip()) {
                     duplicates.push(format!("bit {bit}: {} of {holder}", allocation.addresses[0]));
                 }

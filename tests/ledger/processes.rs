@@ -313,7 +313,7 @@ fn what_one_process_did_the_other_knows_at_its_next_claim() {
     let many = pool("many", "eth1", "addresses: [10.1.0.0/16, fd01::/64]");
     one.resize([many], &[], 3).unwrap();
     let claims: Vec<_> = (0..5_001).map(|at| claim(&at.to_string(), 0, &["clusters/many"])).collect();
-    assert!(one.claim_all(&claims, 4).unwrap().iter().all(Result::is_ok));
+    assert!(one.claim_all(&claims, 4).unwrap().answers.iter().all(Result::is_ok));
     assert_eq!(given(&mut one, "d"), ["d: 10.0.0.3/16"]);
     assert_eq!(given(&mut other, "e"), ["e: 10.0.0.4/16"]);
     assert_eq!(other.state().unwrap().leases().count(), 10_002 + 4);

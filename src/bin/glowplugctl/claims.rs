@@ -278,7 +278,7 @@ pub(crate) fn claim(args: ClaimArgs) -> Result<ExitCode> {
             })
             .collect();
         let of_batch: Vec<claim::Claim> = batch.iter().map(|&at| claims[at].clone()).collect();
-        let answers = registry.claim_all(&of_batch, Timestamp::now().0)?;
+        let answers = registry.claim_all(&of_batch, Timestamp::now().0)?.answers;
         outcomes.extend(batch.into_iter().zip(answers.into_iter().map(|answer| answer.map_err(Refusal::Claim))));
         progress.at(outcomes.len());
     }

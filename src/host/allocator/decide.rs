@@ -199,6 +199,9 @@ impl Allocator {
                 });
                 let Some(&(network, held, lease)) = its.min_by_key(|(_, address, lease)| (lease.since, *address))
                 else {
+                    if self.suspended.contains(&request.pool) {
+                        return Err(ClaimError::Suspended(request.pool.clone()));
+                    }
                     wants.lacks.push(Want { pool: Arc::clone(name), family, named });
                     continue;
                 };

@@ -153,6 +153,12 @@ impl Allocator {
         Ok(Resized { renamed, prefix_changed, outside, served })
     }
 
+    /// Sets the pools that allocate nothing. Waiting machines keep their place in the wait queue.
+    pub(crate) fn suspend(&mut self, pools: BTreeSet<String>) {
+        self.suspended = pools;
+        self.enqueue_all_again();
+    }
+
     /// Removes a pool without held addresses. The pool's reservations on its network end.
     pub(crate) fn remove_pool(&mut self, name: &str, now: u64, journal: &mut Journal) -> Result<(), PoolError> {
         self.advance(now);

@@ -24,7 +24,7 @@ pub(super) struct Queues {
 #[derive(Clone, Debug)]
 struct Waiter {
     claim: Arc<Claim>,
-    // `None` while the pool of the claim is unknown.
+    // `None` while the pool of the claim is unknown or suspended.
     queue: Option<Queue>,
 }
 
@@ -70,8 +70,7 @@ impl Allocator {
     /// Serves the waiting machines in their order, and returns their new allocations.
     pub(crate) fn serve(&mut self, now: u64, journal: &mut Journal) -> Vec<Allocation> {
         self.advance(now);
-        self.leave_settled(journal);
-        let mut served = Vec::new();
+        let mut served = self.leave_settled(journal);
         // Serving allocates addresses and frees none. So a claim that is refused once stays refused during this call.
         let mut tried: BTreeSet<Turn> = BTreeSet::new();
         loop {
@@ -92,8 +91,8 @@ impl Allocator {
                     served.extend(self.answer(&claim));
                 }
                 Err(Refusal::Exhausted(queue)) => self.queues.enqueue(&machine, Some(queue)),
-                // The machine keeps waiting: the pool may be added again.
-                Err(Refusal::Other(ClaimError::UnknownPool(_))) => {}
+                // The machine keeps waiting: the pool may allocate again.
+                Err(Refusal::Other(ClaimError::UnknownPool(_) | ClaimError::Suspended(_))) => {}
                 // Waiting does not help this claim. The machine gets the reason with its next claim.
                 Err(Refusal::Other(_)) => self.decide(Change::Waiter { machine, claim: None }, journal),
             }
@@ -120,11 +119,17 @@ impl Allocator {
         }
     }
 
-    /// Removes the settled machines from the wait queue.
-    pub(super) fn leave_settled(&mut self, journal: &mut Journal) {
+    /// Removes the settled machines from the wait queue. Returns the allocations of those that hold every address of
+    /// their claim: a ledger without a lock records an address also when the answer to its writer is lost.
+    pub(super) fn leave_settled(&mut self, journal: &mut Journal) -> Vec<Allocation> {
+        let mut served = Vec::new();
         for machine in std::mem::take(&mut self.queues.settled) {
+            if let Some(claim) = self.queues.claim_of(&machine).filter(|claim| self.wants(claim).is_ok()) {
+                served.extend(self.answer(claim));
+            }
             self.withdraw(&machine, journal);
         }
+        served
     }
 
     /// Replaces the claim with which a machine waits, and returns the previous claim.
@@ -153,7 +158,7 @@ impl Allocator {
                 let exhausted = queues.iter().find(|(pool, family)| self.lowest(pool, *family).is_none());
                 exhausted.or(queues.first()).cloned()
             }
-            Err(ClaimError::UnknownPool(_)) => None,
+            Err(ClaimError::UnknownPool(_) | ClaimError::Suspended(_)) => None,
             Ok(_) | Err(_) => {
                 self.queues.settled.insert(machine.clone());
                 None

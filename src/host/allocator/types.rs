@@ -23,6 +23,8 @@ pub enum ClaimError {
     Nothing,
     /// No pool has this name.
     UnknownPool(String),
+    /// The pool with this name allocates nothing for now, see [`Registry::suspend`](crate::host::registry::Registry::suspend).
+    Suspended(String),
     /// The pool has no addresses of the requested family.
     NoFamily {
         /// Name of the pool.
@@ -169,6 +171,7 @@ impl fmt::Display for ClaimError {
             Self::Exhausted { interface, .. } => write!(f, "No available IPs in pool for interface {interface}"),
             Self::Nothing => f.write_str("no request in the claim, expected one for each pool"),
             Self::UnknownPool(pool) => write!(f, "unknown pool {pool:?}"),
+            Self::Suspended(pool) => write!(f, "pool {pool:?} allocates nothing for now"),
             Self::NoFamily { pool, family } => write!(f, "pool {pool:?} has no {family} addresses"),
             Self::Twice { interface, family } => {
                 write!(f, "{interface}: more than one {family} address, expected at most one")
