@@ -59,7 +59,7 @@ pub struct ApiLedger {
     has_told: bool,
 }
 
-/// Kinds of the objects that claim and have no lease yet, by UID. A lease names the kind, and a claim does not.
+/// Kinds of the objects that claim, by UID. A lease names the kind, and a claim does not.
 #[derive(Clone, Debug, Default)]
 pub struct Kinds(Arc<Mutex<HashMap<String, HolderKind>>>);
 
@@ -423,11 +423,6 @@ impl ApiLedger {
             return Err(error);
         }
         self.untold.append(&mut others);
-        for change in &decided {
-            if let Change::Lease { lease: Some(lease), .. } = change {
-                self.kinds.forget(&lease.claimant.machine);
-            }
-        }
         Ok(())
     }
 }
@@ -470,7 +465,8 @@ impl Kinds {
         self.lock().get(&machine.uid).copied()
     }
 
-    fn forget(&self, machine: &Machine) {
+    /// Forgets the kind of an object that will not claim again.
+    pub fn forget(&self, machine: &Machine) {
         self.lock().remove(&machine.uid);
     }
 

@@ -5,6 +5,7 @@
 //! | [`api`] | the kinds of pools and leases, and the names of leases |
 //! | [`index`] | which pools allocate addresses, and what their conditions say; pure |
 //! | [`ledger`] | the library's ledger over lease objects: why no address has two holders |
+//! | [`registry`] | the thread that decides and records, and the handle to it |
 //! | [`election`] | which replica works |
 //! | [`serve`] | HTTP and TLS, and how connections end |
 //! | [`diagnostics`], [`metrics`] | probes, and figures for Prometheus |
@@ -20,5 +21,6 @@ pub mod election;
 pub mod index;
 pub mod ledger;
 pub mod metrics;
+pub mod registry;
 pub mod run;
 pub mod serve;

@@ -1,11 +1,15 @@
 //! Figures for Prometheus.
 
+use glowplug::host::allocator::ClaimError;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
+
+use crate::registry::Answer;
 
 /// The metrics of the controller.
 #[derive(Debug)]
@@ -13,6 +17,7 @@ pub struct Metrics {
     registry: Registry,
     leading: Gauge,
     leads: watch::Receiver<bool>,
+    claims: Family<[(&'static str, &'static str); 1], Counter>,
     /// `glowplug_ledger_conflicts_total`: writes of leases that the API server refused for another one.
     pub ledger_conflicts: Counter,
     /// `glowplug_ledger_write_seconds`: time of a write of a lease.
@@ -30,12 +35,24 @@ impl Metrics {
         let mut registry = Registry::with_prefix("glowplug");
         let leading = Gauge::default();
         registry.register("leading", "Whether this replica leads", leading.clone());
+        let claims = Family::default();
+        registry.register("claims", "Answers to claims, repeated claims included", claims.clone());
         let ledger_conflicts = Counter::default();
         let help = "Writes of leases that the API server refused because another lease was there";
         registry.register("ledger_conflicts", help, ledger_conflicts.clone());
         let ledger_write_seconds = Histogram::new(exponential_buckets(0.001, 2.0, 15));
         registry.register("ledger_write_seconds", "Time of a write of a lease", ledger_write_seconds.clone());
-        Self { registry, leading, leads, ledger_conflicts, ledger_write_seconds }
+        Self { registry, leading, leads, claims, ledger_conflicts, ledger_write_seconds }
+    }
+
+    /// Counts the answer to a claim: `glowplug_claims_total{result="allocated|exhausted|refused"}`.
+    pub fn count_claim(&self, answer: &Answer) {
+        let result = match answer {
+            Ok(_) => "allocated",
+            Err(ClaimError::Exhausted { .. }) => "exhausted",
+            Err(_) => "refused",
+        };
+        self.claims.get_or_create(&[("result", result)]).inc();
     }
 
     /// Writes the metrics in the OpenMetrics text format.

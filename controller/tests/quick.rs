@@ -6,5 +6,6 @@ mod faults;
 mod ledger;
 mod manifests;
 mod program;
+mod registry;
 mod serve;
 mod support;

@@ -9,6 +9,7 @@ use glowplug::host::registry::Registry;
 use glowplug_controller::api::{HolderKind, LeaseSpec, PoolSpec, StaticIPLease};
 use glowplug_controller::ledger::{ApiLedger, Kinds};
 use glowplug_controller::metrics::Metrics;
+use glowplug_controller::registry::{RegistryHandle, Served};
 use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt};
 use tokio::runtime::Handle;
@@ -38,7 +39,8 @@ pub fn machine(network: &str, n: usize) -> Machine {
     Machine { namespace: "clusters".to_owned(), name: format!("worker-{n}"), uid: format!("{network}-{n}") }
 }
 
-fn claim(machine: &Machine) -> Claim {
+/// The claim of a machine for an address of each family of the pool.
+pub fn claim(machine: &Machine) -> Claim {
     let request = Request { pool: "clusters/workers".to_owned(), addresses: Vec::new(), family: None };
     Claim { machine: machine.clone(), created: 0, requests: vec![request], sticky: false }
 }
@@ -65,6 +67,11 @@ pub fn name(network: &str, address: &str) -> String {
 /// The version of an object as a number.
 pub fn version(object: &impl ResourceExt) -> u64 {
     object.resource_version().unwrap().parse().unwrap()
+}
+
+/// An owner of the registry of a cluster, as in the program.
+pub fn owner(client: Client) -> (RegistryHandle, Served) {
+    RegistryHandle::start(client, Arc::new(Metrics::new(watch::channel(true).1))).unwrap()
 }
 
 // === impl Leader ===
@@ -140,7 +147,7 @@ impl Leader {
         }
         self.run(move |registry| {
             let claims: Vec<Claim> = machines.iter().map(claim).collect();
-            let answers = registry.claim_all(&claims, NOW).map_err(text)?;
+            let answers = registry.claim_all(&claims, NOW).map_err(text)?.answers;
             let addresses = |allocations: Vec<Allocation>| {
                 allocations.iter().flat_map(|allocation| &allocation.addresses).map(|address| address.ip()).collect()
             };

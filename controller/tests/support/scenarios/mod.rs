@@ -5,6 +5,7 @@
 mod diagnostics;
 mod election;
 mod ledger;
+mod registry;
 mod server;
 
 use std::future::Future;
@@ -66,4 +67,11 @@ scenarios! {
     ledger::a_released_lease_that_is_deleted_is_free,
     ledger::an_address_whose_lease_cannot_be_read_is_not_allocated,
     ledger::a_machine_whose_kind_is_not_known_gets_nothing,
+    registry::claims_of_many_tasks_are_stored_before_they_are_answered,
+    registry::a_machine_that_waits_is_announced_when_it_is_served,
+    registry::machines_that_wait_are_served_in_the_order_of_their_creation_when_a_pool_grows,
+    registry::an_address_is_allocated_again_when_its_reuse_delay_is_over,
+    registry::a_pool_that_is_gone_allocates_nothing_and_is_removed_with_its_last_lease,
+    registry::a_refused_change_of_a_pool_does_not_hinder_the_others,
+    registry::an_adopted_record_is_a_lease_of_its_claimant,
 }

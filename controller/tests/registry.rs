@@ -1,0 +1,142 @@
+//! The owner of the registry when requests and answers fail.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use futures::FutureExt;
+use glowplug_controller::api::HolderKind;
+use glowplug_controller::registry::Stopped;
+use tokio::sync::Semaphore;
+
+use crate::support::Cluster;
+use crate::support::leader::{claim, machine, owner, pool, stored};
+use crate::support::server::{Call, Fault, Server};
+
+const NETWORK: &str = "infra/vlan10";
+const KIND: HolderKind = HolderKind::IpAddressClaim;
+
+fn is_write(call: &Call) -> bool {
+    call.plural == "staticipleases" && matches!(call.verb, "create" | "update" | "delete")
+}
+
+async fn server() -> (Server, Cluster) {
+    let server = Server::start().await;
+    let cluster = Cluster::of(&server).await;
+    (server, cluster)
+}
+
+/// Has the next `count` writes end in a fault.
+fn fault(server: &Server, fault: Fault, mut count: usize) {
+    server.set_faults(move |call| {
+        if is_write(call) && count > 0 {
+            count -= 1;
+            return fault.clone();
+        }
+        Fault::None
+    });
+}
+
+fn row(address: &str, holder: &str, is_released: bool) -> (String, String, bool) {
+    (address.to_owned(), holder.to_owned(), is_released)
+}
+
+#[tokio::test]
+async fn a_claim_is_repeated_until_it_is_stored() {
+    for kind in [Fault::LostAnswer, Fault::LostRequest, Fault::Status(500), Fault::Status(429), Fault::Status(409)] {
+        let (server, cluster) = server().await;
+        let (registry, _served) = owner(cluster.client());
+        registry.resize(vec![pool(NETWORK, &["10.0.0.8/29"])], BTreeSet::new()).await.unwrap();
+        fault(&server, kind, 3);
+        let answer = registry.claim(claim(&machine(NETWORK, 0)), KIND).await.unwrap().unwrap();
+        assert_eq!(answer[0].addresses[0].to_string(), "10.0.0.8/16");
+        assert_eq!(stored(cluster.client(), NETWORK).await, [row("10.0.0.8", "worker-0", false)]);
+    }
+}
+
+#[tokio::test]
+async fn the_owner_says_that_it_does_not_work_while_the_server_fails() {
+    let (server, cluster) = server().await;
+    let (registry, _served) = owner(cluster.client());
+    registry.resize(vec![pool(NETWORK, &["10.0.0.8/29"])], BTreeSet::new()).await.unwrap();
+    let mut works = registry.works();
+    assert!(*works.borrow_and_update());
+    fault(&server, Fault::Status(503), usize::MAX);
+    let claim = tokio::spawn({
+        let registry = registry.clone();
+        async move { registry.claim(claim(&machine(NETWORK, 0)), KIND).await }
+    });
+    works.wait_for(|works| !works).await.unwrap();
+    server.clear_faults();
+    works.wait_for(|works| *works).await.unwrap();
+    assert!(claim.await.unwrap().unwrap().is_ok());
+}
+
+#[tokio::test]
+async fn a_machine_is_announced_also_when_the_answer_to_its_lease_was_lost() {
+    let (server, cluster) = server().await;
+    let (registry, mut served) = owner(cluster.client());
+    registry.resize(vec![pool(NETWORK, &["10.0.0.8/32"])], BTreeSet::new()).await.unwrap();
+    registry.claim(claim(&machine(NETWORK, 0)), KIND).await.unwrap().unwrap();
+    registry.claim(claim(&machine(NETWORK, 1)), KIND).await.unwrap().unwrap_err();
+    fault(&server, Fault::LostAnswer, 1);
+    registry.release(machine(NETWORK, 0)).await.unwrap();
+    let allocation = served.recv().await.unwrap();
+    assert_eq!(allocation.claimant.machine, machine(NETWORK, 1));
+    assert_eq!(stored(cluster.client(), NETWORK).await, [row("10.0.0.8", "worker-1", false)]);
+}
+
+#[tokio::test]
+async fn claims_that_queue_up_behind_a_write_are_one_group() {
+    let (server, cluster) = server().await;
+    let (registry, _served) = owner(cluster.client());
+    registry.resize(vec![pool(NETWORK, &["10.0.0.0/25"])], BTreeSet::new()).await.unwrap();
+    let gate = Arc::new(Semaphore::new(0));
+    let closed = Arc::clone(&gate);
+    server.set_faults(move |call| if is_write(call) { Fault::Hold(Arc::clone(&closed)) } else { Fault::None });
+    let until_writes = async |count: usize| {
+        let mut writes = 0;
+        while writes < count {
+            writes += server.take_calls().iter().filter(|call| is_write(call)).count();
+            tokio::task::yield_now().await;
+        }
+    };
+    let claim_of = |n| {
+        let registry = registry.clone();
+        async move { registry.claim(claim(&machine(NETWORK, n)), KIND).await }
+    };
+    let first = tokio::spawn(claim_of(0));
+    until_writes(1).await;
+    let mut others = futures::future::join_all((1..21).map(claim_of));
+    assert!((&mut others).now_or_never().is_none(), "the first poll sends every claim");
+    gate.add_permits(1);
+    // None of these has an answer, and all of them are on their way.
+    until_writes(20).await;
+    gate.add_permits(1000);
+    let mut answers = others.await;
+    answers.push(first.await.unwrap());
+    let all: BTreeSet<_> = answers.into_iter().map(|answer| answer.unwrap().unwrap()[0].addresses[0]).collect();
+    assert_eq!(all.len(), 21);
+}
+
+#[tokio::test]
+async fn the_leases_are_listed_again_until_the_server_answers() {
+    let (server, cluster) = server().await;
+    let mut failures = 2;
+    server.set_faults(move |call| {
+        if call.plural == "staticipleases" && failures > 0 {
+            failures -= 1;
+            return Fault::Status(500);
+        }
+        Fault::None
+    });
+    let (registry, _served) = owner(cluster.client());
+    assert_eq!(registry.read(|allocator| allocator.pools().count()).await, Ok(0));
+}
+
+#[tokio::test]
+async fn a_handle_without_an_owner_is_told_so() {
+    let (_server, cluster) = server().await;
+    let (registry, _served) = owner(cluster.client());
+    registry.read(|_| panic!("of the test")).await.unwrap_err();
+    assert_eq!(registry.claim(claim(&machine(NETWORK, 0)), KIND).await, Err(Stopped));
+}

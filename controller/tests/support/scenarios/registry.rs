@@ -1,0 +1,171 @@
+//! The handle of the registry.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use glowplug::host::allocator::{ClaimError, PoolError};
+use glowplug::host::claim::{Allocation, Claim, Claimant, Record, Request};
+use glowplug::host::pool::Pool;
+use glowplug_controller::api::{HolderKind, StaticIPLease};
+use glowplug_controller::registry::Answer;
+use kube::Api;
+
+use crate::support::Cluster;
+use crate::support::leader::{claim, machine, name, owner, pool, stored};
+
+const KIND: HolderKind = HolderKind::IpAddressClaim;
+
+async fn network(cluster: &Cluster) -> String {
+    format!("{}/vlan10", cluster.namespace().await)
+}
+
+/// The addresses of an answer.
+fn addresses(answer: Answer) -> Result<Vec<String>, String> {
+    answer.map(|allocations| allocations.iter().flat_map(all).collect()).map_err(|error| error.to_string())
+}
+
+fn all(allocation: &Allocation) -> Vec<String> {
+    allocation.addresses.iter().map(|address| address.ip().to_string()).collect()
+}
+
+fn got(address: &str) -> Result<Vec<String>, String> {
+    Ok(vec![address.to_owned()])
+}
+
+fn exhausted() -> Result<Vec<String>, String> {
+    Err("No available IPs in pool for interface eno101".to_owned())
+}
+
+pub async fn claims_of_many_tasks_are_stored_before_they_are_answered(cluster: &Cluster) {
+    let network = network(cluster).await;
+    let (registry, _served) = owner(cluster.client());
+    registry.resize(vec![pool(&network, &["10.0.1.0/24"])], BTreeSet::new()).await.unwrap();
+    let claims = (0..100).map(|n| {
+        let (registry, machine, network) = (registry.clone(), machine(&network, n), network.clone());
+        let leases: Api<StaticIPLease> = Api::all(cluster.client());
+        async move {
+            let answer = addresses(registry.claim(claim(&machine), KIND).await.unwrap()).unwrap();
+            let lease = leases.get(&name(&network, &answer[0])).await.unwrap();
+            assert_eq!((lease.spec.holder.uid, lease.spec.holder.kind), (machine.uid, KIND));
+            answer[0].clone()
+        }
+    });
+    let answers: BTreeSet<String> = futures::future::join_all(claims).await.into_iter().collect();
+    assert_eq!(answers.len(), 100);
+    // A repeated claim gets the same answer.
+    let again = addresses(registry.claim(claim(&machine(&network, 7)), KIND).await.unwrap()).unwrap();
+    assert_eq!((answers.contains(&again[0]), stored(cluster.client(), &network).await.len()), (true, 100));
+}
+
+pub async fn a_machine_that_waits_is_announced_when_it_is_served(cluster: &Cluster) {
+    let network = network(cluster).await;
+    let (registry, mut served) = owner(cluster.client());
+    registry.resize(vec![pool(&network, &["10.0.0.8/32"])], BTreeSet::new()).await.unwrap();
+    let [first, second, third] = [0, 1, 2].map(|n| machine(&network, n));
+    assert_eq!(addresses(registry.claim(claim(&first), KIND).await.unwrap()), got("10.0.0.8"));
+    for machine in [&second, &third] {
+        assert_eq!(addresses(registry.claim(claim(machine), KIND).await.unwrap()), exhausted());
+    }
+    registry.withdraw(second).await.unwrap();
+    registry.release(first).await.unwrap();
+    let allocation = served.recv().await.unwrap();
+    assert_eq!((allocation.claimant.machine.clone(), all(&allocation)), (third, vec!["10.0.0.8".to_owned()]));
+}
+
+pub async fn machines_that_wait_are_served_in_the_order_of_their_creation_when_a_pool_grows(cluster: &Cluster) {
+    let network = network(cluster).await;
+    let (registry, mut served) = owner(cluster.client());
+    registry.resize(vec![pool(&network, &["10.0.0.8/32"])], BTreeSet::new()).await.unwrap();
+    // The claims of a start come in one transaction: the oldest gets the address.
+    let claims = [(0, 5), (1, 3), (2, 4)].map(|(n, created)| (Claim { created, ..claim(&machine(&network, n)) }, KIND));
+    let mut claims = Vec::from(claims);
+    claims.sort_by_key(|(claim, _)| claim.created);
+    let answers = registry.claim_all(claims).await.unwrap();
+    assert_eq!(answers.into_iter().map(addresses).collect::<Vec<_>>(), [got("10.0.0.8"), exhausted(), exhausted()]);
+    registry.resize(vec![pool(&network, &["10.0.0.8/31"])], BTreeSet::new()).await.unwrap();
+    assert_eq!(served.recv().await.unwrap().claimant.machine, machine(&network, 2));
+    registry.resize(vec![pool(&network, &["10.0.0.8/30"])], BTreeSet::new()).await.unwrap();
+    assert_eq!(served.recv().await.unwrap().claimant.machine, machine(&network, 0));
+}
+
+pub async fn an_address_is_allocated_again_when_its_reuse_delay_is_over(cluster: &Cluster) {
+    let network = network(cluster).await;
+    let (registry, mut served) = owner(cluster.client());
+    let mut pool = pool(&network, &["10.0.0.8/32"]);
+    pool.reuse_delay = Duration::from_secs(1);
+    registry.resize(vec![pool], BTreeSet::new()).await.unwrap();
+    let [first, second] = [0, 1].map(|n| machine(&network, n));
+    registry.claim(claim(&first), KIND).await.unwrap().unwrap();
+    registry.release(first).await.unwrap();
+    assert_eq!(addresses(registry.claim(claim(&second), KIND).await.unwrap()), exhausted());
+    // Nobody asks for anything: the owner looks by itself.
+    assert_eq!(served.recv().await.unwrap().claimant.machine, second);
+    let lease = Api::<StaticIPLease>::all(cluster.client()).get(&name(&network, "10.0.0.8")).await.unwrap();
+    assert_eq!((lease.spec.holder.name.as_str(), lease.spec.reuse_after), ("worker-1", None));
+}
+
+pub async fn a_pool_that_is_gone_allocates_nothing_and_is_removed_with_its_last_lease(cluster: &Cluster) {
+    let network = network(cluster).await;
+    let (registry, _served) = owner(cluster.client());
+    registry.resize(vec![pool(&network, &["10.0.0.8/30"])], BTreeSet::new()).await.unwrap();
+    let [first, second] = [0, 1].map(|n| machine(&network, n));
+    registry.claim(claim(&first), KIND).await.unwrap().unwrap();
+    let names = || registry.read(|allocator| allocator.pools().map(|pool| pool.name.clone()).collect::<Vec<_>>());
+    assert_eq!(registry.resize(Vec::new(), BTreeSet::new()).await, Ok(Vec::new()));
+    assert_eq!(names().await.unwrap(), ["clusters/workers"]);
+    let refused = registry.claim(claim(&second), KIND).await.unwrap();
+    assert_eq!(refused, Err(ClaimError::Suspended("clusters/workers".to_owned())));
+    assert_eq!(addresses(registry.claim(claim(&first), KIND).await.unwrap()), got("10.0.0.8"));
+    registry.release(first).await.unwrap();
+    registry.resize(Vec::new(), BTreeSet::new()).await.unwrap();
+    assert_eq!(names().await.unwrap(), [] as [&str; 0]);
+    let refused = registry.claim(claim(&second), KIND).await.unwrap();
+    assert_eq!(refused, Err(ClaimError::UnknownPool("clusters/workers".to_owned())));
+}
+
+pub async fn a_refused_change_of_a_pool_does_not_hinder_the_others(cluster: &Cluster) {
+    let network = network(cluster).await;
+    let (registry, _served) = owner(cluster.client());
+    let used = pool(&network, &["10.0.0.8/30"]);
+    registry.resize(vec![used.clone()], BTreeSet::new()).await.unwrap();
+    registry.claim(claim(&machine(&network, 0)), KIND).await.unwrap().unwrap();
+    let (mut changed, mut other) = (used, pool(&network, &["10.0.1.8/30"]));
+    changed.interface = "eno102".parse().unwrap();
+    other.name = "clusters/other".to_owned();
+    let refused = registry.resize(vec![changed, other], BTreeSet::new()).await.unwrap();
+    let error = PoolError::InUse {
+        pool: "clusters/workers".to_owned(),
+        member: "interface",
+        known: "eno101".to_owned(),
+        given: "eno102".to_owned(),
+    };
+    assert_eq!(refused, [("clusters/workers".to_owned(), error)]);
+    let request = |pool: &str| Claim { requests: vec![Request::of(pool)], ..claim(&machine(&network, 1)) };
+    let refused = registry.claim(request("clusters/workers"), KIND).await.unwrap();
+    assert_eq!(refused, Err(ClaimError::Suspended("clusters/workers".to_owned())));
+    assert_eq!(addresses(registry.claim(request("clusters/other"), KIND).await.unwrap()), got("10.0.1.8"));
+}
+
+pub async fn an_adopted_record_is_a_lease_of_its_claimant(cluster: &Cluster) {
+    let network = network(cluster).await;
+    let (registry, _served) = owner(cluster.client());
+    registry.resize(vec![pool(&network, &["10.0.0.8/30"])], BTreeSet::new()).await.unwrap();
+    let machine = machine(&network, 0);
+    let record = Record {
+        claimant: Claimant { machine: machine.clone(), interface: Pool::DEFAULT_INTERFACE.parse().unwrap() },
+        node_pool: Some("clusters/workers".to_owned()),
+        attachments: Vec::new(),
+        network: None,
+        addresses: vec!["10.0.0.9/16".parse().unwrap()],
+        source: "IPAddress clusters/worker-0".to_owned(),
+    };
+    let adoption = registry.adopt(vec![record], KIND).await.unwrap();
+    assert_eq!((adoption.adopted, adoption.known, adoption.mismatches), (1, 0, Vec::new()));
+    assert_eq!(addresses(registry.claim(claim(&machine), KIND).await.unwrap()), got("10.0.0.9"));
+    let kinds: BTreeMap<String, HolderKind> = Api::<StaticIPLease>::all(cluster.client())
+        .get(&name(&network, "10.0.0.9"))
+        .await
+        .map(|lease| [(lease.spec.holder.name, lease.spec.holder.kind)].into())
+        .unwrap();
+    assert_eq!(kinds, [("worker-0".to_owned(), KIND)].into());
+}
