@@ -8,6 +8,7 @@
 mod name;
 
 use glowplug::finding::{Finding, Findings};
+use glowplug::host::allocator::Usage;
 use glowplug::host::pool::{Pool, TemplateFacts, read_pools};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, LabelSelector, MicroTime};
@@ -19,6 +20,9 @@ pub use name::{NameError, lease_name, parse_lease_name};
 
 /// The API group of every kind here.
 pub const GROUP: &str = "ipam.glowplug.dev";
+
+/// The label that names the cluster of an object, as Cluster API sets it.
+pub const CLUSTER_LABEL: &str = "cluster.x-k8s.io/cluster-name";
 
 /// The finalizer that keeps a pool while a lease names the pool.
 pub const POOL_FINALIZER: &str = "ipam.glowplug.dev/protect-pool";
@@ -165,7 +169,7 @@ pub struct PoolStatus {
     /// Number of claims and machines that wait for an address. Example: `2`.
     #[serde(default)]
     pub waiting: u32,
-    /// `Ready`: the pool allocates addresses. `Exhausted`: a claim or machine waits for an address. `DuplicateRecords`: two
+    /// `Ready`: the pool allocates addresses. `Exhausted`: the pool has no free address of a family. `DuplicateRecords`: two
     /// records name one address of the pool.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
@@ -206,6 +210,42 @@ pub struct FamilyCount {
     pub free: String,
     /// Held addresses that the pool no longer contains. Example: `"0"`.
     pub out_of_range: String,
+}
+
+// === impl AddressCount ===
+
+impl AddressCount {
+    /// The sum of the families of a pool.
+    #[must_use]
+    pub fn sum(usage: &[Usage]) -> Self {
+        let sum = |count: fn(&Usage) -> u128| {
+            let sum = usage.iter().map(count).fold(0, u128::saturating_add);
+            i64::try_from(sum).unwrap_or(i64::MAX)
+        };
+        Self {
+            total: sum(|usage| usage.total - usage.reserved),
+            free: sum(|usage| usage.free),
+            used: sum(|usage| usage.used),
+            out_of_range: sum(|usage| usage.outside),
+        }
+    }
+}
+
+// === impl FamilyCount ===
+
+impl From<&Usage> for FamilyCount {
+    fn from(usage: &Usage) -> Self {
+        Self {
+            family: usage.family.to_string(),
+            total: usage.total.to_string(),
+            reserved: usage.reserved.to_string(),
+            used: usage.used.to_string(),
+            conflicting: usage.conflicting.to_string(),
+            reuse_delayed: usage.reuse_delay.to_string(),
+            free: usage.free.to_string(),
+            out_of_range: usage.outside.to_string(),
+        }
+    }
 }
 
 /// The holder of one address of one network.

@@ -1,16 +1,18 @@
-//! The pools of a cluster, and what their conditions have to say. Pure: watches feed it objects, and it emits the changes
-//! that one place applies. It asks no server and no clock.
+//! The pools of a cluster, and what their status has to say. Pure: watches and the registry feed the index, and it emits the
+//! changes that one place applies. It asks no server and no clock.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+use glowplug::host::allocator::{Allocator, PoolError, Usage};
+use glowplug::host::metrics::is_exhausted;
 use glowplug::host::pool::{Pool, overlaps};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time};
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::api::{GlobalStaticIPPool, PoolSpec, PoolStatus, StaticIPPool};
+use crate::api::{AddressCount, CLUSTER_LABEL, FamilyCount, POOL_FINALIZER, PoolSpec, PoolStatus};
 
 /// Which pool. The two kinds never share a name.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
@@ -21,53 +23,144 @@ pub struct PoolId {
     pub name: String,
 }
 
-/// A change of a pool's status that is wanted.
+/// A pool as a watch shows it.
+#[derive(Clone, Debug)]
+pub struct PoolObject {
+    /// Metadata of the object.
+    pub metadata: ObjectMeta,
+    /// The specification, or why it cannot be read.
+    pub spec: Result<PoolSpec, String>,
+    /// The status that is stored.
+    pub status: Option<PoolStatus>,
+}
+
+/// What the registry knows of a pool.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Observation {
+    /// Count of each family. Empty while the registry does not have the pool.
+    pub usage: Vec<Usage>,
+    /// Number of leases that name the pool and are held.
+    pub held: usize,
+    /// Number of claims and machines that wait for an address of the pool.
+    pub waiting: u32,
+    /// One line for each conflicting record of an address of the pool.
+    pub conflicts: Vec<String>,
+}
+
+/// What the registry knows, by the name of the pool.
+pub type Observations = BTreeMap<String, Observation>;
+
+/// A pool as its claims need it.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct PoolFacts {
+    /// UID of the object.
+    pub uid: String,
+    /// Whether claims prefer the address that their namesake had.
+    pub sticky: bool,
+    /// Whether the pool allocates addresses; if not, why.
+    pub ready: Result<(), String>,
+}
+
+/// A change of a pool that is wanted.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Update {
     /// The pool.
     pub id: PoolId,
-    /// A merge patch of the status. It names the version that it was made from, so that it is refused when somebody else
-    /// has changed the object; the object then comes again.
+    /// The endpoint of the object that takes the patch.
+    pub part: Part,
+    /// A merge patch. It names the version that it was made from, so that it is refused when somebody else has changed the
+    /// object; the object then comes again.
     pub patch: Value,
+    /// Events of the change: reason and note.
+    pub events: Vec<(&'static str, String)>,
+}
+
+/// The endpoints of an object.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Part {
+    /// Metadata and specification.
+    Object,
+    /// The status.
+    Status,
 }
 
 /// The pools of a cluster.
 #[derive(Debug, Default)]
 pub struct Index {
     pools: BTreeMap<PoolId, Entry>,
+    /// Changes that the registry refused, by the name of the pool.
+    refused: BTreeMap<String, String>,
 }
 
 #[derive(Debug)]
 struct Entry {
     metadata: ObjectMeta,
     status: PoolStatus,
-    /// The pool, or every mistake of its specification.
+    is_sticky: bool,
+    /// The pool, or every error of its specification.
     pool: Result<Pool, String>,
 }
 
-/// The condition `Ready`: a status, a reason and a message.
+/// A condition without its times.
 struct Verdict {
-    is_ready: bool,
+    status: &'static str,
     reason: &'static str,
     message: String,
 }
 
+/// Reason of a pool whose change the registry refuses.
+const IN_USE: &str = "InUse";
 /// Longest message of a condition, in bytes, that an API server accepts.
 const MAX_MESSAGE: usize = 32_768;
+
+/// Returns what the registry knows of the pools.
+#[must_use]
+pub fn observe(allocator: &Allocator, now: u64) -> Observations {
+    let mut observations = Observations::new();
+    for pool in allocator.pools() {
+        let usage = allocator.usage(&pool.name, now).unwrap_or_default();
+        observations.insert(pool.name.clone(), Observation { usage, ..Observation::default() });
+    }
+    let mut holders = BTreeMap::new();
+    for (network, address, lease) in allocator.leases() {
+        observations.entry(lease.pool.to_string()).or_default().held += 1;
+        holders.insert((network, address), &*lease.claimant);
+    }
+    for claim in allocator.waiters() {
+        let pools: BTreeSet<&str> = claim.requests.iter().map(|request| request.pool.as_str()).collect();
+        for pool in pools {
+            observations.entry(pool.to_owned()).or_default().waiting += 1;
+        }
+    }
+    for (network, address, conflict) in allocator.conflicts() {
+        let holder = match holders.get(&(network, address)) {
+            Some(holder) => format!("held by {holder}"),
+            None => "held by nobody".to_owned(),
+        };
+        let line = format!("{address}: {} records it for {}, {holder}", conflict.source, conflict.claimant);
+        for pool in allocator.pools().filter(|pool| pool.network == network && pool.contains(address)) {
+            observations.entry(pool.name.clone()).or_default().conflicts.push(line.clone());
+        }
+    }
+    observations
+}
 
 // === impl Index ===
 
 impl Index {
-    /// Takes over a pool of a namespace.
-    pub fn apply(&mut self, pool: StaticIPPool) {
-        let id = PoolId::of(&pool.metadata);
-        self.insert(id, pool.metadata, &pool.spec, pool.status);
-    }
-
-    /// Takes over a pool of the cluster.
-    pub fn apply_global(&mut self, pool: GlobalStaticIPPool) {
-        let id = PoolId { namespace: None, ..PoolId::of(&pool.metadata) };
-        self.insert(id, pool.metadata, &pool.spec.pool, pool.status);
+    /// Takes over a pool, unless a newer version of it is known.
+    pub fn apply(&mut self, object: PoolObject) {
+        let PoolObject { metadata, spec, status } = object;
+        let id = PoolId::of(&metadata);
+        if self.pools.get(&id).is_some_and(|known| version(&known.metadata) > version(&metadata)) {
+            return;
+        }
+        let is_sticky = spec.as_ref().is_ok_and(|spec| spec.sticky);
+        let pool = spec.and_then(|spec| check(&spec, &id)).map(|mut pool| {
+            pool.cluster = metadata.labels.as_ref().and_then(|labels| labels.get(CLUSTER_LABEL)).cloned();
+            pool
+        });
+        self.pools.insert(id, Entry { metadata, status: status.unwrap_or_default(), is_sticky, pool });
     }
 
     /// Removes a pool that is deleted.
@@ -75,32 +168,59 @@ impl Index {
         self.pools.remove(id);
     }
 
-    /// The pools that allocate addresses, by their names: valid ones that no older pool overlaps.
-    #[must_use]
-    pub fn serving(&self) -> Vec<&Pool> {
-        let verdicts = self.verdicts();
-        let serving = self.pools.iter().filter(|(id, _)| verdicts.get(*id).is_some_and(|verdict| verdict.is_ready));
-        serving.filter_map(|(_, entry)| entry.pool.as_ref().ok()).collect()
+    /// The pools that are known, in the order of their names.
+    pub fn ids(&self) -> impl Iterator<Item = &PoolId> {
+        self.pools.keys()
     }
 
-    /// The conditions that are not what they should be, by pool. `now` is the time of a transition.
+    /// Every pool with a valid specification, and the names of those that allocate nothing.
     #[must_use]
-    pub fn updates(&self, now: Timestamp) -> Vec<Update> {
-        let verdicts = self.verdicts().into_iter();
-        verdicts.filter_map(|(id, verdict)| self.pools[id].update(id, &verdict, now)).collect()
+    pub fn pools(&self) -> (Vec<Pool>, BTreeSet<String>) {
+        let pools = self.pools.values().filter_map(|entry| entry.pool.as_ref().ok().cloned()).collect();
+        // Whether the registry still refuses a change is asked again.
+        let allocates = |id: &PoolId, ready: &Verdict| {
+            (ready.status == "True" || ready.reason == IN_USE) && self.pools[id].is_protected()
+        };
+        let suspended = self.verdicts().into_iter().filter(|(id, ready)| !allocates(id, ready));
+        (pools, suspended.map(|(id, _)| id.to_string()).collect())
     }
 
-    fn insert(&mut self, id: PoolId, metadata: ObjectMeta, spec: &PoolSpec, status: Option<PoolStatus>) {
-        let (pool, findings) = spec.check(id.namespace.as_deref(), &id.name);
-        let pool = pool.ok_or_else(|| {
-            let lines: Vec<String> = findings.kept().iter().map(ToString::to_string).collect();
-            lines.join("\n")
+    /// What claims have to know of each pool, by the name of the pool.
+    #[must_use]
+    pub fn facts(&self) -> BTreeMap<String, PoolFacts> {
+        let facts = self.verdicts().into_iter().map(|(id, verdict)| {
+            let entry = &self.pools[id];
+            let ready = match verdict.status {
+                "True" if entry.is_protected() => Ok(()),
+                "True" => Err("the pool has no finalizer yet".to_owned()),
+                _ => Err(verdict.message),
+            };
+            let uid = entry.metadata.uid.clone().unwrap_or_default();
+            (id.to_string(), PoolFacts { uid, sticky: entry.is_sticky, ready })
         });
-        self.pools.insert(id, Entry { metadata, status: status.unwrap_or_default(), pool });
+        facts.collect()
     }
 
+    /// Takes over which changes of pools the registry refused.
+    pub fn refuse(&mut self, refused: Vec<(String, PoolError)>) {
+        self.refused = refused.into_iter().map(|(name, error)| (name, error.to_string())).collect();
+    }
+
+    /// The changes that make every pool what it should be, at most one for each. `now` is the time of a transition.
+    #[must_use]
+    pub fn updates(&self, observations: &Observations, now: Timestamp) -> Vec<Update> {
+        let none = Observation::default();
+        let update = |(id, verdict): (&PoolId, Verdict)| {
+            let observation = observations.get(&id.to_string()).unwrap_or(&none);
+            let entry = &self.pools[id];
+            entry.finalize(id, observation).or_else(|| entry.report(id, verdict, observation, now))
+        };
+        self.verdicts().into_iter().filter_map(update).collect()
+    }
+
+    /// The condition `Ready` of each pool.
     fn verdicts(&self) -> BTreeMap<&PoolId, Verdict> {
-        // Of two pools the one that was there first keeps giving.
+        // Of two pools the one that was there first keeps allocating.
         let mut by_age: Vec<(&PoolId, &Entry, &Pool)> =
             self.pools.iter().filter_map(|(id, entry)| Some((id, entry, entry.pool.as_ref().ok()?))).collect();
         by_age.sort_by_key(|(id, entry, _)| (entry.created(), *id));
@@ -109,17 +229,36 @@ impl Index {
             let [_, younger] = overlap.pools;
             overlapped.entry(&younger.name).or_default().push(overlap.to_string());
         }
-        let verdict = |entry: &Entry| match &entry.pool {
-            Err(message) => Verdict::not("InvalidSpec", message.clone()),
-            Ok(pool) => match overlapped.get(pool.name.as_str()) {
-                Some(problems) => Verdict::not("PoolOverlap", problems.join("\n")),
-                None => {
-                    Verdict { is_ready: true, reason: "Serving", message: "The pool allocates addresses".to_owned() }
+        let verdict = |id: &PoolId, entry: &Entry| {
+            let name = id.to_string();
+            match &entry.pool {
+                _ if entry.is_deleted() => {
+                    Verdict::not("Deleting", "The pool is being deleted and keeps its leases until they are released")
                 }
-            },
+                Err(message) => Verdict::not("InvalidSpec", message),
+                Ok(_) => match (overlapped.get(name.as_str()), self.refused.get(&name)) {
+                    (Some(problems), _) => Verdict::not("PoolOverlap", &problems.join("\n")),
+                    (None, Some(problem)) => Verdict::not(IN_USE, problem),
+                    (None, None) => Verdict::of("True", "Serving", "The pool allocates addresses"),
+                },
+            }
         };
-        self.pools.iter().map(|(id, entry)| (id, verdict(entry))).collect()
+        self.pools.iter().map(|(id, entry)| (id, verdict(id, entry))).collect()
     }
+}
+
+/// Reads a specification. The error has every mistake on a line of its own.
+fn check(spec: &PoolSpec, id: &PoolId) -> Result<Pool, String> {
+    let (pool, findings) = spec.check(id.namespace.as_deref(), &id.name);
+    pool.ok_or_else(|| {
+        let lines: Vec<String> = findings.kept().iter().map(ToString::to_string).collect();
+        lines.join("\n")
+    })
+}
+
+/// The version of an object. API servers write a number that grows with each write.
+fn version(metadata: &ObjectMeta) -> u64 {
+    metadata.resource_version.as_ref().and_then(|version| version.parse().ok()).unwrap_or_default()
 }
 
 // === impl Entry ===
@@ -131,48 +270,119 @@ impl Entry {
         (Reverse(created.is_some()), created)
     }
 
-    /// The patch that makes `Ready` what it should be. `None` if it is that already.
-    fn update(&self, id: &PoolId, verdict: &Verdict, now: Timestamp) -> Option<Update> {
-        let generation = self.metadata.generation;
-        let before = self.status.conditions.iter().find(|condition| condition.type_ == "Ready");
-        let status = if verdict.is_ready { "True" } else { "False" };
-        let since = before.filter(|before| before.status == status).map(|before| before.last_transition_time.clone());
-        let ready = Condition {
-            type_: "Ready".to_owned(),
-            status: status.to_owned(),
-            reason: verdict.reason.to_owned(),
-            message: verdict.message.clone(),
-            observed_generation: generation,
-            last_transition_time: since.unwrap_or(Time(now)),
+    fn is_deleted(&self) -> bool {
+        self.metadata.deletion_timestamp.is_some()
+    }
+
+    /// Whether the object stays until this program lets it go.
+    fn is_protected(&self) -> bool {
+        self.metadata.finalizers.iter().flatten().any(|finalizer| finalizer == POOL_FINALIZER)
+    }
+
+    /// The patch of the finalizers: a pool gets ours before its first lease, and loses it after its last one.
+    fn finalize(&self, id: &PoolId, observation: &Observation) -> Option<Update> {
+        let mut finalizers = self.metadata.finalizers.clone().unwrap_or_default();
+        match (self.is_deleted(), self.is_protected()) {
+            (false, false) => finalizers.push(POOL_FINALIZER.to_owned()),
+            (true, true) if observation.held == 0 => finalizers.retain(|finalizer| finalizer != POOL_FINALIZER),
+            _ => return None,
+        }
+        let patch = json!({
+            "metadata": {"resourceVersion": self.metadata.resource_version, "finalizers": finalizers},
+        });
+        Some(Update { id: id.clone(), part: Part::Object, patch, events: Vec::new() })
+    }
+
+    /// The patch of the status. `None` when the status is already right.
+    fn report(&self, id: &PoolId, ready: Verdict, observation: &Observation, now: Timestamp) -> Option<Update> {
+        let interface =
+            self.pool.as_ref().map_or(Pool::DEFAULT_INTERFACE.to_owned(), |pool| pool.interface.to_string());
+        let exhausted = match &observation.usage[..] {
+            [] => Verdict::of("Unknown", "NotReady", "The addresses of the pool are not known"),
+            // The enhancement prescribes this string, and its users search for it.
+            usage if is_exhausted(usage) => {
+                Verdict::of("True", "NoFreeAddress", &format!("No available IPs in pool for interface {interface}"))
+            }
+            _ => Verdict::of("False", "FreeAddresses", "The pool has free addresses"),
         };
-        if before == Some(&ready) && self.status.observed_generation == generation {
+        let duplicates = match &observation.conflicts[..] {
+            [] => Verdict::of("False", "NoDuplicates", "No two records name one address"),
+            lines => Verdict::of("True", "ConflictingRecords", &lines.join("\n")),
+        };
+        let verdicts = [("DuplicateRecords", duplicates), ("Exhausted", exhausted), ("Ready", ready)];
+        let events = [("Exhausted", "IPPoolExhausted"), ("DuplicateRecords", "IPAddressConflict")];
+        let events = events.into_iter().filter_map(|(type_, reason)| {
+            let (_, verdict) = verdicts.iter().find(|(of, verdict)| *of == type_ && verdict.status == "True")?;
+            let was_true = self.condition(type_).is_some_and(|before| before.status == "True");
+            (!was_true).then(|| (reason, verdict.message.clone()))
+        });
+        let events: Vec<(&str, String)> = events.collect();
+        let others =
+            self.status.conditions.iter().filter(|before| verdicts.iter().all(|(type_, _)| *type_ != before.type_));
+        let mut conditions: Vec<Condition> = others.cloned().collect();
+        conditions.extend(verdicts.into_iter().map(|(type_, verdict)| self.transition(type_, verdict, now)));
+        conditions.sort_by(|one, other| one.type_.cmp(&other.type_));
+        let families: Vec<FamilyCount> = observation.usage.iter().map(FamilyCount::from).collect();
+        let status = PoolStatus {
+            observed_generation: self.metadata.generation,
+            ip_addresses: (!families.is_empty()).then(|| AddressCount::sum(&observation.usage)),
+            families,
+            waiting: observation.waiting,
+            conditions,
+        };
+        if status == self.status {
             return None;
         }
-        let others = self.status.conditions.iter().filter(|condition| condition.type_ != "Ready").cloned();
-        let mut conditions: Vec<Condition> = others.chain([ready]).collect();
-        conditions.sort_by(|one, other| one.type_.cmp(&other.type_));
         let patch = json!({
             "metadata": {"resourceVersion": self.metadata.resource_version},
-            "status": {"observedGeneration": generation, "conditions": conditions},
+            "status": {
+                "observedGeneration": status.observed_generation,
+                "ipAddresses": status.ip_addresses,
+                "families": status.families,
+                "waiting": status.waiting,
+                "conditions": status.conditions,
+            },
         });
-        Some(Update { id: id.clone(), patch })
+        Some(Update { id: id.clone(), part: Part::Status, patch, events })
+    }
+
+    fn condition(&self, type_: &str) -> Option<&Condition> {
+        self.status.conditions.iter().find(|condition| condition.type_ == type_)
+    }
+
+    /// A condition with the time of its last transition.
+    fn transition(&self, type_: &str, verdict: Verdict, now: Timestamp) -> Condition {
+        let before = self.condition(type_).filter(|before| before.status == verdict.status);
+        Condition {
+            type_: type_.to_owned(),
+            status: verdict.status.to_owned(),
+            reason: verdict.reason.to_owned(),
+            message: verdict.message,
+            observed_generation: self.metadata.generation,
+            last_transition_time: before.map_or(Time(now), |before| before.last_transition_time.clone()),
+        }
     }
 }
 
 // === impl Verdict ===
 
 impl Verdict {
-    fn not(reason: &'static str, mut message: String) -> Self {
+    fn of(status: &'static str, reason: &'static str, message: &str) -> Self {
         let end = (0..=MAX_MESSAGE.min(message.len())).rev().find(|end| message.is_char_boundary(*end));
-        message.truncate(end.unwrap_or_default());
-        Self { is_ready: false, reason, message }
+        Self { status, reason, message: message[..end.unwrap_or_default()].to_owned() }
+    }
+
+    fn not(reason: &'static str, message: &str) -> Self {
+        Self::of("False", reason, message)
     }
 }
 
 // === impl PoolId ===
 
 impl PoolId {
-    fn of(metadata: &ObjectMeta) -> Self {
+    /// The pool of this metadata.
+    #[must_use]
+    pub fn of(metadata: &ObjectMeta) -> Self {
         Self { namespace: metadata.namespace.clone(), name: metadata.name.clone().unwrap_or_default() }
     }
 }
@@ -189,18 +399,16 @@ impl fmt::Display for PoolId {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::GlobalPoolSpec;
 
-    fn spec(addresses: &str) -> PoolSpec {
-        PoolSpec { network: "infra/vlan10".into(), addresses: vec![addresses.into()], ..PoolSpec::default() }
-    }
-
-    fn metadata(name: &str, second: i64) -> ObjectMeta {
+    fn metadata(namespace: Option<&str>, name: &str, second: i64) -> ObjectMeta {
         ObjectMeta {
+            namespace: namespace.map(str::to_owned),
             name: Some(name.to_owned()),
+            uid: Some(format!("uid-of-{name}")),
             generation: Some(1),
             resource_version: Some("7".to_owned()),
             creation_timestamp: Some(Time(at(second))),
+            finalizers: Some(vec![POOL_FINALIZER.to_owned()]),
             ..ObjectMeta::default()
         }
     }
@@ -209,61 +417,155 @@ mod tests {
         Timestamp::from_second(second).unwrap()
     }
 
-    fn pool(name: &str, second: i64, addresses: &str) -> StaticIPPool {
-        let metadata = ObjectMeta { namespace: Some("clusters".to_owned()), ..metadata(name, second) };
-        StaticIPPool { metadata, spec: spec(addresses), status: None }
+    fn pool(name: &str, second: i64, addresses: &str) -> PoolObject {
+        let spec =
+            PoolSpec { network: "infra/vlan10".into(), addresses: vec![addresses.into()], ..PoolSpec::default() };
+        PoolObject { metadata: metadata(Some("clusters"), name, second), spec: Ok(spec), status: None }
     }
 
-    fn index<const N: usize>(pools: [StaticIPPool; N]) -> Index {
+    fn index<const N: usize>(pools: [PoolObject; N]) -> Index {
         let mut index = Index::default();
         pools.into_iter().for_each(|pool| index.apply(pool));
         index
     }
 
-    fn serving(index: &Index) -> Vec<&str> {
-        index.serving().into_iter().map(|pool| pool.name.as_str()).collect()
+    /// The pools that allocate addresses.
+    fn serving(index: &Index) -> Vec<String> {
+        let (pools, suspended) = index.pools();
+        pools.into_iter().map(|pool| pool.name).filter(|name| !suspended.contains(name)).collect()
     }
 
-    /// Reason and message of each update.
-    fn said(index: &Index) -> Vec<(String, String, String)> {
-        let condition = |update: Update| {
-            let ready = &update.patch["status"]["conditions"][0];
-            let text = |member: &str| ready[member].as_str().unwrap().to_owned();
-            (update.id.to_string(), text("reason"), text("message"))
+    /// What the registry knows of a pool of these counts.
+    fn observation(free: u128, used: u128) -> Observation {
+        let usage = Usage {
+            family: glowplug::network::Family::Ipv4,
+            total: free + used + 2,
+            reserved: 2,
+            used,
+            conflicting: 0,
+            reuse_delay: 0,
+            free,
+            outside: 0,
         };
-        index.updates(at(100)).into_iter().map(condition).collect()
+        let held = usize::try_from(used).unwrap();
+        Observation { usage: vec![usage], held, ..Observation::default() }
     }
 
-    fn is(id: &str, reason: &str, message: &str) -> (String, String, String) {
-        (id.to_owned(), reason.to_owned(), message.to_owned())
+    fn observations<const N: usize>(all: [(&str, Observation); N]) -> Observations {
+        all.map(|(name, observation)| (name.to_owned(), observation)).into()
+    }
+
+    /// Status, reason and message of a condition that an update writes.
+    fn condition(update: &Update, type_: &str) -> [String; 3] {
+        let conditions = update.patch["status"]["conditions"].as_array().unwrap();
+        let condition = conditions.iter().find(|condition| condition["type"] == type_).unwrap();
+        ["status", "reason", "message"].map(|member| condition[member].as_str().unwrap().to_owned())
+    }
+
+    /// The condition `Ready` of each pool whose status changes.
+    fn ready(index: &Index) -> Vec<(String, [String; 3])> {
+        let updates = index.updates(&Observations::new(), at(100));
+        updates.iter().map(|update| (update.id.to_string(), condition(update, "Ready"))).collect()
+    }
+
+    fn not_ready(id: &str, reason: &str, message: &str) -> (String, [String; 3]) {
+        (id.to_owned(), ["False", reason, message].map(str::to_owned))
+    }
+
+    /// The object after a change of its status is stored.
+    fn stored(mut object: PoolObject, update: &Update) -> PoolObject {
+        object.status = Some(serde_json::from_value(update.patch["status"].clone()).unwrap());
+        object.metadata.resource_version = Some("8".to_owned());
+        object
     }
 
     #[test]
-    fn a_valid_pool_serves() {
+    fn a_valid_pool_allocates_and_reports_its_addresses() {
         let index = index([pool("a", 1, "10.0.0.0/24")]);
         assert_eq!(serving(&index), ["clusters/a"]);
-        let condition = json!({
-            "type": "Ready", "status": "True", "reason": "Serving", "message": "The pool allocates addresses",
-            "observedGeneration": 1, "lastTransitionTime": "1970-01-01T00:01:40Z",
-        });
+        let known = observations([("clusters/a", Observation { waiting: 0, ..observation(251, 3) })]);
+        let condition = |type_: &str, status: &str, reason: &str, message: &str| {
+            json!({
+                "type": type_, "status": status, "reason": reason, "message": message,
+                "observedGeneration": 1, "lastTransitionTime": "1970-01-01T00:01:40Z",
+            })
+        };
         let patch = json!({
             "metadata": {"resourceVersion": "7"},
-            "status": {"observedGeneration": 1, "conditions": [condition]},
+            "status": {
+                "observedGeneration": 1,
+                "ipAddresses": {"total": 254, "free": 251, "used": 3, "outOfRange": 0},
+                "families": [{
+                    "family": "IPv4", "total": "256", "reserved": "2", "used": "3", "conflicting": "0",
+                    "reuseDelayed": "0", "free": "251", "outOfRange": "0",
+                }],
+                "waiting": 0,
+                "conditions": [
+                    condition("DuplicateRecords", "False", "NoDuplicates", "No two records name one address"),
+                    condition("Exhausted", "False", "FreeAddresses", "The pool has free addresses"),
+                    condition("Ready", "True", "Serving", "The pool allocates addresses"),
+                ],
+            },
         });
         let id = PoolId { namespace: Some("clusters".to_owned()), name: "a".to_owned() };
-        assert_eq!(index.updates(at(100)), [Update { id, patch }]);
+        let events = Vec::new();
+        assert_eq!(index.updates(&known, at(100)), [Update { id, part: Part::Status, patch, events }]);
     }
 
     #[test]
-    fn every_mistake_of_a_pool_is_in_its_condition() {
+    fn a_pool_allocates_nothing_before_it_has_the_finalizer() {
+        let mut new = pool("a", 1, "10.0.0.0/24");
+        new.metadata.finalizers = Some(vec!["example.org/other".to_owned()]);
+        let index = index([new]);
+        assert_eq!(serving(&index), [] as [&str; 0]);
+        let update = index.updates(&Observations::new(), at(100)).remove(0);
+        let finalizers = json!({"resourceVersion": "7", "finalizers": ["example.org/other", POOL_FINALIZER]});
+        assert_eq!((update.part, update.patch), (Part::Object, json!({"metadata": finalizers})));
+    }
+
+    #[test]
+    fn a_deleted_pool_allocates_nothing_and_loses_the_finalizer_with_its_last_lease() {
+        let mut deleted = pool("a", 1, "10.0.0.0/24");
+        deleted.metadata.deletion_timestamp = Some(Time(at(50)));
+        let index = index([deleted]);
+        assert_eq!(serving(&index), [] as [&str; 0]);
+        let held = index.updates(&observations([("clusters/a", observation(253, 1))]), at(100)).remove(0);
+        let message = "The pool is being deleted and keeps its leases until they are released";
+        assert_eq!(condition(&held, "Ready"), ["False", "Deleting", message]);
+        let free = index.updates(&observations([("clusters/a", observation(254, 0))]), at(100)).remove(0);
+        let finalizers = json!({"resourceVersion": "7", "finalizers": []});
+        assert_eq!((free.part, free.patch), (Part::Object, json!({"metadata": finalizers})));
+    }
+
+    #[test]
+    fn an_invalid_pool_keeps_the_finalizer_while_a_lease_names_it() {
+        let mut deleted = pool("a", 1, "nothing");
+        deleted.metadata.deletion_timestamp = Some(Time(at(50)));
+        let known = observations([("clusters/a", Observation { held: 1, ..Observation::default() })]);
+        let update = index([deleted]).updates(&known, at(100)).remove(0);
+        assert_eq!(update.part, Part::Status);
+    }
+
+    #[test]
+    fn every_error_of_a_pool_is_in_its_condition() {
         let mut wrong = pool("a", 1, "10.0.0.5/24");
-        wrong.spec.gateway = vec!["x".to_owned()];
+        wrong.spec.as_mut().unwrap().gateway = vec!["x".to_owned()];
         let index = index([wrong, pool("b", 2, "10.0.0.0/24")]);
         assert_eq!(serving(&index), ["clusters/b"]);
         let message = "addresses[0]: host bits are set \"10.0.0.5/24\", expected no bits behind the length: \
                        did you mean 10.0.0.0/24 or 10.0.0.5/32\n\
                        gateway[0]: invalid address \"x\", expected an IPv4 or IPv6 address";
-        assert_eq!(said(&index)[0], is("clusters/a", "InvalidSpec", message));
+        assert_eq!(ready(&index)[0], not_ready("clusters/a", "InvalidSpec", message));
+    }
+
+    #[test]
+    fn an_object_that_cannot_be_read_is_an_invalid_pool() {
+        let mut wrong = pool("a", 1, "10.0.0.0/24");
+        wrong.spec = Err("invalid type: string, expected a sequence".to_owned());
+        let index = index([wrong]);
+        let message = "invalid type: string, expected a sequence";
+        assert_eq!(ready(&index), [not_ready("clusters/a", "InvalidSpec", message)]);
+        assert_eq!(index.facts()["clusters/a"].ready, Err(message.to_owned()));
     }
 
     #[test]
@@ -272,7 +574,7 @@ mod tests {
         assert_eq!(serving(&index), ["clusters/b", "clusters/c"]);
         let message =
             "pools clusters/b and clusters/a offer the same addresses of network infra/vlan10: 10.0.0.129-10.0.0.254";
-        assert_eq!(said(&index)[0], is("clusters/a", "PoolOverlap", message));
+        assert_eq!(ready(&index)[0], not_ready("clusters/a", "PoolOverlap", message));
     }
 
     #[test]
@@ -280,11 +582,11 @@ mod tests {
         let (a, b) = (pool("a", 1, "10.0.0.0/24"), pool("b", 1, "10.0.0.0/24"));
         let (one, other) = (index([a.clone(), b.clone()]), index([b, a]));
         assert_eq!(serving(&one), ["clusters/a"]);
-        assert_eq!((serving(&one), one.updates(at(1))), (serving(&other), other.updates(at(1))));
+        assert_eq!((serving(&one), ready(&one)), (serving(&other), ready(&other)));
     }
 
     #[test]
-    fn a_younger_pool_serves_when_the_older_one_is_gone() {
+    fn a_younger_pool_allocates_when_the_older_one_is_gone() {
         let mut index = index([pool("a", 1, "10.0.0.0/24"), pool("b", 2, "10.0.0.0/24")]);
         assert_eq!(serving(&index), ["clusters/a"]);
         index.remove(&PoolId { namespace: Some("clusters".to_owned()), name: "a".to_owned() });
@@ -293,39 +595,103 @@ mod tests {
 
     #[test]
     fn pools_of_both_kinds_overlap() {
-        let mut index = index([pool("a", 2, "10.0.0.0/25")]);
-        let spec = GlobalPoolSpec { pool: spec("10.0.0.0/24") };
-        index.apply_global(GlobalStaticIPPool { metadata: metadata("a", 1), spec, status: None });
+        let global = PoolObject { metadata: metadata(None, "a", 1), ..pool("a", 1, "10.0.0.0/24") };
+        let index = index([pool("a", 2, "10.0.0.0/25"), global]);
         assert_eq!(serving(&index), ["a"]);
         let message = "pools a and clusters/a offer the same addresses of network infra/vlan10: 10.0.0.1-10.0.0.126";
-        assert_eq!(said(&index)[1], is("clusters/a", "PoolOverlap", message));
+        assert_eq!(ready(&index)[1], not_ready("clusters/a", "PoolOverlap", message));
     }
 
     #[test]
-    fn a_condition_that_is_right_is_not_written_again() {
+    fn a_refused_change_is_in_the_condition_and_is_asked_again() {
         let mut index = index([pool("a", 1, "10.0.0.0/24")]);
-        let update = index.updates(at(100)).remove(0);
-        let mut written = pool("a", 1, "10.0.0.0/24");
-        written.status = Some(serde_json::from_value(update.patch["status"].clone()).unwrap());
-        index.apply(written);
-        assert_eq!(index.updates(at(200)), []);
+        let error = PoolError::InUse {
+            pool: "clusters/a".to_owned(),
+            member: "interface",
+            known: "eno101".to_owned(),
+            given: "eno102".to_owned(),
+        };
+        index.refuse(vec![("clusters/a".to_owned(), error.clone())]);
+        assert_eq!(ready(&index), [not_ready("clusters/a", "InUse", &error.to_string())]);
+        assert_eq!(serving(&index), ["clusters/a"], "the registry decides again");
+        assert_eq!(index.facts()["clusters/a"].ready, Err(error.to_string()));
+        index.refuse(Vec::new());
+        assert_eq!(index.facts()["clusters/a"].ready, Ok(()));
     }
 
     #[test]
-    fn a_new_generation_keeps_the_time_and_the_other_conditions() {
-        let mut changed = pool("a", 1, "10.0.0.0/24");
-        let condition = |kind: &str| {
-            json!({
-                "type": kind, "status": "True", "reason": "Serving", "message": "The pool allocates addresses",
-                "observedGeneration": 1, "lastTransitionTime": "1970-01-01T00:00:05Z",
-            })
-        };
-        let [exhausted, mut ready] = ["Exhausted", "Ready"].map(condition);
-        let status = json!({"observedGeneration": 1, "conditions": [ready, exhausted]});
-        changed.status = Some(serde_json::from_value(status).unwrap());
+    fn a_status_that_is_right_is_not_written_again() {
+        let known = observations([("clusters/a", observation(254, 0))]);
+        let mut index = index([pool("a", 1, "10.0.0.0/24")]);
+        let update = index.updates(&known, at(100)).remove(0);
+        index.apply(stored(pool("a", 1, "10.0.0.0/24"), &update));
+        assert_eq!(index.updates(&known, at(200)), []);
+    }
+
+    #[test]
+    fn an_exhausted_pool_is_reported_once_with_the_string_of_the_enhancement() {
+        let known = observations([("clusters/a", Observation { waiting: 2, ..observation(0, 254) })]);
+        let mut index = index([pool("a", 1, "10.0.0.0/24")]);
+        let update = index.updates(&known, at(100)).remove(0);
+        let message = "No available IPs in pool for interface eno101";
+        assert_eq!(condition(&update, "Exhausted"), ["True", "NoFreeAddress", message]);
+        assert_eq!(update.patch["status"]["waiting"], 2);
+        assert_eq!(update.events, [("IPPoolExhausted", message.to_owned())]);
+        // Another machine waits: the status changes, and the pool is exhausted as before.
+        index.apply(stored(pool("a", 1, "10.0.0.0/24"), &update));
+        let known = observations([("clusters/a", Observation { waiting: 3, ..observation(0, 254) })]);
+        let update = index.updates(&known, at(200)).remove(0);
+        assert_eq!((update.patch["status"]["waiting"].as_u64(), update.events), (Some(3), Vec::new()));
+    }
+
+    #[test]
+    fn every_conflicting_record_is_named() {
+        let conflicts = vec!["one".to_owned(), "two".to_owned()];
+        let known = observations([("clusters/a", Observation { conflicts, ..observation(252, 0) })]);
+        let update = index([pool("a", 1, "10.0.0.0/24")]).updates(&known, at(100)).remove(0);
+        assert_eq!(condition(&update, "DuplicateRecords"), ["True", "ConflictingRecords", "one\ntwo"]);
+        assert_eq!(update.events, [("IPAddressConflict", "one\ntwo".to_owned())]);
+    }
+
+    #[test]
+    fn a_new_generation_keeps_the_time_of_a_transition_and_foreign_conditions() {
+        let known = observations([("clusters/a", observation(254, 0))]);
+        let first = index([pool("a", 1, "10.0.0.0/24")]).updates(&known, at(100)).remove(0);
+        let mut changed = stored(pool("a", 1, "10.0.0.0/24"), &first);
+        let foreign = json!({
+            "type": "Paused", "status": "True", "reason": "Other", "message": "", "lastTransitionTime": "1970-01-01T00:00:05Z",
+        });
+        changed.status.as_mut().unwrap().conditions.push(serde_json::from_value(foreign.clone()).unwrap());
         changed.metadata.generation = Some(2);
-        let update = index([changed]).updates(at(100)).remove(0);
-        ready["observedGeneration"] = 2.into();
-        assert_eq!(update.patch["status"], json!({"observedGeneration": 2, "conditions": [exhausted, ready]}));
+        let update = index([changed]).updates(&known, at(200)).remove(0);
+        let mut expected = first.patch["status"]["conditions"].as_array().unwrap().clone();
+        for condition in &mut expected {
+            condition["observedGeneration"] = 2.into();
+        }
+        expected.insert(2, foreign);
+        assert_eq!(update.patch["status"]["conditions"], Value::from(expected));
+    }
+
+    #[test]
+    fn an_older_version_of_a_pool_is_ignored() {
+        let mut newer = pool("a", 1, "10.0.0.0/24");
+        newer.metadata.resource_version = Some("10".to_owned());
+        let index = index([newer, pool("a", 1, "nothing")]);
+        assert_eq!(serving(&index), ["clusters/a"]);
+    }
+
+    #[test]
+    fn a_pool_of_2_to_the_64_addresses_has_exact_counts_and_a_saturated_sum() {
+        let spec = "fd00::/64".to_owned();
+        let mut object = pool("a", 1, "fd00::/64");
+        object.spec.as_mut().unwrap().addresses = vec![spec];
+        let index = index([object]);
+        let total = 1_u128 << 64;
+        let usage =
+            Usage { family: glowplug::network::Family::Ipv6, total, free: total - 3, ..observation(0, 1).usage[0] };
+        let known = observations([("clusters/a", Observation { usage: vec![usage], ..Observation::default() })]);
+        let status = index.updates(&known, at(100)).remove(0).patch["status"].clone();
+        assert_eq!(status["families"][0]["free"], "18446744073709551613");
+        assert_eq!(status["ipAddresses"]["free"], i64::MAX);
     }
 }
