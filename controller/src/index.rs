@@ -5,6 +5,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+use glowplug::finding::Findings;
 use glowplug::host::allocator::{Allocator, PoolError, Usage};
 use glowplug::host::metrics::is_exhausted;
 use glowplug::host::pool::{Pool, overlaps};
@@ -249,7 +250,7 @@ impl Index {
 
 /// Reads a specification. The error has every mistake on a line of its own.
 fn check(spec: &PoolSpec, id: &PoolId) -> Result<Pool, String> {
-    let (pool, findings) = spec.check(id.namespace.as_deref(), &id.name);
+    let (pool, findings) = id.check(spec);
     pool.ok_or_else(|| {
         let lines: Vec<String> = findings.kept().iter().map(ToString::to_string).collect();
         lines.join("\n")
@@ -384,6 +385,12 @@ impl PoolId {
     #[must_use]
     pub fn of(metadata: &ObjectMeta) -> Self {
         Self { namespace: metadata.namespace.clone(), name: metadata.name.clone().unwrap_or_default() }
+    }
+
+    /// Checks the specification of this pool, as [`PoolSpec::check`] does.
+    #[must_use]
+    pub fn check(&self, spec: &PoolSpec) -> (Option<Pool>, Findings) {
+        spec.check(self.namespace.as_deref(), &self.name)
     }
 }
 

@@ -7,6 +7,7 @@
 //! | [`ledger`] | the library's ledger over lease objects: why no address has two holders |
 //! | [`registry`] | the thread that decides and records, and the handle to it |
 //! | [`election`] | which replica works |
+//! | [`webhook`] | whether a change of a pool is allowed |
 //! | [`serve`] | HTTP and TLS, and how connections end |
 //! | [`diagnostics`], [`metrics`] | probes, and figures for Prometheus |
 //! | [`client`] | the client of the API server |
@@ -24,3 +25,4 @@ pub mod metrics;
 pub mod registry;
 pub mod run;
 pub mod serve;
+pub mod webhook;

@@ -11,6 +11,9 @@ use tokio::sync::watch;
 
 use crate::registry::Answer;
 
+/// Histograms by two labels.
+pub type Histograms = Family<[(&'static str, &'static str); 2], Histogram, fn() -> Histogram>;
+
 /// The metrics of the controller.
 #[derive(Debug)]
 pub struct Metrics {
@@ -22,6 +25,8 @@ pub struct Metrics {
     pub ledger_conflicts: Counter,
     /// `glowplug_ledger_write_seconds`: time of a write of a lease.
     pub ledger_write_seconds: Histogram,
+    /// `glowplug_webhook_seconds`: time of an answer of a webhook, by the labels `webhook` and `result`.
+    pub webhook_seconds: Histograms,
 }
 
 // === impl Metrics ===
@@ -40,9 +45,11 @@ impl Metrics {
         let ledger_conflicts = Counter::default();
         let help = "Writes of leases that the API server refused because another lease was there";
         registry.register("ledger_conflicts", help, ledger_conflicts.clone());
-        let ledger_write_seconds = Histogram::new(exponential_buckets(0.001, 2.0, 15));
+        let ledger_write_seconds = seconds();
         registry.register("ledger_write_seconds", "Time of a write of a lease", ledger_write_seconds.clone());
-        Self { registry, leading, leads, claims, ledger_conflicts, ledger_write_seconds }
+        let webhook_seconds = Family::new_with_constructor(seconds as fn() -> Histogram);
+        registry.register("webhook_seconds", "Time of an answer of a webhook", webhook_seconds.clone());
+        Self { registry, leading, leads, claims, ledger_conflicts, ledger_write_seconds, webhook_seconds }
     }
 
     /// Counts the answer to a claim: `glowplug_claims_total{result="allocated|exhausted|refused"}`.
@@ -64,4 +71,9 @@ impl Metrics {
         let _ = encode(&mut text, &self.registry);
         text
     }
+}
+
+/// Buckets from 1 ms to 16 s.
+fn seconds() -> Histogram {
+    Histogram::new(exponential_buckets(0.001, 2.0, 15))
 }

@@ -7,8 +7,6 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Args;
-use http::{Request, StatusCode};
-use hyper::body::Bytes;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use tokio::net::TcpListener;
@@ -21,7 +19,8 @@ use crate::client::connect;
 use crate::diagnostics::Diagnostics;
 use crate::election::Candidate;
 use crate::metrics::Metrics;
-use crate::serve::{Certificate, Phase, answer, serve};
+use crate::serve::{Certificate, Phase, serve};
+use crate::webhook::Webhooks;
 
 /// Name of the Lease that the leader holds, in the namespace of the program.
 const LEASE: &str = "glowplug-controller";
@@ -118,7 +117,9 @@ pub async fn work(options: &Options, client: Client, phase: watch::Receiver<Phas
         tasks.spawn(serve(listen(address).await?, certificate, handler, phase.clone()));
     }
     let address = SocketAddr::from(([0_u16; 8], options.webhook_port));
-    tasks.spawn(serve(listen(address).await?, Some(certificate), webhook, phase.clone()));
+    let webhooks = Webhooks::new(client.clone(), Arc::clone(&metrics));
+    let handler = move |request| webhooks.clone().answer(request);
+    tasks.spawn(serve(listen(address).await?, Some(certificate), handler, phase.clone()));
 
     let election = options.leader_elect.then(|| {
         let (stop, stopped) = watch::channel(false);
@@ -161,11 +162,6 @@ async fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
 fn identity() -> String {
     let host = std::env::var("HOSTNAME").unwrap_or_else(|_| "glowplug-controller".to_owned());
     format!("{host}_{}", std::process::id())
-}
-
-#[allow(clippy::unused_async, reason = "the form of every handler")]
-async fn webhook(_: Request<Bytes>) -> http::Response<http_body_util::Full<Bytes>> {
-    answer(StatusCode::NOT_FOUND, "text/plain; charset=utf-8", "no such webhook\n")
 }
 
 async fn stop_on_signals(phase: watch::Sender<Phase>) {

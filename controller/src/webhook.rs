@@ -1,0 +1,488 @@
+//! The validating webhook for pools: refuses an invalid pool before the API server stores it.
+//!
+//! [`validate`] and [`warn_of_holders`] are pure. [`Webhooks`] reads what they compare with from the API server and answers
+//! over HTTP. It keeps no state and writes nothing, so every replica may answer, also for a dry run.
+//!
+//! The webhook is a help for administrators, not a guard of addresses: the controller checks every pool again, and the name
+//! of a lease is what keeps an address from a second machine.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use glowplug::finding::{Finding, Findings, Severity};
+use glowplug::host::address::AddressSet;
+use glowplug::host::pool::{Pool, overlaps};
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::Full;
+use hyper::body::Bytes;
+use kube::api::{ApiResource, DynamicObject, ListParams};
+use kube::core::Status;
+use kube::core::admission::{AdmissionRequest, AdmissionResponse, AdmissionReview, Operation};
+use kube::{Api, Client, Resource};
+use serde::Deserialize;
+use tokio::time::timeout;
+
+use crate::api::{GROUP, GlobalStaticIPPool, LeaseSpec, PoolSpec, StaticIPLease, StaticIPPool};
+use crate::index::PoolId;
+use crate::metrics::Metrics;
+use crate::serve::answer;
+
+/// Path of the webhook for both kinds of pools.
+pub const POOLS_PATH: &str = "/validate-pools";
+
+/// How long the leases of a pool are counted. The count is for a warning, so it must not use up the time of the request.
+const COUNT_LIMIT: Duration = Duration::from_secs(2);
+/// Number of leases that one request lists.
+const PAGE: u32 = 500;
+/// Number of addresses that a warning names. API servers cut longer warnings.
+const NAMED: usize = 5;
+
+/// A change of a pool that somebody asks the API server to store.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Change {
+    /// A new pool.
+    Create(PoolSpec),
+    /// A new specification of a pool.
+    Update {
+        /// The stored specification. `None` when this version of the controller cannot read it.
+        old: Option<PoolSpec>,
+        /// The specification that replaces it.
+        new: Box<PoolSpec>,
+    },
+    /// The deletion of a pool.
+    Delete,
+}
+
+/// The answer to a change of a pool.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Verdict {
+    /// Every reason to refuse the change, one line each. Empty: the change is allowed.
+    pub errors: Vec<String>,
+    /// Warnings for the person who makes the change, one line each.
+    pub warnings: Vec<String>,
+}
+
+/// The webhooks of a replica.
+#[derive(Clone)]
+pub struct Webhooks {
+    client: Client,
+    metrics: Arc<Metrics>,
+}
+
+/// Checks a change of the pool `id`. `others` are the valid pools of the cluster without this one.
+///
+/// Overlaps are refused, with the names of both pools and the addresses that both offer. An overlap that the stored
+/// specification already has is a warning: otherwise nobody could change the pool until the other pool is fixed.
+#[must_use]
+pub fn validate(id: &PoolId, change: &Change, others: &[Pool]) -> Verdict {
+    let (old, new) = match change {
+        Change::Create(new) => (None, new),
+        Change::Update { old, new } => (old.as_ref(), new.as_ref()),
+        Change::Delete => return Verdict::default(),
+    };
+    let (pool, mut diagnostics) = id.check(new);
+    if let Some(old) = old.filter(|old| old.network != new.network) {
+        let expected = format!("{:?}: create a new pool for another network", old.network);
+        diagnostics.push(Finding::error("network", "immutable", &new.network, &expected));
+    }
+    let mut verdict = Verdict::of(&diagnostics);
+    let before = old.and_then(|old| id.check(old).0);
+    for other in others {
+        let overlap = |pool: &Option<Pool>| {
+            overlaps([other].into_iter().chain(pool)).kept.pop().map(|overlap| {
+                let line = overlap.to_string();
+                (overlap.addresses, line)
+            })
+        };
+        let Some((addresses, line)) = overlap(&pool) else { continue };
+        let known = overlap(&before).map(|(addresses, _)| addresses).unwrap_or_default();
+        let is_known = addresses.ranges().iter().all(|range| known.covers(range));
+        if is_known { &mut verdict.warnings } else { &mut verdict.errors }.push(line);
+    }
+    verdict
+}
+
+/// Warns that machines and claims keep addresses that the pool no longer allocates after the change. `None`: there are none.
+///
+/// `leases` may be those of any pool.
+#[must_use]
+pub fn warn_of_holders<'a>(
+    id: &PoolId,
+    change: &Change,
+    leases: impl IntoIterator<Item = &'a LeaseSpec>,
+) -> Option<String> {
+    let name = id.to_string();
+    let remaining = match change {
+        Change::Create(_) => return None,
+        Change::Update { new, .. } => id.check(new).0,
+        Change::Delete => None,
+    };
+    let held = leases.into_iter().filter(|lease| lease.pool == name && lease.released.is_none());
+    let held = held.filter_map(|lease| Some((lease.address.parse::<IpAddr>().ok()?, &lease.holder)));
+    let lost = held.filter(|(address, _)| !remaining.as_ref().is_some_and(|pool| pool.offers(*address)));
+    let (addresses, holders): (BTreeSet<IpAddr>, BTreeSet<&str>) =
+        lost.map(|(address, holder)| (address, holder.uid.as_str())).unzip();
+    if addresses.is_empty() {
+        return None;
+    }
+    let named: Vec<String> = addresses.iter().take(NAMED).map(ToString::to_string).collect();
+    let mut named = named.join(", ");
+    if let further @ 1.. = addresses.len().saturating_sub(NAMED) {
+        named += &format!(" and {further} more");
+    }
+    let consequence = match change {
+        Change::Delete => "is deleted when these addresses are released",
+        _ => "no longer allocates these addresses, which stay with their holders",
+    };
+    Some(format!("pool {name} {consequence}: {named} (holders: {})", holders.len()))
+}
+
+// === impl Change ===
+
+impl Change {
+    /// Whether the change may take an address out of the pool `id`, so that its leases have to be counted.
+    #[must_use]
+    pub fn may_shrink(&self, id: &PoolId) -> bool {
+        let (old, new) = match self {
+            Self::Create(_) => return false,
+            Self::Delete | Self::Update { old: None, .. } => return true,
+            Self::Update { old: Some(old), new } => (old, new.as_ref()),
+        };
+        let ranges = |spec: &PoolSpec| -> AddressSet {
+            let pool = id.check(spec).0;
+            pool.iter().flat_map(Pool::spaces).flat_map(|space| space.ranges().iter().copied()).collect()
+        };
+        let kept = ranges(new);
+        // With the same other members, an address is reserved now exactly if it was before.
+        let only_addresses_differ = PoolSpec { addresses: old.addresses.clone(), ..new.clone() } == *old;
+        !only_addresses_differ || !ranges(old).ranges().iter().all(|range| kept.covers(range))
+    }
+}
+
+// === impl Verdict ===
+
+impl Verdict {
+    fn of(diagnostics: &Findings) -> Self {
+        let lines = |severity: Severity| -> Vec<String> {
+            let kept = diagnostics.kept().iter().filter(|diagnostic| diagnostic.severity == severity);
+            kept.map(ToString::to_string).collect()
+        };
+        let (mut errors, warnings) = (lines(Severity::Error), lines(Severity::Warning));
+        if let further @ 1.. = diagnostics.errors().saturating_sub(errors.len()) {
+            errors.push(format!("{further} further errors"));
+        }
+        Self { errors, warnings }
+    }
+}
+
+// === impl Webhooks ===
+
+impl Webhooks {
+    /// Webhooks that read pools and leases through `client`.
+    #[must_use]
+    pub fn new(client: Client, metrics: Arc<Metrics>) -> Self {
+        Self { client, metrics }
+    }
+
+    /// Answers a request of an API server.
+    pub async fn answer(self, request: Request<Bytes>) -> Response<Full<Bytes>> {
+        if request.uri().path() != POOLS_PATH {
+            return text(StatusCode::NOT_FOUND, "no such webhook\n");
+        }
+        if request.method() != Method::POST {
+            return text(StatusCode::METHOD_NOT_ALLOWED, "only POST is answered\n");
+        }
+        let review = serde_json::from_slice::<AdmissionReview<DynamicObject>>(request.body()).ok();
+        let Some(request): Option<AdmissionRequest<_>> = review.and_then(|review| review.try_into().ok()) else {
+            return text(
+                StatusCode::BAD_REQUEST,
+                "expected an AdmissionReview of admission.k8s.io/v1 with a request\n",
+            );
+        };
+        let started = Instant::now();
+        let response = self.review(&request).await;
+        let result = if response.allowed { "allowed" } else { "refused" };
+        let labels = [("webhook", "pools"), ("result", result)];
+        self.metrics.webhook_seconds.get_or_create(&labels).observe(started.elapsed().as_secs_f64());
+        match serde_json::to_vec(&response.into_review()) {
+            Ok(body) => answer(StatusCode::OK, "application/json", body),
+            Err(_) => text(StatusCode::INTERNAL_SERVER_ERROR, "the answer cannot be written as JSON\n"),
+        }
+    }
+    async fn review(&self, request: &AdmissionRequest<DynamicObject>) -> AdmissionResponse {
+        let mut response = AdmissionResponse::from(request);
+        let Verdict { errors, warnings } = match self.verdict(request).await {
+            Ok(verdict) => verdict,
+            Err(status) => {
+                response.allowed = false;
+                response.result = *status;
+                return response;
+            }
+        };
+        if !errors.is_empty() {
+            response.allowed = false;
+            response.result = *failure(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", &errors.join("\n"));
+        }
+        response.warnings = Some(warnings).filter(|warnings| !warnings.is_empty());
+        response
+    }
+
+    /// The verdict on a request, or the reason why there is none.
+    async fn verdict(&self, request: &AdmissionRequest<DynamicObject>) -> Result<Verdict, Box<Status>> {
+        let bad_request = |message: &str| failure(StatusCode::BAD_REQUEST, "BadRequest", message);
+        let kind = &request.kind;
+        if kind.group != GROUP
+            || ![StaticIPPool::kind(&()), GlobalStaticIPPool::kind(&())].iter().any(|known| *known == kind.kind)
+        {
+            let message = format!("kind {:?}, expected a pool of {GROUP}", kind.kind);
+            return Err(bad_request(&message));
+        }
+        let (object, change) = match (&request.operation, &request.object, &request.old_object) {
+            (Operation::Create, Some(new), _) => (new, Change::Create(specification(new)?)),
+            // Labels, annotations and finalizers: the controller must be able to release an invalid pool.
+            (Operation::Update, Some(new), Some(old)) if new.data["spec"] == old.data["spec"] => {
+                return Ok(Verdict::default());
+            }
+            (Operation::Update, Some(new), Some(old)) => {
+                (new, Change::Update { old: specification(old).ok(), new: Box::new(specification(new)?) })
+            }
+            (Operation::Delete, _, Some(old)) => (old, Change::Delete),
+            (operation, ..) => {
+                let message = format!("operation {operation:?}, expected Create, Update or Delete with its objects");
+                return Err(bad_request(&message));
+            }
+        };
+        let id = PoolId::of(&object.metadata);
+        let others = match change {
+            Change::Delete => Vec::new(),
+            _ => self.others(&id).await.map_err(|error| {
+                let message = format!("could not list the pools to compare with: {error}");
+                failure(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", &message)
+            })?,
+        };
+        let mut verdict = validate(&id, &change, &others);
+        if verdict.errors.is_empty() && change.may_shrink(&id) {
+            let warning = match timeout(COUNT_LIMIT, self.leases(&id)).await {
+                Ok(Ok(leases)) => warn_of_holders(&id, &change, &leases),
+                Ok(Err(error)) => Some(format!("pool {id}: could not count the holders of its addresses: {error}")),
+                Err(_) => Some(format!("pool {id}: too many leases to count the holders of its addresses")),
+            };
+            verdict.warnings.extend(warning);
+        }
+        Ok(verdict)
+    }
+
+    /// The valid pools of the cluster without the pool `id`. The other pools allocate nothing, so no pool overlaps them.
+    async fn others(&self, id: &PoolId) -> kube::Result<Vec<Pool>> {
+        let mut pools = Vec::new();
+        for kind in [ApiResource::erase::<StaticIPPool>(&()), ApiResource::erase::<GlobalStaticIPPool>(&())] {
+            let objects: Api<DynamicObject> = Api::all_with(self.client.clone(), &kind);
+            for object in objects.list(&ListParams::default()).await? {
+                let other = PoolId::of(&object.metadata);
+                let spec = specification(&object).ok().filter(|_| other != *id);
+                pools.extend(spec.and_then(|spec| other.check(&spec).0));
+            }
+        }
+        Ok(pools)
+    }
+
+    /// The leases of the pool `id`.
+    async fn leases(&self, id: &PoolId) -> kube::Result<Vec<LeaseSpec>> {
+        let kind = ApiResource::erase::<StaticIPLease>(&());
+        let objects: Api<DynamicObject> = Api::all_with(self.client.clone(), &kind);
+        let (name, mut params, mut leases) = (id.to_string(), ListParams::default().limit(PAGE), Vec::new());
+        loop {
+            let page = objects.list(&params).await?;
+            let of_pool = page.items.into_iter().filter(|lease| lease.data["spec"]["pool"] == name);
+            leases.extend(of_pool.filter_map(|mut lease| serde_json::from_value(lease.data["spec"].take()).ok()));
+            match page.metadata.continue_.filter(|token| !token.is_empty()) {
+                Some(token) => params = params.continue_token(&token),
+                None => return Ok(leases),
+            }
+        }
+    }
+}
+
+/// The specification of a pool of either kind. Both have the same members.
+fn specification(object: &DynamicObject) -> Result<PoolSpec, Box<Status>> {
+    PoolSpec::deserialize(&object.data["spec"])
+        .map_err(|error| failure(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", &format!("spec: {error}")))
+}
+
+fn failure(code: StatusCode, reason: &str, message: &str) -> Box<Status> {
+    Status::failure(message, reason).with_code(code.as_u16()).boxed()
+}
+
+fn text(status: StatusCode, body: &'static str) -> Response<Full<Bytes>> {
+    answer(status, "text/plain; charset=utf-8", body)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::api::MachineNetwork;
+
+    fn id(name: &str) -> PoolId {
+        PoolId { namespace: Some("clusters".to_owned()), name: name.to_owned() }
+    }
+
+    fn spec(addresses: &[&str]) -> PoolSpec {
+        let networks = ["10.0.0.0/16", "fd00::/64"].map(|cidr| MachineNetwork { cidr: cidr.to_owned() });
+        PoolSpec {
+            network: "infra/vlan10".to_owned(),
+            addresses: addresses.iter().map(|&address| address.to_owned()).collect(),
+            machine_network: networks.into(),
+            ..PoolSpec::default()
+        }
+    }
+
+    fn pool(name: &str, addresses: &[&str]) -> Pool {
+        id(name).check(&spec(addresses)).0.unwrap()
+    }
+
+    fn update(old: &[&str], new: &[&str]) -> Change {
+        Change::Update { old: Some(spec(old)), new: Box::new(spec(new)) }
+    }
+
+    fn lease(pool: &str, address: &str, holder: &str, is_released: bool) -> LeaseSpec {
+        let time = "2026-08-14T10:00:00.000000Z";
+        let lease = json!({
+            "network": "infra/vlan10", "address": address, "prefix": 16, "pool": pool, "since": time,
+            "released": is_released.then_some(time),
+            "holder": {"kind": "IPAddressClaim", "namespace": "a", "name": holder, "uid": holder, "interface": "eno101"},
+        });
+        serde_json::from_value(lease).unwrap()
+    }
+
+    fn refused<const N: usize>(errors: [&str; N]) -> Verdict {
+        Verdict { errors: errors.map(str::to_owned).into(), warnings: Vec::new() }
+    }
+
+    #[test]
+    fn a_valid_pool_is_allowed() {
+        let others = [pool("b", &["10.0.1.0/24"])];
+        assert_eq!(validate(&id("a"), &Change::Create(spec(&["10.0.0.0/24"])), &others), Verdict::default());
+    }
+
+    #[test]
+    fn every_error_is_named_with_its_path() {
+        let mut wrong = spec(&["10.0.0.5/24", "x"]);
+        wrong.gateway = vec!["y".to_owned()];
+        let expected = refused([
+            "addresses[0]: host bits are set \"10.0.0.5/24\", expected no bits behind the length: \
+             did you mean 10.0.0.0/24 or 10.0.0.5/32",
+            "addresses[1]: invalid address \"x\", expected an address, a CIDR or a range, \
+             such as 10.0.0.5, 10.0.0.0/24 or 10.0.0.5-10.0.0.9",
+            "gateway[0]: invalid address \"y\", expected an IPv4 or IPv6 address",
+        ]);
+        assert_eq!(validate(&id("a"), &Change::Create(wrong), &[]), expected);
+    }
+
+    #[test]
+    fn an_overlap_names_both_pools_and_the_addresses_that_both_offer() {
+        let others = [pool("b", &["10.0.0.40-10.0.0.60"]), pool("c", &["10.0.0.50-10.0.0.90", "fd00::8/125"])];
+        let change = Change::Create(spec(&["10.0.0.0/26", "fd00::/64"]));
+        let of = |pools: &str, addresses: &str| {
+            format!("pools {pools} offer the same addresses of network infra/vlan10: {addresses}")
+        };
+        let expected = refused([
+            of("clusters/b and clusters/a", "10.0.0.40-10.0.0.60").as_str(),
+            &of("clusters/c and clusters/a", "10.0.0.50-10.0.0.63, fd00::8-fd00::f"),
+        ]);
+        assert_eq!(validate(&id("a"), &change, &others), expected);
+    }
+
+    #[test]
+    fn an_update_is_compared_with_other_pools_too() {
+        let others = [pool("b", &["10.0.0.40-10.0.0.60"])];
+        let change = update(&["10.0.0.8/29"], &["10.0.0.0/26"]);
+        let line =
+            "pools clusters/b and clusters/a offer the same addresses of network infra/vlan10: 10.0.0.40-10.0.0.60";
+        assert_eq!(validate(&id("a"), &change, &others), refused([line]));
+    }
+
+    #[test]
+    fn an_overlap_that_is_stored_already_does_not_stop_a_change() {
+        let others = [pool("b", &["10.0.0.40-10.0.0.60"])];
+        let line =
+            "pools clusters/b and clusters/a offer the same addresses of network infra/vlan10: 10.0.0.40-10.0.0.50";
+        let allowed = Verdict { errors: Vec::new(), warnings: vec![line.to_owned()] };
+        let change = update(&["10.0.0.8-10.0.0.60"], &["10.0.0.8-10.0.0.50"]);
+        assert_eq!(validate(&id("a"), &change, &others), allowed);
+        let change = update(&["10.0.0.8-10.0.0.49"], &["10.0.0.8-10.0.0.50"]);
+        assert_eq!(validate(&id("a"), &change, &others), refused([line]));
+    }
+
+    #[test]
+    fn the_network_of_a_pool_never_changes() {
+        let mut new = spec(&["10.0.0.0/24"]);
+        new.network = "infra/vlan11".to_owned();
+        let change = Change::Update { old: Some(spec(&["10.0.0.0/24"])), new: Box::new(new) };
+        let line =
+            "network: immutable \"infra/vlan11\", expected \"infra/vlan10\": create a new pool for another network";
+        assert_eq!(validate(&id("a"), &change, &[]), refused([line]));
+    }
+
+    #[test]
+    fn an_invalid_pool_can_be_corrected_and_deleted() {
+        let new = spec(&["10.0.0.0/24"]);
+        for old in [None, Some(spec(&["x"]))] {
+            let change = Change::Update { old, new: Box::new(new.clone()) };
+            assert_eq!(validate(&id("a"), &change, &[]), Verdict::default());
+        }
+        let others = [pool("b", &["10.0.0.0/24"])];
+        assert_eq!(validate(&id("a"), &Change::Delete, &others), Verdict::default());
+    }
+
+    #[test]
+    fn holders_of_addresses_outside_the_changed_pool_are_counted() {
+        let leases = [
+            lease("clusters/a", "10.0.0.8", "worker-0", false),
+            lease("clusters/a", "10.0.0.9", "worker-1", false),
+            lease("clusters/a", "fd00::9", "worker-1", false),
+            lease("clusters/a", "10.0.0.10", "worker-2", true),
+            lease("clusters/b", "10.0.0.11", "worker-3", false),
+        ];
+        let warning = |change: Change| warn_of_holders(&id("a"), &change, &leases);
+        let stays = "pool clusters/a no longer allocates these addresses, which stay with their holders";
+        let old = ["10.0.0.8/29", "fd00::8/125"];
+        assert_eq!(
+            warning(update(&old, &["10.0.0.8-10.0.0.8"])),
+            Some(format!("{stays}: 10.0.0.9, fd00::9 (holders: 1)"))
+        );
+        let mut reserved = spec(&old);
+        reserved.gateway = vec!["10.0.0.8".to_owned()];
+        let change = Change::Update { old: Some(spec(&old)), new: Box::new(reserved) };
+        assert_eq!(warning(change), Some(format!("{stays}: 10.0.0.8 (holders: 1)")));
+        assert_eq!(warning(update(&old, &["10.0.0.8-10.0.0.9", "fd00::9"])), None);
+        let deleted =
+            "pool clusters/a is deleted when these addresses are released: 10.0.0.8, 10.0.0.9, fd00::9 (holders: 2)";
+        assert_eq!(warning(Change::Delete).as_deref(), Some(deleted));
+        assert_eq!(warning(Change::Create(spec(&old))), None);
+    }
+
+    #[test]
+    fn a_warning_names_five_addresses_and_counts_the_rest() {
+        let leases: Vec<LeaseSpec> =
+            (1..8).map(|n| lease("clusters/a", &format!("10.0.0.{n}"), &format!("worker-{n}"), false)).collect();
+        let expected = "pool clusters/a is deleted when these addresses are released: \
+                        10.0.0.1, 10.0.0.2, 10.0.0.3, 10.0.0.4, 10.0.0.5 and 2 more (holders: 7)";
+        assert_eq!(warn_of_holders(&id("a"), &Change::Delete, &leases).as_deref(), Some(expected));
+    }
+
+    #[test]
+    fn leases_are_counted_only_when_a_pool_may_shrink() {
+        let may_shrink = |change: Change| change.may_shrink(&id("a"));
+        assert!(!may_shrink(Change::Create(spec(&["10.0.0.0/24"]))));
+        assert!(!may_shrink(update(&["10.0.0.8-10.0.0.15"], &["10.0.0.0/24"])));
+        assert!(may_shrink(update(&["10.0.0.0/24"], &["10.0.0.8-10.0.0.15"])));
+        let excluding = PoolSpec { excluded_addresses: vec!["10.0.0.9".to_owned()], ..spec(&["10.0.0.0/24"]) };
+        assert!(may_shrink(Change::Update { old: Some(spec(&["10.0.0.0/24"])), new: Box::new(excluding) }));
+        assert!(may_shrink(Change::Update { old: None, new: Box::new(spec(&["10.0.0.0/24"])) }));
+        assert!(may_shrink(Change::Delete));
+    }
+}
