@@ -44,7 +44,7 @@ async fn after_a_lost_answer_the_machine_gets_the_address_that_was_stored() {
         (Fault::Status(429), "writing a lease"),
     ] {
         let (server, cluster) = server().await;
-        let mut leader = Leader::start(cluster.client(), pool(NETWORK, &["10.0.0.8/29"])).await;
+        let mut leader = Leader::start(cluster.controller(), pool(NETWORK, &["10.0.0.8/29"])).await;
         fault_once(&server, fault);
         let refused = leader.claim(machine(NETWORK, 0)).await.unwrap_err();
         assert!(refused.starts_with(error), "{refused}");
@@ -62,7 +62,7 @@ async fn after_a_lost_answer_the_machine_gets_the_address_that_was_stored() {
 #[tokio::test]
 async fn a_release_whose_answer_is_lost_is_a_release() {
     let (server, cluster) = server().await;
-    let mut leader = Leader::start(cluster.client(), pool(NETWORK, &["10.0.0.8/32"])).await;
+    let mut leader = Leader::start(cluster.controller(), pool(NETWORK, &["10.0.0.8/32"])).await;
     leader.claim(machine(NETWORK, 0)).await.unwrap();
     fault_once(&server, Fault::LostAnswer);
     leader.release(machine(NETWORK, 0)).await.unwrap_err();
@@ -72,7 +72,7 @@ async fn a_release_whose_answer_is_lost_is_a_release() {
 #[tokio::test]
 async fn while_an_outcome_is_unknown_nothing_is_allocated() {
     let (server, cluster) = server().await;
-    let mut leader = Leader::start(cluster.client(), pool(NETWORK, &["10.0.0.8/29"])).await;
+    let mut leader = Leader::start(cluster.controller(), pool(NETWORK, &["10.0.0.8/29"])).await;
     server.crash_at(0, true);
     for n in [0, 1, 1] {
         leader.claim(machine(NETWORK, n)).await.unwrap_err();
@@ -86,12 +86,12 @@ async fn while_an_outcome_is_unknown_nothing_is_allocated() {
 async fn a_leader_that_knows_nothing_of_another_one_is_refused_and_learns() {
     let (server, cluster) = server().await;
     let pool = pool(NETWORK, &["10.0.0.8/29"]);
-    let mut paused = Leader::start(cluster.client(), pool.clone()).await;
+    let mut paused = Leader::start(cluster.controller(), pool.clone()).await;
     // No watch tells the paused leader anything from now on.
     let gate = Arc::new(Semaphore::new(0));
     server.set_faults(move |call| if call.verb == "watch" { Fault::Hold(Arc::clone(&gate)) } else { Fault::None });
     server.cut_watches();
-    let mut other = Leader::start(cluster.client(), pool).await;
+    let mut other = Leader::start(cluster.controller(), pool).await;
     assert_eq!(other.claim(machine(NETWORK, 0)).await, Ok(addresses(["10.0.0.8"])));
 
     let refused = paused.claim(machine(NETWORK, 1)).await;
@@ -111,12 +111,12 @@ async fn a_leader_that_knows_nothing_of_another_one_is_refused_and_learns() {
 async fn a_paused_leader_takes_nothing_back() {
     let (server, cluster) = server().await;
     let pool = pool(NETWORK, &["10.0.0.8/32"]);
-    let mut paused = Leader::start(cluster.client(), pool.clone()).await;
+    let mut paused = Leader::start(cluster.controller(), pool.clone()).await;
     paused.claim(machine(NETWORK, 0)).await.unwrap();
     let gate = Arc::new(Semaphore::new(0));
     server.set_faults(move |call| if call.verb == "watch" { Fault::Hold(Arc::clone(&gate)) } else { Fault::None });
     server.cut_watches();
-    let mut other = Leader::start(cluster.client(), pool).await;
+    let mut other = Leader::start(cluster.controller(), pool).await;
     other.release(machine(NETWORK, 0)).await.unwrap();
     other.claim(machine(NETWORK, 1)).await.unwrap();
     // To the paused leader worker-0 still holds the address. Its release is one of an old version.
@@ -129,7 +129,7 @@ async fn a_paused_leader_takes_nothing_back() {
 #[tokio::test]
 async fn what_happened_while_no_watch_was_open_is_learnt_from_the_next_list() {
     let (server, cluster) = server().await;
-    let mut leader = Leader::start(cluster.client(), pool(NETWORK, &["10.0.0.8/30"])).await;
+    let mut leader = Leader::start(cluster.controller(), pool(NETWORK, &["10.0.0.8/30"])).await;
     for n in [0, 1] {
         leader.claim(machine(NETWORK, n)).await.unwrap();
     }
@@ -158,7 +158,7 @@ async fn what_happened_while_no_watch_was_open_is_learnt_from_the_next_list() {
 #[tokio::test]
 async fn at_most_32_writes_are_on_their_way_and_a_claim_of_many_is_one_group() {
     let (server, cluster) = server().await;
-    let mut leader = Leader::start(cluster.client(), pool(NETWORK, &["10.0.0.0/25"])).await;
+    let mut leader = Leader::start(cluster.controller(), pool(NETWORK, &["10.0.0.0/25"])).await;
     let gate = Arc::new(Semaphore::new(0));
     let closed = Arc::clone(&gate);
     server.set_faults(move |call| if is_write(call) { Fault::Hold(Arc::clone(&closed)) } else { Fault::None });
@@ -195,13 +195,13 @@ async fn after_a_crash_at_any_write_the_next_process_finds_every_address_once() 
         for is_done in [false, true] {
             let (server, cluster) = server().await;
             let pool = pool(NETWORK, &["10.0.0.8/29", "fd00::8/125"]);
-            let mut leader = Leader::start(cluster.client(), pool.clone()).await;
+            let mut leader = Leader::start(cluster.controller(), pool.clone()).await;
             server.crash_at(n, is_done);
             has_crashed |= flow(&mut leader).await.is_err();
             drop(leader);
             server.clear_faults();
 
-            let mut next = Leader::start(cluster.client(), pool).await;
+            let mut next = Leader::start(cluster.controller(), pool).await;
             for n in [3, 0, 2] {
                 assert_eq!(next.claim(machine(NETWORK, n)).await.unwrap().len(), 2, "of each family one");
             }

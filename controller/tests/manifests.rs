@@ -1,15 +1,57 @@
-//! The manifests in `config/crd` are what the program prints, and every member of them has a description.
+//! The manifests in `config` agree with the program, with each other, and with what Cluster API asks of a provider.
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
+use clap::Parser;
 use glowplug_controller::api::definitions;
-use serde_json::Value;
+use glowplug_controller::run::Options;
+use glowplug_controller::webhook::POOLS_PATH;
+use serde_json::{Value, json};
 
-fn manifest() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("config/crd/glowplug.yaml")
+use crate::support::manifests::{config, documents, object, render};
+use crate::support::{CONTROLLER, SYSTEM};
+
+/// The folders that a cluster is installed from.
+const INSTALLED: [&str; 3] = ["default", "openshift", "clusterctl"];
+/// The Deployment and its service account, its roles and their bindings.
+const MANAGER: &str = "glowplug-controller-manager";
+/// The Service, the webhook configuration and the certificate.
+const SERVICE: &str = "glowplug-controller";
+
+/// The arguments of `glowplug-controller run`.
+#[derive(Parser)]
+struct Run {
+    #[command(flatten)]
+    options: Options,
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_else(|| panic!("{value} is no string"))
+}
+
+/// A string in which each `${NAME:=default}` is its default, as clusterctl writes it for somebody who sets no variable.
+fn substituted(text: &str) -> String {
+    let mut parts = text.split("${");
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |done, part| {
+        let (variable, rest) = part.split_once('}').unwrap();
+        let (_, default) = variable.split_once(":=").unwrap();
+        done + default + rest
+    })
+}
+
+/// The pod of the manager: the specification, and its one container.
+fn pod(objects: &[Value]) -> (&Value, &Value) {
+    let pod = &object(objects, "Deployment", MANAGER)["spec"]["template"]["spec"];
+    assert_eq!(pod["containers"].as_array().unwrap().len(), 1);
+    (pod, &pod["containers"][0])
+}
+
+fn port<'a>(ports: &'a Value, name: &str) -> &'a Value {
+    ports.as_array().unwrap().iter().find(|port| port["name"] == name).unwrap_or_else(|| panic!("no port {name}"))
 }
 
 #[test]
@@ -18,9 +60,8 @@ fn the_manifest_is_what_the_program_prints() {
     assert!(output.status.success());
     let printed = String::from_utf8(output.stdout).unwrap();
     assert!(
-        fs::read_to_string(manifest()).is_ok_and(|written| written == printed),
-        "{} differs: write it with `glowplug-controller crd`",
-        manifest().display()
+        fs::read_to_string(config("crd/glowplug.yaml")).is_ok_and(|written| written == printed),
+        "config/crd/glowplug.yaml differs: write it with `glowplug-controller crd`",
     );
 }
 
@@ -63,4 +104,178 @@ fn every_member_has_a_description_and_what_can_be_written_an_example() {
         }
     }
     assert_eq!(lacking, [] as [String; 0]);
+}
+
+#[test]
+fn ipam_components_are_what_kustomize_makes_of_the_folder() {
+    let (file, rendered) = (config("clusterctl/ipam-components.yaml"), render("clusterctl"));
+    if std::env::var_os("UPDATE").is_some_and(|value| value == "1") {
+        let pages = rendered.iter().map(|object| format!("---\n{}", serde_saphyr::to_string(object).unwrap()));
+        fs::write(&file, pages.collect::<String>()).unwrap();
+    }
+    assert!(documents(&file) == rendered, "{} differs: write it with UPDATE=1", file.display());
+}
+
+#[test]
+fn every_object_has_the_label_of_the_provider_and_one_namespace() {
+    for folder in INSTALLED {
+        let objects = render(folder);
+        for object in &objects {
+            let (kind, metadata) = (text(&object["kind"]), &object["metadata"]);
+            assert_eq!(metadata["labels"]["cluster.x-k8s.io/provider"], "ipam-glowplug", "{kind} {metadata}");
+            let is_of_cluster = kind.starts_with("Cluster")
+                || kind.ends_with("WebhookConfiguration")
+                || ["CustomResourceDefinition", "Namespace"].contains(&kind);
+            let namespace = if is_of_cluster { Value::Null } else { SYSTEM.into() };
+            assert_eq!(metadata["namespace"], namespace, "{kind} {metadata}");
+        }
+        assert_eq!(objects.iter().filter(|object| object["kind"] == "Namespace").count(), 1);
+        object(&objects, "Namespace", SYSTEM);
+    }
+}
+
+#[test]
+fn the_arguments_of_the_manager_are_options_of_the_program() {
+    for folder in INSTALLED {
+        let objects = render(folder);
+        let (pod, container) = pod(&objects);
+        let arguments = container["args"].as_array().unwrap().iter().map(|argument| substituted(text(argument)));
+        let Run { options } = Run::try_parse_from(arguments).unwrap();
+        assert!(options.leader_elect && !options.insecure_diagnostics && options.namespace.is_empty());
+        let ports = [
+            ("metrics", options.diagnostics_address.unwrap().port()),
+            ("health", options.health_addr.unwrap().port()),
+            ("webhook", options.webhook_port),
+        ];
+        let expected: Vec<Value> =
+            ports.iter().map(|(name, number)| json!({"name": name, "containerPort": number})).collect();
+        assert_eq!(container["ports"], Value::from(expected));
+        let mounts = json!([{
+            "name": "certificate", "mountPath": options.webhook_cert_dir, "readOnly": true,
+        }]);
+        assert_eq!(container["volumeMounts"], mounts);
+        assert_eq!(pod["volumes"].as_array().unwrap().len(), 1);
+        assert_eq!(pod["volumes"][0]["name"], "certificate");
+        for probe in ["livenessProbe", "readinessProbe"] {
+            assert_eq!(container[probe]["httpGet"]["port"], "health");
+        }
+    }
+}
+
+#[test]
+fn the_image_is_of_this_version() {
+    let image = concat!("glowplug-controller:v", env!("CARGO_PKG_VERSION"));
+    for folder in INSTALLED {
+        assert_eq!(substituted(text(&pod(&render(folder)).1["image"])), image);
+    }
+}
+
+#[test]
+fn the_pod_needs_no_right_on_its_node() {
+    let objects = render("manager");
+    let (pod, container) = pod(&objects);
+    let of_pod = json!({"runAsNonRoot": true, "seccompProfile": {"type": "RuntimeDefault"}});
+    assert_eq!(pod["securityContext"], of_pod);
+    let of_container = json!({
+        "allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true, "capabilities": {"drop": ["ALL"]},
+    });
+    assert_eq!(container["securityContext"], of_container);
+    let namespace = object(&objects, "Namespace", SYSTEM);
+    assert_eq!(namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"], "restricted");
+}
+
+#[test]
+fn the_service_leads_to_the_ports_of_the_manager() {
+    let objects = render("default");
+    let (service, deployment) = (object(&objects, "Service", SERVICE), object(&objects, "Deployment", MANAGER));
+    let selector = &service["spec"]["selector"];
+    assert_eq!(deployment["spec"]["selector"]["matchLabels"], *selector);
+    assert_eq!(deployment["spec"]["template"]["metadata"]["labels"], *selector);
+    for service_port in service["spec"]["ports"].as_array().unwrap() {
+        port(&pod(&objects).1["ports"], text(&service_port["targetPort"]));
+    }
+}
+
+#[test]
+fn the_api_server_asks_the_webhook_for_every_change_of_a_pool() {
+    let objects = render("default");
+    let configuration = object(&objects, "ValidatingWebhookConfiguration", SERVICE);
+    assert_eq!(configuration["webhooks"].as_array().unwrap().len(), 1);
+    let webhook = &configuration["webhooks"][0];
+    let service = object(&objects, "Service", SERVICE);
+    let expected = json!({"service": {
+        "name": SERVICE, "namespace": SYSTEM, "path": POOLS_PATH, "port": port(&service["spec"]["ports"], "webhook")["port"],
+    }});
+    assert_eq!(webhook["clientConfig"], expected);
+    let plurals = definitions().into_iter().map(|definition| definition.spec.names.plural);
+    let pools: BTreeSet<String> = plurals.filter(|plural| plural.ends_with("pools")).collect();
+    let rule = &webhook["rules"][0];
+    let resources: BTreeSet<String> = serde_json::from_value(rule["resources"].clone()).unwrap();
+    assert_eq!(resources, pools);
+    assert_eq!(rule["operations"], json!(["CREATE", "UPDATE", "DELETE"]));
+    assert_eq!((&rule["apiGroups"], &rule["apiVersions"]), (&json!(["ipam.glowplug.dev"]), &json!(["v1alpha1"])));
+    assert_eq!((&webhook["failurePolicy"], &webhook["sideEffects"]), (&json!("Fail"), &json!("None")));
+}
+
+#[test]
+fn cert_manager_signs_the_name_of_the_service_and_tells_the_api_server() {
+    for folder in ["default", "clusterctl"] {
+        let objects = render(folder);
+        let certificate = &object(&objects, "Certificate", SERVICE)["spec"];
+        assert_eq!(certificate["dnsNames"][0], format!("{SERVICE}.{SYSTEM}.svc"));
+        assert_eq!(certificate["secretName"], pod(&objects).0["volumes"][0]["secret"]["secretName"]);
+        object(&objects, text(&certificate["issuerRef"]["kind"]), text(&certificate["issuerRef"]["name"]));
+        let configuration = object(&objects, "ValidatingWebhookConfiguration", SERVICE);
+        let expected = json!({"cert-manager.io/inject-ca-from": format!("{SYSTEM}/{SERVICE}")});
+        assert_eq!(configuration["metadata"]["annotations"], expected);
+    }
+}
+
+#[test]
+fn the_service_ca_of_openshift_signs_the_name_of_the_service_and_tells_the_api_server() {
+    let objects = render("openshift");
+    let secret = &pod(&objects).0["volumes"][0]["secret"]["secretName"];
+    let annotations = |kind: &str| object(&objects, kind, SERVICE)["metadata"]["annotations"].clone();
+    assert_eq!(annotations("Service"), json!({"service.beta.openshift.io/serving-cert-secret-name": secret}));
+    let expected = json!({"service.beta.openshift.io/inject-cabundle": "true"});
+    assert_eq!(annotations("ValidatingWebhookConfiguration"), expected);
+}
+
+#[test]
+fn the_service_account_of_the_manager_has_the_rights() {
+    let objects = render("default");
+    let account = text(&pod(&objects).0["serviceAccountName"]);
+    assert_eq!(CONTROLLER, format!("system:serviceaccount:{SYSTEM}:{account}"));
+    object(&objects, "ServiceAccount", account);
+    let subjects = json!([{"kind": "ServiceAccount", "name": account, "namespace": SYSTEM}]);
+    for binding in ["ClusterRoleBinding", "RoleBinding"] {
+        let binding = object(&objects, binding, MANAGER);
+        assert_eq!(binding["subjects"], subjects);
+        object(&objects, text(&binding["roleRef"]["kind"]), text(&binding["roleRef"]["name"]));
+    }
+}
+
+#[test]
+fn metadata_names_the_contract_of_this_version() {
+    let version: Vec<u64> = env!("CARGO_PKG_VERSION").split('.').map(|part| part.parse().unwrap()).collect();
+    let metadata = json!({
+        "apiVersion": "clusterctl.cluster.x-k8s.io/v1alpha3",
+        "kind": "Metadata",
+        "releaseSeries": [{"major": version[0], "minor": version[1], "contract": "v1beta2"}],
+    });
+    assert_eq!(documents(&config("clusterctl/metadata.yaml")), [metadata]);
+}
+
+#[test]
+fn the_image_is_built_with_the_oldest_compiler_that_the_package_allows_and_has_no_root() {
+    let read = |file: &str| fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).unwrap();
+    let after = |text: &str, start: &str| {
+        let line = text.lines().rev().find_map(|line| line.strip_prefix(start));
+        line.unwrap_or_else(|| panic!("no line that begins with {start}")).to_owned()
+    };
+    let (image, package) = (read("Containerfile"), read("Cargo.toml"));
+    let version = after(&package, "rust-version = ");
+    assert_eq!(after(&image, "FROM docker.io/library/rust:"), format!("{}-alpine AS build", version.trim_matches('"')));
+    assert_eq!(after(&image, "USER "), "65532:65532");
+    assert_eq!(after(&image, "ENTRYPOINT "), "[\"/glowplug-controller\"]");
 }

@@ -7,5 +7,6 @@ mod ledger;
 mod manifests;
 mod program;
 mod registry;
+mod rights;
 mod serve;
 mod support;

@@ -44,7 +44,7 @@ fn row(address: &str, holder: &str, is_released: bool) -> (String, String, bool)
 async fn a_claim_is_repeated_until_it_is_stored() {
     for kind in [Fault::LostAnswer, Fault::LostRequest, Fault::Status(500), Fault::Status(429), Fault::Status(409)] {
         let (server, cluster) = server().await;
-        let (registry, _served) = owner(cluster.client());
+        let (registry, _served) = owner(cluster.controller());
         registry.resize(vec![pool(NETWORK, &["10.0.0.8/29"])], BTreeSet::new()).await.unwrap();
         fault(&server, kind, 3);
         let answer = registry.claim(claim(&machine(NETWORK, 0)), KIND).await.unwrap().unwrap();
@@ -56,7 +56,7 @@ async fn a_claim_is_repeated_until_it_is_stored() {
 #[tokio::test]
 async fn the_owner_says_that_it_does_not_work_while_the_server_fails() {
     let (server, cluster) = server().await;
-    let (registry, _served) = owner(cluster.client());
+    let (registry, _served) = owner(cluster.controller());
     registry.resize(vec![pool(NETWORK, &["10.0.0.8/29"])], BTreeSet::new()).await.unwrap();
     let mut works = registry.works();
     assert!(*works.borrow_and_update());
@@ -74,7 +74,7 @@ async fn the_owner_says_that_it_does_not_work_while_the_server_fails() {
 #[tokio::test]
 async fn a_machine_is_announced_also_when_the_answer_to_its_lease_was_lost() {
     let (server, cluster) = server().await;
-    let (registry, mut served) = owner(cluster.client());
+    let (registry, mut served) = owner(cluster.controller());
     registry.resize(vec![pool(NETWORK, &["10.0.0.8/32"])], BTreeSet::new()).await.unwrap();
     registry.claim(claim(&machine(NETWORK, 0)), KIND).await.unwrap().unwrap();
     registry.claim(claim(&machine(NETWORK, 1)), KIND).await.unwrap().unwrap_err();
@@ -88,7 +88,7 @@ async fn a_machine_is_announced_also_when_the_answer_to_its_lease_was_lost() {
 #[tokio::test]
 async fn claims_that_queue_up_behind_a_write_are_one_group() {
     let (server, cluster) = server().await;
-    let (registry, _served) = owner(cluster.client());
+    let (registry, _served) = owner(cluster.controller());
     registry.resize(vec![pool(NETWORK, &["10.0.0.0/25"])], BTreeSet::new()).await.unwrap();
     let gate = Arc::new(Semaphore::new(0));
     let closed = Arc::clone(&gate);
@@ -129,14 +129,14 @@ async fn the_leases_are_listed_again_until_the_server_answers() {
         }
         Fault::None
     });
-    let (registry, _served) = owner(cluster.client());
+    let (registry, _served) = owner(cluster.controller());
     assert_eq!(registry.read(|allocator| allocator.pools().count()).await, Ok(0));
 }
 
 #[tokio::test]
 async fn a_handle_without_an_owner_is_told_so() {
     let (_server, cluster) = server().await;
-    let (registry, _served) = owner(cluster.client());
+    let (registry, _served) = owner(cluster.controller());
     registry.read(|_| panic!("of the test")).await.unwrap_err();
     assert_eq!(registry.claim(claim(&machine(NETWORK, 0)), KIND).await, Err(Stopped));
 }

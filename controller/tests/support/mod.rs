@@ -4,23 +4,31 @@
 
 pub mod http;
 pub mod leader;
+pub mod manifests;
 pub mod real;
 pub mod scenarios;
 pub mod server;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use glowplug_controller::api::definitions;
+use glowplug_controller::api::{StaticIPLease, definitions};
 use glowplug_controller::client::connect;
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::PostParams;
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, PostParams};
 use kube::runtime::conditions::is_crd_established;
 use kube::runtime::wait::await_condition;
 use kube::{Api, Client, Config};
 use serde_json::json;
 
-/// An API server with the CRDs of the controller.
+/// Namespace of the controller in the manifests.
+pub const SYSTEM: &str = "ipam-glowplug-system";
+
+/// The user that the controller is in a cluster.
+pub const CONTROLLER: &str = "system:serviceaccount:ipam-glowplug-system:glowplug-controller-manager";
+
+/// An API server with the CRDs of the controller and the rights of its service account.
 pub struct Cluster {
     config: Config,
 }
@@ -28,7 +36,7 @@ pub struct Cluster {
 // === impl Cluster ===
 
 impl Cluster {
-    /// The cluster that `config` names, with the CRDs installed.
+    /// The cluster that `config` names, with the CRDs and the rights installed.
     pub async fn new(config: Config) -> Self {
         let cluster = Self { config };
         let definitions_api: Api<CustomResourceDefinition> = Api::all(cluster.client());
@@ -37,7 +45,28 @@ impl Cluster {
             definitions_api.create(&PostParams::default(), &definition).await.unwrap();
             await_condition(definitions_api.clone(), &name, is_crd_established()).await.unwrap();
         }
+        cluster.install_rights().await;
         cluster
+    }
+
+    async fn install_rights(&self) {
+        let namespace = manifests::object(&manifests::render("manager"), "Namespace", SYSTEM).clone();
+        let rights = manifests::render("rbac").into_iter().filter(|object| object["kind"] != "ServiceAccount");
+        for object in [namespace].into_iter().chain(rights) {
+            let object: DynamicObject = serde_json::from_value(object).unwrap();
+            let kind = ApiResource::from_gvk(&GroupVersionKind::try_from(object.types.clone().unwrap()).unwrap());
+            let api: Api<DynamicObject> = match &object.metadata.namespace {
+                Some(namespace) => Api::namespaced_with(self.client(), namespace, &kind),
+                None => Api::all_with(self.client(), &kind),
+            };
+            api.create(&PostParams::default(), &object).await.unwrap();
+        }
+        // A real server learns of roles and bindings from watches.
+        let leases: Api<StaticIPLease> = Api::all(self.controller());
+        let elections: Api<Lease> = Api::namespaced(self.controller(), SYSTEM);
+        while leases.list(&ListParams::default()).await.is_err() || elections.get_opt("none").await.is_err() {
+            tokio::task::yield_now().await;
+        }
     }
 
     /// The cluster of a server in process.
@@ -49,6 +78,11 @@ impl Cluster {
     /// A client that may do everything, with connections of its own.
     pub fn client(&self) -> Client {
         connect(self.config.clone()).unwrap()
+    }
+
+    /// A client with exactly the rights of the controller. Whatever the controller does in a test, it does with this client.
+    pub fn controller(&self) -> Client {
+        self.client_as(CONTROLLER)
     }
 
     /// A client with the rights of a user.

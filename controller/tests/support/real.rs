@@ -52,6 +52,8 @@ impl RealServer {
         ]);
         server.args(["--authorization-mode", "RBAC", "--service-cluster-ip-range", "10.0.0.0/24"]);
         server.args(["--endpoint-reconciler-type", "none", "--disable-admission-plugins", "ServiceAccount"]);
+        // OpenShift has it: who blocks the deletion of an owner needs a right on the owner.
+        server.args(["--enable-admission-plugins", "OwnerReferencesPermissionEnforcement"]);
 
         let programs = [(etcd, "etcd.log"), (server, "kube-apiserver.log")].map(|(mut command, log)| {
             let log = fs::File::create(path(log)).unwrap();

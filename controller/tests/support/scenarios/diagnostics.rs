@@ -17,7 +17,7 @@ pub async fn metrics_need_a_token_of_a_user_who_may_read_them(cluster: &Cluster)
     let (_ready, is_ready) = watch::channel(true);
     let (_leading, leads) = watch::channel(false);
     let metrics = Arc::new(Metrics::new(leads));
-    let diagnostics = Diagnostics::probes(phases.clone(), is_ready).with_metrics(metrics, Some(cluster.client()));
+    let diagnostics = Diagnostics::probes(phases.clone(), is_ready).with_metrics(metrics, Some(cluster.controller()));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let server = tokio::spawn(serve(listener, None, move |request| diagnostics.clone().answer(request), phases));

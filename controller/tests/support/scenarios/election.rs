@@ -10,7 +10,7 @@ use serde_json::json;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::support::Cluster;
+use crate::support::{Cluster, SYSTEM};
 
 // Long, so that a busy machine does not lose a Lease.
 const DURATION: Duration = Duration::from_secs(10);
@@ -23,10 +23,10 @@ struct Running {
 }
 
 impl Running {
-    fn start(cluster: &Cluster, namespace: &str, identity: &str) -> Self {
+    fn start(cluster: &Cluster, name: &str, identity: &str) -> Self {
         let (leading, leads) = watch::channel(false);
         let (stop, stopped) = watch::channel(false);
-        let candidate = Candidate::new(cluster.client(), namespace, "controller", identity, DURATION);
+        let candidate = Candidate::new(cluster.controller(), SYSTEM, name, identity, DURATION);
         Self { leading: leads, stop, task: tokio::spawn(candidate.run(leading, stopped)) }
     }
 
@@ -41,40 +41,37 @@ impl Running {
     }
 }
 
-async fn holder(leases: &Api<Lease>) -> Option<String> {
-    leases.get("controller").await.unwrap().spec.unwrap().holder_identity.filter(|holder| !holder.is_empty())
+async fn holder(leases: &Api<Lease>, name: &str) -> Option<String> {
+    leases.get(name).await.unwrap().spec.unwrap().holder_identity.filter(|holder| !holder.is_empty())
 }
 
 pub async fn one_candidate_leads_and_another_follows_it(cluster: &Cluster) {
-    let namespace = cluster.namespace().await;
-    let leases: Api<Lease> = Api::namespaced(cluster.client(), &namespace);
-    let mut first = Running::start(cluster, &namespace, "first");
+    let leases: Api<Lease> = Api::namespaced(cluster.client(), SYSTEM);
+    let mut first = Running::start(cluster, "one-leads", "first");
     first.until(true).await;
-    let mut second = Running::start(cluster, &namespace, "second");
-    assert_eq!(holder(&leases).await.as_deref(), Some("first"));
+    let mut second = Running::start(cluster, "one-leads", "second");
+    assert_eq!(holder(&leases, "one-leads").await.as_deref(), Some("first"));
     first.stop().await;
     second.until(true).await;
-    assert_eq!(holder(&leases).await.as_deref(), Some("second"));
+    assert_eq!(holder(&leases, "one-leads").await.as_deref(), Some("second"));
     second.stop().await;
-    assert_eq!(holder(&leases).await, None);
+    assert_eq!(holder(&leases, "one-leads").await, None);
 }
 
 pub async fn a_leader_whose_lease_is_taken_leads_no_more(cluster: &Cluster) {
-    let namespace = cluster.namespace().await;
-    let leases: Api<Lease> = Api::namespaced(cluster.client(), &namespace);
-    let mut first = Running::start(cluster, &namespace, "first");
+    let leases: Api<Lease> = Api::namespaced(cluster.client(), SYSTEM);
+    let mut first = Running::start(cluster, "taken", "first");
     first.until(true).await;
     let taken = json!({"spec": {"holderIdentity": "another", "leaseDurationSeconds": 3600}});
-    leases.patch("controller", &PatchParams::default(), &Patch::Merge(taken)).await.unwrap();
+    leases.patch("taken", &PatchParams::default(), &Patch::Merge(taken)).await.unwrap();
     first.until(false).await;
     first.stop().await;
-    assert_eq!(holder(&leases).await.as_deref(), Some("another"), "nobody gives back what another one holds");
+    assert_eq!(holder(&leases, "taken").await.as_deref(), Some("another"), "nobody gives back what another one holds");
 }
 
 pub async fn of_many_candidates_one_leads(cluster: &Cluster) {
-    let namespace = cluster.namespace().await;
     let names = ["a", "b", "c"];
-    let mut candidates: Vec<Running> = names.iter().map(|name| Running::start(cluster, &namespace, name)).collect();
+    let mut candidates: Vec<Running> = names.iter().map(|name| Running::start(cluster, "one-of-many", name)).collect();
     // Each of them leads once, and while it does, nobody else.
     while !candidates.is_empty() {
         let waits = candidates.iter_mut().map(|candidate| Box::pin(candidate.until(true)));

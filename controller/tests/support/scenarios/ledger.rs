@@ -31,7 +31,7 @@ fn addresses<const N: usize>(all: [&str; N]) -> Vec<IpAddr> {
 
 pub async fn an_address_is_stored_before_it_is_known(cluster: &Cluster) {
     let network = network(cluster).await;
-    let mut leader = Leader::start(cluster.client(), pool(&network, &["10.0.0.8/30", "fd00::8/125"])).await;
+    let mut leader = Leader::start(cluster.controller(), pool(&network, &["10.0.0.8/30", "fd00::8/125"])).await;
     assert_eq!(leader.claim(machine(&network, 0)).await, Ok(addresses(["10.0.0.8", "fd00::8"])));
     let leases: Api<StaticIPLease> = Api::all(cluster.client());
     let spec = leases.get(&name(&network, "fd00::8")).await.unwrap().spec;
@@ -54,11 +54,11 @@ pub async fn an_address_is_stored_before_it_is_known(cluster: &Cluster) {
 pub async fn another_leader_knows_what_was_stored(cluster: &Cluster) {
     let network = network(cluster).await;
     let pool = pool(&network, &["10.0.0.8/29"]);
-    let mut first = Leader::start(cluster.client(), pool.clone()).await;
+    let mut first = Leader::start(cluster.controller(), pool.clone()).await;
     let machines = [0, 1, 2].map(|n| machine(&network, n));
     first.claim_all(machines.to_vec()).await.unwrap();
     first.release(machines[1].clone()).await.unwrap();
-    let mut second = Leader::start(cluster.client(), pool).await;
+    let mut second = Leader::start(cluster.controller(), pool).await;
     assert_eq!(second.holders(&network).await, held([("10.0.0.10", "worker-2"), ("10.0.0.8", "worker-0")]));
     assert_eq!(second.claim(machines[2].clone()).await, Ok(addresses(["10.0.0.10"])));
     assert_eq!(second.claim(machine(&network, 3)).await, Ok(addresses(["10.0.0.9"])));
@@ -69,7 +69,7 @@ pub async fn two_leaders_at_once_never_allocate_one_address(cluster: &Cluster) {
     let pool = pool(&network, &["10.0.1.0/24"]);
     let leaders = [(0..40, pool.clone()), (40..80, pool)];
     let work = leaders.map(|(numbers, pool)| {
-        let (client, network) = (cluster.client(), network.clone());
+        let (client, network) = (cluster.controller(), network.clone());
         tokio::spawn(async move {
             let mut leader = Leader::start(client, pool).await;
             let mut allocated = Vec::new();
@@ -92,7 +92,7 @@ pub async fn two_leaders_at_once_never_allocate_one_address(cluster: &Cluster) {
 
 pub async fn a_released_address_goes_to_the_next_machine(cluster: &Cluster) {
     let network = network(cluster).await;
-    let mut leader = Leader::start(cluster.client(), pool(&network, &["10.0.0.8/32"])).await;
+    let mut leader = Leader::start(cluster.controller(), pool(&network, &["10.0.0.8/32"])).await;
     assert_eq!(leader.claim(machine(&network, 0)).await, Ok(addresses(["10.0.0.8"])));
     leader.release(machine(&network, 0)).await.unwrap();
     assert_eq!(stored(cluster.client(), &network).await, rows([("10.0.0.8", "worker-0", true)]));
@@ -108,7 +108,7 @@ pub async fn a_released_address_goes_to_the_next_machine(cluster: &Cluster) {
 pub async fn a_deleted_lease_of_a_machine_is_written_again(cluster: &Cluster) {
     let network = network(cluster).await;
     let pool = pool(&network, &["10.0.0.8/31"]);
-    let mut leader = Leader::start(cluster.client(), pool).await;
+    let mut leader = Leader::start(cluster.controller(), pool).await;
     leader.claim(machine(&network, 0)).await.unwrap();
     let (leases, name): (Api<StaticIPLease>, _) = (Api::all(cluster.client()), name(&network, "10.0.0.8"));
     let before = leases.get(&name).await.unwrap();
@@ -125,7 +125,7 @@ pub async fn a_deleted_lease_of_a_machine_is_written_again(cluster: &Cluster) {
 
 pub async fn a_released_lease_that_is_deleted_is_free(cluster: &Cluster) {
     let network = network(cluster).await;
-    let mut leader = Leader::start(cluster.client(), pool(&network, &["10.0.0.8/32"])).await;
+    let mut leader = Leader::start(cluster.controller(), pool(&network, &["10.0.0.8/32"])).await;
     leader.claim(machine(&network, 0)).await.unwrap();
     leader.release(machine(&network, 0)).await.unwrap();
     let leases: Api<StaticIPLease> = Api::all(cluster.client());
@@ -137,14 +137,14 @@ pub async fn a_released_lease_that_is_deleted_is_free(cluster: &Cluster) {
 pub async fn an_address_whose_lease_cannot_be_read_is_not_allocated(cluster: &Cluster) {
     let network = network(cluster).await;
     let pool = pool(&network, &["10.0.0.8/31"]);
-    let mut first = Leader::start(cluster.client(), pool.clone()).await;
+    let mut first = Leader::start(cluster.controller(), pool.clone()).await;
     first.claim(machine(&network, 0)).await.unwrap();
     first.release(machine(&network, 0)).await.unwrap();
     let leases: Api<StaticIPLease> = Api::all(cluster.client());
     let damage = json!({"spec": {"holder": {"interface": "not an interface"}}});
     leases.patch(&name(&network, "10.0.0.8"), &PatchParams::default(), &Patch::Merge(damage)).await.unwrap();
 
-    let mut second = Leader::start(cluster.client(), pool).await;
+    let mut second = Leader::start(cluster.controller(), pool).await;
     assert_eq!(second.claim(machine(&network, 1)).await, Ok(addresses(["10.0.0.9"])));
     let exhausted = second.claim(machine(&network, 2)).await;
     assert_eq!(exhausted, Err("No available IPs in pool for interface eno101".to_owned()));
@@ -156,7 +156,7 @@ pub async fn an_address_whose_lease_cannot_be_read_is_not_allocated(cluster: &Cl
 
 pub async fn a_machine_whose_kind_is_not_known_gets_nothing(cluster: &Cluster) {
     let network = network(cluster).await;
-    let mut leader = Leader::start(cluster.client(), pool(&network, &["10.0.0.8/30"])).await;
+    let mut leader = Leader::start(cluster.controller(), pool(&network, &["10.0.0.8/30"])).await;
     let error = leader.claim_without_kind(machine(&network, 0)).await;
     assert_eq!(error, Err(format!("writing a lease: the kind of clusters/worker-0 ({network}-0) is not known")));
     assert_eq!(stored(cluster.client(), &network).await, rows([]));

@@ -7,6 +7,7 @@ mod election;
 mod ledger;
 mod registry;
 mod server;
+mod webhook;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -55,6 +56,7 @@ scenarios! {
     server::discovery_names_the_kinds,
     server::a_user_without_a_role_is_refused,
     server::a_role_allows_what_it_names,
+    server::the_deletion_of_an_owner_is_blocked_only_with_a_right_on_it,
     diagnostics::metrics_need_a_token_of_a_user_who_may_read_them,
     election::one_candidate_leads_and_another_follows_it,
     election::a_leader_whose_lease_is_taken_leads_no_more,
@@ -74,4 +76,9 @@ scenarios! {
     registry::a_pool_that_is_gone_allocates_nothing_and_is_removed_with_its_last_lease,
     registry::a_refused_change_of_a_pool_does_not_hinder_the_others,
     registry::an_adopted_record_is_a_lease_of_its_claimant,
+    webhook::an_invalid_pool_is_refused_with_every_error,
+    webhook::an_overlap_of_pools_of_either_kind_is_refused,
+    webhook::a_pool_that_is_invalid_already_can_be_released_and_deleted,
+    webhook::a_pool_in_use_shrinks_and_is_deleted_with_a_warning,
+    webhook::a_request_that_is_no_review_of_a_pool_is_refused,
 }

@@ -38,7 +38,7 @@ fn exhausted() -> Result<Vec<String>, String> {
 
 pub async fn claims_of_many_tasks_are_stored_before_they_are_answered(cluster: &Cluster) {
     let network = network(cluster).await;
-    let (registry, _served) = owner(cluster.client());
+    let (registry, _served) = owner(cluster.controller());
     registry.resize(vec![pool(&network, &["10.0.1.0/24"])], BTreeSet::new()).await.unwrap();
     let claims = (0..100).map(|n| {
         let (registry, machine, network) = (registry.clone(), machine(&network, n), network.clone());
@@ -59,7 +59,7 @@ pub async fn claims_of_many_tasks_are_stored_before_they_are_answered(cluster: &
 
 pub async fn a_machine_that_waits_is_announced_when_it_is_served(cluster: &Cluster) {
     let network = network(cluster).await;
-    let (registry, mut served) = owner(cluster.client());
+    let (registry, mut served) = owner(cluster.controller());
     registry.resize(vec![pool(&network, &["10.0.0.8/32"])], BTreeSet::new()).await.unwrap();
     let [first, second, third] = [0, 1, 2].map(|n| machine(&network, n));
     assert_eq!(addresses(registry.claim(claim(&first), KIND).await.unwrap()), got("10.0.0.8"));
@@ -74,7 +74,7 @@ pub async fn a_machine_that_waits_is_announced_when_it_is_served(cluster: &Clust
 
 pub async fn machines_that_wait_are_served_in_the_order_of_their_creation_when_a_pool_grows(cluster: &Cluster) {
     let network = network(cluster).await;
-    let (registry, mut served) = owner(cluster.client());
+    let (registry, mut served) = owner(cluster.controller());
     registry.resize(vec![pool(&network, &["10.0.0.8/32"])], BTreeSet::new()).await.unwrap();
     // The claims of a start come in one transaction: the oldest gets the address.
     let claims = [(0, 5), (1, 3), (2, 4)].map(|(n, created)| (Claim { created, ..claim(&machine(&network, n)) }, KIND));
@@ -90,7 +90,7 @@ pub async fn machines_that_wait_are_served_in_the_order_of_their_creation_when_a
 
 pub async fn an_address_is_allocated_again_when_its_reuse_delay_is_over(cluster: &Cluster) {
     let network = network(cluster).await;
-    let (registry, mut served) = owner(cluster.client());
+    let (registry, mut served) = owner(cluster.controller());
     let mut pool = pool(&network, &["10.0.0.8/32"]);
     pool.reuse_delay = Duration::from_secs(1);
     registry.resize(vec![pool], BTreeSet::new()).await.unwrap();
@@ -106,7 +106,7 @@ pub async fn an_address_is_allocated_again_when_its_reuse_delay_is_over(cluster:
 
 pub async fn a_pool_that_is_gone_allocates_nothing_and_is_removed_with_its_last_lease(cluster: &Cluster) {
     let network = network(cluster).await;
-    let (registry, _served) = owner(cluster.client());
+    let (registry, _served) = owner(cluster.controller());
     registry.resize(vec![pool(&network, &["10.0.0.8/30"])], BTreeSet::new()).await.unwrap();
     let [first, second] = [0, 1].map(|n| machine(&network, n));
     registry.claim(claim(&first), KIND).await.unwrap().unwrap();
@@ -125,7 +125,7 @@ pub async fn a_pool_that_is_gone_allocates_nothing_and_is_removed_with_its_last_
 
 pub async fn a_refused_change_of_a_pool_does_not_hinder_the_others(cluster: &Cluster) {
     let network = network(cluster).await;
-    let (registry, _served) = owner(cluster.client());
+    let (registry, _served) = owner(cluster.controller());
     let used = pool(&network, &["10.0.0.8/30"]);
     registry.resize(vec![used.clone()], BTreeSet::new()).await.unwrap();
     registry.claim(claim(&machine(&network, 0)), KIND).await.unwrap().unwrap();
@@ -148,7 +148,7 @@ pub async fn a_refused_change_of_a_pool_does_not_hinder_the_others(cluster: &Clu
 
 pub async fn an_adopted_record_is_a_lease_of_its_claimant(cluster: &Cluster) {
     let network = network(cluster).await;
-    let (registry, _served) = owner(cluster.client());
+    let (registry, _served) = owner(cluster.controller());
     registry.resize(vec![pool(&network, &["10.0.0.8/30"])], BTreeSet::new()).await.unwrap();
     let machine = machine(&network, 0);
     let record = Record {

@@ -13,7 +13,7 @@ use kube::api::{
     ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams, Preconditions, WatchEvent,
     WatchParams,
 };
-use kube::{Api, ResourceExt};
+use kube::{Api, Resource, ResourceExt};
 use serde_json::{Value, json};
 
 use crate::support::Cluster;
@@ -408,4 +408,55 @@ pub async fn a_role_allows_what_it_names(cluster: &Cluster) {
     secrets.get("a").await.unwrap();
     assert_eq!(refusal(secrets.get("b").await), is(403, "Forbidden"));
     assert_eq!(refusal(secrets.delete("a", &DeleteParams::default()).await), is(403, "Forbidden"));
+}
+
+pub async fn the_deletion_of_an_owner_is_blocked_only_with_a_right_on_it(cluster: &Cluster) {
+    let namespace = cluster.namespace().await;
+    let (user, group) = ("owner-blocker", "rbac.authorization.k8s.io");
+    let create = async |kind: &str, object: Value| {
+        let kind = ApiResource::from_gvk(&kube::api::GroupVersionKind::gvk(group, "v1", kind));
+        let object: DynamicObject = serde_json::from_value(object).unwrap();
+        let api: Api<DynamicObject> = Api::namespaced_with(cluster.client(), &namespace, &kind);
+        api.create(&PostParams::default(), &object).await.unwrap();
+    };
+    let api = "rbac.authorization.k8s.io/v1";
+    for (name, rule) in [
+        ("secrets", json!({"apiGroups": [""], "resources": ["secrets"], "verbs": ["get", "create"]})),
+        (
+            "pools",
+            json!({"apiGroups": ["ipam.glowplug.dev"], "resources": ["staticippools/finalizers"], "verbs": ["update"]}),
+        ),
+    ] {
+        create("Role", json!({"apiVersion": api, "kind": "Role", "metadata": {"name": name}, "rules": [rule]})).await;
+    }
+    let bind = async |name: &str| {
+        let binding = json!({
+            "apiVersion": api, "kind": "RoleBinding", "metadata": {"name": name},
+            "roleRef": {"apiGroup": group, "kind": "Role", "name": name},
+            "subjects": [{"apiGroup": group, "kind": "User", "name": user}],
+        });
+        create("RoleBinding", binding).await;
+    };
+    bind("secrets").await;
+    let secrets: Api<Secret> = Api::namespaced(cluster.client_as(user), &namespace);
+    // A real server learns of a role from a watch.
+    while secrets.get_opt("a").await.is_err() {
+        tokio::task::yield_now().await;
+    }
+    let pools: Api<StaticIPPool> = Api::namespaced(cluster.client(), &namespace);
+    let owner = pools.create(&PostParams::default(), &pool("a")).await.unwrap();
+    let owned = |name: &str, blocks: bool| {
+        let mut secret = secret(name, &json!({}));
+        let mut reference = owner.owner_ref(&()).unwrap();
+        reference.block_owner_deletion = Some(blocks);
+        secret.metadata.owner_references = Some(vec![reference]);
+        secret
+    };
+    let create_secret = async |secret: Secret| secrets.create(&PostParams::default(), &secret).await;
+    create_secret(owned("a", false)).await.unwrap();
+    assert_eq!(refusal(create_secret(owned("b", true)).await), is(403, "Forbidden"));
+    bind("pools").await;
+    while create_secret(owned("b", true)).await.is_err() {
+        tokio::task::yield_now().await;
+    }
 }

@@ -211,7 +211,8 @@ async fn serve(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Respon
         Fault::Hold(gate) => drop(gate.acquire().await),
     }
     if let Some(review) = rbac::review(&call) {
-        return Ok(answer(201, &review));
+        let is_allowed = rbac::authorize(&lock(&shared.store), &call);
+        return Ok(is_allowed.map_or_else(|refusal| refuse(&refusal), |()| answer(201, &review)));
     }
     let result = if call.verb == "watch" {
         open_watch(&shared, &call, is_metadata)
@@ -256,6 +257,10 @@ async fn respond(shared: &Shared, call: &Call, is_metadata: bool) -> Result<Resp
             let mut store = lock(&shared.store);
             rbac::authorize(&store, call)?;
             let write = store.prepare(call)?;
+            for right in rbac::of_owners(&store, call, &write) {
+                rbac::authorize(&store, &right)?;
+                lock(&shared.calls).push(right);
+            }
             let hooks = admission::hooks(&store, call, &write);
             (write, hooks)
         };

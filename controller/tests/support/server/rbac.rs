@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::store::{Call, Refusal, Store};
+use super::store::{Call, Refusal, Store, Write};
 
 /// The user who may do everything, as `system:masters` may.
 pub const ADMIN: &str = "admin";
@@ -38,6 +38,35 @@ pub fn authorize(store: &Store, call: &Call) -> Result<(), Refusal> {
         call.plural, call.group, call.user, call.verb, call.plural, call.group
     );
     Err(Refusal::new(403, "Forbidden", message))
+}
+
+/// The rights that a write needs on the owners whose deletion it blocks, as OpenShift asks for them: `update` of the
+/// `finalizers` of each owner with `blockOwnerDeletion` that the object did not have before.
+pub fn of_owners(store: &Store, call: &Call, write: &Write) -> Vec<Call> {
+    let blocking = |object: &Option<Value>| -> Vec<Value> {
+        let owners = object.iter().flat_map(|object| object["metadata"]["ownerReferences"].as_array());
+        owners.flatten().filter(|owner| owner["blockOwnerDeletion"] == true).cloned().collect()
+    };
+    let before = blocking(&write.old);
+    let added = blocking(&write.new).into_iter().filter(|owner| !before.contains(owner));
+    let right = |owner: Value| {
+        let text = |member: &str| owner[member].as_str().unwrap_or_default().to_owned();
+        let api_version = text("apiVersion");
+        let (group, version) = api_version.split_once('/').unwrap_or(("", &api_version));
+        let kind = store.kinds().find(|kind| kind.group == group && kind.kind == text("kind"))?;
+        Some(Call {
+            user: call.user.clone(),
+            verb: "update",
+            group: group.to_owned(),
+            version: version.to_owned(),
+            plural: kind.plural.clone(),
+            namespace: call.namespace.clone().filter(|_| kind.namespaced),
+            name: Some(text("name")),
+            subresource: Some("finalizers".to_owned()),
+            ..Call::default()
+        })
+    };
+    added.filter_map(right).collect()
 }
 
 /// The token of [`ADMIN`]; there is no other token.

@@ -339,7 +339,6 @@ impl Store {
             return Err(Refusal::invalid("data: Forbidden: field is immutable when `immutable` is set"));
         }
         patch::shape(&kind, &call.version, &mut new)?;
-        let text = |object: &Value| object["metadata"].get("finalizers").cloned();
         let adds =
             |finalizer: &Value| !old["metadata"]["finalizers"].as_array().is_some_and(|old| old.contains(finalizer));
         let is_deleted = old["metadata"].get("deletionTimestamp").is_some();
@@ -348,10 +347,6 @@ impl Store {
             return Err(Refusal::invalid(
                 "metadata.finalizers: Forbidden: no new finalizers can be added if the object is being deleted",
             ));
-        }
-        let is_empty = text(&new).is_none_or(|finalizers| finalizers.as_array().is_none_or(Vec::is_empty));
-        if is_deleted && is_empty {
-            return Ok(Write { operation: "UPDATE", kind, key, old: Some(old), new: None });
         }
         if kind.custom && without(&new) != without(&old) {
             new["metadata"]["generation"] = (old["metadata"]["generation"].as_i64().unwrap_or_default() + 1).into();
@@ -366,7 +361,12 @@ impl Store {
             return None;
         }
         let is_dry = call.is_dry_run();
-        match write.new {
+        // A deleted object goes with its last finalizer.
+        let is_gone = |new: &Value| {
+            let finalizers = new["metadata"]["finalizers"].as_array();
+            new["metadata"].get("deletionTimestamp").is_some() && finalizers.is_none_or(Vec::is_empty)
+        };
+        match write.new.filter(|new| !is_gone(new)) {
             Some(new) if Some(&new) == write.old.as_ref() || is_dry => Some(new),
             Some(new) => Some(self.put(write.key, new)),
             None => {

@@ -1,0 +1,56 @@
+//! The rights of the service account: the controller has each right that it uses, and uses each right that it has.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use crate::support::manifests::{object, render};
+use crate::support::scenarios::ALL;
+use crate::support::server::{Call, Server};
+use crate::support::{CONTROLLER, Cluster, SYSTEM};
+
+/// Verb, resource with its group, and where: in `every` namespace and the cluster itself, or in one namespace.
+type Right = (String, String, String);
+
+/// The rights of a role.
+fn of_role(kind: &str, place: &str) -> BTreeSet<Right> {
+    let rights = render("rbac");
+    let rules = object(&rights, kind, "glowplug-controller-manager")["rules"].as_array().unwrap();
+    let list = |rule: &Value, member: &str| -> Vec<String> { serde_json::from_value(rule[member].clone()).unwrap() };
+    let mut all = BTreeSet::new();
+    for rule in rules {
+        let members: BTreeSet<&str> = rule.as_object().unwrap().keys().map(String::as_str).collect();
+        assert_eq!(members, ["apiGroups", "resources", "verbs"].into(), "this test knows no other member");
+        for group in list(rule, "apiGroups") {
+            for resource in list(rule, "resources") {
+                let resource = format!("{resource}.{group}");
+                all.extend(list(rule, "verbs").into_iter().map(|verb| (verb, resource.clone(), place.to_owned())));
+            }
+        }
+    }
+    all
+}
+
+/// The right that a request needs.
+fn of_call(call: &Call) -> Right {
+    let resource = match &call.subresource {
+        Some(subresource) => format!("{}/{subresource}.{}", call.plural, call.group),
+        None => format!("{}.{}", call.plural, call.group),
+    };
+    let place = if call.namespace.as_deref() == Some(SYSTEM) { SYSTEM } else { "every" };
+    (call.verb.to_owned(), resource, place.to_owned())
+}
+
+#[tokio::test]
+async fn every_right_that_is_shipped_is_used_and_no_other() {
+    let runs = ALL.iter().map(async |(_, scenario)| {
+        let server = Server::start().await;
+        scenario(&Cluster::of(&server).await).await;
+        server.take_calls()
+    });
+    let calls = futures::future::join_all(runs).await.into_iter().flatten();
+    let used: BTreeSet<Right> = calls.filter(|call| call.user == CONTROLLER).map(|call| of_call(&call)).collect();
+    let shipped: BTreeSet<Right> = of_role("ClusterRole", "every").into_iter().chain(of_role("Role", SYSTEM)).collect();
+    assert_eq!(used.difference(&shipped).collect::<Vec<_>>(), [] as [&Right; 0], "used without a right");
+    assert_eq!(shipped.difference(&used).collect::<Vec<_>>(), [] as [&Right; 0], "shipped and never used");
+}

@@ -1,0 +1,93 @@
+//! The manifests in `config`, rendered as `kubectl kustomize` renders them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+/// What is read of a `kustomization.yaml`. A member that is not here is an error, so no manifest uses what this renderer
+/// does not do.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Kustomization {
+    #[serde(rename = "apiVersion")]
+    _api_version: String,
+    #[serde(rename = "kind")]
+    _kind: String,
+    resources: Vec<String>,
+    #[serde(default)]
+    patches: Vec<Patch>,
+}
+
+/// A JSON patch of the objects with this kind and name.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Patch {
+    target: Target,
+    patch: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Target {
+    kind: String,
+    name: String,
+}
+
+/// The path of a file or folder below `config`.
+pub fn config(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("config").join(path)
+}
+
+/// The documents of a YAML file.
+pub fn documents(file: &Path) -> Vec<Value> {
+    let text = fs::read_to_string(file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+    serde_saphyr::from_multiple(&text).unwrap_or_else(|error| panic!("{}: {error}", file.display()))
+}
+
+/// The objects of a folder of `config`, in the order in which its `kustomization.yaml` names them.
+pub fn render(folder: &str) -> Vec<Value> {
+    render_folder(&config(folder))
+}
+
+fn render_folder(folder: &Path) -> Vec<Value> {
+    let file = folder.join("kustomization.yaml");
+    let mut pages = documents(&file);
+    assert_eq!(pages.len(), 1, "{}", file.display());
+    let Kustomization { resources, patches, .. } =
+        serde_json::from_value(pages.remove(0)).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+    let mut objects = Vec::new();
+    for path in resources.iter().map(|resource| folder.join(resource)) {
+        objects.extend(if path.is_dir() { render_folder(&path) } else { documents(&path) });
+    }
+    for Patch { target, patch } in patches {
+        let patch: Value = serde_saphyr::from_str(&patch).unwrap();
+        let patch: json_patch::Patch = serde_json::from_value(patch).unwrap();
+        let is_target =
+            |object: &&mut Value| object["kind"] == target.kind && object["metadata"]["name"] == target.name;
+        let mut patched: Vec<&mut Value> = objects.iter_mut().filter(is_target).collect();
+        assert_eq!(patched.len(), 1, "{}: {} {}", file.display(), target.kind, target.name);
+        json_patch::patch(patched[0], &patch).unwrap();
+    }
+    objects
+}
+
+/// The object of a kind and name.
+pub fn object<'a>(objects: &'a [Value], kind: &str, name: &str) -> &'a Value {
+    let found: Vec<&Value> =
+        objects.iter().filter(|object| object["kind"] == kind && object["metadata"]["name"] == name).collect();
+    assert_eq!(found.len(), 1, "{kind} {name}");
+    found[0]
+}
+
+/// The webhooks of the cluster, at `url` with the certificate `roots` in place of a Service.
+pub fn webhooks_at(url: &str, roots: &str) -> Value {
+    let mut configuration = object(&render("webhook"), "ValidatingWebhookConfiguration", "glowplug-controller").clone();
+    for webhook in configuration["webhooks"].as_array_mut().unwrap() {
+        let path = webhook["clientConfig"]["service"]["path"].as_str().unwrap().to_owned();
+        let bundle = k8s_openapi::ByteString(roots.as_bytes().to_vec());
+        webhook["clientConfig"] = json!({"url": format!("{url}{path}"), "caBundle": bundle});
+    }
+    configuration
+}
