@@ -189,6 +189,17 @@ impl Allocator {
             .flat_map(|(name, network)| network.held().map(move |(address, lease)| (&**name, address, lease)))
     }
 
+    /// The leases that a machine holds, with network and address, sorted by network and number, IPv4 first.
+    pub fn leases_of(&self, machine: &Machine) -> impl Iterator<Item = (&str, IpAddr, &Lease)> {
+        self.held_by(machine).into_iter().map(|(network, address, lease)| (&**network, address, lease))
+    }
+
+    /// Whether a machine waits for addresses.
+    #[must_use]
+    pub fn waits(&self, machine: &Machine) -> bool {
+        self.queues.claim_of(machine).is_some()
+    }
+
     /// The conflicting records with network and address, sorted by network, address and machine.
     pub fn conflicts(&self) -> impl Iterator<Item = (&str, IpAddr, Conflict)> {
         self.networks.iter().flat_map(|(name, network)| {
