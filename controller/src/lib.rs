@@ -6,6 +6,8 @@
 //! | [`index`] | which pools allocate addresses, and what their conditions say; pure |
 //! | [`ledger`] | the library's ledger over lease objects: why no address has two holders |
 //! | [`registry`] | the thread that decides and records, and the handle to it |
+//! | [`cluster_api`] | the kinds of Cluster API: claims, addresses, clusters, and the status of a claim |
+//! | [`claims`] | Cluster API's IPAM provider: what is done for a claim, and when |
 //! | [`election`] | which replica works |
 //! | [`webhook`] | whether a change of a pool is allowed |
 //! | [`serve`] | HTTP and TLS, and how connections end |
@@ -16,7 +18,9 @@
 //! The tests run against an API server in process (`make test-controller`) and against a real one (`make test-cluster`).
 
 pub mod api;
+pub mod claims;
 pub mod client;
+pub mod cluster_api;
 pub mod diagnostics;
 pub mod election;
 pub mod index;

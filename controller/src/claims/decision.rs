@@ -1,0 +1,484 @@
+//! What is to be done for the claim of one name. Pure: objects in, the next request out; no server, no clock.
+//!
+//! A pass decides, makes the request, takes over the answer and decides again, until nothing is left to be done. Each request
+//! is decided from what is there, so a pass may end anywhere and another process goes on.
+//!
+//! | a claim | requests, in this order |
+//! |---|---|
+//! | that needs an address | finalizer on the claim, lease, IPAddress, status |
+//! | that is deleted | IPAddress (finalizer off, then deletion), release of the lease, finalizer off the claim |
+//! | that is gone, by a consistent read | IPAddress, release of the lease |
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use glowplug::host::allocator::{Allocator, ClaimError};
+use glowplug::host::claim::{Claim, Claimant, Machine, Record, Request};
+use glowplug::host::pool::Pool;
+use glowplug::network::{Family, InterfaceName};
+use ipnetwork::IpNetwork;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use k8s_openapi::jiff::Timestamp;
+use serde_json::{Value, json};
+
+use crate::api::CLUSTER_LABEL;
+use crate::cluster_api::{
+    ADDRESS_FINALIZER, CLAIM_FINALIZER, FAMILY_ANNOTATION, IpAddress, IpAddressClaim, Key, NotReady, PAUSED_ANNOTATION,
+    Readiness, Version, has_finalizer,
+};
+use crate::index::PoolId;
+
+/// What is known about one name: the claim and the IPAddress of that name, and what they depend on.
+#[derive(Clone, Debug)]
+pub(super) struct View {
+    pub(super) key: Key,
+    pub(super) version: Version,
+    /// `None`: a consistent read found no claim.
+    pub(super) claim: Option<IpAddressClaim>,
+    /// As a consistent read found it, when the claim is deleted or gone.
+    pub(super) address: Option<IpAddress>,
+    /// UIDs of earlier claims of this name that are gone, as a consistent read proves, and may hold an address.
+    pub(super) former: BTreeSet<String>,
+    pub(super) cluster: Cluster,
+    /// Whether this controller works on the claim, as its watch filter says.
+    pub(super) is_watched: bool,
+    /// The pool of the claim. `None`: there is no such object.
+    pub(super) pool: Option<PoolObject>,
+    pub(super) ledger: Recorded,
+    /// Why the registry did not allocate or adopt in this pass.
+    pub(super) problem: Option<Problem>,
+    /// Whether this pass has released the addresses of the claim.
+    pub(super) is_released: bool,
+    /// Whether this pass has written the status: an API server may drop members that its schema lacks.
+    pub(super) is_status_written: bool,
+}
+
+/// The Cluster of a claim.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Cluster {
+    /// The claim belongs to no Cluster.
+    None,
+    Running,
+    Paused,
+    /// The claim names a Cluster that is not there.
+    Absent,
+}
+
+/// The object of a pool.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct PoolObject {
+    pub(super) owner: OwnerReference,
+    pub(super) is_deleted: bool,
+    /// Why the pool allocates nothing: the message of its condition `Ready`, when that is `False`.
+    pub(super) not_ready: Option<String>,
+    pub(super) is_sticky: bool,
+}
+
+/// What the registry knows of a claim and its pool.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Recorded {
+    /// `None`: the registry does not have the pool.
+    pub(super) pool: Option<PoolFacts>,
+    /// Addresses that the claim holds, the earliest first. Two leaders may have given one each.
+    pub(super) held: Vec<Held>,
+    /// Whether the claim waits for an address.
+    pub(super) waits: bool,
+    /// Whether the owner of the IPAddress holds that address, when the owner is another claim of the same name.
+    pub(super) is_left_over: bool,
+}
+
+/// What a claim needs to know of a pool.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct PoolFacts {
+    pub(super) interface: InterfaceName,
+    pub(super) families: Vec<Family>,
+    pub(super) gateways: Vec<IpAddr>,
+}
+
+/// An address that a claim holds.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Held {
+    pub(super) address: IpNetwork,
+    pub(super) interface: InterfaceName,
+}
+
+/// Why the registry did not do what a claim needs.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Problem {
+    /// The registry refused the claim.
+    Refused(ClaimError),
+    /// The registry did not adopt the address of the IPAddress, for this reason.
+    Mismatch(String),
+}
+
+/// The next request.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Step {
+    /// Nothing is to be done before something changes.
+    Wait,
+    /// Merges this into the claim.
+    PatchClaim(Value),
+    /// Merges this into the status of the claim, which then says the readiness.
+    PatchStatus(Value, Readiness),
+    /// Creates this IPAddress.
+    CreateAddress(Value),
+    /// Merges this into the IPAddress.
+    PatchAddress(Value),
+    /// Deletes the IPAddress.
+    DeleteAddress,
+    /// Records that the claim holds the address of the IPAddress.
+    Adopt(Record),
+    /// Claims an address.
+    Claim(Claim),
+    /// Keeps this address of the claimant and releases the others, which it never got.
+    Keep(Claimant, IpAddr),
+    /// Removes the claim from the wait queue.
+    Withdraw,
+    /// Releases everything that a claim holds.
+    Release(Machine),
+}
+
+/// Decides the next request. `now` is the time of a transition of a condition.
+pub(super) fn decide(view: &View, now: Timestamp) -> Step {
+    match &view.claim {
+        None => view.clean_up().unwrap_or(Step::Wait),
+        Some(claim) if view.is_stopped(claim) => view.hold_back(Step::Wait),
+        Some(claim) if claim.is_deleted() => view.end(claim),
+        Some(claim) => view.serve(claim, now),
+    }
+}
+
+// === impl View ===
+
+impl View {
+    /// Whether the registry does not allocate from a pool whose object says that the pool is ready: the registry follows the
+    /// objects of pools a moment later.
+    pub(super) fn is_early(&self) -> bool {
+        let is_unknown = self.ledger.pool.is_none()
+            || matches!(&self.problem, Some(Problem::Refused(error)) if allocates_nothing(error));
+        let is_ready = self.pool.as_ref().is_some_and(|pool| pool.not_ready.is_none() && !pool.is_deleted);
+        self.ledger.held.is_empty() && is_unknown && is_ready
+    }
+
+    fn is_stopped(&self, claim: &IpAddressClaim) -> bool {
+        let is_paused = claim.metadata.annotations.as_ref().is_some_and(|all| all.contains_key(PAUSED_ANNOTATION));
+        let is_stopped = match self.cluster {
+            Cluster::None | Cluster::Running => false,
+            Cluster::Paused => true,
+            // Clusters are deleted before the claims of their machines.
+            Cluster::Absent => !claim.is_deleted(),
+        };
+        is_paused || is_stopped || !self.is_watched
+    }
+
+    /// A claim that waits must not get an address now. Then `step` follows.
+    fn hold_back(&self, step: Step) -> Step {
+        if self.ledger.waits { Step::Withdraw } else { step }
+    }
+
+    /// Removes what earlier claims of this name left: the IPAddress first, so that no two objects ever name one address.
+    fn clean_up(&self) -> Option<Step> {
+        let is_left = |address: &&IpAddress| {
+            address.is_ours() && (has_finalizer(&address.metadata, ADDRESS_FINALIZER) || self.is_of_former(address))
+        };
+        if let Some(address) = self.address.as_ref().filter(is_left) {
+            return Some(remove(address));
+        }
+        self.release_former()
+    }
+
+    fn is_of_former(&self, address: &IpAddress) -> bool {
+        address.owner().is_some_and(|uid| self.former.contains(uid))
+    }
+
+    fn release_former(&self) -> Option<Step> {
+        self.former.first().map(|uid| Step::Release(self.key.holder(uid)))
+    }
+
+    fn end(&self, claim: &IpAddressClaim) -> Step {
+        if !has_finalizer(&claim.metadata, CLAIM_FINALIZER) || claim.is_in_use() {
+            return self.hold_back(Step::Wait);
+        }
+        if let Some(address) = self.address.as_ref().filter(|address| address.is_ours()) {
+            return remove(address);
+        }
+        if let Some(release) = self.release_former() {
+            return release;
+        }
+        if !self.is_released {
+            return Step::Release(self.key.holder(claim.uid()));
+        }
+        Step::PatchClaim(finalizers(&claim.metadata, without(&claim.metadata, CLAIM_FINALIZER)))
+    }
+
+    fn serve(&self, claim: &IpAddressClaim, now: Timestamp) -> Step {
+        let Some(pool) = claim.pool.resolve(&self.key.namespace) else { return Step::Wait };
+        if !has_finalizer(&claim.metadata, CLAIM_FINALIZER) {
+            let all = claim.metadata.finalizers.iter().flatten().cloned();
+            let all = all.chain([CLAIM_FINALIZER.to_owned()]).collect();
+            return Step::PatchClaim(finalizers(&claim.metadata, all));
+        }
+        let Some(address) = &self.address else {
+            let held = self.ledger.held.first();
+            return self.release_former().unwrap_or_else(|| match held {
+                Some(held) => self.hand_out(claim, &pool, held, now),
+                None => self.allocate(claim, &pool, now),
+            });
+        };
+        if !address.is_ours() {
+            let claim_of = &address.claim;
+            let message = format!(
+                "IPAddress {:?} belongs to claim {claim_of:?} of another pool, expected none of this name",
+                self.key.name
+            );
+            return self.refuse(claim, NotReady::AllocationFailed, message, now);
+        }
+        let Some(ip) = address.ip() else {
+            let message =
+                format!("IPAddress {:?}: invalid address {:?}, expected an IP address", self.key.name, address.address);
+            return self.refuse(claim, NotReady::AllocationFailed, message, now);
+        };
+        let Some(held) = self.ledger.held.iter().find(|held| held.address.ip() == ip) else {
+            return self.adopt(claim, &pool, (address, ip), now);
+        };
+        if self.ledger.held.len() > 1 {
+            let claimant = Claimant { machine: self.key.holder(claim.uid()), interface: held.interface };
+            return Step::Keep(claimant, ip);
+        }
+        if let Some(patch) = self.repair(claim, address) {
+            return Step::PatchAddress(patch);
+        }
+        self.release_former().unwrap_or_else(|| self.say(claim, &Readiness::Ready, now))
+    }
+
+    /// The IPAddress names an address that the claim does not hold.
+    fn adopt(
+        &self,
+        claim: &IpAddressClaim,
+        pool: &PoolId,
+        (address, ip): (&IpAddress, IpAddr),
+        now: Timestamp,
+    ) -> Step {
+        if self.is_of_former(address) && self.ledger.is_left_over {
+            return remove(address);
+        }
+        if let Some(Problem::Mismatch(message)) = &self.problem {
+            return self.refuse(claim, NotReady::AllocationFailed, message.clone(), now);
+        }
+        match &self.ledger.pool {
+            Some(facts) => Step::Adopt(record(address, ip, claim.uid(), facts.interface)),
+            None => self.refuse(claim, NotReady::PoolNotReady, self.why_not_ready(pool), now),
+        }
+    }
+
+    fn allocate(&self, claim: &IpAddressClaim, pool: &PoolId, now: Timestamp) -> Step {
+        let refuse = |reason, message| self.refuse(claim, reason, message, now);
+        match &self.problem {
+            Some(Problem::Refused(error @ ClaimError::Exhausted { .. })) => {
+                return self.say(claim, &Readiness::NotReady(NotReady::PoolExhausted, error.to_string()), now);
+            }
+            Some(Problem::Refused(error)) if allocates_nothing(error) => {
+                return self.say(claim, &Readiness::NotReady(NotReady::PoolNotReady, self.why_not_ready(pool)), now);
+            }
+            Some(Problem::Refused(error)) => return refuse(NotReady::AllocationFailed, error.to_string()),
+            Some(Problem::Mismatch(message)) => return refuse(NotReady::AllocationFailed, message.clone()),
+            None => {}
+        }
+        let (Some(object), Some(facts)) = (&self.pool, &self.ledger.pool) else {
+            return refuse(NotReady::PoolNotReady, self.why_not_ready(pool));
+        };
+        if object.is_deleted {
+            return refuse(NotReady::PoolNotReady, self.why_not_ready(pool));
+        }
+        let annotation = claim.metadata.annotations.as_ref().and_then(|all| all.get(FAMILY_ANNOTATION));
+        let family = match annotation.map(String::as_str) {
+            Some("IPv4") => Some(Family::Ipv4),
+            Some("IPv6") => Some(Family::Ipv6),
+            Some(other) => {
+                let message =
+                    format!("annotation {FAMILY_ANNOTATION}: invalid family {other:?}, expected IPv4 or IPv6");
+                return refuse(NotReady::AllocationFailed, message);
+            }
+            None => None,
+        };
+        if family.is_none() && facts.families.len() > 1 {
+            let message = format!(
+                "{} {pool} has IPv4 and IPv6 addresses, expected annotation {FAMILY_ANNOTATION} on the claim",
+                object.owner.kind
+            );
+            return refuse(NotReady::PoolNotReady, message);
+        }
+        Step::Claim(Claim {
+            machine: self.key.holder(claim.uid()),
+            created: claim.created(),
+            requests: vec![Request { pool: pool.to_string(), family, addresses: Vec::new() }],
+            sticky: object.is_sticky,
+        })
+    }
+
+    fn why_not_ready(&self, pool: &PoolId) -> String {
+        let kind = crate::cluster_api::pool_kind(pool).kind;
+        match &self.pool {
+            None => format!("{kind} {pool} does not exist"),
+            Some(object) if object.is_deleted => format!("{kind} {pool} is being deleted"),
+            Some(PoolObject { not_ready: Some(message), .. }) => format!("{kind} {pool} is not ready: {message}"),
+            Some(_) => format!("{kind} {pool} does not allocate addresses yet"),
+        }
+    }
+
+    /// Creates the IPAddress of a claim.
+    fn hand_out(&self, claim: &IpAddressClaim, pool: &PoolId, held: &Held, now: Timestamp) -> Step {
+        let Some(object) = &self.pool else {
+            return self.refuse(claim, NotReady::PoolNotReady, self.why_not_ready(pool), now);
+        };
+        let ip = held.address.ip();
+        let gateways = self.ledger.pool.iter().flat_map(|facts| &facts.gateways);
+        let gateway = gateways.into_iter().find(|gateway| gateway.is_ipv4() == ip.is_ipv4());
+        let mut spec = json!({
+            "poolRef": claim.pool,
+            "claimRef": {"name": self.key.name},
+            "address": ip.to_string(),
+            "prefix": held.address.prefix(),
+        });
+        if let Some(gateway) = gateway {
+            spec["gateway"] = gateway.to_string().into();
+        }
+        let mut metadata = json!({
+            "name": self.key.name,
+            "namespace": self.key.namespace,
+            "finalizers": [ADDRESS_FINALIZER],
+            "ownerReferences": [self.owner(claim), object.owner],
+        });
+        if let Some(cluster) = &claim.cluster {
+            metadata["labels"] = json!({(CLUSTER_LABEL): cluster});
+        }
+        Step::CreateAddress(json!({"metadata": metadata, "spec": spec}))
+    }
+
+    /// The patch that protects the IPAddress of a claim and makes the claim its owner. `None`: it is as it should be.
+    fn repair(&self, claim: &IpAddressClaim, address: &IpAddress) -> Option<Value> {
+        let is_owned = address.owner() == Some(claim.uid());
+        let is_protected = has_finalizer(&address.metadata, ADDRESS_FINALIZER) || address.is_deleted();
+        if is_owned && is_protected {
+            return None;
+        }
+        let mut all = address.metadata.finalizers.clone().unwrap_or_default();
+        if !is_protected {
+            all.push(ADDRESS_FINALIZER.to_owned());
+        }
+        let mut patch = finalizers(&address.metadata, all);
+        if !is_owned {
+            let owners = self.pool.iter().map(|pool| pool.owner.clone());
+            patch["metadata"]["ownerReferences"] =
+                json!([self.owner(claim)].into_iter().chain(owners).collect::<Vec<_>>());
+        }
+        Some(patch)
+    }
+
+    fn owner(&self, claim: &IpAddressClaim) -> OwnerReference {
+        OwnerReference {
+            api_version: format!("{}/{}", crate::cluster_api::GROUP, self.version.name()),
+            kind: "IPAddressClaim".to_owned(),
+            name: self.key.name.clone(),
+            uid: claim.uid().to_owned(),
+            controller: Some(true),
+            block_owner_deletion: Some(true),
+        }
+    }
+
+    /// Says why a claim gets no address, and that waiting does not help.
+    fn refuse(&self, claim: &IpAddressClaim, reason: NotReady, message: String, now: Timestamp) -> Step {
+        self.hold_back(self.say(claim, &Readiness::NotReady(reason, message), now))
+    }
+
+    fn say(&self, claim: &IpAddressClaim, readiness: &Readiness, now: Timestamp) -> Step {
+        let patch = claim.status_patch(self.version, readiness, now).filter(|_| !self.is_status_written);
+        patch.map_or(Step::Wait, |patch| Step::PatchStatus(patch, readiness.clone()))
+    }
+}
+
+// === impl PoolFacts ===
+
+impl PoolFacts {
+    fn of(pool: &Pool) -> Self {
+        let families = pool.spaces().map(|space| space.family()).collect();
+        Self { interface: pool.interface, families, gateways: pool.gateways.clone() }
+    }
+}
+
+// === impl Recorded ===
+
+impl Recorded {
+    /// Reads what the registry knows of the claim `uid` of a name, of its pool, and of its IPAddress.
+    pub(super) fn read(
+        allocator: &Allocator,
+        key: &Key,
+        uid: &str,
+        pool: Option<&PoolId>,
+        address: Option<&IpAddress>,
+    ) -> Self {
+        let holder = key.holder(uid);
+        let mut held: Vec<_> = allocator.leases_of(&holder).collect();
+        held.sort_by_key(|(_, address, lease)| (lease.since, *address));
+        let held = held.into_iter().map(|(_, address, lease)| Held {
+            address: with_prefix(address, lease.prefix),
+            interface: lease.claimant.interface,
+        });
+        let owner = address.and_then(|address| Some((address.owner().filter(|owner| *owner != uid)?, address.ip()?)));
+        Self {
+            pool: pool.and_then(|pool| allocator.pool(&pool.to_string())).map(PoolFacts::of),
+            held: held.collect(),
+            waits: allocator.waits(&holder),
+            is_left_over: owner.is_some_and(|(owner, ip)| {
+                allocator.leases_of(&key.holder(owner)).any(|(_, address, _)| address == ip)
+            }),
+        }
+    }
+}
+
+/// What an IPAddress records: the claim `uid` of its name has its address on the interface of the pool.
+pub(super) fn record(address: &IpAddress, ip: IpAddr, uid: &str, interface: InterfaceName) -> Record {
+    let key = address.key();
+    let prefix = address.prefix.try_into().unwrap_or(u8::MAX);
+    Record {
+        claimant: Claimant { machine: key.holder(uid), interface },
+        node_pool: address.pool.resolve(&key.namespace).map(|pool| pool.to_string()),
+        attachments: Vec::new(),
+        network: None,
+        addresses: vec![with_prefix(ip, prefix)],
+        source: format!("IPAddress {key}"),
+    }
+}
+
+/// Whether a claim is refused because of the state of its pool.
+fn allocates_nothing(error: &ClaimError) -> bool {
+    matches!(error, ClaimError::UnknownPool(_) | ClaimError::Suspended(_))
+}
+
+/// An address with its prefix length. An invalid length becomes the full length, which means an unknown one.
+fn with_prefix(address: IpAddr, prefix: u8) -> IpNetwork {
+    IpNetwork::new(address, prefix).unwrap_or_else(|_| IpNetwork::from(address))
+}
+
+/// The next request that removes an IPAddress: its finalizer goes first, and a finalizer of somebody else keeps it.
+fn remove(address: &IpAddress) -> Step {
+    if has_finalizer(&address.metadata, ADDRESS_FINALIZER) {
+        Step::PatchAddress(finalizers(&address.metadata, without(&address.metadata, ADDRESS_FINALIZER)))
+    } else if address.is_deleted() {
+        Step::Wait
+    } else {
+        Step::DeleteAddress
+    }
+}
+
+fn without(metadata: &ObjectMeta, finalizer: &str) -> Vec<String> {
+    metadata.finalizers.iter().flatten().filter(|name| *name != finalizer).cloned().collect()
+}
+
+/// The patch that sets the finalizers of an object. It names the version of the object, since it replaces the list.
+fn finalizers(metadata: &ObjectMeta, finalizers: Vec<String>) -> Value {
+    json!({"metadata": {"resourceVersion": metadata.resource_version, "finalizers": finalizers}})
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,423 @@
+//! The decisions as values.
+
+use kube::api::DynamicObject;
+
+use super::*;
+
+const FREE: &str = "No available IPs in pool for interface eno101";
+
+fn object(value: Value) -> DynamicObject {
+    serde_json::from_value(value).unwrap()
+}
+
+/// The claim `n/c` on pool `n/p`, with `changes` merged into it.
+fn claim(changes: &Value) -> IpAddressClaim {
+    let mut value = json!({
+        "metadata": {
+            "name": "c", "namespace": "n", "uid": "u1", "generation": 1, "resourceVersion": "7",
+            "creationTimestamp": "1970-01-01T00:00:05Z", "finalizers": [CLAIM_FINALIZER],
+        },
+        "spec": {"poolRef": {"apiGroup": "ipam.glowplug.dev", "kind": "StaticIPPool", "name": "p"}},
+    });
+    json_patch::merge(&mut value, changes);
+    IpAddressClaim::read(object(value)).unwrap()
+}
+
+/// The IPAddress of the claim, with `changes` merged into it.
+fn address(changes: &Value) -> Option<IpAddress> {
+    let mut value = json!({
+        "metadata": {
+            "name": "c", "namespace": "n", "uid": "a1", "resourceVersion": "9", "finalizers": [ADDRESS_FINALIZER],
+            "ownerReferences": [owner("u1"), pool_owner()],
+        },
+        "spec": {
+            "poolRef": {"apiGroup": "ipam.glowplug.dev", "kind": "StaticIPPool", "name": "p"},
+            "claimRef": {"name": "c"}, "address": "10.0.0.8", "prefix": 24, "gateway": "10.0.0.1",
+        },
+    });
+    json_patch::merge(&mut value, changes);
+    Some(IpAddress::read(object(value)).unwrap())
+}
+
+fn owner(uid: &str) -> Value {
+    json!({
+        "apiVersion": "ipam.cluster.x-k8s.io/v1beta2", "kind": "IPAddressClaim", "name": "c", "uid": uid,
+        "controller": true, "blockOwnerDeletion": true,
+    })
+}
+
+fn pool_owner() -> Value {
+    json!({
+        "apiVersion": "ipam.glowplug.dev/v1alpha1", "kind": "StaticIPPool", "name": "p", "uid": "pool",
+        "controller": false, "blockOwnerDeletion": true,
+    })
+}
+
+fn deleted() -> Value {
+    json!({"metadata": {"deletionTimestamp": "1970-01-01T00:00:09Z"}})
+}
+
+fn eno101() -> InterfaceName {
+    "eno101".parse().unwrap()
+}
+
+fn held(address: &str) -> Held {
+    Held { address: address.parse().unwrap(), interface: eno101() }
+}
+
+/// A claim with its finalizer on a pool with IPv4 addresses.
+fn view() -> View {
+    let pool = PoolObject {
+        owner: serde_json::from_value(pool_owner()).unwrap(),
+        is_deleted: false,
+        not_ready: None,
+        is_sticky: false,
+    };
+    let facts = PoolFacts {
+        interface: eno101(),
+        families: vec![Family::Ipv4],
+        gateways: ["10.0.0.1", "fd00::1"].map(|address| address.parse().unwrap()).into(),
+    };
+    View {
+        key: Key { namespace: "n".to_owned(), name: "c".to_owned() },
+        version: Version::V1Beta2,
+        claim: Some(claim(&json!({}))),
+        address: None,
+        former: BTreeSet::new(),
+        cluster: Cluster::None,
+        is_watched: true,
+        pool: Some(pool),
+        ledger: Recorded { pool: Some(facts), ..Recorded::default() },
+        problem: None,
+        is_released: false,
+        is_status_written: false,
+    }
+}
+
+/// A claim that holds 10.0.0.8 and has its IPAddress.
+fn served() -> View {
+    let ledger = Recorded { held: vec![held("10.0.0.8/24")], ..view().ledger };
+    View { address: address(&json!({})), ledger, ..view() }
+}
+
+fn next(view: &View) -> Step {
+    decide(view, Timestamp::from_second(100).unwrap())
+}
+
+/// What a step says in the status: a reason, or nothing, and a message.
+fn said(view: &View) -> (NotReady, String) {
+    match next(view) {
+        Step::PatchStatus(_, Readiness::NotReady(reason, message)) => (reason, message),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn is(reason: NotReady, message: &str) -> (NotReady, String) {
+    (reason, message.to_owned())
+}
+
+fn claim_finalizers(finalizers: &[&str]) -> Step {
+    Step::PatchClaim(json!({"metadata": {"resourceVersion": "7", "finalizers": finalizers}}))
+}
+
+fn address_finalizers(finalizers: &[&str]) -> Step {
+    Step::PatchAddress(json!({"metadata": {"resourceVersion": "9", "finalizers": finalizers}}))
+}
+
+fn holder(uid: &str) -> Machine {
+    Machine { namespace: "n".to_owned(), name: "c".to_owned(), uid: uid.to_owned() }
+}
+
+fn request(family: Option<Family>) -> Claim {
+    let request = Request { pool: "n/p".to_owned(), family, addresses: Vec::new() };
+    Claim { machine: holder("u1"), created: 5000, requests: vec![request], sticky: false }
+}
+
+#[test]
+fn a_new_claim_gets_the_finalizer_before_anything_else() {
+    let theirs = "machine.openshift.io/ip-claim-protection";
+    let new = claim(&json!({"metadata": {"finalizers": [theirs]}}));
+    let view = View { claim: Some(new), ..view() };
+    assert_eq!(next(&view), claim_finalizers(&[theirs, CLAIM_FINALIZER]));
+}
+
+#[test]
+fn a_claim_with_the_finalizer_claims_an_address() {
+    assert_eq!(next(&view()), Step::Claim(request(None)));
+}
+
+#[test]
+fn a_sticky_pool_makes_a_sticky_claim() {
+    let mut view = view();
+    view.pool.as_mut().unwrap().is_sticky = true;
+    assert_eq!(next(&view), Step::Claim(Claim { sticky: true, ..request(None) }));
+}
+
+#[test]
+fn a_recorded_address_is_handed_out_as_an_ipaddress_with_the_name_of_the_claim() {
+    let claim = claim(&json!({"spec": {"clusterName": "c1"}}));
+    let view = View { claim: Some(claim), cluster: Cluster::Running, address: None, ..served() };
+    let expected = json!({
+        "metadata": {
+            "name": "c", "namespace": "n", "finalizers": [ADDRESS_FINALIZER],
+            "labels": {"cluster.x-k8s.io/cluster-name": "c1"},
+            "ownerReferences": [owner("u1"), pool_owner()],
+        },
+        "spec": {
+            "poolRef": {"apiGroup": "ipam.glowplug.dev", "kind": "StaticIPPool", "name": "p"},
+            "claimRef": {"name": "c"}, "address": "10.0.0.8", "prefix": 24, "gateway": "10.0.0.1",
+        },
+    });
+    assert_eq!(next(&view), Step::CreateAddress(expected));
+}
+
+#[test]
+fn an_address_without_a_gateway_of_its_family_has_no_gateway() {
+    let mut view = View { address: None, ..served() };
+    view.ledger.pool.as_mut().unwrap().gateways.remove(0);
+    let Step::CreateAddress(created) = next(&view) else { panic!() };
+    assert_eq!(created["spec"].get("gateway"), None);
+}
+
+#[test]
+fn a_claim_with_its_ipaddress_is_ready_and_then_left_alone() {
+    let Step::PatchStatus(patch, readiness) = next(&served()) else { panic!() };
+    assert_eq!((readiness, &patch["status"]["addressRef"]), (Readiness::Ready, &json!({"name": "c"})));
+    let done = View { claim: Some(claim(&json!({"status": patch["status"]}))), ..served() };
+    assert_eq!(next(&done), Step::Wait);
+}
+
+#[test]
+fn a_status_that_the_server_does_not_keep_is_written_once_in_a_pass() {
+    assert_eq!(next(&View { is_status_written: true, ..served() }), Step::Wait);
+}
+
+#[test]
+fn a_claim_on_a_pool_of_two_families_names_one_of_them() {
+    let mut view = view();
+    view.ledger.pool.as_mut().unwrap().families = vec![Family::Ipv4, Family::Ipv6];
+    let message =
+        "StaticIPPool n/p has IPv4 and IPv6 addresses, expected annotation ipam.glowplug.dev/family on the claim";
+    assert_eq!(said(&view), is(NotReady::PoolNotReady, message));
+    for (annotation, family) in [("IPv4", Family::Ipv4), ("IPv6", Family::Ipv6)] {
+        view.claim = Some(claim(&json!({"metadata": {"annotations": {(FAMILY_ANNOTATION): annotation}}})));
+        assert_eq!(next(&view), Step::Claim(request(Some(family))));
+    }
+    view.claim = Some(claim(&json!({"metadata": {"annotations": {(FAMILY_ANNOTATION): "ipv6"}}})));
+    let message = "annotation ipam.glowplug.dev/family: invalid family \"ipv6\", expected IPv4 or IPv6";
+    assert_eq!(said(&view), is(NotReady::AllocationFailed, message));
+}
+
+#[test]
+fn a_refusal_of_the_registry_becomes_a_reason_of_the_contract() {
+    let exhausted = ClaimError::Exhausted { interface: eno101(), pool: "n/p".to_owned(), family: Family::Ipv4 };
+    let missing = ClaimError::NoFamily { pool: "n/p".to_owned(), family: Family::Ipv6 };
+    let refused = |error| said(&View { problem: Some(Problem::Refused(error)), ..view() });
+    assert_eq!(refused(exhausted), is(NotReady::PoolExhausted, FREE));
+    assert_eq!(refused(missing), is(NotReady::AllocationFailed, "pool \"n/p\" has no IPv6 addresses"));
+    let unknown = ClaimError::UnknownPool("n/p".to_owned());
+    assert_eq!(refused(unknown), is(NotReady::PoolNotReady, "StaticIPPool n/p does not allocate addresses yet"));
+}
+
+#[test]
+fn a_claim_that_waits_keeps_its_place_while_the_pool_is_exhausted() {
+    let error = ClaimError::Exhausted { interface: eno101(), pool: "n/p".to_owned(), family: Family::Ipv4 };
+    let mut view = View { problem: Some(Problem::Refused(error)), ..view() };
+    view.ledger.waits = true;
+    assert_eq!(said(&view), is(NotReady::PoolExhausted, FREE));
+}
+
+#[test]
+fn a_pool_that_allocates_nothing_is_not_ready() {
+    let mut view = view();
+    view.pool.as_mut().unwrap().not_ready = Some("gateway[0]: invalid address".to_owned());
+    view.problem = Some(Problem::Refused(ClaimError::Suspended("n/p".to_owned())));
+    let message = "StaticIPPool n/p is not ready: gateway[0]: invalid address";
+    assert_eq!(said(&view), is(NotReady::PoolNotReady, message));
+    assert!(!view.is_early());
+    view.pool.as_mut().unwrap().is_deleted = true;
+    view.problem = None;
+    assert_eq!(said(&view), is(NotReady::PoolNotReady, "StaticIPPool n/p is being deleted"));
+    view.pool = None;
+    assert_eq!(said(&view), is(NotReady::PoolNotReady, "StaticIPPool n/p does not exist"));
+}
+
+#[test]
+fn a_pool_that_the_registry_does_not_have_yet_is_asked_again() {
+    let mut view = view();
+    assert!(!view.is_early());
+    view.ledger.pool = None;
+    assert_eq!(said(&view), is(NotReady::PoolNotReady, "StaticIPPool n/p does not allocate addresses yet"));
+    assert!(view.is_early());
+}
+
+#[test]
+fn a_claim_that_cannot_be_served_waits_no_longer() {
+    let mut view = view();
+    view.ledger.waits = true;
+    view.pool = None;
+    assert_eq!(next(&view), Step::Withdraw);
+}
+
+#[test]
+fn a_paused_claim_is_left_alone() {
+    let paused = claim(&json!({"metadata": {"finalizers": [], "annotations": {(PAUSED_ANNOTATION): "true"}}}));
+    let new = Some(claim(&json!({"metadata": {"finalizers": []}})));
+    let stopped = [
+        View { claim: Some(paused), ..view() },
+        View { claim: new.clone(), cluster: Cluster::Paused, ..view() },
+        View { claim: new.clone(), cluster: Cluster::Absent, ..view() },
+        View { claim: new.clone(), is_watched: false, ..view() },
+        View { claim: Some(claim(&deleted())), cluster: Cluster::Paused, ..served() },
+    ];
+    for mut view in stopped {
+        assert_eq!(next(&view), Step::Wait, "{view:?}");
+        view.ledger.waits = true;
+        assert_eq!(next(&view), Step::Withdraw);
+    }
+    assert_eq!(next(&View { claim: new, cluster: Cluster::Running, ..view() }), claim_finalizers(&[CLAIM_FINALIZER]));
+}
+
+#[test]
+fn a_deleted_claim_ends_with_its_ipaddress_then_its_lease_then_its_finalizer() {
+    for cluster in [Cluster::None, Cluster::Running, Cluster::Absent] {
+        let mut view = View { claim: Some(claim(&deleted())), cluster, ..served() };
+        assert_eq!(next(&view), address_finalizers(&[]));
+        view.address = address(&json!({"metadata": {"finalizers": []}}));
+        assert_eq!(next(&view), Step::DeleteAddress);
+        view.address = None;
+        assert_eq!(next(&view), Step::Release(holder("u1")));
+        view.is_released = true;
+        assert_eq!(next(&view), claim_finalizers(&[]));
+        view.claim = Some(claim(&json!({"metadata": {"finalizers": [], "deletionTimestamp": "1970-01-01T00:00:09Z"}})));
+        assert_eq!(next(&view), Step::Wait);
+    }
+}
+
+#[test]
+fn an_address_is_not_released_while_somebody_keeps_its_ipaddress() {
+    let kept = json!({"metadata": {"finalizers": ["example.com/keep"], "deletionTimestamp": "1970-01-01T00:00:09Z"}});
+    let view = View { claim: Some(claim(&deleted())), address: address(&kept), ..served() };
+    assert_eq!(next(&view), Step::Wait);
+}
+
+#[test]
+fn an_address_is_not_released_while_an_infrastructure_provider_uses_it() {
+    let mut used = deleted();
+    used["metadata"]["finalizers"] = json!([CLAIM_FINALIZER, "machine.openshift.io/ip-claim-protection"]);
+    let mut view = View { claim: Some(claim(&used)), ..served() };
+    assert_eq!(next(&view), Step::Wait);
+    view.ledger.waits = true;
+    assert_eq!(next(&view), Step::Withdraw);
+}
+
+#[test]
+fn the_ipaddress_of_another_provider_is_not_touched() {
+    let other = address(&json!({"spec": {"poolRef": {"kind": "InClusterIPPool"}}}));
+    let mut view = View { address: other, ..view() };
+    let message = "IPAddress \"c\" belongs to claim \"c\" of another pool, expected none of this name";
+    assert_eq!(said(&view), is(NotReady::AllocationFailed, message));
+    view.claim = Some(claim(&deleted()));
+    assert_eq!(next(&view), Step::Release(holder("u1")));
+    view.claim = None;
+    assert_eq!(next(&view), Step::Wait);
+}
+
+#[test]
+fn an_ipaddress_that_the_ledger_does_not_have_is_adopted_before_anything_is_allocated() {
+    let view = View { address: address(&json!({})), ..view() };
+    let expected = Record {
+        claimant: Claimant { machine: holder("u1"), interface: eno101() },
+        node_pool: Some("n/p".to_owned()),
+        attachments: Vec::new(),
+        network: None,
+        addresses: vec!["10.0.0.8/24".parse().unwrap()],
+        source: "IPAddress n/c".to_owned(),
+    };
+    assert_eq!(next(&view), Step::Adopt(expected));
+    let unknown = View { ledger: Recorded::default(), ..view };
+    assert_eq!(said(&unknown), is(NotReady::PoolNotReady, "StaticIPPool n/p does not allocate addresses yet"));
+}
+
+#[test]
+fn an_invalid_prefix_length_of_an_ipaddress_means_an_unknown_one() {
+    for prefix in [-1, 33, 256, i64::MAX] {
+        let address = address(&json!({"spec": {"prefix": prefix}})).unwrap();
+        let record = record(&address, address.ip().unwrap(), "u1", eno101());
+        assert_eq!(record.addresses, ["10.0.0.8/32".parse().unwrap()]);
+    }
+}
+
+#[test]
+fn an_ipaddress_that_contradicts_the_ledger_is_reported_and_stays() {
+    let contradiction = "IPAddress n/c: 10.0.0.9 of eno101 of n/c (u1) is not what it holds, which is 10.0.0.8";
+    let mut view = View { address: address(&json!({"spec": {"address": "10.0.0.9"}})), ..served() };
+    assert!(matches!(next(&view), Step::Adopt(_)));
+    view.problem = Some(Problem::Mismatch(contradiction.to_owned()));
+    assert_eq!(said(&view), is(NotReady::AllocationFailed, contradiction));
+    view.address = address(&json!({"spec": {"address": "10.0.0.08"}}));
+    let message = "IPAddress \"c\": invalid address \"10.0.0.08\", expected an IP address";
+    assert_eq!(said(&view), is(NotReady::AllocationFailed, message));
+}
+
+#[test]
+fn an_ipaddress_that_was_moved_or_restored_gets_its_owners_and_its_finalizer() {
+    let moved = json!({"metadata": {"finalizers": null, "ownerReferences": [owner("u0")]}});
+    let view = View { address: address(&moved), ..served() };
+    let metadata = json!({
+        "resourceVersion": "9", "finalizers": [ADDRESS_FINALIZER], "ownerReferences": [owner("u1"), pool_owner()],
+    });
+    assert_eq!(next(&view), Step::PatchAddress(json!({"metadata": metadata})));
+}
+
+#[test]
+fn an_ipaddress_that_is_deleted_while_its_claim_lives_stays() {
+    let view = View { address: address(&deleted()), ..served() };
+    assert!(matches!(next(&view), Step::PatchStatus(_, Readiness::Ready)));
+}
+
+#[test]
+fn what_an_earlier_claim_of_the_name_left_is_removed_and_released_first() {
+    let left = json!({"metadata": {"ownerReferences": [owner("u0")]}});
+    let mut view = View { address: address(&left), former: ["u0".to_owned()].into(), ..view() };
+    view.ledger.is_left_over = true;
+    assert_eq!(next(&view), address_finalizers(&[]));
+    view.address = address(&json!({"metadata": {"finalizers": [], "ownerReferences": [owner("u0")]}}));
+    assert_eq!(next(&view), Step::DeleteAddress);
+    view.address = None;
+    assert_eq!(next(&view), Step::Release(holder("u0")));
+    view.former.clear();
+    assert_eq!(next(&view), Step::Claim(request(None)));
+}
+
+#[test]
+fn what_a_claim_left_that_is_gone_is_removed_and_then_released() {
+    let mut view = View { claim: None, former: ["u1".to_owned()].into(), ..served() };
+    assert_eq!(next(&view), address_finalizers(&[]));
+    view.address = address(&json!({"metadata": {"finalizers": []}}));
+    assert_eq!(next(&view), Step::DeleteAddress);
+    view.address = None;
+    assert_eq!(next(&view), Step::Release(holder("u1")));
+    view.former.clear();
+    assert_eq!(next(&view), Step::Wait);
+}
+
+#[test]
+fn of_two_leases_of_one_claim_the_one_that_was_handed_out_is_kept() {
+    let mut view = served();
+    view.ledger.held = vec![held("10.0.0.7/24"), held("10.0.0.8/24")];
+    let claimant = Claimant { machine: holder("u1"), interface: eno101() };
+    assert_eq!(next(&view), Step::Keep(claimant, "10.0.0.8".parse().unwrap()));
+    view.address = None;
+    let Step::CreateAddress(created) = next(&view) else { panic!() };
+    assert_eq!(created["spec"]["address"], "10.0.0.7");
+}
+
+#[test]
+fn a_claim_whose_pool_became_another_providers_is_left_alone_until_it_is_deleted() {
+    let other = json!({"spec": {"poolRef": {"apiGroup": "example.com"}}});
+    assert_eq!(next(&View { claim: Some(claim(&other)), ..view() }), Step::Wait);
+    let mut ended = deleted();
+    ended["spec"] = other["spec"].clone();
+    assert_eq!(next(&View { claim: Some(claim(&ended)), ..served() }), address_finalizers(&[]));
+}

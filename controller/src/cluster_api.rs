@@ -1,0 +1,453 @@
+//! The kinds of Cluster API that the controller works on: IPAddressClaim, IPAddress and Cluster.
+//!
+//! Only the members that the controller needs are read; everything else of an object stays as it is. `v1beta1` and `v1beta2`
+//! have the same members, except for conditions: each version has a list of its own and, elsewhere, a list in the form of
+//! the other version. No conversion turns one list into the other, so the controller writes both.
+//!
+//! Source: `docs/book/src/developer/providers/contracts/ipam.md` of Cluster API.
+
+mod status;
+
+use std::fmt;
+use std::net::IpAddr;
+
+use glowplug::host::claim::Machine;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
+use kube::{Client, ResourceExt as _};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::api::{CLUSTER_LABEL, GROUP as POOL_GROUP, GlobalStaticIPPool, StaticIPPool};
+use crate::index::PoolId;
+
+pub use status::{NotReady, Readiness};
+
+/// API group of claims and addresses.
+pub const GROUP: &str = "ipam.cluster.x-k8s.io";
+/// API group of clusters.
+pub const CLUSTER_GROUP: &str = "cluster.x-k8s.io";
+/// Finalizer of a claim until its address is released.
+pub const CLAIM_FINALIZER: &str = "ipam.glowplug.dev/release-address";
+/// Finalizer of an IPAddress while its claim needs the address.
+pub const ADDRESS_FINALIZER: &str = "ipam.glowplug.dev/protect-address";
+/// Annotation of a claim on a pool of two families: `IPv4` or `IPv6`.
+pub const FAMILY_ANNOTATION: &str = "ipam.glowplug.dev/family";
+/// Annotation of an object that controllers leave alone.
+pub const PAUSED_ANNOTATION: &str = "cluster.x-k8s.io/paused";
+/// Label that says which controller works on an object, when several do.
+pub const WATCH_FILTER_LABEL: &str = "cluster.x-k8s.io/watch-filter";
+
+/// Finalizers of Kubernetes itself: they say how dependents are deleted, and nothing about the use of an object.
+const GARBAGE_COLLECTION: [&str; 2] = ["foregroundDeletion", "orphan"];
+
+/// A version of Cluster API.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Version {
+    /// Served for a long time, and deprecated.
+    V1Beta1,
+    /// The version in which current releases store objects.
+    V1Beta2,
+}
+
+/// The kinds of Cluster API that a cluster serves.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Kinds {
+    /// Version of claims and addresses.
+    pub version: Version,
+    /// IPAddressClaim.
+    pub claims: ApiResource,
+    /// IPAddress.
+    pub addresses: ApiResource,
+    /// Cluster. `None`: the API server does not have this kind.
+    pub clusters: Option<ApiResource>,
+}
+
+/// Namespace and name of an object.
+#[derive(Clone, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct Key {
+    /// Namespace of the object.
+    pub namespace: String,
+    /// Name of the object.
+    pub name: String,
+}
+
+/// A reference to a pool, as a claim has it.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PoolRef {
+    /// API group of the pool.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub api_group: Option<String>,
+    /// Kind of the pool, or what Machine API writes there: the plural or the singular of the kind, in any case.
+    pub kind: String,
+    /// Name of the pool.
+    pub name: String,
+}
+
+/// A claim for one address of one family.
+#[derive(Clone, Debug, PartialEq)]
+pub struct IpAddressClaim {
+    /// Metadata, without managed fields.
+    pub metadata: ObjectMeta,
+    /// The pool that the claim asks for an address.
+    pub pool: PoolRef,
+    /// Name of the Cluster to which the claim belongs. `None`: the claim belongs to no Cluster.
+    pub cluster: Option<String>,
+    /// The status as it is stored; null without a status.
+    status: Value,
+}
+
+/// An address that was handed out to a claim.
+#[derive(Clone, Debug, PartialEq)]
+pub struct IpAddress {
+    /// Metadata, without managed fields.
+    pub metadata: ObjectMeta,
+    /// The pool of the address.
+    pub pool: PoolRef,
+    /// Name of the claim, in the namespace of the address.
+    pub claim: String,
+    /// The address, as it is written there.
+    pub address: String,
+    /// Prefix length of the address, as it is written there.
+    pub prefix: i64,
+}
+
+// === impl Version ===
+
+impl Version {
+    /// The version as it stands in `apiVersion`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::V1Beta1 => "v1beta1",
+            Self::V1Beta2 => "v1beta2",
+        }
+    }
+}
+
+// === impl Kinds ===
+
+impl Kinds {
+    /// Asks the API server for the kinds. `None`: it does not have claims and addresses.
+    ///
+    /// # Errors
+    ///
+    /// A request failed.
+    pub async fn discover(client: &Client) -> kube::Result<Option<Self>> {
+        let Some(version) = served(client, GROUP, "ipaddressclaims").await? else { return Ok(None) };
+        let clusters = served(client, CLUSTER_GROUP, "clusters").await?;
+        Ok(Some(Self {
+            version,
+            claims: resource(GROUP, version, "IPAddressClaim", "ipaddressclaims"),
+            addresses: resource(GROUP, version, "IPAddress", "ipaddresses"),
+            clusters: clusters.map(|version| resource(CLUSTER_GROUP, version, "Cluster", "clusters")),
+        }))
+    }
+}
+
+fn resource(group: &str, version: Version, kind: &str, plural: &str) -> ApiResource {
+    ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version.name(), kind), plural)
+}
+
+/// The newest version in which the API server has a kind.
+async fn served(client: &Client, group: &str, plural: &str) -> kube::Result<Option<Version>> {
+    for version in [Version::V1Beta2, Version::V1Beta1] {
+        match client.list_api_group_resources(&format!("{group}/{}", version.name())).await {
+            Ok(list) if list.resources.iter().any(|resource| resource.name == plural) => return Ok(Some(version)),
+            Ok(_) => {}
+            Err(kube::Error::Api(status)) if status.code == 404 => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(None)
+}
+
+/// Whether a Cluster is paused: everything that belongs to it stays as it is.
+#[must_use]
+pub fn is_paused(cluster: &DynamicObject) -> bool {
+    cluster.data["spec"]["paused"] == true || cluster.annotations().contains_key(PAUSED_ANNOTATION)
+}
+
+// === impl Key ===
+
+impl Key {
+    /// The key of an object.
+    #[must_use]
+    pub fn of(metadata: &ObjectMeta) -> Self {
+        Self {
+            namespace: metadata.namespace.clone().unwrap_or_default(),
+            name: metadata.name.clone().unwrap_or_default(),
+        }
+    }
+
+    /// The claim of this key with a UID, as the ledger identifies the holder of an address.
+    #[must_use]
+    pub fn holder(&self, uid: &str) -> Machine {
+        Machine { namespace: self.namespace.clone(), name: self.name.clone(), uid: uid.to_owned() }
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+// === impl PoolRef ===
+
+impl PoolRef {
+    /// The pool of ours that an object of `namespace` names. `None`: the pool is of another provider.
+    ///
+    /// ```
+    /// use glowplug_controller::cluster_api::PoolRef;
+    ///
+    /// let pool = |kind: &str| {
+    ///     let pool = PoolRef { api_group: Some("ipam.glowplug.dev".into()), kind: kind.into(), name: "workers".into() };
+    ///     pool.resolve("clusters").map(|pool| pool.to_string())
+    /// };
+    /// assert_eq!(pool("StaticIPPool").as_deref(), Some("clusters/workers"));
+    /// assert_eq!(pool("staticippools").as_deref(), Some("clusters/workers"));
+    /// assert_eq!(pool("GlobalStaticIPPool").as_deref(), Some("workers"));
+    /// assert_eq!(pool("InClusterIPPool"), None);
+    /// ```
+    #[must_use]
+    pub fn resolve(&self, namespace: &str) -> Option<PoolId> {
+        let names = |kind: &str| {
+            let spelled = self.kind.to_lowercase();
+            spelled == kind || spelled.strip_suffix('s') == Some(kind)
+        };
+        let namespace = match () {
+            () if self.api_group.as_deref() != Some(POOL_GROUP) => return None,
+            () if names("staticippool") => Some(namespace.to_owned()),
+            () if names("globalstaticippool") => None,
+            () => return None,
+        };
+        Some(PoolId { namespace, name: self.name.clone() })
+    }
+}
+
+// === impl IpAddressClaim ===
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ClaimSpec {
+    pool_ref: PoolRef,
+    #[serde(default)]
+    cluster_name: String,
+}
+
+impl IpAddressClaim {
+    /// Reads a claim.
+    ///
+    /// # Errors
+    ///
+    /// The specification has another form.
+    pub fn read(object: DynamicObject) -> Result<Self, serde_json::Error> {
+        let (metadata, mut data) = (without_managers(object.metadata), object.data);
+        let ClaimSpec { pool_ref, cluster_name } = serde_json::from_value(data["spec"].take())?;
+        let labels = metadata.labels.as_ref();
+        let cluster = [Some(cluster_name), labels.and_then(|labels| labels.get(CLUSTER_LABEL).cloned())];
+        let cluster = cluster.into_iter().flatten().find(|name| !name.is_empty());
+        Ok(Self { metadata, pool: pool_ref, cluster, status: data["status"].take() })
+    }
+
+    /// Namespace and name of the claim.
+    #[must_use]
+    pub fn key(&self) -> Key {
+        Key::of(&self.metadata)
+    }
+
+    /// UID of the claim.
+    #[must_use]
+    pub fn uid(&self) -> &str {
+        self.metadata.uid.as_deref().unwrap_or_default()
+    }
+
+    /// When the claim was created, in milliseconds since 1970.
+    #[must_use]
+    pub fn created(&self) -> u64 {
+        let created = self.metadata.creation_timestamp.as_ref().map(|time| time.0.as_millisecond());
+        created.and_then(|created| created.try_into().ok()).unwrap_or_default()
+    }
+
+    /// Whether somebody asked to delete the claim.
+    #[must_use]
+    pub fn is_deleted(&self) -> bool {
+        self.metadata.deletion_timestamp.is_some()
+    }
+
+    /// Whether an infrastructure provider still needs the address: its finalizer is on the claim.
+    ///
+    /// Providers of infrastructure keep a finalizer on the claims of a machine until the machine is gone, as Machine API's
+    /// `machine.openshift.io/ip-claim-protection`.
+    #[must_use]
+    pub fn is_in_use(&self) -> bool {
+        let finalizers = self.metadata.finalizers.iter().flatten();
+        finalizers.into_iter().any(|name| name != CLAIM_FINALIZER && !GARBAGE_COLLECTION.contains(&name.as_str()))
+    }
+}
+
+// === impl IpAddress ===
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct AddressSpec {
+    pool_ref: PoolRef,
+    claim_ref: ClaimRef,
+    address: String,
+    prefix: i64,
+}
+
+#[derive(Deserialize)]
+struct ClaimRef {
+    #[serde(default)]
+    name: String,
+}
+
+impl IpAddress {
+    /// Reads an address.
+    ///
+    /// # Errors
+    ///
+    /// The specification has another form.
+    pub fn read(object: DynamicObject) -> Result<Self, serde_json::Error> {
+        let (metadata, mut data) = (without_managers(object.metadata), object.data);
+        let AddressSpec { pool_ref, claim_ref, address, prefix } = serde_json::from_value(data["spec"].take())?;
+        Ok(Self { metadata, pool: pool_ref, claim: claim_ref.name, address, prefix })
+    }
+
+    /// Namespace and name of the object.
+    #[must_use]
+    pub fn key(&self) -> Key {
+        Key::of(&self.metadata)
+    }
+
+    /// Whether this object is the hand-out of a claim with its name on one of our pools.
+    #[must_use]
+    pub fn is_ours(&self) -> bool {
+        let key = self.key();
+        self.claim == key.name && self.pool.resolve(&key.namespace).is_some()
+    }
+
+    /// UID of the claim that controls this object.
+    #[must_use]
+    pub fn owner(&self) -> Option<&str> {
+        let owners = self.metadata.owner_references.iter().flatten();
+        let mut claims =
+            owners.filter(|owner| owner.kind == "IPAddressClaim" && owner.api_version.split('/').next() == Some(GROUP));
+        claims.find(|owner| owner.controller == Some(true)).map(|owner| owner.uid.as_str())
+    }
+
+    /// The address as a value. `None`: it is not an address.
+    #[must_use]
+    pub fn ip(&self) -> Option<IpAddr> {
+        self.address.parse().ok()
+    }
+
+    /// Whether somebody asked to delete the object.
+    #[must_use]
+    pub fn is_deleted(&self) -> bool {
+        self.metadata.deletion_timestamp.is_some()
+    }
+}
+
+/// Whether an object has a finalizer.
+#[must_use]
+pub fn has_finalizer(metadata: &ObjectMeta, finalizer: &str) -> bool {
+    metadata.finalizers.iter().flatten().any(|name| name == finalizer)
+}
+
+/// The kind of a pool, as owner references name it.
+#[must_use]
+pub fn pool_kind(pool: &PoolId) -> ApiResource {
+    match pool.namespace {
+        Some(_) => ApiResource::erase::<StaticIPPool>(&()),
+        None => ApiResource::erase::<GlobalStaticIPPool>(&()),
+    }
+}
+
+fn without_managers(metadata: ObjectMeta) -> ObjectMeta {
+    ObjectMeta { managed_fields: None, ..metadata }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn object(value: Value) -> DynamicObject {
+        serde_json::from_value(value).unwrap()
+    }
+
+    fn claim(metadata: Value, spec: Value) -> IpAddressClaim {
+        let mut value = json!({"metadata": {"name": "c", "namespace": "n"}, "spec": {"poolRef": {"kind": "StaticIPPool", "name": "p"}}});
+        json_patch::merge(&mut value, &json!({"metadata": metadata, "spec": spec}));
+        IpAddressClaim::read(object(value)).unwrap()
+    }
+
+    #[test]
+    fn a_claim_belongs_to_the_cluster_of_its_specification_else_of_its_label() {
+        let label = json!({"labels": {(CLUSTER_LABEL): "a"}});
+        assert_eq!(claim(json!({}), json!({})).cluster, None);
+        assert_eq!(claim(label.clone(), json!({"clusterName": ""})).cluster.as_deref(), Some("a"));
+        assert_eq!(claim(label, json!({"clusterName": "b"})).cluster.as_deref(), Some("b"));
+    }
+
+    #[test]
+    fn a_pool_is_named_by_kind_plural_or_singular_in_any_case() {
+        let resolve = |group: Option<&str>, kind: &str| {
+            let pool = PoolRef { api_group: group.map(str::to_owned), kind: kind.to_owned(), name: "p".to_owned() };
+            pool.resolve("n").map(|pool| pool.to_string())
+        };
+        for kind in ["StaticIPPool", "staticippool", "staticippools", "STATICIPPOOLS"] {
+            assert_eq!(resolve(Some("ipam.glowplug.dev"), kind).as_deref(), Some("n/p"), "{kind}");
+        }
+        for kind in ["GlobalStaticIPPool", "globalstaticippools"] {
+            assert_eq!(resolve(Some("ipam.glowplug.dev"), kind).as_deref(), Some("p"), "{kind}");
+        }
+        for (group, kind) in [
+            (None, "StaticIPPool"),
+            (Some("ipam.cluster.x-k8s.io"), "StaticIPPool"),
+            (Some("ipam.glowplug.dev"), "InClusterIPPool"),
+            (Some("ipam.glowplug.dev"), "staticippoolss"),
+            (Some("ipam.glowplug.dev"), ""),
+        ] {
+            assert_eq!(resolve(group, kind), None, "{group:?} {kind}");
+        }
+    }
+
+    #[test]
+    fn a_finalizer_of_an_infrastructure_provider_says_that_the_address_is_in_use() {
+        let is_in_use = |finalizers: &[&str]| claim(json!({"finalizers": finalizers}), json!({})).is_in_use();
+        assert!(!is_in_use(&[]));
+        assert!(!is_in_use(&[CLAIM_FINALIZER, "foregroundDeletion", "orphan"]));
+        assert!(is_in_use(&[CLAIM_FINALIZER, "machine.openshift.io/ip-claim-protection"]));
+    }
+
+    #[test]
+    fn an_address_is_owned_by_the_claim_that_controls_it() {
+        let owner = |api_version: &str, kind: &str, uid: &str, controller: bool| json!({"apiVersion": api_version, "kind": kind, "name": "c", "uid": uid, "controller": controller});
+        let address = |owners: Value| {
+            let spec = json!({"poolRef": {"kind": "k", "name": "p"}, "claimRef": {"name": "c"}, "address": "10.0.0.8", "prefix": 24});
+            let metadata = json!({"name": "c", "namespace": "n", "ownerReferences": owners});
+            IpAddress::read(object(json!({"metadata": metadata, "spec": spec}))).unwrap()
+        };
+        let [old, new] = ["ipam.cluster.x-k8s.io/v1beta1", "ipam.cluster.x-k8s.io/v1beta2"];
+        let pool = owner("ipam.glowplug.dev/v1alpha1", "StaticIPPool", "p", false);
+        assert_eq!(address(json!([])).owner(), None);
+        assert_eq!(address(json!([pool, owner(old, "IPAddressClaim", "u", true)])).owner(), Some("u"));
+        assert_eq!(address(json!([owner(new, "IPAddressClaim", "u", true)])).owner(), Some("u"));
+        assert_eq!(address(json!([owner(new, "IPAddressClaim", "u", false)])).owner(), None);
+    }
+
+    #[test]
+    fn a_cluster_is_paused_by_its_specification_or_by_an_annotation() {
+        let cluster = |value: Value| is_paused(&object(value));
+        assert!(!cluster(json!({"metadata": {}, "spec": {"paused": false}})));
+        assert!(!cluster(json!({"metadata": {}})));
+        assert!(cluster(json!({"metadata": {}, "spec": {"paused": true}})));
+        assert!(cluster(json!({"metadata": {"annotations": {(PAUSED_ANNOTATION): ""}}})));
+    }
+}
