@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use glowplug::finding::Findings;
+use glowplug::diagnostic::Diagnostics;
 use glowplug::formats::{Meaning, read_network};
 use glowplug::network::NetworkConfig;
 use glowplug::render::{Renderer, dracut, network_legacy, networkd};
@@ -28,25 +28,25 @@ fn main() -> Result<()> {
     let drive = tempfile::tempdir()?;
     let latest = drive.path().join("openstack/latest");
     fs::create_dir_all(&latest)?;
-    fs::write(latest.join("network_data.json"), cards(20))?;
+    fs::write(latest.join("network_data.json"), nics(20))?;
 
     row("static binary", &format!("{} bytes", fs::metadata(&program)?.len()), "at most 1572864 bytes");
     row("crates in it", &crates()?.to_string(), "");
     let mut network_kargs = Command::new(&program);
     network_kargs.args(["network-kargs", "--print", "--provider", "kubevirt", "--config-drive"]).arg(drive.path());
-    row("whole process, 20 cards, user+sys", &against_true(&mut network_kargs)?, "at most 2 x");
+    row("whole process, 20 NICs, user+sys", &against_true(&mut network_kargs)?, "at most 2 x");
     let root = tempfile::tempdir()?;
     fs::create_dir_all(root.path().join("run/metadata"))?;
     fs::write(root.path().join("run/metadata/glowplug"), "GLOWPLUG_KUBEVIRT_HOSTNAME=worker-0\n")?;
     let mut metadata = Command::new(&program);
     metadata.args(["metadata", "hostname", "--root"]).arg(root.path());
     row("metadata KEY from its file, user+sys", &against_true(&mut metadata)?, "at most 2 x");
-    row("peak memory, 20 cards", &format!("{} KiB", peak_memory(&program, drive.path())?), "at most 4096 KiB");
+    row("peak memory, 20 NICs", &format!("{} KiB", peak_memory(&program, drive.path())?), "at most 4096 KiB");
     peer(&program)?;
 
     for (kind, file, limit) in [
         (
-            "network_data.json, one card",
+            "network_data.json, one NIC",
             "images/hypershift/openstack/latest/network_data.json",
             "at most 60 µs, the first",
         ),
@@ -59,13 +59,13 @@ fn main() -> Result<()> {
         row(&format!("{kind}: NM | networkd | legacy"), &times.join(" | "), limit);
     }
     for count in [20, 200] {
-        let text = cards(count);
-        let label = format!("parse to arguments, {count} cards, {} KiB", text.len() / 1024);
+        let text = nics(count);
+        let label = format!("parse to arguments, {count} NICs, {} KiB", text.len() / 1024);
         row(&label, &micros(to_arguments(&text)), &per_byte(&text));
     }
     // As many values as are taken, in as many bytes: most of it says nothing, as a hostile one would.
-    let padded = format!("{}{}", cards(200), " ".repeat(1024 * 1024 - cards(200).len()));
-    row("parse to arguments, 200 cards, 1 MiB", &micros(to_arguments(&padded)), &per_byte(&padded));
+    let padded = format!("{}{}", nics(200), " ".repeat(1024 * 1024 - nics(200).len()));
+    row("parse to arguments, 200 NICs, 1 MiB", &micros(to_arguments(&padded)), &per_byte(&padded));
     let links = many_links();
     row("parse to refusal, 4,096 links, 1 MiB", &micros(to_arguments(&links)), &per_byte(&links));
     Ok(())
@@ -141,11 +141,11 @@ fn document(text: &[u8], renderer: Renderer) -> Duration {
 }
 
 fn render(network: &NetworkConfig, renderer: Renderer) -> usize {
-    let mut findings = Findings::default();
+    let mut diagnostics = Diagnostics::default();
     match renderer {
-        Renderer::NetworkManager => dracut::render(network, &mut findings).line.len(),
-        Renderer::NetworkLegacy => network_legacy::render(network, &mut findings).line.len(),
-        Renderer::SystemdNetworkd => networkd::render(network, &mut findings).files.len(),
+        Renderer::NetworkManager => dracut::render(network, &mut diagnostics).line.len(),
+        Renderer::NetworkLegacy => network_legacy::render(network, &mut diagnostics).line.len(),
+        Renderer::SystemdNetworkd => networkd::render(network, &mut diagnostics).files.len(),
     }
 }
 
@@ -202,8 +202,8 @@ fn wait_for_sleep(child: &Child) -> Result<u64> {
     Err("the program never came to its last line".into())
 }
 
-/// So many cards, each with both families, a route and a name server.
-fn cards(count: usize) -> String {
+/// So many NICs, each with both families, a route and a name server.
+fn nics(count: usize) -> String {
     let mut links = Vec::new();
     let mut networks = Vec::new();
     for n in 0..count {

@@ -267,8 +267,8 @@ impl List {
         let addresses = [("AA.", 0..2), ("BB.", 2..4), ("CC", 4..6), ("AA:", 0..2), ("BB:", 2..4)];
         let times = [("M:", 4..5), ("SZ", 5..6)];
         let digits = numbers.into_iter().chain(addresses).chain(times).flat_map(|(mark, digits)| {
-            let places: Vec<usize> = machine.match_indices(mark).map(|(at, _)| at).collect();
-            places.into_iter().map(move |at| (at, digits.clone()))
+            let paths: Vec<usize> = machine.match_indices(mark).map(|(at, _)| at).collect();
+            paths.into_iter().map(move |at| (at, digits.clone()))
         });
         let (digits, machine) = (digits.collect(), machine.into_bytes());
         let text = b"{\n    \"apiVersion\": \"v1\",\n    \"items\": [".to_vec();
@@ -344,13 +344,13 @@ fn pools() -> Result<()> {
     };
     let text: String = (0..1_000).map(pool).collect();
     let start = Cpu::now()?;
-    let (specs, mut findings) = read_pools(text.as_bytes());
-    let pools = specs.iter().filter_map(|spec| Pool::new(spec, &TemplateFacts::default(), &mut findings));
+    let (specs, mut diagnostics) = read_pools(text.as_bytes());
+    let pools = specs.iter().filter_map(|spec| Pool::new(spec, &TemplateFacts::default(), &mut diagnostics));
     let pools: Vec<Pool> = pools.collect();
     let overlaps = overlaps(&pools).kept.len();
     let time = start.elapsed()?;
     if (pools.len(), overlaps) != (1_000, 0) {
-        return Err(format!("{findings:?}").into());
+        return Err(format!("{diagnostics:?}").into());
     }
     row("a file of 1000 pools, read and checked for overlaps", &millis(time), "");
     Ok(())
@@ -428,9 +428,9 @@ fn on_disk(path: &Path) -> Result<Registry<SqliteLedger>> {
 fn pool() -> Result<Pool> {
     let text = b"{name: workers, namespace: clusters, network: vlan10, interface: eno101,
         addresses: [10.0.0.0/8, fd00::/64], gateway: [10.0.0.1, 'fd00::1']}";
-    let (specs, mut findings) = read_pools(text);
+    let (specs, mut diagnostics) = read_pools(text);
     let spec = specs.first().ok_or("no pool")?;
-    Pool::new(spec, &TemplateFacts::default(), &mut findings).ok_or_else(|| format!("{findings:?}").into())
+    Pool::new(spec, &TemplateFacts::default(), &mut diagnostics).ok_or_else(|| format!("{diagnostics:?}").into())
 }
 
 fn claim(number: usize) -> Claim {

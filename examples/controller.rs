@@ -28,9 +28,9 @@ machineNetwork: [{cidr: 192.168.1.0/24}]
 const TEMPLATE: &[u8] = br#"{"links": [{"id": "eno101", "type": "phy", "mtu": 9000}]}"#;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let (specs, mut findings) = read_pools(POOLS);
-    let pool = specs.first().and_then(|spec| Pool::new(spec, &TemplateFacts::default(), &mut findings));
-    let Some(pool) = pool else { return Err(format!("{:?}", findings.kept()).into()) };
+    let (specs, mut diagnostics) = read_pools(POOLS);
+    let pool = specs.first().and_then(|spec| Pool::new(spec, &TemplateFacts::default(), &mut diagnostics));
+    let Some(pool) = pool else { return Err(format!("{:?}", diagnostics.kept()).into()) };
     let (gateways, nameservers, pool_name) = (pool.gateways.clone(), pool.nameservers.clone(), pool.name.clone());
 
     // In earnest the ledger stays where it is: it is the only one for its network.

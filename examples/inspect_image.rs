@@ -40,13 +40,13 @@ fn main() -> Result<(), Box<dyn Error>> {
             for link in network.links() {
                 let ipv4 = link.ipv4.addresses.iter().map(ToString::to_string);
                 let addresses: Vec<_> = ipv4.chain(link.ipv6.addresses.iter().map(ToString::to_string)).collect();
-                println!("{} is {:?} with {}", link.place, link.id, addresses.join(" and "));
+                println!("{} is {:?} with {}", link.path, link.id, addresses.join(" and "));
             }
-            println!("{}", dracut::render(&network, &mut reading.findings).line);
+            println!("{}", dracut::render(&network, &mut reading.diagnostics).line);
         }
     }
-    for finding in reading.findings.kept() {
-        println!("{finding}");
+    for diagnostic in reading.diagnostics.kept() {
+        println!("{diagnostic}");
     }
     Ok(())
 }

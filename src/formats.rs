@@ -13,7 +13,7 @@ pub mod value;
 
 use std::fmt;
 
-use crate::finding::{Finding, Findings, Place, Severity};
+use crate::diagnostic::{Diagnostic, Diagnostics, FieldPath, Severity};
 use crate::network::NetworkConfig;
 use network_data::NetworkData;
 use value::{Object, Repeats, Scalar, Value};
@@ -37,7 +37,7 @@ pub struct Reading {
     /// The configuration that the document requests.
     pub meaning: Meaning,
     /// Diagnostics about the document.
-    pub findings: Findings,
+    pub diagnostics: Diagnostics,
 }
 
 /// The configuration that a document requests for the machine.
@@ -77,8 +77,8 @@ impl fmt::Display for Format {
 /// assert!(matches!(read_network(b"{}").meaning, Meaning::Unconfigured));
 ///
 /// let reading = read_network(br#"{"links": [{"id": "eno101", "type": "phy", "mtu": "large"}], "networks": [{}]}"#);
-/// let findings: Vec<String> = reading.findings.kept().iter().map(ToString::to_string).collect();
-/// assert_eq!(findings[0], r#"links[0].mtu: invalid MTU "large", expected 68 to 65535 bytes"#);
+/// let diagnostics: Vec<String> = reading.diagnostics.kept().iter().map(ToString::to_string).collect();
+/// assert_eq!(diagnostics[0], r#"links[0].mtu: invalid MTU "large", expected 68 to 65535 bytes"#);
 /// ```
 #[must_use]
 pub fn read_network(document: &[u8]) -> Reading {
@@ -90,7 +90,7 @@ pub fn read_network(document: &[u8]) -> Reading {
         let is_same =
             matches!((&reading.meaning, &first.meaning), (Meaning::Network(a), Meaning::Network(b)) if a == b);
         let severity = if is_same { Severity::Warning } else { Severity::Error };
-        repeats.into_iter().for_each(|finding| reading.findings.push(Finding { severity, ..finding }));
+        repeats.into_iter().for_each(|diagnostic| reading.diagnostics.push(Diagnostic { severity, ..diagnostic }));
         if !is_same {
             reading.meaning = Meaning::Refused;
         }
@@ -99,42 +99,46 @@ pub fn read_network(document: &[u8]) -> Reading {
 }
 
 /// Reads a document with this rule for repeated YAML keys. Each repeated key adds a diagnostic to `repeated`.
-fn read_as(document: &[u8], repeats: Repeats, repeated: &mut Vec<Finding>) -> Reading {
-    let mut findings = Findings::default();
+fn read_as(document: &[u8], repeats: Repeats, repeated: &mut Vec<Diagnostic>) -> Reading {
+    let mut diagnostics = Diagnostics::default();
     let mut format = None;
-    let meaning = match parse(document, repeats, &mut findings) {
+    let meaning = match parse(document, repeats, &mut diagnostics) {
         Ok((object, repeats)) if is_disabled(&object) => {
             repeated.extend(repeats);
-            return Reading { format, meaning: Meaning::Disabled, findings };
+            return Reading { format, meaning: Meaning::Disabled, diagnostics };
         }
         Ok((object, repeats)) => {
             repeated.extend(repeats);
-            let recognised = recognise(&object, &mut findings);
+            let recognised = recognise(&object, &mut diagnostics);
             format = recognised.map(|(format, ..)| format);
             match recognised {
                 Some((Format::NetworkData, object, _)) => {
-                    NetworkData::read(object, &mut findings).convert(&mut findings)
+                    NetworkData::read(object, &mut diagnostics).convert(&mut diagnostics)
                 }
-                Some((format, object, place)) => network_config::convert(format, object, &place, &mut findings),
+                Some((format, object, path)) => network_config::convert(format, object, &path, &mut diagnostics),
                 None => None,
             }
         }
-        Err(finding) => {
-            findings.push(finding);
+        Err(diagnostic) => {
+            diagnostics.push(diagnostic);
             None
         }
     };
     let meaning = match meaning {
-        _ if findings.has_errors() => Meaning::Refused,
+        _ if diagnostics.has_errors() => Meaning::Refused,
         Some(network) if !network.is_empty() => Meaning::Network(network),
         _ => Meaning::Unconfigured,
     };
-    Reading { format, meaning, findings }
+    Reading { format, meaning, diagnostics }
 }
 
 /// Parses a document that must be an object. An empty document gives an object without members. Also returns a
 /// diagnostic for each repeated key.
-fn parse(document: &[u8], repeats: Repeats, findings: &mut Findings) -> Result<(Object, Vec<Finding>), Finding> {
+fn parse(
+    document: &[u8],
+    repeats: Repeats,
+    diagnostics: &mut Diagnostics,
+) -> Result<(Object, Vec<Diagnostic>), Diagnostic> {
     let text = document.strip_prefix(b"\xef\xbb\xbf").unwrap_or(document);
     let says_nothing = |line: &[u8]| {
         let line = line.trim_ascii();
@@ -143,11 +147,11 @@ fn parse(document: &[u8], repeats: Repeats, findings: &mut Findings) -> Result<(
     if text.len() <= value::MAX_BYTES && text.split(|byte| *byte == b'\n').all(says_nothing) {
         return Ok((Object::default(), Vec::new()));
     }
-    let parsed = value::read(text, repeats, findings)?;
+    let parsed = value::read(text, repeats, diagnostics)?;
     match parsed.value {
         Value::Object(object) => Ok((object, parsed.repeats)),
         Value::Null => Ok((Object::default(), parsed.repeats)),
-        other => Err(Finding::error("document", "invalid document", other.kind(), "an object")),
+        other => Err(Diagnostic::error("document", "invalid document", other.kind(), "an object")),
     }
 }
 
@@ -164,57 +168,65 @@ const CLOUD_INITS: [&str; 6] = ["config", "ethernets", "bonds", "bridges", "vlan
 
 /// Detects the format of a document. Also returns the object in that format and its path: the document itself, or the
 /// object under [`WRAPPER`]. Members of two formats are an error, since preferring one format would be a guess.
-fn recognise<'d>(document: &'d Object, findings: &mut Findings) -> Option<(Format, &'d Object, Place<'static>)> {
-    let said = |name: &&&str| !matches!(document.get(name), None | Some(Value::Null));
+fn recognise<'d>(
+    document: &'d Object,
+    diagnostics: &mut Diagnostics,
+) -> Option<(Format, &'d Object, FieldPath<'static>)> {
+    let given = |name: &&&str| !matches!(document.get(name), None | Some(Value::Null));
     let [openstacks, cloud_inits, wrapper] =
-        [&OPENSTACKS[..], &CLOUD_INITS[..], &[WRAPPER]].map(|names| names.iter().find(said));
+        [&OPENSTACKS[..], &CLOUD_INITS[..], &[WRAPPER]].map(|names| names.iter().find(given));
     let mut formats = [openstacks, cloud_inits, wrapper].into_iter().flatten();
     if let (Some(first), Some(second)) = (formats.next(), formats.next()) {
         let expected = "either OpenStack's links, networks and services, or cloud-init's network-config, bare or as a \
                         whole under network";
-        let place = Place::Document.field(second);
-        findings.push(Finding::error(place, "member of another format beside", first, expected));
+        let path = FieldPath::Document.field(second);
+        diagnostics.push(Diagnostic::error(path, "member of another format beside", first, expected));
         return None;
     }
     let mut report_unknown_members = |expected: &str| {
         for (name, value) in document.members() {
-            let place = Place::Document.field(name);
+            let path = FieldPath::Document.field(name);
             let lists = [&[WRAPPER][..], &OPENSTACKS[..], &CLOUD_INITS[..]];
             match lists.into_iter().flatten().find(|known| reader::is_misspelt(name, known)) {
                 _ if name == WRAPPER || *value == Value::Null => {}
                 // An error, since a warning would leave the machine with the distribution's default.
-                Some(known) => findings.push(Finding::error(place, "unknown member", value, known)),
-                None => findings.push(Finding::warning(place, "unknown member", value, expected)),
+                Some(known) => diagnostics.push(Diagnostic::error(path, "unknown member", value, known)),
+                None => diagnostics.push(Diagnostic::warning(path, "unknown member", value, expected)),
             }
         }
     };
-    let (object, place) = match wrapper.and_then(|name| document.get(name)) {
+    let (object, path) = match wrapper.and_then(|name| document.get(name)) {
         // A member `links: null` is an empty list. A `version` alone does not identify a format, because any document
         // may have a member of that name.
         None if OPENSTACKS.iter().any(|name| document.get(name).is_some()) => {
-            return Some((Format::NetworkData, document, Place::Document));
+            return Some((Format::NetworkData, document, FieldPath::Document));
         }
-        None if cloud_inits.is_some() || said(&&"version") => (document, Place::Document),
+        None if cloud_inits.is_some() || given(&&"version") => (document, FieldPath::Document),
         Some(Value::Object(network)) if !network.is_empty() => {
             report_unknown_members("network alone");
-            (network, Place::Field(&Place::Document, WRAPPER))
+            (network, FieldPath::Field(&FieldPath::Document, WRAPPER))
         }
         None | Some(Value::Object(_)) => {
             report_unknown_members("links, networks and services, or the version of a network-config");
             return None;
         }
         Some(other) => {
-            findings.push(Finding::error(Place::Document.field(WRAPPER), "invalid item", other.kind(), "an object"));
+            diagnostics.push(Diagnostic::error(
+                FieldPath::Document.field(WRAPPER),
+                "invalid item",
+                other.kind(),
+                "an object",
+            ));
             return None;
         }
     };
     let version = object.get("version").and_then(Scalar::of);
     match version.as_ref().and_then(Scalar::integer) {
-        Some(1) => Some((Format::NetworkConfigV1, object, place)),
-        Some(2) => Some((Format::NetworkConfigV2, object, place)),
+        Some(1) => Some((Format::NetworkConfigV1, object, path)),
+        Some(2) => Some((Format::NetworkConfigV2, object, path)),
         _ => {
-            let place = place.field("version");
-            convert::unknown(findings, Severity::Error, place, "unknown version", version.as_ref(), "1 or 2");
+            let path = path.field("version");
+            convert::unknown(diagnostics, Severity::Error, path, "unknown version", version.as_ref(), "1 or 2");
             None
         }
     }

@@ -32,8 +32,8 @@ use std::time::Duration;
 
 use slog::{Logger, debug, error, info, warn};
 
+use crate::diagnostic::{Diagnostic, Diagnostics, Severity};
 use crate::drive::MAX_FILE;
-use crate::finding::{Finding, Findings, Severity};
 use crate::formats::meta_data::MetaData;
 use crate::formats::{self, Meaning};
 use crate::network::{Link, NetworkConfig};
@@ -465,10 +465,10 @@ impl<'a> Planner<'a> {
         let value = value.map_err(|e| Stop::Refused(format!("reading {name}: {e}")))?;
         let Some(bytes) = value else { return Err(Stop::Default(format!("{name} is not set"))) };
         self.report.document = Some(Document { path: name.to_owned(), format: None, size: bytes.len() });
-        let mut findings = Findings::default();
-        let line = vmware::arguments(&bytes, &mut findings);
-        let errors = findings.errors();
-        (self.report.findings, self.report.further_findings) = findings.into_parts();
+        let mut diagnostics = Diagnostics::default();
+        let line = vmware::arguments(&bytes, &mut diagnostics);
+        let errors = diagnostics.errors();
+        (self.report.diagnostics, self.report.further_diagnostics) = diagnostics.into_parts();
         let Some(line) = line else {
             return Err(Stop::Refused(format!("{name}: {errors} {}", plural(errors, "error", "errors"))));
         };
@@ -478,17 +478,17 @@ impl<'a> Planner<'a> {
     /// Collects the data about the machine, whether or not its network is valid. `None` when no drive was read.
     fn conclude(&mut self) -> Option<Machine> {
         let mut meta_data = self.meta_data.take()?;
-        self.report.metadata_findings = std::mem::take(&mut meta_data.findings);
+        self.report.metadata_diagnostics = std::mem::take(&mut meta_data.diagnostics);
         let network = self.network.as_ref().map(|(network, devices)| (network, devices.as_slice()));
-        let mut findings = Findings::default();
+        let mut diagnostics = Diagnostics::default();
         // NICs are not known in the initramfs yet. A drive that a person names for a dry run does not describe this
         // machine's NICs.
-        let cards = if self.looks_elsewhere() { Vec::new() } else { attributes::cards(&self.options.root) };
-        let attributes = Attributes::of(&meta_data, network, &cards, &mut findings);
-        for finding in findings.kept() {
-            warn!(self.log, "warning about the machine's document"; "finding" => %finding);
+        let nics = if self.looks_elsewhere() { Vec::new() } else { attributes::nics(&self.options.root) };
+        let attributes = Attributes::of(&meta_data, network, &nics, &mut diagnostics);
+        for diagnostic in diagnostics.kept() {
+            warn!(self.log, "warning about the machine's document"; "diagnostic" => %diagnostic);
         }
-        self.report.metadata_findings.extend(findings.into_parts().0);
+        self.report.metadata_diagnostics.extend(diagnostics.into_parts().0);
         Some(Machine { meta_data, attributes })
     }
 
@@ -641,13 +641,13 @@ impl<'a> Planner<'a> {
             format: reading.format.map(|format| format.to_string()),
             size: document.bytes.len(),
         });
-        let mut findings = reading.findings;
-        let output = self.rendered(reading.meaning, document, &mut findings);
-        for finding in findings.details() {
-            debug!(self.log, "detail of the network document"; "finding" => %finding);
+        let mut diagnostics = reading.diagnostics;
+        let output = self.rendered(reading.meaning, document, &mut diagnostics);
+        for diagnostic in diagnostics.details() {
+            debug!(self.log, "detail of the network document"; "diagnostic" => %diagnostic);
         }
-        let errors = findings.errors();
-        (self.report.findings, self.report.further_findings) = findings.into_parts();
+        let errors = diagnostics.errors();
+        (self.report.diagnostics, self.report.further_diagnostics) = diagnostics.into_parts();
         if errors > 0 {
             return Err(Stop::Refused(format!("{}: {errors} {}", document.path, plural(errors, "error", "errors"))));
         }
@@ -658,14 +658,14 @@ impl<'a> Planner<'a> {
         &mut self,
         meaning: Meaning,
         document: &crate::drive::Document,
-        findings: &mut Findings,
+        diagnostics: &mut Diagnostics,
     ) -> Result<Output, Stop> {
         match meaning {
             Meaning::Refused => Err(Stop::Refused(String::new())),
             Meaning::Disabled => Err(Stop::NothingToDo(format!("{} disables the network", document.path))),
             Meaning::Unconfigured => Err(Stop::Default(format!("{} configures nothing", document.path))),
             Meaning::Network(network) => {
-                let (mut output, devices) = self.output(&network, findings);
+                let (mut output, devices) = self.output(&network, diagnostics);
                 if output == Output::default() && network.states_no_addresses() {
                     return Err(Stop::NothingToDo(format!("{} asks for no addresses", document.path)));
                 }
@@ -688,12 +688,12 @@ impl<'a> Planner<'a> {
     }
 
     /// Renders the network for the network program of the initramfs.
-    fn output(&self, network: &NetworkConfig, findings: &mut Findings) -> (Output, Vec<Device>) {
+    fn output(&self, network: &NetworkConfig, diagnostics: &mut Diagnostics) -> (Output, Vec<Device>) {
         let render = match self.options.renderer {
             Renderer::NetworkManager => dracut::render,
             Renderer::NetworkLegacy => network_legacy::render,
             Renderer::SystemdNetworkd => {
-                let networkd::Rendered { mut files, devices } = networkd::render(network, findings);
+                let networkd::Rendered { mut files, devices } = networkd::render(network, diagnostics);
                 if !network.links().iter().any(Link::asks) && !network.states_no_addresses() {
                     // These files would only mark NICs as unmanaged, and so hide the NICs from the default arguments.
                     files.clear();
@@ -701,12 +701,17 @@ impl<'a> Planner<'a> {
                 let length = files.iter().map(|file| file.text.len()).sum::<usize>();
                 if length > MAX_ALL_FILES {
                     let expected = format!("at most {MAX_ALL_FILES}");
-                    findings.push(Finding::error("files of systemd-networkd", "too many bytes", length, &expected));
+                    diagnostics.push(Diagnostic::error(
+                        "files of systemd-networkd",
+                        "too many bytes",
+                        length,
+                        &expected,
+                    ));
                 }
                 return (Output { line: None, files }, devices);
             }
         };
-        let dracut::Rendered { line, devices, .. } = render(network, findings);
+        let dracut::Rendered { line, devices, .. } = render(network, diagnostics);
         (Output { line: Some(line).filter(|line| !line.is_empty()), files: Vec::new() }, devices)
     }
 
@@ -738,15 +743,15 @@ impl<'a> Planner<'a> {
 
     fn say(&self) {
         let report = &self.report;
-        for finding in &report.findings {
-            match finding.severity {
-                Severity::Error => error!(self.log, "error in the network document"; "finding" => %finding),
-                Severity::Warning => warn!(self.log, "warning about the network document"; "finding" => %finding),
-                Severity::Debug => debug!(self.log, "detail of the network document"; "finding" => %finding),
+        for diagnostic in &report.diagnostics {
+            match diagnostic.severity {
+                Severity::Error => error!(self.log, "error in the network document"; "diagnostic" => %diagnostic),
+                Severity::Warning => warn!(self.log, "warning about the network document"; "diagnostic" => %diagnostic),
+                Severity::Debug => debug!(self.log, "detail of the network document"; "diagnostic" => %diagnostic),
             }
         }
-        if report.further_findings > 0 {
-            warn!(self.log, "further findings in the network document"; "count" => report.further_findings);
+        if report.further_diagnostics > 0 {
+            warn!(self.log, "further diagnostics in the network document"; "count" => report.further_diagnostics);
         }
         let reason = report.reason.as_str();
         let files = report.files.iter().map(|file| file.path.as_str());

@@ -14,10 +14,10 @@
 //! use glowplug::host::pool::{Pool, TemplateFacts, read_pools};
 //! use glowplug::host::registry::Registry;
 //!
-//! let (specs, mut findings) = read_pools(
+//! let (specs, mut diagnostics) = read_pools(
 //!     b"{name: workers, network: vlan10, addresses: [10.0.0.8-10.0.0.9], gateway: [10.0.0.1], machineNetwork: [{cidr: 10.0.0.0/24}]}",
 //! );
-//! let pool = Pool::new(&specs[0], &TemplateFacts::default(), &mut findings).ok_or("a mistake in the pool")?;
+//! let pool = Pool::new(&specs[0], &TemplateFacts::default(), &mut diagnostics).ok_or("a mistake in the pool")?;
 //! let gateways = pool.gateways.clone();
 //! let template = Template::minimal([&pool.interface]);
 //!

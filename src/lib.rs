@@ -18,12 +18,12 @@
 //!
 //! let mut reading = read_network(document);
 //! let Meaning::Network(network) = reading.meaning else { panic!("the document asks for a network") };
-//! let rendered = dracut::render(&network, &mut reading.findings);
+//! let rendered = dracut::render(&network, &mut reading.diagnostics);
 //! assert_eq!(
 //!     rendered.line,
 //!     "ip=192.168.1.100::192.168.1.1:24::[52:54:00:12:34:56]:none nameserver=8.8.8.8"
 //! );
-//! assert_eq!(reading.findings.kept(), []);
+//! assert_eq!(reading.diagnostics.kept(), []);
 //! ```
 //!
 //! # Modules
@@ -33,22 +33,22 @@
 //! | [`network`] | the model of a machine's network, without file formats and renderers |
 //! | [`formats`] | readers that parse documents into the model |
 //! | [`render`] | the model as input for the program that configures the network |
-//! | [`finding`] | diagnostics about a document: path, value, expectation, and whether the boot may continue |
+//! | [`diagnostic`] | diagnostics about a document: path, value, expectation, and whether the boot may continue |
 //! | `drive` | a config drive: its label, its layout, and bounded reads of its files |
 //! | `guest` | a run in the initramfs: from a command line and a drive to the files of a boot |
 //! | `host` | address pools, their leases, and the documents and drives for the guest |
 //! | `log` | the logger of the programs |
 //!
-//! Imports point down: `guest → formats, render, drive → network, finding`, and `host → formats → network, finding`.
+//! Imports point down: `guest → formats, render, drive → network, diagnostic`, and `host → formats → network, diagnostic`.
 //! `guest` and `host` do not import each other. Both use one type for a document, so the host cannot write a document
 //! that the guest cannot read.
 //!
 //! The feature `guest` adds `drive` and `guest`, which run in the initramfs. The feature `host` adds `host`. Either
-//! feature adds `log`. `network`, `formats`, `render` and `finding` touch no file, no process and no clock.
+//! feature adds `log`. `network`, `formats`, `render` and `diagnostic` touch no file, no process and no clock.
 
+pub mod diagnostic;
 #[cfg(feature = "guest")]
 pub mod drive;
-pub mod finding;
 pub mod formats;
 #[cfg(feature = "guest")]
 pub mod guest;

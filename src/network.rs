@@ -45,18 +45,18 @@ pub struct NetworkConfig {
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Dns {
     /// Name servers, most important first, without repeats.
-    pub nameservers: Vec<Placed<IpAddr>>,
+    pub nameservers: Vec<Located<IpAddr>>,
     /// Search domains for short host names, most important first, without repeats.
-    pub search: Vec<Placed<DomainName>>,
+    pub search: Vec<Located<DomainName>>,
 }
 
 /// A value with its path in the document.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Placed<T> {
+pub struct Located<T> {
     /// The value, already checked.
     pub value: T,
     /// Path of the value, such as `services[0].address`. Used only in messages. Empty for a value from no document.
-    pub place: String,
+    pub path: String,
 }
 
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -77,9 +77,9 @@ pub struct Link {
     /// The document's name or id for this link. Used only in messages.
     pub id: String,
     /// Path of the link in the document, such as `links[0]`. Used only in messages.
-    pub place: String,
+    pub path: String,
     /// Path of the link's name in the document, such as `links[0].name`. Used only in messages.
-    pub name_place: String,
+    pub name_path: String,
     /// Kind of the link, with the links that it consists of.
     pub kind: LinkKind,
     /// The MTU to set, in bytes; `None` leaves the MTU unchanged.
@@ -103,7 +103,7 @@ pub struct Link {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum LinkKind {
     /// A NIC of the machine.
-    Card(Card),
+    Nic(Nic),
     /// Several NICs that act as one interface.
     Bond {
         /// Interface name of the bond.
@@ -136,7 +136,7 @@ pub enum LinkKind {
 
 /// The identity of a NIC: how the guest finds it.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Card {
+pub enum Nic {
     /// The NIC with this permanent MAC address.
     MacAddress {
         /// Unicast and not zero.
@@ -188,7 +188,7 @@ pub struct Ipv6Config {
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct DhcpOverrides {
     /// Metric of the routes from the server.
-    pub route_metric: Option<Placed<u32>>,
+    pub route_metric: Option<Located<u32>>,
     /// Whether to use the routes from the server.
     pub use_routes: Option<bool>,
     /// Whether to use the name servers from the server.
@@ -225,7 +225,7 @@ pub enum Contradiction {
     /// This link consists of itself, directly or through other links.
     Loop(LinkIndex),
     /// This member of a bond is not a NIC.
-    PortIsNoCard(LinkIndex),
+    PortIsNoNic(LinkIndex),
     /// This port of a bridge is a bridge itself.
     PortIsBridge(LinkIndex),
     /// This link is a member of two bonds or bridges, or is listed twice in one of them.
@@ -285,7 +285,7 @@ impl NetworkConfig {
 
     /// Every name server once; the name servers of the whole machine come first.
     #[must_use]
-    pub fn nameservers(&self) -> Vec<&Placed<IpAddr>> {
+    pub fn nameservers(&self) -> Vec<&Located<IpAddr>> {
         let of_links = self.links.iter().flat_map(|link| &link.dns.nameservers);
         let mut seen = BTreeSet::new();
         self.dns.nameservers.iter().chain(of_links).filter(|server| seen.insert(server.value)).collect()
@@ -341,7 +341,7 @@ fn uses(links: &[Link]) -> Vec<Uses> {
     let mut uses = vec![Uses::default(); links.len()];
     for (index, link) in links.iter().enumerate() {
         match &link.kind {
-            LinkKind::Card(_) => {}
+            LinkKind::Nic(_) => {}
             LinkKind::Bond { ports, .. } | LinkKind::Bridge { ports, .. } => {
                 ports.iter().for_each(|port| uses[port.0].controller = Some(LinkIndex(index)));
             }
@@ -351,7 +351,7 @@ fn uses(links: &[Link]) -> Vec<Uses> {
     for index in parents_first(links) {
         let kind = &links[index.0].kind;
         let is_below = |below: &LinkIndex| uses[below.0].connected;
-        uses[index.0].connected = matches!(kind, LinkKind::Card(_)) || kind.made_of().iter().any(is_below);
+        uses[index.0].connected = matches!(kind, LinkKind::Nic(_)) || kind.made_of().iter().any(is_below);
     }
     uses
 }
@@ -366,8 +366,8 @@ fn contradictions(links: &[Link]) -> Vec<Contradiction> {
             match (&link.kind, links.get(at.0).map(|link| &link.kind)) {
                 (_, None) => found.push(Contradiction::NoSuchLink(here)),
                 (LinkKind::Vlan { id, .. }, _) => vlans.push((*at, *id, here)),
-                (LinkKind::Bond { .. }, Some(LinkKind::Card(_))) => ports.push(*at),
-                (LinkKind::Bond { .. }, _) => found.push(Contradiction::PortIsNoCard(*at)),
+                (LinkKind::Bond { .. }, Some(LinkKind::Nic(_))) => ports.push(*at),
+                (LinkKind::Bond { .. }, _) => found.push(Contradiction::PortIsNoNic(*at)),
                 (_, Some(LinkKind::Bridge { .. })) => found.push(Contradiction::PortIsBridge(*at)),
                 _ => ports.push(*at),
             }
@@ -417,11 +417,11 @@ impl Link {
     /// Finds the links of every loop, and the links above a loop: removes each link whose parts are all removed, and
     /// returns the links that are left.
     #[must_use]
-    pub fn new(id: String, place: String, kind: LinkKind) -> Self {
+    pub fn new(id: String, path: String, kind: LinkKind) -> Self {
         Self {
             id,
-            name_place: format!("{place}.name"),
-            place,
+            name_path: format!("{path}.name"),
+            path,
             kind,
             mtu: None,
             cloned_mac_address: None,
@@ -436,7 +436,7 @@ impl Link {
     /// Whether the guest must configure the link. A NIC without settings needs no configuration.
     #[must_use]
     pub fn asks(&self) -> bool {
-        let is_made = !matches!(self.kind, LinkKind::Card(_));
+        let is_made = !matches!(self.kind, LinkKind::Nic(_));
         is_made || self.has_addresses() || self.mtu.is_some() || self.cloned_mac_address.is_some()
     }
 
@@ -456,22 +456,22 @@ impl Link {
     #[must_use]
     pub fn mac_address(&self) -> Option<MacAddr> {
         match &self.kind {
-            LinkKind::Card(Card::MacAddress { mac_address, .. }) => self.cloned_mac_address.or(Some(*mac_address)),
+            LinkKind::Nic(Nic::MacAddress { mac_address, .. }) => self.cloned_mac_address.or(Some(*mac_address)),
             _ => self.cloned_mac_address,
         }
     }
 }
 
-// === impl Placed ===
+// === impl Located ===
 
-impl<T> From<T> for Placed<T> {
+impl<T> From<T> for Located<T> {
     /// A value from no document: its path is empty.
     fn from(value: T) -> Self {
-        Self { value, place: String::new() }
+        Self { value, path: String::new() }
     }
 }
 
-impl<T: fmt::Display> fmt::Display for Placed<T> {
+impl<T: fmt::Display> fmt::Display for Located<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.value.fmt(f)
     }
@@ -484,7 +484,7 @@ impl LinkKind {
     #[must_use]
     pub fn made_of(&self) -> &[LinkIndex] {
         match self {
-            Self::Card(_) => &[],
+            Self::Nic(_) => &[],
             Self::Bond { ports, .. } | Self::Bridge { ports, .. } => ports,
             Self::Vlan { parent, .. } => std::slice::from_ref(parent),
         }
@@ -526,7 +526,7 @@ impl fmt::Display for Contradiction {
         match self {
             Self::NoSuchLink(at) => write!(f, "link {} refers to a link that is not there", at.0),
             Self::Loop(at) => write!(f, "link {} is made of itself", at.0),
-            Self::PortIsNoCard(at) => write!(f, "link {} is a bond's port and no card", at.0),
+            Self::PortIsNoNic(at) => write!(f, "link {} is a bond's port and no NIC", at.0),
             Self::PortIsBridge(at) => write!(f, "link {} is a bridge's port and a bridge", at.0),
             Self::PortTwice(at) => write!(f, "link {} is a port twice", at.0),
             Self::VlanTwice(at) => write!(f, "link {} is a VLAN that its parent has already", at.0),
@@ -544,8 +544,8 @@ mod tests {
         Link::new(String::new(), String::new(), kind)
     }
 
-    fn card() -> Link {
-        link(LinkKind::Card(Card::Name("eno1".parse().unwrap())))
+    fn nic() -> Link {
+        link(LinkKind::Nic(Nic::Name("eno1".parse().unwrap())))
     }
 
     fn bond(ports: &[usize]) -> Link {
@@ -575,31 +575,31 @@ mod tests {
     }
 
     contradicts! {
-        a_chain_of_vlans_on_a_bond_is_fine: [vlan(1, 7), vlan(2, 6), bond(&[3, 4]), card(), card()] => [];
-        one_id_on_two_parents_is_fine: [card(), card(), vlan(0, 5), vlan(1, 5)] => [];
-        a_vlan_on_a_port_is_fine: [card(), bond(&[0]), vlan(0, 5)] => [];
+        a_chain_of_vlans_on_a_bond_is_fine: [vlan(1, 7), vlan(2, 6), bond(&[3, 4]), nic(), nic()] => [];
+        one_id_on_two_parents_is_fine: [nic(), nic(), vlan(0, 5), vlan(1, 5)] => [];
+        a_vlan_on_a_port_is_fine: [nic(), bond(&[0]), vlan(0, 5)] => [];
         a_vlan_on_itself: [vlan(0, 5)] => [Loop 0];
         a_vlan_on_two_vlans_that_are_on_each_other:
-            [vlan(1, 5), vlan(2, 5), vlan(1, 6), card(), vlan(3, 5)] => [Loop 0, Loop 1, Loop 2];
+            [vlan(1, 5), vlan(2, 5), vlan(1, 6), nic(), vlan(3, 5)] => [Loop 0, Loop 1, Loop 2];
         a_parent_that_is_not_there: [vlan(9, 5), vlan(0, 6)] => [NoSuchLink 0];
         a_port_that_is_not_there: [bond(&[9])] => [NoSuchLink 0];
-        a_bridge_of_a_card_a_bond_and_a_vlan_is_fine:
-            [bridge(&[1, 2, 3]), card(), bond(&[4]), vlan(4, 5), card(), vlan(0, 6), bridge(&[])] => [];
+        a_bridge_of_a_nic_a_bond_and_a_vlan_is_fine:
+            [bridge(&[1, 2, 3]), nic(), bond(&[4]), vlan(4, 5), nic(), vlan(0, 6), bridge(&[])] => [];
         a_bridge_of_a_vlan_on_itself: [bridge(&[1]), vlan(0, 5)] => [Loop 0, Loop 1];
         a_bridge_of_a_bridge: [bridge(&[1]), bridge(&[])] => [PortIsBridge 1];
-        a_port_of_a_bond_and_of_a_bridge: [card(), bond(&[0]), bridge(&[0])] => [PortTwice 0];
-        a_bond_of_a_bond: [card(), bond(&[0]), bond(&[1])] => [PortIsNoCard 1];
-        a_bond_of_a_vlan: [card(), vlan(0, 5), bond(&[1])] => [PortIsNoCard 1];
-        a_port_of_two_bonds: [card(), bond(&[0]), bond(&[0])] => [PortTwice 0];
-        a_port_twice_in_a_bond: [card(), bond(&[0, 0])] => [PortTwice 0];
-        one_id_twice_on_one_parent: [card(), vlan(0, 5), vlan(0, 6), vlan(0, 5)] => [VlanTwice 3];
-        every_contradiction_is_reported_at_once: [vlan(0, 5), card(), bond(&[1, 1]), vlan(1, 5), vlan(1, 5)]
+        a_port_of_a_bond_and_of_a_bridge: [nic(), bond(&[0]), bridge(&[0])] => [PortTwice 0];
+        a_bond_of_a_bond: [nic(), bond(&[0]), bond(&[1])] => [PortIsNoNic 1];
+        a_bond_of_a_vlan: [nic(), vlan(0, 5), bond(&[1])] => [PortIsNoNic 1];
+        a_port_of_two_bonds: [nic(), bond(&[0]), bond(&[0])] => [PortTwice 0];
+        a_port_twice_in_a_bond: [nic(), bond(&[0, 0])] => [PortTwice 0];
+        one_id_twice_on_one_parent: [nic(), vlan(0, 5), vlan(0, 6), vlan(0, 5)] => [VlanTwice 3];
+        every_contradiction_is_reported_at_once: [vlan(0, 5), nic(), bond(&[1, 1]), vlan(1, 5), vlan(1, 5)]
             => [Loop 0, PortTwice 1, VlanTwice 4];
     }
 
     #[test]
     fn a_link_knows_its_bond_and_whether_it_has_vlans() {
-        let config = NetworkConfig::new(vec![card(), card(), bond(&[1]), vlan(2, 5)]).unwrap();
+        let config = NetworkConfig::new(vec![nic(), nic(), bond(&[1]), vlan(2, 5)]).unwrap();
         let controllers = [0, 1, 2, 3].map(|at| config.controller_of(LinkIndex(at)));
         assert_eq!(controllers, [None, Some(LinkIndex(2)), None, None]);
         let carries = [0, 1, 2, 3].map(|at| config.carries_vlans(LinkIndex(at)));

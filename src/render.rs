@@ -146,7 +146,7 @@ impl Device {
         match self {
             Self::MacAddress(mac_address) => Pairs(*mac_address, b':').to_string(),
             Self::Name(name) => name.to_string(),
-            Self::Any => "any card".to_owned(),
+            Self::Any => "any NIC".to_owned(),
         }
     }
 }

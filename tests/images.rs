@@ -7,8 +7,8 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::process::Command;
 
+use glowplug::diagnostic::Diagnostics;
 use glowplug::drive::{self, FileSystem, Files, Layout, ReadError, Volume};
-use glowplug::finding::Findings;
 use glowplug::formats::meta_data::MetaData;
 use glowplug::host::image::{self, ConfigDrive, Instance, NoCloud};
 use proptest::prelude::*;
@@ -188,7 +188,7 @@ fn the_guest_reads_every_file_by_each_set_of_names() {
 }
 
 #[test]
-fn the_guest_understands_what_is_said_about_the_machine() {
+fn the_guest_understands_what_is_given_about_the_machine() {
     let read = |image: &[u8]| {
         let files = Volume::probe(image).unwrap().unwrap().open(image).unwrap();
         let drive = drive::ConfigDrive::read_from(&files).unwrap().unwrap();
@@ -203,17 +203,17 @@ fn the_guest_understands_what_is_said_about_the_machine() {
         ..MetaData::default()
     };
     let cases = cases();
-    let mut findings = Findings::default();
+    let mut diagnostics = Diagnostics::default();
     let (layout, bytes, network) = read(&cases[0].image);
     assert_eq!(layout, Layout::OpenStack { latest_only: true });
     assert_eq!(network.as_deref(), Some("openstack/latest/network_data.json"));
-    assert_eq!(MetaData::read_openstack(&bytes, &mut findings), expected);
+    assert_eq!(MetaData::read_openstack(&bytes, &mut diagnostics), expected);
     let (layout, bytes, network) = read(&cases[3].image);
     assert_eq!((layout, network.as_deref()), (Layout::NoCloud, Some("network-config")));
     let public_keys = vec![("public-keys.0".to_owned(), "ssh-ed25519 AAAA owner\n".to_owned())];
     let expected = MetaData { instance_id: expected.uuid.clone(), public_keys, ..expected };
-    assert_eq!(MetaData::read_nocloud(&bytes, &mut findings), expected);
-    assert_eq!(findings.kept(), []);
+    assert_eq!(MetaData::read_nocloud(&bytes, &mut diagnostics), expected);
+    assert_eq!(diagnostics.kept(), []);
     assert_eq!([&cases[1], &cases[4]].map(|case| read(&case.image).2), [None, None]);
 }
 

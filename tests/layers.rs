@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 
 /// Each layer, and what it may import of this crate.
 const LAYERS: [(&str, &[&str]); 8] = [
-    ("finding", &["finding"]),
+    ("diagnostic", &["diagnostic"]),
     ("network", &["network"]),
-    ("formats", &["formats", "network", "finding"]),
-    ("render", &["render", "network", "finding"]),
+    ("formats", &["formats", "network", "diagnostic"]),
+    ("render", &["render", "network", "diagnostic"]),
     ("drive", &["drive"]),
     ("log", &["log"]),
-    ("host", &["host", "drive", "formats", "render", "network", "finding"]),
-    ("guest", &["guest", "drive", "formats", "render", "network", "finding"]),
+    ("host", &["host", "drive", "formats", "render", "network", "diagnostic"]),
+    ("guest", &["guest", "drive", "formats", "render", "network", "diagnostic"]),
 ];
 
 fn sources(at: &Path, found: &mut Vec<PathBuf>) {
@@ -67,7 +67,7 @@ fn no_layer_but_the_drives_and_the_guest_touches_a_file_a_process_or_a_clock() {
         files.push(src.join(format!("{layer}.rs")));
         sources(&src.join(layer), &mut files);
     }
-    files.push(src.join("finding.rs"));
+    files.push(src.join("diagnostic.rs"));
     let mut offences = Vec::new();
     for file in files {
         for line in fs::read_to_string(&file).unwrap().lines() {

@@ -1,7 +1,7 @@
 //! Asks systemd-networkd what it makes of our files.
 //!
 //! Networks are made from seeds, by the generators of documents and by one of models, which says what those documents
-//! cannot. They are rendered, the real networkd runs on the files in a network namespace with cards of its own, and what the
+//! cannot. They are rendered, the real networkd runs on the files in a network namespace with NICs of its own, and what the
 //! kernel and networkd have afterwards is compared with the model, device by device. What this machine's kernel may not be
 //! able to make, bonds and VLANs, the boot tests make in a machine of their own.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a helper of a test may fail the test")]

@@ -21,7 +21,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-use glowplug::finding::Findings;
+use glowplug::diagnostic::Diagnostics;
 use glowplug::formats::{self, read_network};
 use glowplug::network::NetworkConfig;
 use glowplug::render::dracut::{self, Rendered};
@@ -53,7 +53,7 @@ fn kargs(drive: &Path, renderer: &str) -> Result<String, String> {
         return Err(format!("glowplug ended with {} and said:\n{log}", answer.status));
     }
     let text = String::from_utf8(answer.stdout).map_err(|e| format!("the arguments are no UTF-8: {e}"))?;
-    // Of a card with an MTU alone nothing can be said to network-legacy.
+    // Of a NIC with an MTU alone nothing can be said to network-legacy.
     let text = if text.is_empty() && renderer == "network-legacy" { "\n".to_owned() } else { text };
     let line = text.strip_suffix('\n').ok_or_else(|| format!("no newline at the end of {text:?}"))?;
     // What dracut, a shell and NetworkManager take to be one word must be the same for all of them.
@@ -103,7 +103,7 @@ fn every_generated_network_is_understood_by_network_legacy_as_far_as_it_can_be()
     });
 }
 
-type Render = fn(&NetworkConfig, &mut Findings) -> Rendered;
+type Render = fn(&NetworkConfig, &mut Diagnostics) -> Rendered;
 
 /// The networks of cloud-init's documents.
 fn compare_networks(render: Render, ask: fn(&str, Meaning) -> Answer) {
@@ -115,16 +115,16 @@ fn compare_networks(render: Render, ask: fn(&str, Meaning) -> Answer) {
             let formats::Meaning::Network(network) = read_network(text.as_bytes()).meaning else {
                 return Err(format!("version {version}, seed {seed}\n{document:#}\nis no network"));
             };
-            let mut findings = Findings::default();
-            let line = render(&network, &mut findings).line;
+            let mut diagnostics = Diagnostics::default();
+            let line = render(&network, &mut diagnostics).line;
             let meaning = networks::meaning(&network);
             let told = match meaning {
-                None if findings.has_errors() => {
+                None if diagnostics.has_errors() => {
                     refused.fetch_add(1, Ordering::Relaxed);
                     continue;
                 }
                 None => "no error where no argument says it".to_owned(),
-                Some(_) if findings.has_errors() => format!("{findings:?}"),
+                Some(_) if diagnostics.has_errors() => format!("{diagnostics:?}"),
                 Some(meaning) => match ask(&line, meaning) {
                     Ok((read, meant)) => {
                         let read = read.with_names_of(&meant);
@@ -140,7 +140,7 @@ fn compare_networks(render: Render, ask: fn(&str, Meaning) -> Answer) {
         }
         Ok(())
     });
-    // Of four documents: no card of version 1 is known by a pattern.
+    // Of four documents: no NIC of version 1 is known by a pattern.
     let refused = refused.into_inner();
     assert!(env::var_os("READERS_SEEDS").is_some() || refused * 2 <= seeds, "{refused} of {} are refused", seeds * 2);
 }
@@ -216,7 +216,7 @@ fn a_seed_always_gives_the_same_document_and_meaning() {
 
 /// A generator that forgot a mixture would agree with every reader about it.
 #[test]
-fn the_documents_have_every_mixture_of_addresses_that_network_manager_can_be_told() {
+fn the_documents_have_every_mixture_of_addresses_that_network_manager_can_be_reported() {
     let told = |family: &Family| {
         let required = if family.required { ", required" } else { "" };
         let addresses = if family.addresses.is_empty() { "" } else { ", with addresses" };
@@ -260,19 +260,19 @@ macro_rules! boots {
 }
 
 boots! {
-    a_card_without_a_mac_address_is_named_by_its_id => "static-by-id";
-    the_example_of_the_enhancement_is_one_static_card => "static-ipv4";
-    a_card_without_a_mac_address_is_named_by_its_name => "static-by-name";
+    a_nic_without_a_mac_address_is_named_by_its_id => "static-by-id";
+    the_example_of_the_enhancement_is_one_static_nic => "static-ipv4";
+    a_nic_without_a_mac_address_is_named_by_its_name => "static-by-name";
     a_mac_address_counts_for_more_than_a_name => "static-by-mac-and-name";
     a_network_without_a_gateway_has_an_address_alone => "static-without-gateway";
     a_static_ipv6_address_leaves_ipv4_disabled => "static-ipv6";
-    both_families_are_static_on_one_card => "static-dual-stack";
-    the_card_of_the_default_gateway_comes_first => "two-cards";
-    a_second_address_of_a_card_has_no_gateway => "second-address";
-    an_mtu_stands_in_every_argument_of_its_card => "static-mtu";
-    a_card_with_an_mtu_alone_gets_it_and_no_addresses => "mtu-alone";
-    two_links_for_one_card_are_one => "card-twice";
-    a_card_that_nobody_uses_is_left_alone => "unused-card";
+    both_families_are_static_on_one_nic => "static-dual-stack";
+    the_nic_of_the_default_gateway_comes_first => "two-nics";
+    a_second_address_of_a_nic_has_no_gateway => "second-address";
+    an_mtu_stands_in_every_argument_of_its_nic => "static-mtu";
+    a_nic_with_an_mtu_alone_gets_it_and_no_addresses => "mtu-alone";
+    two_links_for_one_nic_are_one => "nic-twice";
+    a_nic_that_nobody_uses_is_left_alone => "unused-nic";
     a_prefix_length_is_read_from_all_its_spellings => "netmask-spellings";
     dhcp_brings_ipv6_along_without_requiring_it => "dhcp-ipv4";
     an_mtu_stands_behind_dhcp => "dhcp-mtu";
@@ -284,7 +284,7 @@ boots! {
     a_dynamic_ipv6_does_not_take_a_static_ipv4_down => "static-ipv4-and-slaac";
     a_dynamic_ipv4_does_not_take_a_static_ipv6_down => "dhcp-and-static-ipv6";
     a_static_address_is_added_to_those_of_dhcp => "dhcp-and-static-ipv4";
-    routes_name_their_card => "subnet-routes";
+    routes_name_their_nic => "subnet-routes";
     an_address_without_a_mask_is_a_route_to_a_host => "host-routes";
     a_route_without_a_gateway_is_on_the_link => "on-link-route";
     a_default_route_beside_dhcp_is_a_route => "default-route-with-dhcp";
@@ -293,11 +293,11 @@ boots! {
     of_two_default_routes_the_lower_metric_is_kept => "default-routes-with-metrics";
     of_two_equal_default_routes_the_first_is_kept => "default-routes-without-metrics";
     name_servers_are_gathered_from_everywhere_without_repeats => "name-servers";
-    a_card_that_carries_a_vlan_is_named => "vlan";
-    a_vlan_may_stand_before_its_card => "vlan-before-its-card";
+    a_nic_that_carries_a_vlan_is_named => "vlan";
+    a_vlan_may_stand_before_its_nic => "vlan-before-its-nic";
     a_vlan_has_a_mac_address_and_an_mtu_of_its_own => "vlan-mac-and-mtu";
     a_vlan_keeps_a_name_that_ends_in_its_tag => "vlan-names";
-    a_card_never_gets_a_name_of_the_kernels => "vlan-on-named-card";
+    a_nic_never_gets_a_name_of_the_kernels => "vlan-on-named-nic";
     a_vlan_on_a_vlan_has_the_whole_chain_in_its_name => "vlan-on-vlan";
     a_vlan_without_networks_has_no_addresses => "vlan-without-networks";
     a_vlan_may_ask_by_dhcp => "vlan-with-dhcp";
@@ -312,8 +312,8 @@ boots! {
     unknown_keys_and_words_cost_nothing_else => "unknown-words";
     missing_arrays_are_empty_ones => "without-services";
     one_network_under_two_names_keeps_its_gateway => "one-network-two-names";
-    links_without_networks_are_told_to_have_no_addresses => "links-without-networks";
-    patterns_of_which_the_same_is_asked_are_one_argument => "all-cards";
+    links_without_networks_are_reported_to_have_no_addresses => "links-without-networks";
+    patterns_of_which_the_same_is_asked_are_one_argument => "all-nics";
 }
 
 fn fixtures() -> PathBuf {

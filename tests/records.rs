@@ -85,7 +85,7 @@ fn inventory(list: &str) -> Result<Inventory, ReadError> {
 /// Each record's machine and addresses.
 fn records(list: &Value) -> Vec<String> {
     let inventory = inventory(&list.to_string()).unwrap();
-    assert_eq!(inventory.findings, []);
+    assert_eq!(inventory.diagnostics, []);
     let record = |record: &glowplug::host::claim::Record| {
         format!("{} {} {}", record.claimant.machine, record.claimant.interface, record.addresses[0])
     };
@@ -117,7 +117,7 @@ fn lists_of_every_form_are_read() {
 }
 
 #[test]
-fn the_kinds_of_a_list_without_them_are_told_by_owners_and_labels() {
+fn the_kinds_of_a_list_without_them_are_reported_by_owners_and_labels() {
     let partial = |metadata: Value| {
         let mut metadata = metadata;
         metadata["annotations"] = json!({KEY: "10.0.0.5/24"});
@@ -213,7 +213,7 @@ fn a_hundred_thousand_machines_are_read_as_a_stream() {
     let mut objects = Objects::default();
     assert_eq!(objects.read("machines.json", Machines::new(100_000)).unwrap(), 100_000);
     let inventory = objects.inventory();
-    assert_eq!((inventory.records.len(), inventory.findings), (100_000, Vec::new()));
+    assert_eq!((inventory.records.len(), inventory.diagnostics), (100_000, Vec::new()));
     // Sorted by name, as text.
     let last = inventory.records.last().unwrap();
     assert_eq!(last.claimant.machine.name, "worker-99999");

@@ -72,11 +72,11 @@ fn interface(name: String) -> impl Strategy<Value = Interface> {
 
 fn interfaces() -> impl Strategy<Value = Vec<Interface>> {
     let of = |number: usize| (0..number).map(|at| interface(format!("eno{}", 101 + at))).collect::<Vec<_>>();
-    prop_oneof![of(1), of(2), of(3)].prop_filter("no address and no card twice", |interfaces| {
+    prop_oneof![of(1), of(2), of(3)].prop_filter("no address and no NIC twice", |interfaces| {
         let addresses: Vec<IpAddr> = interfaces.iter().flat_map(|i| &i.addresses).map(IpNetwork::ip).collect();
-        let cards: Vec<_> = interfaces.iter().filter_map(|interface| interface.mac_address).map(|mac| mac.0).collect();
+        let nics: Vec<_> = interfaces.iter().filter_map(|interface| interface.mac_address).map(|mac| mac.0).collect();
         addresses.iter().collect::<BTreeSet<_>>().len() == addresses.len()
-            && cards.iter().collect::<BTreeSet<_>>().len() == cards.len()
+            && nics.iter().collect::<BTreeSet<_>>().len() == nics.len()
     })
 }
 
@@ -152,15 +152,15 @@ proptest! {
 
         let mut reading = read_network(document.text().as_bytes());
         let Meaning::Network(network) = reading.meaning else { panic!("{}", document.text()) };
-        let rendered = dracut::render(&network, &mut reading.findings);
-        prop_assert!(!reading.findings.has_errors());
+        let rendered = dracut::render(&network, &mut reading.diagnostics);
+        prop_assert!(!reading.diagnostics.has_errors());
 
         let mut expected: Vec<(String, IpNetwork)> = Vec::new();
         for (interface, device) in interfaces.iter().zip(&rendered.devices) {
             match (interface.mac_address, device) {
                 (Some((last, _)), Device::MacAddress(mac)) => prop_assert_eq!(mac.to_string(), mac_address(last)),
                 (_, Device::Name(name)) => prop_assert_eq!(name.as_str(), &interface.name),
-                (_, other) => prop_assert!(false, "a card that nobody named so: {other}"),
+                (_, other) => prop_assert!(false, "a NIC that nobody named so: {other}"),
             }
             expected.extend(interface.addresses.iter().map(|address| (device.to_string(), *address)));
         }

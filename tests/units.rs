@@ -200,7 +200,7 @@ fn the_commands_of_the_containerfile_are_sound_shell() {
 
 /// What the Containerfile writes into the image is what the page for image builders has.
 #[test]
-fn the_containerfile_writes_what_image_builders_are_told() {
+fn the_containerfile_writes_what_image_builders_are_reported() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path().to_str().unwrap();
     let script = commands()[1].replace("/usr/lib/", &format!("{root}/usr/lib/"));

@@ -7,7 +7,7 @@
 
 mod name;
 
-use glowplug::finding::{Finding, Findings};
+use glowplug::diagnostic::{Diagnostic, Diagnostics};
 use glowplug::host::allocator::Usage;
 use glowplug::host::pool::{Pool, TemplateFacts, read_pools};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -345,7 +345,7 @@ impl PoolSpec {
     ///
     /// `None` when there is an error.
     #[must_use]
-    pub fn check(&self, namespace: Option<&str>, name: &str) -> (Option<Pool>, Findings) {
+    pub fn check(&self, namespace: Option<&str>, name: &str) -> (Option<Pool>, Diagnostics) {
         let mut document = serde_json::to_value(self).unwrap_or_default();
         if let Some(members) = document.as_object_mut() {
             members.retain(|member, _| !NOT_OF_FILES.contains(&member.as_str()));
@@ -354,34 +354,34 @@ impl PoolSpec {
                 members.insert("namespace".to_owned(), namespace.into());
             }
         }
-        let (specs, mut findings) = read_pools(document.to_string().as_bytes());
+        let (specs, mut diagnostics) = read_pools(document.to_string().as_bytes());
         if namespace.is_none() {
-            self.check_global(&mut findings);
+            self.check_global(&mut diagnostics);
         }
         if let (Some(_), Some(_)) = (&self.node_pool_ref, &self.machine_selector) {
-            findings.push(Finding::error(
+            diagnostics.push(Diagnostic::error(
                 "machineSelector",
                 "set together with nodePoolRef",
                 "an object",
                 "one of the two",
             ));
         }
-        let pool = specs.first().and_then(|spec| Pool::new(spec, &TemplateFacts::default(), &mut findings));
-        let mut pool = pool.filter(|_| !findings.has_errors());
+        let pool = specs.first().and_then(|spec| Pool::new(spec, &TemplateFacts::default(), &mut diagnostics));
+        let mut pool = pool.filter(|_| !diagnostics.has_errors());
         if let (Some(pool), None) = (&mut pool, namespace) {
             name.clone_into(&mut pool.name);
         }
-        (pool, findings)
+        (pool, diagnostics)
     }
 
-    fn check_global(&self, findings: &mut Findings) {
+    fn check_global(&self, diagnostics: &mut Diagnostics) {
         if self.network != Pool::DEFAULT_NETWORK && !self.network.contains('/') {
-            findings.push(Finding::error("network", "no namespace", &self.network, "namespace/name or default"));
+            diagnostics.push(Diagnostic::error("network", "no namespace", &self.network, "namespace/name or default"));
         }
         let selects =
             [("nodePoolRef", self.node_pool_ref.is_some()), ("machineSelector", self.machine_selector.is_some())];
         for (member, _) in selects.into_iter().filter(|(_, selects)| *selects) {
-            findings.push(Finding::error(member, "not of a GlobalStaticIPPool", "an object", "a StaticIPPool"));
+            diagnostics.push(Diagnostic::error(member, "not of a GlobalStaticIPPool", "an object", "a StaticIPPool"));
         }
     }
 }
@@ -397,15 +397,15 @@ mod tests {
     /// Whether there is a pool, and what is said about it.
     type Verdict = (bool, Vec<String>);
 
-    fn verdict(pool: Option<&Pool>, findings: &Findings) -> Verdict {
-        (pool.is_some(), findings.kept().iter().map(ToString::to_string).collect())
+    fn verdict(pool: Option<&Pool>, diagnostics: &Diagnostics) -> Verdict {
+        (pool.is_some(), diagnostics.kept().iter().map(ToString::to_string).collect())
     }
 
     /// Of an object, as the controller reads it. `None` when the schema of its kind refuses it.
     fn of_object(spec: &Value) -> Option<Verdict> {
         let spec: PoolSpec = serde_json::from_value(spec.clone()).ok()?;
-        let (pool, findings) = spec.check(Some("clusters"), "workers");
-        Some(verdict(pool.as_ref(), &findings))
+        let (pool, diagnostics) = spec.check(Some("clusters"), "workers");
+        Some(verdict(pool.as_ref(), &diagnostics))
     }
 
     /// Of a pool file with the same members, as `glowplugctl` reads it.
@@ -413,9 +413,9 @@ mod tests {
         let mut file = spec.clone();
         file["name"] = "workers".into();
         file["namespace"] = "clusters".into();
-        let (specs, mut findings) = read_pools(file.to_string().as_bytes());
-        let pool = specs.first().and_then(|spec| Pool::new(spec, &TemplateFacts::default(), &mut findings));
-        verdict(pool.as_ref(), &findings)
+        let (specs, mut diagnostics) = read_pools(file.to_string().as_bytes());
+        let pool = specs.first().and_then(|spec| Pool::new(spec, &TemplateFacts::default(), &mut diagnostics));
+        verdict(pool.as_ref(), &diagnostics)
     }
 
     #[test]
@@ -501,9 +501,9 @@ mod tests {
             machine_selector: Some(LabelSelector::default()),
             ..PoolSpec::default()
         };
-        let (pool, findings) = spec.check(None, "workers");
+        let (pool, diagnostics) = spec.check(None, "workers");
         assert_eq!(
-            verdict(pool.as_ref(), &findings),
+            verdict(pool.as_ref(), &diagnostics),
             (
                 false,
                 [

@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use glowplug::finding::Findings;
+use glowplug::diagnostic::Diagnostics;
 use glowplug::host::allocator::{Allocator, PoolError, Usage};
 use glowplug::host::metrics::is_exhausted;
 use glowplug::host::pool::{Pool, overlaps};
@@ -250,9 +250,9 @@ impl Index {
 
 /// Reads a specification. The error has every mistake on a line of its own.
 fn check(spec: &PoolSpec, id: &PoolId) -> Result<Pool, String> {
-    let (pool, findings) = id.check(spec);
+    let (pool, diagnostics) = id.check(spec);
     pool.ok_or_else(|| {
-        let lines: Vec<String> = findings.kept().iter().map(ToString::to_string).collect();
+        let lines: Vec<String> = diagnostics.kept().iter().map(ToString::to_string).collect();
         lines.join("\n")
     })
 }
@@ -389,7 +389,7 @@ impl PoolId {
 
     /// Checks the specification of this pool, as [`PoolSpec::check`] does.
     #[must_use]
-    pub fn check(&self, spec: &PoolSpec) -> (Option<Pool>, Findings) {
+    pub fn check(&self, spec: &PoolSpec) -> (Option<Pool>, Diagnostics) {
         spec.check(self.namespace.as_deref(), &self.name)
     }
 }

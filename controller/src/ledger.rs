@@ -56,7 +56,7 @@ pub struct ApiLedger {
     doubtful: BTreeSet<String>,
     /// Names of leases that are gone although nobody released them.
     lost: BTreeSet<String>,
-    has_told: bool,
+    has_reported: bool,
 }
 
 /// Kinds of the objects that claim, by UID. A lease names the kind, and a claim does not.
@@ -136,7 +136,7 @@ impl ApiLedger {
             untold: Vec::new(),
             doubtful: BTreeSet::new(),
             lost: BTreeSet::new(),
-            has_told: false,
+            has_reported: false,
         }
     }
 
@@ -165,7 +165,7 @@ impl ApiLedger {
         self.resolve()?;
         self.restore();
         let changes = std::mem::take(&mut self.untold);
-        if std::mem::replace(&mut self.has_told, true) {
+        if std::mem::replace(&mut self.has_reported, true) {
             return Ok(Update::Delta(changes));
         }
         Ok(Update::Snapshot(changes))

@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use glowplug::finding::{Finding, Findings, Severity};
+use glowplug::diagnostic::{Diagnostic, Diagnostics, Severity};
 use glowplug::host::address::AddressSet;
 use glowplug::host::pool::{Pool, overlaps};
 use http::{Method, Request, Response, StatusCode};
@@ -85,7 +85,7 @@ pub fn validate(id: &PoolId, change: &Change, others: &[Pool]) -> Verdict {
     let (pool, mut diagnostics) = id.check(new);
     if let Some(old) = old.filter(|old| old.network != new.network) {
         let expected = format!("{:?}: create a new pool for another network", old.network);
-        diagnostics.push(Finding::error("network", "immutable", &new.network, &expected));
+        diagnostics.push(Diagnostic::error("network", "immutable", &new.network, &expected));
     }
     let mut verdict = Verdict::of(&diagnostics);
     let before = old.and_then(|old| id.check(old).0);
@@ -164,7 +164,7 @@ impl Change {
 // === impl Verdict ===
 
 impl Verdict {
-    fn of(diagnostics: &Findings) -> Self {
+    fn of(diagnostics: &Diagnostics) -> Self {
         let lines = |severity: Severity| -> Vec<String> {
             let kept = diagnostics.kept().iter().filter(|diagnostic| diagnostic.severity == severity);
             kept.map(ToString::to_string).collect()

@@ -111,7 +111,7 @@ async fn a_watch_ends_when_it_is_cut() {
 }
 
 #[tokio::test]
-async fn a_watch_of_an_old_version_is_told_to_list_again() {
+async fn a_watch_of_an_old_version_is_reported_to_list_again() {
     let (server, secrets) = secrets().await;
     let version = secrets.list(&ListParams::default()).await.unwrap().metadata.resource_version.unwrap();
     secrets.create(&PostParams::default(), &secret("a")).await.unwrap();

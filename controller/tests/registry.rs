@@ -134,7 +134,7 @@ async fn the_leases_are_listed_again_until_the_server_answers() {
 }
 
 #[tokio::test]
-async fn a_handle_without_an_owner_is_told_so() {
+async fn a_handle_without_an_owner_is_reported_so() {
     let (_server, cluster) = server().await;
     let (registry, _served) = owner(cluster.controller());
     registry.read(|_| panic!("of the test")).await.unwrap_err();

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Error, Result, anyhow, bail};
 use clap::{Args, Parser, Subcommand};
-use glowplug::finding::Findings;
+use glowplug::diagnostic::Diagnostics;
 use glowplug::guest::attributes::{self, Attributes, Key, KeyError, Prefix};
 use glowplug::guest::hostname;
 use glowplug::guest::platform::Selection;
@@ -380,13 +380,13 @@ fn ssh_keys(args: SshKeys, log: &Logger) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     };
     let texts = &machine.meta_data.public_keys;
-    let mut findings = Findings::default();
+    let mut diagnostics = Diagnostics::default();
     let keys: Vec<AuthorizedKey> =
-        texts.iter().flat_map(|(place, text)| ssh_keys::keys_in(text, place, &mut findings)).collect();
-    for finding in findings.kept() {
-        warn!(log, "ignored what is no public key"; "finding" => %finding);
+        texts.iter().flat_map(|(path, text)| ssh_keys::keys_in(text, path, &mut diagnostics)).collect();
+    for diagnostic in diagnostics.kept() {
+        warn!(log, "ignored what is no public key"; "diagnostic" => %diagnostic);
     }
-    let is_unsure = machine.meta_data.has_unread_keys || !findings.kept().is_empty();
+    let is_unsure = machine.meta_data.has_unread_keys || !diagnostics.kept().is_empty();
     if keys.is_empty() && is_unsure {
         // The owner may have meant to allow these keys, so the keys of an earlier run stay.
         bail!("none of the drive's public keys can be read, expected lines of authorized_keys");

@@ -234,8 +234,8 @@ impl SystemUse {
                 (b"SL", _) => self.is_link = true,
                 (b"CL", block) if block.len() >= 4 => self.child = Some(u32_le(block, 0)),
                 (b"RE", _) => self.is_guest = true,
-                (b"CE", place) if place.len() >= 24 => {
-                    next = Some((u32_le(place, 0), u32_le(place, 8), u32_le(place, 16)));
+                (b"CE", path) if path.len() >= 24 => {
+                    next = Some((u32_le(path, 0), u32_le(path, 8), u32_le(path, 16)));
                 }
                 (b"ST", _) => break,
                 _ => {}
@@ -362,12 +362,12 @@ impl<S: ReadAt + ?Sized> Walk<'_, '_, S> {
     }
 
     /// Returns the entry of a moved directory. The first block of the directory contains its size.
-    fn relocated(&mut self, place: u32) -> Result<Entry, ReadError> {
-        let start = Extent { block: place, bytes: 1 }.start(self.image.blocks)?;
+    fn relocated(&mut self, path: u32) -> Result<Entry, ReadError> {
+        let start = Extent { block: path, bytes: 1 }.start(self.image.blocks)?;
         let mut block = [0; BLOCK];
         self.window.read(self.path, start, &mut block)?;
         let extent = Extent::of(first_record(&block));
-        if extent.block != place {
+        if extent.block != path {
             return Err(ReadError::Malformed { what: "relocated directory", expected: "one that starts with itself" });
         }
         Ok(Entry { kind: Kind::Directory, extent })
@@ -428,10 +428,10 @@ impl<S: ReadAt + ?Sized> Walk<'_, '_, S> {
         let mut next = found.take(area);
         let mut block = [0; BLOCK];
         for _ in 0..MAX_CONTINUATIONS {
-            let Some((place, offset, length)) = next else { return Ok(()) };
+            let Some((path, offset, length)) = next else { return Ok(()) };
             // Areas next to each other need no further read, but they take time, so they are counted.
             self.window.spend(self.path)?;
-            let start = Extent { block: place, bytes: 1 }.start(self.image.blocks)?;
+            let start = Extent { block: path, bytes: 1 }.start(self.image.blocks)?;
             let range = offset as usize..(offset as usize).saturating_add(length as usize);
             self.window.read(self.path, start, &mut block)?;
             let Some(area) = block.get(range) else {
@@ -592,13 +592,13 @@ mod tests {
 
     #[test]
     fn a_continuation_outside_its_block_or_the_volume_is_malformed() {
-        for (place, message) in [
+        for (path, message) in [
             (continued(21, 2040, 9), "invalid continuation of a record, expected one inside a block"),
             (continued(21, u32::MAX, u32::MAX), "invalid continuation of a record, expected one inside a block"),
             (continued(24, 0, 10), "invalid extent, expected one that ends inside the volume"),
             (continued(u32::MAX, 0, 10), "invalid extent, expected one that ends inside the volume"),
         ] {
-            assert_eq!(list(&volume(&[record(b"A", 0, &place)], &[])), Err(message.to_owned()));
+            assert_eq!(list(&volume(&[record(b"A", 0, &path)], &[])), Err(message.to_owned()));
         }
     }
 
@@ -626,11 +626,11 @@ mod tests {
         let moved = [named(b"deep"), entry(b"CL", &[22_u32, 0].map(u32::to_le_bytes).concat())].concat();
         let mut volume = volume(&[record(b"DEEP", 0, &moved)], &[]);
         let mut own = record(&[0], DIRECTORY, &[]);
-        for (place, expected) in [
+        for (path, expected) in [
             (22_u32, Ok(Some(Vec::new()))),
             (20, Err("invalid relocated directory, expected one that starts with itself".to_owned())),
         ] {
-            own[2..6].copy_from_slice(&place.to_le_bytes());
+            own[2..6].copy_from_slice(&path.to_le_bytes());
             volume[22 * BLOCK..][..own.len()].copy_from_slice(&own);
             let found = Image::open(volume.as_slice()).unwrap().list("deep").map_err(|e| e.to_string());
             assert_eq!(found, expected);

@@ -26,7 +26,7 @@ pub(crate) struct Prefixed {
 }
 
 /// The prefix length of an address that has none in the document, as in cloud-init.
-fn prefix_unsaid(family: Family) -> u8 {
+fn default_prefix(family: Family) -> u8 {
     match family {
         Family::Ipv4 => 24,
         Family::Ipv6 => 64,
@@ -75,14 +75,14 @@ pub(crate) fn interface_address(text: &str, mask: Option<&str>) -> Result<Prefix
     let (address, own) = split(text);
     let address = host_address(address).ok_or(Wrong::Address)?;
     let family = Family::of(address);
-    let said = prefix(own, mask, family)?;
-    let prefix = said.unwrap_or(prefix_unsaid(family));
+    let given = prefix(own, mask, family)?;
+    let prefix = given.unwrap_or(default_prefix(family));
     // An address with prefix length 0 would have every other address on its link. Such a length is a netmask that was
     // never filled in.
     match (prefix, own) {
         (0, Some(_)) => Err(Wrong::Address),
         (0, None) => Err(Wrong::Mask),
-        _ => Ok(Prefixed { network: network(address, prefix), is_guessed: said.is_none() }),
+        _ => Ok(Prefixed { network: network(address, prefix), is_guessed: given.is_none() }),
     }
 }
 
@@ -95,10 +95,10 @@ pub(crate) fn destination(text: &str, mask: Option<&str>, family: Family) -> Res
     let (address, own) = split(text);
     let address = self::address(address).ok_or(Wrong::Address)?;
     let family = Family::of(address);
-    let unsaid = if address.is_unspecified() { 0 } else { family.bits() };
-    let said = prefix(own, mask, family)?;
-    let is_guessed = said.is_none() && !address.is_unspecified();
-    Ok(Prefixed { network: network(address, said.unwrap_or(unsaid)), is_guessed })
+    let default = if address.is_unspecified() { 0 } else { family.bits() };
+    let given = prefix(own, mask, family)?;
+    let is_guessed = given.is_none() && !address.is_unspecified();
+    Ok(Prefixed { network: network(address, given.unwrap_or(default)), is_guessed })
 }
 
 /// The prefix length in the document. The length in the address overrides the netmask, but the netmask must be valid

@@ -10,10 +10,10 @@ use pnet_base::MacAddr;
 
 use super::address::{self, MASK_EXPECTED, Prefixed, Wrong};
 use super::value::{Scalar, Value};
-use crate::finding::{Finding, Findings, Place, Severity};
+use crate::diagnostic::{Diagnostic, Diagnostics, FieldPath, Severity};
 use crate::network::{
-    BondMode, BondOptionError, BondOptions, Contradiction, Dns, DomainName, Family, Link, LinkIndex, LinkKind,
-    MAC_ADDRESS_EXPECTED, Mtu, NetworkConfig, Placed, Route, VlanId, parse_mac_address,
+    BondMode, BondOptionError, BondOptions, Contradiction, Dns, DomainName, Family, Link, LinkIndex, LinkKind, Located,
+    MAC_ADDRESS_EXPECTED, Mtu, NetworkConfig, Route, VlanId, parse_mac_address,
 };
 
 /// A valid value, or an error that has already been reported.
@@ -23,7 +23,7 @@ pub(super) type Reported<T> = Result<T, ()>;
 pub(super) type Member<'a> = (&'a str, Option<&'a Scalar>);
 
 /// The path of a value, and the value; `None` when the value is missing.
-pub(super) type Written<'a> = (Place<'a>, Option<&'a Scalar>);
+pub(super) type Written<'a> = (FieldPath<'a>, Option<&'a Scalar>);
 
 /// The members of a route in the document, before they are checked.
 pub(super) struct WrittenRoute<'a> {
@@ -47,59 +47,63 @@ const DESTINATION_EXPECTED: &str = "an address, a CIDR or default";
 
 /// Reports a value that is not in a fixed set of values, or a value that is missing.
 pub(super) fn unknown(
-    findings: &mut Findings,
+    diagnostics: &mut Diagnostics,
     severity: Severity,
-    place: Place<'_>,
+    path: FieldPath<'_>,
     problem: &str,
     written: Option<&Scalar>,
     expected: &str,
 ) {
-    findings.push(match written {
-        Some(written) => Finding::new(severity, place, problem, written, expected),
-        None => Finding::without_value(severity, place, "missing", expected),
+    diagnostics.push(match written {
+        Some(written) => Diagnostic::new(severity, path, problem, written, expected),
+        None => Diagnostic::without_value(severity, path, "missing", expected),
     });
 }
 
 /// The value of a field. An empty string counts as missing.
-pub(super) fn said(field: Option<&Scalar>) -> Option<&Scalar> {
+pub(super) fn given(field: Option<&Scalar>) -> Option<&Scalar> {
     field.filter(|value| !value.text().is_empty())
 }
 
-pub(super) fn mtu(findings: &mut Findings, place: Place<'_>, written: Option<&Scalar>) -> Option<Mtu> {
+pub(super) fn mtu(diagnostics: &mut Diagnostics, path: FieldPath<'_>, written: Option<&Scalar>) -> Option<Mtu> {
     let written = written?;
     let mtu = written.integer().and_then(|mtu| Mtu::try_from(mtu).ok());
     if mtu.is_none() {
-        findings.push(Finding::warning(place, "invalid MTU", written, Mtu::EXPECTED));
+        diagnostics.push(Diagnostic::warning(path, "invalid MTU", written, Mtu::EXPECTED));
     }
     mtu
 }
 
-pub(super) fn metric(findings: &mut Findings, place: Place<'_>, written: Option<&Scalar>) -> Option<u32> {
+pub(super) fn metric(diagnostics: &mut Diagnostics, path: FieldPath<'_>, written: Option<&Scalar>) -> Option<u32> {
     let written = written?;
     let metric = written.integer().and_then(|metric| u32::try_from(metric).ok());
     if metric.is_none() {
-        findings.push(Finding::warning(place, "invalid metric", written, "a number of 0 to 4294967295"));
+        diagnostics.push(Diagnostic::warning(path, "invalid metric", written, "a number of 0 to 4294967295"));
     }
     metric
 }
 
 pub(super) fn mac_address(
-    findings: &mut Findings,
-    place: Place<'_>,
+    diagnostics: &mut Diagnostics,
+    path: FieldPath<'_>,
     written: Option<&Scalar>,
 ) -> Reported<Option<MacAddr>> {
-    let Some(written) = said(written) else { return Ok(None) };
+    let Some(written) = given(written) else { return Ok(None) };
     let address = parse_mac_address(&written.text());
     if address.is_none() {
-        findings.push(Finding::error(place, "invalid MAC address", written, MAC_ADDRESS_EXPECTED));
+        diagnostics.push(Diagnostic::error(path, "invalid MAC address", written, MAC_ADDRESS_EXPECTED));
     }
     address.map(Some).ok_or(())
 }
 
-pub(super) fn vlan_id(findings: &mut Findings, place: Place<'_>, written: Option<&Scalar>) -> Reported<VlanId> {
+pub(super) fn vlan_id(
+    diagnostics: &mut Diagnostics,
+    path: FieldPath<'_>,
+    written: Option<&Scalar>,
+) -> Reported<VlanId> {
     let id = written.and_then(Scalar::integer).and_then(|id| VlanId::try_from(id).ok());
     if id.is_none() {
-        unknown(findings, Severity::Error, place, "invalid VLAN id", written, VlanId::EXPECTED);
+        unknown(diagnostics, Severity::Error, path, "invalid VLAN id", written, VlanId::EXPECTED);
     }
     id.ok_or(())
 }
@@ -109,14 +113,14 @@ pub(super) struct Guess {
     /// Index of the link in the model.
     pub(super) link: LinkIndex,
     address: IpNetwork,
-    place: String,
+    path: String,
 }
 
 /// Parses a static address, which must belong to the family `wanted` if that is given. An address with a guessed prefix
 /// length is added to `guesses`, because the diagnostic depends on the gateways of the link, which are not known yet.
 pub(super) fn static_address(
-    findings: &mut Findings,
-    (place, written): Written<'_>,
+    diagnostics: &mut Diagnostics,
+    (path, written): Written<'_>,
     (netmask, mask): Written<'_>,
     wanted: Option<Family>,
     (guesses, link): (&mut Vec<Guess>, Option<LinkIndex>),
@@ -132,18 +136,18 @@ pub(super) fn static_address(
             if wanted.is_none_or(|family| family == Family::of(network.ip())) =>
         {
             if let Some(link) = link.filter(|_| is_guessed) {
-                guesses.push(Guess { link, address: network, place: place.path() });
+                guesses.push(Guess { link, address: network, path: path.path() });
             }
             return Some(network);
         }
-        Some(Err(Wrong::Mask)) => invalid_mask(findings, netmask, mask),
-        _ => unknown(findings, Severity::Error, place, "invalid address", written, expected),
+        Some(Err(Wrong::Mask)) => invalid_mask(diagnostics, netmask, mask),
+        _ => unknown(diagnostics, Severity::Error, path, "invalid address", written, expected),
     }
     None
 }
 
-fn invalid_mask(findings: &mut Findings, place: Place<'_>, mask: Option<Cow<'_, str>>) {
-    findings.push(Finding::error(place, "invalid netmask", mask.unwrap_or_default(), MASK_EXPECTED));
+fn invalid_mask(diagnostics: &mut Diagnostics, path: FieldPath<'_>, mask: Option<Cow<'_, str>>) {
+    diagnostics.push(Diagnostic::error(path, "invalid netmask", mask.unwrap_or_default(), MASK_EXPECTED));
 }
 
 pub(super) fn add_address(link: &mut Link, address: IpNetwork) {
@@ -156,12 +160,12 @@ pub(super) fn add_address(link: &mut Link, address: IpNetwork) {
 
 /// Parses a next hop, which must belong to the given family if there is one. An empty string counts as missing.
 pub(super) fn gateway(
-    findings: &mut Findings,
-    place: Place<'_>,
+    diagnostics: &mut Diagnostics,
+    path: FieldPath<'_>,
     written: Option<&Scalar>,
     family: Option<Family>,
 ) -> Option<IpAddr> {
-    let written = said(written)?;
+    let written = given(written)?;
     let gateway = address::host_address(&written.text())
         .filter(|gateway| family.is_none_or(|family| family == Family::of(*gateway)));
     if gateway.is_none() {
@@ -170,31 +174,31 @@ pub(super) fn gateway(
             Some(Family::Ipv6) => "the IPv6 address of a router",
             None => "the IP address of a router",
         };
-        findings.push(Finding::error(place, "invalid gateway", written, expected));
+        diagnostics.push(Diagnostic::error(path, "invalid gateway", written, expected));
     }
     gateway
 }
 
 /// Makes the default route through a gateway that the document lists next to an address.
 pub(super) fn default_route(
-    findings: &mut Findings,
-    place: Place<'_>,
+    diagnostics: &mut Diagnostics,
+    path: FieldPath<'_>,
     written: Option<&Scalar>,
     family: Option<Family>,
     metric: Option<u32>,
 ) -> Option<Route> {
-    let gateway = gateway(findings, place, written, family)?;
-    Route::new(address::everywhere(Family::of(gateway)), Some(gateway), metric).ok().map(|route| route.at(place.path()))
+    let gateway = gateway(diagnostics, path, written, family)?;
+    Route::new(address::everywhere(Family::of(gateway)), Some(gateway), metric).ok().map(|route| route.at(path.path()))
 }
 
 /// Converts a route. The destination `default` belongs to `family` when the route has no gateway.
 pub(super) fn route(
-    findings: &mut Findings,
-    place: &Place<'_>,
+    diagnostics: &mut Diagnostics,
+    path: &FieldPath<'_>,
     route: &WrittenRoute<'_>,
     family: Option<Family>,
 ) -> Option<Route> {
-    let gateway = said(route.gateway.1);
+    let gateway = given(route.gateway.1);
     let hop = gateway.map(|gateway| address::address(&gateway.text()));
     // `default` belongs to the gateway's family. Without a usable gateway, it belongs to the family of the link's
     // network.
@@ -204,38 +208,38 @@ pub(super) fn route(
     let destination = match written.map(|written| address::destination(&written.text(), mask.as_deref(), family)) {
         Some(Ok(Prefixed { network, is_guessed })) => {
             if is_guessed {
-                let place = place.field(route.destination.0);
+                let path = path.field(route.destination.0);
                 let expected = format!("a prefix length or a netmask: /{} is taken", network.prefix());
-                findings.push(Finding::warning(place, "route without a prefix length", network.ip(), &expected));
+                diagnostics.push(Diagnostic::warning(path, "route without a prefix length", network.ip(), &expected));
             }
             Some(network)
         }
         Some(Err(Wrong::Mask)) => {
-            invalid_mask(findings, place.field(route.netmask.0), mask);
+            invalid_mask(diagnostics, path.field(route.netmask.0), mask);
             None
         }
         Some(Err(Wrong::Address)) | None => {
-            let place = place.field(route.destination.0);
-            unknown(findings, Severity::Error, place, "invalid network", written, DESTINATION_EXPECTED);
+            let path = path.field(route.destination.0);
+            unknown(diagnostics, Severity::Error, path, "invalid network", written, DESTINATION_EXPECTED);
             None
         }
     };
-    let metric = metric(findings, place.field(route.metric.0), route.metric.1);
+    let metric = metric(diagnostics, path.field(route.metric.0), route.metric.1);
     let gateway = match hop {
         None => None,
         // Older documents write an unspecified gateway such as `0.0.0.0` for no gateway.
         Some(Some(hop)) if hop.is_unspecified() => None,
         Some(_) => {
             let family = destination.map(|network| Family::of(network.ip()));
-            Some(self::gateway(findings, place.field(route.gateway.0), gateway, family)?)
+            Some(self::gateway(diagnostics, path.field(route.gateway.0), gateway, family)?)
         }
     };
-    Some(Route::new(destination?, gateway, metric).ok()?.at(place.path()))
+    Some(Route::new(destination?, gateway, metric).ok()?.at(path.path()))
 }
 
 /// Adds routes to a link. A route of a family without addresses on this link is dropped. A warning reports it only if
 /// `is_sure`: otherwise an address of this link may have been dropped because of an error.
-pub(super) fn add_routes(findings: &mut Findings, link: &mut Link, routes: Vec<Route>, is_sure: bool) {
+pub(super) fn add_routes(diagnostics: &mut Diagnostics, link: &mut Link, routes: Vec<Route>, is_sure: bool) {
     for route in routes {
         let (used, expected) = match route.destination() {
             IpNetwork::V4(_) => (link.ipv4.is_used(), "an IPv4 address on its link"),
@@ -244,34 +248,39 @@ pub(super) fn add_routes(findings: &mut Findings, link: &mut Link, routes: Vec<R
         if used {
             link.routes.push(route);
         } else if is_sure {
-            let (place, destination) = (&route.place, route.destination());
-            findings.push(Finding::warning(place, "unreachable route", destination, expected));
+            let (path, destination) = (&route.path, route.destination());
+            diagnostics.push(Diagnostic::warning(path, "unreachable route", destination, expected));
         }
     }
 }
 
-pub(super) fn nameserver(findings: &mut Findings, place: &Place<'_>, written: Option<&Scalar>, into: &mut Dns) {
+pub(super) fn nameserver(
+    diagnostics: &mut Diagnostics,
+    path: &FieldPath<'_>,
+    written: Option<&Scalar>,
+    into: &mut Dns,
+) {
     match written.map(|written| written.text().parse::<IpAddr>()) {
         Some(Ok(value)) if !value.is_unspecified() && !value.is_multicast() => {
-            into.nameservers.push(Placed { value, place: place.path() });
+            into.nameservers.push(Located { value, path: path.path() });
         }
-        _ => unknown(findings, Severity::Warning, *place, "invalid nameserver", written, NAMESERVER_EXPECTED),
+        _ => unknown(diagnostics, Severity::Warning, *path, "invalid nameserver", written, NAMESERVER_EXPECTED),
     }
 }
 
-pub(super) fn nameservers(findings: &mut Findings, list: &Place<'_>, written: &[Scalar], into: &mut Dns) {
+pub(super) fn nameservers(diagnostics: &mut Diagnostics, list: &FieldPath<'_>, written: &[Scalar], into: &mut Dns) {
     for (index, written) in written.iter().enumerate() {
-        nameserver(findings, &list.index(index), Some(written), into);
+        nameserver(diagnostics, &list.index(index), Some(written), into);
     }
 }
 
-pub(super) fn search_domains(findings: &mut Findings, list: &Place<'_>, written: &[Scalar], into: &mut Dns) {
+pub(super) fn search_domains(diagnostics: &mut Diagnostics, list: &FieldPath<'_>, written: &[Scalar], into: &mut Dns) {
     for (index, written) in written.iter().enumerate() {
-        let place = list.index(index);
+        let path = list.index(index);
         match written.text().parse() {
-            Ok(value) => into.search.push(Placed { value, place: place.path() }),
+            Ok(value) => into.search.push(Located { value, path: path.path() }),
             Err(_) => {
-                findings.push(Finding::warning(place, "invalid search domain", written, DomainName::EXPECTED));
+                diagnostics.push(Diagnostic::warning(path, "invalid search domain", written, DomainName::EXPECTED));
             }
         }
     }
@@ -280,39 +289,39 @@ pub(super) fn search_domains(findings: &mut Findings, list: &Place<'_>, written:
 /// Converts the options of a bond. Of several options with one name, the last one counts. `port` finds a bond member by
 /// its id or name in the document.
 pub(super) fn bond_options(
-    findings: &mut Findings,
-    place: &Place<'_>,
+    diagnostics: &mut Diagnostics,
+    path: &FieldPath<'_>,
     written: &[WrittenOption<'_>],
     port: &dyn Fn(&str) -> Option<LinkIndex>,
 ) -> Reported<BondOptions> {
     let find = |wanted: &str| written.iter().rfind(|option| option.name == wanted);
     let mode = find("mode").map_or(Ok(BondMode::default()), |option| {
         BondMode::parse(&option.value.to_string()).ok_or_else(|| {
-            let place = place.field(option.written);
-            findings.push(Finding::error(place, "invalid mode", &option.value, BondMode::EXPECTED));
+            let path = path.field(option.written);
+            diagnostics.push(Diagnostic::error(path, "invalid mode", &option.value, BondMode::EXPECTED));
         })
     });
     let mut options = BondOptions::new(mode.unwrap_or_default());
-    options.place = place.path();
+    options.path = path.path();
     for option in written {
-        let (place, text) = (place.field(option.written), option.value.to_string());
+        let (path, text) = (path.field(option.written), option.value.to_string());
         match option.name.as_ref() {
             "mode" => {}
             "primary" => {
                 options.primary = port(&text);
                 if options.primary.is_none() {
-                    findings.push(Finding::warning(place, "unknown port", text, "one of its ports"));
+                    diagnostics.push(Diagnostic::warning(path, "unknown port", text, "one of its ports"));
                 }
             }
             "arp_ip_target" => match arp_ip_targets(&option.value) {
                 Some(targets) => options.arp_ip_target = targets,
-                None => findings.push(Finding::warning(place, "invalid value", text, "IPv4 addresses")),
+                None => diagnostics.push(Diagnostic::warning(path, "invalid value", text, "IPv4 addresses")),
             },
             name => match options.set(name, &text) {
                 Ok(()) => {}
                 // With an invalid mode, nobody knows which options have an effect.
                 Err(BondOptionError::Useless { .. }) if mode.is_err() => {}
-                Err(error) => findings.push(bond_option_finding(place, &text, &error)),
+                Err(error) => diagnostics.push(bond_option_diagnostic(path, &text, &error)),
             },
         }
     }
@@ -322,7 +331,7 @@ pub(super) fn bond_options(
             Some(option) => (option.written, option.value.to_string()),
             None => (name, String::new()),
         };
-        findings.push(bond_option_finding(place.field(written), &value, &error));
+        diagnostics.push(bond_option_diagnostic(path.field(written), &value, &error));
     }
     Ok(options)
 }
@@ -335,63 +344,63 @@ fn arp_ip_targets(value: &Value) -> Option<Vec<Ipv4Addr>> {
     }
 }
 
-fn bond_option_finding(place: Place<'_>, value: &str, error: &BondOptionError) -> Finding {
+fn bond_option_diagnostic(path: FieldPath<'_>, value: &str, error: &BondOptionError) -> Diagnostic {
     match error {
         BondOptionError::Unknown => {
-            Finding::warning(place, "unknown bond option", value, "an option of the kernel's bonding driver")
+            Diagnostic::warning(path, "unknown bond option", value, "an option of the kernel's bonding driver")
         }
-        BondOptionError::Value { expected } => Finding::warning(place, "invalid value", value, expected),
-        BondOptionError::Useless { expected } => Finding::warning(place, "useless bond option", value, expected),
+        BondOptionError::Value { expected } => Diagnostic::warning(path, "invalid value", value, expected),
+        BondOptionError::Useless { expected } => Diagnostic::warning(path, "useless bond option", value, expected),
     }
 }
 
 /// Sets the MTU of a link that has two entries in the document. The first MTU counts, and a different second MTU is
 /// reported.
-pub(super) fn merge_mtu(findings: &mut Findings, place: Place<'_>, link: &mut Link, mtu: Option<Mtu>) {
+pub(super) fn merge_mtu(diagnostics: &mut Diagnostics, path: FieldPath<'_>, link: &mut Link, mtu: Option<Mtu>) {
     let Some(mtu) = mtu else { return };
     let first = *link.mtu.get_or_insert(mtu);
     if first != mtu {
-        let expected = format!("the card's other MTU, {first}");
-        findings.push(Finding::warning(place, "second MTU", mtu, &expected));
+        let expected = format!("the NIC's other MTU, {first}");
+        diagnostics.push(Diagnostic::warning(path, "second MTU", mtu, &expected));
     }
 }
 
 /// Builds the model. `contradicts` makes the diagnostic for a contradiction, with the path to fix. `None` if the
 /// document has errors.
 pub(super) fn put_together(
-    findings: &mut Findings,
+    diagnostics: &mut Diagnostics,
     mut links: Vec<Link>,
     dns: Dns,
     guesses: &[Guess],
-    contradicts: &dyn Fn(Contradiction) -> Finding,
+    contradicts: &dyn Fn(Contradiction) -> Diagnostic,
 ) -> Option<NetworkConfig> {
     for at in 0..links.len() {
         drop_inherited_mac_address(&mut links, at);
     }
     for link in &mut links {
         if let Some(mtu) = link.mtu.filter(|mtu| *mtu < Mtu::IPV6_MINIMUM && link.ipv6.is_used()) {
-            let (place, expected) = (format!("{}.mtu", link.place), Mtu::EXPECTED_FOR_IPV6);
-            findings.push(Finding::warning(place, "MTU too small for IPv6", mtu, expected));
+            let (path, expected) = (format!("{}.mtu", link.path), Mtu::EXPECTED_FOR_IPV6);
+            diagnostics.push(Diagnostic::warning(path, "MTU too small for IPv6", mtu, expected));
             link.mtu = None;
         }
         without_repeats(&mut link.dns);
     }
     for guess in guesses {
-        report_guess(findings, &links[guess.link.0], guess);
+        report_guess(diagnostics, &links[guess.link.0], guess);
     }
-    report_own_addresses(findings, &links, &dns);
+    report_own_addresses(diagnostics, &links, &dns);
     for at in 0..links.len() {
-        drop_mtu_above_parents(findings, &mut links, at);
+        drop_mtu_above_parents(diagnostics, &mut links, at);
     }
     match NetworkConfig::new(links) {
-        Ok(mut config) if !findings.has_errors() => {
+        Ok(mut config) if !diagnostics.has_errors() => {
             config.dns = dns;
             without_repeats(&mut config.dns);
             Some(config)
         }
         Ok(_) => None,
         Err(contradictions) => {
-            contradictions.into_iter().for_each(|contradiction| findings.push(contradicts(contradiction)));
+            contradictions.into_iter().for_each(|contradiction| diagnostics.push(contradicts(contradiction)));
             None
         }
     }
@@ -399,7 +408,7 @@ pub(super) fn put_together(
 
 /// Reports a guessed prefix length. A gateway outside of the guessed subnet proves that the guess is wrong, which is an
 /// error.
-fn report_guess(findings: &mut Findings, link: &Link, guess: &Guess) {
+fn report_guess(diagnostics: &mut Diagnostics, link: &Link, guess: &Guess) {
     let (address, length) = (guess.address.ip(), guess.address.prefix());
     let is_ipv4 = address.is_ipv4();
     let (ipv4, ipv6) = (&link.ipv4.addresses, &link.ipv6.addresses);
@@ -422,34 +431,44 @@ fn report_guess(findings: &mut Findings, link: &Link, guess: &Guess) {
     };
     let routes = link.routes.iter().filter(|route| !route.on_link && !is_anywhere);
     let mut gateways = routes.filter_map(Route::gateway).filter(|gateway| gateway.is_ipv4() == is_ipv4);
-    findings.push(match gateways.find(|gateway| !is_near(*gateway)) {
+    diagnostics.push(match gateways.find(|gateway| !is_near(*gateway)) {
         Some(gateway) => {
             let expected =
                 format!("a prefix length or a netmask: with /{length} the gateway {gateway} is out of reach");
-            Finding::error(&guess.place, "address without a prefix length", address, &expected)
+            Diagnostic::error(&guess.path, "address without a prefix length", address, &expected)
         }
         None => {
             let expected = format!("a prefix length or a netmask: /{length} is taken");
-            Finding::warning(&guess.place, "address without a prefix length", address, &expected)
+            Diagnostic::warning(&guess.path, "address without a prefix length", address, &expected)
         }
     });
 }
 
 /// Reports each gateway and each name server whose address is an address of this machine, since it cannot be reached.
-fn report_own_addresses(findings: &mut Findings, links: &[Link], dns: &Dns) {
+fn report_own_addresses(diagnostics: &mut Diagnostics, links: &[Link], dns: &Dns) {
     let ipv4 = links.iter().flat_map(|link| &link.ipv4.addresses).map(|address| IpAddr::V4(address.ip()));
     let ipv6 = links.iter().flat_map(|link| &link.ipv6.addresses).map(|address| IpAddr::V6(address.ip()));
     let own: BTreeSet<IpAddr> = ipv4.chain(ipv6).collect();
     for route in links.iter().flat_map(|link| &link.routes) {
         if let Some(gateway) = route.gateway().filter(|gateway| own.contains(gateway)) {
             let expected = "the address of another machine";
-            findings.push(Finding::error(&route.place, "gateway with the machine's own address", gateway, expected));
+            diagnostics.push(Diagnostic::error(
+                &route.path,
+                "gateway with the machine's own address",
+                gateway,
+                expected,
+            ));
         }
     }
     let servers = links.iter().flat_map(|link| &link.dns.nameservers);
     for server in dns.nameservers.iter().chain(servers).filter(|server| own.contains(&server.value)) {
         let expected = "the address of another machine";
-        findings.push(Finding::error(&server.place, "name server with the machine's own address", server, expected));
+        diagnostics.push(Diagnostic::error(
+            &server.path,
+            "name server with the machine's own address",
+            server,
+            expected,
+        ));
     }
 }
 
@@ -472,7 +491,7 @@ fn drop_inherited_mac_address(links: &mut [Link], at: usize) {
 
 /// Removes an MTU that is above the MTU of the VLAN's parent, because the kernel rejects it. A parent without an MTU in
 /// the document is skipped: its MTU is not known.
-fn drop_mtu_above_parents(findings: &mut Findings, links: &mut [Link], at: usize) {
+fn drop_mtu_above_parents(diagnostics: &mut Diagnostics, links: &mut [Link], at: usize) {
     let Some(mtu) = links[at].mtu else { return };
     let mut least = None;
     let mut here = at;
@@ -483,9 +502,9 @@ fn drop_mtu_above_parents(findings: &mut Findings, links: &mut [Link], at: usize
         least = links[here].mtu.map(|mtu| (mtu, here)).into_iter().chain(least).min();
     }
     if let Some((limit, parent)) = least.filter(|(limit, _)| mtu > *limit) {
-        let (place, expected) =
-            (format!("{}.mtu", links[at].place), format!("at most {limit}, the MTU of {}", links[parent].place));
-        findings.push(Finding::warning(place, "MTU above that of what the VLAN is on", mtu, &expected));
+        let (path, expected) =
+            (format!("{}.mtu", links[at].path), format!("at most {limit}, the MTU of {}", links[parent].path));
+        diagnostics.push(Diagnostic::warning(path, "MTU above that of what the VLAN is on", mtu, &expected));
         links[at].mtu = None;
     }
 }
@@ -495,7 +514,7 @@ fn without_repeats(dns: &mut Dns) {
     distinct(&mut dns.search);
 }
 
-fn distinct<T: Clone + Ord>(values: &mut Vec<Placed<T>>) {
+fn distinct<T: Clone + Ord>(values: &mut Vec<Located<T>>) {
     let mut seen = BTreeSet::new();
     values.retain(|placed| seen.insert(placed.value.clone()));
 }
@@ -506,8 +525,8 @@ pub(super) fn contradiction(contradiction: Contradiction) -> (LinkIndex, &'stati
         // This case does not occur: the reader of the reference has already reported the missing link.
         Contradiction::NoSuchLink(at) => (at, "link that refers to none", "a link of the document"),
         Contradiction::Loop(at) => (at, "VLAN on itself", "a link that is not on this VLAN"),
-        Contradiction::PortIsNoCard(at) => (at, "port of a bond", "a card"),
-        Contradiction::PortIsBridge(at) => (at, "port of a bridge", "a card, a bond or a VLAN"),
+        Contradiction::PortIsNoNic(at) => (at, "port of a bond", "a NIC"),
+        Contradiction::PortIsBridge(at) => (at, "port of a bridge", "a NIC, a bond or a VLAN"),
         Contradiction::PortTwice(at) => (at, "port more than once", "a port of one bond or bridge, listed once"),
         Contradiction::VlanTwice(at) => (at, "repeated VLAN id", "an id that no other VLAN on this link has"),
     }

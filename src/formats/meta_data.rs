@@ -4,7 +4,7 @@
 //! OpenStack's names have underscores and NoCloud's names have dashes; both spellings are accepted in both documents.
 
 use super::value::{self, Object, Value};
-use crate::finding::{Finding, Findings, Place};
+use crate::diagnostic::{Diagnostic, Diagnostics, FieldPath};
 use crate::network::is_label;
 
 /// The metadata of a machine. A field that is missing or invalid is `None` or empty, and the other fields are still
@@ -27,7 +27,7 @@ pub struct MetaData {
     /// Devices that the machine's owner has tagged.
     pub devices: Vec<Device>,
     /// Diagnostics about the document, kept for the report.
-    pub findings: Vec<Finding>,
+    pub diagnostics: Vec<Diagnostic>,
 }
 
 /// A tagged device. Only an OpenStack drive lists devices.
@@ -54,7 +54,7 @@ pub struct Device {
 /// Reads the members of an object as strings, and reports values of the wrong type.
 struct Reader<'o, 'f> {
     object: &'o Object,
-    findings: &'f mut Findings,
+    diagnostics: &'f mut Diagnostics,
     has_unread_keys: bool,
 }
 
@@ -62,9 +62,9 @@ struct Reader<'o, 'f> {
 
 impl MetaData {
     /// Reads OpenStack's `meta_data.json`. A document that cannot be parsed adds a diagnostic and gives no metadata.
-    pub fn read_openstack(document: &[u8], findings: &mut Findings) -> Self {
-        let Some(object) = object(document, findings) else { return Self::unread() };
-        let mut reader = Reader::new(&object, findings);
+    pub fn read_openstack(document: &[u8], diagnostics: &mut Diagnostics) -> Self {
+        let Some(object) = object(document, diagnostics) else { return Self::unread() };
+        let mut reader = Reader::new(&object, diagnostics);
         let uuid = reader.text(&["uuid"]).map(|uuid| uuid.to_ascii_lowercase());
         let instance_id = reader.text(&["instance_id", "instance-id"]);
         let hostname = reader.text(&["hostname", "local_hostname", "local-hostname"]);
@@ -73,9 +73,9 @@ impl MetaData {
 
     /// Reads NoCloud's `meta-data`. An instance id that is a UUID is also the firmware UUID. A document that cannot be
     /// parsed adds a diagnostic and gives no metadata.
-    pub fn read_nocloud(document: &[u8], findings: &mut Findings) -> Self {
-        let Some(object) = object(document, findings) else { return Self::unread() };
-        let mut reader = Reader::new(&object, findings);
+    pub fn read_nocloud(document: &[u8], diagnostics: &mut Diagnostics) -> Self {
+        let Some(object) = object(document, diagnostics) else { return Self::unread() };
+        let mut reader = Reader::new(&object, diagnostics);
         let instance_id = reader.text(&["instance-id", "instance_id"]);
         let uuid = instance_id.as_ref().map(|id| id.to_ascii_lowercase()).filter(|id| is_uuid(id));
         let hostname = reader.text(&["local-hostname", "local_hostname", "hostname"]);
@@ -109,12 +109,12 @@ pub fn is_uuid(text: &str) -> bool {
         })
 }
 
-fn object(document: &[u8], findings: &mut Findings) -> Option<Object> {
-    match value::parse(document, findings) {
+fn object(document: &[u8], diagnostics: &mut Diagnostics) -> Option<Object> {
+    match value::parse(document, diagnostics) {
         Ok(Value::Object(object)) => return Some(object),
         Ok(Value::Null) => return Some(Object::default()),
-        Ok(other) => findings.push(Finding::warning("document", "invalid document", other.kind(), "an object")),
-        Err(finding) => findings.push(finding),
+        Ok(other) => diagnostics.push(Diagnostic::warning("document", "invalid document", other.kind(), "an object")),
+        Err(diagnostic) => diagnostics.push(diagnostic),
     }
     None
 }
@@ -122,8 +122,8 @@ fn object(document: &[u8], findings: &mut Findings) -> Option<Object> {
 // === impl Reader ===
 
 impl<'o, 'f> Reader<'o, 'f> {
-    fn new(object: &'o Object, findings: &'f mut Findings) -> Self {
-        Self { object, findings, has_unread_keys: false }
+    fn new(object: &'o Object, diagnostics: &'f mut Diagnostics) -> Self {
+        Self { object, diagnostics, has_unread_keys: false }
     }
 
     /// Reads the members that have the same names in both documents, except for dashes.
@@ -145,7 +145,12 @@ impl<'o, 'f> Reader<'o, 'f> {
             // The parser does not keep how the document writes these values, so they cannot serve as strings.
             Value::Array(_) | Value::Object(_) | Value::Bool(_) | Value::Fraction => {
                 let kind = self.object.get(name).map_or("", Value::kind);
-                self.findings.push(Finding::warning(Place::Document.field(name), "invalid value", kind, "a text"));
+                self.diagnostics.push(Diagnostic::warning(
+                    FieldPath::Document.field(name),
+                    "invalid value",
+                    kind,
+                    "a string",
+                ));
                 None
             }
             scalar => Some(scalar.to_string()),
@@ -159,29 +164,34 @@ impl<'o, 'f> Reader<'o, 'f> {
         else {
             return Vec::new();
         };
-        let here = Place::Document;
-        let place = here.field(name);
+        let here = FieldPath::Document;
+        let path = here.field(name);
         match value {
             Value::Null => Vec::new(),
-            Value::String(text) => vec![(place.path(), text.clone())],
+            Value::String(text) => vec![(path.path(), text.clone())],
             Value::Array(texts) => {
-                let texts = texts.iter().enumerate().map(|(at, text)| (place.index(at), text));
-                texts.filter_map(|(place, text)| self.public_key(place, text)).collect()
+                let texts = texts.iter().enumerate().map(|(at, text)| (path.index(at), text));
+                texts.filter_map(|(path, text)| self.public_key(path, text)).collect()
             }
             Value::Object(texts) => {
                 let texts = texts.members();
-                texts.into_iter().filter_map(|(name, text)| self.public_key(place.field(name), text)).collect()
+                texts.into_iter().filter_map(|(name, text)| self.public_key(path.field(name), text)).collect()
             }
-            other => self.public_key(place, other).into_iter().collect(),
+            other => self.public_key(path, other).into_iter().collect(),
         }
     }
 
-    fn public_key(&mut self, place: Place<'_>, value: &Value) -> Option<(String, String)> {
+    fn public_key(&mut self, path: FieldPath<'_>, value: &Value) -> Option<(String, String)> {
         match value {
-            Value::String(text) => Some((place.path(), text.clone())),
+            Value::String(text) => Some((path.path(), text.clone())),
             other => {
                 self.has_unread_keys = true;
-                self.findings.push(Finding::warning(place, "invalid key", other.kind(), "a line of authorized_keys"));
+                self.diagnostics.push(Diagnostic::warning(
+                    path,
+                    "invalid key",
+                    other.kind(),
+                    "a line of authorized_keys",
+                ));
                 None
             }
         }
@@ -192,17 +202,22 @@ impl<'o, 'f> Reader<'o, 'f> {
             Some(Value::Array(devices)) => devices.as_slice(),
             None | Some(Value::Null) => &[],
             Some(other) => {
-                self.findings.push(Finding::warning("devices", "invalid list", other.kind(), "an array"));
+                self.diagnostics.push(Diagnostic::warning("devices", "invalid list", other.kind(), "an array"));
                 &[]
             }
         };
         let mut read = Vec::new();
         for (at, device) in devices.iter().enumerate() {
             match device {
-                Value::Object(object) => read.push(Reader::new(object, self.findings).device()),
+                Value::Object(object) => read.push(Reader::new(object, self.diagnostics).device()),
                 other => {
-                    let list = Place::Field(&Place::Document, "devices");
-                    self.findings.push(Finding::warning(list.index(at), "invalid device", other.kind(), "an object"));
+                    let list = FieldPath::Field(&FieldPath::Document, "devices");
+                    self.diagnostics.push(Diagnostic::warning(
+                        list.index(at),
+                        "invalid device",
+                        other.kind(),
+                        "an object",
+                    ));
                 }
             }
         }
@@ -236,28 +251,28 @@ mod tests {
     use super::*;
 
     fn openstack(document: &str) -> (MetaData, Vec<String>) {
-        let mut findings = Findings::default();
-        let meta_data = MetaData::read_openstack(document.as_bytes(), &mut findings);
-        (meta_data, findings.kept().iter().map(ToString::to_string).collect())
+        let mut diagnostics = Diagnostics::default();
+        let meta_data = MetaData::read_openstack(document.as_bytes(), &mut diagnostics);
+        (meta_data, diagnostics.kept().iter().map(ToString::to_string).collect())
     }
 
     fn nocloud(document: &str) -> (MetaData, Vec<String>) {
-        let mut findings = Findings::default();
-        let meta_data = MetaData::read_nocloud(document.as_bytes(), &mut findings);
-        (meta_data, findings.kept().iter().map(ToString::to_string).collect())
+        let mut diagnostics = Diagnostics::default();
+        let meta_data = MetaData::read_nocloud(document.as_bytes(), &mut diagnostics);
+        (meta_data, diagnostics.kept().iter().map(ToString::to_string).collect())
     }
 
     fn some(text: &str) -> Option<String> {
         Some(text.to_owned())
     }
 
-    fn key(place: &str, text: &str) -> (String, String) {
-        (place.to_owned(), text.to_owned())
+    fn key(path: &str, text: &str) -> (String, String) {
+        (path.to_owned(), text.to_owned())
     }
 
     #[test]
     fn an_openstack_drive_of_kubevirt() {
-        let (meta_data, findings) = openstack(
+        let (meta_data, diagnostics) = openstack(
             r#"{"instance_id":"worker-0.clusters","uuid":"5D307CA9-b3ef-428c-8861-06e72d69f223","hostname":"worker-0",
                 "instance_type":"u1.large","public_keys":{"0":"ssh-ed25519 AAAA a\nssh-ed25519 AAAA b\n"},
                 "devices":[{"type":"nic","bus":"pci","address":"0000:01:00.0","mac":"02:00:00:00:00:01","numaNode":0,
@@ -280,9 +295,9 @@ mod tests {
                 aligned_cpus: vec!["0".to_owned(), "1".to_owned()],
                 tags: vec!["data".to_owned(), "fast".to_owned()],
             }],
-            findings: Vec::new(),
+            diagnostics: Vec::new(),
         };
-        assert_eq!((meta_data.name_and_namespace(), &findings), (Some(("worker-0", "clusters")), &Vec::new()));
+        assert_eq!((meta_data.name_and_namespace(), &diagnostics), (Some(("worker-0", "clusters")), &Vec::new()));
         assert_eq!(meta_data, expected);
     }
 
@@ -296,7 +311,7 @@ mod tests {
             public_keys: vec![key("public-keys[0]", "ssh-ed25519 AAAA a")],
             has_unread_keys: false,
             devices: Vec::new(),
-            findings: Vec::new(),
+            diagnostics: Vec::new(),
         };
         let json = r#"{"instance-id":"5D307ca9-b3ef-428c-8861-06e72d69f223","instance-type":"u1.large",
             "local-hostname":"worker-0","public-keys":["ssh-ed25519 AAAA a"]}"#;
@@ -314,7 +329,7 @@ mod tests {
 
     #[test]
     fn only_a_field_of_a_wrong_type_is_ignored() {
-        let (meta_data, findings) = openstack(
+        let (meta_data, diagnostics) = openstack(
             r#"{"hostname":["a"],"uuid":7,"instance_id":null,"instance_type":1.5,"local_hostname":true,"public_keys":[1,"k",null],
                 "devices":[1,{"tags":"one"}]}"#,
         );
@@ -322,12 +337,12 @@ mod tests {
         let public_keys = vec![key("public_keys[1]", "k")];
         assert_eq!(meta_data, MetaData { uuid: some("7"), public_keys, devices, ..MetaData::unread() });
         assert_eq!(
-            findings,
+            diagnostics,
             [
                 r#"devices[0]: invalid device "a number", expected an object"#,
-                r#"hostname: invalid value "an array", expected a text"#,
-                r#"instance_type: invalid value "a number", expected a text"#,
-                r#"local_hostname: invalid value "a boolean", expected a text"#,
+                r#"hostname: invalid value "an array", expected a string"#,
+                r#"instance_type: invalid value "a number", expected a string"#,
+                r#"local_hostname: invalid value "a boolean", expected a string"#,
                 r#"public_keys[0]: invalid key "a number", expected a line of authorized_keys"#,
                 r#"public_keys[2]: invalid key "null", expected a line of authorized_keys"#,
             ]

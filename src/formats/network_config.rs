@@ -23,11 +23,11 @@ use pnet_base::MacAddr;
 use super::convert::{self, Guess, Reported, Written, WrittenOption, WrittenRoute};
 use super::reader::{MAX_ITEMS, Members, Reader, switch};
 use super::value::{Object, Scalar, Value};
-use crate::finding::{Finding, Findings, Place, Severity};
+use crate::diagnostic::{Diagnostic, Diagnostics, FieldPath, Severity};
 use crate::formats::Format;
 use crate::network::{
-    BondOptions, BridgeOptions, BridgePort, Card, Contradiction, Dns, Family, InterfaceName, Ipv6Dynamic, Link,
-    LinkIndex, LinkKind, NetworkConfig, Route,
+    BondOptions, BridgeOptions, BridgePort, Contradiction, Dns, Family, InterfaceName, Ipv6Dynamic, Link, LinkIndex,
+    LinkKind, NetworkConfig, Nic, Route,
 };
 
 /// Converts a document to the model. `base` is the path of the object that contains `version`. `None` if the document
@@ -35,12 +35,12 @@ use crate::network::{
 pub(super) fn convert(
     format: Format,
     document: &Object,
-    base: &Place<'_>,
-    findings: &mut Findings,
+    base: &FieldPath<'_>,
+    diagnostics: &mut Diagnostics,
 ) -> Option<NetworkConfig> {
     match format {
-        Format::NetworkConfigV1 => v1::convert(document, base, findings),
-        _ => v2::convert(document, base, findings),
+        Format::NetworkConfigV1 => v1::convert(document, base, diagnostics),
+        _ => v2::convert(document, base, diagnostics),
     }
 }
 
@@ -60,7 +60,7 @@ struct Dialect {
     members: fn(Kind) -> Members,
     /// The members that a route may have in this version.
     route_members: &'static [&'static str],
-    card: fn(&mut Converter<'_, '_>, &Entry<'_>) -> Reported<Card>,
+    nic: fn(&mut Converter<'_, '_>, &Entry<'_>) -> Reported<Nic>,
     /// Applies the settings of a device to its link. Returns the routes, because checking them needs the addresses of
     /// the link.
     settings: fn(&mut Converter<'_, '_>, &Entry<'_>, &mut Link) -> Vec<Route>,
@@ -68,14 +68,14 @@ struct Dialect {
 
 #[derive(Clone, Copy, Eq, PartialEq)]
 enum Kind {
-    Card,
+    Nic,
     Bond,
     Bridge,
     Vlan,
     Loopback,
 }
 
-const KINDS: [Kind; 5] = [Kind::Card, Kind::Bond, Kind::Bridge, Kind::Vlan, Kind::Loopback];
+const KINDS: [Kind; 5] = [Kind::Nic, Kind::Bond, Kind::Bridge, Kind::Vlan, Kind::Loopback];
 
 /// A device in the document.
 struct Entry<'d> {
@@ -83,7 +83,7 @@ struct Entry<'d> {
     /// The name by which other devices refer to this device.
     key: Cow<'d, str>,
     object: &'d Object,
-    place: Place<'d>,
+    path: FieldPath<'d>,
 }
 
 struct Converter<'d, 'f> {
@@ -158,10 +158,10 @@ impl Entry<'_> {
 // === impl Converter ===
 
 impl<'d, 'f> Converter<'d, 'f> {
-    fn new(dialect: &'static Dialect, findings: &'f mut Findings) -> Self {
+    fn new(dialect: &'static Dialect, diagnostics: &'f mut Diagnostics) -> Self {
         Self {
             dialect,
-            reader: Reader { findings },
+            reader: Reader { diagnostics },
             entries: Vec::new(),
             described: 0,
             by_key: BTreeMap::new(),
@@ -172,8 +172,8 @@ impl<'d, 'f> Converter<'d, 'f> {
         }
     }
 
-    fn findings(&mut self) -> &mut Findings {
-        self.reader.findings
+    fn diagnostics(&mut self) -> &mut Diagnostics {
+        self.reader.diagnostics
     }
 
     /// Parses a static address of the current device, which must belong to the family `wanted` if that is given.
@@ -185,7 +185,7 @@ impl<'d, 'f> Converter<'d, 'f> {
     ) -> Option<IpNetwork> {
         let link = LinkIndex(self.links.len());
         let guesses = (&mut self.guesses, Some(link));
-        convert::static_address(self.reader.findings, written, netmask, wanted, guesses)
+        convert::static_address(self.reader.diagnostics, written, netmask, wanted, guesses)
     }
 
     /// Adds a device. Devices are added in the document's order.
@@ -197,7 +197,7 @@ impl<'d, 'f> Converter<'d, 'f> {
         let at = LinkIndex(self.entries.len());
         if !entry.key.is_empty() && self.by_key.insert(entry.key.to_string(), at).is_some() {
             let expected = "a name that no other device has";
-            self.findings().push(Finding::error(entry.place, "repeated name", &entry.key, expected));
+            self.diagnostics().push(Diagnostic::error(entry.path, "repeated name", &entry.key, expected));
         }
         self.entries.push(entry);
         self.described += 1;
@@ -206,26 +206,22 @@ impl<'d, 'f> Converter<'d, 'f> {
     /// Reads the loopback device. The kernel always creates this device, so only its name servers and search domains
     /// are used.
     fn loopback(&mut self, entry: &Entry<'_>) {
-        let mut link = Link::new(entry.key.to_string(), entry.place.path(), unreadable());
-        let mut findings = Findings::default();
-        let mut aside = Converter::new(self.dialect, &mut findings);
+        let mut link = Link::new(entry.key.to_string(), entry.path.path(), unreadable());
+        let mut diagnostics = Diagnostics::default();
+        let mut aside = Converter::new(self.dialect, &mut diagnostics);
         let routes = (self.dialect.settings)(&mut aside, entry, &mut link);
         aside.report_unknown_members(entry, Severity::Warning);
         // Errors are dropped: these checks are made for other devices and reject 127.0.0.1.
-        let warnings = findings.into_parts().0.into_iter().filter(|finding| finding.severity == Severity::Warning);
-        warnings.for_each(|finding| self.findings().push(finding));
-        let expected = "none: it has its own";
+        let warnings =
+            diagnostics.into_parts().0.into_iter().filter(|diagnostic| diagnostic.severity == Severity::Warning);
+        warnings.for_each(|diagnostic| self.diagnostics().push(diagnostic));
+        let because = "the kernel configures the loopback device";
         for route in routes {
-            let finding = Finding::warning(&route.place, "route of the loopback device", route.destination(), expected);
-            self.findings().push(finding);
+            let diagnostic = Diagnostic::ignored(&route.path, route.destination(), because);
+            self.diagnostics().push(diagnostic);
         }
         if link.has_addresses() {
-            self.findings().push(Finding::warning(
-                entry.place,
-                "addresses of the loopback device",
-                &entry.key,
-                expected,
-            ));
+            self.diagnostics().push(Diagnostic::ignored(entry.path, &entry.key, because));
         }
         self.dns.nameservers.append(&mut link.dns.nameservers);
         self.dns.search.append(&mut link.dns.search);
@@ -235,69 +231,70 @@ impl<'d, 'f> Converter<'d, 'f> {
         let entries = std::mem::take(&mut self.entries);
         for entry in &entries {
             let kind = self.kind(entry).unwrap_or_else(|()| unreadable());
-            let place = entry.place.path();
-            let id = if entry.key.is_empty() { place.clone() } else { entry.key.to_string() };
-            let mut link = Link::new(id, place, kind);
-            link.mtu = convert::mtu(self.findings(), entry.place.field("mtu"), entry.scalar("mtu").as_ref());
+            let path = entry.path.path();
+            let id = if entry.key.is_empty() { path.clone() } else { entry.key.to_string() };
+            let mut link = Link::new(id, path, kind);
+            link.mtu = convert::mtu(self.diagnostics(), entry.path.field("mtu"), entry.scalar("mtu").as_ref());
             if self.dialect.name.is_none() {
                 // A NIC has its name in `set-name`. For any other device the key is the name.
-                link.name_place =
-                    if entry.kind == Kind::Card { entry.place.field("set-name").path() } else { link.place.clone() };
+                link.name_path =
+                    if entry.kind == Kind::Nic { entry.path.field("set-name").path() } else { link.path.clone() };
             }
             // In version 1, the MAC address of a NIC identifies the NIC. Any other MAC address is set on the link.
-            if entry.kind != Kind::Card || self.dialect.name.is_none() {
+            if entry.kind != Kind::Nic || self.dialect.name.is_none() {
                 let written = entry.scalar(self.dialect.mac_address);
-                let place = entry.place.field(self.dialect.mac_address);
+                let path = entry.path.field(self.dialect.mac_address);
                 link.cloned_mac_address =
-                    convert::mac_address(self.findings(), place, written.as_ref()).unwrap_or(None);
+                    convert::mac_address(self.diagnostics(), path, written.as_ref()).unwrap_or(None);
             }
-            let errors = self.findings().errors();
+            let errors = self.diagnostics().errors();
             let routes = (self.dialect.settings)(self, entry, &mut link);
-            link.ipv6.accept_ra = self.reader.switch(entry.object, (&entry.place, "accept-ra"), Severity::Warning);
+            link.ipv6.accept_ra = self.reader.switch(entry.object, (&entry.path, "accept-ra"), Severity::Warning);
             if link.ipv6.accept_ra == Some(true) && !link.ipv6.is_used() {
                 link.ipv6.dynamic = Some(Ipv6Dynamic::Slaac);
             }
-            let is_sure = self.findings().errors() == errors;
-            convert::add_routes(self.findings(), &mut link, routes, is_sure);
+            let is_sure = self.diagnostics().errors() == errors;
+            convert::add_routes(self.diagnostics(), &mut link, routes, is_sure);
             self.links.push(link);
         }
         self.links.append(&mut self.implied);
         if self.links.len() > MAX_ITEMS {
             let (devices, expected) = (self.links.len(), format!("at most {MAX_ITEMS}"));
-            self.findings().push(Finding::error(Place::Document, "too many devices", devices, &expected));
+            self.diagnostics().push(Diagnostic::error(FieldPath::Document, "too many devices", devices, &expected));
         }
         self.look_at_ports(&entries);
         self.look_for_repeats();
     }
 
     fn kind(&mut self, entry: &Entry<'_>) -> Reported<LinkKind> {
-        let (dialect, place) = (self.dialect, &entry.place);
+        let (dialect, path) = (self.dialect, &entry.path);
         match entry.kind {
-            Kind::Card | Kind::Loopback => (dialect.card)(self, entry).map(LinkKind::Card),
+            Kind::Nic | Kind::Loopback => (dialect.nic)(self, entry).map(LinkKind::Nic),
             Kind::Vlan => {
                 // An invalid name is only a warning, because a renderer can name any VLAN after its parent and its id.
                 let name = self.name(entry, Severity::Warning);
                 let written = entry.scalar(dialect.vlan_parent);
-                let parent_place = place.field(dialect.vlan_parent);
+                let parent_path = path.field(dialect.vlan_parent);
                 let parent = match &written {
-                    Some(written) => self.device(written, parent_place, Severity::Error),
+                    Some(written) => self.device(written, parent_path, Severity::Error),
                     None => {
-                        let finding = Finding::without_value(Severity::Error, parent_place, "missing", DEVICE_EXPECTED);
-                        self.findings().push(finding);
+                        let diagnostic =
+                            Diagnostic::without_value(Severity::Error, parent_path, "missing", DEVICE_EXPECTED);
+                        self.diagnostics().push(diagnostic);
                         None
                     }
                 };
                 let id = entry.scalar(dialect.vlan_id);
-                let id = convert::vlan_id(self.findings(), place.field(dialect.vlan_id), id.as_ref());
+                let id = convert::vlan_id(self.diagnostics(), path.field(dialect.vlan_id), id.as_ref());
                 Ok(LinkKind::Vlan { name, parent: parent.ok_or(())?, id: id? })
             }
             Kind::Bond => {
                 let name = self.name(entry, Severity::Error);
                 let ports = self.ports(entry, dialect.bond_ports);
                 if ports.is_empty() {
-                    let (place, expected) = (place.field(dialect.bond_ports), "the names of its devices");
-                    let finding = Finding::without_value(Severity::Error, place, "bond without a port", expected);
-                    self.findings().push(finding);
+                    let (path, expected) = (path.field(dialect.bond_ports), "the names of its devices");
+                    let diagnostic = Diagnostic::without_value(Severity::Error, path, "bond without a port", expected);
+                    self.diagnostics().push(diagnostic);
                 }
                 let options = self.bond_options(entry, &ports);
                 Ok(LinkKind::Bond { name: name.ok_or(())?, ports, options: options? })
@@ -315,45 +312,45 @@ impl<'d, 'f> Converter<'d, 'f> {
     fn name(&mut self, entry: &Entry<'_>, otherwise: Severity) -> Option<InterfaceName> {
         let name = entry.key.parse().ok();
         if name.is_none() {
-            let place = self.dialect.name.map_or(entry.place, |name| entry.place.field(name));
-            self.findings().push(if entry.key.is_empty() {
-                Finding::without_value(otherwise, place, "missing", InterfaceName::EXPECTED)
+            let path = self.dialect.name.map_or(entry.path, |name| entry.path.field(name));
+            self.diagnostics().push(if entry.key.is_empty() {
+                Diagnostic::without_value(otherwise, path, "missing", InterfaceName::EXPECTED)
             } else {
-                Finding::new(otherwise, place, "invalid interface name", &entry.key, InterfaceName::EXPECTED)
+                Diagnostic::new(otherwise, path, "invalid interface name", &entry.key, InterfaceName::EXPECTED)
             });
         }
         name
     }
 
     fn ports(&mut self, entry: &Entry<'_>, name: &str) -> Vec<LinkIndex> {
-        let list = entry.place.field(name);
-        let ports = self.reader.words(entry.object, (&entry.place, name), Severity::Error);
+        let list = entry.path.field(name);
+        let ports = self.reader.words(entry.object, (&entry.path, name), Severity::Error);
         let port = |(index, port)| self.device(port, list.index(index), Severity::Warning);
         ports.iter().enumerate().filter_map(port).collect()
     }
 
     /// Finds another device by its key. Without an entry, it is a NIC with this name, as in cloud-init.
-    fn device(&mut self, written: &Scalar, place: Place<'_>, otherwise: Severity) -> Option<LinkIndex> {
+    fn device(&mut self, written: &Scalar, path: FieldPath<'_>, otherwise: Severity) -> Option<LinkIndex> {
         let text = written.text();
         if let Some(at) = self.by_key.get(text.as_ref()) {
             return Some(*at);
         }
         let Ok(name) = text.parse() else {
-            self.findings().push(Finding::new(otherwise, place, "unknown device", written, DEVICE_EXPECTED));
+            self.diagnostics().push(Diagnostic::new(otherwise, path, "unknown device", written, DEVICE_EXPECTED));
             return None;
         };
-        let expected = "a device of the document: it is taken for the name of a card";
-        self.findings().push(Finding::warning(place, "device without an entry", written, expected));
+        let expected = "a device of the document: it is used as the name of a NIC";
+        self.diagnostics().push(Diagnostic::warning(path, "device without an entry", written, expected));
         let at = LinkIndex(self.described + self.implied.len());
-        let card = LinkKind::Card(Card::Name(name));
-        self.implied.push(Link::new(text.to_string(), place.path(), card));
+        let nic = LinkKind::Nic(Nic::Name(name));
+        self.implied.push(Link::new(text.to_string(), path.path(), nic));
         self.by_key.insert(text.into_owned(), at);
         Some(at)
     }
 
     /// The options of a bond or a bridge, with the kernel's names.
     fn options<'e>(&mut self, entry: &Entry<'e>) -> Vec<WrittenOption<'e>> {
-        let Some(options) = self.reader.object(entry.object, (&entry.place, self.dialect.options), Severity::Warning)
+        let Some(options) = self.reader.object(entry.object, (&entry.path, self.dialect.options), Severity::Warning)
         else {
             return Vec::new();
         };
@@ -372,28 +369,28 @@ impl<'d, 'f> Converter<'d, 'f> {
 
     fn bond_options(&mut self, entry: &Entry<'_>, ports: &[LinkIndex]) -> Reported<BondOptions> {
         let options = self.options(entry);
-        let place = entry.place.field(self.dialect.options);
+        let path = entry.path.field(self.dialect.options);
         let Self { by_key, reader, .. } = self;
         let port = |wanted: &str| by_key.get(wanted).copied().filter(|port| ports.contains(port));
-        convert::bond_options(reader.findings, &place, &options, &port)
+        convert::bond_options(reader.diagnostics, &path, &options, &port)
     }
 
     fn bridge_options(&mut self, entry: &Entry<'_>, ports: &[LinkIndex]) -> BridgeOptions {
         let written = self.options(entry);
-        let place = entry.place.field(self.dialect.options);
-        let mut options = BridgeOptions { place: place.path(), ..BridgeOptions::default() };
+        let path = entry.path.field(self.dialect.options);
+        let mut options = BridgeOptions { path: path.path(), ..BridgeOptions::default() };
         options.stp = written.iter().rfind(|option| option.name == "stp").and_then(|option| switch(&option.value));
         for option in &written {
-            let (place, value) = (place.field(option.written), option.value.as_ref());
+            let (path, value) = (path.field(option.written), option.value.as_ref());
             let (field, least, most) = match option.name.as_ref() {
                 "stp" => {
                     if options.stp.is_none() {
-                        self.findings().push(Finding::warning(place, "invalid switch", value, "true or false"));
+                        self.diagnostics().push(Diagnostic::warning(path, "invalid switch", value, "true or false"));
                     }
                     continue;
                 }
                 "path_cost" | "port_priority" => {
-                    self.bridge_ports(&place, option, ports, &mut options.ports);
+                    self.bridge_ports(&path, option, ports, &mut options.ports);
                     continue;
                 }
                 // 0 is outside the range of the delay, but without the Spanning Tree Protocol no port waits, and
@@ -402,7 +399,7 @@ impl<'d, 'f> Converter<'d, 'f> {
                 // Ignored: ifupdown's waiting times, and another list of the ports.
                 "gcint" | "maxwait" | "ports" | "waitport" => continue,
                 "priority" => {
-                    options.priority = self.number(&place, value, 0, 65_535).and_then(|number| number.try_into().ok());
+                    options.priority = self.number(&path, value, 0, 65_535).and_then(|number| number.try_into().ok());
                     continue;
                 }
                 "ageing_time" => (&mut options.ageing_time, 0, u32::MAX),
@@ -411,20 +408,20 @@ impl<'d, 'f> Converter<'d, 'f> {
                 "max_age" => (&mut options.max_age, 6, 40),
                 _ => {
                     let expected = "an option of netplan's bridges";
-                    self.findings().push(Finding::warning(place, "unknown bridge option", value, expected));
+                    self.diagnostics().push(Diagnostic::warning(path, "unknown bridge option", value, expected));
                     continue;
                 }
             };
-            *field = self.number(&place, value, least, most);
+            *field = self.number(&path, value, least, most);
         }
         options
     }
 
-    fn number(&mut self, place: &Place<'_>, value: &Value, least: u32, most: u32) -> Option<u32> {
+    fn number(&mut self, path: &FieldPath<'_>, value: &Value, least: u32, most: u32) -> Option<u32> {
         let number = value.to_string().parse().ok().filter(|number| (least..=most).contains(number));
         if number.is_none() {
             let expected = format!("a number of {least} to {most}");
-            self.findings().push(Finding::warning(place, "invalid value", value, &expected));
+            self.diagnostics().push(Diagnostic::warning(path, "invalid value", value, &expected));
         }
         number
     }
@@ -433,10 +430,10 @@ impl<'d, 'f> Converter<'d, 'f> {
     /// number.
     fn bridge_ports(
         &mut self,
-        place: &Place<'_>,
+        path: &FieldPath<'_>,
         option: &WrittenOption<'_>,
         ports: &[LinkIndex],
-        told: &mut Vec<BridgePort>,
+        options: &mut Vec<BridgePort>,
     ) {
         let is_cost = option.name == "path_cost";
         let pair = |text: &Value| {
@@ -452,21 +449,21 @@ impl<'d, 'f> Converter<'d, 'f> {
             other => vec![pair(other)],
         };
         for (port, number) in pairs {
-            let place = place.field(&port);
+            let path = path.field(&port);
             let Some(at) = self.by_key.get(&port).copied().filter(|at| ports.contains(at)) else {
-                self.findings().push(Finding::warning(place, "unknown port", &port, "one of its ports"));
+                self.diagnostics().push(Diagnostic::warning(path, "unknown port", &port, "one of its ports"));
                 continue;
             };
             let (least, most) = if is_cost { (1, 65_535) } else { (0, 63) };
-            let Some(number) = self.number(&place, &number, least, most) else { continue };
-            let index = told.iter().position(|told| told.port == at).unwrap_or_else(|| {
-                told.push(BridgePort { port: at, path_cost: None, priority: None });
-                told.len() - 1
+            let Some(number) = self.number(&path, &number, least, most) else { continue };
+            let index = options.iter().position(|options| options.port == at).unwrap_or_else(|| {
+                options.push(BridgePort { port: at, path_cost: None, priority: None });
+                options.len() - 1
             });
             if is_cost {
-                told[index].path_cost = number.try_into().ok();
+                options[index].path_cost = number.try_into().ok();
             } else {
-                told[index].priority = number.try_into().ok();
+                options[index].priority = number.try_into().ok();
             }
         }
     }
@@ -477,7 +474,7 @@ impl<'d, 'f> Converter<'d, 'f> {
         let mut is_used = vec![false; self.links.len()];
         for at in 0..self.links.len() {
             let is_vlan = matches!(self.links[at].kind, LinkKind::Vlan { .. });
-            let (made_of, place) = (self.links[at].kind.made_of().to_vec(), self.links[at].place.clone());
+            let (made_of, path) = (self.links[at].kind.made_of().to_vec(), self.links[at].path.clone());
             for port in made_of {
                 is_used[port.0] = true;
                 let link = &mut self.links[port.0];
@@ -486,10 +483,10 @@ impl<'d, 'f> Converter<'d, 'f> {
                 }
                 let is_static = !(link.ipv4.addresses.is_empty() && link.ipv6.addresses.is_empty());
                 let severity = if is_static { Severity::Error } else { Severity::Warning };
-                let expected = format!("them on {place}");
-                let finding = Finding::new(severity, &link.place, "addresses on a port", &link.id, &expected);
+                let expected = format!("them on {path}");
+                let diagnostic = Diagnostic::new(severity, &link.path, "addresses on a port", &link.id, &expected);
                 (link.ipv4, link.ipv6, link.routes) = Default::default();
-                self.reader.findings.push(finding);
+                self.reader.diagnostics.push(diagnostic);
             }
         }
         for (at, entry) in entries.iter().enumerate() {
@@ -503,7 +500,7 @@ impl<'d, 'f> Converter<'d, 'f> {
     fn report_unknown_members(&mut self, entry: &Entry<'_>, otherwise: Severity) {
         let members = (self.dialect.members)(entry.kind);
         let consequence = if otherwise == Severity::Error { ": without it the device asks for nothing" } else { "" };
-        self.reader.report_unknown_members(entry.object, &entry.place, members, otherwise, consequence);
+        self.reader.report_unknown_members(entry.object, &entry.path, members, otherwise, consequence);
     }
 
     /// Reports every name and every MAC address that belongs to two devices.
@@ -511,9 +508,9 @@ impl<'d, 'f> Converter<'d, 'f> {
         let mut seen: BTreeMap<String, usize> = BTreeMap::new();
         for (at, link) in self.links.iter().enumerate() {
             let (mac_address, name) = match &link.kind {
-                LinkKind::Card(Card::MacAddress { mac_address, name }) => (Some(*mac_address), name.as_ref()),
-                LinkKind::Card(Card::Pattern { name, .. }) | LinkKind::Vlan { name, .. } => (None, name.as_ref()),
-                LinkKind::Card(Card::Name(name)) | LinkKind::Bond { name, .. } | LinkKind::Bridge { name, .. } => {
+                LinkKind::Nic(Nic::MacAddress { mac_address, name }) => (Some(*mac_address), name.as_ref()),
+                LinkKind::Nic(Nic::Pattern { name, .. }) | LinkKind::Vlan { name, .. } => (None, name.as_ref()),
+                LinkKind::Nic(Nic::Name(name)) | LinkKind::Bond { name, .. } | LinkKind::Bridge { name, .. } => {
                     (None, Some(name))
                 }
             };
@@ -526,52 +523,51 @@ impl<'d, 'f> Converter<'d, 'f> {
                 let first = *seen.entry(value.clone()).or_insert(at);
                 // Two entries with the same key have been reported already.
                 if first != at && self.links[first].id != link.id {
-                    let problem = format!("{what} of {}", self.links[first].place);
+                    let problem = format!("{what} of {}", self.links[first].path);
                     let expected = "one that no other device has";
-                    self.reader.findings.push(Finding::error(&link.place, &problem, value, expected));
+                    self.reader.diagnostics.push(Diagnostic::error(&link.path, &problem, value, expected));
                 }
             }
         }
     }
 
     fn finish(self) -> Option<NetworkConfig> {
-        let places: Vec<(String, String)> =
-            self.links.iter().map(|link| (link.place.clone(), link.id.clone())).collect();
+        let paths: Vec<(String, String)> = self.links.iter().map(|link| (link.path.clone(), link.id.clone())).collect();
         let is_bridge: Vec<bool> = self.links.iter().map(|link| matches!(link.kind, LinkKind::Bridge { .. })).collect();
-        convert::put_together(self.reader.findings, self.links, self.dns, &self.guesses, &|contradiction| {
+        convert::put_together(self.reader.diagnostics, self.links, self.dns, &self.guesses, &|contradiction| {
             let (at, problem, expected) = convert::contradiction(contradiction);
             let (problem, expected) = match contradiction {
                 Contradiction::Loop(at) if is_bridge[at.0] => ("bridge of itself", "ports that are not on this bridge"),
                 _ => (problem, expected),
             };
-            let (place, id) = &places[at.0];
-            Finding::error(place, problem, id, expected)
+            let (path, id) = &paths[at.0];
+            Diagnostic::error(path, problem, id, expected)
         })
     }
 
     /// Reads name servers and search domains. Each is a list, or a string with blanks between the words.
-    fn name_servers(&mut self, object: &Object, place: &Place<'_>, names: [&str; 2], into: &mut Dns) {
-        let servers = self.reader.words(object, (place, names[0]), Severity::Warning);
-        convert::nameservers(self.reader.findings, &place.field(names[0]), &servers, into);
-        let domains = self.reader.words(object, (place, names[1]), Severity::Warning);
-        convert::search_domains(self.reader.findings, &place.field(names[1]), &domains, into);
+    fn name_servers(&mut self, object: &Object, path: &FieldPath<'_>, names: [&str; 2], into: &mut Dns) {
+        let servers = self.reader.words(object, (path, names[0]), Severity::Warning);
+        convert::nameservers(self.reader.diagnostics, &path.field(names[0]), &servers, into);
+        let domains = self.reader.words(object, (path, names[1]), Severity::Warning);
+        convert::search_domains(self.reader.diagnostics, &path.field(names[1]), &domains, into);
     }
 
     /// Reads the routes of a device or a subnet. The destination `default` belongs to `family` when the route has no
     /// gateway.
-    fn routes(&mut self, parent: &Object, place: &Place<'_>, family: Option<Family>, routes: &mut Vec<Route>) {
-        let list = place.field("routes");
-        for (index, value) in self.reader.values(parent, (place, "routes"), Severity::Error).iter().enumerate() {
-            let place = list.index(index);
+    fn routes(&mut self, parent: &Object, path: &FieldPath<'_>, family: Option<Family>, routes: &mut Vec<Route>) {
+        let list = path.field("routes");
+        for (index, value) in self.reader.values(parent, (path, "routes"), Severity::Error).iter().enumerate() {
+            let path = list.index(index);
             match value {
-                Value::Object(object) => routes.extend(self.route(object, &place, family)),
-                other => self.findings().push(Finding::error(place, "invalid item", other.kind(), "an object")),
+                Value::Object(object) => routes.extend(self.route(object, &path, family)),
+                other => self.diagnostics().push(Diagnostic::error(path, "invalid item", other.kind(), "an object")),
             }
         }
     }
 
     /// Reads a route. The names of both versions are accepted.
-    fn route(&mut self, object: &Object, place: &Place<'_>, family: Option<Family>) -> Option<Route> {
+    fn route(&mut self, object: &Object, path: &FieldPath<'_>, family: Option<Family>) -> Option<Route> {
         let destination = member(object, &[self.dialect.destination, "network", "destination", "to"]);
         let netmask = member(object, &["netmask", "prefix"]);
         let gateway = member(object, &["via", "gateway"]);
@@ -583,27 +579,27 @@ impl<'d, 'f> Converter<'d, 'f> {
             gateway: (gateway.0, gateway.1.as_ref()),
             metric: (metric.0, metric.1.as_ref()),
         };
-        let route = convert::route(self.findings(), place, &written, family);
-        let on_link = self.reader.switch(object, (place, "on-link"), Severity::Warning).unwrap_or(false);
-        let table_place = place.field("table");
+        let route = convert::route(self.diagnostics(), path, &written, family);
+        let on_link = self.reader.switch(object, (path, "on-link"), Severity::Warning).unwrap_or(false);
+        let table_path = path.field("table");
         let table = table.1.and_then(|written| {
             let table = written.integer().and_then(|table| u32::try_from(table).ok());
             if table.is_none() {
                 let expected = "a number of 0 to 4294967295: the main table is taken";
-                self.findings().push(Finding::warning(table_place, "invalid table", written, expected));
+                self.diagnostics().push(Diagnostic::warning(table_path, "invalid table", written, expected));
             }
             table
         });
         let members = Members { named: [self.dialect.route_members, &[]], others: ROUTE_MEMBERS };
-        self.reader.report_unknown_members(object, place, members, Severity::Warning, "");
+        self.reader.report_unknown_members(object, path, members, Severity::Warning, "");
         for name in ["type", "scope", "from", "mtu", "advertised-receive-window", "congestion-window"] {
             // In version 1, `route` is the type of the item that contains the route.
             let is_usual =
                 |value: &&Value| matches!(value, Value::String(word) if word == "unicast" || word == "route");
             let Some(value) = object.get(name).filter(|value| !is_usual(value)) else { continue };
             let is_type = name == "type";
-            let expected = if is_type { "unicast: the route is left out" } else { "none: it is left out" };
-            self.findings().push(Finding::warning(place.field(name), "unsupported member of a route", value, expected));
+            let because = if is_type { "only unicast routes are supported" } else { "glowplug does not support it" };
+            self.diagnostics().push(Diagnostic::ignored(path.field(name), value, because));
             // A route of another type, such as `blackhole`, must not become a normal route.
             if is_type {
                 return None;
@@ -619,8 +615,8 @@ impl<'d, 'f> Converter<'d, 'f> {
 
 /// The first member that has a value, of several names for it. Without a value, the first name.
 fn member(object: &Object, names: &[&'static str]) -> (&'static str, Option<Scalar>) {
-    let said = |name: &&'static str| Some((*name, Some(Scalar::of(object.get(name)?)?)));
-    names.iter().find_map(said).unwrap_or((names[0], None))
+    let given = |name: &&'static str| Some((*name, Some(Scalar::of(object.get(name)?)?)));
+    names.iter().find_map(given).unwrap_or((names[0], None))
 }
 
 /// Converts a time with a unit to the number that the kernel expects; `None` for a value without a unit.
@@ -641,7 +637,7 @@ fn duration(value: &Value, is_in_seconds: bool) -> Option<Value> {
 /// A placeholder for an invalid device. The error has been reported and the document will be rejected, but the other
 /// devices can still be checked.
 fn unreadable() -> LinkKind {
-    LinkKind::Card(Card::MacAddress { mac_address: MacAddr::zero(), name: None })
+    LinkKind::Nic(Nic::MacAddress { mac_address: MacAddr::zero(), name: None })
 }
 
 const DEVICE_EXPECTED: &str = "the name of a device";

@@ -12,7 +12,7 @@ pub use super::value::Scalar;
 
 use super::reader::{Members, Reader};
 use super::value::{Object, Value};
-use crate::finding::{Findings, Place, Severity};
+use crate::diagnostic::{Diagnostics, FieldPath, Severity};
 
 /// A document as written. A missing member is `None` or empty.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -143,9 +143,9 @@ const SERVICE: Members = members(&["address", "search", "type"], &[]);
 
 impl NetworkData {
     /// Reads the tree of a document. A value of the wrong shape is reported and left out.
-    pub fn read(document: &Object, findings: &mut Findings) -> Self {
-        let mut reader = Reader { findings };
-        let here = Place::Document;
+    pub fn read(document: &Object, diagnostics: &mut Diagnostics) -> Self {
+        let mut reader = Reader { diagnostics };
+        let here = FieldPath::Document;
         reader.report_misspelt(document.members(), &here, DOCUMENT);
         Self {
             // A warning is enough for invalid links: each network without its link is reported separately.
@@ -159,12 +159,12 @@ impl NetworkData {
 // === impl Reader ===
 
 impl Reader<'_> {
-    fn link(&mut self, object: &Object, place: &Place<'_>) -> Link {
+    fn link(&mut self, object: &Object, path: &FieldPath<'_>) -> Link {
         let scalar = |name| Scalar::of(object.get(name)?);
         let is_bond = matches!(object.get("type"), Some(Value::String(kind)) if kind == "bond");
         // Every member of a bond that begins with `bond_` or `bond-` is a bond option, so it is not misspelt.
         let other = |(name, value): &(&str, &Value)| !(is_bond && is_bond_option(name, value));
-        self.report_misspelt(object.members().into_iter().filter(other), place, LINK);
+        self.report_misspelt(object.members().into_iter().filter(other), path, LINK);
         Link {
             id: scalar("id"),
             kind: scalar("type"),
@@ -174,46 +174,46 @@ impl Reader<'_> {
             vlan_link: scalar("vlan_link"),
             vlan_id: scalar("vlan_id"),
             vlan_mac_address: scalar("vlan_mac_address"),
-            bond_links: if is_bond { self.scalars(object, (place, "bond_links"), Severity::Error) } else { Vec::new() },
+            bond_links: if is_bond { self.scalars(object, (path, "bond_links"), Severity::Error) } else { Vec::new() },
             bond_options: if is_bond { bond_options(object) } else { Vec::new() },
         }
     }
 
-    fn network(&mut self, object: &Object, place: &Place<'_>) -> Network {
+    fn network(&mut self, object: &Object, path: &FieldPath<'_>) -> Network {
         let scalar = |name| Scalar::of(object.get(name)?);
-        self.report_misspelt(object.members(), place, NETWORK);
+        self.report_misspelt(object.members(), path, NETWORK);
         Network {
             link: scalar("link"),
             kind: scalar("type"),
             ip_address: scalar("ip_address"),
             netmask: scalar("netmask"),
             gateway: scalar("gateway"),
-            routes: self.items(object, (place, "routes"), Severity::Error, Reader::route),
-            services: self.services(object, place),
-            dns_nameservers: self.words(object, (place, "dns_nameservers"), Severity::Warning),
-            dns_search: self.words(object, (place, "dns_search"), Severity::Warning),
+            routes: self.items(object, (path, "routes"), Severity::Error, Reader::route),
+            services: self.services(object, path),
+            dns_nameservers: self.words(object, (path, "dns_nameservers"), Severity::Warning),
+            dns_search: self.words(object, (path, "dns_search"), Severity::Warning),
         }
     }
 
-    fn route(&mut self, object: &Object, place: &Place<'_>) -> Route {
+    fn route(&mut self, object: &Object, path: &FieldPath<'_>) -> Route {
         let scalar = |name| Scalar::of(object.get(name)?);
-        self.report_misspelt(object.members(), place, ROUTE);
+        self.report_misspelt(object.members(), path, ROUTE);
         Route {
             network: scalar("network"),
             netmask: scalar("netmask"),
             gateway: scalar("gateway"),
             metric: scalar("metric"),
-            services: self.services(object, place),
+            services: self.services(object, path),
         }
     }
 
-    fn services(&mut self, parent: &Object, place: &Place<'_>) -> Vec<Service> {
-        self.items(parent, (place, "services"), Severity::Warning, |reader, object, place| {
-            reader.report_misspelt(object.members(), place, SERVICE);
+    fn services(&mut self, parent: &Object, path: &FieldPath<'_>) -> Vec<Service> {
+        self.items(parent, (path, "services"), Severity::Warning, |reader, object, path| {
+            reader.report_misspelt(object.members(), path, SERVICE);
             Service {
                 kind: object.get("type").and_then(Scalar::of),
                 address: object.get("address").and_then(Scalar::of),
-                search: reader.words(object, (place, "search"), Severity::Warning),
+                search: reader.words(object, (path, "search"), Severity::Warning),
             }
         })
     }

@@ -3,14 +3,14 @@
 use std::fmt;
 
 use super::value::{Object, Scalar, Value};
-use crate::finding::{Finding, Findings, Place, Severity};
+use crate::diagnostic::{Diagnostic, Diagnostics, FieldPath, Severity};
 
 /// Maximum number of items in a list, such as links or networks, and of words in one string.
 pub const MAX_ITEMS: usize = 4096;
 
 /// Reads the members of objects and reports values of the wrong shape.
 pub(super) struct Reader<'f> {
-    pub(super) findings: &'f mut Findings,
+    pub(super) diagnostics: &'f mut Diagnostics,
 }
 
 /// The members that an object may have.
@@ -29,22 +29,22 @@ impl Reader<'_> {
     pub(super) fn items<T: Default + PartialEq>(
         &mut self,
         parent: &Object,
-        at: (&Place<'_>, &str),
+        at: (&FieldPath<'_>, &str),
         otherwise: Severity,
-        read: fn(&mut Self, &Object, &Place<'_>) -> T,
+        read: fn(&mut Self, &Object, &FieldPath<'_>) -> T,
     ) -> Vec<T> {
         let elements = self.array(parent, at, otherwise);
-        let place = at.0.field(at.1);
+        let path = at.0.field(at.1);
         let read_one = |(index, element): (usize, &Value)| {
-            let place = place.index(index);
+            let path = path.index(index);
             // An invalid element becomes a default item. Each later item then keeps the index that it has in the
             // document.
-            let item = if let Value::Object(object) = element { read(self, object, &place) } else { T::default() };
+            let item = if let Value::Object(object) = element { read(self, object, &path) } else { T::default() };
             if !matches!(element, Value::Object(_)) {
-                self.findings.push(Finding::new(otherwise, place, "invalid item", element.kind(), "an object"));
+                self.diagnostics.push(Diagnostic::new(otherwise, path, "invalid item", element.kind(), "an object"));
             } else if otherwise == Severity::Error && item == T::default() {
                 let expected = "the members that the schema requires";
-                self.findings.push(Finding::without_value(otherwise, place, "nothing known in it", expected));
+                self.diagnostics.push(Diagnostic::without_value(otherwise, path, "nothing known in it", expected));
             }
             item
         };
@@ -56,7 +56,7 @@ impl Reader<'_> {
     pub(super) fn report_unknown_members(
         &mut self,
         object: &Object,
-        place: &Place<'_>,
+        path: &FieldPath<'_>,
         members: Members,
         otherwise: Severity,
         consequence: &str,
@@ -66,7 +66,7 @@ impl Reader<'_> {
                 continue;
             }
             let expected = format!("{members}{consequence}");
-            self.findings.push(Finding::new(otherwise, place.field(name), "unknown member", value, &expected));
+            self.diagnostics.push(Diagnostic::new(otherwise, path.field(name), "unknown member", value, &expected));
         }
     }
 
@@ -75,17 +75,17 @@ impl Reader<'_> {
     pub(super) fn report_misspelt<'v>(
         &mut self,
         written: impl IntoIterator<Item = (&'v str, &'v Value)>,
-        place: &Place<'_>,
+        path: &FieldPath<'_>,
         members: Members,
     ) {
         for (name, value) in written {
             if *value == Value::Null || members.has(name) {
                 continue;
             }
-            let place = place.field(name);
-            self.findings.push(match members.misspelt(name) {
-                Some(known) => Finding::warning(place, "unknown member", value, known),
-                None => Finding::new(Severity::Debug, place, "unknown member", value, &members.to_string()),
+            let path = path.field(name);
+            self.diagnostics.push(match members.misspelt(name) {
+                Some(known) => Diagnostic::warning(path, "unknown member", value, known),
+                None => Diagnostic::new(Severity::Debug, path, "unknown member", value, &members.to_string()),
             });
         }
     }
@@ -94,16 +94,16 @@ impl Reader<'_> {
     pub(super) fn array<'v>(
         &mut self,
         parent: &'v Object,
-        (place, name): (&Place<'_>, &str),
+        (path, name): (&FieldPath<'_>, &str),
         otherwise: Severity,
     ) -> &'v [Value] {
         match parent.get(name) {
             None | Some(Value::Null) => &[],
-            Some(Value::Array(array)) if self.may_have((place, name), array.len()) => array,
+            Some(Value::Array(array)) if self.may_have((path, name), array.len()) => array,
             Some(Value::Array(_)) => &[],
             Some(other) => {
-                let place = place.field(name);
-                self.findings.push(Finding::new(otherwise, place, "invalid list", other.kind(), "an array"));
+                let path = path.field(name);
+                self.diagnostics.push(Diagnostic::new(otherwise, path, "invalid list", other.kind(), "an array"));
                 &[]
             }
         }
@@ -113,7 +113,7 @@ impl Reader<'_> {
     pub(super) fn values<'v>(
         &mut self,
         parent: &'v Object,
-        at: (&Place<'_>, &str),
+        at: (&FieldPath<'_>, &str),
         otherwise: Severity,
     ) -> &'v [Value] {
         match parent.get(at.1) {
@@ -126,15 +126,15 @@ impl Reader<'_> {
     pub(super) fn object<'v>(
         &mut self,
         parent: &'v Object,
-        (place, name): (&Place<'_>, &str),
+        (path, name): (&FieldPath<'_>, &str),
         otherwise: Severity,
     ) -> Option<&'v Object> {
         match parent.get(name)? {
             Value::Object(object) => Some(object),
             Value::Null => None,
             other => {
-                let place = place.field(name);
-                self.findings.push(Finding::new(otherwise, place, "invalid item", other.kind(), "an object"));
+                let path = path.field(name);
+                self.diagnostics.push(Diagnostic::new(otherwise, path, "invalid item", other.kind(), "an object"));
                 None
             }
         }
@@ -145,35 +145,35 @@ impl Reader<'_> {
     pub(super) fn switch(
         &mut self,
         parent: &Object,
-        (place, name): (&Place<'_>, &str),
+        (path, name): (&FieldPath<'_>, &str),
         otherwise: Severity,
     ) -> Option<bool> {
         let value = parent.get(name)?;
         let state = switch(value);
         if state.is_none() && *value != Value::Null {
-            let place = place.field(name);
-            self.findings.push(Finding::new(otherwise, place, "invalid switch", value, "true or false"));
+            let path = path.field(name);
+            self.diagnostics.push(Diagnostic::new(otherwise, path, "invalid switch", value, "true or false"));
         }
         state
     }
 
     /// Whether a list may have this number of items. Too many items are reported as an error.
-    pub(super) fn may_have(&mut self, (place, name): (&Place<'_>, &str), items: usize) -> bool {
+    pub(super) fn may_have(&mut self, (path, name): (&FieldPath<'_>, &str), items: usize) -> bool {
         if items > MAX_ITEMS {
             let expected = format!("at most {MAX_ITEMS}");
-            self.findings.push(Finding::error(place.field(name), "too many items", items, &expected));
+            self.diagnostics.push(Diagnostic::error(path.field(name), "too many items", items, &expected));
         }
         items <= MAX_ITEMS
     }
 
-    pub(super) fn scalars(&mut self, object: &Object, at: (&Place<'_>, &str), otherwise: Severity) -> Vec<Scalar> {
+    pub(super) fn scalars(&mut self, object: &Object, at: (&FieldPath<'_>, &str), otherwise: Severity) -> Vec<Scalar> {
         // `null` in a list is an invalid element, not a missing list.
         let scalar = |value| Scalar::of(value).unwrap_or_else(|| Scalar::Text("null".to_owned()));
         self.array(object, at, otherwise).iter().map(scalar).collect()
     }
 
     /// The words of a list, or of one string with blanks or commas between the words.
-    pub(super) fn words(&mut self, object: &Object, at: (&Place<'_>, &str), otherwise: Severity) -> Vec<Scalar> {
+    pub(super) fn words(&mut self, object: &Object, at: (&FieldPath<'_>, &str), otherwise: Severity) -> Vec<Scalar> {
         let Some(Value::String(text)) = object.get(at.1) else {
             return self.scalars(object, at, otherwise);
         };

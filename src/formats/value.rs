@@ -15,7 +15,7 @@ use std::fmt;
 use serde::de::{DeserializeSeed, Error, MapAccess, SeqAccess, Visitor};
 use serde::{Serialize, Serializer, ser};
 
-use crate::finding::{Finding, Findings};
+use crate::diagnostic::{Diagnostic, Diagnostics};
 
 /// Maximum size of a machine's document, in bytes.
 pub const MAX_BYTES: usize = 1024 * 1024;
@@ -64,8 +64,8 @@ pub enum Scalar {
 ///
 /// One diagnostic: the document is neither JSON nor YAML (the path is then `line L column C`), it exceeds a limit, or a
 /// YAML key is repeated with a different value.
-pub fn parse(document: &[u8], findings: &mut Findings) -> Result<Value, Finding> {
-    let Parsed { value, repeats } = read(document, Repeats::LastCounts, findings)?;
+pub fn parse(document: &[u8], diagnostics: &mut Diagnostics) -> Result<Value, Diagnostic> {
+    let Parsed { value, repeats } = read(document, Repeats::LastCounts, diagnostics)?;
     repeats.into_iter().next().map_or(Ok(value), Err)
 }
 
@@ -75,7 +75,7 @@ pub fn parse(document: &[u8], findings: &mut Findings) -> Result<Value, Finding>
 /// # Errors
 ///
 /// As [`parse`], and an error for every repeated key.
-pub fn parse_strict(document: &[u8]) -> Result<Value, Finding> {
+pub fn parse_strict(document: &[u8]) -> Result<Value, Diagnostic> {
     read_strict(document, Rules { repeats: Repeats::Refused, ..MACHINE })
 }
 
@@ -85,7 +85,7 @@ pub fn parse_strict(document: &[u8]) -> Result<Value, Finding> {
 ///
 /// As of [`parse_strict`].
 #[cfg(feature = "host")]
-pub(crate) fn parse_list(document: &[u8]) -> Result<Value, Finding> {
+pub(crate) fn parse_list(document: &[u8]) -> Result<Value, Diagnostic> {
     read_strict(document, Rules { repeats: Repeats::Refused, bytes: MAX_LIST_BYTES, values: MAX_LIST_VALUES })
 }
 
@@ -109,21 +109,20 @@ struct Rules {
 /// The limits for a document of a machine.
 const MACHINE: Rules = Rules { repeats: Repeats::LastCounts, bytes: MAX_BYTES, values: MAX_VALUES };
 
-fn read_strict(document: &[u8], rules: Rules) -> Result<Value, Finding> {
+fn read_strict(document: &[u8], rules: Rules) -> Result<Value, Diagnostic> {
     check_size(document, rules)?;
     if !is_like_json(document) {
         return yaml::parse(document, rules).map(|parsed| parsed.value);
     }
     match parse_json(document, rules) {
         Ok(value) => Ok(value),
-        Err(Broken::Refused(finding)) => Err(finding),
+        Err(Broken::Refused(diagnostic)) => Err(diagnostic),
         // A document whose first key has no quotes is YAML, so its author needs the error of the YAML parser.
-        Err(Broken::Syntax(finding)) => {
+        Err(Broken::Syntax(json)) => {
             let is_yaml = !starts_as_json(document);
-            let finding = Finding { expected: EXPECTED.to_owned(), ..finding };
             yaml::parse(document, rules)
                 .map(|parsed| parsed.value)
-                .map_err(|yaml| if is_yaml || yaml.problem == REPEATED { yaml } else { finding })
+                .map_err(|yaml| if is_yaml || yaml.problem() == REPEATED { yaml } else { json.expecting(EXPECTED) })
         }
     }
 }
@@ -139,27 +138,27 @@ fn starts_as_json(document: &[u8]) -> bool {
 }
 
 /// Parses a document as [`parse`] does, but returns the repeated YAML keys. The caller decides whether they are errors.
-pub(super) fn read(document: &[u8], repeats: Repeats, findings: &mut Findings) -> Result<Parsed, Finding> {
+pub(super) fn read(document: &[u8], repeats: Repeats, diagnostics: &mut Diagnostics) -> Result<Parsed, Diagnostic> {
     let rules = Rules { repeats, ..MACHINE };
     check_size(document, rules)?;
     if !is_like_json(document) {
         return yaml::parse(document, rules);
     }
-    let finding = match parse_json(document, rules) {
+    let diagnostic = match parse_json(document, rules) {
         Ok(value) => return Ok(Parsed::from(value)),
-        Err(Broken::Refused(finding)) => return Err(finding),
-        Err(Broken::Syntax(finding)) => finding,
+        Err(Broken::Refused(diagnostic)) => return Err(diagnostic),
+        Err(Broken::Syntax(diagnostic)) => diagnostic,
     };
     let (document, tolerated) = json::without_comments_and_trailing_commas(document);
     if tolerated.is_empty() {
-        return Err(finding);
+        return Err(diagnostic);
     }
     match parse_json(&document, rules) {
         Ok(value) => {
-            tolerated.into_iter().for_each(|finding| findings.push(finding));
+            tolerated.into_iter().for_each(|diagnostic| diagnostics.push(diagnostic));
             Ok(Parsed::from(value))
         }
-        Err(Broken::Refused(finding) | Broken::Syntax(finding)) => Err(finding),
+        Err(Broken::Refused(diagnostic) | Broken::Syntax(diagnostic)) => Err(diagnostic),
     }
 }
 
@@ -178,13 +177,13 @@ pub(super) enum Repeats {
 pub(super) struct Parsed {
     pub(super) value: Value,
     /// An error for each YAML key that is repeated with a different value.
-    pub(super) repeats: Vec<Finding>,
+    pub(super) repeats: Vec<Diagnostic>,
 }
 
-fn check_size(document: &[u8], rules: Rules) -> Result<(), Finding> {
+fn check_size(document: &[u8], rules: Rules) -> Result<(), Diagnostic> {
     if document.len() > rules.bytes {
         let expected = format!("at most {}", rules.bytes);
-        return Err(Finding::error("document", "too many bytes", document.len(), &expected));
+        return Err(Diagnostic::error("document", "too many bytes", document.len(), &expected));
     }
     Ok(())
 }
@@ -202,16 +201,16 @@ fn parse_json(document: &[u8], rules: Rules) -> Result<Value, Broken> {
     let seed = Seed { caps: &caps, depth: 1, rules };
     let value = seed.deserialize(&mut json).and_then(|value| json.end().map(|()| value));
     value.map_err(|error| {
-        let place = format!("line {} column {}", error.line(), error.column());
+        let path = format!("line {} column {}", error.line(), error.column());
         match caps.into_inner() {
-            Caps { over: Some(finding), .. } => return Broken::Refused(finding),
-            Caps { repeated: Some(key), .. } => return Broken::Refused(repeated_key(place, &key)),
+            Caps { over: Some(diagnostic), .. } => return Broken::Refused(diagnostic),
+            Caps { repeated: Some(key), .. } => return Broken::Refused(repeated_key(path, &key)),
             _ => {}
         }
         let message = error.to_string();
         // serde_json appends the line and the column to its message.
         let message = message.split(" at line ").next().unwrap_or_default();
-        Broken::Syntax(Finding::error(place, "not readable as JSON", message, JSON_EXPECTED))
+        Broken::Syntax(Diagnostic::error(path, "not readable as JSON", message, JSON_EXPECTED))
     })
 }
 
@@ -223,29 +222,29 @@ const JSON_EXPECTED: &str = "JSON, since the document begins with a brace or a b
 
 const REPEATED: &str = "repeated key";
 
-fn repeated_key(place: String, key: &str) -> Finding {
-    Finding::error(place, REPEATED, key, "each key of a mapping once")
+fn repeated_key(path: String, key: &str) -> Diagnostic {
+    Diagnostic::error(path, REPEATED, key, "each key of a mapping once")
 }
 
-fn too_deep() -> Finding {
+fn too_deep() -> Diagnostic {
     let (found, expected) = (format!("more than {MAX_DEPTH}"), format!("at most {MAX_DEPTH} levels"));
-    Finding::error("document", "nested too deep", found, &expected)
+    Diagnostic::error("document", "nested too deep", found, &expected)
 }
 
-fn too_many_values(rules: Rules) -> Finding {
+fn too_many_values(rules: Rules) -> Diagnostic {
     let (found, expected) = (format!("more than {}", rules.values), format!("at most {}", rules.values));
-    Finding::error("document", "too many values", found, &expected)
+    Diagnostic::error("document", "too many values", found, &expected)
 }
 
 /// Why a document is not accepted as JSON.
 enum Broken {
-    Syntax(Finding),
-    Refused(Finding),
+    Syntax(Diagnostic),
+    Refused(Diagnostic),
 }
 
 struct Caps {
     left: usize,
-    over: Option<Finding>,
+    over: Option<Diagnostic>,
     /// A repeated key that is rejected. Its position is known only after the parser has stopped.
     repeated: Option<String>,
 }
@@ -344,7 +343,7 @@ impl Value {
             Self::Null => "null",
             Self::Bool(_) => "a boolean",
             Self::Integer(_) | Self::Fraction => "a number",
-            Self::String(_) => "a text",
+            Self::String(_) => "a string",
             Self::Array(_) => "an array",
             Self::Object(_) => "an object",
         }
@@ -423,8 +422,8 @@ impl fmt::Display for Scalar {
 // === impl Seed ===
 
 impl Seed<'_> {
-    fn over<E: Error>(self, finding: Finding) -> E {
-        self.caps.borrow_mut().over = Some(finding);
+    fn over<E: Error>(self, diagnostic: Diagnostic) -> E {
+        self.caps.borrow_mut().over = Some(diagnostic);
         E::custom("over a cap")
     }
 
@@ -514,8 +513,8 @@ impl<'de> Visitor<'de> for Seed<'_> {
 mod tests {
     use super::*;
 
-    fn parse(document: &[u8]) -> Result<Value, Finding> {
-        super::parse(document, &mut Findings::default())
+    fn parse(document: &[u8]) -> Result<Value, Diagnostic> {
+        super::parse(document, &mut Diagnostics::default())
     }
 
     fn refusal(document: &[u8]) -> String {
@@ -523,10 +522,10 @@ mod tests {
     }
 
     /// The warnings, and the result of parsing.
-    fn tolerated(document: &str) -> (Vec<String>, Result<Value, Finding>) {
-        let mut findings = Findings::default();
-        let value = super::parse(document.as_bytes(), &mut findings);
-        (findings.kept().iter().map(ToString::to_string).collect(), value)
+    fn tolerated(document: &str) -> (Vec<String>, Result<Value, Diagnostic>) {
+        let mut diagnostics = Diagnostics::default();
+        let value = super::parse(document.as_bytes(), &mut diagnostics);
+        (diagnostics.kept().iter().map(ToString::to_string).collect(), value)
     }
 
     #[test]
@@ -538,8 +537,8 @@ mod tests {
 
     #[test]
     fn a_strict_parser_rejects_a_repeated_key_with_its_position() {
-        let refusal = |document: &str| parse_strict(document.as_bytes()).map_err(|finding| finding.to_string());
-        let repeated = |place: &str| Err(format!(r#"{place}: repeated key "a", expected each key of a mapping once"#));
+        let refusal = |document: &str| parse_strict(document.as_bytes()).map_err(|diagnostic| diagnostic.to_string());
+        let repeated = |path: &str| Err(format!(r#"{path}: repeated key "a", expected each key of a mapping once"#));
         assert_eq!(refusal("{\"a\": 1,\n \"b\": {\"a\": 2, \"a\": 2}}"), repeated("line 2 column 18"));
         assert_eq!(refusal("b: 1\na: 2\na: 2\n"), repeated("line 3 column 1"));
         // This document begins as JSON does, but is YAML.
@@ -594,7 +593,7 @@ mod tests {
 
     #[test]
     fn a_trailing_comma_is_ignored_with_a_warning() {
-        let comma = |place: &str| format!(r#"{place}: trailing comma ",", expected no comma before a closing bracket"#);
+        let comma = |path: &str| format!(r#"{path}: trailing comma ",", expected no comma before a closing bracket"#);
         assert_eq!(
             tolerated("{\"a\": [1,], \"b\": \",]\",\n}"),
             (vec![comma("line 1 column 22"), comma("line 1 column 9")], parse(br#"{"a": [1], "b": ",]"}"#))
@@ -614,7 +613,7 @@ mod tests {
 
     #[test]
     fn a_document_that_begins_as_json_is_never_read_as_yaml() {
-        for (document, place, problem) in [
+        for (document, path, problem) in [
             ("{a: 1}", "line 1 column 2", "key must be a string"),
             ("# a: b\n{'a': 1}", "line 2 column 2", "key must be a string"),
             ("{\"a\": 1 # one\n}", "line 1 column 9", "expected `,` or `}`"),
@@ -625,7 +624,7 @@ mod tests {
             ("{,}", "line 1 column 2", "key must be a string"),
         ] {
             let expected = format!(
-                "{place}: not readable as JSON {problem:?}, expected JSON, since the document begins with a brace or a bracket"
+                "{path}: not readable as JSON {problem:?}, expected JSON, since the document begins with a brace or a bracket"
             );
             assert_eq!(refusal(document.as_bytes()), expected, "{document}");
         }

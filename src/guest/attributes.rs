@@ -9,7 +9,7 @@ use std::str::FromStr;
 
 use pnet_base::MacAddr;
 
-use crate::finding::{Finding, Findings};
+use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::formats::meta_data::MetaData;
 use crate::network::{NetworkConfig, Pairs};
 use crate::render::Device;
@@ -62,18 +62,18 @@ pub struct PrefixError;
 
 impl Attributes {
     /// Collects the attributes from the metadata and the network of a drive. `network` has the network and how the
-    /// kernel arguments identify each link. `cards` has the known NICs of the machine.
+    /// kernel arguments identify each link. `nics` has the known NICs of the machine.
     ///
     /// The interfaces are the links with a static or dynamic address, in the order of the document. A value that no
     /// environment file can hold is left out and reported.
     pub fn of(
         meta_data: &MetaData,
         network: Option<(&NetworkConfig, &[Device])>,
-        cards: &[(MacAddr, String)],
-        findings: &mut Findings,
+        nics: &[(MacAddr, String)],
+        diagnostics: &mut Diagnostics,
     ) -> Self {
         let mut attributes = Self::default();
-        let mut add = |name: String, value: Option<&str>| attributes.add(name, value, findings);
+        let mut add = |name: String, value: Option<&str>| attributes.add(name, value, diagnostics);
         let (name, namespace) = meta_data.name_and_namespace().unzip();
         let values = [&meta_data.hostname, &meta_data.instance_id, &meta_data.instance_type].map(Option::as_deref);
         let [hostname, instance_id, instance_type] = values;
@@ -102,7 +102,7 @@ impl Attributes {
         let interfaces = network.iter().zip(devices).filter(|(link, _)| link.has_addresses());
         for (at, (link, device)) in interfaces.enumerate() {
             let values = [
-                interface_name(device, cards),
+                interface_name(device, nics),
                 link.ipv4.addresses.first().map(|address| address.ip().to_string()),
                 link.ipv6.addresses.first().map(|address| address.ip().to_string()),
                 link.mac_address().map(|address| Pairs(address, b':').to_string()),
@@ -166,19 +166,19 @@ impl Attributes {
         }
     }
 
-    fn add(&mut self, name: String, value: Option<&str>, findings: &mut Findings) {
+    fn add(&mut self, name: String, value: Option<&str>, diagnostics: &mut Diagnostics) {
         let Some(value) = value else { return };
         if value.len() <= MAX_VALUE && !value.chars().any(char::is_control) {
             self.0.insert(name, value.to_owned());
         } else {
             let expected = format!("at most {MAX_VALUE} bytes without control characters");
-            findings.push(Finding::warning(name.to_ascii_lowercase(), "invalid attribute", value, &expected));
+            diagnostics.push(Diagnostic::warning(name.to_ascii_lowercase(), "invalid attribute", value, &expected));
         }
     }
 }
 
 /// Lists the NICs of this machine: their MAC addresses and their names in the kernel.
-pub(super) fn cards(root: &Path) -> Vec<(MacAddr, String)> {
+pub(super) fn nics(root: &Path) -> Vec<(MacAddr, String)> {
     let directory = root.join("sys/class/net");
     let Ok(entries) = fs::read_dir(&directory) else { return Vec::new() };
     let mut names: Vec<String> = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect();
@@ -186,18 +186,18 @@ pub(super) fn cards(root: &Path) -> Vec<(MacAddr, String)> {
     // Bridges and VLANs have the MAC address of their NIC, but are not devices, so they are sorted last.
     let is_device = |name: &String| directory.join(name).join("device").exists();
     let (devices, others): (Vec<String>, Vec<String>) = names.into_iter().partition(is_device);
-    let card = |name: String| {
+    let nic = |name: String| {
         let address = fs::read_to_string(directory.join(&name).join("address")).ok()?;
         Some((address.trim_ascii_end().parse().ok()?, name))
     };
-    devices.into_iter().chain(others).filter_map(card).collect()
+    devices.into_iter().chain(others).filter_map(nic).collect()
 }
 
 /// Returns the name of an interface: the name in the kernel arguments, else the name of the NIC with its MAC address.
-fn interface_name(device: &Device, cards: &[(MacAddr, String)]) -> Option<String> {
+fn interface_name(device: &Device, nics: &[(MacAddr, String)]) -> Option<String> {
     match device {
         Device::Name(name) => Some(name.to_string()),
-        Device::MacAddress(address) => cards.iter().find(|(card, _)| card == address).map(|(_, name)| name.clone()),
+        Device::MacAddress(address) => nics.iter().find(|(nic, _)| nic == address).map(|(_, name)| name.clone()),
         Device::Any => None,
     }
 }
@@ -333,12 +333,12 @@ mod tests {
     use crate::render::dracut;
 
     fn attributes(meta_data: &str, network: &str, root: &Path) -> (Attributes, Vec<String>) {
-        let mut findings = Findings::default();
-        let meta_data = MetaData::read_openstack(meta_data.as_bytes(), &mut findings);
+        let mut diagnostics = Diagnostics::default();
+        let meta_data = MetaData::read_openstack(meta_data.as_bytes(), &mut diagnostics);
         let Meaning::Network(network) = read_network(network.as_bytes()).meaning else { panic!() };
-        let devices = dracut::render(&network, &mut Findings::default()).devices;
-        let attributes = Attributes::of(&meta_data, Some((&network, &devices)), &cards(root), &mut findings);
-        (attributes, findings.kept().iter().map(ToString::to_string).collect())
+        let devices = dracut::render(&network, &mut Diagnostics::default()).devices;
+        let attributes = Attributes::of(&meta_data, Some((&network, &devices)), &nics(root), &mut diagnostics);
+        (attributes, diagnostics.kept().iter().map(ToString::to_string).collect())
     }
 
     const NETWORK: &str = r#"{"links":[
@@ -356,14 +356,14 @@ mod tests {
     #[test]
     fn a_file_has_every_attribute_of_the_drive_and_is_sorted() {
         let root = tempfile::tempdir().unwrap();
-        let card = root.path().join("sys/class/net/enp1s0");
-        fs::create_dir_all(&card).unwrap();
-        fs::write(card.join("address"), "52:54:00:00:00:01\n").unwrap();
+        let nic = root.path().join("sys/class/net/enp1s0");
+        fs::create_dir_all(&nic).unwrap();
+        fs::write(nic.join("address"), "52:54:00:00:00:01\n").unwrap();
         let meta_data = r#"{"instance_id":"worker-0.clusters","uuid":"5d307ca9-b3ef-428c-8861-06e72d69f223",
             "hostname":"worker-0","instance_type":"u1 large",
             "devices":[{"type":"nic","bus":"pci","address":"0000:01:00.0","tags":["a","b c"]}]}"#;
-        let (attributes, findings) = attributes(meta_data, NETWORK, root.path());
-        assert_eq!(findings, Vec::<String>::new());
+        let (attributes, diagnostics) = attributes(meta_data, NETWORK, root.path());
+        assert_eq!(diagnostics, Vec::<String>::new());
         let expected = "\
             GLOWPLUG_KUBEVIRT_DEVICE_0_ADDRESS=0000:01:00.0\n\
             GLOWPLUG_KUBEVIRT_DEVICE_0_BUS=pci\n\
@@ -416,14 +416,14 @@ mod tests {
         let long = "x".repeat(MAX_VALUE + 1);
         let meta_data =
             format!(r#"{{"hostname":"a\nGLOWPLUG_KUBEVIRT_IPV4=6.6.6.6","instance_type":"{long}","uuid":"ok"}}"#);
-        let mut findings = Findings::default();
-        let meta_data = MetaData::read_openstack(meta_data.as_bytes(), &mut findings);
-        let attributes = Attributes::of(&meta_data, None, &[], &mut findings);
+        let mut diagnostics = Diagnostics::default();
+        let meta_data = MetaData::read_openstack(meta_data.as_bytes(), &mut diagnostics);
+        let attributes = Attributes::of(&meta_data, None, &[], &mut diagnostics);
         assert_eq!(attributes.environment_file(&Prefix::default()), "GLOWPLUG_KUBEVIRT_UUID=ok\n");
-        let findings: Vec<String> = findings.kept().iter().map(ToString::to_string).collect();
+        let diagnostics: Vec<String> = diagnostics.kept().iter().map(ToString::to_string).collect();
         let expected = "expected at most 4096 bytes without control characters";
         assert_eq!(
-            findings,
+            diagnostics,
             [
                 format!(r#"hostname: invalid attribute "a\nGLOWPLUG_KUBEVIRT_IPV4=6.6.6.6", {expected}"#),
                 format!(r#"instance_type: invalid attribute "{}…", {expected}"#, "x".repeat(64)),

@@ -6,7 +6,7 @@ use std::fmt;
 use serde::{Serialize, Serializer};
 
 use super::platform::Platform;
-use crate::finding::{Finding, Severity};
+use crate::diagnostic::{Diagnostic, Severity};
 use crate::network::{BridgePort, Link, LinkIndex, LinkKind, NetworkConfig, Pairs, Route};
 use crate::render::networkd::File;
 
@@ -32,7 +32,7 @@ pub struct Report {
     /// Metadata of the drive, by the keys of `glowplug metadata`.
     pub metadata: BTreeMap<String, String>,
     /// Diagnostics of the document about the machine. They do not affect the network.
-    pub metadata_findings: Vec<Finding>,
+    pub metadata_diagnostics: Vec<Diagnostic>,
     /// Kernel arguments that the run decided on.
     pub arguments: Vec<String>,
     /// Absolute path of the file with the kernel arguments; `None` if the file was not written.
@@ -40,9 +40,9 @@ pub struct Report {
     /// Files for systemd-networkd that the run decided on.
     pub files: Vec<WrittenFile>,
     /// Diagnostics of the network document.
-    pub findings: Vec<Finding>,
-    /// Number of diagnostics that are not in `findings`.
-    pub further_findings: usize,
+    pub diagnostics: Vec<Diagnostic>,
+    /// Number of diagnostics that are not in `diagnostics`.
+    pub further_diagnostics: usize,
 }
 
 /// Result of a run for the boot.
@@ -100,7 +100,7 @@ pub struct WrittenFile {
 pub struct LinkReport {
     /// Name of the link in the document.
     pub id: String,
-    /// `card`, `bond`, `bridge` or `vlan`.
+    /// `nic`, `bond`, `bridge` or `vlan`.
     pub kind: String,
     /// MAC address or name that identifies the link in the output.
     pub device: String,
@@ -135,12 +135,12 @@ impl Default for Report {
             links: Vec::new(),
             nameservers: Vec::new(),
             metadata: BTreeMap::new(),
-            metadata_findings: Vec::new(),
+            metadata_diagnostics: Vec::new(),
             arguments: Vec::new(),
             fragment: None,
             files: Vec::new(),
-            findings: Vec::new(),
-            further_findings: 0,
+            diagnostics: Vec::new(),
+            further_diagnostics: 0,
         }
     }
 }
@@ -172,7 +172,7 @@ impl LinkReport {
     fn of_link(link: &Link, device: String, names: &dyn Fn(LinkIndex) -> String) -> Self {
         let (mut on, mut vlan_id, mut options) = (Vec::new(), None, Vec::new());
         let kind = match &link.kind {
-            LinkKind::Card(_) => "card",
+            LinkKind::Nic(_) => "nic",
             LinkKind::Bond { ports, options: set, .. } => {
                 on.extend(ports.iter().copied().map(names));
                 options.push(format!("mode={}", set.mode));
@@ -183,11 +183,11 @@ impl LinkReport {
             }
             LinkKind::Bridge { ports, options: set, .. } => {
                 on.extend(ports.iter().copied().map(names));
-                options.extend(set.said().into_iter().map(|(name, value)| format!("{name}={value}")));
+                options.extend(set.given().into_iter().map(|(name, value)| format!("{name}={value}")));
                 for BridgePort { port, path_cost, priority } in &set.ports {
                     let numbers = [("path_cost", path_cost.map(u32::from)), ("port_priority", priority.map(u32::from))];
-                    let said = numbers.into_iter().filter_map(|(name, number)| Some((name, number?)));
-                    options.extend(said.map(|(name, number)| format!("{name}={}:{number}", names(*port))));
+                    let given = numbers.into_iter().filter_map(|(name, number)| Some((name, number?)));
+                    options.extend(given.map(|(name, number)| format!("{name}={}:{number}", names(*port))));
                 }
                 "bridge"
             }
@@ -292,11 +292,11 @@ impl fmt::Display for Report {
                 writeln!(f, "  {key:width$}  {value}")?;
             }
         }
-        list(f, "findings about the machine", &self.metadata_findings)?;
-        if !self.findings.is_empty() {
-            list(f, "findings", &self.findings)?;
-            if self.further_findings > 0 {
-                writeln!(f, "  and {} more", self.further_findings)?;
+        list(f, "diagnostics about the machine", &self.metadata_diagnostics)?;
+        if !self.diagnostics.is_empty() {
+            list(f, "diagnostics", &self.diagnostics)?;
+            if self.further_diagnostics > 0 {
+                writeln!(f, "  and {} more", self.further_diagnostics)?;
             }
         }
         if !self.arguments.is_empty() {
@@ -315,17 +315,17 @@ impl fmt::Display for Report {
     }
 }
 
-fn list(f: &mut fmt::Formatter<'_>, title: &str, findings: &[Finding]) -> fmt::Result {
-    if !findings.is_empty() {
+fn list(f: &mut fmt::Formatter<'_>, title: &str, diagnostics: &[Diagnostic]) -> fmt::Result {
+    if !diagnostics.is_empty() {
         writeln!(f, "\n{title}")?;
     }
-    for finding in findings {
-        let severity = match finding.severity {
+    for diagnostic in diagnostics {
+        let severity = match diagnostic.severity {
             Severity::Error => "error  ",
             Severity::Warning => "warning",
             Severity::Debug => "debug  ",
         };
-        writeln!(f, "  {severity}  {finding}")?;
+        writeln!(f, "  {severity}  {diagnostic}")?;
     }
     Ok(())
 }

@@ -25,9 +25,9 @@ use serde::Serialize;
 use slog::{Logger, debug, info, warn};
 
 use super::system::System;
+use crate::diagnostic::{Diagnostic, Diagnostics, Severity};
 use crate::drive::directory::Directory;
 use crate::drive::{ConfigDrive, FileSystem, Layout, ReadError, Volume};
-use crate::finding::{Finding, Findings, Severity};
 use crate::formats::meta_data::{MetaData, is_uuid};
 
 /// Labels of config drives, compared without case: some tools can write only upper case.
@@ -227,24 +227,24 @@ fn meta_data(drive: &ConfigDrive, device: &Path, log: &Logger) -> MetaData {
     let ignored = |reason: &dyn fmt::Display| {
         warn!(log, "ignored what the drive says about its machine"; "device" => %device.display(), "reason" => %reason);
         let expected = "a document that can be read";
-        let finding = Finding::without_value(Severity::Warning, "document", &reason.to_string(), expected);
-        MetaData { findings: vec![finding], ..MetaData::unread() }
+        let diagnostic = Diagnostic::without_value(Severity::Warning, "document", &reason.to_string(), expected);
+        MetaData { diagnostics: vec![diagnostic], ..MetaData::unread() }
     };
     let document = match &drive.meta_data {
         Ok(Some(document)) => document,
         Ok(None) => return MetaData::default(),
         Err(e) => return ignored(&Chain(e)),
     };
-    let mut findings = Findings::default();
+    let mut diagnostics = Diagnostics::default();
     let read = match drive.layout {
-        Layout::OpenStack { .. } => MetaData::read_openstack(&document.bytes, &mut findings),
-        Layout::NoCloud => MetaData::read_nocloud(&document.bytes, &mut findings),
+        Layout::OpenStack { .. } => MetaData::read_openstack(&document.bytes, &mut diagnostics),
+        Layout::NoCloud => MetaData::read_nocloud(&document.bytes, &mut diagnostics),
     };
-    for finding in findings.kept() {
+    for diagnostic in diagnostics.kept() {
         warn!(log, "warning about the machine's document"; "device" => %device.display(),
-            "path" => &document.path, "finding" => %finding);
+            "path" => &document.path, "diagnostic" => %diagnostic);
     }
-    MetaData { findings: findings.into_parts().0, ..read }
+    MetaData { diagnostics: diagnostics.into_parts().0, ..read }
 }
 
 /// Reports whether the drive has the shape of KubeVirt's drives: their layout and their metadata.

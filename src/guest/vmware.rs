@@ -6,7 +6,7 @@
 
 use vmw_backdoor::VmwError;
 
-use crate::finding::{Finding, Findings};
+use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::render::dracut;
 
 /// Name of the platform in `--provider` and `ignition.platform.id=`.
@@ -67,24 +67,24 @@ pub fn read(info: &dyn GuestInfo) -> Result<Option<Vec<u8>>, String> {
 
 /// Reads the value of the property as one line of network arguments. `None` when a word is not one of dracut's network
 /// arguments; the diagnostics name the word.
-pub(super) fn arguments(bytes: &[u8], findings: &mut Findings) -> Option<String> {
+pub(super) fn arguments(bytes: &[u8], diagnostics: &mut Diagnostics) -> Option<String> {
     if bytes.len() > MAX_BYTES {
-        findings.push(Finding::error(PROPERTY, "too many bytes", bytes.len(), &format!("at most {MAX_BYTES}")));
+        diagnostics.push(Diagnostic::error(PROPERTY, "too many bytes", bytes.len(), &format!("at most {MAX_BYTES}")));
         return None;
     }
     let text = String::from_utf8_lossy(bytes);
     let mut words = Vec::new();
     for (at, word) in text.split_ascii_whitespace().enumerate() {
-        let place = format!("{PROPERTY}[{at}]");
+        let path = format!("{PROPERTY}[{at}]");
         if !is_network_argument(word) {
-            findings.push(Finding::error(place, "invalid argument", word, "one of dracut's network arguments"));
+            diagnostics.push(Diagnostic::error(path, "invalid argument", word, "one of dracut's network arguments"));
         } else if !dracut::is_legal(word) {
-            findings.push(Finding::error(place, "illegal byte", word, dracut::ALPHABET));
+            diagnostics.push(Diagnostic::error(path, "illegal byte", word, dracut::ALPHABET));
         } else {
             words.push(word);
         }
     }
-    (!findings.has_errors()).then(|| words.join(" "))
+    (!diagnostics.has_errors()).then(|| words.join(" "))
 }
 
 fn is_network_argument(word: &str) -> bool {
@@ -132,9 +132,9 @@ mod tests {
 
     /// Returns the line, or the diagnostics.
     fn read_line(text: &str) -> Result<String, Vec<String>> {
-        let mut findings = Findings::default();
-        let line = arguments(text.as_bytes(), &mut findings);
-        line.ok_or_else(|| findings.kept().iter().map(ToString::to_string).collect())
+        let mut diagnostics = Diagnostics::default();
+        let line = arguments(text.as_bytes(), &mut diagnostics);
+        line.ok_or_else(|| diagnostics.kept().iter().map(ToString::to_string).collect())
     }
 
     #[test]

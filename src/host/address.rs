@@ -8,7 +8,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
-use crate::finding::{Finding, shortened};
+use crate::diagnostic::{Diagnostic, shortened};
 use crate::network::Family;
 
 /// A range of addresses of one family, from the first to the last address, both included. Never empty.
@@ -488,10 +488,10 @@ impl AddressError {
         Self { text: text.to_owned(), problem: problem.into(), expected: expected.into() }
     }
 
-    /// The error as a finding about the string at a place. The finding makes the document invalid.
+    /// The error as a diagnostic about the string at a place. The diagnostic makes the document invalid.
     #[must_use]
-    pub fn at(&self, place: impl fmt::Display) -> Finding {
-        Finding::error(place, &self.problem, &self.text, &self.expected)
+    pub fn at(&self, path: impl fmt::Display) -> Diagnostic {
+        Diagnostic::error(path, &self.problem, &self.text, &self.expected)
     }
 }
 
@@ -586,7 +586,7 @@ mod tests {
             => r#"leading zero in an address "10.0.0.05-10.0.0.9", expected 10.0.0.5"#;
         blanks: " 10.0.0.5" => r#"blanks in an address " 10.0.0.5", expected no blanks"#;
         blanks_around_a_hyphen: "10.0.0.5 - 10.0.0.9" => r#"blanks in an address "10.0.0.5 - 10.0.0.9", expected no blanks"#;
-        an_empty_text: ""
+        an_empty_string: ""
             => "invalid address \"\", expected an address, a CIDR or a range, \
                 such as 10.0.0.5, 10.0.0.0/24 or 10.0.0.5-10.0.0.9";
         a_range_without_an_end: "10.0.0.5-" => r#"invalid range "10.0.0.5-", expected two addresses, first-last"#;

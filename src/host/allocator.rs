@@ -46,7 +46,7 @@ pub struct Allocator {
     pools: BTreeMap<Arc<str>, PoolState>,
     networks: BTreeMap<Arc<str>, Network>,
     // Addresses that each machine holds, was the last to hold, or has a conflicting record of.
-    places: BTreeMap<Machine, BTreeSet<Place>>,
+    paths: BTreeMap<Machine, BTreeSet<FieldPath>>,
     queues: Queues,
     // Names of pools that allocate nothing. The caller sets them, so no ledger reports them.
     suspended: BTreeSet<String>,
@@ -55,7 +55,7 @@ pub struct Allocator {
 }
 
 /// Name of a network, and an address on this network.
-type Place = (Arc<str>, IpAddr);
+type FieldPath = (Arc<str>, IpAddr);
 
 // === impl Allocator: changes ===
 
@@ -239,17 +239,17 @@ impl Allocator {
 
     /// The leases that a machine holds, sorted by network and address. Released leases are left out.
     fn held_by(&self, machine: &Machine) -> Vec<(&Arc<str>, IpAddr, &Lease)> {
-        let places = self.places.get(machine).into_iter().flatten();
-        let held = places
+        let paths = self.paths.get(machine).into_iter().flatten();
+        let held = paths
             .filter_map(|(network, address)| Some((network, *address, self.networks.get(network)?.held_at(*address)?)));
         held.filter(|(_, _, lease)| lease.claimant.machine == *machine).collect()
     }
 
     /// All places of the machines that have the namespace and name of `machine`, with any UID.
-    fn places_of_namesakes(&self, machine: &Machine) -> impl Iterator<Item = &Place> {
+    fn paths_of_namesakes(&self, machine: &Machine) -> impl Iterator<Item = &FieldPath> {
         let first = Machine { uid: String::new(), ..machine.clone() };
-        let namesakes = self.places.range(first..).take_while(move |(other, _)| is_namesake(other, machine));
-        namesakes.flat_map(|(_, places)| places)
+        let namesakes = self.paths.range(first..).take_while(move |(other, _)| is_namesake(other, machine));
+        namesakes.flat_map(|(_, paths)| paths)
     }
 }
 

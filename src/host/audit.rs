@@ -165,8 +165,8 @@ pub fn audit<L: Ledger>(
         .collect();
     let mut unread: BTreeSet<Machine> = unreadable(inventory).map(|(_, conflict)| conflict.claimant.machine).collect();
     // An object of an unknown machine may belong to the holder of an address that the object names.
-    let nobodys = inventory.findings.iter().filter(|finding| finding.claimant.is_none());
-    let named: BTreeSet<IpAddr> = nobodys.flat_map(|finding| finding.addresses.iter().copied()).collect();
+    let nobodys = inventory.diagnostics.iter().filter(|diagnostic| diagnostic.claimant.is_none());
+    let named: BTreeSet<IpAddr> = nobodys.flat_map(|diagnostic| diagnostic.addresses.iter().copied()).collect();
     let of_named = allocator.leases().filter(|(_, address, _)| named.contains(address));
     unread.extend(of_named.map(|(_, _, lease)| lease.claimant.machine.clone()));
     // While a guest uses an address, nobody else may get the address. So its holder does not count as missing.
@@ -240,7 +240,7 @@ fn disagreements(allocator: &Allocator, inventory: &Inventory, adoption: &Adopti
         adoption.mismatches.iter().map(|mismatch| (&mismatch.claimant, mismatch.address)).collect();
     // Claimants with a record that cannot be read: their address may be recorded there.
     let doubted: BTreeSet<&Claimant> =
-        inventory.findings.iter().filter_map(|finding| finding.claimant.as_ref()).collect();
+        inventory.diagnostics.iter().filter_map(|diagnostic| diagnostic.claimant.as_ref()).collect();
     let mut disagreements = Vec::new();
     for (claimant, address) in &leased {
         let is_recorded = recorded.contains(&(*claimant, *address)) || doubted.contains(claimant);
@@ -340,15 +340,15 @@ pub fn rebuild<L: Ledger>(registry: &mut Registry<L>, inventory: &Inventory, now
 }
 
 fn unreadable(inventory: &Inventory) -> impl Iterator<Item = (IpAddr, Conflict)> {
-    inventory.findings.iter().flat_map(|finding| {
-        finding.addresses.iter().filter_map(|address| {
+    inventory.diagnostics.iter().flat_map(|diagnostic| {
+        diagnostic.addresses.iter().filter_map(|address| {
             let nobodys = || {
                 let machine =
                     Machine { namespace: "-".into(), name: "unreadable-record".into(), uid: address.to_string() };
                 Some(Claimant { machine, interface: Pool::DEFAULT_INTERFACE.parse().ok()? })
             };
-            let claimant = finding.claimant.clone().or_else(nobodys)?;
-            Some((*address, Conflict { claimant, source: finding.to_string() }))
+            let claimant = diagnostic.claimant.clone().or_else(nobodys)?;
+            Some((*address, Conflict { claimant, source: diagnostic.to_string() }))
         })
     })
 }
@@ -558,20 +558,20 @@ mod tests {
     const RECORDED: &str = r#"{"kind": "KubevirtMachine", "metadata": {"namespace": "n", "name": "a", "uid": "u",
         "annotations": {"kubevirt.cluster.x-k8s.io/allocated-ip-eno101": "[\"10.0.0.1/24\"]"}}}"#;
 
-    fn told(registry: &mut Registry<MemoryLedger>, items: &str) -> Vec<String> {
+    fn messages(registry: &mut Registry<MemoryLedger>, items: &str) -> Vec<String> {
         let audit = audit(registry, &cluster(items), &Options::default(), 0).unwrap();
         audit.disagreements.iter().map(ToString::to_string).collect()
     }
 
     #[test]
     fn an_audit_compares_both_ways() {
-        assert_eq!(told(&mut registry_with(&["a"]), RECORDED), [] as [&str; 0]);
+        assert_eq!(messages(&mut registry_with(&["a"]), RECORDED), [] as [&str; 0]);
         let bare = r#"{"kind": "KubevirtMachine", "metadata": {"namespace": "n", "name": "a", "uid": "u"}}"#;
         let not_recorded = "10.0.0.1 of eno101 of n/a (u) is in the ledger, and no object of the machine records it";
-        assert_eq!(told(&mut registry_with(&["a"]), bare), [not_recorded]);
+        assert_eq!(messages(&mut registry_with(&["a"]), bare), [not_recorded]);
         let not_leased = "list: items[3].metadata.annotations.\"kubevirt.cluster.x-k8s.io/allocated-ip-eno101\": 10.0.0.1 of \
             eno101 of n/a (u) is not in the ledger, rebuild adds it";
-        assert_eq!(told(&mut registry_with(&[]), RECORDED), [not_leased]);
+        assert_eq!(messages(&mut registry_with(&[]), RECORDED), [not_leased]);
     }
 
     #[test]
@@ -584,14 +584,14 @@ mod tests {
         };
         let mut registry = registry_with(&["a"]);
         // The address is in no pool.
-        assert_eq!(told(&mut registry, &guest("b", "10.8.0.1")), [] as [&str; 0]);
+        assert_eq!(messages(&mut registry, &guest("b", "10.8.0.1")), [] as [&str; 0]);
         assert_eq!(
-            told(&mut registry, &guest("b", "10.0.0.1")),
+            messages(&mut registry, &guest("b", "10.0.0.1")),
             ["list: items[3].status.interfaces[0]: 10.0.0.1 is in use by n/b (i), and belongs to eno101 of n/a (u)"]
         );
         let unknown = "list: items[3].status.interfaces[0]: 10.0.0.2 is in use by n/b (i), and neither the ledger nor a record \
             has it";
-        assert_eq!(told(&mut registry, &guest("b", "10.0.0.2")), [unknown]);
+        assert_eq!(messages(&mut registry, &guest("b", "10.0.0.2")), [unknown]);
         rebuild(&mut registry, &cluster(&guest("b", "10.0.0.2")), 0).unwrap();
         let machine = Machine { namespace: "n".into(), name: "c".into(), uid: "u".into() };
         let requests = vec![Request::of("default/one")];

@@ -19,7 +19,7 @@ use pnet_base::MacAddr;
 use super::address::parse_interface_address;
 use super::claim::Allocation;
 use super::pool::TemplateFacts;
-use crate::finding::{Finding, Findings, Place, Severity};
+use crate::diagnostic::{Diagnostic, Diagnostics, FieldPath, Severity};
 use crate::formats::value::{self, Object, Value};
 use crate::formats::{Meaning, address, read_network};
 use crate::network::{Family, InterfaceName, NetworkConfig, parse_mac_address};
@@ -68,20 +68,20 @@ pub struct Grant<'a> {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Document {
     text: String,
-    warnings: Vec<Finding>,
+    warnings: Vec<Diagnostic>,
 }
 
 /// Why a document cannot be made.
 #[derive(Debug)]
 pub enum ExpandError {
     /// The template has no room for the allocated addresses. Has every reason.
-    Template(Findings),
+    Template(Diagnostics),
     /// An interface is given twice.
     Twice(InterfaceName),
     /// An interface has no address, or two addresses of one family.
     Addresses(InterfaceName, Vec<IpNetwork>),
-    /// The guest would refuse the document. Has the guest's findings.
-    Refused(Findings),
+    /// The guest would refuse the document. Has the guest's diagnostics.
+    Refused(Diagnostics),
     /// The guest would read other addresses than the allocated addresses.
     Differs {
         /// Interface with the difference.
@@ -93,13 +93,13 @@ pub enum ExpandError {
     },
 }
 
-static LINKS: Place<'static> = Place::Field(&Place::Document, "links");
-static NETWORKS: Place<'static> = Place::Field(&Place::Document, "networks");
+static LINKS: FieldPath<'static> = FieldPath::Field(&FieldPath::Document, "links");
+static NETWORKS: FieldPath<'static> = FieldPath::Field(&FieldPath::Document, "networks");
 
 /// A document that is not complete yet.
 struct Draft {
     document: Object,
-    findings: Findings,
+    diagnostics: Diagnostics,
     /// Index in `networks`, by interface and family.
     entries: BTreeMap<(InterfaceName, Family), usize>,
     /// Index in `links`, by interface.
@@ -116,24 +116,24 @@ impl Template {
     /// [`ExpandError::Template`] when the input is neither JSON nor YAML, is no object, has a key twice, or has a number
     /// that cannot be written again.
     pub fn parse(document: &[u8]) -> Result<Self, ExpandError> {
-        let mut findings = Findings::default();
-        let value = value::parse_strict(document).unwrap_or_else(|finding| {
-            findings.push(finding);
+        let mut diagnostics = Diagnostics::default();
+        let value = value::parse_strict(document).unwrap_or_else(|diagnostic| {
+            diagnostics.push(diagnostic);
             Value::Object(Object::default())
         });
-        fractions(&value, &Place::Document, &mut findings);
+        fractions(&value, &FieldPath::Document, &mut diagnostics);
         match value {
-            Value::Object(object) if !findings.has_errors() => return Ok(Self(object)),
+            Value::Object(object) if !diagnostics.has_errors() => return Ok(Self(object)),
             Value::Object(_) => {}
-            other => findings.push(Finding::error("document", "invalid document", other.kind(), "an object")),
+            other => diagnostics.push(Diagnostic::error("document", "invalid document", other.kind(), "an object")),
         }
-        Err(ExpandError::Template(findings))
+        Err(ExpandError::Template(diagnostics))
     }
 
     /// A template of NICs with these names and without further settings.
     pub fn minimal<'a>(interfaces: impl IntoIterator<Item = &'a InterfaceName>) -> Self {
-        let card = |name: &InterfaceName| object([("id", text(name)), ("type", text("phy"))]);
-        let links = interfaces.into_iter().map(card).collect();
+        let nic = |name: &InterfaceName| object([("id", text(name)), ("type", text("phy"))]);
+        let links = interfaces.into_iter().map(nic).collect();
         Self(members([
             ("links", Value::Array(links)),
             ("networks", Value::Array(Vec::new())),
@@ -158,19 +158,24 @@ impl Template {
                 let mut own = TemplateFacts::default();
                 name_addresses(&Value::Object(entry.clone()), &mut own);
                 facts.gateways.extend(own.gateways);
-                let Some((mask, family)) = said(&entry, "netmask").zip(static_family(&entry)) else { continue };
+                let Some((mask, family)) = given(&entry, "netmask").zip(static_family(&entry)) else { continue };
                 match prefix_length(mask, family) {
                     Some(length) => drop(facts.prefixes.entry(family).or_insert(length)),
                     None => {
-                        let place = NETWORKS.index(index);
+                        let path = NETWORKS.index(index);
                         let expected = address::MASK_EXPECTED;
-                        draft.findings.push(Finding::error(place.field("netmask"), "invalid netmask", mask, expected));
+                        draft.diagnostics.push(Diagnostic::error(
+                            path.field("netmask"),
+                            "invalid netmask",
+                            mask,
+                            expected,
+                        ));
                     }
                 }
             }
         }
         facts.addresses = facts.addresses.difference(&facts.gateways).copied().collect();
-        if draft.findings.has_errors() { Err(ExpandError::Template(draft.findings)) } else { Ok(facts) }
+        if draft.diagnostics.has_errors() { Err(ExpandError::Template(draft.diagnostics)) } else { Ok(facts) }
     }
 
     /// Makes the document of a machine.
@@ -239,17 +244,20 @@ fn name_addresses(value: &Value, facts: &mut TemplateFacts) {
 }
 
 /// Reports every number that is not known any more.
-fn fractions(value: &Value, place: &Place<'_>, findings: &mut Findings) {
+fn fractions(value: &Value, path: &FieldPath<'_>, diagnostics: &mut Diagnostics) {
     match value {
         Value::Fraction => {
             let (problem, expected) = ("number that cannot be kept", "a whole number of 64 bits, or a text");
-            findings.push(Finding::without_value(Severity::Error, place, problem, expected));
+            diagnostics.push(Diagnostic::without_value(Severity::Error, path, problem, expected));
         }
         Value::Array(elements) => {
-            elements.iter().enumerate().for_each(|(index, element)| fractions(element, &place.index(index), findings));
+            elements
+                .iter()
+                .enumerate()
+                .for_each(|(index, element)| fractions(element, &path.index(index), diagnostics));
         }
         Value::Object(object) => {
-            object.members().into_iter().for_each(|(name, member)| fractions(member, &place.field(name), findings));
+            object.members().into_iter().for_each(|(name, member)| fractions(member, &path.field(name), diagnostics));
         }
         _ => {}
     }
@@ -260,10 +268,10 @@ fn fractions(value: &Value, place: &Place<'_>, findings: &mut Findings) {
 impl Draft {
     fn new(template: &Template) -> Self {
         let document = template.0.clone();
-        Self { document, findings: Findings::default(), entries: BTreeMap::new(), links: BTreeMap::new() }
+        Self { document, diagnostics: Diagnostics::default(), entries: BTreeMap::new(), links: BTreeMap::new() }
     }
 
-    /// The elements of an array of the document. An absent array is empty; a value of another type becomes a finding.
+    /// The elements of an array of the document. An absent array is empty; a value of another type becomes a diagnostic.
     fn array(&mut self, name: &str) -> Option<&mut Vec<Value>> {
         if matches!(self.document.get(name), None | Some(Value::Null)) {
             self.document.insert(name, Value::Array(Vec::new()));
@@ -271,10 +279,10 @@ impl Draft {
         match self.document.get_mut(name) {
             Some(Value::Array(array)) => Some(array),
             Some(other) => {
-                let finding = Finding::error(name, "invalid list", other.kind(), "an array");
+                let diagnostic = Diagnostic::error(name, "invalid list", other.kind(), "an array");
                 // Report once, even if several interfaces need the array.
-                if !self.findings.kept().contains(&finding) {
-                    self.findings.push(finding);
+                if !self.diagnostics.kept().contains(&diagnostic) {
+                    self.diagnostics.push(diagnostic);
                 }
                 None
             }
@@ -294,19 +302,19 @@ impl Draft {
         let (first, second) = (found.next(), found.next());
         let expected = "one link whose id or name it is";
         let Some(index) = first else {
-            self.findings.push(Finding::error("links", "no link for the interface", interface, expected));
+            self.diagnostics.push(Diagnostic::error("links", "no link for the interface", interface, expected));
             return None;
         };
         if let Some(second) = second {
             let problem = format!("second link for the interface, after links[{index}],");
-            self.findings.push(Finding::error(LINKS.index(second), &problem, interface, expected));
+            self.diagnostics.push(Diagnostic::error(LINKS.index(second), &problem, interface, expected));
             return None;
         }
         let Some(Value::Object(link)) = links.get_mut(index) else { return None };
-        if said(link, "id").is_none() {
+        if given(link, "id").is_none() {
             link.insert("id", text(interface));
         }
-        said(link, "id").map(|id| (index, id.to_string()))
+        given(link, "id").map(|id| (index, id.to_string()))
     }
 
     /// The entries of `networks` that are on a link.
@@ -330,11 +338,11 @@ impl Draft {
             if let Some(family) = static_family(&entry) {
                 self.put_into_entry(index, entry, family, grant.allocation);
             } else if let Some(kind) = dynamic_kind(&entry, grant.allocation) {
-                let place = NETWORKS.index(index);
+                let path = NETWORKS.index(index);
                 let expected =
                     "a network that takes the address of the pool, such as ipv4 or ipv6, or none of its family";
                 let problem = "DHCP beside an address of the pool";
-                self.findings.push(Finding::error(place.field("type"), problem, kind, expected));
+                self.diagnostics.push(Diagnostic::error(path.field("type"), problem, kind, expected));
             }
         }
         for address in &grant.allocation.addresses {
@@ -347,49 +355,55 @@ impl Draft {
 
     fn set_mac_address(&mut self, link: usize, mac_address: MacAddr) {
         let Some(Value::Object(object)) = self.array("links").and_then(|links| links.get_mut(link)) else { return };
-        let place = LINKS.index(link);
-        let finding = match said(object, "ethernet_mac_address") {
+        let path = LINKS.index(link);
+        let diagnostic = match given(object, "ethernet_mac_address") {
             _ if is_text(object.get("type"), "vlan") => {
-                Some(Finding::error(place.field("type"), "MAC address for", "vlan", "a card or a bond"))
+                Some(Diagnostic::error(path.field("type"), "MAC address for", "vlan", "a NIC or a bond"))
             }
             Some(written) if parse_mac_address(&written.to_string()) == Some(mac_address) => None,
             Some(written) => {
-                let place = place.field("ethernet_mac_address");
-                Some(Finding::error(place, "other MAC address", written, &mac_address.to_string()))
+                let path = path.field("ethernet_mac_address");
+                Some(Diagnostic::error(path, "other MAC address", written, &mac_address.to_string()))
             }
             None => {
                 object.insert("ethernet_mac_address", text(mac_address));
                 None
             }
         };
-        finding.into_iter().for_each(|finding| self.findings.push(finding));
+        diagnostic.into_iter().for_each(|diagnostic| self.diagnostics.push(diagnostic));
     }
 
     /// Writes an address into an entry of the template that has none, or reports why the entry cannot have the address.
     fn put_into_entry(&mut self, index: usize, mut entry: Object, family: Family, allocation: &Allocation) {
         let interface = &allocation.claimant.interface;
-        let place = NETWORKS.index(index);
-        if let Some(written) = said(&entry, "ip_address") {
-            let expected = "none: a template serves many machines";
-            self.findings.push(Finding::error(place.field("ip_address"), "address in a template", written, expected));
+        let path = NETWORKS.index(index);
+        if let Some(written) = given(&entry, "ip_address") {
+            let expected = "no address: a template serves many machines";
+            self.diagnostics.push(Diagnostic::error(
+                path.field("ip_address"),
+                "address in a template",
+                written,
+                expected,
+            ));
             return;
         }
         let Some(address) = allocation.addresses.iter().find(|address| Family::of(address.ip()) == family) else {
             let (written, expected) = (entry.get("type").cloned().unwrap_or(Value::Null), "one from the pool");
             let problem = format!("no {family} address for a network of type");
-            self.findings.push(Finding::error(place.field("type"), &problem, written, expected));
+            self.diagnostics.push(Diagnostic::error(path.field("type"), &problem, written, expected));
             return;
         };
         if let Some(first) = self.entries.get(&(*interface, family)) {
             let problem = format!("second {family} network, after networks[{first}], on");
-            self.findings.push(Finding::error(place, &problem, interface, "one for each family"));
+            self.diagnostics.push(Diagnostic::error(path, &problem, interface, "one for each family"));
             return;
         }
         let mask = mask(*address);
-        match said(&entry, "netmask") {
+        match given(&entry, "netmask") {
             Some(written) if prefix_length(written, family) != Some(address.prefix()) => {
-                let finding = Finding::error(place.field("netmask"), "other netmask than the pool's", written, &mask);
-                self.findings.push(finding);
+                let diagnostic =
+                    Diagnostic::error(path.field("netmask"), "other netmask than the pool's", written, &mask);
+                self.diagnostics.push(diagnostic);
             }
             Some(_) => {}
             None => entry.insert("netmask", text(&mask)),
@@ -468,31 +482,31 @@ impl Draft {
 
     /// Reads the document with the guest's reader.
     fn read(&mut self) -> Result<(NetworkConfig, Document), ExpandError> {
-        if self.findings.has_errors() {
-            return Err(ExpandError::Template(std::mem::take(&mut self.findings)));
+        if self.diagnostics.has_errors() {
+            return Err(ExpandError::Template(std::mem::take(&mut self.diagnostics)));
         }
         let text = match serde_json::to_string(&self.document) {
             Ok(text) => text,
             // Unreachable: a template with a number that cannot be written was already refused.
             Err(error) => {
-                self.findings.push(Finding::error("document", "not writable", error, "a document that was read"));
-                return Err(ExpandError::Template(std::mem::take(&mut self.findings)));
+                self.diagnostics.push(Diagnostic::error("document", "not writable", error, "a document that was read"));
+                return Err(ExpandError::Template(std::mem::take(&mut self.diagnostics)));
             }
         };
         let reading = read_network(text.as_bytes());
         let network = match reading.meaning {
             Meaning::Network(network) => network,
             Meaning::Unconfigured | Meaning::Disabled => NetworkConfig::default(),
-            Meaning::Refused => return Err(ExpandError::Refused(reading.findings)),
+            Meaning::Refused => return Err(ExpandError::Refused(reading.diagnostics)),
         };
-        Ok((network, Document { text, warnings: reading.findings.into_parts().0 }))
+        Ok((network, Document { text, warnings: reading.diagnostics.into_parts().0 }))
     }
 
     /// Whether the guest reads exactly the allocated addresses on the interface.
     fn check(&self, allocation: &Allocation, network: &NetworkConfig) -> Result<(), ExpandError> {
         let interface = &allocation.claimant.interface;
-        let place = self.links.get(interface).map(|link| LINKS.index(*link).to_string());
-        let link = network.links().iter().find(|link| Some(&link.place) == place.as_ref());
+        let path = self.links.get(interface).map(|link| LINKS.index(*link).to_string());
+        let link = network.links().iter().find(|link| Some(&link.path) == path.as_ref());
         let ipv4 = link.into_iter().flat_map(|link| &link.ipv4.addresses).copied().map(IpNetwork::V4);
         let ipv6 = link.into_iter().flat_map(|link| &link.ipv6.addresses).copied().map(IpNetwork::V6);
         let mut read: Vec<IpNetwork> = ipv4.chain(ipv6).collect();
@@ -528,7 +542,7 @@ fn dynamic_kind<'e>(entry: &'e Object, allocation: &Allocation) -> Option<&'e st
 }
 
 /// A member with a value. `null` and an empty string count as absent.
-fn said<'o>(object: &'o Object, name: &str) -> Option<&'o Value> {
+fn given<'o>(object: &'o Object, name: &str) -> Option<&'o Value> {
     object.get(name).filter(|value| !matches!(value, Value::Null) && !is_text(Some(value), ""))
 }
 
@@ -573,23 +587,23 @@ impl Document {
 
     /// Warnings of the guest about this document, in the order of their places.
     #[must_use]
-    pub fn warnings(&self) -> &[Finding] {
+    pub fn warnings(&self) -> &[Diagnostic] {
         &self.warnings
     }
 }
 
 // === impl ExpandError ===
 
-/// Joins findings on one line.
-struct Line<'a>(&'a Findings);
+/// Joins diagnostics on one line.
+struct Line<'a>(&'a Diagnostics);
 
 impl fmt::Display for Line<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let errors = self.0.kept().iter().filter(|finding| finding.severity == Severity::Error);
-        for (index, finding) in errors.enumerate() {
-            write!(f, "{}{finding}", if index == 0 { "" } else { "; " })?;
+        let errors = self.0.kept().iter().filter(|diagnostic| diagnostic.severity == Severity::Error);
+        for (index, diagnostic) in errors.enumerate() {
+            write!(f, "{}{diagnostic}", if index == 0 { "" } else { "; " })?;
         }
-        match self.0.errors().saturating_sub(Findings::KEPT) {
+        match self.0.errors().saturating_sub(Diagnostics::KEPT) {
             0 => Ok(()),
             further => write!(f, "; {further} further errors"),
         }
@@ -614,13 +628,13 @@ impl fmt::Display for List<'_> {
 impl fmt::Display for ExpandError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Template(findings) => Line(findings).fmt(f),
+            Self::Template(diagnostics) => Line(diagnostics).fmt(f),
             Self::Twice(interface) => write!(f, "interface {interface} is given twice, expected once"),
             Self::Addresses(interface, addresses) => {
                 let addresses = List(addresses);
                 write!(f, "interface {interface} is given {addresses}, expected one address, or one of each family")
             }
-            Self::Refused(findings) => write!(f, "the guest would refuse the document: {}", Line(findings)),
+            Self::Refused(diagnostics) => write!(f, "the guest would refuse the document: {}", Line(diagnostics)),
             Self::Differs { interface, read, allocated } => {
                 let (read, allocated) = (List(read), List(allocated));
                 write!(f, "the guest would read other addresses on {interface}: {read}, expected {allocated}")

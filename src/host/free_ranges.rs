@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_is_taken_from_each_place_of_a_range() {
+    fn a_number_is_taken_from_each_path_of_a_range() {
         for (first, last) in [(1, 3), (0, 1023), (100, 900)] {
             for number in [first, first + 1, last] {
                 let mut before = free(&[(first, last)]);

@@ -222,7 +222,7 @@ mod tests {
     };
 
     #[test]
-    fn all_that_is_known_of_a_machine_is_said_in_both_documents() {
+    fn all_that_is_known_of_a_machine_is_given_in_both_documents() {
         let keys = ["ssh-ed25519 AAAA a\nssh-ed25519 AAAA b\n", "ssh-ed25519 AAAA c"];
         let instance = Instance {
             uuid: Some("5d307ca9-b3ef-428c-8861-06e72d69f223"),

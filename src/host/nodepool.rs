@@ -31,7 +31,7 @@ use serde_json::{Value as Json, json};
 use super::address::{AddressError, Entry};
 use super::pool::{Pool, PoolSpec};
 use super::timestamp::Timestamp;
-use crate::finding::{Finding, Findings, Place, Severity};
+use crate::diagnostic::{Diagnostic, Diagnostics, FieldPath, Severity};
 use crate::formats::value::{Object, Value};
 use crate::host::pool::Members;
 use crate::network::{Family, InterfaceName};
@@ -73,36 +73,36 @@ pub const MACHINE_NETWORK_ANNOTATION: &str = "ipam.glowplug.dev/machine-network"
 // === Reading ===
 
 /// Reads the pool of a NodePool. `None` for a NodePool that allocates nothing.
-pub(crate) fn read(object: &Object, place: Place<'_>, findings: &mut Findings) -> Option<PoolSpec> {
-    let (metadata, spec) = (place.field("metadata"), place.field("spec"));
+pub(crate) fn read(object: &Object, path: FieldPath<'_>, diagnostics: &mut Diagnostics) -> Option<PoolSpec> {
+    let (metadata, spec) = (path.field("metadata"), path.field("spec"));
     let (platform, config) = (spec.field("platform"), "bootstrapNetworkConfig");
     let kubevirt = platform.field("kubevirt");
-    let place = kubevirt.field(config);
+    let path = kubevirt.field(config);
     let spec_object = member(object, "spec")?;
     let kubevirt_object = member(member(spec_object, "platform")?, "kubevirt")?;
     let config = match kubevirt_object.get(config) {
         None | Some(Value::Null) => return None,
         Some(Value::Object(config)) => config,
         Some(other) => {
-            findings.push(Finding::error(place, "invalid value", other, "an object"));
+            diagnostics.push(Diagnostic::error(path, "invalid value", other, "an object"));
             return None;
         }
     };
-    let mut members = Members::new(config, place);
-    let mut pool = PoolSpec::read(&mut members, findings);
-    if let Some(cidrs) = annotated_network(object, metadata, findings) {
+    let mut members = Members::new(config, path);
+    let mut pool = PoolSpec::read(&mut members, diagnostics);
+    if let Some(cidrs) = annotated_network(object, metadata, diagnostics) {
         pool.machine_network = cidrs;
     }
     for (name, list) in [("gateway", &pool.gateway), ("nameservers", &pool.nameservers)] {
         if members.has(name) && !(1..=2).contains(&list.len()) {
             let expected = "one or two, or no list";
-            findings.push(Finding::error(place.field(name), "invalid number of addresses", list.len(), expected));
+            diagnostics.push(Diagnostic::error(path.field(name), "invalid number of addresses", list.len(), expected));
         }
     }
-    members.finish(Severity::Warning, findings);
+    members.finish(Severity::Warning, diagnostics);
     if pool.addresses.is_none() {
         let expected = "addresses: without them no machine of this NodePool gets one";
-        findings.push(Finding::without_value(Severity::Warning, place.field("addresses"), "missing", expected));
+        diagnostics.push(Diagnostic::without_value(Severity::Warning, path.field("addresses"), "missing", expected));
         return None;
     }
     let text = |object: Option<&Object>, name| match object?.get(name)? {
@@ -112,13 +112,13 @@ pub(crate) fn read(object: &Object, place: Place<'_>, findings: &mut Findings) -
     let created = text(member(object, "metadata"), "creationTimestamp").and_then(|text| Timestamp::parse(&text));
     let name = text(member(object, "metadata"), "name").unwrap_or_default();
     if name.is_empty() {
-        findings.push(Finding::without_value(Severity::Error, metadata.field("name"), "missing", "a name"));
+        diagnostics.push(Diagnostic::without_value(Severity::Error, metadata.field("name"), "missing", "a name"));
         return None;
     }
     let namespace = text(member(object, "metadata"), "namespace").unwrap_or_else(|| "default".to_owned());
     let cluster_name = text(Some(spec_object), "clusterName");
     let machines = Machines {
-        networks: names_of_networks(kubevirt_object, kubevirt, findings),
+        networks: names_of_networks(kubevirt_object, kubevirt, diagnostics),
         has_default: kubevirt_object.get("attachDefaultNetwork") != Some(&Value::Bool(false)),
         // HyperShift's namespace of the hosted control plane, which has the machines.
         namespace: match &cluster_name {
@@ -129,18 +129,18 @@ pub(crate) fn read(object: &Object, place: Place<'_>, findings: &mut Findings) -
     let attachment = match machines.attachment(&pool.network) {
         Ok(attachment) => attachment,
         Err(problem) => {
-            let (place, expected) = (place.field("network"), format!("one of {}", machines.networks.join(", ")));
-            findings.push(match pool.network.as_str() {
-                "" => Finding::without_value(Severity::Error, place, "missing", &expected),
-                network => Finding::error(place, problem, network, &expected),
+            let (path, expected) = (path.field("network"), format!("one of {}", machines.networks.join(", ")));
+            diagnostics.push(match pool.network.as_str() {
+                "" => Diagnostic::without_value(Severity::Error, path, "missing", &expected),
+                network => Diagnostic::error(path, problem, network, &expected),
             });
             return None;
         }
     };
     if attachment == Pool::DEFAULT_NETWORK && !machines.networks.is_empty() {
-        let (problem, expected) = ("the first card is on the network of pods", "false, or the name of another network");
-        let place = kubevirt.field("attachDefaultNetwork");
-        findings.push(Finding::without_value(Severity::Warning, place, problem, expected));
+        let (problem, expected) = ("the first NIC is on the network of pods", "false, or the name of another network");
+        let path = kubevirt.field("attachDefaultNetwork");
+        diagnostics.push(Diagnostic::without_value(Severity::Warning, path, problem, expected));
     }
     let network = if pool.network.is_empty() { attachment.clone() } else { pool.network.clone() };
     let (namespace, attachment, created) = (Some(namespace), Some(attachment), created.map(|created| created.0));
@@ -149,16 +149,16 @@ pub(crate) fn read(object: &Object, place: Place<'_>, findings: &mut Findings) -
 
 /// The subnets in [`MACHINE_NETWORK_ANNOTATION`]. `None` without the annotation. An invalid CIDR is reported with the path
 /// of the annotation.
-fn annotated_network(object: &Object, metadata: Place<'_>, findings: &mut Findings) -> Option<Vec<String>> {
+fn annotated_network(object: &Object, metadata: FieldPath<'_>, diagnostics: &mut Diagnostics) -> Option<Vec<String>> {
     let value = member(member(object, "metadata")?, "annotations")?.get(MACHINE_NETWORK_ANNOTATION)?;
-    let place = metadata.field("annotations");
-    let place = place.field(MACHINE_NETWORK_ANNOTATION);
+    let path = metadata.field("annotations");
+    let path = path.field(MACHINE_NETWORK_ANNOTATION);
     let text = value.to_string();
     let mut cidrs = Vec::new();
     for cidr in text.split(',').map(str::trim) {
         match cidr.parse::<Entry>() {
             Ok(_) => cidrs.push(cidr.to_owned()),
-            Err(error) => findings.push(error.at(place.to_string())),
+            Err(error) => diagnostics.push(error.at(path.to_string())),
         }
     }
     Some(cidrs)
@@ -167,16 +167,16 @@ fn annotated_network(object: &Object, metadata: Place<'_>, findings: &mut Findin
 /// Reads the `machineNetwork` of a HostedCluster, with the namespace and name of the HostedCluster.
 pub(crate) fn read_machine_network(
     object: &Object,
-    place: Place<'_>,
-    findings: &mut Findings,
+    path: FieldPath<'_>,
+    diagnostics: &mut Diagnostics,
 ) -> Option<((String, String), Vec<String>)> {
     let text = |name| match member(object, "metadata")?.get(name)? {
         Value::String(text) => Some(text.clone()),
         _ => None,
     };
     let name = (text("namespace").unwrap_or_else(|| "default".to_owned()), text("name")?);
-    let (spec, networking) = (place.field("spec"), member(member(object, "spec")?, "networking")?);
-    let networks = Members::new(networking, spec.field("networking")).machine_network(findings);
+    let (spec, networking) = (path.field("spec"), member(member(object, "spec")?, "networking")?);
+    let networks = Members::new(networking, spec.field("networking")).machine_network(diagnostics);
     Some((name, networks))
 }
 
@@ -196,13 +196,15 @@ struct Machines {
     namespace: String,
 }
 
-fn names_of_networks(kubevirt: &Object, place: Place<'_>, findings: &mut Findings) -> Vec<String> {
+fn names_of_networks(kubevirt: &Object, path: FieldPath<'_>, diagnostics: &mut Diagnostics) -> Vec<String> {
     let mut names = Vec::new();
-    let list = place.field("additionalNetworks");
-    for (at, network) in Members::new(kubevirt, place).list("additionalNetworks", findings).iter().enumerate() {
+    let list = path.field("additionalNetworks");
+    for (at, network) in Members::new(kubevirt, path).list("additionalNetworks", diagnostics).iter().enumerate() {
         match network {
-            Value::Object(network) => names.extend(Members::new(network, list.index(at)).text("name", findings)),
-            other => findings.push(Finding::error(list.index(at), "invalid item", other, "an object with a name")),
+            Value::Object(network) => names.extend(Members::new(network, list.index(at)).text("name", diagnostics)),
+            other => {
+                diagnostics.push(Diagnostic::error(list.index(at), "invalid item", other, "an object with a name"))
+            }
         }
     }
     names
@@ -302,7 +304,7 @@ fn netmask(family: Family, prefix: u8) -> String {
     family.address(u128::MAX ^ family.hosts(prefix)).to_string()
 }
 
-// === The name of a card ===
+// === The name of a NIC ===
 
 /// The largest index that QEMU accepts for a device. Every version of systemd names NICs up to this index.
 const MAX_ACPI_INDEX: u16 = 16_383;
@@ -367,10 +369,10 @@ mod tests {
     ";
 
     fn read_one(document: &str) -> (Option<(PoolSpec, Pool)>, Vec<String>) {
-        let (specs, mut findings) = read_pools(document.as_bytes());
+        let (specs, mut diagnostics) = read_pools(document.as_bytes());
         let spec = specs.into_iter().next();
-        let pool = spec.and_then(|spec| Some((Pool::new(&spec, &TemplateFacts::default(), &mut findings)?, spec)));
-        (pool.map(|(pool, spec)| (spec, pool)), findings.kept().iter().map(ToString::to_string).collect())
+        let pool = spec.and_then(|spec| Some((Pool::new(&spec, &TemplateFacts::default(), &mut diagnostics)?, spec)));
+        (pool.map(|(pool, spec)| (spec, pool)), diagnostics.kept().iter().map(ToString::to_string).collect())
     }
 
     /// A NodePool with these members of `bootstrapNetworkConfig` and of `kubevirt`.
@@ -383,8 +385,8 @@ mod tests {
 
     #[test]
     fn the_enhancements_node_pool_becomes_its_machine_template() {
-        let (Some((spec, pool)), findings) = read_one(NODE_POOL) else { panic!("{:?}", read_one(NODE_POOL)) };
-        assert_eq!(findings, Vec::<String>::new());
+        let (Some((spec, pool)), diagnostics) = read_one(NODE_POOL) else { panic!("{:?}", read_one(NODE_POOL)) };
+        assert_eq!(diagnostics, Vec::<String>::new());
         assert_eq!((pool.title().as_str(), pool.network.as_str()), ("blue/clusters/workers", "clusters-blue/my-nad-1"));
         let template = MachineTemplate::new(&spec, &pool).unwrap();
         let mut json = serde_json::to_value(&template).unwrap();
@@ -437,13 +439,13 @@ mod tests {
         document["networks"][1]["ip_address"] = "2620:0:860:2::10".into();
         let mut reading = read_network(document.to_string().as_bytes());
         let Meaning::Network(network) = reading.meaning else { panic!("{reading:?}") };
-        let rendered = dracut::render(&network, &mut reading.findings);
+        let rendered = dracut::render(&network, &mut reading.diagnostics);
         assert_eq!(
             rendered.line,
             "ip=192.168.1.10::192.168.1.1:24::eno101:none ip=[2620:0:860:2::10]::[2620:0:860:2::1]:64::eno101:none \
              nameserver=8.8.8.8"
         );
-        assert_eq!(reading.findings.kept(), []);
+        assert_eq!(reading.diagnostics.kept(), []);
     }
 
     #[test]
@@ -455,21 +457,21 @@ mod tests {
                 bootstrapNetworkConfig: {{network: n, addresses: [10.1.0.10-10.1.0.20, 'fd00::8']}}}}}}}}}},
                 {{kind: HostedCluster, metadata: {{name: blue}}, spec: {{networking: {{machineNetwork: [{{cidr: 10.0.0.0/24}}]}}}}}}]"
             );
-            let (specs, mut findings) = read_pools(document.as_bytes());
+            let (specs, mut diagnostics) = read_pools(document.as_bytes());
             assert_eq!(specs[0].created, Some(1000));
-            let pool = Pool::new(&specs[0], &TemplateFacts::default(), &mut findings);
+            let pool = Pool::new(&specs[0], &TemplateFacts::default(), &mut diagnostics);
             let prefixes: Vec<u8> = pool.iter().flat_map(Pool::spaces).map(|space| space.prefix()).collect();
-            (prefixes, findings.kept().iter().map(ToString::to_string).collect::<Vec<_>>())
+            (prefixes, diagnostics.kept().iter().map(ToString::to_string).collect::<Vec<_>>())
         };
         assert_eq!(node_pools("10.1.0.0/16, fd00::/64"), (vec![16, 64], vec![]));
-        let place = "document[0].metadata.annotations.\"ipam.glowplug.dev/machine-network\"";
+        let path = "document[0].metadata.annotations.\"ipam.glowplug.dev/machine-network\"";
         assert_eq!(
             node_pools("10.1.0.0/16, fd00::1/64"),
             (
                 vec![],
                 vec![
                     format!(
-                        "{place}: host bits are set \"fd00::1/64\", expected no bits behind the length: \
+                        "{path}: host bits are set \"fd00::1/64\", expected no bits behind the length: \
                          did you mean fd00::/64 or fd00::1/128"
                     ),
                     "document[0].spec.platform.kubevirt.bootstrapNetworkConfig.addresses[1]: no prefix length for \
@@ -483,18 +485,18 @@ mod tests {
     #[test]
     fn the_enhancements_node_pool_needs_the_subnet_of_its_machines() {
         let document: Vec<&str> = NODE_POOL.split("                machineNetwork:").collect();
-        let (pool, findings) = read_one(document[0]);
+        let (pool, diagnostics) = read_one(document[0]);
         assert_eq!(pool, None);
-        let place = "spec.platform.kubevirt.bootstrapNetworkConfig";
+        let path = "spec.platform.kubevirt.bootstrapNetworkConfig";
         assert_eq!(
-            findings,
+            diagnostics,
             [
                 format!(
-                    "{place}.addresses[0]: no prefix length for \"192.168.1.10-192.168.1.50\", expected the line \
+                    "{path}.addresses[0]: no prefix length for \"192.168.1.10-192.168.1.50\", expected the line \
                      \"machineNetwork: [{{cidr: 192.168.1.0/24}}]\" with the subnet of the machines"
                 ),
                 format!(
-                    "{place}.addresses[1]: no prefix length for \"2620:0:860:2::10-2620:0:860:2::50\", expected the \
+                    "{path}.addresses[1]: no prefix length for \"2620:0:860:2::10-2620:0:860:2::50\", expected the \
                      line \"machineNetwork: [{{cidr: 2620:0:860:2::/64}}]\" with the subnet of the machines"
                 ),
             ]
@@ -503,14 +505,14 @@ mod tests {
 
     #[test]
     fn a_single_address_is_read_in_both_spellings_and_written_in_the_newer_one() {
-        let (Some((spec, pool)), findings) = node_pool(
+        let (Some((spec, pool)), diagnostics) = node_pool(
             "network: n, addresses: [192.168.1.100, 192.168.1.101/32], excludedAddresses: [192.168.1.101], \
              machineNetwork: [{cidr: 192.168.1.0/24}]",
             "",
         ) else {
             panic!()
         };
-        assert_eq!(findings, Vec::<String>::new());
+        assert_eq!(diagnostics, Vec::<String>::new());
         let config = MachineTemplate::new(&spec, &pool).unwrap().bootstrap_network_config;
         assert_eq!(config.subnets, ["192.168.1.100/32", "192.168.1.101/32"]);
         assert_eq!(config.excluded_addresses, ["192.168.1.101/32"]);
@@ -547,14 +549,14 @@ mod tests {
 
     #[test]
     fn what_the_text_requires_of_lists_is_required() {
-        let place = "spec.platform.kubevirt.bootstrapNetworkConfig";
+        let path = "spec.platform.kubevirt.bootstrapNetworkConfig";
         let refusal = |members: &str| node_pool(&format!("network: n, {members}"), "").1;
-        assert_eq!(refusal("addresses: []"), [format!("{place}.addresses: empty list, expected at least one address")]);
+        assert_eq!(refusal("addresses: []"), [format!("{path}.addresses: empty list, expected at least one address")]);
         assert_eq!(
             refusal("addresses: [10.0.0.0/24], gateway: [], nameservers: [10.0.0.1, 10.0.0.2, 10.0.0.3]"),
             [
-                format!("{place}.gateway: invalid number of addresses \"0\", expected one or two, or no list"),
-                format!("{place}.nameservers: invalid number of addresses \"3\", expected one or two, or no list"),
+                format!("{path}.gateway: invalid number of addresses \"0\", expected one or two, or no list"),
+                format!("{path}.nameservers: invalid number of addresses \"3\", expected one or two, or no list"),
             ]
         );
         assert_eq!(
@@ -563,14 +565,14 @@ mod tests {
                 "document: no pool in it, expected a pool, a list of pools, or NodePools with a bootstrapNetworkConfig"
                     .to_owned(),
                 format!(
-                    "{place}.addresses: missing, expected addresses: without them no machine of this NodePool gets one"
+                    "{path}.addresses: missing, expected addresses: without them no machine of this NodePool gets one"
                 ),
             ]
         );
         assert_eq!(
             refusal("addresses: [10.0.0.0/24], exludedAddresses: []"),
             [format!(
-                "{place}.exludedAddresses: unknown key, expected one of network, interface, addresses, \
+                "{path}.exludedAddresses: unknown key, expected one of network, interface, addresses, \
                  excludedAddresses, gateway, nameservers, machineNetwork, allocateReservedIPAddresses, onLinkGateway, \
                  addressReuseGracePeriodSeconds"
             )]
@@ -580,8 +582,8 @@ mod tests {
     #[test]
     fn the_network_is_what_the_machines_are_attached_to() {
         let network = |name: &str, kubevirt: &str| {
-            let (pool, findings) = node_pool(&format!("{name} addresses: [10.0.0.0/24]"), kubevirt);
-            (pool.map(|(spec, pool)| (spec.network, pool.network)), findings)
+            let (pool, diagnostics) = node_pool(&format!("{name} addresses: [10.0.0.0/24]"), kubevirt);
+            (pool.map(|(spec, pool)| (spec.network, pool.network)), diagnostics)
         };
         let is = |name: &str, network: &str| (Some((name.to_owned(), network.to_owned())), Vec::new());
         let two = "additionalNetworks: [{name: infra/a}, {name: b}]";
@@ -600,7 +602,7 @@ mod tests {
             (
                 Some(("my-network".to_owned(), "default".to_owned())),
                 vec![
-                    "spec.platform.kubevirt.attachDefaultNetwork: the first card is on the network of pods, \
+                    "spec.platform.kubevirt.attachDefaultNetwork: the first NIC is on the network of pods, \
                      expected false, or the name of another network"
                         .to_owned()
                 ]
@@ -612,27 +614,27 @@ mod tests {
     fn of_several_networks_one_has_to_be_named() {
         let refusal = |name: &str, networks: &str| {
             let kubevirt = format!("attachDefaultNetwork: false, additionalNetworks: [{networks}]");
-            let (pool, findings) = node_pool(&format!("{name} addresses: [10.0.0.0/24]"), &kubevirt);
+            let (pool, diagnostics) = node_pool(&format!("{name} addresses: [10.0.0.0/24]"), &kubevirt);
             assert_eq!(pool, None);
-            findings
+            diagnostics
         };
-        let place = "spec.platform.kubevirt.bootstrapNetworkConfig.network";
+        let path = "spec.platform.kubevirt.bootstrapNetworkConfig.network";
         let two = "{name: infra/a}, {name: b}";
         assert_eq!(
             refusal("network: my-network,", two),
             [format!(
-                r#"{place}: none of several additionalNetworks is called "my-network", expected one of infra/a, b"#
+                r#"{path}: none of several additionalNetworks is called "my-network", expected one of infra/a, b"#
             )]
         );
-        assert_eq!(refusal("", two), [format!("{place}: missing, expected one of infra/a, b")]);
+        assert_eq!(refusal("", two), [format!("{path}: missing, expected one of infra/a, b")]);
         assert_eq!(
             refusal("network: a,", "{name: infra/a}, {name: other/a}"),
-            [format!(r#"{place}: several additionalNetworks are called "a", expected one of infra/a, other/a"#)]
+            [format!(r#"{path}: several additionalNetworks are called "a", expected one of infra/a, other/a"#)]
         );
     }
 
     #[test]
-    fn a_card_is_named_after_its_index() {
+    fn a_nic_is_named_after_its_index() {
         let index = |name: &str| acpi_index(&name.parse().unwrap());
         assert_eq!(
             ["eno1", "eno101", "eno16383", "eno16384", "eno0", "eno01", "eno", "ens101", "eno101np0"].map(index),

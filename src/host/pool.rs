@@ -399,9 +399,9 @@ pub(super) mod tests {
 
     /// The pool of a document that has exactly one pool.
     pub(in crate::host) fn pool(document: &str) -> Pool {
-        let (specs, mut findings) = read_pools(document.as_bytes());
-        let pool = specs.first().and_then(|spec| Pool::new(spec, &TemplateFacts::default(), &mut findings));
-        pool.unwrap_or_else(|| panic!("{:?}", findings.kept()))
+        let (specs, mut diagnostics) = read_pools(document.as_bytes());
+        let pool = specs.first().and_then(|spec| Pool::new(spec, &TemplateFacts::default(), &mut diagnostics));
+        pool.unwrap_or_else(|| panic!("{:?}", diagnostics.kept()))
     }
 
     fn of(members: &str) -> Pool {
@@ -460,9 +460,9 @@ pub(super) mod tests {
     #[test]
     fn the_ends_of_four_thousand_million_subnets_are_counted_and_not_listed() {
         let document = "{name: a, network: b, addresses: ['2001:db8::/32'], excludedAddresses: ['2001:db8:1::/48']}";
-        let (specs, mut findings) = read_pools(document.as_bytes());
+        let (specs, mut diagnostics) = read_pools(document.as_bytes());
         let template = TemplateFacts { prefixes: BTreeMap::from([(Family::Ipv6, 64)]), ..TemplateFacts::default() };
-        let pool = Pool::new(&specs[0], &template, &mut findings).unwrap();
+        let pool = Pool::new(&specs[0], &template, &mut diagnostics).unwrap();
         let reserved =
             BTreeMap::from([(Reserved::Excluded, 1 << 80), (Reserved::SubnetRouterAnycast, (1 << 32) - (1 << 16))]);
         let allocatable = (1 << 96) - (1 << 80) - (1 << 32) + (1 << 16);
@@ -471,7 +471,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_first_reason_is_told() {
+    fn the_first_reason_is_reported() {
         let pool = of("addresses: [10.0.0.0/24], gateway: [10.0.0.1], nameservers: [10.0.0.1, 10.0.0.2], \
                        excludedAddresses: [10.0.0.2-10.0.0.4]");
         let why = |text: &str| pool.why_reserved(address(text));

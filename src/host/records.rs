@@ -13,7 +13,7 @@ mod object;
 mod tests;
 
 pub use list::{MAX_OBJECT, MAX_OBJECTS, ReadError};
-pub use merge::{Inventory, ObjectFinding, Report, Unrecorded};
+pub use merge::{Inventory, ObjectDiagnostic, Report, Unrecorded};
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -61,13 +61,13 @@ pub const API_VERSION: &str = "infrastructure.cluster.x-k8s.io/v1alpha1";
 /// let inventory = objects.inventory();
 /// assert_eq!(inventory.records[0].claimant.machine.to_string(), "clusters/worker-0 (u-1)");
 /// assert_eq!(inventory.records[0].addresses, ["10.0.0.5/24".parse().unwrap()]);
-/// assert_eq!(inventory.findings, []);
+/// assert_eq!(inventory.diagnostics, []);
 /// ```
 #[derive(Debug, Default)]
 pub struct Objects {
     objects: Vec<Object>,
     sources: Vec<String>,
-    findings: Vec<ObjectFinding>,
+    diagnostics: Vec<ObjectDiagnostic>,
     unidentified: usize,
 }
 
@@ -229,13 +229,13 @@ impl Objects {
     /// # Errors
     ///
     /// [`ReadError`]: the input is not a list, or is only a part of a list. An object or a record that cannot be read
-    /// is not an error, but becomes an [`ObjectFinding`].
+    /// is not an error, but becomes an [`ObjectDiagnostic`].
     pub fn read(&mut self, source: &str, input: impl Read) -> Result<usize, ReadError> {
         let source = (self.sources.len(), source);
         self.sources.push(source.1.to_owned());
-        let Self { objects, findings, unidentified, .. } = self;
+        let Self { objects, diagnostics, unidentified, .. } = self;
         list::read(input, |index, text| {
-            let mut reader = object::Reader { item: index, source, findings: &mut *findings, doubts: Vec::new() };
+            let mut reader = object::Reader { item: index, source, diagnostics: &mut *diagnostics, doubts: Vec::new() };
             match reader.object(text) {
                 Some(object) => objects.push(object),
                 None => *unidentified += 1,
@@ -264,14 +264,14 @@ impl Objects {
     /// The diagnostics about single objects and records, in the order of the lists. [`Objects::inventory`] adds
     /// diagnostics about objects that contradict each other.
     #[must_use]
-    pub fn findings(&self) -> &[ObjectFinding] {
-        &self.findings
+    pub fn diagnostics(&self) -> &[ObjectDiagnostic] {
+        &self.diagnostics
     }
 
     /// Merges the objects of all lists, and returns what they say about each machine.
     #[must_use]
     pub fn inventory(self) -> Inventory {
-        let mut inventory = merge::merge(self.objects, &self.sources, self.findings);
+        let mut inventory = merge::merge(self.objects, &self.sources, self.diagnostics);
         inventory.unidentified = self.unidentified;
         inventory
     }

@@ -27,9 +27,9 @@ use super::pool::Pool;
 /// use glowplug::host::pool::{Pool, TemplateFacts, read_pools};
 /// use glowplug::host::registry::Registry;
 ///
-/// let (specs, mut findings) =
+/// let (specs, mut diagnostics) =
 ///     read_pools(b"{name: workers, network: vlan10, interface: eno101, addresses: [10.0.0.8/31], machineNetwork: [{cidr: 10.0.0.0/24}]}");
-/// let pool = Pool::new(&specs[0], &TemplateFacts::default(), &mut findings).unwrap();
+/// let pool = Pool::new(&specs[0], &TemplateFacts::default(), &mut diagnostics).unwrap();
 ///
 /// let mut registry = Registry::open(MemoryLedger::default())?;
 /// registry.resize([pool], &[], 0)?;

@@ -34,7 +34,7 @@ pub enum BondMode {
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct BondOptions {
     /// Path of the options in the document, such as `bonds.bond0.parameters`. Used only in messages.
-    pub place: String,
+    pub path: String,
     /// How the bond distributes the traffic over its members.
     pub mode: BondMode,
     /// The preferred bond member; `None` when no member is preferred.

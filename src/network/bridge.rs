@@ -6,7 +6,7 @@ use super::LinkIndex;
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct BridgeOptions {
     /// Path of the options in the document, such as `bridges.br0.parameters`. Used only in messages.
-    pub place: String,
+    pub path: String,
     /// Whether the bridge uses the Spanning Tree Protocol.
     pub stp: Option<bool>,
     /// Time after which the bridge forgets an address that it no longer sees.
@@ -39,8 +39,8 @@ pub struct BridgePort {
 impl BridgeOptions {
     /// The options that are set on the bridge itself, without those of its ports, by their kernel names.
     #[must_use]
-    pub fn said(&self) -> Vec<(&'static str, String)> {
-        let mut said = Vec::from_iter(self.stp.map(|stp| ("stp", stp.to_string())));
+    pub fn given(&self) -> Vec<(&'static str, String)> {
+        let mut given = Vec::from_iter(self.stp.map(|stp| ("stp", stp.to_string())));
         let numbers = [
             ("ageing_time", self.ageing_time),
             ("forward_delay", self.forward_delay),
@@ -48,7 +48,7 @@ impl BridgeOptions {
             ("max_age", self.max_age),
             ("priority", self.priority.map(u32::from)),
         ];
-        said.extend(numbers.into_iter().filter_map(|(name, number)| Some((name, number?.to_string()))));
-        said
+        given.extend(numbers.into_iter().filter_map(|(name, number)| Some((name, number?.to_string()))));
+        given
     }
 }

@@ -105,11 +105,11 @@ fn shares_address(one: &Link, other: &Link, ipv4: bool) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::network::{Card, LinkKind};
+    use crate::network::{LinkKind, Nic};
 
     /// A NIC with IPv4 addresses and with default routes, each a gateway and a metric.
-    fn card(name: &str, addresses: &[&str], routes: &[(&str, u32)]) -> Link {
-        let mut link = Link::new(name.to_owned(), name.to_owned(), LinkKind::Card(Card::Name(name.parse().unwrap())));
+    fn nic(name: &str, addresses: &[&str], routes: &[(&str, u32)]) -> Link {
+        let mut link = Link::new(name.to_owned(), name.to_owned(), LinkKind::Nic(Nic::Name(name.parse().unwrap())));
         link.ipv4.addresses = addresses.iter().map(|address| address.parse().unwrap()).collect();
         let everywhere = "0.0.0.0/0".parse().unwrap();
         let route =
@@ -125,15 +125,15 @@ mod tests {
 
     #[test]
     fn the_first_of_equal_metrics_is_chosen() {
-        let one = card("a", &["10.0.0.5/24"], &[("10.0.0.1", 5), ("10.0.0.2", 4)]);
-        let two = card("b", &["10.1.0.5/24"], &[("10.1.0.1", 4)]);
+        let one = nic("a", &["10.0.0.5/24"], &[("10.0.0.1", 5), ("10.0.0.2", 4)]);
+        let two = nic("b", &["10.1.0.5/24"], &[("10.1.0.1", 4)]);
         assert_eq!(chosen(vec![one, two]), [(0, 1)]);
     }
 
     #[test]
     fn one_network_under_two_names_keeps_its_gateway_on_both() {
-        let one = card("a", &["10.0.0.5/24"], &[("10.0.0.1", 0)]);
-        let two = card("b", &["10.0.0.9/24", "10.0.0.5/24"], &[("10.0.0.1", 0), ("10.0.0.1", 7)]);
+        let one = nic("a", &["10.0.0.5/24"], &[("10.0.0.1", 0)]);
+        let two = nic("b", &["10.0.0.9/24", "10.0.0.5/24"], &[("10.0.0.1", 0), ("10.0.0.1", 7)]);
         assert_eq!(chosen(vec![one.clone(), two.clone()]), [(0, 0), (1, 0)]);
         let config = NetworkConfig::new(vec![one, two]).unwrap();
         let names: Vec<(LinkIndex, LinkIndex)> = DefaultRoutes::of(&config).other_names().collect();
@@ -142,16 +142,16 @@ mod tests {
 
     #[test]
     fn another_gateway_or_another_address_is_another_network() {
-        let one = card("a", &["10.0.0.5/24"], &[("10.0.0.1", 0)]);
-        let other_gateway = card("b", &["10.0.0.5/24"], &[("10.0.0.2", 0)]);
-        let other_address = card("c", &["10.0.0.6/24"], &[("10.0.0.1", 0)]);
+        let one = nic("a", &["10.0.0.5/24"], &[("10.0.0.1", 0)]);
+        let other_gateway = nic("b", &["10.0.0.5/24"], &[("10.0.0.2", 0)]);
+        let other_address = nic("c", &["10.0.0.6/24"], &[("10.0.0.1", 0)]);
         assert_eq!(chosen(vec![one, other_gateway, other_address]), [(0, 0)]);
     }
 
     #[test]
     fn a_route_without_an_address_of_its_family_is_not_chosen() {
-        let one = card("a", &[], &[("10.0.0.1", 0)]);
-        let two = card("b", &["10.0.0.5/24"], &[("10.0.0.1", 9)]);
+        let one = nic("a", &[], &[("10.0.0.1", 0)]);
+        let two = nic("b", &["10.0.0.5/24"], &[("10.0.0.1", 9)]);
         assert_eq!(chosen(vec![one, two]), [(1, 0)]);
     }
 }

@@ -9,7 +9,7 @@ use ipnetwork::IpNetwork;
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Route {
     /// Path of the route in the document, such as `networks[0].routes[1]`. Used only in messages.
-    pub place: String,
+    pub path: String,
     destination: IpNetwork,
     gateway: Option<IpAddr>,
     metric: Option<u32>,
@@ -35,20 +35,13 @@ impl Route {
         if gateway.is_some_and(|gateway| gateway.is_ipv4() != destination.is_ipv4()) {
             return Err(MixedFamilies);
         }
-        Ok(Self {
-            place: String::new(),
-            destination: masked(destination),
-            gateway,
-            metric,
-            on_link: false,
-            table: None,
-        })
+        Ok(Self { path: String::new(), destination: masked(destination), gateway, metric, on_link: false, table: None })
     }
 
     /// The same route, with its path in the document.
     #[must_use]
-    pub fn at(self, place: String) -> Self {
-        Self { place, ..self }
+    pub fn at(self, path: String) -> Self {
+        Self { path, ..self }
     }
 
     /// The destination network, with its host bits cleared.

@@ -19,10 +19,10 @@ use std::net::IpAddr;
 use ipnetwork::IpNetwork;
 use pnet_base::MacAddr;
 
-use crate::finding::{Finding, Findings, Severity};
+use crate::diagnostic::{Diagnostic, Diagnostics, Severity};
 use crate::network::{
-    BondOptions, BridgeOptions, Card, DefaultRoutes, DhcpOverrides, InterfaceName, Ipv6Dynamic, Link, LinkIndex,
-    LinkKind, NetworkConfig, Pattern, Placed, Route,
+    BondOptions, BridgeOptions, DefaultRoutes, DhcpOverrides, InterfaceName, Ipv6Dynamic, Link, LinkIndex, LinkKind,
+    Located, NetworkConfig, Nic, Pattern, Route,
 };
 use crate::render::Device;
 use names::Names;
@@ -60,27 +60,27 @@ pub struct Rendered {
 /// setting becomes an error, and the arguments must not be used.
 ///
 /// The arguments never contain `rd.neednet`: on Ignition systems the network starts on demand.
-pub fn render(config: &NetworkConfig, findings: &mut Findings) -> Rendered {
-    render_for(Reader::NetworkManager, config, findings)
+pub fn render(config: &NetworkConfig, diagnostics: &mut Diagnostics) -> Rendered {
+    render_for(Reader::NetworkManager, config, diagnostics)
 }
 
 /// Renders a network for `reader`. The caller must have reduced the network to what the reader supports.
-pub(super) fn render_for(reader: Reader, config: &NetworkConfig, findings: &mut Findings) -> Rendered {
+pub(super) fn render_for(reader: Reader, config: &NetworkConfig, diagnostics: &mut Diagnostics) -> Rendered {
     let names = Names::assign(config, reader);
     let defaults = DefaultRoutes::of(config);
-    let mut render = Render { config, reader, names, findings, defaults, of_any: None, any_differ: false };
+    let mut render = Render { config, reader, names, diagnostics, defaults, of_any: None, any_differ: false };
     let kargs = render.kargs();
-    render.report_what_cannot_be_said();
+    render.report_what_cannot_be_given();
     let devices = render.names.devices;
     let line = line(&kargs);
     if line.len() > MAX_BYTES {
         let expected = format!("at most {MAX_BYTES}");
-        findings.push(Finding::error("kernel arguments", "too many bytes", line.len(), &expected));
+        diagnostics.push(Diagnostic::error("kernel arguments", "too many bytes", line.len(), &expected));
     }
     // Every value was written from a type with a smaller alphabet. This is the last check before a shell reads the
     // line.
     if !is_legal(&line) {
-        findings.push(Finding::error("kernel arguments", "illegal byte", &line, ALPHABET));
+        diagnostics.push(Diagnostic::error("kernel arguments", "illegal byte", &line, ALPHABET));
     }
     Rendered { kargs, line, devices }
 }
@@ -106,11 +106,14 @@ pub fn is_legal(line: &str) -> bool {
     line.bytes().all(|byte| byte.is_ascii_alphanumeric() || b" ._:[],/=+-".contains(&byte))
 }
 
+/// The limitation of a setting that its path names, for messages.
+const CANNOT_EXPRESS: &str = "kernel arguments cannot express it";
+
 struct Render<'c, 'f> {
     config: &'c NetworkConfig,
     reader: Reader,
     names: Names,
-    findings: &'f mut Findings,
+    diagnostics: &'f mut Diagnostics,
     defaults: DefaultRoutes,
     /// Arguments of the first NIC that is identified by a pattern and needs arguments.
     of_any: Option<Vec<Karg>>,
@@ -184,15 +187,15 @@ impl Render<'_, '_> {
     fn structure(&mut self, index: LinkIndex, kargs: &mut Vec<Karg>) {
         let link = self.config.link(index);
         match &link.kind {
-            LinkKind::Card(_) => {}
+            LinkKind::Nic(_) => {}
             LinkKind::Bridge { name, .. } if !self.config.is_connected(index) => {
                 // NetworkManager would make `eth0` the bridge's port, and network-legacy would wait for a port.
-                let expected = "at least one, without which no kernel argument makes a bridge";
-                self.findings.push(Finding::warning(&link.place, "bridge without ports left out", name, expected));
+                let because = "kernel arguments cannot make a bridge without ports";
+                self.diagnostics.push(Diagnostic::ignored(&link.path, name, because));
             }
             _ if !self.config.is_connected(index) => {
-                let expected = "a bridge with ports below it";
-                self.findings.push(Finding::warning(&link.place, "VLAN left out", self.device(index), expected));
+                let because = "the bridge below this VLAN has no ports";
+                self.diagnostics.push(Diagnostic::ignored(&link.path, self.device(index), because));
             }
             LinkKind::Bond { name, ports, options, .. } => {
                 let options = self.bond_options(options);
@@ -217,12 +220,12 @@ impl Render<'_, '_> {
     /// Warns about the bridge options that are lost. An argument makes a bridge without STP and cannot express any
     /// option.
     fn bridge_options(&mut self, options: &BridgeOptions) {
-        let mut told = options.said();
-        told.retain(|(name, value)| (*name, value.as_str()) != ("stp", "false"));
-        let mut told: Vec<&str> = told.into_iter().map(|(name, _)| name).collect();
-        told.extend(options.ports.first().map(|_| "port options"));
-        if !told.is_empty() {
-            self.left_out(&options.place, "bridge options", told.join(", "), "none, nor STP");
+        let mut names = options.given();
+        names.retain(|(name, value)| (*name, value.as_str()) != ("stp", "false"));
+        let mut names: Vec<&str> = names.into_iter().map(|(name, _)| name).collect();
+        names.extend(options.ports.first().map(|_| "port options"));
+        if !names.is_empty() {
+            self.ignore(&options.path, names.join(", "), "kernel arguments cannot express bridge options");
         }
     }
 
@@ -234,8 +237,8 @@ impl Render<'_, '_> {
         }
         if options.arp_ip_target.len() > 1 {
             // Options are separated by commas, and NetworkManager accepts only commas between ARP targets.
-            let targets = options.arp_ip_target.len();
-            self.left_out(&options.place, "all ARP targets but the first", targets, "one address");
+            let others: Vec<String> = options.arp_ip_target[1..].iter().map(ToString::to_string).collect();
+            self.ignore(&options.path, others.join(", "), "kernel arguments can express only one ARP target");
         }
         if let Some(primary) = options.primary {
             words.push(("primary", self.device(primary).to_string()));
@@ -263,18 +266,17 @@ impl Render<'_, '_> {
         let ip = |address, method| Karg::Ip { address, device: device.clone(), method, mtu, mac_address };
         if !link.has_addresses() {
             let is_stated = link.without_addresses && self.config.states_no_addresses();
-            let structural = !matches!(link.kind, LinkKind::Card(_)) && !self.config.carries_vlans(index);
+            let structural = !matches!(link.kind, LinkKind::Nic(_)) && !self.config.carries_vlans(index);
             if self.reader == Reader::NetworkLegacy {
-                let expected = "addresses beside it: network-legacy sets it with them alone";
+                let because = "network-legacy sets it only on a link with an address";
                 if let Some(mtu) = mtu {
-                    push_left_out(self.findings, &format!("{}.mtu", link.place), "MTU", mtu, expected);
+                    self.ignore(&format!("{}.mtu", link.path), mtu, because);
                 }
                 if let Some(mac_address) = mac_address {
-                    push_left_out(self.findings, &link.place, "other MAC address", mac_address, expected);
+                    self.ignore(&link.path, mac_address, because);
                 }
                 if is_stated {
-                    let expected = "an address: network-legacy is told nothing about the link";
-                    push_left_out(self.findings, &link.place, "link without addresses", &link.id, expected);
+                    self.ignore(&link.path, &link.id, "network-legacy cannot express a link without addresses");
                 }
             } else if structural || is_stated || mtu.is_some() || mac_address.is_some() {
                 kargs.push(ip(None, Method::Off));
@@ -294,10 +296,11 @@ impl Render<'_, '_> {
         if (link.ipv4.dhcp && !link.ipv4.addresses.is_empty())
             || (link.ipv6.dynamic.is_some() && !link.ipv6.addresses.is_empty())
         {
-            let expected = "a server or a router that answers: without one NetworkManager drops the static ones, too";
-            let place = &link.place;
-            self.findings.push(Finding::warning(
-                place,
+            let expected =
+                "a server or router that answers: without an answer NetworkManager removes the static addresses too";
+            let path = &link.path;
+            self.diagnostics.push(Diagnostic::warning(
+                path,
                 "static and dynamic addresses of one family",
                 &device,
                 expected,
@@ -312,19 +315,20 @@ impl Render<'_, '_> {
         let own_mtu = link.mtu.filter(|_| !matches!(link.kind, LinkKind::Bond { .. }));
         // A bond sets the MTU of its members.
         if let Some(mtu) = own_mtu.filter(|mtu| !is_bond || Some(*mtu) != controller.mtu) {
-            let (what, expected) = if is_bond {
-                ("MTU of a bond's port", format!("the MTU of its bond, {}", controller.place))
+            let because = if is_bond {
+                format!("a bond member gets the MTU of its bond, {}", controller.path)
             } else {
-                ("MTU of a bridge's port", "none".to_owned())
+                "kernel arguments cannot express the MTU of a bridge port".to_owned()
             };
-            self.left_out(&format!("{}.mtu", link.place), what, mtu, &expected);
+            self.ignore(&format!("{}.mtu", link.path), mtu, &because);
         }
         if let Some(mac_address) = link.cloned_mac_address {
-            self.left_out(&link.place, "other MAC address of a port", mac_address, "none");
+            let because = "kernel arguments cannot express another MAC address of a bond member or bridge port";
+            self.ignore(&link.path, mac_address, because);
         }
         if link.has_addresses() {
-            let expected = format!("addresses of what it is a port of, {}", controller.place);
-            push_left_out(self.findings, &link.place, "addresses of a port", &link.id, &expected);
+            let because = format!("its addresses belong on its bond or bridge, {}", controller.path);
+            self.ignore(&link.path, &link.id, &because);
         }
     }
 
@@ -336,17 +340,16 @@ impl Render<'_, '_> {
         let is_port = self.config.controller_of(index).is_some();
         for (at, route) in link.routes.iter().enumerate() {
             if let Some(table) = route.table {
-                self.left_out(&route.place, "route of another table", table, "the main table");
+                self.ignore(&route.path, table, "kernel arguments cannot express a route of another table");
                 continue;
             }
             if is_port || !link.can_route(route) {
                 // NetworkManager uses DHCP on a NIC that has only a route.
-                let expected = "an address of its family on its link";
-                push_left_out(self.findings, &route.place, "route", route.destination(), expected);
+                self.ignore(&route.path, route.destination(), "its link has no address of its family");
                 continue;
             }
             if let Some(metric) = route.metric() {
-                self.left_out(&format!("{}.metric", route.place), "metric", metric, "none");
+                self.ignore(&format!("{}.metric", route.path), metric, CANNOT_EXPRESS);
             }
             let has_static = match route.destination() {
                 IpNetwork::V4(_) => !link.ipv4.addresses.is_empty(),
@@ -356,9 +359,8 @@ impl Render<'_, '_> {
             if route.is_default() && !is_chosen {
                 if !self.is_chosen_again(route, index) {
                     let value = route.gateway().map_or_else(|| "on-link".to_owned(), |gateway| gateway.to_string());
-                    let expected = "one in each family, the one of the lowest metric, else the first: \
-                                    which of several counts would depend on which link is up first";
-                    self.findings.push(Finding::warning(&route.place, "further default route", value, expected));
+                    let because = "a family has one default route: that of the lowest metric, or else the first";
+                    self.ignore(&route.path, value, because);
                 }
                 continue;
             }
@@ -379,12 +381,12 @@ impl Render<'_, '_> {
         chosen.any(|(_, chosen)| chosen.gateway() == route.gateway())
     }
 
-    fn report_what_cannot_be_said(&mut self) {
+    fn report_what_cannot_be_given(&mut self) {
         let config = self.config;
         for (link, given) in config.links().iter().zip(&self.names.devices) {
-            let (wish, expected) = match &link.kind {
-                LinkKind::Card(Card::MacAddress { name: Some(name), .. } | Card::Pattern { name: Some(name), .. }) => {
-                    (name, "none like eth0 or ib0".to_owned())
+            let (requested, expected) = match &link.kind {
+                LinkKind::Nic(Nic::MacAddress { name: Some(name), .. } | Nic::Pattern { name: Some(name), .. }) => {
+                    (name, "not one like eth0 or ib0".to_owned())
                 }
                 LinkKind::Vlan { name: Some(name), id, .. } if self.reader == Reader::NetworkLegacy => {
                     (name, format!("vlan{id} or one that ends with .{id}"))
@@ -393,29 +395,29 @@ impl Render<'_, '_> {
                 _ => continue,
             };
             match given {
-                Device::Name(given) if given == wish => {}
+                Device::Name(given) if given == requested => {}
                 Device::Name(given) => {
-                    let expected = format!("a free name, {expected}: {given} is taken instead");
-                    let place = &link.name_place;
-                    self.findings.push(Finding::warning(place, "name that cannot be given", wish, &expected));
+                    let expected = format!("a free name, {expected}: {given} is used instead");
+                    let path = &link.name_path;
+                    self.diagnostics.push(Diagnostic::warning(path, "name that cannot be set", requested, &expected));
                 }
                 // This case is a debug message, because nothing else needs the name.
                 Device::MacAddress(_) | Device::Any => {
-                    let expected = "none: kernel arguments name a card only where something else needs its name";
-                    let (severity, place) = (Severity::Debug, &link.name_place);
-                    self.findings.push(Finding::new(severity, place, "name left out", wish, expected));
+                    let because = "kernel arguments name a NIC only where another argument needs the name";
+                    let ignored = Diagnostic::ignored(&link.name_path, requested, because);
+                    self.diagnostics.push(Diagnostic { severity: Severity::Debug, ..ignored });
                 }
             }
         }
         let mut seen = BTreeSet::new();
         for (other, first) in self.defaults.other_names().filter(|(other, _)| seen.insert(*other)) {
             let expected = format!(
-                "one name for one interface, {} has this network, too: an initramfs that needs the network waits for the \
-                 name that is not there",
-                config.link(first).place
+                "one name for one interface: {} has this network too, and an initramfs that needs the network waits for \
+                 the name that no interface has",
+                config.link(first).path
             );
-            let place = &config.link(other).place;
-            self.findings.push(Finding::warning(place, "second name of a network", self.device(other), &expected));
+            let path = &config.link(other).path;
+            self.diagnostics.push(Diagnostic::warning(path, "second name of a network", self.device(other), &expected));
         }
         let ignores_dns = self.ignores_dns() == Some(true);
         let has_named =
@@ -427,44 +429,42 @@ impl Render<'_, '_> {
         let search = config.links().iter().flat_map(|link| &link.dns.search);
         let mut seen = BTreeSet::new();
         for domain in config.dns.search.iter().chain(search).filter(|domain| seen.insert(&domain.value)) {
-            self.left_out(&domain.place, "search domain", domain, "none");
+            self.ignore(&domain.path, domain, "kernel arguments cannot express a search domain");
         }
         let nameservers = self.config.nameservers();
         if !self.has_addresses() {
             for server in nameservers {
-                let expected = "an address beside it, since it is told to the cards that have one";
-                push_left_out(self.findings, &server.place, "name server", server, expected);
+                self.ignore(&server.path, server, "no NIC has an address");
             }
             return;
         }
         // Where IPv4 uses DHCP, NetworkManager also accepts IPv6 router advertisements.
         let has_ipv4 = self.addressable().any(|link| link.ipv4.is_used());
         let has_ipv6 = self.addressable().any(|link| link.ipv6.is_used() || link.ipv4.dhcp);
-        let is_far = |server: &&Placed<IpAddr>| if server.value.is_ipv4() { !has_ipv4 } else { !has_ipv6 };
+        let is_far = |server: &&Located<IpAddr>| if server.value.is_ipv4() { !has_ipv4 } else { !has_ipv6 };
         for server in nameservers.into_iter().filter(is_far) {
-            let expected = "one of a family in which a card has an address";
-            self.findings.push(Finding::warning(&server.place, "name server out of reach", server, expected));
+            let expected = "one of a family in which a NIC has an address";
+            self.diagnostics.push(Diagnostic::warning(&server.path, "name server out of reach", server, expected));
         }
     }
 
     /// Reports a NIC that is identified by a pattern. An argument is for one NIC or for all NICs: it cannot have a
     /// pattern. `has_named`: another link, which has a name or an address, needs arguments.
     fn report_pattern(&mut self, index: LinkIndex, link: &Link, has_named: bool) {
-        let LinkKind::Card(Card::Pattern { names, drivers, .. }) = &link.kind else { return };
+        let LinkKind::Nic(Nic::Pattern { names, drivers, .. }) = &link.kind else { return };
         let is_used = self.config.controller_of(index).is_some() || self.config.carries_vlans(index);
         if !is_used && !link.asks() {
             return;
         }
         let patterns: Vec<&str> = names.iter().chain(drivers).map(Pattern::as_str).collect();
-        let (problem, patterns) = ("card that is known by a pattern alone", patterns.join(", "));
+        let (problem, patterns) = ("NIC identified only by a pattern", patterns.join(", "));
         // When all such NICs need the same arguments, arguments for any NIC are correct.
-        self.findings.push(if is_used || self.any_differ || has_named {
-            let expected =
-                "a MAC address or a name: among several links no kernel argument could tell which card is meant";
-            Finding::error(&link.place, problem, &patterns, expected)
+        self.diagnostics.push(if is_used || self.any_differ || has_named {
+            let expected = "a MAC address or a name: with several links no kernel argument can select this NIC";
+            Diagnostic::error(&link.path, problem, &patterns, expected)
         } else {
-            let expected = "a MAC address or a name: the arguments hold for every card";
-            Finding::warning(&link.place, problem, &patterns, expected)
+            let expected = "a MAC address or a name: the arguments apply to every NIC";
+            Diagnostic::warning(&link.path, problem, &patterns, expected)
         });
     }
 
@@ -481,7 +481,7 @@ impl Render<'_, '_> {
             (_, None) => false,
         };
         if let Some(accepts) = link.ipv6.accept_ra.filter(|_| cannot) {
-            self.left_out(&format!("{}.accept-ra", link.place), "word about router advertisements", accepts, "none");
+            self.ignore(&format!("{}.accept-ra", link.path), accepts, CANNOT_EXPRESS);
         }
         let families =
             [("dhcp4", &link.ipv4.dhcp_overrides, link.ipv4.dhcp), ("dhcp6", &link.ipv6.dhcp_overrides, dynamic)];
@@ -492,10 +492,10 @@ impl Render<'_, '_> {
             let values = [use_routes, use_dns, use_domains, use_hostname, send_hostname, use_mtu];
             // Every option of a DHCP server is used by default, so only `false` is lost.
             for (name, _) in names.into_iter().zip(values).filter(|(_, value)| *value == Some(false)) {
-                self.left_out(&format!("{}.{family}-overrides.{name}", link.place), "DHCP option", false, "true");
+                self.ignore(&format!("{}.{family}-overrides.{name}", link.path), false, CANNOT_EXPRESS);
             }
             if let Some(metric) = &options.route_metric {
-                self.left_out(&metric.place, "metric", metric, "none");
+                self.ignore(&metric.path, metric, CANNOT_EXPRESS);
             }
         }
     }
@@ -511,8 +511,8 @@ impl Render<'_, '_> {
         families.map(|options| options.use_dns == Some(false)).reduce(|all, one| all && one)
     }
 
-    fn left_out(&mut self, place: &str, what: &str, value: impl fmt::Display, expected: &str) {
-        push_left_out(self.findings, place, what, value, &format!("{expected}: no kernel argument carries it"));
+    fn ignore(&mut self, path: &str, value: impl fmt::Display, because: &str) {
+        self.diagnostics.push(Diagnostic::ignored(path, value, because));
     }
 
     /// Reports whether any link has a static or dynamic address. Without addresses there is no profile, and a name
@@ -531,16 +531,6 @@ impl Render<'_, '_> {
     fn device(&self, index: LinkIndex) -> Device {
         self.names.devices[index.0].clone()
     }
-}
-
-pub(super) fn push_left_out(
-    findings: &mut Findings,
-    place: &str,
-    what: &str,
-    value: impl fmt::Display,
-    expected: &str,
-) {
-    findings.push(Finding::warning(place, &format!("{what} left out"), value, expected));
 }
 
 // === impl Methods ===

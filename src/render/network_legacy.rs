@@ -14,23 +14,23 @@ use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
 
-use super::dracut::{self, Reader, Rendered, push_left_out};
-use crate::finding::{Finding, Findings};
+use super::dracut::{self, Reader, Rendered};
+use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::network::{DefaultRoutes, Link, LinkIndex, LinkKind, NetworkConfig, Route};
 
 /// Renders a network as kernel arguments for network-legacy, as [`dracut::render`] does it for NetworkManager.
-pub fn render(config: &NetworkConfig, findings: &mut Findings) -> Rendered {
-    dracut::render_for(Reader::NetworkLegacy, &reduce(config, findings), findings)
+pub fn render(config: &NetworkConfig, diagnostics: &mut Diagnostics) -> Rendered {
+    dracut::render_for(Reader::NetworkLegacy, &reduce(config, diagnostics), diagnostics)
 }
 
 /// Reduces the network to one `ip=` for each link, and adds a route to each gateway that is in no subnet of its link.
-fn reduce(config: &NetworkConfig, findings: &mut Findings) -> NetworkConfig {
+fn reduce(config: &NetworkConfig, diagnostics: &mut Diagnostics) -> NetworkConfig {
     let defaults = DefaultRoutes::of(config);
     let mut links = config.links().to_vec();
     for (at, link) in links.iter_mut().enumerate().filter(|(_, link)| link.has_addresses()) {
-        let lost = keep_one_address(link, defaults.gateways(config, LinkIndex(at)), findings);
-        drop_routes_without(link, &lost, findings);
-        say_what_dynamic_addresses_lack(link, findings);
+        let lost = keep_one_address(link, defaults.gateways(config, LinkIndex(at)), diagnostics);
+        drop_routes_without(link, &lost, diagnostics);
+        ignore_what_needs_a_static_address(link, diagnostics);
     }
     let reduced = with_links(config, links.clone());
     // The first step may have removed a default route, and the next best default route replaces it.
@@ -49,7 +49,7 @@ fn with_links(config: &NetworkConfig, links: Vec<Link>) -> NetworkConfig {
 }
 
 /// Reduces the link to one address or one dynamic method, and returns the static addresses that are lost.
-fn keep_one_address(link: &mut Link, gateways: [Option<IpAddr>; 2], findings: &mut Findings) -> Vec<IpNetwork> {
+fn keep_one_address(link: &mut Link, gateways: [Option<IpAddr>; 2], diagnostics: &mut Diagnostics) -> Vec<IpNetwork> {
     let mut statics = addresses(link);
     let (ipv4, ipv6) = (&mut link.ipv4, &mut link.ipv6);
     let [is_sure4, is_sure6] = [(gateways[0], ipv4.addresses.is_empty()), (gateways[1], ipv6.addresses.is_empty())]
@@ -77,30 +77,30 @@ fn keep_one_address(link: &mut Link, gateways: [Option<IpAddr>; 2], findings: &m
     ipv6.addresses.retain(|address| Some(IpNetwork::V6(*address)) == kept);
     ipv6.addresses.truncate(1);
     if !lost.is_empty() {
-        let expected = "one address on a link: network-legacy stops the boot at a second one";
-        push_left_out(findings, &link.place, "further addresses", lost.join(", "), expected);
+        let because = "network-legacy accepts one address on a link";
+        diagnostics.push(Diagnostic::ignored(&link.path, lost.join(", "), because));
     }
     if asks_both {
-        let expected = "one family: network-legacy asks for IPv6 where nobody answers for IPv4";
-        push_left_out(findings, &link.place, "second dynamic family", "dhcp4", expected);
+        let expected = "one family: network-legacy requests IPv6 only if no server answers for IPv4";
+        diagnostics.push(Diagnostic::warning(&link.path, "dynamic addresses of both families", "dhcp4", expected));
     }
     statics
 }
 
 /// Removes the routes of a family that is not kept, and the routes through the subnet of a lost address.
-fn drop_routes_without(link: &mut Link, lost: &[IpNetwork], findings: &mut Findings) {
+fn drop_routes_without(link: &mut Link, lost: &[IpNetwork], diagnostics: &mut Diagnostics) {
     let own = addresses(link);
     let (has_ipv4, has_ipv6) = (link.ipv4.is_used(), link.ipv6.is_used());
     link.routes.retain(|route| {
         let is_used = if route.destination().is_ipv4() { has_ipv4 } else { has_ipv6 };
-        let expected = match route.gateway() {
-            _ if !is_used => "one of the family that its link keeps",
+        let because = match route.gateway() {
+            _ if !is_used => "its link has no address of its family",
             Some(gateway) if !has(&own, gateway) && has(lost, gateway) => {
-                "a gateway in the subnet of the address that its link keeps"
+                "its gateway is in the subnet of an ignored address"
             }
             _ => return true,
         };
-        push_left_out(findings, &route.place, "route", route.destination(), expected);
+        diagnostics.push(Diagnostic::ignored(&route.path, route.destination(), because));
         false
     });
 }
@@ -139,23 +139,23 @@ fn has(networks: &[IpNetwork], gateway: IpAddr) -> bool {
 }
 
 /// Warns about the settings that the scripts set only with a static address, and removes them.
-fn say_what_dynamic_addresses_lack(link: &mut Link, findings: &mut Findings) {
+fn ignore_what_needs_a_static_address(link: &mut Link, diagnostics: &mut Diagnostics) {
     if !addresses(link).is_empty() {
         return;
     }
-    let expected = "a static address beside it: network-legacy sets it with one alone";
+    let because = "network-legacy sets it only on a link with a static address";
     if let Some(mac_address) = link.cloned_mac_address.take() {
-        push_left_out(findings, &link.place, "other MAC address", mac_address, expected);
+        diagnostics.push(Diagnostic::ignored(&link.path, mac_address, because));
     }
     // The MTU of a bond is an option of the bond, so it is not lost.
     if let Some(mtu) = link.mtu.filter(|_| !link.ipv4.dhcp && !matches!(link.kind, LinkKind::Bond { .. })) {
         link.mtu = None;
-        push_left_out(findings, &format!("{}.mtu", link.place), "MTU", mtu, expected);
+        diagnostics.push(Diagnostic::ignored(format!("{}.mtu", link.path), mtu, because));
     }
     for route in link.routes.iter().filter(|route| route.is_default() && route.destination().is_ipv4()) {
-        let expected = "no router from the DHCP server, which network-legacy prefers";
-        findings.push(Finding::warning(
-            &route.place,
+        let expected = "no default route from the DHCP server: network-legacy prefers that one";
+        diagnostics.push(Diagnostic::warning(
+            &route.path,
             "default route beside DHCP",
             route.gateway().map_or_else(|| "on-link".to_owned(), |gateway| gateway.to_string()),
             expected,

@@ -22,8 +22,8 @@ use std::fmt;
 
 use pnet_base::MacAddr;
 
-use crate::finding::{Finding, Findings};
-use crate::network::{Card, DhcpOverrides, Dns, Ipv6Dynamic, Link, LinkIndex, LinkKind, NetworkConfig, Pattern, Route};
+use crate::diagnostic::{Diagnostic, Diagnostics};
+use crate::network::{DhcpOverrides, Dns, Ipv6Dynamic, Link, LinkIndex, LinkKind, NetworkConfig, Nic, Pattern, Route};
 use crate::render::Device;
 use names::Names;
 use text::Text;
@@ -52,17 +52,17 @@ pub struct File {
 /// Renders a network as files for systemd-networkd and udev.
 ///
 /// A setting that no file can express becomes a warning; all other settings are rendered.
-pub fn render(config: &NetworkConfig, findings: &mut Findings) -> Rendered {
-    let names = Names::assign(config, findings);
+pub fn render(config: &NetworkConfig, diagnostics: &mut Diagnostics) -> Rendered {
+    let names = Names::assign(config, diagnostics);
     let metrics = routes::metrics(config);
-    let mut render = Render { config, names, metrics, findings, files: Vec::new() };
+    let mut render = Render { config, names, metrics, diagnostics, files: Vec::new() };
     for index in (0..config.links().len()).map(LinkIndex) {
         render.netdev(index);
         render.link(index);
         render.network(index);
     }
     if !config.links().iter().any(Link::has_addresses) {
-        dns_left_out(&config.dns, render.findings);
+        ignore_dns(&config.dns, render.diagnostics);
     }
     Rendered { files: render.files, devices: render.names.devices }
 }
@@ -72,7 +72,7 @@ struct Render<'c, 'f> {
     names: Names,
     /// Metric of each route of each link; `None` for a route that is not set.
     metrics: Vec<Vec<Option<u32>>>,
-    findings: &'f mut Findings,
+    diagnostics: &'f mut Diagnostics,
     files: Vec<File>,
 }
 
@@ -84,7 +84,7 @@ impl Render<'_, '_> {
         let link = self.config.link(index);
         let Device::Name(name) = &self.names.devices[index.0] else { return };
         let kind = match &link.kind {
-            LinkKind::Card(_) => return,
+            LinkKind::Nic(_) => return,
             LinkKind::Bond { .. } => "bond",
             LinkKind::Bridge { .. } => "bridge",
             LinkKind::Vlan { .. } => "vlan",
@@ -105,9 +105,9 @@ impl Render<'_, '_> {
             None => text.line("MACAddress", &"none"),
         }
         match &link.kind {
-            LinkKind::Card(_) => {}
-            LinkKind::Bond { options, .. } => netdev::bond(&mut text, options, self.findings),
-            LinkKind::Bridge { options, .. } => netdev::bridge(&mut text, options, self.findings),
+            LinkKind::Nic(_) => {}
+            LinkKind::Bond { options, .. } => netdev::bond(&mut text, options, self.diagnostics),
+            LinkKind::Bridge { options, .. } => netdev::bridge(&mut text, options, self.diagnostics),
             LinkKind::Vlan { id, .. } => {
                 text.section("VLAN");
                 text.line("Id", id);
@@ -122,12 +122,12 @@ impl Render<'_, '_> {
         let mut text = Text::default();
         text.section("Match");
         match &self.config.link(index).kind {
-            LinkKind::Card(card) => {
-                let Some(name) = self.names.wishes[index.0] else { return };
-                match card {
-                    Card::MacAddress { mac_address, .. } => text.line("PermanentMACAddress", mac_address),
-                    Card::Name(_) => return,
-                    Card::Pattern { drivers, .. } => text.list("Driver", drivers),
+            LinkKind::Nic(nic) => {
+                let Some(name) = self.names.set_names[index.0] else { return };
+                match nic {
+                    Nic::MacAddress { mac_address, .. } => text.line("PermanentMACAddress", mac_address),
+                    Nic::Name(_) => return,
+                    Nic::Pattern { drivers, .. } => text.list("Driver", drivers),
                 }
                 text.section("Link");
                 text.line("Name", &name);
@@ -165,14 +165,14 @@ impl Render<'_, '_> {
         text.section("Match");
         let link = self.config.link(index);
         match (&link.kind, &self.names.devices[index.0]) {
-            (LinkKind::Card(Card::MacAddress { mac_address, .. }), _) if self.changes_its_address(index) => {
+            (LinkKind::Nic(Nic::MacAddress { mac_address, .. }), _) if self.changes_its_address(index) => {
                 text.line("PermanentMACAddress", mac_address);
             }
-            (LinkKind::Card(Card::MacAddress { mac_address, .. }), _) => {
+            (LinkKind::Nic(Nic::MacAddress { mac_address, .. }), _) => {
                 text.line("MACAddress", mac_address);
                 text.line("Kind", &"!bond bridge vlan");
             }
-            (LinkKind::Card(Card::Pattern { names, drivers, .. }), _) => {
+            (LinkKind::Nic(Nic::Pattern { names, drivers, .. }), _) => {
                 text.list("Name", names);
                 text.list("Driver", drivers);
                 text.line("Kind", &"!bond bridge vlan");
@@ -190,13 +190,13 @@ impl Render<'_, '_> {
     fn settings(&mut self, index: LinkIndex, text: &mut Text) {
         let (config, link) = (self.config, self.config.link(index));
         let controller = config.controller_of(index).map(|controller| config.link(controller));
-        let is_card = matches!(link.kind, LinkKind::Card(_));
+        let is_nic = matches!(link.kind, LinkKind::Nic(_));
         text.section("Link");
         let has_addresses = link.has_addresses() && controller.is_none();
         if !has_addresses {
-            dns_left_out(&link.dns, self.findings);
+            ignore_dns(&link.dns, self.diagnostics);
         }
-        let is_used = has_addresses || controller.is_some() || config.carries_vlans(index) || !is_card;
+        let is_used = has_addresses || controller.is_some() || config.carries_vlans(index) || !is_nic;
         if !is_used && link.mtu.is_none() && link.cloned_mac_address.is_none() {
             // The document sets nothing on this link. Without this line the default file would start DHCP on the link.
             text.line("Unmanaged", &"yes");
@@ -205,7 +205,7 @@ impl Render<'_, '_> {
         if let Some(mtu) = self.mtu(link, controller) {
             text.line("MTUBytes", &mtu);
         }
-        if let Some(mac_address) = link.cloned_mac_address.filter(|_| is_card) {
+        if let Some(mac_address) = link.cloned_mac_address.filter(|_| is_nic) {
             text.line("MACAddress", &mac_address);
         }
         let is_empty_bridge = matches!(&link.kind, LinkKind::Bridge { ports, .. } if ports.is_empty());
@@ -231,11 +231,11 @@ impl Render<'_, '_> {
             }
             if !link.can_route(route) {
                 // The kernel would refuse the route, and networkd would then give up the whole link.
-                let expected = "an address of its family on its link";
-                self.findings.push(Finding::warning(&route.place, "route left out", route.destination(), expected));
+                let because = "its link has no address of its family";
+                self.diagnostics.push(Diagnostic::ignored(&route.path, route.destination(), because));
             }
         }
-        dhcp(link, text, self.findings);
+        dhcp(link, text, self.diagnostics);
         self.bridge_port(index, text);
     }
 
@@ -244,8 +244,8 @@ impl Render<'_, '_> {
         let bond = controller.filter(|controller| matches!(controller.kind, LinkKind::Bond { .. }));
         let Some(bond) = bond else { return link.mtu };
         if let Some(mtu) = link.mtu.filter(|mtu| Some(*mtu) != bond.mtu) {
-            let (place, expected) = (format!("{}.mtu", link.place), format!("the MTU of its bond, {}", bond.place));
-            self.findings.push(Finding::warning(place, "MTU of a bond's port left out", mtu, &expected));
+            let because = format!("a bond member gets the MTU of its bond, {}", bond.path);
+            self.diagnostics.push(Diagnostic::ignored(format!("{}.mtu", link.path), mtu, &because));
         }
         None
     }
@@ -299,12 +299,15 @@ impl Render<'_, '_> {
     fn push(&mut self, index: LinkIndex, kind: &str, text: Text) {
         let device = &self.names.devices[index.0];
         let [of_one, of_any] = PREFIXES;
-        let prefix = if *device == Device::Any { of_any } else { of_one };
-        let name = device.bare().replace([':', ' '], "-");
+        // The names of files are part of the interface: an image may already mask them.
+        let (prefix, name) = match device {
+            Device::Any => (of_any, "any-card".to_owned()),
+            _ => (of_one, device.bare().replace(':', "-")),
+        };
         let path = format!("run/systemd/network/{prefix}{:04}-{name}.{kind}", index.0);
         if let Some(value) = text.illegal {
             // Every value was written from a type with a smaller alphabet, so this is a second check.
-            self.findings.push(Finding::error(&path, "illegal byte", value, text::ALPHABET));
+            self.diagnostics.push(Diagnostic::error(&path, "illegal byte", value, text::ALPHABET));
         }
         self.files.push(File { path, text: text.text });
     }
@@ -349,13 +352,13 @@ fn dns(machine: &Dns, own: &Dns, text: &mut Text) {
 
 /// Warns about name servers and search domains of a link without addresses: networkd uses them only on a link with
 /// addresses.
-fn dns_left_out(dns: &Dns, findings: &mut Findings) {
-    let expected = "an address beside it, without which nobody is asked";
+fn ignore_dns(dns: &Dns, diagnostics: &mut Diagnostics) {
+    let because = "no link has an address";
     for server in &dns.nameservers {
-        findings.push(Finding::warning(&server.place, "name server left out", server, expected));
+        diagnostics.push(Diagnostic::ignored(&server.path, server, because));
     }
     for domain in &dns.search {
-        findings.push(Finding::warning(&domain.place, "search domain left out", domain, expected));
+        diagnostics.push(Diagnostic::ignored(&domain.path, domain, because));
     }
 }
 
@@ -373,7 +376,7 @@ fn route(link: &Link, route: &Route, metric: u32, text: &mut Text) {
 }
 
 /// Writes which options of DHCP servers and routers are used.
-fn dhcp(link: &Link, text: &mut Text, findings: &mut Findings) {
+fn dhcp(link: &Link, text: &mut Text, diagnostics: &mut Diagnostics) {
     if link.ipv4.dhcp {
         let options = &link.ipv4.dhcp_overrides;
         text.section("DHCPv4");
@@ -403,9 +406,9 @@ fn dhcp(link: &Link, text: &mut Text, findings: &mut Findings) {
         both(options, text);
         others(options, text);
         if options.send_hostname == Some(true) {
-            let place = format!("{}.dhcp6-overrides.send-hostname", link.place);
-            let expected = "none: DHCPv6 carries it not everywhere";
-            findings.push(Finding::warning(place, "hostname for DHCPv6 left out", "true", expected));
+            let path = format!("{}.dhcp6-overrides.send-hostname", link.path);
+            let because = "not every DHCPv6 server accepts a host name";
+            diagnostics.push(Diagnostic::ignored(path, true, because));
         }
     }
     if ipv6.accept_ra.unwrap_or(ipv6.dynamic.is_some()) {

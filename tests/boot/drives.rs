@@ -63,7 +63,7 @@ fn iso_of(label: &str, files: &[(&str, String)]) -> Vec<u8> {
     fs::read(image).unwrap()
 }
 
-/// A drive that the host's program made: for the first machine of a pool, whose card has this address.
+/// A drive that the host's program made: for the first machine of a pool, whose NIC has this address.
 pub(crate) fn of_the_host(mac_address: &str, user_data: &str) -> Vec<u8> {
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name);

@@ -16,7 +16,7 @@ use tempfile::TempDir;
 /// The machine's own uuid.
 pub(crate) const OWN: &str = "6aa1c2f8-39e5-5b71-8d0f-2c5f3b8f7d10";
 
-/// The addresses of its cards.
+/// The addresses of its NICs.
 pub(crate) const MACS: [&str; 2] = ["52:54:00:12:34:56", "52:54:00:12:34:57"];
 
 /// A boot takes half a minute on an idle processor. After this it does not end any more, however busy the host is.
@@ -42,7 +42,7 @@ pub(crate) enum Image {
     Kdump,
 }
 
-/// What a card is plugged into.
+/// What a NIC is plugged into.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Network {
     /// Nothing: there is nobody to ask, and so no DHCP.
@@ -71,7 +71,7 @@ pub(crate) struct Machine {
     arguments: String,
     is_kubevirt: bool,
     network: Network,
-    cards: usize,
+    nics: usize,
     /// The disk with the root, when it is to keep what is written to it.
     root: Option<PathBuf>,
     drives: Vec<(Bus, PathBuf)>,
@@ -89,7 +89,7 @@ pub(crate) struct Report {
 /// What a real root finds of the network, as the kernel and the resolver's file say it.
 #[derive(Debug, Eq, PartialEq)]
 pub(crate) struct Found {
-    /// Card, address and length, without the loopback and what the kernel makes itself.
+    /// NIC, address and length, without the loopback and what the kernel makes itself.
     pub(crate) addresses: Vec<String>,
     pub(crate) routes: Vec<String>,
     pub(crate) nameservers: Vec<String>,
@@ -190,7 +190,7 @@ impl Drop for Running {
 // === impl Machine ===
 
 impl Machine {
-    /// A machine of KubeVirt with one card on a silent network, and no drive.
+    /// A machine of KubeVirt with one NIC on a silent network, and no drive.
     pub(crate) fn new(image: Image) -> Self {
         let arguments = match image {
             // What Ignition sees to on its images: somebody asks for the network before the real root.
@@ -204,7 +204,7 @@ impl Machine {
             arguments: arguments.to_owned(),
             is_kubevirt: true,
             network: Network::Silent,
-            cards: 1,
+            nics: 1,
             root: None,
             drives: Vec::new(),
             directory,
@@ -221,8 +221,8 @@ impl Machine {
         self
     }
 
-    pub(crate) fn cards(mut self, cards: usize) -> Self {
-        self.cards = cards;
+    pub(crate) fn nics(mut self, nics: usize) -> Self {
+        self.nics = nics;
         self
     }
 
@@ -295,18 +295,17 @@ impl Machine {
         let root = self.root.clone().unwrap_or_else(|| image("root"));
         add("-drive", &format_args!("if=none,id=root,format=raw,snapshot={snapshot},file={}", root.display()));
         add("-device", &"virtio-blk-pci,drive=root");
-        for (card, mac) in MACS.iter().enumerate().take(self.cards) {
-            let number = card + 1;
+        for (nic, mac) in MACS.iter().enumerate().take(self.nics) {
+            let number = nic + 1;
             let network = match self.network {
-                Network::Silent => format!("hubport,id=net{card},hubid={card}"),
-                Network::User => format!("user,id=net{card},net=192.168.1.0/24,host=192.168.1.1,ipv6=off"),
-                Network::Dhcp => format!("user,id=net{card},net=192.168.1.0/24,host=192.168.1.1,ipv6=off,restrict=on"),
+                Network::Silent => format!("hubport,id=net{nic},hubid={nic}"),
+                Network::User => format!("user,id=net{nic},net=192.168.1.0/24,host=192.168.1.1,ipv6=off"),
+                Network::Dhcp => format!("user,id=net{nic},net=192.168.1.0/24,host=192.168.1.1,ipv6=off,restrict=on"),
             };
             add("-netdev", &network);
-            // As HyperShift has KubeVirt do it, so that the card is eno101 and nothing else.
-            add("-device", &format_args!("pcie-root-port,id=port{card},chassis={number}"));
-            let device =
-                format!("virtio-net-pci,bus=port{card},netdev=net{card},mac={mac},acpi-index={}", 100 + number);
+            // As HyperShift has KubeVirt do it, so that the NIC is eno101 and nothing else.
+            add("-device", &format_args!("pcie-root-port,id=port{nic},chassis={number}"));
+            let device = format!("virtio-net-pci,bus=port{nic},netdev=net{nic},mac={mac},acpi-index={}", 100 + number);
             add("-device", &format_args!("{device},romfile="));
         }
         add("-device", &"pcie-root-port,id=late,chassis=9");
@@ -436,10 +435,10 @@ impl Report {
         let addresses = self.lines("addresses").into_iter().filter_map(|line| {
             // `2: eno101 inet 192.168.1.100/24 brd …`
             let words: Vec<_> = line.split(' ').collect();
-            let (card, address) = (words[1], words[3]);
-            (card != "lo" && !address.starts_with("fe80:")).then(|| format!("{card} {address}"))
+            let (nic, address) = (words[1], words[3]);
+            (nic != "lo" && !address.starts_with("fe80:")).then(|| format!("{nic} {address}"))
         });
-        // The kernel's own for every card that is up.
+        // The kernel's own for every NIC that is up.
         let is_own = |route: &String| route.starts_with("fe80::/64 ") || route.starts_with("multicast ff00::/8 ");
         let resolver = self.lines("resolv.conf");
         Found {
@@ -453,13 +452,13 @@ impl Report {
         }
     }
 
-    /// The MTU of a card.
-    pub(crate) fn mtu(&self, card: &str) -> Option<u32> {
+    /// The MTU of a NIC.
+    pub(crate) fn mtu(&self, nic: &str) -> Option<u32> {
         // `2: eno101: <…> mtu 1500 …`, `3: eno101.7@eno101: <…> mtu …`
         let lines = self.lines("links");
         let line = lines.iter().find(|line| {
             let name = line.split(' ').nth(1).unwrap_or_default().trim_end_matches(':');
-            name.split('@').next() == Some(card)
+            name.split('@').next() == Some(nic)
         })?;
         line.split_once(" mtu ")?.1.split(' ').next()?.parse().ok()
     }

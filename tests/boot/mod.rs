@@ -1,5 +1,5 @@
 //! Boots of a whole machine: Debian's kernel in QEMU, dracut, systemd, NetworkManager, Ignition, and a root that says what it
-//! found. No card here can ask anybody for an address but where a test says so.
+//! found. No NIC here can ask anybody for an address but where a test says so.
 //!
 //! `make boot` runs these alone.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
@@ -93,17 +93,17 @@ fn words(outcome: &str, reason: &str) -> (String, String) {
 // === what the document says ===
 
 #[test]
-fn a_card_is_known_by_its_mac_address() {
+fn a_nic_is_known_by_its_mac_address() {
     assert_eq!(with("static-ipv4").boot().found(), as_static());
 }
 
 #[test]
-fn a_card_is_known_by_its_name_alone() {
+fn a_nic_is_known_by_its_name_alone() {
     assert_eq!(with("static-by-id").boot().found(), as_static());
 }
 
 #[test]
-fn a_card_has_both_families() {
+fn a_nic_has_both_families() {
     let expected = found(
         &["eno101 10.0.0.5/24", "eno101 2001:db8::5/64"],
         &[
@@ -119,8 +119,8 @@ fn a_card_has_both_families() {
 
 /// NetworkManager gives metrics in the order in which the interfaces come up, so the metrics are not compared.
 #[test]
-fn the_default_route_is_on_the_right_one_of_two_cards() {
-    let Found { addresses, mut routes, nameservers } = with("two-cards").cards(2).boot().found();
+fn the_default_route_is_on_the_right_one_of_two_nics() {
+    let Found { addresses, mut routes, nameservers } = with("two-nics").nics(2).boot().found();
     for route in &mut routes {
         *route = route.split(" metric ").next().unwrap().to_owned();
     }
@@ -147,19 +147,19 @@ fn one_network_under_two_names_reaches_the_interface_that_is_there() {
         &[],
     );
     assert_eq!((report.found(), report.unit("nm-wait-online-initrd.service", "Result")), (expected, "success"));
-    let warning = r#"warning about the network document finding="links[1]: second name of a network \"eth0\", expected one name for one interface, links[0] has this network, too: an initramfs that needs the network waits for the name that is not there""#;
+    let warning = r#"warning about the network document diagnostic="links[1]: second name of a network \"eth0\", expected one name for one interface, links[0] has this network, too: an initramfs that needs the network waits for the name that is not there""#;
     assert_eq!(report.said()[1], warning);
 }
 
 #[test]
-fn a_card_has_its_mtu() {
+fn a_nic_has_its_mtu() {
     let report = with("static-mtu").boot();
     let addresses = vec!["eno101 10.0.0.5/24".to_owned(), "eno101 2001:db8::5/64".to_owned()];
     assert_eq!((report.mtu("eno101"), report.found().addresses), (Some(1400), addresses));
 }
 
 #[test]
-fn a_vlan_is_on_its_card() {
+fn a_vlan_is_on_its_nic() {
     let expected = found(
         &["kv0.100 10.0.0.5/24"],
         &["default via 10.0.0.1 dev kv0.100 metric 400", "10.0.0.0/24 dev kv0.100 scope link src 10.0.0.5 metric 400"],
@@ -169,13 +169,13 @@ fn a_vlan_is_on_its_card() {
 }
 
 #[test]
-fn a_bond_is_made_of_two_cards() {
+fn a_bond_is_made_of_two_nics() {
     let expected = found(
         &["bond0 10.0.0.5/24"],
         &["default via 10.0.0.1 dev bond0 metric 300", "10.0.0.0/24 dev bond0 scope link src 10.0.0.5 metric 300"],
         &[],
     );
-    let report = with("bond").cards(2).boot();
+    let report = with("bond").nics(2).boot();
     assert_eq!((report.found(), report.ports("bond0")), (expected, vec!["eno101".to_owned(), "eno102".to_owned()]));
 }
 
@@ -186,7 +186,7 @@ fn a_vlan_is_on_a_bond_of_two_interfaces() {
         &["default via 10.0.0.1 dev agg.100 metric 400", "10.0.0.0/24 dev agg.100 scope link src 10.0.0.5 metric 400"],
         &[],
     );
-    let report = with("vlan-on-bond").cards(2).boot();
+    let report = with("vlan-on-bond").nics(2).boot();
     assert_eq!((report.found(), report.ports("agg")), (expected, vec!["eno101".to_owned(), "eno102".to_owned()]));
 }
 
@@ -305,7 +305,7 @@ fn a_broken_document_stops_the_boot_and_the_console_says_why() {
     assert_eq!(
         report.said()[1..],
         [
-            r#"error in the network document finding="networks[0].netmask: invalid netmask \"255.0.255.0\", expected a mask without holes or a length""#,
+            r#"error in the network document diagnostic="networks[0].netmask: invalid netmask \"255.0.255.0\", expected a mask without holes or a length""#,
             r#"refused to configure the network reason="openstack/latest/network_data.json: 1 error""#,
         ]
     );
@@ -575,7 +575,7 @@ fn bonds_and_vlans_become_what_was_meant() {
     let of_kind = |(kind, network): (&str, fn(u64) -> NetworkConfig)| {
         let networks = (0_u64..).map(|seed| (format!("{kind}-{seed}"), network(seed)));
         let networks = networks.filter(|(_, network)| is_stacked(network));
-        let networks = networks.filter_map(|(name, network)| Some((name, models::with_real_cards(&network)?)));
+        let networks = networks.filter_map(|(name, network)| Some((name, models::with_real_nics(&network)?)));
         networks.take(NETWORKS).collect::<Vec<_>>()
     };
     let mut networks: Vec<(String, NetworkConfig)> = kinds.into_iter().flat_map(of_kind).collect();

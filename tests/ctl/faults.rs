@@ -93,8 +93,11 @@ fn at_every_write(others: &[&str], machine: &str, addresses: &str, fault: &str, 
 
             let held_now = held(directory.path());
             let holds = held_now.get(machine).map(String::as_str);
-            let is_told = code == Some(0) || !told.is_empty();
-            assert!(holds == Some(addresses) || (holds.is_none() && !is_told), "{inject}: {code:?} {told} {holds:?}");
+            let is_reported = code == Some(0) || !told.is_empty();
+            assert!(
+                holds == Some(addresses) || (holds.is_none() && !is_reported),
+                "{inject}: {code:?} {told} {holds:?}"
+            );
             let others_now = held_now.iter().filter(|(name, _)| *name != machine);
             let others_then = expected.iter().filter(|(name, _)| *name != machine);
             assert!(others_now.eq(others_then), "{inject}: {held_now:?}");
@@ -158,7 +161,7 @@ fn a_claim_on_a_disk_that_is_full_from_any_write_on_is_an_error_and_is_made_agai
 }
 
 #[test]
-fn who_is_refused_and_cannot_be_told_ends_as_any_other() {
+fn a_refusal_that_cannot_be_printed_ends_as_any_other() {
     let directory = held_by(&[]);
     let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_glowplugctl"));

@@ -22,8 +22,8 @@ macro_rules! sessions {
 
 sessions! {
     a_claim_is_applied_to_the_cluster_with_its_record_first
-    a_claim_is_told_in_every_form
-    a_drive_is_the_same_for_the_same_input_and_says_all_that_it_was_told
+    a_claim_is_reported_in_every_form
+    a_drive_is_the_same_for_the_same_input_and_says_all_that_it_was_reported
     a_drive_says_when_it_needs_a_secret
     a_drive_that_the_guest_could_not_read_is_not_written
     a_gateway_that_the_machine_does_not_reach_is_refused
@@ -51,7 +51,7 @@ sessions! {
     an_annotation_says_the_subnet_of_a_node_pool
     an_audit_frees_only_on_request_and_after_two_sightings
     an_audit_releases_nothing_by_lists_that_prove_nothing
-    an_audit_reports_duplicates_and_strangers_and_changes_nothing
+    an_audit_reports_duplicates_and_unknown_machines_and_changes_nothing
     an_audit_reports_what_only_one_side_knows
     an_interface_that_no_annotation_can_name_is_refused_before_a_claim
     an_unreadable_record_sets_its_address_aside_until_it_is_gone
@@ -59,7 +59,7 @@ sessions! {
     from_a_claim_to_the_kernel_arguments_of_the_guest
     machines_come_from_a_list_of_kubernetes
     metrics_have_the_enhancements_name_and_totals_beside_it
-    mistakes_in_pools_are_told_all_at_once
+    mistakes_in_pools_are_reported_all_at_once
     network_data_is_made_without_a_ledger
     node_pools_are_translated_for_the_machine_template
     nothing_of_an_object_acts_on_a_terminal

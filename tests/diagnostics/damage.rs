@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use glowplug::finding::Findings;
+use glowplug::diagnostic::Diagnostics;
 use glowplug::formats::{Meaning, read_network};
 use glowplug::render::dracut;
 
@@ -24,16 +24,16 @@ enum Outcome {
 fn outcome(document: &str) -> Outcome {
     let mut reading = read_network(document.as_bytes());
     let line = match &reading.meaning {
-        Meaning::Network(network) => dracut::render(network, &mut reading.findings).line,
+        Meaning::Network(network) => dracut::render(network, &mut reading.diagnostics).line,
         _ => String::new(),
     };
-    let findings: &Findings = &reading.findings;
-    if findings.has_errors() || matches!(reading.meaning, Meaning::Disabled) {
+    let diagnostics: &Diagnostics = &reading.diagnostics;
+    if diagnostics.has_errors() || matches!(reading.meaning, Meaning::Disabled) {
         Outcome::Refused
     } else if line.is_empty() {
         Outcome::Default
     } else {
-        Outcome::Configured(line, findings.kept().iter().map(ToString::to_string).collect())
+        Outcome::Configured(line, diagnostics.kept().iter().map(ToString::to_string).collect())
     }
 }
 

@@ -1,6 +1,6 @@
-//! What a person is told about a document: every finding with its exact text, and what becomes of the document.
+//! What a person is told about a document: every diagnostic with its exact text, and what becomes of the document.
 //!
-//! Where the cost of a finding depends on use, both consequences are here. Two findings cannot be reached and so have
+//! Where the cost of a diagnostic depends on use, both consequences are here. Two diagnostics cannot be reached and so have
 //! no case: a reference between links that leads nowhere after it has been resolved, and a byte in the arguments that
 //! no type writes.
 #![allow(clippy::unwrap_used, reason = "a helper of a test may fail the test")]
@@ -9,7 +9,7 @@ mod damage;
 mod network_config;
 mod network_data;
 
-use glowplug::finding::{Finding, Findings, Severity};
+use glowplug::diagnostic::{Diagnostic, Diagnostics, Severity};
 use glowplug::formats::{Meaning, read_network};
 use glowplug::render::dracut;
 
@@ -35,30 +35,30 @@ fn diagnose(document: &[u8]) -> (&'static str, Vec<String>) {
         Meaning::Refused => "refused",
         Meaning::Unconfigured => "unconfigured",
         Meaning::Disabled => "disabled",
-        Meaning::Network(network) => match dracut::render(network, &mut reading.findings) {
-            _ if reading.findings.has_errors() => "refused",
+        Meaning::Network(network) => match dracut::render(network, &mut reading.diagnostics) {
+            _ if reading.diagnostics.has_errors() => "refused",
             rendered if rendered.kargs.is_empty() => "unconfigured",
             _ => "configured",
         },
     };
-    (verdict, told(&reading.findings))
+    (verdict, told(&reading.diagnostics))
 }
 
-fn told(findings: &Findings) -> Vec<String> {
-    assert_eq!(findings.further(), 0);
-    let told = |finding: &Finding| match finding.severity {
-        Severity::Error => format!("error {finding}"),
-        Severity::Warning => format!("warning {finding}"),
-        Severity::Debug => format!("debug {finding}"),
+fn told(diagnostics: &Diagnostics) -> Vec<String> {
+    assert_eq!(diagnostics.further(), 0);
+    let told = |diagnostic: &Diagnostic| match diagnostic.severity {
+        Severity::Error => format!("error {diagnostic}"),
+        Severity::Warning => format!("warning {diagnostic}"),
+        Severity::Debug => format!("debug {diagnostic}"),
     };
-    findings.kept().iter().map(told).collect()
+    diagnostics.kept().iter().map(told).collect()
 }
 
 /// A test of each document: the text; what becomes of it; what is said.
 macro_rules! texts {
-    ($($name:ident: $text:expr => $verdict:ident [$($finding:literal),*];)*) => {
+    ($($name:ident: $text:expr => $verdict:ident [$($diagnostic:literal),*];)*) => {
         $(#[test] fn $name() {
-            let told: Vec<String> = vec![$(format!($finding)),*];
+            let told: Vec<String> = vec![$(format!($diagnostic)),*];
             let text = Vec::from($text);
             assert_eq!(diagnose(&text), (stringify!($verdict), told));
         })*
@@ -81,12 +81,12 @@ texts! {
     no_links_no_networks_no_services: r#"{"links": [], "networks": [], "services": []}"# => unconfigured [];
     a_repeated_key_counts_once_the_last: r#"{"links": 5, "links": [], "networks": []}"# => unconfigured [];
     an_array_is_no_document: "[]" => refused [r#"error document: invalid document "an array", expected an object"#];
-    a_text_is_no_document: r#""links""# => refused [r#"error document: invalid document "a text", expected an object"#];
+    a_text_is_no_document: r#""links""# => refused [r#"error document: invalid document "a string", expected an object"#];
     broken_json_is_named_by_its_line_and_column: "{\n  \"links\": [,]\n}"
         => refused [r#"error line 2 column 13: not readable as JSON "expected value", expected {JSON}"#];
     a_document_that_ends_early_is_named_by_its_line_and_column: "{\"links\": ["
         => refused [r#"error line 1 column 11: not readable as JSON "EOF while parsing a list", expected {JSON}"#];
-    nonsense_is_a_text: "FakeNetwork" => refused [r#"error document: invalid document "a text", expected an object"#];
+    nonsense_is_a_text: "FakeNetwork" => refused [r#"error document: invalid document "a string", expected an object"#];
     broken_yaml_is_named_by_its_line_and_column: "links:\n- id: [\n"
         => refused [
             r#"error line 3 column 1: not readable as YAML "while parsing a node, did not find expected node content", expected {READABLE}"#
@@ -110,5 +110,5 @@ texts! {
         => configured [r#"warning links[0].mtu: invalid MTU "5", expected 68 to 65535 bytes"#];
     a_word_that_yaml_takes_for_a_boolean_is_no_name:
         "links: [{id: on, type: phy}]\nnetworks: [{link: on, type: ipv4_dhcp}]"
-        => refused [r#"error links[0].id: card without a MAC address or a name "a boolean", expected {KNOWN_BY}"#];
+        => refused [r#"error links[0].id: NIC without a MAC address or a name "a boolean", expected {KNOWN_BY}"#];
 }

@@ -10,11 +10,11 @@ const LINK: &str = "the id of one of the links";
 const LINK_TYPE: &str = "phy, bond, vlan or another word of the schema";
 const V4: &str = "an IPv4 address of a machine";
 const V6: &str = "an IPv6 address of a machine";
-const BESIDE: &str = "an address beside it, since it is told to the cards that have one";
-const GATEWAY: &str = "one in each family, the one of the lowest metric, else the first: which of several counts would depend on which \
-                       link is up first";
+const NO_ADDRESS: &str = "no NIC has an address";
+const ONE_DEFAULT: &str = "a family has one default route: that of the lowest metric, or else the first";
 const GUESS: &str = "expected a prefix length or a netmask:";
-const ANSWERS: &str = "a server or a router that answers: without one NetworkManager drops the static ones, too";
+const ANSWERS: &str =
+    "a server or router that answers: without an answer NetworkManager removes the static addresses too";
 
 /// An object with further members; `null` takes one away.
 fn with(mut object: Value, more: Value) -> Value {
@@ -24,12 +24,12 @@ fn with(mut object: Value, more: Value) -> Value {
     object
 }
 
-/// A card with a MAC address of its own.
-macro_rules! card {
+/// A NIC with a MAC address of its own.
+macro_rules! nic {
     ($id:literal $($more:tt)*) => {{
         let mac_address = format!("52:54:00:00:00:{:02x}", $id.as_bytes()[0]);
-        let card = json!({"id": $id, "type": "phy", "ethernet_mac_address": mac_address});
-        with(card, json!({"vif_id": "x" $($more)*}))
+        let nic = json!({"id": $id, "type": "phy", "ethernet_mac_address": mac_address});
+        with(nic, json!({"vif_id": "x" $($more)*}))
     }};
 }
 
@@ -68,12 +68,12 @@ macro_rules! dhcp {
 macro_rules! diagnoses {
     ($(
         $name:ident: [$($links:tt)*], [$($networks:tt)*] $({ $($more:tt)* })?
-        => $verdict:ident [$($finding:literal),*];
+        => $verdict:ident [$($diagnostic:literal),*];
     )*) => {
         $(#[test] fn $name() {
             let document = json!({"links": [$($links)*], "networks": [$($networks)*]});
             $(let document = with(document, json!({$($more)*}));)?
-            let told: Vec<String> = vec![$(format!($finding)),*];
+            let told: Vec<String> = vec![$(format!($diagnostic)),*];
             assert_eq!(diagnose(document.to_string().as_bytes()), (stringify!($verdict), told), "{document}");
         })*
     };
@@ -84,43 +84,43 @@ macro_rules! diagnoses {
 diagnoses! {
     links_that_are_no_array: [], [dhcp!("a"), v4!("a")] { "links": "a" }
         => refused [
-            r#"warning links: invalid list "a text", expected an array"#,
+            r#"warning links: invalid list "a string", expected an array"#,
             r#"error networks[0].link: unknown link "a", expected {LINK}"#,
             r#"error networks[1].link: unknown link "a", expected {LINK}"#
         ];
-    networks_that_are_no_array: [card!("a")], [] { "networks": {} }
+    networks_that_are_no_array: [nic!("a")], [] { "networks": {} }
         => refused [r#"error networks: invalid list "an object", expected an array"#];
-    services_that_are_no_array: [card!("a")], [dhcp!("a")] { "services": "8.8.8.8" }
-        => configured [r#"warning services: invalid list "a text", expected an array"#];
-    a_link_that_is_no_object: [null, card!("a", "mtu": 0)], [dhcp!("a")]
+    services_that_are_no_array: [nic!("a")], [dhcp!("a")] { "services": "8.8.8.8" }
+        => configured [r#"warning services: invalid list "a string", expected an array"#];
+    a_link_that_is_no_object: [null, nic!("a", "mtu": 0)], [dhcp!("a")]
         => configured [
             r#"warning links[0]: invalid item "null", expected an object"#,
             r#"warning links[1].mtu: invalid MTU "0", expected 68 to 65535 bytes"#
         ];
-    a_network_that_is_no_object: [card!("a")], [5, v4!("a"), v4!("b")]
+    a_network_that_is_no_object: [nic!("a")], [5, v4!("a"), v4!("b")]
         => refused [
             r#"error networks[0]: invalid item "a number", expected an object"#,
             r#"error networks[2].link: unknown link "b", expected {LINK}"#
         ];
-    a_network_that_says_nothing: [card!("a")], [{"id": "n", "network_id": "n"}]
+    a_network_that_says_nothing: [nic!("a")], [{"id": "n", "network_id": "n"}]
         => refused ["error networks[0]: nothing known in it, expected the members that the schema requires"];
-    a_service_that_is_no_object: [card!("a")], [dhcp!("a")] { "services": ["8.8.8.8"] }
-        => configured [r#"warning services[0]: invalid item "a text", expected an object"#];
-    a_service_that_says_nothing_is_nothing: [card!("a")], [dhcp!("a")] { "services": [{}] } => configured [];
-    routes_that_are_no_array: [card!("a")], [v4!("a", "routes": "default")]
-        => refused [r#"error networks[0].routes: invalid list "a text", expected an array"#];
-    a_route_that_is_no_object: [card!("a")], [v4!("a", "routes": [[]])]
+    a_service_that_is_no_object: [nic!("a")], [dhcp!("a")] { "services": ["8.8.8.8"] }
+        => configured [r#"warning services[0]: invalid item "a string", expected an object"#];
+    a_service_that_says_nothing_is_nothing: [nic!("a")], [dhcp!("a")] { "services": [{}] } => configured [];
+    routes_that_are_no_array: [nic!("a")], [v4!("a", "routes": "default")]
+        => refused [r#"error networks[0].routes: invalid list "a string", expected an array"#];
+    a_route_that_is_no_object: [nic!("a")], [v4!("a", "routes": [[]])]
         => refused [r#"error networks[0].routes[0]: invalid item "an array", expected an object"#];
-    a_route_that_says_nothing: [card!("a")], [v4!("a", "routes": [{}])]
+    a_route_that_says_nothing: [nic!("a")], [v4!("a", "routes": [{}])]
         => refused ["error networks[0].routes[0]: nothing known in it, expected the members that the schema requires"];
-    servers_that_are_no_list: [card!("a")], [v4!("a", "dns_nameservers": 8, "dns_search": {})]
+    servers_that_are_no_list: [nic!("a")], [v4!("a", "dns_nameservers": 8, "dns_search": {})]
         => configured [
             r#"warning networks[0].dns_nameservers: invalid list "a number", expected an array"#,
             r#"warning networks[0].dns_search: invalid list "an object", expected an array"#
         ];
     ports_that_are_no_list: [bond!("b", "a")], []
         => refused [
-            r#"error links[0].bond_links: invalid list "a text", expected an array"#,
+            r#"error links[0].bond_links: invalid list "a string", expected an array"#,
             "error links[0].bond_links: bond without a port, expected the ids of its links"
         ];
 }
@@ -135,7 +135,7 @@ diagnoses! {
             r#"error networks: too many items "4097", expected at most 4096"#
         ];
     more_than_4096_routes_or_services:
-        [card!("a")], [dhcp!("a", "routes": vec![json!({}); 4097], "services": vec![json!({}); 4097])]
+        [nic!("a")], [dhcp!("a", "routes": vec![json!({}); 4097], "services": vec![json!({}); 4097])]
         => refused [
             r#"error networks[0].routes: too many items "4097", expected at most 4096"#,
             r#"error networks[0].services: too many items "4097", expected at most 4096"#
@@ -146,13 +146,13 @@ diagnoses! {
             "error links[0].bond_links: bond without a port, expected the ids of its links"
         ];
     more_than_4096_words_in_a_text:
-        [card!("a")], [dhcp!("a", "dns_nameservers": "8.8.8.8 ".repeat(4097), "dns_search": "a,".repeat(4097))]
+        [nic!("a")], [dhcp!("a", "dns_nameservers": "8.8.8.8 ".repeat(4097), "dns_search": "a,".repeat(4097))]
         => refused [
             r#"error networks[0].dns_nameservers: too many items "4097", expected at most 4096"#,
             r#"error networks[0].dns_search: too many items "4097", expected at most 4096"#
         ];
     more_than_32_kib_of_arguments:
-        [card!("a")],
+        [nic!("a")],
         [dhcp!("a", "dns_nameservers": (0..2700).map(|n| format!("10.0.{}.{}", n / 256, n % 256)).collect::<Vec<_>>())]
         => refused [r#"error kernel arguments: too many bytes "58357", expected at most 32768"#];
 }
@@ -160,9 +160,9 @@ diagnoses! {
 // === Links that nobody uses ===
 
 diagnoses! {
-    an_unused_card_may_be_anything:
+    an_unused_nic_may_be_anything:
         [
-            card!("a"),
+            nic!("a"),
             {
                 "id": 5, "type": "spaceship", "ethernet_mac_address": "x", "name": "a b", "mtu": null, "bond_links": 5,
                 "vlan_id": 9999
@@ -171,58 +171,58 @@ diagnoses! {
         ],
         [dhcp!("a")]
         => configured [];
-    an_unused_card_with_an_mtu_is_used:
-        [card!("a", "type": null, "mtu": 9000), {"id": "x y", "mtu": 9000}], []
+    an_unused_nic_with_an_mtu_is_used:
+        [nic!("a", "type": null, "mtu": 9000), {"id": "x y", "mtu": 9000}], []
         => refused [
             "warning links[0].type: missing, expected {LINK_TYPE}",
-            r#"error links[1].id: card without a MAC address or a name "x y", expected {KNOWN_BY}"#,
+            r#"error links[1].id: NIC without a MAC address or a name "x y", expected {KNOWN_BY}"#,
             "warning links[1].type: missing, expected {LINK_TYPE}"
         ];
     an_mtu_that_is_none_asks_for_nothing_else:
-        [card!("a", "mtu": "huge", "name": "a b", "type": "x"), card!("b")], [dhcp!("b")]
+        [nic!("a", "mtu": "huge", "name": "a b", "type": "x"), nic!("b")], [dhcp!("b")]
         => configured [r#"warning links[0].mtu: invalid MTU "huge", expected 68 to 65535 bytes"#];
-    links_without_any_network_get_no_addresses: [card!("a"), card!("b", "name": "a b")], []
+    links_without_any_network_get_no_addresses: [nic!("a"), nic!("b", "name": "a b")], []
         => configured [r#"warning links[1].name: invalid interface name "a b", expected {NAME}"#];
     an_unused_vlan_is_made_and_so_has_to_be_right: [vlan!("v", "a", 5)], []
         => refused [r#"error links[0].vlan_link: unknown link "a", expected {LINK}"#];
 }
 
-// === Cards ===
+// === NICs ===
 
 diagnoses! {
-    a_repeated_id: [card!("a"), card!("b", "id": "a"), card!("c", "id": 7), card!("d", "id": "7")], []
+    a_repeated_id: [nic!("a"), nic!("b", "id": "a"), nic!("c", "id": 7), nic!("d", "id": "7")], []
         => refused [
             r#"error links[1].id: repeated id "a", expected an id that no other link has"#,
             r#"error links[3].id: repeated id "7", expected an id that no other link has"#
         ];
-    two_links_for_one_card:
-        [card!("a"), card!("b", "ethernet_mac_address": "52-54-00-00-00-61")], [v4!("a"), dhcp!("b")]
+    two_links_for_one_nic:
+        [nic!("a"), nic!("b", "ethernet_mac_address": "52-54-00-00-00-61")], [v4!("a"), dhcp!("b")]
         => configured [
             r#"warning links[0]: static and dynamic addresses of one family "[52:54:00:00:00:61]", expected {ANSWERS}"#,
-            r#"warning links[1]: same card as links[0] "b", expected one link for each card"#
+            r#"warning links[1]: same NIC as links[0] "b", expected one link for each NIC"#
         ];
     two_links_of_one_name:
         [{"id": "x y", "type": "phy", "name": "eno1"}, {"id": "eno1", "type": "phy"}], [v4!("x y"), v6!("eno1")]
-        => configured [r#"warning links[1]: same card as links[0] "eno1", expected one link for each card"#];
-    two_mtus_for_one_card:
-        [card!("a", "mtu": 9000), card!("b", "ethernet_mac_address": "52:54:00:00:00:61", "mtu": 1500)], []
+        => configured [r#"warning links[1]: same NIC as links[0] "eno1", expected one link for each NIC"#];
+    two_mtus_for_one_nic:
+        [nic!("a", "mtu": 9000), nic!("b", "ethernet_mac_address": "52:54:00:00:00:61", "mtu": 1500)], []
         => configured [
-            r#"warning links[1]: same card as links[0] "b", expected one link for each card"#,
-            r#"warning links[1].mtu: second MTU "1500", expected the card's other MTU, 9000"#
+            r#"warning links[1]: same NIC as links[0] "b", expected one link for each NIC"#,
+            r#"warning links[1].mtu: second MTU "1500", expected the NIC's other MTU, 9000"#
         ];
-    an_mtu_in_the_second_link_of_a_card_is_the_cards:
-        [card!("a"), card!("b", "ethernet_mac_address": "52:54:00:00:00:61", "mtu": 1500)], [dhcp!("a")]
-        => configured [r#"warning links[1]: same card as links[0] "b", expected one link for each card"#];
-    an_unknown_link_type_is_a_card: [card!("a", "type": "spaceship")], [dhcp!("a")]
+    an_mtu_in_the_second_link_of_a_nic_is_the_nics:
+        [nic!("a"), nic!("b", "ethernet_mac_address": "52:54:00:00:00:61", "mtu": 1500)], [dhcp!("a")]
+        => configured [r#"warning links[1]: same NIC as links[0] "b", expected one link for each NIC"#];
+    an_unknown_link_type_is_a_nic: [nic!("a", "type": "spaceship")], [dhcp!("a")]
         => configured [r#"warning links[0].type: unknown link type "spaceship", expected {LINK_TYPE}"#];
-    a_missing_link_type_is_a_card: [card!("a", "type": null)], [dhcp!("a")]
+    a_missing_link_type_is_a_nic: [nic!("a", "type": null)], [dhcp!("a")]
         => configured ["warning links[0].type: missing, expected {LINK_TYPE}"];
-    a_link_type_that_is_no_text: [card!("a", "type": {})], [dhcp!("a")]
+    a_link_type_that_is_no_text: [nic!("a", "type": {})], [dhcp!("a")]
         => configured [r#"warning links[0].type: unknown link type "an object", expected {LINK_TYPE}"#];
     a_broken_mac_address:
         [
-            card!("a", "ethernet_mac_address": "52:54:00:00:00"), card!("b", "ethernet_mac_address": 5),
-            card!("c", "ethernet_mac_address": "01:00:5e:00:00:01")
+            nic!("a", "ethernet_mac_address": "52:54:00:00:00"), nic!("b", "ethernet_mac_address": 5),
+            nic!("c", "ethernet_mac_address": "01:00:5e:00:00:01")
         ],
         [dhcp!("a"), dhcp!("b"), v4!("c")]
         => refused [
@@ -230,9 +230,9 @@ diagnoses! {
             r#"error links[1].ethernet_mac_address: invalid MAC address "5", expected {MAC}"#,
             r#"error links[2].ethernet_mac_address: invalid MAC address "01:00:5e:00:00:01", expected {MAC}"#
         ];
-    a_name_beside_a_mac_address_is_a_wish: [card!("a", "name": "a b")], [dhcp!("a")]
+    a_name_beside_a_mac_address_is_a_requested_name: [nic!("a", "name": "a b")], [dhcp!("a")]
         => configured [r#"warning links[0].name: invalid interface name "a b", expected {NAME}"#];
-    a_name_that_vlans_hang_on_is_needed: [card!("a", "name": "a b"), vlan!("v", "a", 5)], []
+    a_name_that_vlans_hang_on_is_needed: [nic!("a", "name": "a b"), vlan!("v", "a", 5)], []
         => refused [r#"error links[0].name: invalid interface name "a b", expected {NAME}"#];
     a_name_without_a_mac_address_is_needed:
         [{"id": "eno1", "type": "phy", "name": "$(reboot)"}], [dhcp!("eno1")]
@@ -247,8 +247,8 @@ diagnoses! {
     an_id_that_is_no_name_needs_something_beside_it:
         [{"id": "tap 0", "type": "phy"}, {"type": "phy", "mtu": 9000}], [dhcp!("tap 0")]
         => refused [
-            r#"error links[0].id: card without a MAC address or a name "tap 0", expected {KNOWN_BY}"#,
-            r#"error links[1].id: card without a MAC address or a name "", expected {KNOWN_BY}"#
+            r#"error links[0].id: NIC without a MAC address or a name "tap 0", expected {KNOWN_BY}"#,
+            r#"error links[1].id: NIC without a MAC address or a name "", expected {KNOWN_BY}"#
         ];
     a_name_that_is_too_long:
         [{"id": "a", "type": "phy", "name": "abcdefghijklmnop"}, {"id": "b", "type": "phy", "name": true}],
@@ -257,11 +257,11 @@ diagnoses! {
             r#"error links[0].name: invalid interface name "abcdefghijklmnop", expected {NAME}"#,
             r#"error links[1].name: invalid interface name "a boolean", expected {NAME}"#
         ];
-    a_name_of_a_bond_and_of_a_card:
-        [{"id": "b0", "type": "phy"}, card!("a"), bond!("b", ["a"], "name": "b0")], [dhcp!("b0")]
+    a_name_of_a_bond_and_of_a_nic:
+        [{"id": "b0", "type": "phy"}, nic!("a"), bond!("b", ["a"], "name": "b0")], [dhcp!("b0")]
         => refused [r#"error links[2].name: repeated name "b0", expected a name that no other link has"#];
     an_mtu_out_of_range:
-        [card!("a", "mtu": 67), card!("b", "mtu": 65536), card!("c", "mtu": "large"), card!("d", "mtu": [])],
+        [nic!("a", "mtu": 67), nic!("b", "mtu": 65536), nic!("c", "mtu": "large"), nic!("d", "mtu": [])],
         [v4!("a"), v4!("b"), v4!("c"), v4!("d")]
         => configured [
             r#"warning links[0].mtu: invalid MTU "67", expected 68 to 65535 bytes"#,
@@ -270,12 +270,12 @@ diagnoses! {
             r#"warning links[3].mtu: invalid MTU "an array", expected 68 to 65535 bytes"#
         ];
     an_mtu_that_is_too_small_for_ipv6:
-        [card!("a", "mtu": 1279), card!("b", "mtu": 1279), card!("c", "mtu": 1280)], [v6!("a"), v4!("b"), v6!("c")]
+        [nic!("a", "mtu": 1279), nic!("b", "mtu": 1279), nic!("c", "mtu": 1280)], [v6!("a"), v4!("b"), v6!("c")]
         => configured [r#"warning links[0].mtu: MTU too small for IPv6 "1279", expected at least 1280 bytes"#];
-    a_name_of_the_kernels_cannot_be_given_to_a_card:
-        [card!("a", "name": "eth0"), vlan!("v", "a", 5)], [dhcp!("v")]
+    a_name_of_the_kernels_cannot_be_given_to_a_nic:
+        [nic!("a", "name": "eth0"), vlan!("v", "a", 5)], [dhcp!("v")]
         => configured [
-            r#"warning links[0].name: name that cannot be given "eth0", expected a free name, none like eth0 or ib0: kv0 is taken instead"#
+            r#"warning links[0].name: name that cannot be set "eth0", expected a free name, not one like eth0 or ib0: kv0 is used instead"#
         ];
 }
 
@@ -290,25 +290,25 @@ diagnoses! {
     a_vlan_on_what_is_not_there: [vlan!("v", "x", 5)], []
         => refused [r#"error links[0].vlan_link: unknown link "x", expected {LINK}"#];
     a_vlan_id_out_of_range:
-        [card!("a"), vlan!("u", "a", 0), vlan!("v", "a", 4095), vlan!("w", "a", "five")], []
+        [nic!("a"), vlan!("u", "a", 0), vlan!("v", "a", 4095), vlan!("w", "a", "five")], []
         => refused [
             r#"error links[1].vlan_id: invalid VLAN id "0", expected 1 to 4094"#,
             r#"error links[2].vlan_id: invalid VLAN id "4095", expected 1 to 4094"#,
             r#"error links[3].vlan_id: invalid VLAN id "five", expected 1 to 4094"#
         ];
-    a_broken_mac_address_of_a_vlan: [card!("a"), vlan!("v", "a", 5, "vlan_mac_address": "x")], []
+    a_broken_mac_address_of_a_vlan: [nic!("a"), vlan!("v", "a", 5, "vlan_mac_address": "x")], []
         => refused [r#"error links[1].vlan_mac_address: invalid MAC address "x", expected {MAC}"#];
-    a_broken_name_of_a_vlan_is_a_wish: [card!("a"), vlan!("v", "a", 5, "name": "a/b")], [dhcp!("v")]
+    a_broken_name_of_a_vlan_is_a_requested_name: [nic!("a"), vlan!("v", "a", 5, "name": "a/b")], [dhcp!("v")]
         => configured [r#"warning links[1].name: invalid interface name "a/b", expected {NAME}"#];
     a_name_of_a_vlan_without_its_id_cannot_be_given:
-        [card!("a"), vlan!("v", "a", 5, "name": "storage")], [dhcp!("v")]
+        [nic!("a"), vlan!("v", "a", 5, "name": "storage")], [dhcp!("v")]
         => configured [
-            r#"warning links[1].name: name that cannot be given "storage", expected a free name, one that ends with 5: kv0.5 is taken instead"#
+            r#"warning links[1].name: name that cannot be set "storage", expected a free name, one that ends with 5: kv0.5 is used instead"#
         ];
     a_name_of_a_vlan_that_is_taken_cannot_be_given:
-        [{"id": "x5", "type": "phy"}, card!("a"), vlan!("v", "a", 5, "name": "x5")], [dhcp!("v"), dhcp!("x5")]
+        [{"id": "x5", "type": "phy"}, nic!("a"), vlan!("v", "a", 5, "name": "x5")], [dhcp!("v"), dhcp!("x5")]
         => configured [
-            r#"warning links[2].name: name that cannot be given "x5", expected a free name, one that ends with 5: kv0.5 is taken instead"#
+            r#"warning links[2].name: name that cannot be set "x5", expected a free name, one that ends with 5: kv0.5 is used instead"#
         ];
     vlans_on_each_other: [vlan!("u", "v", 5), vlan!("v", "u", 6), vlan!("w", "w", 7)], []
         => refused [
@@ -316,11 +316,11 @@ diagnoses! {
             r#"error links[1].vlan_link: VLAN on itself "u", expected a link that is not on this VLAN"#,
             r#"error links[2].vlan_link: VLAN on itself "w", expected a link that is not on this VLAN"#
         ];
-    two_vlans_of_one_id: [card!("a"), vlan!("u", "a", 5), vlan!("v", "a", "5")], []
+    two_vlans_of_one_id: [nic!("a"), vlan!("u", "a", 5), vlan!("v", "a", "5")], []
         => refused [
             r#"error links[2].vlan_id: repeated VLAN id "5", expected an id that no other VLAN on this link has"#
         ];
-    one_id_on_two_links: [card!("a"), card!("b"), vlan!("u", "a", 5), vlan!("v", "b", 5)], [] => configured [];
+    one_id_on_two_links: [nic!("a"), nic!("b"), vlan!("u", "a", 5), vlan!("v", "b", 5)], [] => configured [];
 }
 
 // === Bonds ===
@@ -332,29 +332,29 @@ diagnoses! {
             "error links[1].bond_links: bond without a port, expected the ids of its links",
             r#"warning links[1].bond_links[0]: unknown link "x", expected {LINK}"#
         ];
-    a_port_that_is_not_there: [card!("a"), bond!("b", ["a", "x", null])], []
+    a_port_that_is_not_there: [nic!("a"), bond!("b", ["a", "x", null])], []
         => configured [
             r#"warning links[1].bond_links[1]: unknown link "x", expected {LINK}"#,
             r#"warning links[1].bond_links[2]: unknown link "null", expected {LINK}"#
         ];
     a_broken_mac_address_of_a_bond_hides_nothing:
-        [card!("a"), bond!("b", ["a"], "ethernet_mac_address": "x", "name": "a b", "bond_miimon": "often")], []
+        [nic!("a"), bond!("b", ["a"], "ethernet_mac_address": "x", "name": "a b", "bond_miimon": "often")], []
         => refused [
             r#"warning links[1].bond_miimon: invalid value "often", expected a number of 0 to 2147483647"#,
             r#"error links[1].ethernet_mac_address: invalid MAC address "x", expected {MAC}"#,
             r#"error links[1].name: invalid interface name "a b", expected {NAME}"#
         ];
-    a_missing_mode: [card!("a"), bond!("b", ["a"], "bond_mode": null)], []
+    a_missing_mode: [nic!("a"), bond!("b", ["a"], "bond_mode": null)], []
         => configured ["warning links[1].bond_mode: missing, expected {MODE}"];
     an_unknown_mode_hides_no_other_option:
-        [card!("a"), bond!("b", ["a"], "bond_mode": "lacp", "bond_frobnicate": 1, "bond_lacp_rate": "fast")], []
+        [nic!("a"), bond!("b", ["a"], "bond_mode": "lacp", "bond_frobnicate": 1, "bond_lacp_rate": "fast")], []
         => refused [
             r#"warning links[1].bond_frobnicate: unknown bond option "1", expected an option of the kernel's bonding driver"#,
             r#"error links[1].bond_mode: invalid mode "lacp", expected {MODE}"#
         ];
     options_that_are_not_known_or_have_other_values:
         [
-            card!("a"),
+            nic!("a"),
             bond!(
                 "b", ["a"], "bond_frobnicate": 1, "bond_miimon": -1, "bond-fail-over-mac": "never",
                 "bond_use_carrier": 2, "bond_primary": "x", "bond_arp_ip_target": "router", "bond_ad_select": []
@@ -372,9 +372,9 @@ diagnoses! {
         ];
     options_of_another_mode:
         [
-            card!("a"),
+            nic!("a"),
             bond!("b", ["a"], "bond_lacp_rate": "fast", "bond_packets_per_slave": 2, "bond_tlb_dynamic_lb": 1),
-            card!("c"), bond!("d", ["c"], "bond_mode": 4, "bond_arp_validate": "all", "bond_primary": "c")
+            nic!("c"), bond!("d", ["c"], "bond_mode": 4, "bond_arp_validate": "all", "bond_primary": "c")
         ],
         []
         => configured [
@@ -386,7 +386,7 @@ diagnoses! {
         ];
     options_that_cannot_be_together:
         [
-            card!("a"),
+            nic!("a"),
             bond!(
                 "b", ["a"], "bond_arp_interval": 100, "bond_miimon": 0, "bond_updelay": 200, "bond_downdelay": 200,
                 "bond_num_grat_arp": 1, "bond_num_unsol_na": 2, "bond_peer_notif_delay": 50
@@ -400,89 +400,89 @@ diagnoses! {
             r#"warning links[1].bond_peer_notif_delay: useless bond option "50", expected a multiple of miimon"#,
             r#"warning links[1].bond_updelay: useless bond option "200", expected a miimon above 0 beside it"#
         ];
-    a_target_without_an_interval: [card!("a"), bond!("b", ["a"], "bond_arp_ip_target": "10.0.0.1")], []
+    a_target_without_an_interval: [nic!("a"), bond!("b", ["a"], "bond_arp_ip_target": "10.0.0.1")], []
         => configured [
             r#"warning links[1].bond_arp_ip_target: useless bond option "10.0.0.1", expected an arp_interval beside it"#
         ];
     several_targets:
-        [card!("a"), bond!("b", ["a"], "bond_arp_interval": 100, "bond_arp_ip_target": "10.0.0.1,10.0.0.2")], []
+        [nic!("a"), bond!("b", ["a"], "bond_arp_interval": 100, "bond_arp_ip_target": "10.0.0.1,10.0.0.2")], []
         => configured [
-            r#"warning links[1]: all ARP targets but the first left out "2", expected one address: no kernel argument carries it"#
+            r#"warning links[1]: "10.0.0.2" ignored, kernel arguments can express only one ARP target"#
         ];
     a_bond_of_a_bond_and_a_vlan:
-        [card!("a"), bond!("b", ["a"]), vlan!("v", "a", 5), bond!("c", ["b", "v"])], []
+        [nic!("a"), bond!("b", ["a"]), vlan!("v", "a", 5), bond!("c", ["b", "v"])], []
         => refused [
-            r#"error links[1].type: port of a bond "bond", expected a card"#,
-            r#"error links[2].type: port of a bond "vlan", expected a card"#
+            r#"error links[1].type: port of a bond "bond", expected a NIC"#,
+            r#"error links[2].type: port of a bond "vlan", expected a NIC"#
         ];
-    a_port_of_two_bonds: [card!("a"), card!("c"), bond!("b", ["a"]), bond!("d", ["a", "c", "c"])], []
+    a_port_of_two_bonds: [nic!("a"), nic!("c"), bond!("b", ["a"]), bond!("d", ["a", "c", "c"])], []
         => refused [
             r#"error links[0].id: port more than once "a", expected a port of one bond or bridge, listed once"#,
             r#"error links[1].id: port more than once "c", expected a port of one bond or bridge, listed once"#
         ];
     an_mtu_of_a_port:
-        [card!("a", "mtu": 9000), card!("c", "mtu": 1500), bond!("b", ["a", "c"], "mtu": 9000)], []
+        [nic!("a", "mtu": 9000), nic!("c", "mtu": 1500), bond!("b", ["a", "c"], "mtu": 9000)], []
         => configured [
-            r#"warning links[1].mtu: MTU of a bond's port left out "1500", expected the MTU of its bond, links[2]: no kernel argument carries it"#
+            r#"warning links[1].mtu: "1500" ignored, a bond member gets the MTU of its bond, links[2]"#
         ];
-    a_network_on_a_port: [card!("a"), bond!("b", ["a"])], [dhcp!("a"), v4!("a")]
+    a_network_on_a_port: [nic!("a"), bond!("b", ["a"])], [dhcp!("a"), v4!("a")]
         => refused [
             r#"error networks[0].link: network on a bond's port "a", expected the link of its bond, links[1]"#,
             r#"error networks[1].link: network on a bond's port "a", expected the link of its bond, links[1]"#
         ];
-    a_dynamic_network_on_a_port: [card!("a"), bond!("b", ["a"])], [dhcp!("a"), dhcp!("b")]
+    a_dynamic_network_on_a_port: [nic!("a"), bond!("b", ["a"])], [dhcp!("a"), dhcp!("b")]
         => configured [
             r#"warning networks[0].link: network on a bond's port "a", expected the link of its bond, links[1]"#
         ];
-    a_card_called_like_the_next_bond_leaves_it_the_next_number:
-        [{"id": "bond0", "type": "phy"}, card!("a"), bond!("b", ["a"])], [dhcp!("bond0"), v4!("b")]
+    a_nic_called_like_the_next_bond_leaves_it_the_next_number:
+        [{"id": "bond0", "type": "phy"}, nic!("a"), bond!("b", ["a"])], [dhcp!("bond0"), v4!("b")]
         => configured [];
 }
 
 // === Networks ===
 
 diagnoses! {
-    a_static_network_on_what_is_not_there: [card!("a")], [v4!("x"), v6!(null)]
+    a_static_network_on_what_is_not_there: [nic!("a")], [v4!("x"), v6!(null)]
         => refused [
             r#"error networks[0].link: unknown link "x", expected {LINK}"#,
             "error networks[1].link: missing, expected {LINK}"
         ];
-    a_dynamic_network_on_what_is_not_there: [card!("a")], [v4!("a"), dhcp!("x"), dhcp!(null)]
+    a_dynamic_network_on_what_is_not_there: [nic!("a")], [v4!("a"), dhcp!("x"), dhcp!(null)]
         => configured [
             r#"warning networks[1].link: unknown link "x", expected {LINK}"#,
             "warning networks[2].link: missing, expected {LINK}"
         ];
-    a_dynamic_network_on_what_is_not_there_alone: [card!("a")], [dhcp!("x")]
+    a_dynamic_network_on_what_is_not_there_alone: [nic!("a")], [dhcp!("x")]
         => refused [r#"error networks[0].link: unknown link "x", expected {LINK}"#];
     a_network_without_its_link_is_looked_at_all_the_same:
-        [card!("a")], [dhcp!("a"), dhcp!("x", "gateway": "y", "dns_nameservers": ["z", "8.8.8.8"])]
+        [nic!("a")], [dhcp!("a"), dhcp!("x", "gateway": "y", "dns_nameservers": ["z", "8.8.8.8"])]
         => refused [
             r#"warning networks[1].dns_nameservers[0]: invalid nameserver "z", expected an IP address"#,
             r#"error networks[1].gateway: invalid gateway "y", expected the IPv4 address of a router"#,
             r#"warning networks[1].link: unknown link "x", expected {LINK}"#
         ];
     an_unknown_network_type_on_a_link_that_works:
-        [card!("a")], [{"type": "ipv5", "link": "a"}, {"link": "a"}, dhcp!("a")]
+        [nic!("a")], [{"type": "ipv5", "link": "a"}, {"link": "a"}, dhcp!("a")]
         => configured [
             r#"warning networks[0].type: unknown network type "ipv5", expected {TYPE}"#,
             "warning networks[1].type: missing, expected {TYPE}"
         ];
     an_unknown_network_type_alone:
-        [card!("a")], [{"type": "ipv5", "link": "a", "routes": [{"network": "10.0.0.0/8"}]}]
+        [nic!("a")], [{"type": "ipv5", "link": "a", "routes": [{"network": "10.0.0.0/8"}]}]
         => refused [r#"error networks[0].type: unknown network type "ipv5", expected {TYPE}"#];
-    an_unknown_network_type_on_what_is_not_there: [card!("a")], [dhcp!("a"), {"type": "ipv5", "link": "x"}]
+    an_unknown_network_type_on_what_is_not_there: [nic!("a")], [dhcp!("a"), {"type": "ipv5", "link": "x"}]
         => refused [
             r#"error networks[1].link: unknown link "x", expected {LINK}"#,
             r#"error networks[1].type: unknown network type "ipv5", expected {TYPE}"#
         ];
     a_static_network_without_an_address:
-        [card!("a")], [v4!("a", "ip_address": null), {"type": "static", "link": "a"}]
+        [nic!("a")], [v4!("a", "ip_address": null), {"type": "static", "link": "a"}]
         => refused [
             "error networks[0].ip_address: missing, expected {V4}",
             "error networks[1].ip_address: missing, expected an IP address of a machine"
         ];
     an_address_that_is_none:
-        [card!("a")],
+        [nic!("a")],
         [
             v4!("a", "ip_address": "10.0.0.300"), v4!("a", "ip_address": "10.0.0.5/33"), v4!("a", "ip_address": ""),
             v4!("a", "ip_address": 10), v4!("a", "ip_address": "127.0.0.1"), v6!("a", "ip_address": "ff02::1")
@@ -496,7 +496,7 @@ diagnoses! {
             r#"error networks[5].ip_address: invalid address "ff02::1", expected {V6}"#
         ];
     an_address_of_the_other_family:
-        [card!("a")],
+        [nic!("a")],
         [
             v4!("a", "ip_address": "2001:db8::5"), v6!("a", "ip_address": "10.0.0.5"),
             {"type": "static", "link": "a", "ip_address": "eth0"}
@@ -507,7 +507,7 @@ diagnoses! {
             r#"error networks[2].ip_address: invalid address "eth0", expected an IP address of a machine"#
         ];
     a_mask_that_is_none:
-        [card!("a")],
+        [nic!("a")],
         [
             v4!("a", "ip_address": "10.0.0.5", "netmask": "255.0.255.0"), v4!("a", "netmask": 33),
             v4!("a", "ip_address": "10.0.0.5", "netmask": "ffff::"), v6!("a", "netmask": "255.255.255.0"),
@@ -521,10 +521,10 @@ diagnoses! {
             r#"error networks[4].netmask: invalid netmask "0.0.0.0", expected {MASK}"#
         ];
     a_broken_address_makes_no_route_unreachable:
-        [card!("a")], [v4!("a", "ip_address": "x", "gateway": "10.0.0.1")]
+        [nic!("a")], [v4!("a", "ip_address": "x", "gateway": "10.0.0.1")]
         => refused [r#"error networks[0].ip_address: invalid address "x", expected {V4}"#];
     a_gateway_that_is_none:
-        [card!("a")],
+        [nic!("a")],
         [
             v4!("a", "gateway": "router"), v4!("a", "gateway": "fe80::1"), v6!("a", "gateway": "10.0.0.1"),
             dhcp!("a", "gateway": "0.0.0.0")
@@ -536,7 +536,7 @@ diagnoses! {
             r#"error networks[3].gateway: invalid gateway "0.0.0.0", expected the IPv4 address of a router"#
         ];
     static_and_dynamic_addresses_of_one_family:
-        [card!("a"), card!("b")], [v4!("a"), dhcp!("a"), v6!("b"), {"type": "ipv6_slaac", "link": "b"}]
+        [nic!("a"), nic!("b")], [v4!("a"), dhcp!("a"), v6!("b"), {"type": "ipv6_slaac", "link": "b"}]
         => configured [
             r#"warning links[0]: static and dynamic addresses of one family "[52:54:00:00:00:61]", expected {ANSWERS}"#,
             r#"warning links[1]: static and dynamic addresses of one family "[52:54:00:00:00:62]", expected {ANSWERS}"#
@@ -546,10 +546,10 @@ diagnoses! {
 // === Routes ===
 
 diagnoses! {
-    a_route_without_a_network: [card!("a")], [v4!("a", "routes": [{"gateway": "10.0.0.1"}])]
+    a_route_without_a_network: [nic!("a")], [v4!("a", "routes": [{"gateway": "10.0.0.1"}])]
         => refused ["error networks[0].routes[0].network: missing, expected {DESTINATION}"];
     a_route_to_nowhere:
-        [card!("a")],
+        [nic!("a")],
         [v4!("a", "routes": [{"network": "lan", "netmask": "255.0.255.0", "gateway": "x", "metric": "y"}])]
         => refused [
             r#"error networks[0].routes[0].gateway: invalid gateway "x", expected the IP address of a router"#,
@@ -557,7 +557,7 @@ diagnoses! {
             r#"error networks[0].routes[0].network: invalid network "lan", expected {DESTINATION}"#
         ];
     a_route_with_a_broken_mask_gateway_and_metric:
-        [card!("a")],
+        [nic!("a")],
         [
             v4!(
                 "a",
@@ -573,7 +573,7 @@ diagnoses! {
             r#"warning networks[0].routes[1].metric: invalid metric "-1", expected a number of 0 to 4294967295"#
         ];
     a_gateway_of_the_other_family:
-        [card!("a")],
+        [nic!("a")],
         [
             v4!(
                 "a",
@@ -588,21 +588,21 @@ diagnoses! {
             r#"error networks[0].routes[1].gateway: invalid gateway "10.0.0.1", expected the IPv6 address of a router"#
         ];
     a_route_in_a_network_of_the_other_family_is_its_links:
-        [card!("a")],
+        [nic!("a")],
         [v4!("a", "routes": [{"network": "2001:db8::/32", "gateway": "fe80::1"}]), v6!("b", "link": "a", "routes": [])]
         => configured [];
     a_route_that_nothing_on_its_link_serves:
-        [card!("a")], [dhcp!("a", "routes": [{"network": "default", "gateway": "fe80::1"}])]
+        [nic!("a")], [dhcp!("a", "routes": [{"network": "default", "gateway": "fe80::1"}])]
         => configured [
             r#"warning networks[0].routes[0]: unreachable route "::/0", expected an IPv6 address on its link"#
         ];
     a_metric:
-        [card!("a")], [v4!("a", "routes": [{"network": "10.1.0.0/16", "gateway": "10.0.0.1", "metric": 100}])]
+        [nic!("a")], [v4!("a", "routes": [{"network": "10.1.0.0/16", "gateway": "10.0.0.1", "metric": 100}])]
         => configured [
-            r#"warning networks[0].routes[0].metric: metric left out "100", expected none: no kernel argument carries it"#
+            r#"warning networks[0].routes[0].metric: "100" ignored, kernel arguments cannot express it"#
         ];
     further_default_routes:
-        [card!("a"), card!("b")],
+        [nic!("a"), nic!("b")],
         [
             v4!(
                 "a", "gateway": "10.0.0.1",
@@ -613,8 +613,8 @@ diagnoses! {
             v6!("b", "gateway": "fe80::1"), dhcp!("b", "routes": [{"network": "default"}])
         ]
         => configured [
-            r#"warning networks[0].routes[1]: further default route "10.0.0.2", expected {GATEWAY}"#,
-            r#"warning networks[2].routes[0]: further default route "on-link", expected {GATEWAY}"#
+            r#"warning networks[0].routes[1]: "10.0.0.2" ignored, {ONE_DEFAULT}"#,
+            r#"warning networks[2].routes[0]: "on-link" ignored, {ONE_DEFAULT}"#
         ];
 }
 
@@ -622,7 +622,7 @@ diagnoses! {
 
 diagnoses! {
     a_nameserver_that_is_no_address:
-        [card!("a")],
+        [nic!("a")],
         [
             dhcp!(
                 "a", "services": [{"type": "dns", "address": "ns1.example.org"}], "dns_nameservers": ["8.8.8.8", null],
@@ -638,55 +638,55 @@ diagnoses! {
             "warning services[1].address: missing, expected an IP address"
         ];
     an_unknown_service:
-        [card!("a")], [dhcp!("a")] { "services": [{"type": "ntp", "address": "10.0.0.1"}, {"address": "10.0.0.1"}] }
+        [nic!("a")], [dhcp!("a")] { "services": [{"type": "ntp", "address": "10.0.0.1"}, {"address": "10.0.0.1"}] }
         => configured [
             r#"warning services[0].type: unknown service "ntp", expected dns"#,
             "warning services[1].type: missing, expected dns"
         ];
     a_search_domain:
-        [card!("a")],
+        [nic!("a")],
         [dhcp!("a", "dns_search": ["example.org", "a b"])]
         { "services": [{"type": "dns", "search": "Example.org -x"}] }
         => configured [
-            r#"warning networks[0].dns_search[0]: search domain left out "example.org", expected none: no kernel argument carries it"#,
+            r#"warning networks[0].dns_search[0]: "example.org" ignored, kernel arguments cannot express a search domain"#,
             r#"warning networks[0].dns_search[1]: invalid search domain "a b", expected a domain name"#,
             r#"warning services[0].search[1]: invalid search domain "-x", expected a domain name"#
         ];
     name_servers_without_a_network:
         [], [] { "services": [{"type": "dns", "address": "8.8.8.8"}, {"type": "dns", "address": "8.8.8.8"}] }
-        => unconfigured [r#"warning services[0].address: name server left out "8.8.8.8", expected {BESIDE}"#];
+        => unconfigured [r#"warning services[0].address: "8.8.8.8" ignored, {NO_ADDRESS}"#];
     name_servers_beside_an_mtu_alone:
-        [card!("a", "mtu": 9000)], [] { "services": [{"type": "dns", "address": "8.8.8.8"}] }
-        => configured [r#"warning services[0].address: name server left out "8.8.8.8", expected {BESIDE}"#];
+        [nic!("a", "mtu": 9000)], [] { "services": [{"type": "dns", "address": "8.8.8.8"}] }
+        => configured [r#"warning services[0].address: "8.8.8.8" ignored, {NO_ADDRESS}"#];
 }
 
 // === Guesses, misspelt members, and addresses of the machine itself ===
 
 diagnoses! {
     an_address_without_a_prefix_length:
-        [card!("a")],
+        [nic!("a")],
         [v4!("a", "ip_address": "10.0.0.5", "netmask": "", "gateway": "10.0.0.1"), v6!("a", "ip_address": "2001:db8::8")]
         => configured [
             r#"warning networks[0].ip_address: address without a prefix length "10.0.0.5", {GUESS} /24 is taken"#,
             r#"warning networks[1].ip_address: address without a prefix length "2001:db8::8", {GUESS} /64 is taken"#
         ];
     an_address_without_a_prefix_length_far_from_its_gateway:
-        [card!("a")], [v4!("a", "ip_address": "10.20.3.7", "routes": [{"network": "default", "gateway": "10.20.0.1"}])]
+        [nic!("a")], [v4!("a", "ip_address": "10.20.3.7", "routes": [{"network": "default", "gateway": "10.20.0.1"}])]
         => refused [
             r#"error networks[0].ip_address: address without a prefix length "10.20.3.7", {GUESS} with /24 the gateway 10.20.0.1 is out of reach"#
         ];
     a_gateway_in_the_subnet_of_another_address_of_the_link_proves_nothing:
-        [card!("a")], [v4!("a", "ip_address": "10.20.3.7", "gateway": "10.9.0.1"), v4!("a", "ip_address": "10.9.0.5/16")]
+        [nic!("a")], [v4!("a", "ip_address": "10.20.3.7", "gateway": "10.9.0.1"), v4!("a", "ip_address": "10.9.0.5/16")]
         => configured [
             r#"warning networks[0].ip_address: address without a prefix length "10.20.3.7", {GUESS} /24 is taken"#
         ];
     a_route_without_a_prefix_length:
-        [card!("a")], [v4!("a", "routes": [{"network": "10.1.0.9", "gateway": "10.0.0.1"}, {"network": "0.0.0.0", "gateway": "10.0.0.1"}])]
+        [nic!("a")], [v4!("a", "routes": [{"network": "10.1.0.9", "gateway": "10.0.0.1"}, {"network": "0.0.0.0", "gateway": "10.0.0.1"}])]
         => configured [
             r#"warning networks[0].routes[0].network: route without a prefix length "10.1.0.9", {GUESS} /32 is taken"#
         ];
     misspelt_members_are_named:
-        [card!("a", "vif_idx": 1, "nmae": "x", "comment": "x")],
+        [nic!("a", "vif_idx": 1, "nmae": "x", "comment": "x")],
         [v4!("a", "ip_address": "10.0.0.5/24", "netmsk": "255.255.255.0", "gatway": "10.0.0.1", "route": [], "x": 1)]
         { "service": [] }
         => configured [
@@ -698,7 +698,7 @@ diagnoses! {
             r#"warning service: unknown member "an array", expected services"#
         ];
     a_gateway_and_a_name_server_with_the_address_of_the_machine:
-        [card!("a"), card!("b")],
+        [nic!("a"), nic!("b")],
         [v4!("a", "gateway": "10.1.0.5"), v4!("b", "ip_address": "10.1.0.5/24")]
         { "services": [{"type": "dns", "address": "10.0.0.5"}] }
         => refused [
@@ -709,19 +709,19 @@ diagnoses! {
         [{"id": "enp1s0", "type": "phy"}, {"id": "eth0", "type": "phy"}],
         [v4!("enp1s0", "gateway": "10.0.0.1"), v4!("eth0", "gateway": "10.0.0.1")]
         => configured [
-            r#"warning links[1]: second name of a network "eth0", expected one name for one interface, links[0] has this network, too: an initramfs that needs the network waits for the name that is not there"#
+            r#"warning links[1]: second name of a network "eth0", expected one name for one interface: links[0] has this network too, and an initramfs that needs the network waits for the name that no interface has"#
         ];
     two_gateways_under_two_names:
         [{"id": "enp1s0", "type": "phy"}, {"id": "eth0", "type": "phy"}],
         [v4!("enp1s0", "gateway": "10.0.0.1"), v4!("eth0", "gateway": "10.0.0.2")]
-        => configured [r#"warning networks[1].gateway: further default route "10.0.0.2", expected {GATEWAY}"#];
+        => configured [r#"warning networks[1].gateway: "10.0.0.2" ignored, {ONE_DEFAULT}"#];
 }
 
 // === All at once, in the document's order, on one line each ===
 
 diagnoses! {
-    every_mistake_is_told_at_once:
-        [card!("a", "ethernet_mac_address": "x"), bond!("b", []), vlan!("v", "v", 5), card!("c", "mtu": 0)],
+    every_mistake_is_reported_at_once:
+        [nic!("a", "ethernet_mac_address": "x"), bond!("b", []), vlan!("v", "v", 5), nic!("c", "mtu": 0)],
         [v4!("x", "netmask": "y"), v4!("c", "routes": [{"network": "z"}])]
         { "services": [{"type": "dns", "address": "w"}] }
         => refused [
@@ -734,7 +734,7 @@ diagnoses! {
             r#"warning services[0].address: invalid nameserver "w", expected an IP address"#
         ];
     the_tenth_comes_after_the_second:
-        [card!("a")],
+        [nic!("a")],
         [
             dhcp!("a"), dhcp!("x"), dhcp!("a"), dhcp!("a"), dhcp!("a"), dhcp!("a"), dhcp!("a"), dhcp!("a"), dhcp!("a"),
             dhcp!("a"), dhcp!("y")
@@ -745,7 +745,7 @@ diagnoses! {
         ];
     a_hostile_text_stays_on_its_line:
         [
-            card!("a", "id": "a\nip=1.2.3.4 rd.break $(id) \u{1b}[2J", "mtu": "\u{202e}\u{0}"), card!("b"),
+            nic!("a", "id": "a\nip=1.2.3.4 rd.break $(id) \u{1b}[2J", "mtu": "\u{202e}\u{0}"), nic!("b"),
             bond!("c", ["b"], "bond_x y\n": 1)
         ],
         [
@@ -757,17 +757,17 @@ diagnoses! {
         => configured [
             r#"warning links[0].mtu: invalid MTU "\u{{202e}}\0", expected 68 to 65535 bytes"#,
             r#"warning links[2]."bond_x y\n": unknown bond option "1", expected an option of the kernel's bonding driver"#,
-            r#"warning networks[0].routes[0].metric: metric left out "1", expected none: no kernel argument carries it"#
+            r#"warning networks[0].routes[0].metric: "1" ignored, kernel arguments cannot express it"#
         ];
     an_id_that_is_hostile_is_no_name:
         [{"id": "a\nip=1.2.3.4 rd.break $(id)", "type": "phy"}], [dhcp!("a\nip=1.2.3.4 rd.break $(id)"), v4!("\"")]
         => refused [
-            r#"error links[0].id: card without a MAC address or a name "a\nip=1.2.3.4 rd.break $(id)", expected {KNOWN_BY}"#,
+            r#"error links[0].id: NIC without a MAC address or a name "a\nip=1.2.3.4 rd.break $(id)", expected {KNOWN_BY}"#,
             r#"error networks[1].link: unknown link "\"", expected {LINK}"#
         ];
 }
 
-// === What cloud-init takes gives no finding ===
+// === What cloud-init takes gives no diagnostic ===
 
 diagnoses! {
     the_shape_of_nova:
@@ -780,16 +780,16 @@ diagnoses! {
         [{"id": "network0", "type": "ipv4_dhcp", "link": "tap1a81968a-79", "network_id": "da5bb487"}]
         { "services": [] }
         => configured [];
-    every_word_for_a_card:
+    every_word_for_a_nic:
         [
-            card!("a"), card!("b", "type": "bridge"), card!("c", "type": "dvs"), card!("d", "type": "hw_veb"),
-            card!("e", "type": "hyperv"), card!("f", "type": "ovs"), card!("g", "type": "tap"),
-            card!("h", "type": "vhostuser"), card!("i", "type": "vif")
+            nic!("a"), nic!("b", "type": "bridge"), nic!("c", "type": "dvs"), nic!("d", "type": "hw_veb"),
+            nic!("e", "type": "hyperv"), nic!("f", "type": "ovs"), nic!("g", "type": "tap"),
+            nic!("h", "type": "vhostuser"), nic!("i", "type": "vif")
         ],
         [dhcp!("a"), dhcp!("b"), dhcp!("c"), dhcp!("d"), dhcp!("e"), dhcp!("f"), dhcp!("g"), dhcp!("h"), dhcp!("i")]
         => configured [];
     every_spelling_of_a_mask:
-        [card!("a")],
+        [nic!("a")],
         [
             v4!("a", "ip_address": "10.0.0.5/24"), v4!("a", "ip_address": "10.0.0.5/24", "netmask": "255.255.0.0"),
             v4!("a", "ip_address": "10.0.1.5", "netmask": "255.255.255.0"), v4!("a", "ip_address": "10.0.2.5", "netmask": 24),
@@ -801,15 +801,15 @@ diagnoses! {
         => configured [];
     every_spelling_of_a_link:
         [
-            card!("a", "mtu": null), card!("b", "mtu": "1400", "ethernet_mac_address": "FA-16-3E-00-00-01"),
+            nic!("a", "mtu": null), nic!("b", "mtu": "1400", "ethernet_mac_address": "FA-16-3E-00-00-01"),
             {"id": "eno101", "type": "phy", "ethernet_mac_address": null},
-            {"id": "c d", "type": "phy", "name": "eno102", "ethernet_mac_address": ""}, card!("e", "name": "eth7"),
-            card!("f")
+            {"id": "c d", "type": "phy", "name": "eno102", "ethernet_mac_address": ""}, nic!("e", "name": "eth7"),
+            nic!("f")
         ],
         [dhcp!("a"), dhcp!("b"), dhcp!("eno101"), dhcp!("c d"), dhcp!("e")]
         => configured [];
     every_spelling_of_a_network:
-        [card!("a"), card!("b"), card!("c"), card!("d"), card!("e"), card!("f"), card!("g")],
+        [nic!("a"), nic!("b"), nic!("c"), nic!("d"), nic!("e"), nic!("f"), nic!("g")],
         [
             v4!("a", "type": "static", "id": null, "network_id": null), v6!("a", "type": "static6"),
             v6!("b", "type": "static"), v4!("c", "gateway": "10.0.0.1"), {"link": "d", "type": "ipv6_dhcp"},
@@ -819,7 +819,7 @@ diagnoses! {
         ]
         => configured [];
     every_spelling_of_a_route:
-        [card!("a")],
+        [nic!("a")],
         [
             v4!(
                 "a",
@@ -842,7 +842,7 @@ diagnoses! {
         ]
         => configured [];
     every_place_of_a_nameserver:
-        [card!("a")],
+        [nic!("a")],
         [
             dhcp!(
                 "a", "services": [{"type": "dns", "address": "10.0.0.1"}],
@@ -858,16 +858,16 @@ diagnoses! {
         { "services": [{"type": "dns", "address": "10.0.0.1"}] }
         => configured [];
     links_in_any_order:
-        [vlan!("w", "v", 6), vlan!("v", "b", 5), bond!("b", ["a", "c"]), card!("c"), card!("a")], [dhcp!("w")]
+        [vlan!("w", "v", 6), vlan!("v", "b", 5), bond!("b", ["a", "c"]), nic!("c"), nic!("a")], [dhcp!("w")]
         => configured [];
     every_spelling_of_an_option:
         [
-            card!("a"),
+            nic!("a"),
             bond!(
                 "b", ["a"], "bond_mode": 1, "bond_miimon": "100", "bond-primary": "a", "bond_fail_over_mac": 1,
                 "bond-num-grat-arp": 2
             ),
-            card!("c"),
+            nic!("c"),
             bond!(
                 "d", ["c"], "bond_mode": "4", "bond_xmit_hash_policy": "layer3+4", "bond_lacp_rate": "fast",
                 "bond_use_carrier": true, "bond_min_links": null
@@ -876,7 +876,7 @@ diagnoses! {
         [dhcp!("b"), dhcp!("d")]
         => configured [];
     a_vlan_with_a_name_and_an_address:
-        [card!("a"), vlan!("v", "a", "5", "name": "storage5", "vlan_mac_address": "52-54-00-00-00-99", "mtu": 1400)],
+        [nic!("a"), vlan!("v", "a", "5", "name": "storage5", "vlan_mac_address": "52-54-00-00-00-99", "mtu": 1400)],
         [v4!("v")]
         => configured [];
 }

@@ -5,7 +5,7 @@ Reads one JSON text a line: {"format": "openstack" or "nocloud", "text": ...} fo
 {"links": …, "routes": …, "dns": …}, {"refused": why} or {"disabled": true}. The first line that it writes is cloud-init's
 version.
 
-Nothing is asked of this machine: every card that the document names by a MAC address is there, and is called nic0, nic1
+Nothing is asked of this machine: every NIC that the document names by a MAC address is there, and is called nic0, nic1
 and so on until the document gives it a name.
 """
 
@@ -27,7 +27,7 @@ logging.disable(logging.CRITICAL)
 # It is for people who watch, and it is most of the time that a document takes.
 network_state.NetworkStateInterpreter.dump_network_state = lambda self: None
 
-CARD = "nic"
+NIC = "nic"
 
 # In the document's order, which the state does not keep.
 bonds = {}
@@ -68,7 +68,7 @@ def convert(request, tree):
     """What cloud-init's data source hands on."""
     if request["format"] == "openstack":
         macs = [link.get("ethernet_mac_address") for link in tree.get("links") or [] if isinstance(link, dict)]
-        macs = {mac.lower(): f"{CARD}{at}" for at, mac in reversed(list(enumerate(macs))) if isinstance(mac, str)}
+        macs = {mac.lower(): f"{NIC}{at}" for at, mac in reversed(list(enumerate(macs))) if isinstance(mac, str)}
         return openstack.convert_net_json(tree, known_macs=macs)
     if tree is unreadable:
         raise ValueError("not readable")
@@ -80,13 +80,13 @@ unreadable = object()
 
 
 def present(config):
-    """Lets the cards of a version 2 document be there."""
+    """Lets the NICs of a version 2 document be there."""
     ethernets = config.get("ethernets") or {}
     names = {}
-    for at, card in enumerate(ethernets.values()):
-        mac = (card.get("match") or {}).get("macaddress")
+    for at, nic in enumerate(ethernets.values()):
+        mac = (nic.get("match") or {}).get("macaddress")
         if mac:
-            names.setdefault(str(mac).lower(), card.get("set-name") or f"{CARD}{at}")
+            names.setdefault(str(mac).lower(), nic.get("set-name") or f"{NIC}{at}")
     network_state.get_interfaces_by_mac = lambda: names
     network_state.find_interface_name_from_mac = lambda mac: names.get(mac.lower())
 
@@ -120,7 +120,7 @@ def kind(interface):
         return "bond"
     if "bridge_ports" in interface:
         return "bridge"
-    return "vlan" if "vlan-raw-device" in interface else "card"
+    return "vlan" if "vlan-raw-device" in interface else "nic"
 
 
 def ports(interfaces, interface):
@@ -135,7 +135,7 @@ def key(interfaces, name, depth=0):
     if interface is None or depth > 8:
         return str(name)
     what = kind(interface)
-    if what == "card":
+    if what == "nic":
         return str(interface["mac_address"] or name).lower() if interface["mac_address"] else str(name)
     if what == "vlan":
         return f"vlan {interface['vlan_id']} on {key(interfaces, interface['vlan-raw-device'], depth + 1)}"
@@ -149,7 +149,7 @@ def mac_address(interfaces, interface):
     if interface is None or interface["mac_address"]:
         return interface and interface["mac_address"].lower()
     below = [interface["vlan-raw-device"]] if kind(interface) == "vlan" else ports(interfaces, interface)
-    return mac_address(interfaces, interfaces.get(below[0])) if below and kind(interface) != "card" else None
+    return mac_address(interfaces, interfaces.get(below[0])) if below and kind(interface) != "nic" else None
 
 
 def link(interfaces, interface):
@@ -158,9 +158,9 @@ def link(interfaces, interface):
     out = {"addresses": [], "routes": [], "dhcp4": False, "dynamic6": None, "metric4": None, "metric6": None}
     out["accept_ra"] = interface["accept-ra"]
     out["mtu"] = None if interface["mtu"] is None else int(interface["mtu"])
-    out["name"] = None if name.startswith(CARD) and name[len(CARD):].isdigit() else name
+    out["name"] = None if name.startswith(NIC) and name[len(NIC):].isdigit() else name
     out["mac"] = None
-    if what != "card" and interface["mac_address"]:
+    if what != "nic" and interface["mac_address"]:
         inherited = mac_address(interfaces, {**interface, "mac_address": None})
         mac = interface["mac_address"].lower()
         out["mac"] = mac if mac != inherited else None

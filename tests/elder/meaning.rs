@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use glowplug::formats::{Meaning, Reading};
-use glowplug::network::{BondOptions, BridgeOptions, Card, Dns, Link, LinkIndex, LinkKind, NetworkConfig, Route};
+use glowplug::network::{BondOptions, BridgeOptions, Dns, Link, LinkIndex, LinkKind, NetworkConfig, Nic, Route};
 use serde_json::{Map, Value, json};
 
 /// The whole of a reading: `links` by what they are, `routes` without a link, `dns` of the machine.
@@ -13,8 +13,8 @@ pub(crate) fn of(reading: &Reading) -> Value {
         Meaning::Unconfigured => network(&NetworkConfig::default()),
         Meaning::Disabled => json!({"disabled": true}),
         Meaning::Refused => {
-            let findings: Vec<String> = reading.findings.kept().iter().map(ToString::to_string).collect();
-            json!({"refused": findings.join("; ")})
+            let diagnostics: Vec<String> = reading.diagnostics.kept().iter().map(ToString::to_string).collect();
+            json!({"refused": diagnostics.join("; ")})
         }
     }
 }
@@ -33,13 +33,13 @@ fn network(config: &NetworkConfig) -> Value {
 /// What a link is, whatever it is called.
 fn key(config: &NetworkConfig, at: LinkIndex) -> String {
     match &config.link(at).kind {
-        LinkKind::Card(Card::MacAddress { mac_address, .. }) => mac_address.to_string(),
-        LinkKind::Card(Card::Name(name)) => name.to_string(),
-        LinkKind::Card(Card::Pattern { names, drivers, .. }) => {
+        LinkKind::Nic(Nic::MacAddress { mac_address, .. }) => mac_address.to_string(),
+        LinkKind::Nic(Nic::Name(name)) => name.to_string(),
+        LinkKind::Nic(Nic::Pattern { names, drivers, .. }) => {
             let words = |patterns: &[glowplug::network::Pattern]| {
                 patterns.iter().map(|pattern| pattern.as_str().to_owned()).collect::<Vec<_>>().join(" ")
             };
-            format!("cards {} of {}", words(names), words(drivers))
+            format!("NICs {} of {}", words(names), words(drivers))
         }
         LinkKind::Bond { ports, .. } => format!("bond of {}", keys(config, ports).join(", ")),
         LinkKind::Bridge { name, .. } => format!("bridge {name}"),
@@ -56,10 +56,10 @@ fn keys(config: &NetworkConfig, ports: &[LinkIndex]) -> Vec<String> {
 /// The name that a link shall have.
 fn name(link: &Link) -> Option<String> {
     match &link.kind {
-        LinkKind::Card(Card::MacAddress { name, .. } | Card::Pattern { name, .. }) | LinkKind::Vlan { name, .. } => {
+        LinkKind::Nic(Nic::MacAddress { name, .. } | Nic::Pattern { name, .. }) | LinkKind::Vlan { name, .. } => {
             name.as_ref().map(ToString::to_string)
         }
-        LinkKind::Card(Card::Name(name)) | LinkKind::Bond { name, .. } | LinkKind::Bridge { name, .. } => {
+        LinkKind::Nic(Nic::Name(name)) | LinkKind::Bond { name, .. } | LinkKind::Bridge { name, .. } => {
             Some(name.to_string())
         }
     }
@@ -86,7 +86,7 @@ fn link(config: &NetworkConfig, link: &Link) -> Value {
         "dns": dns(&link.dns),
     });
     match &link.kind {
-        LinkKind::Card(_) => {}
+        LinkKind::Nic(_) => {}
         LinkKind::Bond { options, .. } => told["options"] = bond_options(config, options),
         LinkKind::Bridge { options, ports, .. } => {
             told["options"] = bridge_options(config, options);

@@ -15,7 +15,7 @@ use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use glowplug::finding::{Finding, Findings, Severity};
+use glowplug::diagnostic::{Diagnostic, Diagnostics, Severity};
 use glowplug::formats::{Format, read_network, value};
 use serde_json::Value;
 
@@ -73,8 +73,10 @@ fn disagreement(cloud_init: &mut CloudInit, document: &Document, met: &mut Met) 
         return None;
     }
     if is_refused(&ours) {
-        let errors = reading.findings.kept().iter().filter(|finding| finding.severity == Severity::Error);
-        let row = |finding: &Finding| rows::REFUSED.iter().find(|(_, problem)| finding.problem.starts_with(problem));
+        let errors = reading.diagnostics.kept().iter().filter(|diagnostic| diagnostic.severity == Severity::Error);
+        let row = |diagnostic: &Diagnostic| {
+            rows::REFUSED.iter().find(|(_, problem)| diagnostic.problem().starts_with(problem))
+        };
         return match errors.map(row).collect::<Option<Vec<_>>>() {
             Some(rows) if document.may_be_refused => {
                 met.0.extend(rows.into_iter().map(|(id, _)| *id));
@@ -141,7 +143,7 @@ fn comparable(mut meaning: Value, is_openstack: bool) -> Value {
             let has = |link: &Value| link["ports"].as_array().is_some_and(|ports| ports.iter().any(|port| port == key));
             links.iter().any(|(other, link)| other != key && other.contains(key) || has(link))
         };
-        // A card of which nothing is asked is left alone, whether the document names it or not.
+        // A NIC of which nothing is asked is left alone, whether the document names it or not.
         let asks = |key: &str, link: &Value| {
             key.contains(' ')
                 || ["mtu", "mac", "dynamic6", "accept_ra"].iter().any(|name| !link[name].is_null())
@@ -230,7 +232,7 @@ fn fixtures() -> Vec<Document> {
         let text = fs::read_to_string(&path).unwrap();
         Document {
             name: path.display().to_string(),
-            tree: tree(&value::parse(text.as_bytes(), &mut Findings::default()).unwrap()),
+            tree: tree(&value::parse(text.as_bytes(), &mut Diagnostics::default()).unwrap()),
             text,
             may_be_refused: true,
         }

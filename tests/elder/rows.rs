@@ -30,7 +30,7 @@ pub(crate) enum Mend {
     Text(fn(&str) -> bool),
 }
 
-/// Documents that glowplug refuses and cloud-init does not: the row, and how the problem of the finding begins.
+/// Documents that glowplug refuses and cloud-init does not: the row, and how the problem of the diagnostic begins.
 pub(crate) const REFUSED: &[(&str, &str)] = &[
     ("no-address", "invalid address"),
     ("no-gateway", "invalid gateway"),

@@ -145,7 +145,7 @@ fn a_network_from_the_boot_loader_wins() {
 }
 
 #[test]
-fn arguments_that_configure_no_card_do_not_make_it_stand_aside() {
+fn arguments_that_configure_no_nic_do_not_make_it_stand_aside() {
     let machine = Machine::kubevirt()
         .with(
             "proc/cmdline",
@@ -171,7 +171,7 @@ fn another_platform_is_left_alone() {
 }
 
 #[test]
-fn a_machine_of_which_nothing_is_known_is_told_by_the_shape_of_its_drive() {
+fn a_machine_of_which_nothing_is_known_is_reported_by_the_shape_of_its_drive() {
     let machine = Machine::new().with_disk("vdb", hypershift());
     assert_eq!(machine.network_kargs(&[]).code, Some(0));
     assert_eq!(machine.fragment().as_deref(), Some(HYPERSHIFT_LINE));
@@ -250,7 +250,7 @@ fn a_default_that_is_required_and_not_there_fails_where_it_is_needed() {
 }
 
 #[test]
-fn what_is_told_about_the_machine_waits_as_its_unit_says_whatever_the_boot_loader_says() {
+fn what_is_reported_about_the_machine_waits_as_its_unit_says_whatever_the_boot_loader_says() {
     let machine = Machine::kubevirt().with("proc/cmdline", "glowplug.wait=3600");
     let output = machine.path("attributes");
     assert_eq!(machine.run(&["attributes", "--wait=0", "--output", output.to_str().unwrap()]).code, Some(0));
@@ -298,7 +298,7 @@ fn a_broken_document_is_refused_and_the_fragment_of_an_earlier_run_goes() {
     assert_eq!(code, Some(1));
     assert_eq!(
         stderr,
-        "<3>error in the network document finding=\"networks[0].netmask: invalid netmask \\\"255.0.255.0\\\", \
+        "<3>error in the network document diagnostic=\"networks[0].netmask: invalid netmask \\\"255.0.255.0\\\", \
          expected a mask without holes or a length\"\n\
          <3>refused to configure the network reason=\"openstack/latest/network_data.json: 1 error\"\n"
     );
@@ -396,7 +396,7 @@ fn what_one_renderer_wrote_goes_when_another_one_is_asked_for() {
 }
 
 #[test]
-fn a_file_of_an_earlier_run_for_whichever_card_there_is_goes_too() {
+fn a_file_of_an_earlier_run_for_whichever_nic_there_is_goes_too() {
     let machine = Machine::kubevirt();
     let pattern = drive("version: 2\nethernets: {all: {match: {driver: virtio_net}, dhcp4: true}}\n");
     let path = pattern.path("");
@@ -418,7 +418,7 @@ fn the_default_of_a_machine_with_networkd_is_arguments() {
 }
 
 #[test]
-fn a_document_of_cards_that_nobody_uses_leaves_networkd_to_the_default() {
+fn a_document_of_nics_that_nobody_uses_leaves_networkd_to_the_default() {
     let (machine, drive) =
         (Machine::kubevirt(), drive("version: 2\nethernets: {a: {match: {macaddress: '52:54:00:12:34:56'}}}\n"));
     let path = drive.path("");
@@ -430,7 +430,7 @@ fn a_document_of_cards_that_nobody_uses_leaves_networkd_to_the_default() {
 }
 
 #[test]
-fn a_document_of_cards_without_addresses_is_never_the_default() {
+fn a_document_of_nics_without_addresses_is_never_the_default() {
     let openstack = r#"{"links":[{"id":"a","type":"phy","ethernet_mac_address":"52:54:00:12:34:56"}],"networks":[]}"#;
     let version_1 = r#"{"version":1,"config":[{"type":"physical","mac_address":"52:54:00:12:34:56","subnets":[{"type":"manual"}]}]}"#;
     let version_2 = r#"{"version":2,"ethernets":{"a":{"match":{"macaddress":"52:54:00:12:34:56"},"dhcp4":false,
@@ -457,7 +457,7 @@ fn a_document_of_cards_without_addresses_is_never_the_default() {
 }
 
 #[test]
-fn a_machine_with_network_legacy_has_one_address_on_a_card_and_is_told_what_is_lost() {
+fn a_machine_with_network_legacy_has_one_address_on_a_nic_and_reports_what_is_lost() {
     let machine = Machine::kubevirt().with_disk("vdb", hypershift());
     let Run { code, stderr, .. } = machine.network_kargs(&["--renderer", "network-legacy"]);
     assert_eq!(code, Some(0));
@@ -468,10 +468,8 @@ fn a_machine_with_network_legacy_has_one_address_on_a_card_and_is_told_what_is_l
     assert_eq!(
         stderr.lines().collect::<Vec<_>>()[1..3],
         [
-            "<4>warning about the network document finding=\"links[0]: further addresses left out \\\"2620:0:860:2::10/64\\\", \
-             expected one address on a link: network-legacy stops the boot at a second one\"",
-            "<4>warning about the network document finding=\"networks[1].routes[0]: route left out \\\"::/0\\\", \
-             expected one of the family that its link keeps\"",
+            "<4>warning about the network document diagnostic=\"links[0]: \\\"2620:0:860:2::10/64\\\" ignored, network-legacy accepts one address on a link\"",
+            "<4>warning about the network document diagnostic=\"networks[1].routes[0]: \\\"::/0\\\" ignored, its link has no address of its family\"",
         ]
     );
 }
@@ -525,7 +523,7 @@ drive         /dev/vdb, iso9660 with label config-2, openstack
 document      openstack/latest/network_data.json, network_data, 894 bytes
 
 link    device             made of  mtu  addresses            routes
-eno101  52:54:00:12:34:56  card     -    192.168.1.100/24     default via 192.168.1.1
+eno101  52:54:00:12:34:56  nic      -    192.168.1.100/24     default via 192.168.1.1
                                          2620:0:860:2::10/64  default via 2620:0:860:2::1
 
 name servers  8.8.8.8
@@ -569,8 +567,8 @@ fn check_of_a_refused_boot_ends_with_1_however_long_the_record_is() {
         )
     };
     let links: String = (0..4090).map(vlan).collect();
-    let cards = r#"{"id":"p0","type":"phy"},{"id":"p1","type":"phy"}"#;
-    let document = format!(r#"{{"links":[{cards}{links}],"networks":[]}}"#);
+    let nics = r#"{"id":"p0","type":"phy"},{"id":"p1","type":"phy"}"#;
+    let document = format!(r#"{{"links":[{nics}{links}],"networks":[]}}"#);
     let drive = Machine::new().with("openstack/latest/network_data.json", document);
     let machine = Machine::kubevirt();
     assert_eq!(machine.network_kargs(&["--config-drive", drive.path("").to_str().unwrap()]).code, Some(1));

@@ -334,7 +334,7 @@ fn without_room_for_the_record_the_network_is_there_all_the_same() {
 }
 
 #[test]
-fn what_cannot_be_written_at_all_is_said_and_stays() {
+fn what_cannot_be_written_at_all_is_given_and_stays() {
     let case = Case::disk();
     let machine = (case.machine)();
     let mounts = "mount --bind etc/cmdline.d etc/cmdline.d; mount -o remount,bind,ro etc/cmdline.d";

@@ -32,8 +32,8 @@ fn refused_drive(drive: &Machine) -> String {
     stderr.replace(drive.path("").to_str().unwrap(), "DRIVE")
 }
 
-fn finding(text: &str) -> String {
-    format!("<3>error in the network document finding={text:?}")
+fn diagnostic(text: &str) -> String {
+    format!("<3>error in the network document diagnostic={text:?}")
 }
 
 #[test]
@@ -57,7 +57,7 @@ fn a_network_document_that_cannot_be_read_does_not_cost_the_machine_its_name() {
 fn nesting_300_deep() {
     let document = format!("{}{}", r#"{"links":["#.repeat(300), "]}".repeat(300));
     let expected = r#"document: nested too deep "more than 64", expected at most 64 levels"#;
-    assert_eq!(refusal(document), finding(expected));
+    assert_eq!(refusal(document), diagnostic(expected));
 }
 
 #[test]
@@ -66,14 +66,14 @@ fn an_array_of_as_many_elements_as_a_mebibyte_holds() {
         let elements = 1_000_000 / (element.len() + 1);
         let document = format!(r#"{{"links":[{}{element}]}}"#, format!("{element},").repeat(elements));
         let expected = r#"document: too many values "more than 65536", expected at most 65536"#;
-        assert_eq!(refusal(document), finding(expected), "{element}");
+        assert_eq!(refusal(document), diagnostic(expected), "{element}");
     }
 }
 
 #[test]
 fn more_links_than_any_machine_has() {
     let document = format!(r#"{{"links":[{}{{}}]}}"#, "{},".repeat(4096));
-    assert_eq!(refusal(document), finding(r#"links: too many items "4097", expected at most 4096"#));
+    assert_eq!(refusal(document), diagnostic(r#"links: too many items "4097", expected at most 4096"#));
 }
 
 #[test]
@@ -81,28 +81,28 @@ fn more_arguments_than_dracut_takes() {
     let network = r#"{"link":"eno1","type":"static6","ip_address":"2001:db8::%/64"}"#;
     let networks: Vec<String> = (1..=1000).map(|n| network.replace('%', &n.to_string())).collect();
     let document = format!(r#"{{"links":[{{"id":"eno1","type":"phy"}}],"networks":[{}]}}"#, networks.join(","));
-    assert_eq!(refusal(document), finding(r#"kernel arguments: too many bytes "34892", expected at most 32768"#));
+    assert_eq!(refusal(document), diagnostic(r#"kernel arguments: too many bytes "34892", expected at most 32768"#));
 }
 
 #[test]
 fn as_many_vlans_as_a_document_may_have_links() {
-    let cards: Vec<String> =
+    let nics: Vec<String> =
         (0..2048).map(|n| format!(r#""a{n}x":{{"dhcp4-overrides":{{"use-dns":false}}}}"#)).collect();
     let vlans: Vec<String> = (0..2048).map(|n| format!(r#""v{n}x":{{"id":7,"link":"a{n}x","dhcp4":true}}"#)).collect();
-    let document = format!(r#"{{"version":2,"ethernets":{{{}}},"vlans":{{{}}}}}"#, cards.join(","), vlans.join(","));
-    assert_eq!(refusal(document), finding(r#"kernel arguments: too many bytes "74493", expected at most 32768"#));
+    let document = format!(r#"{{"version":2,"ethernets":{{{}}},"vlans":{{{}}}}}"#, nics.join(","), vlans.join(","));
+    assert_eq!(refusal(document), diagnostic(r#"kernel arguments: too many bytes "74493", expected at most 32768"#));
 }
 
 #[test]
 fn a_nul_byte() {
     let expected = r#"line 1 column 3: not readable as JSON "trailing characters", expected JSON, since the document begins with a brace or a bracket"#;
-    assert_eq!(refusal(b"{}\0{}"), finding(expected));
+    assert_eq!(refusal(b"{}\0{}"), diagnostic(expected));
 }
 
 #[test]
 fn invalid_utf_8() {
     let expected = r#"line 1 column 14: not readable as JSON "invalid unicode code point", expected JSON, since the document begins with a brace or a bracket"#;
-    assert_eq!(refusal(b"{\"services\":\"\xff\xfe\"}"), finding(expected));
+    assert_eq!(refusal(b"{\"services\":\"\xff\xfe\"}"), diagnostic(expected));
 }
 
 /// Names that a shell, a tokeniser or a path would take for more.
@@ -122,7 +122,7 @@ const NAMES: [&str; 12] = [
 ];
 
 #[test]
-fn a_hostile_name_of_a_card_that_needs_one() {
+fn a_hostile_name_of_a_nic_that_needs_one() {
     for name in NAMES {
         for field in ["id", "name"] {
             let name = serde_json::Value::from(name);
@@ -181,7 +181,7 @@ fn a_name_server_for_every_value_that_there_may_be() {
         servers.join(",")
     );
     let expected = r#"networks[0].dns_nameservers: too many items "60000", expected at most 4096"#;
-    assert_eq!(refusal(document), finding(expected));
+    assert_eq!(refusal(document), diagnostic(expected));
 }
 
 #[test]
@@ -198,7 +198,7 @@ fn a_bridge_of_as_many_ports_as_there_may_be_links_is_explained() {
     let Run { code, stdout, stderr } = Run::of(command.arg(path));
     assert_eq!((code, stderr.as_str()), (Some(0), ""));
     let row = stdout.lines().find(|line| line.starts_with("e0 "));
-    assert_eq!(row, Some(format!("e0     e0      card{}-", " ".repeat(58)).as_str()));
+    assert_eq!(row, Some(format!("e0     e0      nic{}-", " ".repeat(59)).as_str()));
 }
 
 // === Documents that ask much of a renderer ===
@@ -219,7 +219,7 @@ fn rendered(document: impl AsRef<[u8]>) -> [(Option<i32>, Vec<String>); 3] {
 fn too_long(bytes: usize) -> (Option<i32>, Vec<String>) {
     let problem = format!(r#"kernel arguments: too many bytes "{bytes}", expected at most 32768"#);
     let outcome = "<3>refused to configure the network reason=\"openstack/latest/network_data.json: 1 error\"";
-    (Some(1), vec![finding(&problem), outcome.to_owned()])
+    (Some(1), vec![diagnostic(&problem), outcome.to_owned()])
 }
 
 fn accepted() -> (Option<i32>, Vec<String>) {
@@ -232,22 +232,22 @@ fn listed(count: usize, one: impl Fn(usize) -> String) -> String {
 }
 
 #[test]
-fn as_many_cards_as_a_document_may_have() {
-    let cards = listed(4096, |n| format!(r#""e{n}":{{"dhcp4":true}}"#));
-    let document = format!(r#"{{"version":2,"ethernets":{{{cards}}}}}"#);
+fn as_many_nics_as_a_document_may_have() {
+    let nics = listed(4096, |n| format!(r#""e{n}":{{"dhcp4":true}}"#));
+    let document = format!(r#"{{"version":2,"ethernets":{{{nics}}}}}"#);
     assert_eq!(rendered(document), [too_long(56_233), accepted(), too_long(56_233)]);
 }
 
 #[test]
-fn a_bridge_of_nearly_all_cards_with_a_cost_for_each() {
-    let (cards, ports) = (listed(4090, |n| format!(r#""e{n}":{{}}"#)), listed(4090, |n| format!(r#""e{n}""#)));
+fn a_bridge_of_nearly_all_nics_with_a_cost_for_each() {
+    let (nics, ports) = (listed(4090, |n| format!(r#""e{n}":{{}}"#)), listed(4090, |n| format!(r#""e{n}""#)));
     let costs = listed(4090, |n| format!(r#""e{n}":5"#));
     let document = format!(
-        r#"{{"version":2,"ethernets":{{{cards}}},
+        r#"{{"version":2,"ethernets":{{{nics}}},
              "bridges":{{"br0":{{"dhcp4":true,"interfaces":[{ports}],"parameters":{{"path-cost":{{{costs}}}}}}}}}}}"#
     );
-    let problem = r#"bridges.br0.parameters: bridge options left out "port options", expected none, nor STP: no kernel argument carries it"#;
-    let warned = (Some(0), vec![finding(problem).replace("<3>error in", "<4>warning about")]);
+    let problem = r#"bridges.br0.parameters: "port options" ignored, kernel arguments cannot express bridge options"#;
+    let warned = (Some(0), vec![diagnostic(problem).replace("<3>error in", "<4>warning about")]);
     assert_eq!(rendered(document), [warned.clone(), accepted(), warned]);
 }
 
@@ -268,7 +268,7 @@ fn thirty_thousand_unknown_members() {
     let members = listed(30_000, |n| format!(r#""x{n}":{n}"#));
     let document = format!(r#"{{"version":2,"ethernets":{{"e0":{{"dhcp4":true,{members}}}}}}}"#);
     for (code, lines) in rendered(document) {
-        let last = "<4>further findings in the network document count=29744";
+        let last = "<4>further diagnostics in the network document count=29744";
         assert_eq!((code, lines.len(), lines.last().map(String::as_str)), (Some(0), 257, Some(last)));
     }
 }
@@ -289,21 +289,21 @@ fn aliases_of_aliases() {
     for (before, name) in ('a'..='h').zip('b'..='i') {
         document.push_str(&format!("{name}: &{name} [{}]\n", listed(9, |_| format!("*{before}"))));
     }
-    assert_eq!(refusal(document), finding(TOO_MANY_VALUES));
+    assert_eq!(refusal(document), diagnostic(TOO_MANY_VALUES));
 }
 
 #[test]
 fn two_thousand_merges_of_two_thousand_members() {
     let mut document = format!("base: &base {{{}}}\nversion: 2\nethernets:\n", listed(2000, |n| format!("k{n}: 1")));
     (0..2000).for_each(|n| document.push_str(&format!("  e{n}: {{<<: *base, dhcp4: true}}\n")));
-    assert_eq!(refusal(document), finding(TOO_MANY_VALUES));
+    assert_eq!(refusal(document), diagnostic(TOO_MANY_VALUES));
 }
 
 #[test]
 fn a_hundred_thousand_interfaces() {
     let links = listed(100_000, |_| "{}".to_owned());
-    assert_eq!(refusal(format!(r#"{{"version":1,"config":[{links}]}}"#)), finding(TOO_MANY_VALUES));
-    assert_eq!(refusal(format!(r#"{{"links":[{links}]}}"#)), finding(TOO_MANY_VALUES));
+    assert_eq!(refusal(format!(r#"{{"version":1,"config":[{links}]}}"#)), diagnostic(TOO_MANY_VALUES));
+    assert_eq!(refusal(format!(r#"{{"links":[{links}]}}"#)), diagnostic(TOO_MANY_VALUES));
     let items = "- {}\n".repeat(100_000);
-    assert_eq!(refusal(format!("version: 1\nconfig:\n{items}")), finding(TOO_MANY_VALUES));
+    assert_eq!(refusal(format!("version: 1\nconfig:\n{items}")), diagnostic(TOO_MANY_VALUES));
 }

@@ -37,7 +37,7 @@ fn answer(code: i32, stdout: &str) -> (Option<i32>, String, String) {
 }
 
 #[test]
-fn without_a_key_all_is_told_as_a_table() {
+fn without_a_key_all_is_reported_as_a_table() {
     let table = "\
 hostname       worker-0
 instance_id    worker-0.clusters
@@ -52,7 +52,7 @@ uuid           5d307ca9-b3ef-428c-8861-06e72d69f223
 }
 
 #[test]
-fn with_keys_the_bare_values_are_told_one_a_line() {
+fn with_keys_the_bare_values_are_reported_one_a_line() {
     let drive = typical();
     assert_eq!(told(with_drive(&drive, &["metadata", "instance-type"])), answer(0, "u1 large\n"));
     let several = ["metadata", "ipv4", "GLOWPLUG_KUBEVIRT_HOSTNAME"];
@@ -67,7 +67,7 @@ fn a_known_key_that_the_machine_does_not_have_ends_quietly_with_1() {
 }
 
 #[test]
-fn an_unknown_key_is_refused_where_nobody_can_be_told() {
+fn an_unknown_key_is_refused_where_nobody_can_be_reported() {
     let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_glowplug"));
     assert_eq!(command.args(["metadata", "colour"]).stderr(full).status().unwrap().code(), Some(2));
@@ -122,7 +122,7 @@ fn a_machine_that_is_not_ours_knows_nothing() {
 }
 
 #[test]
-fn a_drive_that_is_named_on_another_machine_is_used_when_that_is_said() {
+fn a_drive_that_is_named_on_another_machine_is_used_when_that_is_given() {
     let drive = Machine::new().with("meta-data", "local-hostname: web1\n");
     let (machine, path) = (Machine::new(), drive.path(""));
     let output = machine.path("out");
@@ -269,7 +269,7 @@ fn the_keys_of_the_drive_are_written_and_a_bad_one_is_named() {
         [0o600, 0o700, 0o700]
     );
     let first = stderr.lines().next().unwrap();
-    assert!(first.starts_with("<4>ignored what is no public key finding=\"public_keys.0 line 3: "), "{first}");
+    assert!(first.starts_with("<4>ignored what is no public key diagnostic=\"public_keys.0 line 3: "), "{first}");
 }
 
 #[test]

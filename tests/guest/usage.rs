@@ -27,7 +27,7 @@ fn print_of_a_named_drive_asks_no_command_line_for_the_platform() {
 }
 
 #[test]
-fn rd_neednet_is_said_on_request_only() {
+fn rd_neednet_is_given_on_request_only() {
     let drive = drive(STATIC);
     let path = drive.path("");
     let run = run(&["network-kargs", "--print", "--neednet", "--config-drive", path.to_str().unwrap()]);
@@ -168,7 +168,7 @@ drive         {path}, openstack
 document      openstack/latest/network_data.json, network_data, 645 bytes
 
 link  device  made of                mtu   addresses    routes
-tap0  data    card                   9000
+tap0  data    nic                    9000
               mac 52:54:00:12:34:56
 v     data.7  vlan 7 on data         -     10.0.0.5/24  default via 10.0.0.1
               mac 52:54:00:12:34:99        slaac        10.8.0.0/16 via 10.0.0.254
@@ -184,7 +184,7 @@ metadata
   name         worker-0
   namespace    clusters
 
-findings
+diagnostics
   warning  services[1].type: unknown service \"ntp\", expected dns
 
 kernel arguments
@@ -202,7 +202,7 @@ configured: openstack/latest/network_data.json says so
 }
 
 #[test]
-fn check_shows_what_a_bridge_is_told() {
+fn check_shows_the_options_of_a_bridge() {
     let document = r#"{"version":2,"ethernets":{"eno1":{},"eno2":{}},"bridges":{"br0":{"interfaces":["eno1","eno2"],
         "addresses":["10.0.0.5/24"],"parameters":{"stp":true,"forward-delay":4,"path-cost":{"eno2":50},
         "port-priority":{"eno1":28,"eno2":9}}}}}"#;
@@ -215,8 +215,8 @@ fn check_shows_what_a_bridge_is_told() {
         links,
         "\
 link  device  made of                mtu  addresses    routes
-eno1  eno1    card                   -
-eno2  eno2    card                   -
+eno1  eno1    nic                    -
+eno2  eno2    nic                    -
 br0   br0     bridge of eno1, eno2   -    10.0.0.5/24
               stp=true
               forward_delay=4
@@ -233,15 +233,15 @@ br0   br0     bridge of eno1, eno2   -    10.0.0.5/24
 
 #[test]
 fn check_says_what_is_wrong_with_what_the_drive_says_about_its_machine() {
-    for (meta_data, finding) in [
-        (r#"{"hostname":["a"]}"#, "hostname: invalid value \"an array\", expected a text"),
+    for (meta_data, diagnostic) in [
+        (r#"{"hostname":["a"]}"#, "hostname: invalid value \"an array\", expected a string"),
         (r#"{"hostname":"a\nb"}"#, "hostname: invalid attribute \"a\\nb\", expected at most 4096 bytes"),
         ("[]", "document: invalid document \"an array\", expected an object"),
     ] {
         let drive = drive(STATIC).with("openstack/latest/meta_data.json", meta_data);
         let Run { code, stdout, .. } = run(&["check", drive.path("").to_str().unwrap()]);
         assert_eq!(code, Some(0));
-        assert!(stdout.contains(&format!("\n\nfindings about the machine\n  warning  {finding}")), "{stdout}");
+        assert!(stdout.contains(&format!("\n\ndiagnostics about the machine\n  warning  {diagnostic}")), "{stdout}");
     }
 }
 
@@ -260,7 +260,7 @@ fn check_ends_with_1_when_the_boot_would_fail() {
 platform      kubevirt (a document was named)
 document      {document}, network_data, 75 bytes
 
-findings
+diagnostics
   error    networks[0].ip_address: missing, expected an IPv4 address of a machine
 
 refused: {document}: 1 error
@@ -286,7 +286,7 @@ fn check_prints_json_for_programs() {
         },
         "document": {"path": "openstack/latest/network_data.json", "format": "network_data", "size": 150},
         "links": [{
-            "id": "a", "kind": "card", "device": "52:54:00:12:34:56", "on": [], "vlan_id": null, "options": [],
+            "id": "a", "kind": "nic", "device": "52:54:00:12:34:56", "on": [], "vlan_id": null, "options": [],
             "mac_address": "52:54:00:12:34:56", "mtu": null, "addresses": ["10.0.0.5/24"], "routes": []
         }],
         "nameservers": [],
@@ -294,12 +294,12 @@ fn check_prints_json_for_programs() {
             "hostname": "worker-0", "instance_id": "worker-0.clusters", "name": "worker-0", "namespace": "clusters",
             "ipv4": "10.0.0.5", "mac": "52:54:00:12:34:56"
         },
-        "metadata_findings": [],
+        "metadata_diagnostics": [],
         "arguments": ["ip=10.0.0.5:::24::[52:54:00:12:34:56]:none"],
         "fragment": null,
         "files": [],
-        "findings": [],
-        "further_findings": 0
+        "diagnostics": [],
+        "further_diagnostics": 0
     });
     assert_eq!((code, report), (Some(0), expected));
 }

@@ -154,9 +154,9 @@ impl Spec {
             self.allocates_ends,
             self.delay,
         );
-        let (specs, mut findings) = read_pools(text.as_bytes());
-        let pool = specs.first().and_then(|spec| Pool::new(spec, &facts, &mut findings));
-        pool.ok_or_else(|| format!("{text}: {:?}", findings.kept()))
+        let (specs, mut diagnostics) = read_pools(text.as_bytes());
+        let pool = specs.first().and_then(|spec| Pool::new(spec, &facts, &mut diagnostics));
+        pool.ok_or_else(|| format!("{text}: {:?}", diagnostics.kept()))
     }
 
     /// The pool, if its specification is valid.

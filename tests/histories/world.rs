@@ -745,10 +745,10 @@ impl World {
             let is_recorded = |printed: &Printed| {
                 printed.address == place.1 && self.cluster.nodes[printed.node].is_namesake(&held.claimant.machine)
             };
-            let is_told = |told: &Disagreement| matches!(told, Disagreement::NotRecorded { claimant, address } if *claimant == held.claimant && *address == place.1);
+            let is_reported = |told: &Disagreement| matches!(told, Disagreement::NotRecorded { claimant, address } if *claimant == held.claimant && *address == place.1);
             if self.cluster.nodes.iter().enumerate().any(has_object)
                 && !lists.printed.iter().any(is_recorded)
-                && !report.disagreements.iter().any(is_told)
+                && !report.disagreements.iter().any(is_reported)
             {
                 return Err(format!(
                     "nothing is reported about the lease of {place:?} of {}, which no object records",
@@ -1106,13 +1106,13 @@ impl World {
         let is_own =
             |claimant: &Claimant| claimant.interface.as_str() == printed.interface && node.is_called(&claimant.machine);
         let is_lease = self.seen.leases.get(&place).is_some_and(|held| is_own(&held.claimant));
-        let is_told = adoption.mismatches.iter().any(|it| it.address == printed.address && is_own(&it.claimant));
-        let is_found = inventory.findings.iter().any(|finding| finding.addresses.contains(&printed.address));
+        let is_reported = adoption.mismatches.iter().any(|it| it.address == printed.address && is_own(&it.claimant));
+        let is_found = inventory.diagnostics.iter().any(|diagnostic| diagnostic.addresses.contains(&printed.address));
         let is_unleased = disagreements.iter().any(|it| {
             matches!(it, Disagreement::NotLeased { claimant, address, .. } if *address == printed.address && is_own(claimant))
         });
         // A record that the objects say too little about may be one of another network.
-        if is_lease || is_told || is_found || is_unleased || !self.is_attributable(printed) {
+        if is_lease || is_reported || is_found || is_unleased || !self.is_attributable(printed) {
             return Ok(());
         }
         let mut text = format!("nothing is reported about {printed:?} of {}", node.machine);

@@ -18,9 +18,9 @@ use glowplug::host::registry::Registry;
 /// A pool of the network that all pools here have, with the other members as YAML.
 fn pool(name: &str, interface: &str, rest: &str) -> Pool {
     let text = format!("{{name: {name}, namespace: clusters, network: vlan10, interface: {interface}, {rest}}}");
-    let (specs, mut findings) = read_pools(text.as_bytes());
-    let pool = specs.first().and_then(|spec| Pool::new(spec, &TemplateFacts::default(), &mut findings));
-    pool.unwrap_or_else(|| panic!("{text}: {:?}", findings.kept()))
+    let (specs, mut diagnostics) = read_pools(text.as_bytes());
+    let pool = specs.first().and_then(|spec| Pool::new(spec, &TemplateFacts::default(), &mut diagnostics));
+    pool.unwrap_or_else(|| panic!("{text}: {:?}", diagnostics.kept()))
 }
 
 fn machine(name: &str) -> Machine {

@@ -205,7 +205,7 @@ fn give_back(path: &Path, process: usize) {
 
 /// A process is killed at any moment, so often that each instruction has its turn. `GLOWPLUG_TEST_KILLS` says how often.
 #[test]
-fn a_killed_process_loses_nothing_that_it_was_told_and_duplicates_nothing() {
+fn a_killed_process_loses_nothing_that_it_was_reported_and_duplicates_nothing() {
     if has_worked() {
         return;
     }
@@ -217,7 +217,7 @@ fn a_killed_process_loses_nothing_that_it_was_told_and_duplicates_nothing() {
     let mut held: BTreeMap<String, String> = BTreeMap::new();
     for kill in 0..kills {
         let mut child = start(
-            a_killed_process_loses_nothing_that_it_was_told_and_duplicates_nothing,
+            a_killed_process_loses_nothing_that_it_was_reported_and_duplicates_nothing,
             "claim until killed",
             &path,
             kill,

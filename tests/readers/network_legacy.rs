@@ -16,15 +16,15 @@ const MODULES: &str = "/usr/lib/dracut/modules.d";
 /// Runs dracut's scripts.
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/readers/network_legacy.sh");
 
-/// What the scripts say about the machine on which they run here, which has none of the cards.
+/// What the scripts say about the machine on which they run here, which has none of the NICs.
 fn is_about_this_machine(warning: &str) -> bool {
     warning.starts_with("Network interface '") && warning.ends_with("' does not exist")
 }
 
-/// The names of what is made, and of cards that are renamed.
+/// The names of what is made, and of NICs that are renamed.
 #[derive(Default)]
 struct Names<'a> {
-    cards: BTreeMap<&'a str, &'a str>,
+    nics: BTreeMap<&'a str, &'a str>,
     bonds: BTreeMap<&'a str, Vec<&'a str>>,
     bridges: BTreeMap<&'a str, Vec<&'a str>>,
     vlans: BTreeMap<&'a str, (&'a str, u16)>,
@@ -65,7 +65,7 @@ fn understand(text: &str) -> Result<Profiles, String> {
     let mut names = Names::default();
     for line in lines() {
         match line[..] {
-            ["ifname", name, mac] => _ = names.cards.insert(name, mac),
+            ["ifname", name, mac] => _ = names.nics.insert(name, mac),
             ["bond", name, ports, ..] => _ = names.bonds.insert(name, ports.split(' ').collect()),
             ["bridge", name, ports] => _ = names.bridges.insert(name, ports.split(' ').collect()),
             ["vlan", name, parent, id] => _ = names.vlans.insert(name, (parent, parsed(id)?)),
@@ -92,8 +92,8 @@ fn understand(text: &str) -> Result<Profiles, String> {
                 bond.mtu = optional(mtu)?;
                 for option in options.split(' ') {
                     let (option, value) = option.split_once('=').ok_or_else(|| format!("option {option:?}"))?;
-                    let card = names.cards.get(value).filter(|_| option == "primary").copied();
-                    bond.bond_options.insert(option.to_owned(), card.unwrap_or(value).to_owned());
+                    let nic = names.nics.get(value).filter(|_| option == "primary").copied();
+                    bond.bond_options.insert(option.to_owned(), nic.unwrap_or(value).to_owned());
                 }
             }
             ["bridge", name, ports] => {
@@ -116,7 +116,7 @@ fn understand(text: &str) -> Result<Profiles, String> {
                 let key = names.key(device);
                 // `setup_net` compares the device with the name of the interface.
                 if device.contains(':') {
-                    return Err(format!("route {destination} names its card by {device}, which nobody finds"));
+                    return Err(format!("route {destination} names its NIC by {device}, which nobody finds"));
                 }
                 let profile = profiles.0.get_mut(&key).ok_or_else(|| format!("{key} has a route and nothing else"))?;
                 let family = if destination.address.is_ipv4() { &mut profile.ipv4 } else { &mut profile.ipv6 };
@@ -201,8 +201,8 @@ pub(crate) fn reduced(truth: &Profiles, defaults: &[DefaultRoute], on_link: &OnL
         }
     }
     reduced.agree_on_name_servers();
-    // Nothing is said about a card that only carries others.
-    reduced.0.retain(|key, profile| !matches!(key, DeviceKey::Card(_) | DeviceKey::Any) || *profile != none);
+    // Nothing is said about a NIC that only carries others.
+    reduced.0.retain(|key, profile| !matches!(key, DeviceKey::Nic(_) | DeviceKey::Any) || *profile != none);
     reduced
 }
 
@@ -210,7 +210,7 @@ pub(crate) fn reduced(truth: &Profiles, defaults: &[DefaultRoute], on_link: &OnL
 fn is_left(default: &DefaultRoute, truth: &Profiles, reduced: &Profiles) -> bool {
     let (Some(kept), Some(meant)) = (reduced.0.get(&default.key), truth.0.get(&default.key)) else { return false };
     let (kept, meant) = (family(kept, default.ipv4), family(meant, default.ipv4));
-    kept.method != Method::Disabled && is_told(kept, meant, default.via)
+    kept.method != Method::Disabled && is_reported(kept, meant, default.via)
 }
 
 fn family(profile: &Profile, ipv4: bool) -> &Family {
@@ -223,7 +223,7 @@ fn everything(ipv4: bool) -> Cidr {
 }
 
 /// Whether no address that is lost would be needed for a gateway.
-fn is_told(kept: &Family, meant: &Family, via: Option<IpAddr>) -> bool {
+fn is_reported(kept: &Family, meant: &Family, via: Option<IpAddr>) -> bool {
     let reaches = |family: &Family, via| family.addresses.iter().any(|address| has(address, via));
     via.is_none_or(|via| reaches(kept, via) || !reaches(meant, via))
 }
@@ -279,7 +279,7 @@ fn reduced_family(family: &Family, on_link: &OnLink, read: &Family) -> Family {
     kept.method = Method::Manual;
     kept.addresses = [chosen].into();
     let told = kept.clone();
-    kept.routes.retain(|(_, via)| is_told(&told, family, *via));
+    kept.routes.retain(|(_, via)| is_reported(&told, family, *via));
     add_routes_to_gateways(&mut kept, on_link);
     kept
 }
@@ -340,7 +340,7 @@ impl Names<'_> {
         } else if name.is_empty() {
             DeviceKey::Any
         } else {
-            DeviceKey::Card(self.cards.get(name).copied().unwrap_or(name).to_owned())
+            DeviceKey::Nic(self.nics.get(name).copied().unwrap_or(name).to_owned())
         }
     }
 }
@@ -350,7 +350,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_second_argument_for_a_card_stops_the_boot() {
+    fn a_second_argument_for_a_nic_stops_the_boot() {
         let error = read("ip=10.0.0.5:::24::eno1:none ip=eno1:dhcp").unwrap_err();
         assert_eq!(error.lines().last(), Some("Duplication configurations for 'eno1'"));
     }
@@ -358,7 +358,7 @@ mod tests {
     #[test]
     fn a_route_by_a_mac_address_is_found_by_nobody() {
         let error = read("ip=[52:54:00:12:34:56]:dhcp rd.route=10.0.0.0/8:10.0.0.1:[52:54:00:12:34:56]").unwrap_err();
-        assert_eq!(error, "route 10.0.0.0/8 names its card by 52:54:00:12:34:56, which nobody finds");
+        assert_eq!(error, "route 10.0.0.0/8 names its NIC by 52:54:00:12:34:56, which nobody finds");
     }
 
     #[test]
@@ -370,9 +370,9 @@ mod tests {
         let read = read.unwrap();
         assert_eq!(
             read.to_string(),
-            "card 52:54:00:12:34:01\n  port of bond of 52:54:00:12:34:01 and 52:54:00:12:34:02\n  \
+            "NIC 52:54:00:12:34:01\n  port of bond of 52:54:00:12:34:01 and 52:54:00:12:34:02\n  \
              ipv4 disabled\n  ipv6 disabled\n\
-             card 52:54:00:12:34:02\n  port of bond of 52:54:00:12:34:01 and 52:54:00:12:34:02\n  \
+             NIC 52:54:00:12:34:02\n  port of bond of 52:54:00:12:34:01 and 52:54:00:12:34:02\n  \
              ipv4 disabled\n  ipv6 disabled\n\
              bond of 52:54:00:12:34:01 and 52:54:00:12:34:02\n  name bond0\n  mtu 1400\n  mode active-backup\n  \
              ipv4 disabled\n  ipv6 disabled\n\

@@ -42,8 +42,8 @@ struct Connection {
 
 /// Names that mean something outside the keyfiles.
 struct Names<'a> {
-    /// The MAC address of a card, by the name that `ifname=` gives it.
-    cards: BTreeMap<&'a str, String>,
+    /// The MAC address of a NIC, by the name that `ifname=` gives it.
+    nics: BTreeMap<&'a str, String>,
     connections: &'a [Connection],
 }
 
@@ -78,7 +78,7 @@ pub(crate) fn read(line: &str) -> Result<Profiles, String> {
 /// Reads what the program prints. The arguments are needed for their `ifname=`, which it leaves to udev.
 pub(crate) fn understand(text: &str, arguments: &[&str]) -> Result<Profiles, String> {
     let connections = connections(text)?;
-    let names = Names { cards: renamed_cards(arguments)?, connections: &connections };
+    let names = Names { nics: renamed_nics(arguments)?, connections: &connections };
     let mut profiles = BTreeMap::new();
     for connection in &connections {
         let key = names.key(connection)?;
@@ -90,24 +90,24 @@ pub(crate) fn understand(text: &str, arguments: &[&str]) -> Result<Profiles, Str
     Ok(Profiles(profiles))
 }
 
-/// The cards that `ifname=NAME:MAC` names.
-fn renamed_cards<'a>(arguments: &[&'a str]) -> Result<BTreeMap<&'a str, String>, String> {
-    let mut cards: BTreeMap<&str, String> = BTreeMap::new();
+/// The NICs that `ifname=NAME:MAC` names.
+fn renamed_nics<'a>(arguments: &[&'a str]) -> Result<BTreeMap<&'a str, String>, String> {
+    let mut nics: BTreeMap<&str, String> = BTreeMap::new();
     for argument in arguments {
         let Some(value) = argument.strip_prefix("ifname=") else { continue };
         let (name, mac) = value.split_once(':').ok_or_else(|| format!("{argument:?} has no MAC address"))?;
         let mac = mac_address(mac)?;
         if name.strip_prefix("eth").is_some_and(|rest| rest.bytes().all(|b| b.is_ascii_digit())) {
-            return Err(format!("{argument:?} gives a name that the kernel may have given to another card"));
+            return Err(format!("{argument:?} gives a name that the kernel may have given to another NIC"));
         }
-        if cards.values().any(|other| *other == mac) {
-            return Err(format!("{argument:?} names a card that has a name"));
+        if nics.values().any(|other| *other == mac) {
+            return Err(format!("{argument:?} names a NIC that has a name"));
         }
-        if cards.insert(name, mac).is_some() {
-            return Err(format!("{argument:?} gives a name that another card has"));
+        if nics.insert(name, mac).is_some() {
+            return Err(format!("{argument:?} gives a name that another NIC has"));
         }
     }
-    Ok(cards)
+    Ok(nics)
 }
 
 fn connections(text: &str) -> Result<Vec<Connection>, String> {
@@ -169,8 +169,8 @@ fn profile(connection: &Connection, names: &Names) -> Result<Profile, String> {
             ("ethernet", "mtu") => profile.mtu = Some(parsed(value)?),
             ("ethernet", "cloned-mac-address") => profile.cloned_mac = Some(mac_address(value)?),
             ("bond", "primary") => {
-                let DeviceKey::Card(card) = names.card(value) else { continue };
-                profile.bond_options.insert(name.to_owned(), card);
+                let DeviceKey::Nic(nic) = names.nic(value) else { continue };
+                profile.bond_options.insert(name.to_owned(), nic);
             }
             ("bond", option) => {
                 profile.bond_options.insert(option.to_owned(), bond_value(option, value).to_owned());
@@ -276,8 +276,8 @@ impl<'a> Names<'a> {
     fn key(&self, connection: &Connection) -> Result<DeviceKey, String> {
         let name = connection.get("connection.interface-name");
         match (connection.need("connection.type")?, connection.get("ethernet.mac-address"), name) {
-            ("ethernet", Some(mac), None) => Ok(DeviceKey::Card(mac_address(mac)?)),
-            ("ethernet", None, Some(name)) => Ok(self.card(name)),
+            ("ethernet", Some(mac), None) => Ok(DeviceKey::Nic(mac_address(mac)?)),
+            ("ethernet", None, Some(name)) => Ok(self.nic(name)),
             ("ethernet", None, None) => Ok(DeviceKey::Any),
             (kind @ ("bond" | "bridge"), None, Some(name)) => {
                 let uuid = connection.need("connection.uuid")?;
@@ -286,7 +286,7 @@ impl<'a> Names<'a> {
                     let of = other.get("connection.master").or_else(|| other.get("connection.controller"));
                     if of.is_some_and(|of| of == name || of == uuid) {
                         match self.key(other)? {
-                            DeviceKey::Card(card) => ports.push(card),
+                            DeviceKey::Nic(nic) => ports.push(nic),
                             port if kind == "bridge" => ports.push(port.bare()),
                             port => return Err(format!("{port} is a port of {name}")),
                         }
@@ -299,7 +299,7 @@ impl<'a> Names<'a> {
                 let parent = connection.need("vlan.parent")?;
                 let parent = match self.connection(parent) {
                     Ok(parent) => self.key(parent)?,
-                    Err(_) => self.card(parent),
+                    Err(_) => self.nic(parent),
                 };
                 Ok(DeviceKey::Vlan(Box::new(parent), parsed(connection.need("vlan.id")?)?))
             }
@@ -307,9 +307,9 @@ impl<'a> Names<'a> {
         }
     }
 
-    /// A card by its name, or by what `ifname=` says that the name stands for.
-    fn card(&self, name: &str) -> DeviceKey {
-        DeviceKey::Card(self.cards.get(name).cloned().unwrap_or_else(|| name.to_owned()))
+    /// A NIC by its name, or by what `ifname=` says that the name stands for.
+    fn nic(&self, name: &str) -> DeviceKey {
+        DeviceKey::Nic(self.nics.get(name).cloned().unwrap_or_else(|| name.to_owned()))
     }
 
     /// The connection that another one means by a UUID or by the name of an interface.
@@ -357,36 +357,36 @@ method=disabled
         let read = understand(STATIC, &[]).unwrap();
         assert_eq!(
             read.to_string(),
-            "card kv0\n  ipv4 manual, required\n    address 10.0.0.5/24\n    gateway 10.0.0.1\n  ipv6 disabled\n"
+            "NIC kv0\n  ipv4 manual, required\n    address 10.0.0.5/24\n    gateway 10.0.0.1\n  ipv6 disabled\n"
         );
     }
 
     #[test]
-    fn a_card_that_is_renamed_is_known_by_its_mac_address() {
+    fn a_nic_that_is_renamed_is_known_by_its_mac_address() {
         let read = understand(STATIC, &["ifname=kv0:52:54:00:12:34:56"]).unwrap();
         let keys: Vec<_> = read.0.into_keys().collect();
-        assert_eq!(keys, [DeviceKey::Card("52:54:00:12:34:56".to_owned())]);
+        assert_eq!(keys, [DeviceKey::Nic("52:54:00:12:34:56".to_owned())]);
     }
 
     #[test]
-    fn a_name_of_the_kernels_is_given_to_no_card() {
+    fn a_name_of_the_kernels_is_given_to_no_nic() {
         let error = understand(STATIC, &["ifname=eth1:52:54:00:12:34:56"]).unwrap_err();
         let argument = r#""ifname=eth1:52:54:00:12:34:56""#;
-        assert_eq!(error, format!("{argument} gives a name that the kernel may have given to another card"));
+        assert_eq!(error, format!("{argument} gives a name that the kernel may have given to another NIC"));
     }
 
     #[test]
-    fn one_card_with_two_connections_is_an_error() {
+    fn one_nic_with_two_connections_is_an_error() {
         let by_mac = "*** Connection 'b' ***\n[connection]\nuuid=b\ntype=ethernet\n[ethernet]\n\
                       mac-address=52:54:00:12:34:56\n[ipv4]\nmethod=auto\n[ipv6]\nmethod=auto\n";
         let read = understand(&format!("{STATIC}{by_mac}"), &["ifname=kv0:52:54:00:12:34:56"]);
-        assert_eq!(read, Err("several connections for card 52:54:00:12:34:56".to_owned()));
+        assert_eq!(read, Err("several connections for NIC 52:54:00:12:34:56".to_owned()));
     }
 
     #[test]
     fn what_is_not_known_is_an_error() {
         let read = understand(&STATIC.replace("method=manual", "method=manual\nnever-default=true"), &[]);
-        assert_eq!(read, Err("card kv0: unknown key never-default=true".to_owned()));
+        assert_eq!(read, Err("NIC kv0: unknown key never-default=true".to_owned()));
         let read = understand("*** Hostname 'ffff' ***\n", &[]);
         assert_eq!(read, Err("unknown part \"*** Hostname 'ffff' ***\"".to_owned()));
     }
@@ -408,7 +408,7 @@ method=disabled
     }
 
     #[test]
-    fn an_argument_for_any_card_is_seen() {
+    fn an_argument_for_any_nic_is_seen() {
         let keys: Vec<_> = read("ip=dhcp").unwrap().0.into_keys().collect();
         assert_eq!(keys, [DeviceKey::Any]);
     }

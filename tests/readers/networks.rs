@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use glowplug::network::{Card, Link, LinkIndex, LinkKind, NetworkConfig, Route};
+use glowplug::network::{Link, LinkIndex, LinkKind, NetworkConfig, Nic, Route};
 use ipnetwork::IpNetwork;
 
 use crate::support::documents::DefaultRoute;
@@ -22,12 +22,12 @@ pub(crate) struct Meaning {
 
 pub(crate) type OnLink = BTreeSet<(Cidr, IpAddr)>;
 
-/// What a network means; `None` if no arguments say it: they know no card by a pattern, only whichever there is.
+/// What a network means; `None` if no arguments say it: they know no NIC by a pattern, only whichever there is.
 pub(crate) fn meaning(config: &NetworkConfig) -> Option<Meaning> {
     let indices = || (0..config.links().len()).map(LinkIndex);
-    let is_pattern = |at: LinkIndex| matches!(config.link(at).kind, LinkKind::Card(Card::Pattern { .. }));
+    let is_pattern = |at: LinkIndex| matches!(config.link(at).kind, LinkKind::Nic(Nic::Pattern { .. }));
     let asking = indices().filter(|at| asks(config.link(*at))).count();
-    // Several cards are whichever there are where the same is asked of all of them.
+    // Several NICs are whichever there are where the same is asked of all of them.
     let first = indices().find(|at| asks(config.link(*at)));
     let is_same = |at: LinkIndex| first.is_some_and(|first| asks_the_same(config.link(first), config.link(at)));
     let are_the_same = indices().filter(|at| asks(config.link(*at))).all(|at| is_pattern(at) && is_same(at));
@@ -48,7 +48,7 @@ pub(crate) fn meaning(config: &NetworkConfig) -> Option<Meaning> {
             profiles.0.insert(key(config, at), profile(config, at, &defaults));
         }
     }
-    let routes = config.links().iter().flat_map(|link| link.routes.iter().filter(|route| is_told(link, route)));
+    let routes = config.links().iter().flat_map(|link| link.routes.iter().filter(|route| is_reported(link, route)));
     let on_link = routes.filter(|route| route.on_link);
     let on_link = on_link.filter_map(|route| Some((cidr(route.destination()), route.gateway()?))).collect();
     Some(Meaning { profiles, defaults, on_link })
@@ -69,14 +69,14 @@ fn asks_the_same(one: &Link, other: &Link) -> bool {
 
 /// Whether anything is to be done about a link.
 fn asks(link: &Link) -> bool {
-    let is_card = matches!(link.kind, LinkKind::Card(_));
-    !is_card || link.has_addresses() || link.mtu.is_some() || link.cloned_mac_address.is_some()
+    let is_nic = matches!(link.kind, LinkKind::Nic(_));
+    !is_nic || link.has_addresses() || link.mtu.is_some() || link.cloned_mac_address.is_some()
 }
 
 /// No argument makes a bridge without ports.
 fn is_made(config: &NetworkConfig, at: LinkIndex) -> bool {
     match &config.link(at).kind {
-        LinkKind::Card(_) | LinkKind::Bond { .. } => true,
+        LinkKind::Nic(_) | LinkKind::Bond { .. } => true,
         LinkKind::Bridge { ports, .. } => ports.iter().any(|port| is_made(config, *port)),
         LinkKind::Vlan { parent, .. } => is_made(config, *parent),
     }
@@ -90,9 +90,9 @@ fn key(config: &NetworkConfig, at: LinkIndex) -> DeviceKey {
         keys
     };
     match &config.link(at).kind {
-        LinkKind::Card(Card::MacAddress { mac_address, .. }) => DeviceKey::Card(mac_address.to_string()),
-        LinkKind::Card(Card::Name(name)) => DeviceKey::Card(name.to_string()),
-        LinkKind::Card(Card::Pattern { .. }) => DeviceKey::Any,
+        LinkKind::Nic(Nic::MacAddress { mac_address, .. }) => DeviceKey::Nic(mac_address.to_string()),
+        LinkKind::Nic(Nic::Name(name)) => DeviceKey::Nic(name.to_string()),
+        LinkKind::Nic(Nic::Pattern { .. }) => DeviceKey::Any,
         LinkKind::Bond { ports, .. } => DeviceKey::Bond(keys(ports)),
         LinkKind::Bridge { ports, .. } => DeviceKey::Bridge(keys(ports)),
         LinkKind::Vlan { parent, id, .. } => {
@@ -106,7 +106,7 @@ fn profile(config: &NetworkConfig, at: LinkIndex, defaults: &[DefaultRoute]) -> 
     let mtu = link.mtu.map(|mtu| mtu.to_string().parse().unwrap());
     let mut profile = Profile { mtu, ..Profile::default() };
     match &link.kind {
-        LinkKind::Card(_) => {}
+        LinkKind::Nic(_) => {}
         LinkKind::Bridge { name, .. } => profile.name = Some(name.to_string()),
         LinkKind::Bond { name, options, .. } => {
             profile.name = Some(name.to_string());
@@ -138,7 +138,7 @@ fn profile(config: &NetworkConfig, at: LinkIndex, defaults: &[DefaultRoute]) -> 
             continue;
         }
         family.dns = servers.iter().copied().filter(|server| server.is_ipv4() == ipv4).collect();
-        let routes = link.routes.iter().filter(|route| is_told(link, route) && !route.is_default());
+        let routes = link.routes.iter().filter(|route| is_reported(link, route) && !route.is_default());
         let routes = routes.filter(|route| route.destination().is_ipv4() == ipv4);
         family.routes.extend(routes.map(|route| (cidr(route.destination()), route.gateway())));
         // No argument can say a metric, so of all default routes of a family one is left.
@@ -165,7 +165,7 @@ fn is_other_name(config: &NetworkConfig, at: LinkIndex, best: &DefaultRoute) -> 
     };
     let has_gateway =
         |route: &Route| route.is_default() && route.destination().is_ipv4() == best.ipv4 && route.gateway() == best.via;
-    link.routes.iter().any(|route| is_told(link, route) && has_gateway(route)) && of_best.any(shares)
+    link.routes.iter().any(|route| is_reported(link, route) && has_gateway(route)) && of_best.any(shares)
 }
 
 /// Static addresses are there or the interface has failed. A dynamic family is required when it is all there is, but must
@@ -197,7 +197,7 @@ fn set_families(profile: &mut Profile, link: &Link) {
 }
 
 /// Whether a route can be told: of the main table, and of a family that its link has.
-fn is_told(link: &Link, route: &Route) -> bool {
+fn is_reported(link: &Link, route: &Route) -> bool {
     let is_used = if route.destination().is_ipv4() { link.ipv4.is_used() } else { link.ipv6.is_used() };
     is_used && route.table.is_none()
 }
@@ -209,7 +209,7 @@ fn defaults(config: &NetworkConfig) -> Vec<DefaultRoute> {
         if config.controller_of(at).is_some() || !is_made(config, at) {
             continue;
         }
-        for route in link.routes.iter().filter(|route| is_told(link, route) && route.is_default()) {
+        for route in link.routes.iter().filter(|route| is_reported(link, route) && route.is_default()) {
             let (ipv4, metric) = (route.destination().is_ipv4(), route.metric().unwrap_or(0));
             defaults.push(DefaultRoute { key: key(config, at), ipv4, metric, via: route.gateway() });
         }

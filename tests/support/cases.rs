@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use glowplug::finding::Findings;
+use glowplug::diagnostic::Diagnostics;
 use glowplug::formats::{Meaning, read_network};
 use glowplug::network::NetworkConfig;
 use glowplug::render::networkd;
@@ -32,15 +32,15 @@ fn network(document: &Value) -> NetworkConfig {
 
 /// Renders a network to where `batch` looks for it.
 pub(crate) fn write_case(case: &Path, network: &NetworkConfig) {
-    let mut findings = Findings::default();
-    let rendered = networkd::render(network, &mut findings);
-    assert!(!findings.has_errors(), "{findings:?}");
+    let mut diagnostics = Diagnostics::default();
+    let rendered = networkd::render(network, &mut diagnostics);
+    assert!(!diagnostics.has_errors(), "{diagnostics:?}");
     for file in &rendered.files {
         let path = case.join(&file.path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, &file.text).unwrap();
     }
-    fs::write(case.join("cards"), state::cards(network)).unwrap();
+    fs::write(case.join("nics"), state::nics(network)).unwrap();
 }
 
 /// A script beside this file.
@@ -63,7 +63,7 @@ pub(crate) fn disagreement(case: &Path, network: &NetworkConfig, machine: &Machi
     if found == meant && complaints.is_empty() {
         return None;
     }
-    let files = networkd::render(network, &mut Findings::default()).files;
+    let files = networkd::render(network, &mut Diagnostics::default()).files;
     let files: Vec<String> = files.into_iter().map(|file| format!("--- {}\n{}", file.path, file.text)).collect();
     let (name, files, complaints) = (case.display(), files.join(""), complaints.join("\n"));
     Some(format!("{name}\n{files}\n=== complaints\n{complaints}\n=== meant\n{meant}\n=== found\n{found}"))

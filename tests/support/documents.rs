@@ -37,7 +37,7 @@ struct Machine {
     networks: Vec<Network>,
     /// Top-level servers.
     servers: Vec<IpAddr>,
-    /// Further links of the document for a card that it has already: their ids, and that of the card.
+    /// Further links of the document for a NIC that it has already: their ids, and that of the NIC.
     aliases: Vec<(String, String)>,
 }
 
@@ -50,7 +50,7 @@ struct Link {
 
 /// Links are referred to by their ids, since the document may have them in any order.
 enum Kind {
-    Card { mac: Option<String> },
+    Nic { mac: Option<String> },
     Bond { ports: Vec<String>, mac: Option<String>, options: BTreeMap<&'static str, String> },
     Vlan { parent: String, tag: u16, mac: String },
 }
@@ -91,16 +91,16 @@ struct Default {
     route: Option<usize>,
 }
 
-/// The words of the schema, all of which are a plain card to the guest.
-const CARD_TYPES: [&str; 9] = ["phy", "bridge", "dvs", "hw_veb", "hyperv", "ovs", "tap", "vhostuser", "vif"];
+/// The words of the schema, all of which are a plain NIC to the guest.
+const NIC_TYPES: [&str; 9] = ["phy", "bridge", "dvs", "hw_veb", "hyperv", "ovs", "tap", "vhostuser", "vif"];
 
 const BOND_MODES: [&str; 7] =
     ["balance-rr", "active-backup", "balance-xor", "broadcast", "802.3ad", "balance-tlb", "balance-alb"];
 
 const DYNAMIC_IPV6: [&str; 4] = ["ipv6_dhcp", "ipv6_slaac", "ipv6_dhcpv6-stateless", "ipv6_dhcpv6-stateful"];
 
-/// Names that a person or udev gives to cards. After some of them a VLAN cannot be named: 15 bytes are all there is.
-const CARD_NAMES: [&str; 10] =
+/// Names that a person or udev gives to NICs. After some of them a VLAN cannot be named: 15 bytes are all there is.
+const NIC_NAMES: [&str; 10] =
     ["eno1", "ens3", "lan0", "wan", "net7", "data.storage", "mgmt", "eth0", "enx525400123456", "enp0s31f6np0"];
 
 /// Makes the case of a seed, always the same.
@@ -114,12 +114,12 @@ pub(crate) fn case(seed: u64) -> Case {
 // === The machine ===
 
 fn machine(random: &mut Random) -> Machine {
-    let mut names: Vec<&str> = CARD_NAMES.to_vec();
+    let mut names: Vec<&str> = NIC_NAMES.to_vec();
     random.shuffle(&mut names);
     let mut links: Vec<Link> = Vec::new();
     for index in 0..random.between(1, 4) {
         let known_by = random.between(0, 9);
-        // A name that the kernel hands out itself is not a way to know a card, and never one to give it.
+        // A name that the kernel hands out itself is not a way to know a NIC, and never one to give it.
         let name = names.pop().filter(|name| known_by >= 6 && (*name != "eth0" || known_by < 9));
         let (id, name, mac) = match (known_by, name) {
             // By its name alone, or by its id, which serves as the name.
@@ -128,7 +128,7 @@ fn machine(random: &mut Random) -> Machine {
             // With both, the MAC address counts.
             (_, name) => (link_id(random, index), name.map(str::to_owned), Some(mac_address(random, index))),
         };
-        links.push(Link { id, name, mtu: mtu(random), kind: Kind::Card { mac } });
+        links.push(Link { id, name, mtu: mtu(random), kind: Kind::Nic { mac } });
     }
     for index in 0..random.one_in(3, 1, 2) {
         add_bond(&mut links, index, random);
@@ -153,16 +153,16 @@ fn machine(random: &mut Random) -> Machine {
     random.shuffle(&mut networks);
     let mut aliases = Vec::new();
     if random.chance(1, 8) {
-        let is_card = |link: &&Link| matches!(link.kind, Kind::Card { mac: Some(_) }) && !is_port(&links, &link.id);
-        aliases.extend(links.iter().find(is_card).map(|card| (format!("{}-again", card.id), card.id.clone())));
+        let is_nic = |link: &&Link| matches!(link.kind, Kind::Nic { mac: Some(_) }) && !is_port(&links, &link.id);
+        aliases.extend(links.iter().find(is_nic).map(|nic| (format!("{}-again", nic.id), nic.id.clone())));
     }
     let servers = servers(random, 3);
     Machine { links, networks, servers, aliases }
 }
 
-/// What a host calls a card. Some are legal names for an interface, but not of this one.
+/// What a host calls a NIC. Some are legal names for an interface, but not of this one.
 fn link_id(random: &mut Random, index: u64) -> String {
-    // None of them is a legal name for an interface: a card with a MAC address must not be known by one.
+    // None of them is a legal name for an interface: a NIC with a MAC address must not be known by one.
     match random.between(0, 2) {
         0 => format!("tap{:08x}-{index}f", random.next() as u32),
         1 => format!("{:08x}-7d3a-4bc1-9a55-{index:012x}", random.next() as u32),
@@ -193,7 +193,7 @@ fn add_bond(links: &mut Vec<Link>, index: u64, random: &mut Random) {
         let id = format!("port-{index}-{port}-{:04x}", random.next() as u16);
         ports.push(id.clone());
         // A port with an MTU of its own is a matter of taste: the bond's goes to the ports.
-        links.push(Link { id, name: None, mtu: None, kind: Kind::Card { mac: Some(mac) } });
+        links.push(Link { id, name: None, mtu: None, kind: Kind::Nic { mac: Some(mac) } });
     }
     let mode = *random.pick(&BOND_MODES);
     let mut options = BTreeMap::from([("mode", mode.to_owned())]);
@@ -277,7 +277,7 @@ fn add_vlan(links: &mut Vec<Link>, upper: &mut Vec<String>, parent: String, inde
 /// The MAC address that a link has.
 fn mac_of(links: &[Link], id: &str) -> Option<String> {
     match &links.iter().find(|link| link.id == id)?.kind {
-        Kind::Card { mac } => mac.clone(),
+        Kind::Nic { mac } => mac.clone(),
         // The kernel gives it that of its first port.
         Kind::Bond { mac, ports, .. } => mac.clone().or_else(|| mac_of(links, ports.first()?)),
         Kind::Vlan { mac, .. } => Some(mac.clone()),
@@ -476,7 +476,7 @@ fn agree_on_the_default_routes(machine: &mut Machine, random: &mut Random) {
         let (Some(by_network), Some(by_link)) = (by_network, by_link) else { continue };
         let preferred = (by_network.network, by_network.route);
         let metric = by_network.metric;
-        // Where a card has two links, its place among them is a third way to say "first".
+        // Where a NIC has two links, its place among them is a third way to say "first".
         if preferred == (by_link.network, by_link.route) && machine.aliases.is_empty() {
             continue;
         }
@@ -522,13 +522,13 @@ fn meaning(machine: &Machine) -> Profiles {
             machine.links.iter().any(|other| matches!(&other.kind, Kind::Vlan { parent, .. } if *parent == link.id));
         let mut profile = Profile { mtu: link.mtu, ..Profile::default() };
         match &link.kind {
-            Kind::Card { .. } => {
+            Kind::Nic { .. } => {
                 profile.port_of = machine
                     .links
                     .iter()
                     .find(|bond| matches!(&bond.kind, Kind::Bond { ports, .. } if ports.contains(&link.id)))
                     .map(|bond| key(machine, &bond.id));
-                // Nobody asks anything of such a card.
+                // Nobody asks anything of such a NIC.
                 if !has_networks && !carries && link.mtu.is_none() && profile.port_of.is_none() {
                     continue;
                 }
@@ -567,8 +567,8 @@ fn meaning(machine: &Machine) -> Profiles {
 fn key(machine: &Machine, id: &str) -> DeviceKey {
     let Some(link) = machine.links.iter().find(|link| link.id == id) else { return DeviceKey::Any };
     match &link.kind {
-        Kind::Card { mac } => {
-            DeviceKey::Card(mac.clone().or_else(|| link.name.clone()).unwrap_or_else(|| link.id.clone()))
+        Kind::Nic { mac } => {
+            DeviceKey::Nic(mac.clone().or_else(|| link.name.clone()).unwrap_or_else(|| link.id.clone()))
         }
         Kind::Bond { ports, .. } => {
             let mut ports: Vec<String> = ports.iter().filter_map(|port| mac_of(&machine.links, port)).collect();
@@ -721,12 +721,12 @@ fn spell_link(link: &Link, random: &mut Random) -> Value {
         object.insert("vif_id".into(), "cb5f5f8c-8c3c-4f7a-9d0c-2b5d3c1a6e11".into());
     }
     match &link.kind {
-        Kind::Card { mac } => {
+        Kind::Nic { mac } => {
             match random.between(0, 19) {
                 0 => {}
                 1 => _ = object.insert("type".into(), Value::Null),
                 2 => _ = object.insert("type".into(), "macvtap".into()),
-                _ => _ = object.insert("type".into(), (*random.pick(&CARD_TYPES)).into()),
+                _ => _ = object.insert("type".into(), (*random.pick(&NIC_TYPES)).into()),
             }
             match (mac, random.between(0, 3)) {
                 (Some(mac), _) => _ = object.insert("ethernet_mac_address".into(), spell_mac(mac, random)),

@@ -1,8 +1,8 @@
 //! Makes networks that OpenStack documents cannot ask for.
 
 use glowplug::network::{
-    BondMode, BondOptions, BridgeOptions, BridgePort, Card, DhcpOverrides, Ipv6Dynamic, Link, LinkIndex, LinkKind, Mtu,
-    NetworkConfig, Placed, Route, VlanId,
+    BondMode, BondOptions, BridgeOptions, BridgePort, DhcpOverrides, Ipv6Dynamic, Link, LinkIndex, LinkKind, Located,
+    Mtu, NetworkConfig, Nic, Route, VlanId,
 };
 use pnet_base::MacAddr;
 
@@ -14,16 +14,16 @@ pub(crate) fn model(seed: u64) -> NetworkConfig {
     let mut random = Random(seed ^ 0x6e65_7477_6f72_6b64);
     let mut links: Vec<Link> = Vec::new();
     for at in 0..random.between(2, 6) as usize {
-        let card = match random.between(0, 9) {
-            0 => Card::Name(format!("named{at}").parse().unwrap()),
+        let nic = match random.between(0, 9) {
+            0 => Nic::Name(format!("named{at}").parse().unwrap()),
             1 => pattern(at, &links, &mut random),
             kind => {
                 let mac_address = MacAddr::new(0x52, 0x54, random.byte(), random.byte(), random.byte(), at as u8);
                 let name = (kind == 2).then(|| format!("lan{at}").parse().unwrap());
-                Card::MacAddress { mac_address, name }
+                Nic::MacAddress { mac_address, name }
             }
         };
-        links.push(link(at, LinkKind::Card(card)));
+        links.push(link(at, LinkKind::Nic(nic)));
     }
     let mut free: Vec<usize> = (0..links.len()).collect();
     if random.chance(1, 3) {
@@ -67,7 +67,7 @@ pub(crate) fn model(seed: u64) -> NetworkConfig {
         if random.chance(1, 5) && !ports.contains(&LinkIndex(at)) {
             link.mtu = Some(Mtu::try_from(*random.pick(&[1400, 1450, 1500])).unwrap());
         }
-        if random.chance(1, 12) && !matches!(link.kind, LinkKind::Card(Card::Pattern { .. })) {
+        if random.chance(1, 12) && !matches!(link.kind, LinkKind::Nic(Nic::Pattern { .. })) {
             link.cloned_mac_address = Some(MacAddr::new(2, 0, 0, 0xcc, random.byte(), at as u8));
         }
     }
@@ -77,7 +77,7 @@ pub(crate) fn model(seed: u64) -> NetworkConfig {
     network
 }
 
-/// The same network, for cards and bridges as the tests have them.
+/// The same network, for NICs and bridges as the tests have them.
 pub(crate) fn fitted(network: &NetworkConfig) -> NetworkConfig {
     let mut links = network.links().to_vec();
     let of_bridge = |at: usize| {
@@ -90,7 +90,7 @@ pub(crate) fn fitted(network: &NetworkConfig) -> NetworkConfig {
             link.mtu = None;
         }
         match &mut link.kind {
-            LinkKind::Card(Card::Pattern { names, drivers, .. }) => {
+            LinkKind::Nic(Nic::Pattern { names, drivers, .. }) => {
                 *names = vec![format!("p?t{at}").parse().unwrap()];
                 drivers.clear();
             }
@@ -109,12 +109,12 @@ pub(crate) fn fitted(network: &NetworkConfig) -> NetworkConfig {
     same
 }
 
-/// The same network, with the addresses of the ten cards of `networkd/machine`. `None` if it has more.
-pub(crate) fn with_real_cards(network: &NetworkConfig) -> Option<NetworkConfig> {
+/// The same network, with the addresses of the ten NICs of `networkd/machine`. `None` if it has more.
+pub(crate) fn with_real_nics(network: &NetworkConfig) -> Option<NetworkConfig> {
     let mut links = network.links().to_vec();
     let mut next = 0;
     for link in &mut links {
-        if let LinkKind::Card(Card::MacAddress { mac_address, .. }) = &mut link.kind {
+        if let LinkKind::Nic(Nic::MacAddress { mac_address, .. }) = &mut link.kind {
             *mac_address = MacAddr::new(0x52, 0x54, 0, 0, 0, next);
             next += 1;
         }
@@ -128,29 +128,29 @@ fn link(at: usize, kind: LinkKind) -> Link {
     Link::new(format!("link{at}"), format!("links[{at}]"), kind)
 }
 
-/// Matches the card `pat` and its number alone, and with a driver alone whatever has no file of its own: once.
-fn pattern(at: usize, links: &[Link], random: &mut Random) -> Card {
-    let is_there = links.iter().any(|link| matches!(link.kind, LinkKind::Card(Card::Pattern { .. })));
+/// Matches the NIC `pat` and its number alone, and with a driver alone whatever has no file of its own: once.
+fn pattern(at: usize, links: &[Link], random: &mut Random) -> Nic {
+    let is_there = links.iter().any(|link| matches!(link.kind, LinkKind::Nic(Nic::Pattern { .. })));
     if !is_there && random.chance(1, 2) {
         let drivers = vec!["virtio_*".parse().unwrap(), "veth".parse().unwrap()];
-        return Card::Pattern { names: vec![format!("pa?{at}").parse().unwrap()], drivers, name: None };
+        return Nic::Pattern { names: vec![format!("pa?{at}").parse().unwrap()], drivers, name: None };
     }
     let names = vec!["none*".parse().unwrap(), format!("p[a]t{at}*").parse().unwrap()];
-    Card::Pattern { names, drivers: Vec::new(), name: None }
+    Nic::Pattern { names, drivers: Vec::new(), name: None }
 }
 
 fn take_ports(free: &mut Vec<usize>, links: &[Link], count: usize, random: &mut Random) -> Vec<LinkIndex> {
     let mut ports = Vec::new();
     for _ in 0..count {
-        let cards: Vec<usize> = free
+        let nics: Vec<usize> = free
             .iter()
             .copied()
-            .filter(|at| matches!(links[*at].kind, LinkKind::Card(Card::MacAddress { .. } | Card::Name(_))))
+            .filter(|at| matches!(links[*at].kind, LinkKind::Nic(Nic::MacAddress { .. } | Nic::Name(_))))
             .collect();
-        if cards.is_empty() {
+        if nics.is_empty() {
             break;
         }
-        let port = *random.pick(&cards);
+        let port = *random.pick(&nics);
         free.retain(|at| *at != port);
         ports.push(LinkIndex(port));
     }
@@ -280,7 +280,7 @@ fn route(link: &mut Link, destination: &str, via: &str, random: &mut Random) {
 }
 
 /// Some of them, without repeats.
-fn some<T: std::str::FromStr>(of: &[&str], random: &mut Random) -> Vec<Placed<T>> {
+fn some<T: std::str::FromStr>(of: &[&str], random: &mut Random) -> Vec<Located<T>> {
     of.iter().filter(|_| random.chance(1, 3)).filter_map(|text| Some(text.parse::<T>().ok()?.into())).collect()
 }
 

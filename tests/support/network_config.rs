@@ -28,14 +28,14 @@ struct Device {
 }
 
 enum What {
-    Card(Card),
+    Nic(Nic),
     Bond { ports: Vec<String>, mac: Option<String> },
     Bridge { ports: Vec<String>, mac: Option<String> },
     Vlan { parent: String, tag: u64, mac: Option<String> },
 }
 
-/// How a card is known.
-enum Card {
+/// How a NIC is known.
+enum Nic {
     Name,
     Mac(String),
     /// Version 2 only.
@@ -68,19 +68,19 @@ fn machine(random: &mut Random, version: u64) -> Vec<Device> {
     for index in 0..random.between(1, 4) {
         let Some(name) = names.pop() else { break };
         let what = match random.between(0, 9) {
-            0..=4 => Card::Mac(mac_address(random, index)),
-            5 if version == 2 => Card::Like(match random.between(0, 3) {
+            0..=4 => Nic::Mac(mac_address(random, index)),
+            5 if version == 2 => Nic::Like(match random.between(0, 3) {
                 0 => json!({"name": format!("ens9{index}")}),
                 1 => json!({"name": format!("enp{index}s*")}),
                 2 => json!({"driver": format!("virtio{index}")}),
                 _ => json!({"name": format!("enp7{index}*"), "driver": "e1000*"}),
             }),
-            _ => Card::Name,
+            _ => Nic::Name,
         };
-        if !matches!(what, Card::Like(_)) {
+        if !matches!(what, Nic::Like(_)) {
             free.push(name.to_owned());
         }
-        devices.push(device(name.to_owned(), What::Card(what)));
+        devices.push(device(name.to_owned(), What::Nic(what)));
     }
     let mut upper = free.clone();
     if free.len() >= 2 && random.chance(1, 3) {
@@ -346,9 +346,9 @@ fn device_1(device: &Device, random: &mut Random) -> Value {
         }
     };
     match &device.what {
-        What::Card(card) => {
+        What::Nic(nic) => {
             object["type"] = if random.chance(1, 30) { "ethernet" } else { "physical" }.into();
-            if let Card::Mac(mac) = card {
+            if let Nic::Mac(mac) = nic {
                 object["mac_address"] = spell_mac(mac, random);
             }
         }
@@ -556,10 +556,10 @@ fn device_2(device: &Device, random: &mut Random) -> (&'static str, String, Valu
     };
     let mut mac_to_set = None;
     let section = match &device.what {
-        What::Card(card) => {
-            match card {
-                Card::Name => {}
-                Card::Mac(mac) => {
+        What::Nic(nic) => {
+            match nic {
+                Nic::Name => {}
+                Nic::Mac(mac) => {
                     object["match"] = json!({"macaddress": spell_mac(mac, random)});
                     if random.chance(1, 2) {
                         let name = if random.chance(1, 2) { device.name.clone() } else { format!("my{}", device.name) };
@@ -569,11 +569,11 @@ fn device_2(device: &Device, random: &mut Random) -> (&'static str, String, Valu
                         mac_to_set = Some(mac_address(random, 0xf0));
                     }
                 }
-                Card::Like(like) => {
+                Nic::Like(like) => {
                     object["match"] = like.clone();
                 }
             }
-            if matches!(card, Card::Name) && random.chance(1, 12) {
+            if matches!(nic, Nic::Name) && random.chance(1, 12) {
                 object["set-name"] = "other0".into();
             }
             if random.chance(1, 10) {

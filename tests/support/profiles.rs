@@ -1,7 +1,7 @@
 //! What a network program is to do with each interface, in a form in which a truth and a reading can be compared.
 //!
-//! A device is known by what it is made of: a card by its MAC address, a bond by its ports, a VLAN by its parent and its
-//! tag. So the names that glowplug is free to choose do not count, and two profiles for one card are found out however
+//! A device is known by what it is made of: a NIC by its MAC address, a bond by its ports, a VLAN by its parent and its
+//! tag. So the names that glowplug is free to choose do not count, and two profiles for one NIC are found out however
 //! they name it.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,10 +16,10 @@ pub(crate) struct Profiles(pub(crate) BTreeMap<DeviceKey, Profile>);
 /// Which interface a profile is for.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(crate) enum DeviceKey {
-    /// Whichever card comes first. Never what we want, but readers can be made to understand it.
+    /// Whichever NIC comes first. Never what we want, but readers can be made to understand it.
     Any,
-    /// A card, by its MAC address in lower case with colons, or by its name where nothing else is known.
-    Card(String),
+    /// A NIC, by its MAC address in lower case with colons, or by its name where nothing else is known.
+    Nic(String),
     /// A bond, by its ports, sorted.
     Bond(Vec<String>),
     /// A bridge, by its ports, sorted.
@@ -109,10 +109,10 @@ impl fmt::Display for Profiles {
 // === impl DeviceKey ===
 
 impl DeviceKey {
-    /// A card without the word, anything else as it is displayed.
+    /// A NIC without the word, anything else as it is displayed.
     pub(crate) fn bare(&self) -> String {
         match self {
-            Self::Card(card) => card.clone(),
+            Self::Nic(nic) => nic.clone(),
             other => other.to_string(),
         }
     }
@@ -121,8 +121,8 @@ impl DeviceKey {
 impl fmt::Display for DeviceKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Any => f.write_str("any card"),
-            Self::Card(card) => write!(f, "card {card}"),
+            Self::Any => f.write_str("any NIC"),
+            Self::Nic(nic) => write!(f, "NIC {nic}"),
             Self::Bond(ports) => write!(f, "bond of {}", ports.join(" and ")),
             Self::Bridge(ports) => write!(f, "bridge of {}", ports.join(" and ")),
             Self::Vlan(parent, tag) => write!(f, "vlan {tag} on {parent}"),

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
 
-use glowplug::network::{BondMode, Card, Ipv6Dynamic, Link, LinkIndex, LinkKind, NetworkConfig};
+use glowplug::network::{BondMode, Ipv6Dynamic, Link, LinkIndex, LinkKind, NetworkConfig, Nic};
 use serde_json::Value;
 
 /// Every device, by what it is made of.
@@ -30,7 +30,7 @@ struct Device {
 
 /// What the kernel can do on which networkd runs.
 pub(crate) struct Machine {
-    /// Whether it makes bonds and VLANs, and cards have a permanent address.
+    /// Whether it makes bonds and VLANs, and NICs have a permanent address.
     is_whole: bool,
 }
 
@@ -64,41 +64,41 @@ const WITHOUT_THE_KIND: [&str; 4] = [
 // === impl Machine ===
 
 impl Machine {
-    /// This machine, whose kernel may know neither bonds nor VLANs, with cables for cards, which have no permanent address.
+    /// This machine, whose kernel may know neither bonds nor VLANs, with cables for NICs, which have no permanent address.
     pub(crate) fn here() -> Self {
         Self { is_whole: false }
     }
 
-    /// One with Debian's kernel and real cards.
+    /// One with Debian's kernel and real NICs.
     pub(crate) fn whole() -> Self {
         Self { is_whole: true }
     }
 }
 
-/// The names that the cards of a machine have, and their addresses.
-pub(crate) fn cards(network: &NetworkConfig) -> String {
-    let mut cards = String::new();
+/// The names that the NICs of a machine have, and their addresses.
+pub(crate) fn nics(network: &NetworkConfig) -> String {
+    let mut nics = String::new();
     for (at, link) in network.links().iter().enumerate() {
         let index = LinkIndex(at);
         match &link.kind {
-            LinkKind::Card(Card::MacAddress { mac_address, .. }) => {
-                cards += &format!("{} {mac_address}\n", key(network, index));
+            LinkKind::Nic(Nic::MacAddress { mac_address, .. }) => {
+                nics += &format!("{} {mac_address}\n", key(network, index));
             }
-            LinkKind::Card(_) => cards += &format!("{} 02:ff:00:00:00:{at:02x}\n", key(network, index)),
+            LinkKind::Nic(_) => nics += &format!("{} 02:ff:00:00:00:{at:02x}\n", key(network, index)),
             _ => {}
         }
     }
-    cards
+    nics
 }
 
-/// The name of a card, a bond or a bridge; a VLAN's is free, so it is known by its tag and its parent.
+/// The name of a NIC, a bond or a bridge; a VLAN's is free, so it is known by its tag and its parent.
 fn key(network: &NetworkConfig, index: LinkIndex) -> String {
     match &network.link(index).kind {
-        LinkKind::Card(Card::MacAddress { .. }) => format!("card{}", index.0),
-        LinkKind::Card(Card::Name(name)) | LinkKind::Bond { name, .. } | LinkKind::Bridge { name, .. } => {
+        LinkKind::Nic(Nic::MacAddress { .. }) => format!("nic{}", index.0),
+        LinkKind::Nic(Nic::Name(name)) | LinkKind::Bond { name, .. } | LinkKind::Bridge { name, .. } => {
             name.to_string()
         }
-        LinkKind::Card(Card::Pattern { .. }) => format!("pat{}", index.0),
+        LinkKind::Nic(Nic::Pattern { .. }) => format!("pat{}", index.0),
         LinkKind::Vlan { parent, id, .. } => format!("vlan {id} on {}", key(network, *parent)),
     }
 }
@@ -210,7 +210,7 @@ impl State {
     }
 }
 
-/// Whether a device comes to be on a kernel without bonds and VLANs, with cards that have no permanent address. What
+/// Whether a device comes to be on a kernel without bonds and VLANs, with NICs that have no permanent address. What
 /// carries a VLAN fails with it.
 fn is_possible_here(network: &NetworkConfig, index: LinkIndex) -> bool {
     let link = network.link(index);
@@ -218,11 +218,11 @@ fn is_possible_here(network: &NetworkConfig, index: LinkIndex) -> bool {
         return false;
     }
     match &link.kind {
-        LinkKind::Card(Card::MacAddress { .. }) => {
+        LinkKind::Nic(Nic::MacAddress { .. }) => {
             let controller = network.controller_of(index).map(|controller| &network.link(controller).kind);
             link.cloned_mac_address.is_none() && !matches!(controller, Some(LinkKind::Bond { .. }))
         }
-        LinkKind::Card(_) => {
+        LinkKind::Nic(_) => {
             let controller = network.controller_of(index).map(|controller| &network.link(controller).kind);
             !matches!(controller, Some(LinkKind::Bond { .. }))
         }
@@ -360,7 +360,7 @@ fn mac(network: &NetworkConfig, index: LinkIndex) -> Option<String> {
         return if keeps || balances { None } else { mac(network, controller) };
     }
     match &link.kind {
-        LinkKind::Card(_) => link.mac_address().map(|mac| mac.to_string()),
+        LinkKind::Nic(_) => link.mac_address().map(|mac| mac.to_string()),
         LinkKind::Bond { options, .. } if options.get("fail_over_mac").is_some_and(|policy| policy == "active") => None,
         kind => {
             let own = |mac: Option<pnet_base::MacAddr>| mac.map(|mac| mac.to_string());
@@ -368,7 +368,7 @@ fn mac(network: &NetworkConfig, index: LinkIndex) -> Option<String> {
                 let first = *kind.made_of().first()?;
                 match &network.link(first).kind {
                     // Not as a port: its own.
-                    LinkKind::Card(_) => own(network.link(first).mac_address()),
+                    LinkKind::Nic(_) => own(network.link(first).mac_address()),
                     _ => mac(network, first),
                 }
             })

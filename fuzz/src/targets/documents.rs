@@ -1,7 +1,7 @@
 //! Documents of a drive, and what becomes of them.
 
+use glowplug::diagnostic::Diagnostics;
 use glowplug::drive::{Files, ReadError};
-use glowplug::finding::Findings;
 use glowplug::formats::meta_data::MetaData;
 use glowplug::formats::{Format, Meaning, Reading, read_network};
 use glowplug::guest::attributes::{Attributes, Prefix};
@@ -10,7 +10,7 @@ use glowplug::network::{Hostname, NetworkConfig};
 use glowplug::render::{dracut, network_legacy, networkd};
 use ipnetwork::IpNetwork;
 
-use super::{check_findings, kargs};
+use super::{check_diagnostics, kargs};
 
 /// A document about the network. One of another format is read and goes no further: that is for another target.
 pub(super) fn network(format: Format, document: &[u8]) {
@@ -23,13 +23,13 @@ pub(super) fn network(format: Format, document: &[u8]) {
 
 /// What holds for every document.
 pub(super) fn check_reading<'r>(reading: &'r Reading, document: &[u8]) -> Option<&'r NetworkConfig> {
-    let Reading { format, meaning, findings } = reading;
-    check_findings(findings);
-    assert_eq!(findings.has_errors(), matches!(meaning, Meaning::Refused));
+    let Reading { format, meaning, diagnostics } = reading;
+    check_diagnostics(diagnostics);
+    assert_eq!(diagnostics.has_errors(), matches!(meaning, Meaning::Refused));
     let again = read_network(document);
     assert_eq!(
-        (*format, findings.kept(), findings.further()),
-        (again.format, again.findings.kept(), again.findings.further())
+        (*format, diagnostics.kept(), diagnostics.further()),
+        (again.format, again.diagnostics.kept(), again.diagnostics.further())
     );
     match (meaning, &again.meaning) {
         (Meaning::Network(config), Meaning::Network(again)) => {
@@ -48,39 +48,39 @@ pub(super) fn check_reading<'r>(reading: &'r Reading, document: &[u8]) -> Option
 pub(super) fn render(config: &NetworkConfig) {
     for legacy in [false, true] {
         let render = if legacy { network_legacy::render } else { dracut::render };
-        let (rendered, findings) = twice(config, render);
+        let (rendered, diagnostics) = twice(config, render);
         let line = &rendered.line;
         assert!(dracut::is_legal(line), "{line:?}");
-        if !findings.has_errors() {
+        if !diagnostics.has_errors() {
             assert!(line.len() <= dracut::MAX_BYTES);
             kargs::check(config, &rendered.devices, line, legacy);
         }
     }
-    let (rendered, findings) = twice(config, networkd::render);
-    super::networkd::check(config, &rendered, findings.has_errors());
+    let (rendered, diagnostics) = twice(config, networkd::render);
+    super::networkd::check(config, &rendered, diagnostics.has_errors());
 }
 
 fn twice<T: std::fmt::Debug + PartialEq>(
     config: &NetworkConfig,
-    render: fn(&NetworkConfig, &mut Findings) -> T,
-) -> (T, Findings) {
-    let [mut findings, mut again] = [Findings::default(), Findings::default()];
-    let (rendered, second) = (render(config, &mut findings), render(config, &mut again));
-    check_findings(&findings);
-    assert!(rendered == second && findings.kept() == again.kept(), "{rendered:?}\n{second:?}");
-    (rendered, findings)
+    render: fn(&NetworkConfig, &mut Diagnostics) -> T,
+) -> (T, Diagnostics) {
+    let [mut diagnostics, mut again] = [Diagnostics::default(), Diagnostics::default()];
+    let (rendered, second) = (render(config, &mut diagnostics), render(config, &mut again));
+    check_diagnostics(&diagnostics);
+    assert!(rendered == second && diagnostics.kept() == again.kept(), "{rendered:?}\n{second:?}");
+    (rendered, diagnostics)
 }
 
 /// A document about the machine: every value that is kept for the units can be read back from their file.
 pub(super) fn meta_data(document: &[u8]) {
     for read in [MetaData::read_openstack, MetaData::read_nocloud] {
-        let [mut findings, mut again] = [Findings::default(), Findings::default()];
-        let meta_data = read(document, &mut findings);
-        assert_eq!((&meta_data, findings.kept()), (&read(document, &mut again), again.kept()));
-        check_findings(&findings);
-        meta_data.findings.iter().for_each(super::check_finding);
-        let attributes = Attributes::of(&meta_data, None, &[], &mut findings);
-        check_findings(&findings);
+        let [mut diagnostics, mut again] = [Diagnostics::default(), Diagnostics::default()];
+        let meta_data = read(document, &mut diagnostics);
+        assert_eq!((&meta_data, diagnostics.kept()), (&read(document, &mut again), again.kept()));
+        check_diagnostics(&diagnostics);
+        meta_data.diagnostics.iter().for_each(super::check_diagnostic);
+        let attributes = Attributes::of(&meta_data, None, &[], &mut diagnostics);
+        check_diagnostics(&diagnostics);
         let file = attributes.environment_file(&Prefix::default());
         assert_eq!(Attributes::read_environment_file(&file).by_key(), attributes.by_key(), "{file:?}");
         // A host name is a label for the system, whatever the document calls it.
@@ -114,7 +114,7 @@ pub(super) fn template(document: &[u8]) {
         match template.expand(&[grant]) {
             Ok(document) => {
                 assert_eq!(template.expand(&[grant]).unwrap().text(), document.text());
-                document.warnings().iter().for_each(super::check_finding);
+                document.warnings().iter().for_each(super::check_diagnostic);
                 assert!(!document.text().contains('\n'));
                 let reading = read_network(document.text().as_bytes());
                 let config = check_reading(&reading, document.text().as_bytes()).unwrap();

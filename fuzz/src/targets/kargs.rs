@@ -3,14 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use glowplug::network::{Card, LinkIndex, LinkKind, NetworkConfig};
+use glowplug::network::{LinkIndex, LinkKind, NetworkConfig, Nic};
 use glowplug::render::Device;
 use ipnetwork::IpNetwork;
 
 /// What a line says, in the words of dracut.cmdline(7).
 #[derive(Debug, Default)]
 struct Line {
-    /// Names of cards, and their MAC addresses.
+    /// Names of NICs, and their MAC addresses.
     ifnames: BTreeMap<String, String>,
     /// Ports, options and MTU.
     bonds: BTreeMap<String, (Vec<String>, String, Option<String>)>,
@@ -129,7 +129,7 @@ fn called(device: &Device) -> String {
 /// A bridge has to have a port, and what is on it has to have it: else no argument makes it.
 fn made(config: &NetworkConfig, index: LinkIndex) -> bool {
     match &config.link(index).kind {
-        LinkKind::Card(_) | LinkKind::Bond { .. } => true,
+        LinkKind::Nic(_) | LinkKind::Bond { .. } => true,
         LinkKind::Bridge { ports, .. } => ports.iter().any(|port| made(config, *port)),
         LinkKind::Vlan { parent, .. } => made(config, *parent),
     }
@@ -149,13 +149,13 @@ pub(super) fn check(config: &NetworkConfig, devices: &[Device], text: &str, lega
         let is_any = devices[index.0] == Device::Any;
         assert!(is_any || known.insert(device.clone()), "{device} twice in {text:?}");
         match &link.kind {
-            LinkKind::Card(Card::MacAddress { mac_address, .. }) if names.contains(&device) => {
+            LinkKind::Nic(Nic::MacAddress { mac_address, .. }) if names.contains(&device) => {
                 ifnames += 1;
                 assert_eq!(line.ifnames[&device], mac_address.to_string(), "{text:?}");
             }
-            LinkKind::Card(Card::MacAddress { mac_address, .. }) => assert_eq!(device, mac_address.to_string()),
-            LinkKind::Card(Card::Name(name)) => assert_eq!(device, name.as_str()),
-            LinkKind::Card(Card::Pattern { .. }) => assert!(is_any),
+            LinkKind::Nic(Nic::MacAddress { mac_address, .. }) => assert_eq!(device, mac_address.to_string()),
+            LinkKind::Nic(Nic::Name(name)) => assert_eq!(device, name.as_str()),
+            LinkKind::Nic(Nic::Pattern { .. }) => assert!(is_any),
             _ if !made(config, index) => {}
             LinkKind::Bond { name, ports, options } => {
                 bonds += 1;
@@ -193,11 +193,11 @@ pub(super) fn check(config: &NetworkConfig, devices: &[Device], text: &str, lega
         let is_any = devices[index.0] == Device::Any;
         let is_stated = link.without_addresses && config.states_no_addresses();
         if is_any && !has_own && !is_stated && link.mtu.is_none() && link.cloned_mac_address.is_none() {
-            // Of cards without a name one may ask for something, and it is not this one.
+            // Of NICs without a name one may ask for something, and it is not this one.
             continue;
         }
         let own: Vec<&Ip> = line.ips.iter().filter(|ip| ip.device == device).collect();
-        // Several cards without a name of which the same is asked have their arguments in common.
+        // Several NICs without a name of which the same is asked have their arguments in common.
         ips += if is_any && std::mem::replace(&mut has_any, true) { 0 } else { own.len() };
         let [written, meant]: [Vec<IpNetwork>; 2] = [
             own.iter().filter_map(|ip| ip.address).collect(),
@@ -289,14 +289,14 @@ fn check_routes(config: &NetworkConfig, devices: &[Device], line: &Line, text: &
             of_family()
                 .any(|(metric, (_, gateway, on))| (legacy || Some(*metric) == least) && gateway == via && on == *device)
         };
-        let is_told = |(via, device): &(Option<IpAddr>, &String)| {
+        let is_reported = |(via, device): &(Option<IpAddr>, &String)| {
             of_family().any(|(_, (_, gateway, on))| gateway == via && on == *device)
         };
         assert!(
             written.is_empty() || written.iter().any(best),
             "{written:?} in {text:?}, expected one of {defaults:?}"
         );
-        assert!(written.iter().all(is_told), "{written:?} in {text:?}, expected some of {defaults:?}");
+        assert!(written.iter().all(is_reported), "{written:?} in {text:?}, expected some of {defaults:?}");
         // One network under several names has its gateway under each of them.
         let link_of = |device: &String| devices.iter().position(|it| called(it) == *device).unwrap();
         let shares_address = |one: usize, other: usize| {

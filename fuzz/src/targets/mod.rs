@@ -12,7 +12,7 @@ mod records;
 mod texts;
 mod words;
 
-use glowplug::finding::{Finding, Findings};
+use glowplug::diagnostic::{Diagnostic, Diagnostics, Reason};
 use glowplug::formats::Format;
 
 pub use words::document as document_of_words;
@@ -37,21 +37,24 @@ pub const TARGETS: [(&str, Target); 13] = [
     ("templates", documents::template),
 ];
 
-/// What holds for every finding: it has a place and says what was expected, and nothing of it leaves its line.
-fn check_findings(findings: &Findings) {
-    let kept = findings.kept();
-    assert!(kept.len() <= 2 * Findings::KEPT);
-    for finding in kept {
-        check_finding(finding);
+/// Checks every diagnostic: it has a path and a reason, and nothing of it leaves its line.
+fn check_diagnostics(diagnostics: &Diagnostics) {
+    let kept = diagnostics.kept();
+    assert!(kept.len() <= 2 * Diagnostics::KEPT);
+    for diagnostic in kept {
+        check_diagnostic(diagnostic);
     }
-    assert_eq!(findings.has_errors(), findings.errors() > 0);
-    assert!(findings.further() == 0 || kept.len() >= Findings::KEPT);
+    assert_eq!(diagnostics.has_errors(), diagnostics.errors() > 0);
+    assert!(diagnostics.further() == 0 || kept.len() >= Diagnostics::KEPT);
 }
 
-fn check_finding(finding: &Finding) {
-    let Finding { place, problem, expected, .. } = finding;
-    assert!(!place.is_empty() && !problem.is_empty() && !expected.is_empty(), "{finding:?}");
-    let shown = finding.to_string();
+fn check_diagnostic(diagnostic: &Diagnostic) {
+    let is_whole = match &diagnostic.reason {
+        Reason::Mistake { problem, expected } => !problem.is_empty() && !expected.is_empty(),
+        Reason::Ignored { because } => !because.is_empty(),
+    };
+    assert!(!diagnostic.path.is_empty() && is_whole, "{diagnostic:?}");
+    let shown = diagnostic.to_string();
     assert!(!shown.chars().any(char::is_control), "{shown:?}");
-    assert!(finding.value.as_ref().is_none_or(|value| value.chars().count() <= 65), "{shown:?}");
+    assert!(diagnostic.value.as_ref().is_none_or(|value| value.chars().count() <= 65), "{shown:?}");
 }

@@ -72,7 +72,7 @@ pub(super) fn check(config: &NetworkConfig, rendered: &Rendered, has_errors: boo
         let index = LinkIndex(at);
         let network = &files[&(at, "network")];
         let netdev = files.get(&(at, "netdev"));
-        assert_eq!(netdev.is_none(), matches!(link.kind, LinkKind::Card(_)));
+        assert_eq!(netdev.is_none(), matches!(link.kind, LinkKind::Nic(_)));
         if let (Device::Name(name), Some(netdev)) = (device, netdev) {
             assert_eq!(values(netdev, "NetDev", "Name"), [name.as_str()]);
             assert_eq!(values(network, "Match", "Name"), [name.as_str()]);

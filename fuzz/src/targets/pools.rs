@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use glowplug::finding::Findings;
+use glowplug::diagnostic::Diagnostics;
 use glowplug::host::address::{Entry, parse_address, parse_interface_address};
 use glowplug::host::claim::{Allocation, Claimant, Machine};
 use glowplug::host::expand::{Grant, Template};
@@ -12,7 +12,7 @@ use glowplug::host::pool::{Pool, PoolSpec, Space, TemplateFacts, overlaps, read_
 use glowplug::network::Family;
 use ipnetwork::IpNetwork;
 
-use super::check_findings;
+use super::check_diagnostics;
 
 pub(super) fn allocation(addresses: &[IpNetwork]) -> Allocation {
     let (namespace, name, uid) = ("clusters".to_owned(), "worker-0".to_owned(), "u-1".to_owned());
@@ -22,17 +22,17 @@ pub(super) fn allocation(addresses: &[IpNetwork]) -> Allocation {
 
 /// A document of pools: it has a pool or an error, and the numbers of each pool add up.
 pub(super) fn pools(document: &[u8]) {
-    let (specs, findings) = read_pools(document);
-    let (again, findings_again) = read_pools(document);
-    assert_eq!((&specs, findings.kept()), (&again, findings_again.kept()));
-    check_findings(&findings);
-    assert!(findings.has_errors() || !specs.is_empty());
+    let (specs, diagnostics) = read_pools(document);
+    let (again, diagnostics_again) = read_pools(document);
+    assert_eq!((&specs, diagnostics.kept()), (&again, diagnostics_again.kept()));
+    check_diagnostics(&diagnostics);
+    assert!(diagnostics.has_errors() || !specs.is_empty());
     let mut made = Vec::new();
     for spec in &specs {
-        let mut findings = Findings::default();
-        let pool = Pool::new(spec, &TemplateFacts::default(), &mut findings);
-        check_findings(&findings);
-        assert_eq!(pool.is_none(), findings.has_errors() || spec.has_errors);
+        let mut diagnostics = Diagnostics::default();
+        let pool = Pool::new(spec, &TemplateFacts::default(), &mut diagnostics);
+        check_diagnostics(&diagnostics);
+        assert_eq!(pool.is_none(), diagnostics.has_errors() || spec.has_errors);
         if let Some(pool) = pool {
             check_pool(spec, &pool);
             made.push(pool);
@@ -75,7 +75,7 @@ fn check_pool(spec: &PoolSpec, pool: &Pool) {
     let written = template.bootstrap_network_config;
     let again =
         PoolSpec { addresses: Some(written.subnets), excluded_addresses: written.excluded_addresses, ..spec.clone() };
-    assert_eq!(Pool::new(&again, &TemplateFacts::default(), &mut Findings::default()).as_ref(), Some(pool));
+    assert_eq!(Pool::new(&again, &TemplateFacts::default(), &mut Diagnostics::default()).as_ref(), Some(pool));
     let template = Template::parse(written.network_data.as_bytes()).unwrap();
     let addresses: Vec<IpNetwork> = pool.spaces().filter_map(first_offered).collect();
     let mut allocation = allocation(&addresses);
@@ -122,7 +122,7 @@ pub(super) fn addresses(input: &[u8]) {
                 assert!(entry.range().first() <= entry.range().last());
                 assert!(entry.length().is_none_or(|length| length < entry.range().family().bits()));
             }
-            Err(error) => super::check_finding(&error.at("addresses[0]")),
+            Err(error) => super::check_diagnostic(&error.at("addresses[0]")),
         }
         match parse_address(line) {
             Ok(address) => {
@@ -131,7 +131,7 @@ pub(super) fn addresses(input: &[u8]) {
                 assert!(may_be_held(address), "{address}");
                 assert!(line.parse::<Entry>().is_ok_and(|entry| entry.range().contains(address)), "{line:?}");
             }
-            Err(error) => super::check_finding(&error.at("gateway[0]")),
+            Err(error) => super::check_diagnostic(&error.at("gateway[0]")),
         }
         match parse_interface_address(line) {
             Ok((address, length)) => {
@@ -139,7 +139,7 @@ pub(super) fn addresses(input: &[u8]) {
                 assert_eq!(parse_interface_address(&written), Ok((address, length)));
                 assert!(may_be_held(address));
             }
-            Err(error) => super::check_finding(&error.at("records[0]")),
+            Err(error) => super::check_diagnostic(&error.at("records[0]")),
         }
     }
 }

@@ -27,9 +27,9 @@ pub(super) fn records(input: &[u8]) {
     let inventory = read(input);
     assert_eq!(inventory, read(Pieces(input)));
     let Some(inventory) = inventory else { return };
-    for finding in &inventory.findings {
-        super::check_finding(&finding.finding);
-        assert_eq!(finding.source, "list.json");
+    for diagnostic in &inventory.diagnostics {
+        super::check_diagnostic(&diagnostic.diagnostic);
+        assert_eq!(diagnostic.source, "list.json");
     }
     let is_before = |a: &_, b: &_| a < b;
     let claimants: Vec<_> = inventory.records.iter().map(|record| &record.claimant).collect();
@@ -56,7 +56,7 @@ pub(super) fn records(input: &[u8]) {
             let again = read(patch.to_string().as_bytes()).unwrap();
             let [read] = &again.records[..] else { panic!("{again:?}") };
             assert_eq!(
-                (&read.claimant, &read.addresses, again.findings.len()),
+                (&read.claimant, &read.addresses, again.diagnostics.len()),
                 (&record.claimant, &record.addresses, 0)
             );
         }
@@ -68,7 +68,7 @@ fn check_nothing_is_lost(input: &[u8], inventory: &Inventory) {
     let Ok(list) = serde_json::from_slice::<Value>(input) else { return };
     let records = inventory.records.iter().flat_map(|record| &record.addresses);
     let mut found: BTreeSet<IpAddr> = records.map(|address| address.ip()).collect();
-    found.extend(inventory.findings.iter().flat_map(|finding| &finding.addresses));
+    found.extend(inventory.diagnostics.iter().flat_map(|diagnostic| &diagnostic.addresses));
     for item in list["items"].as_array().into_iter().flatten() {
         let maps = item["status"]["allocatedBootstrapAddresses"].as_object();
         let lists = maps.into_iter().flat_map(|map| map.values()).filter_map(Value::as_array);

@@ -1,6 +1,6 @@
 //! Lines: the kernel's arguments, and keys of users.
 
-use glowplug::finding::{Findings, Severity};
+use glowplug::diagnostic::{Diagnostics, Severity};
 use glowplug::guest::CommandLine;
 use glowplug::guest::ssh_keys::{AuthorizedKey, keys_in};
 
@@ -42,11 +42,11 @@ fn words(line: &str) -> Vec<String> {
 /// Lines of keys: what is kept is one line each that reads as itself, and what is not is said.
 pub(super) fn ssh_keys(input: &[u8]) {
     let text = String::from_utf8_lossy(input);
-    let [mut findings, mut again] = [Findings::default(), Findings::default()];
-    let keys = keys_in(&text, "public_keys.key", &mut findings);
-    assert_eq!((&keys, findings.kept()), (&keys_in(&text, "public_keys.key", &mut again), again.kept()));
-    super::check_findings(&findings);
-    assert!(findings.kept().iter().all(|finding| finding.severity == Severity::Warning));
+    let [mut diagnostics, mut again] = [Diagnostics::default(), Diagnostics::default()];
+    let keys = keys_in(&text, "public_keys.key", &mut diagnostics);
+    assert_eq!((&keys, diagnostics.kept()), (&keys_in(&text, "public_keys.key", &mut again), again.kept()));
+    super::check_diagnostics(&diagnostics);
+    assert!(diagnostics.kept().iter().all(|diagnostic| diagnostic.severity == Severity::Warning));
     for key in keys {
         let line = key.to_string();
         assert!(line.len() <= AuthorizedKey::MAX, "{line:?}");

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 use clap::Args;
 use glowplug::host::audit::{self, Audit, Missing, Options};
-use glowplug::host::records::ObjectFinding;
+use glowplug::host::records::ObjectDiagnostic;
 use glowplug::host::timestamp::Timestamp;
 use serde::Serialize;
 
@@ -67,7 +67,7 @@ struct Rebuilt {
     objects: usize,
     added: usize,
     known: usize,
-    findings: Vec<String>,
+    diagnostics: Vec<String>,
     /// Machines with neither a record nor a lease.
     without_record: Vec<ListedMachine>,
 }
@@ -79,17 +79,17 @@ pub(crate) fn rebuild(args: Rebuild) -> Result<ExitCode> {
     let mut registry = args.ledger.open(pools)?;
     let now = Timestamp::now().0;
     let audit::Rebuilt { adoption, without_record } = audit::rebuild(&mut registry, &inventory, now)?;
-    let findings = findings(&inventory.findings, &adoption.mismatches);
-    let is_right = findings.is_empty() && without_record.is_empty();
+    let diagnostics = diagnostics(&inventory.diagnostics, &adoption.mismatches);
+    let is_right = diagnostics.is_empty() && without_record.is_empty();
     if args.json {
         let without_record = without_record.iter().map(ListedMachine::from).collect();
         let (added, known) = (adoption.adopted, adoption.known);
-        print_json(&Rebuilt { version: VERSION, objects: count, added, known, findings, without_record })?;
+        print_json(&Rebuilt { version: VERSION, objects: count, added, known, diagnostics, without_record })?;
     } else {
-        let counts = [count, adoption.adopted, adoption.known, findings.len(), without_record.len()];
-        let head = ["OBJECTS", "ADDED", "KNOWN", "FINDINGS", "WITHOUT RECORD"];
+        let counts = [count, adoption.adopted, adoption.known, diagnostics.len(), without_record.len()];
+        let head = ["OBJECTS", "ADDED", "KNOWN", "DIAGNOSTICS", "WITHOUT RECORD"];
         print(&table(head, &[counts.map(|count| count.to_string())]))?;
-        findings.iter().for_each(|finding| say(format_args!("error: {finding}")));
+        diagnostics.iter().for_each(|diagnostic| say(format_args!("error: {diagnostic}")));
         for machine in &without_record {
             say(format_args!(
                 "warning: {machine}: no record and no lease, expected a record: the machine may use an address that \
@@ -100,8 +100,8 @@ pub(crate) fn rebuild(args: Rebuild) -> Result<ExitCode> {
     Ok(exit_code(is_right))
 }
 
-fn findings(findings: &[ObjectFinding], mismatches: &[impl fmt::Display]) -> Vec<String> {
-    findings.iter().map(ToString::to_string).chain(mismatches.iter().map(ToString::to_string)).collect()
+fn diagnostics(diagnostics: &[ObjectDiagnostic], mismatches: &[impl fmt::Display]) -> Vec<String> {
+    diagnostics.iter().map(ToString::to_string).chain(mismatches.iter().map(ToString::to_string)).collect()
 }
 
 #[derive(Serialize)]
@@ -111,7 +111,7 @@ struct Audited {
     objects: usize,
     /// Number of addresses that objects record and the ledger lacks.
     unrecorded: usize,
-    findings: Vec<String>,
+    diagnostics: Vec<String>,
     /// Reasons why no machine was released.
     brakes: Vec<String>,
     missing: Vec<AuditedMissing>,
@@ -166,29 +166,29 @@ pub(crate) fn audit(args: AuditArgs) -> Result<ExitCode> {
     };
     let audit = audit::audit(&mut registry, &inventory, &options, now)?;
     let Audit { adoption, disagreements, missing, brakes, served } = audit;
-    let mut findings = findings(&inventory.findings, &adoption.mismatches);
-    findings.extend(disagreements.iter().map(ToString::to_string));
-    let is_right = findings.is_empty() && missing.iter().all(|missing| missing.released.is_some());
+    let mut diagnostics = diagnostics(&inventory.diagnostics, &adoption.mismatches);
+    diagnostics.extend(disagreements.iter().map(ToString::to_string));
+    let is_right = diagnostics.is_empty() && missing.iter().all(|missing| missing.released.is_some());
     let status = if brakes.is_empty() { exit_code(is_right) } else { ExitCode::FAILURE };
     if args.json {
         print_json(&Audited {
             version: VERSION,
             objects: count,
             unrecorded: adoption.adopted,
-            findings,
+            diagnostics,
             brakes: brakes.iter().map(ToString::to_string).collect(),
             missing: missing.iter().map(AuditedMissing::from).collect(),
             served: given(&served),
         })?;
         return Ok(status);
     }
-    let counts = [count, adoption.known, adoption.adopted, findings.len(), missing.len()];
-    let head = ["OBJECTS", "KNOWN", "UNRECORDED", "FINDINGS", "MISSING"];
+    let counts = [count, adoption.known, adoption.adopted, diagnostics.len(), missing.len()];
+    let head = ["OBJECTS", "KNOWN", "UNRECORDED", "DIAGNOSTICS", "MISSING"];
     let summary = table(head, &[counts.map(|count| count.to_string())]);
     let released = missing.iter().filter_map(|missing| missing.released.as_ref()).flatten();
     let head = if args.dry_run { "TO RELEASE" } else { "RELEASED" };
     print(&sections([summary, allocations_table(head, released), allocations_table("SERVED", &served)]))?;
-    findings.iter().for_each(|finding| say(format_args!("error: {finding}")));
+    diagnostics.iter().for_each(|diagnostic| say(format_args!("error: {diagnostic}")));
     brakes.iter().for_each(|brake| say(format_args!("error: nothing released: {brake}")));
     for missing in &missing {
         let Missing { machine, since, released, .. } = missing;

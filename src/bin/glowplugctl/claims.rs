@@ -76,8 +76,8 @@ pub(crate) struct ClaimArgs {
     /// MAC address of the machine's NIC; one machine only
     ///
     /// Of several interfaces each with its name.
-    #[arg(long = "mac", value_name = "[INTERFACE=]MAC", value_parser = card, conflicts_with = "lists")]
-    macs: Vec<Card>,
+    #[arg(long = "mac", value_name = "[INTERFACE=]MAC", value_parser = nic, conflicts_with = "lists")]
+    macs: Vec<Nic>,
 }
 
 /// What `claim` prints. The lines are one a machine.
@@ -93,7 +93,7 @@ enum Format {
 
 /// The MAC address of an interface. `interface: None` is allowed if there is only one interface.
 #[derive(Clone)]
-struct Card {
+struct Nic {
     interface: Option<InterfaceName>,
     mac_address: MacAddr,
 }
@@ -122,9 +122,9 @@ pub(crate) struct Release {
     json: bool,
 }
 
-fn card(text: &str) -> Result<Card, String> {
+fn nic(text: &str) -> Result<Nic, String> {
     let (name, mac) = text.split_once('=').map_or((None, text), |(name, mac)| (Some(name), mac));
-    Ok(Card { interface: name.map(interface).transpose()?, mac_address: mac_address(mac)? })
+    Ok(Nic { interface: name.map(interface).transpose()?, mac_address: mac_address(mac)? })
 }
 
 #[derive(Serialize)]
@@ -315,9 +315,9 @@ fn record_problems(inventory: &Inventory, adoption: &Adoption) -> BTreeMap<Claim
         |problem: &Problem| matches!(problem, Problem::OutOfPool(_) | Problem::Reserved(..) | Problem::Prefix(_));
     let mismatches = adoption.mismatches.iter().filter(|mismatch| !is_kept(&mismatch.problem));
     let mismatches = mismatches.map(|mismatch| (mismatch.claimant.clone(), mismatch.to_string()));
-    let findings = inventory.findings.iter();
-    let findings = findings.filter_map(|finding| Some((finding.claimant.clone()?, finding.to_string())));
-    mismatches.chain(findings).collect()
+    let diagnostics = inventory.diagnostics.iter();
+    let diagnostics = diagnostics.filter_map(|diagnostic| Some((diagnostic.claimant.clone()?, diagnostic.to_string())));
+    mismatches.chain(diagnostics).collect()
 }
 
 /// Makes one claim for each machine. Refused machines have an empty claim, and their refusals are listed by index.
@@ -327,15 +327,15 @@ fn claims(
     is_whole: bool,
     machines: Vec<KubevirtMachine>,
 ) -> Result<(Vec<claim::Claim>, BTreeMap<usize, Refusal>)> {
-    let said = args.node_pool.as_ref().map(ToString::to_string);
-    if let Some(said) = said.as_ref().filter(|said| pools.iter().all(|pool| pool.name != **said)) {
-        bail!("--node-pool {said}: no pool of that NodePool, expected one of {}", names(pools));
+    let requested = args.node_pool.as_ref().map(ToString::to_string);
+    if let Some(requested) = requested.as_ref().filter(|requested| pools.iter().all(|pool| pool.name != **requested)) {
+        bail!("--node-pool {requested}: no pool of that NodePool, expected one of {}", names(pools));
     }
     let now = Timestamp::now();
     let mut by_node_pool: BTreeMap<Option<String>, Result<Vec<Request>, Refusal>> = BTreeMap::new();
     let (mut claims, mut left_out) = (Vec::new(), BTreeMap::new());
     for KubevirtMachine { machine, created, is_being_deleted, node_pool } in machines {
-        if let (Some(given), Some(own)) = (&said, &node_pool)
+        if let (Some(given), Some(own)) = (&requested, &node_pool)
             && given != own
         {
             left_out.insert(claims.len(), Refusal::AnotherNodePool(own.clone(), given.clone()));
@@ -343,7 +343,7 @@ fn claims(
             claims.push(claim::Claim { machine, created, requests: Vec::new(), sticky: args.sticky });
             continue;
         }
-        let requests = by_node_pool.entry(said.clone().or(node_pool)).or_insert_with_key(|node_pool| {
+        let requests = by_node_pool.entry(requested.clone().or(node_pool)).or_insert_with_key(|node_pool| {
             if node_pool.is_none() && !is_whole {
                 // The pool of the machine may be one of the pools that are not served.
                 let expected = format!("with --node-pool, or in the annotation {NODE_POOL_ANNOTATION}");
@@ -411,16 +411,16 @@ fn pools_of<'p>(claim: &claim::Claim, by_name: &'p BTreeMap<String, Pool>) -> Ve
     claim.requests.iter().filter_map(|request| by_name.get(&request.pool)).collect()
 }
 
-fn mac_addresses(cards: &[Card], pools: &[&Pool]) -> Result<BTreeMap<InterfaceName, MacAddr>> {
+fn mac_addresses(nics: &[Nic], pools: &[&Pool]) -> Result<BTreeMap<InterfaceName, MacAddr>> {
     let mut mac_addresses = BTreeMap::new();
-    for card in cards {
-        let interface = match (&card.interface, pools) {
+    for nic in nics {
+        let interface = match (&nic.interface, pools) {
             (Some(interface), _) if pools.iter().any(|pool| pool.interface == *interface) => interface,
             (Some(interface), _) => bail!("--mac: no pool for interface {interface}"),
             (None, [pool]) => &pool.interface,
-            (None, _) => bail!("--mac {}: of several interfaces, expected INTERFACE=MAC", card.mac_address),
+            (None, _) => bail!("--mac {}: of several interfaces, expected INTERFACE=MAC", nic.mac_address),
         };
-        if mac_addresses.insert(*interface, card.mac_address).is_some() {
+        if mac_addresses.insert(*interface, nic.mac_address).is_some() {
             bail!("--mac: second MAC address of interface {interface}, expected one");
         }
     }

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::{Error, Result, bail};
 use clap::{Args, ValueEnum};
-use glowplug::finding::{Finding, Severity};
+use glowplug::diagnostic::{Diagnostic, Severity};
 use glowplug::formats::{Meaning, read_network};
 use glowplug::host::address::{is_link_local, parse_address, parse_gateway};
 use glowplug::host::claim::{Allocation, Claimant, Machine};
@@ -18,7 +18,7 @@ use glowplug::network::{Family, Hostname, InterfaceName};
 use ipnetwork::IpNetwork;
 use pnet_base::MacAddr;
 
-use crate::Told;
+use crate::Reported;
 use crate::input::{
     Named, in_template, interface, mac_address, named, object_name, public_key, read, read_template, uuid, with_prefix,
 };
@@ -199,11 +199,11 @@ pub(crate) fn config_drive(args: ConfigDriveArgs) -> Result<ExitCode> {
 fn check(document: &[u8]) -> Result<()> {
     let reading = read_network(document);
     let is_refused = matches!(reading.meaning, Meaning::Refused);
-    for finding in reading.findings.kept() {
-        let severity = if finding.severity == Severity::Error { "error" } else { "warning" };
-        say(format_args!("{severity}: network data: {finding}"));
+    for diagnostic in reading.diagnostics.kept() {
+        let severity = if diagnostic.severity == Severity::Error { "error" } else { "warning" };
+        say(format_args!("{severity}: network data: {diagnostic}"));
     }
-    if is_refused { Err(Error::new(Told)) } else { Ok(()) }
+    if is_refused { Err(Error::new(Reported)) } else { Ok(()) }
 }
 
 /// A placeholder for documents that belong to no machine.
@@ -211,8 +211,8 @@ pub(crate) fn nobody() -> Machine {
     Machine { namespace: String::new(), name: String::new(), uid: String::new() }
 }
 
-pub(crate) fn tell_warnings(warnings: &[Finding]) {
-    for finding in warnings {
-        say(format_args!("warning: {finding}"));
+pub(crate) fn tell_warnings(warnings: &[Diagnostic]) {
+    for diagnostic in warnings {
+        say(format_args!("warning: {diagnostic}"));
     }
 }

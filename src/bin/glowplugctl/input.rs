@@ -11,7 +11,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result, anyhow, bail};
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory};
-use glowplug::finding::{Finding, Findings, Severity};
+use glowplug::diagnostic::{Diagnostic, Diagnostics, Severity};
 use glowplug::formats::meta_data::is_uuid;
 use glowplug::formats::value::{MAX_BYTES, MAX_LIST_BYTES};
 use glowplug::host::address::parse_interface_address;
@@ -27,7 +27,7 @@ use ipnetwork::IpNetwork;
 use pnet_base::MacAddr;
 
 use crate::Cli;
-use crate::Told;
+use crate::Reported;
 use crate::output::say;
 
 /// Where pools are written.
@@ -101,7 +101,7 @@ pub(crate) struct PoolFiles {
     pub(crate) specs: Vec<PoolSpec>,
     /// Pools of the specs without an error, in the order of the specs.
     pub(crate) pools: Vec<Pool>,
-    pub(crate) findings: Vec<(PathBuf, Finding)>,
+    pub(crate) diagnostics: Vec<(PathBuf, Diagnostic)>,
     pub(crate) errors: usize,
 }
 
@@ -149,7 +149,7 @@ pub(crate) fn interface(text: &str) -> Result<InterfaceName, String> {
 }
 
 pub(crate) fn mac_address(text: &str) -> Result<MacAddr, &'static str> {
-    parse_mac_address(text).ok_or("expected the MAC address of a card, such as 52:54:00:12:34:56")
+    parse_mac_address(text).ok_or("expected the MAC address of a NIC, such as 52:54:00:12:34:56")
 }
 
 pub(crate) fn with_prefix(text: &str) -> Result<IpNetwork, String> {
@@ -193,46 +193,46 @@ impl PoolFiles {
         let template = template_file.map(read_template).transpose()?;
         let (mut read, mut names) = (Self::default(), BTreeSet::new());
         for path in files {
-            let (specs, mut findings) = pool::read_pools(&self::read(path, MAX_LIST_BYTES)?);
+            let (specs, mut diagnostics) = pool::read_pools(&self::read(path, MAX_LIST_BYTES)?);
             for spec in &specs {
                 let facts = template.as_ref().map(|template| template_facts(template, spec)).transpose();
                 let facts = in_template(facts, template_file)?.unwrap_or_default();
                 // `read_pools` has already reported two pools of the same name in one document.
                 let is_second = names.contains(&spec.full_name());
                 let spec = PoolSpec { has_errors: spec.has_errors || is_second, ..spec.clone() };
-                read.pools.extend(Pool::new(&spec, &facts, &mut findings));
+                read.pools.extend(Pool::new(&spec, &facts, &mut diagnostics));
                 if is_second {
-                    let place = if spec.place.is_empty() { "name".to_owned() } else { format!("{}.name", spec.place) };
+                    let path = if spec.path.is_empty() { "name".to_owned() } else { format!("{}.name", spec.path) };
                     let (problem, expected) = ("second pool of that name", "another name");
-                    findings.push(Finding::error(place, problem, spec.full_name(), expected));
+                    diagnostics.push(Diagnostic::error(path, problem, spec.full_name(), expected));
                 }
             }
             names.extend(specs.iter().map(PoolSpec::full_name));
             read.specs.extend(specs);
-            read.errors += findings.errors();
-            read.take(path, findings);
+            read.errors += diagnostics.errors();
+            read.take(path, diagnostics);
         }
         Ok(read)
     }
 
-    pub(crate) fn take(&mut self, path: &Path, findings: Findings) {
-        let further = findings.further();
-        self.findings.extend(findings.into_parts().0.into_iter().map(|finding| (path.to_owned(), finding)));
+    pub(crate) fn take(&mut self, path: &Path, diagnostics: Diagnostics) {
+        let further = diagnostics.further();
+        self.diagnostics.extend(diagnostics.into_parts().0.into_iter().map(|diagnostic| (path.to_owned(), diagnostic)));
         if further > 0 {
-            let (problem, expected) = (format!("{further} further findings"), "fewer");
-            let finding = Finding::without_value(Severity::Warning, "document", &problem, expected);
-            self.findings.push((path.to_owned(), finding));
+            let (problem, expected) = (format!("{further} further diagnostics"), "fewer");
+            let diagnostic = Diagnostic::without_value(Severity::Warning, "document", &problem, expected);
+            self.diagnostics.push((path.to_owned(), diagnostic));
         }
     }
 
     pub(crate) fn tell(&self) {
-        for (path, finding) in &self.findings {
-            let severity = match finding.severity {
+        for (path, diagnostic) in &self.diagnostics {
+            let severity = match diagnostic.severity {
                 Severity::Error => "error",
                 Severity::Warning => "warning",
                 Severity::Debug => "debug",
             };
-            say(format_args!("{severity}: {}: {finding}", path.display()));
+            say(format_args!("{severity}: {}: {diagnostic}", path.display()));
         }
     }
 
@@ -264,7 +264,7 @@ impl PoolFiles {
             pools.retain(|pool| !left_out.contains(&pool.name));
         }
         if pools.is_empty() {
-            bail!(Told);
+            bail!(Reported);
         }
         let is_whole = read.errors == 0 && pools.len() == count;
         // Messages and tables use the order of the files.
@@ -279,7 +279,7 @@ impl Pools {
     /// Reads the pools for commands that are unsafe without some of the pools. Fails unless all pools are usable.
     pub(crate) fn read_whole(&self) -> Result<Vec<Pool>> {
         let ServedPools { pools, is_whole } = self.read()?;
-        if is_whole { Ok(pools) } else { Err(Told.into()) }
+        if is_whole { Ok(pools) } else { Err(Reported.into()) }
     }
 
     pub(crate) fn read(&self) -> Result<ServedPools> {
@@ -355,7 +355,7 @@ pub(crate) struct ReadMachines {
 impl ReadMachines {
     /// Whether the lists have something that cannot be read.
     pub(crate) fn has_diagnostics(&self) -> bool {
-        self.inventory.as_ref().is_some_and(|inventory| !inventory.findings.is_empty())
+        self.inventory.as_ref().is_some_and(|inventory| !inventory.diagnostics.is_empty())
     }
 }
 
@@ -376,10 +376,10 @@ impl Machines {
         let (objects, _) = read_objects(&self.lists)?;
         let machines: Vec<KubevirtMachine> = objects.machines().collect();
         let inventory = objects.inventory();
-        for finding in &inventory.findings {
-            say(format_args!("error: {finding}"));
+        for diagnostic in &inventory.diagnostics {
+            say(format_args!("error: {diagnostic}"));
         }
-        if machines.is_empty() && inventory.findings.is_empty() {
+        if machines.is_empty() && inventory.diagnostics.is_empty() {
             say(format_args!("warning: no KubevirtMachine in the lists, nothing to do"));
         }
         Ok(ReadMachines { machines, inventory: Some(inventory) })

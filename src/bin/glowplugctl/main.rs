@@ -126,7 +126,7 @@ fn main() -> ExitCode {
         Command::Completions { shell } => completions(shell),
     };
     done.unwrap_or_else(|error| {
-        if !error.is::<Told>() {
+        if !error.is::<Reported>() {
             say(format_args!("error: {error:#}"));
         }
         ExitCode::FAILURE
@@ -135,15 +135,15 @@ fn main() -> ExitCode {
 
 /// An error whose reasons are already on standard error.
 #[derive(Debug)]
-struct Told;
+struct Reported;
 
-impl fmt::Display for Told {
+impl fmt::Display for Reported {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("refused")
     }
 }
 
-impl std::error::Error for Told {}
+impl std::error::Error for Reported {}
 
 fn completions(shell: Shell) -> Result<ExitCode> {
     let mut text = Vec::new();

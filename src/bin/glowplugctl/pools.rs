@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use clap::Args;
-use glowplug::finding::Finding;
+use glowplug::diagnostic::Diagnostic;
 use glowplug::host::allocator::{Rename, Resized, Usage};
 use glowplug::host::metrics;
 use glowplug::host::nodepool::{BootstrapNetworkConfig, MachineTemplate};
@@ -15,7 +15,7 @@ use glowplug::host::pool::{self, Pool, ReservedAddresses};
 use glowplug::host::timestamp::Timestamp;
 use serde::Serialize;
 
-use crate::Told;
+use crate::Reported;
 use crate::input::{LedgerFile, PoolFiles, Pools, ServedPools, named, tell_overlaps};
 use crate::output::{
     Given, VERSION, allocations_table, exit_code, given, print, print_json, say, sections, table, write_in_one_step,
@@ -86,7 +86,7 @@ pub(crate) struct Metrics {
 struct CheckedPools {
     version: u32,
     pools: Vec<CheckedPool>,
-    findings: Vec<CheckedFinding>,
+    diagnostics: Vec<CheckedDiagnostic>,
     overlaps: Vec<CheckedOverlap>,
     /// Whether further overlaps were left out.
     overlaps_cut: bool,
@@ -115,10 +115,10 @@ struct CheckedFamily {
 }
 
 #[derive(Serialize)]
-struct CheckedFinding {
+struct CheckedDiagnostic {
     file: String,
     #[serde(flatten)]
-    finding: Finding,
+    diagnostic: Diagnostic,
 }
 
 #[derive(Serialize)]
@@ -172,12 +172,14 @@ pub(crate) fn pool_check(args: PoolCheck) -> Result<ExitCode> {
         read.pools.iter().map(|pool| CheckedPool::new(pool, &reserved[pool.network.as_str()])).collect();
     if args.json {
         let file = |path: &Path| path.display().to_string();
-        let finding =
-            |(path, finding): &(PathBuf, Finding)| CheckedFinding { file: file(path), finding: finding.clone() };
+        let diagnostic = |(path, diagnostic): &(PathBuf, Diagnostic)| CheckedDiagnostic {
+            file: file(path),
+            diagnostic: diagnostic.clone(),
+        };
         print_json(&CheckedPools {
             version: VERSION,
             pools,
-            findings: read.findings.iter().map(finding).collect(),
+            diagnostics: read.diagnostics.iter().map(diagnostic).collect(),
             overlaps: overlaps
                 .kept
                 .iter()
@@ -334,7 +336,7 @@ pub(crate) fn nodepool(args: Nodepool) -> Result<ExitCode> {
     let read = PoolFiles::read(&args.files, None)?;
     read.tell();
     if read.errors > 0 {
-        bail!(Told);
+        bail!(Reported);
     }
     let mut node_pools = Vec::new();
     for (spec, pool) in read.specs.iter().zip(&read.pools) {

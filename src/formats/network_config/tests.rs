@@ -9,8 +9,8 @@ use proptest::{collection, sample};
 use super::unreadable;
 use crate::formats::{Meaning, read_network};
 use crate::network::{
-    BridgeOptions, BridgePort, Card, DhcpOverrides, Dns, Ipv4Config, Ipv6Config, Link, LinkIndex, LinkKind,
-    NetworkConfig,
+    BridgeOptions, BridgePort, DhcpOverrides, Dns, Ipv4Config, Ipv6Config, Link, LinkIndex, LinkKind, NetworkConfig,
+    Nic,
 };
 
 /// A title and its words, or `None` without words.
@@ -18,7 +18,7 @@ fn line(title: &str, words: &[String]) -> Option<String> {
     (!words.is_empty()).then(|| format!("{title} {}", words.join(" ")))
 }
 
-fn said(name: &str, value: Option<impl Display>) -> Option<String> {
+fn given(name: &str, value: Option<impl Display>) -> Option<String> {
     value.map(|value| format!("{name}={value}"))
 }
 
@@ -31,14 +31,14 @@ fn options_of(options: &DhcpOverrides) -> Vec<String> {
     let DhcpOverrides { route_metric, use_routes, use_dns, use_domains, use_hostname, send_hostname, use_mtu, use_ntp } =
         options;
     let words = [
-        said("metric", route_metric.as_ref()),
-        said("routes", *use_routes),
-        said("dns", *use_dns),
-        said("domains", *use_domains),
-        said("hostname", *use_hostname),
-        said("send-hostname", *send_hostname),
-        said("mtu", *use_mtu),
-        said("ntp", *use_ntp),
+        given("metric", route_metric.as_ref()),
+        given("routes", *use_routes),
+        given("dns", *use_dns),
+        given("domains", *use_domains),
+        given("hostname", *use_hostname),
+        given("send-hostname", *send_hostname),
+        given("mtu", *use_mtu),
+        given("ntp", *use_ntp),
     ];
     words.into_iter().flatten().collect()
 }
@@ -49,44 +49,52 @@ fn kind_of(kind: &LinkKind) -> String {
         ports => ports.iter().map(|port| port.0.to_string()).collect::<Vec<_>>().join("+"),
     };
     let words = match kind {
-        LinkKind::Card(Card::MacAddress { mac_address, name }) => {
-            let mut words = vec![format!("card {mac_address}")];
-            words.extend(said("as", name.as_ref()));
+        LinkKind::Nic(Nic::MacAddress { mac_address, name }) => {
+            let mut words = vec![format!("NIC {mac_address}")];
+            words.extend(given("as", name.as_ref()));
             words
         }
-        LinkKind::Card(Card::Name(name)) => vec![format!("card {name}")],
-        LinkKind::Card(Card::Pattern { names, drivers, name }) => {
-            let mut words = vec!["cards".to_owned()];
+        LinkKind::Nic(Nic::Name(name)) => vec![format!("NIC {name}")],
+        LinkKind::Nic(Nic::Pattern { names, drivers, name }) => {
+            let mut words = vec!["NICs".to_owned()];
             words.extend(names.iter().map(ToString::to_string));
             words.extend(drivers.iter().map(|driver| format!("driver={driver}")));
-            words.extend(said("as", name.as_ref()));
+            words.extend(given("as", name.as_ref()));
             words
         }
         LinkKind::Bond { name, ports: of, options } => {
             let mut words = vec![format!("bond {name} of {} {}", ports(of), options.mode)];
-            words.extend(said("primary", options.primary.map(|port| port.0)));
+            words.extend(given("primary", options.primary.map(|port| port.0)));
             words.extend(options.arp_ip_target.iter().map(|target| format!("arp={target}")));
             words.extend(options.others().iter().map(|option| format!("{}={}", option.name, option.value)));
             words
         }
         LinkKind::Bridge { name, ports: of, options } => {
-            let BridgeOptions { place: _, stp, ageing_time, forward_delay, hello_time, max_age, priority, ports: told } =
-                options;
+            let BridgeOptions {
+                path: _,
+                stp,
+                ageing_time,
+                forward_delay,
+                hello_time,
+                max_age,
+                priority,
+                ports: port_options,
+            } = options;
             let mut words = vec![format!("bridge {name} of {}", ports(of))];
-            words.extend(said("stp", *stp));
-            words.extend(said("ageing", *ageing_time));
-            words.extend(said("delay", *forward_delay));
-            words.extend(said("hello", *hello_time));
-            words.extend(said("max-age", *max_age));
-            words.extend(said("priority", *priority));
-            for BridgePort { port, path_cost, priority } in told {
+            words.extend(given("stp", *stp));
+            words.extend(given("ageing", *ageing_time));
+            words.extend(given("delay", *forward_delay));
+            words.extend(given("hello", *hello_time));
+            words.extend(given("max-age", *max_age));
+            words.extend(given("priority", *priority));
+            for BridgePort { port, path_cost, priority } in port_options {
                 words.push(format!("{}:{path_cost:?}:{priority:?}", port.0));
             }
             words
         }
         LinkKind::Vlan { name, parent, id } => {
             let mut words = vec![format!("vlan {id} on {}", parent.0)];
-            words.extend(said("as", name.as_ref()));
+            words.extend(given("as", name.as_ref()));
             words
         }
     };
@@ -94,10 +102,10 @@ fn kind_of(kind: &LinkKind) -> String {
 }
 
 fn lines_of(link: &Link) -> Vec<String> {
-    let Link { id, place, name_place: _, kind, mtu, cloned_mac_address, ipv4, ipv6, dns, routes, without_addresses } =
+    let Link { id, path, name_path: _, kind, mtu, cloned_mac_address, ipv4, ipv6, dns, routes, without_addresses } =
         link;
-    let mut first = format!("{id} at {place}: {}", kind_of(kind));
-    for word in [said("mtu", *mtu), said("mac", *cloned_mac_address)].into_iter().flatten() {
+    let mut first = format!("{id} at {path}: {}", kind_of(kind));
+    for word in [given("mtu", *mtu), given("mac", *cloned_mac_address)].into_iter().flatten() {
         write!(first, " {word}").unwrap();
     }
     if *without_addresses {
@@ -109,21 +117,21 @@ fn lines_of(link: &Link) -> Vec<String> {
     v4.extend(addresses.iter().map(ToString::to_string));
     let Ipv6Config { dynamic, accept_ra, dhcp_overrides, addresses } = ipv6;
     let mut v6 = Vec::from_iter(dynamic.map(|dynamic| dynamic.to_string()));
-    v6.extend(said("ra", *accept_ra));
+    v6.extend(given("ra", *accept_ra));
     v6.extend(options_of(dhcp_overrides));
     v6.extend(addresses.iter().map(ToString::to_string));
     let mut lines = vec![first];
     lines.extend([line("  ipv4", &v4), line("  ipv6", &v6), dns_of("  dns", dns)].into_iter().flatten());
     for route in routes {
         let words = [
-            said("via", route.gateway()),
-            said("metric", route.metric()),
+            given("via", route.gateway()),
+            given("metric", route.metric()),
             route.on_link.then(|| "on-link".to_owned()),
-            said("table", route.table),
+            given("table", route.table),
         ];
         let words: Vec<String> = words.into_iter().flatten().collect();
         let title = format!("  route {}", route.destination());
-        lines.push(line(&title, &words).unwrap_or(title) + " at " + &route.place);
+        lines.push(line(&title, &words).unwrap_or(title) + " at " + &route.path);
     }
     lines
 }
@@ -137,7 +145,7 @@ fn notation(network: &NetworkConfig) -> Vec<String> {
 /// The model of a document that has no diagnostics.
 fn meaning(document: &str) -> Vec<String> {
     let reading = read_network(document.as_bytes());
-    assert_eq!(reading.findings.kept(), []);
+    assert_eq!(reading.diagnostics.kept(), []);
     let Meaning::Network(network) = reading.meaning else { panic!("the document asks for a network") };
     notation(&network)
 }
@@ -145,9 +153,9 @@ fn meaning(document: &str) -> Vec<String> {
 #[test]
 fn a_typical_document() {
     let expected = [
-        "nic0 at network.ethernets.nic0: card 52:54:00:12:34:56 as=eno101 mtu=9000",
-        "nic1 at network.ethernets.nic1: card 52:54:00:12:34:57 as=eno102 mtu=9000",
-        "nic2 at network.ethernets.nic2: card 52:54:00:12:34:58",
+        "nic0 at network.ethernets.nic0: NIC 52:54:00:12:34:56 as=eno101 mtu=9000",
+        "nic1 at network.ethernets.nic1: NIC 52:54:00:12:34:57 as=eno102 mtu=9000",
+        "nic2 at network.ethernets.nic2: NIC 52:54:00:12:34:58",
         "  ipv4 dhcp metric=500 dns=false",
         "bond0 at network.bonds.bond0: bond bond0 of 0+1 802.3ad lacp_rate=fast miimon=100 xmit_hash_policy=layer3+4 mtu=9000",
         "bond0.100 at network.vlans.\"bond0.100\": vlan 100 on 3 as=bond0.100",
@@ -165,7 +173,7 @@ fn a_typical_document() {
 fn refusal(document: &str) -> Vec<String> {
     let reading = read_network(document.as_bytes());
     assert!(matches!(reading.meaning, Meaning::Refused));
-    reading.findings.kept().iter().map(ToString::to_string).collect()
+    reading.diagnostics.kept().iter().map(ToString::to_string).collect()
 }
 
 fn many(devices: usize, device: impl Fn(usize) -> String) -> String {
@@ -185,8 +193,8 @@ fn the_maximum_number_of_devices_is_accepted() {
 
 #[test]
 fn too_many_devices_are_rejected() {
-    let too_many = |place: &str, problem: &str, found: &str, most: &str| {
-        vec![format!(r#"{place}: too many {problem} "{found}", expected at most {most}"#)]
+    let too_many = |path: &str, problem: &str, found: &str, most: &str| {
+        vec![format!(r#"{path}: too many {problem} "{found}", expected at most {most}"#)]
     };
     let devices = |count| many(count, |at| format!("  e{at}: {{dhcp4: true}}\n"));
     assert_eq!(
@@ -328,12 +336,12 @@ fn documents() -> impl Strategy<Value = serde_json::Value> {
                 .prop_map(|members| serde_json::Value::Object(members.into_iter().collect())),
         ]
     });
-    let said = sample::select(SAID).prop_map(|text| {
+    let given = sample::select(USUAL).prop_map(|text| {
         let (member, value) = text.split_once(": ").unwrap();
         (member.to_owned(), serde_json::from_str(value).unwrap())
     });
     let anything = (member.prop_map(str::to_owned), values);
-    let device = collection::vec(prop_oneof![30 => said, 1 => anything], 0..5);
+    let device = collection::vec(prop_oneof![30 => given, 1 => anything], 0..5);
     let name = sample::select(vec!["a", "b", "c", "d", "eth0", "lo"]);
     let section = sample::select(vec!["ethernets", "ethernets", "bonds", "bridges", "vlans"]);
     (1_u8..=2, collection::vec((section, name, device), 1..6)).prop_map(|(version, devices)| {
@@ -358,7 +366,7 @@ fn documents() -> impl Strategy<Value = serde_json::Value> {
 }
 
 /// Members that are valid on at least one kind of device.
-const SAID: &[&str] = &[
+const USUAL: &[&str] = &[
     r#"match: {"macaddress": "52:54:00:00:00:01"}"#,
     r#"match: {"name": "en*", "driver": "virtio_net"}"#,
     r#"mac_address: "52:54:00:00:00:02""#,
@@ -419,38 +427,38 @@ macro_rules! means {
 means! {
     without_a_match_the_key_is_the_name: v2 "ethernets: {eno1: {dhcp4: true}}"
         => [
-            "eno1 at ethernets.eno1: card eno1",
+            "eno1 at ethernets.eno1: NIC eno1",
             "  ipv4 dhcp"
         ];
     with_a_match_by_mac_address_the_key_is_not_the_name: v2 "ethernets: {eno1: {match: {macaddress: 52-54-00-00-00-0A}, dhcp4: true}}"
         => [
-            "eno1 at ethernets.eno1: card 52:54:00:00:00:0a",
+            "eno1 at ethernets.eno1: NIC 52:54:00:00:00:0a",
             "  ipv4 dhcp"
         ];
     a_new_name_is_a_requested_name: v2 "ethernets: {id0: {match: {macaddress: '52:54:00:00:00:01'}, set-name: lan0, dhcp4: true}}"
         => [
-            "id0 at ethernets.id0: card 52:54:00:00:00:01 as=lan0",
+            "id0 at ethernets.id0: NIC 52:54:00:00:00:01 as=lan0",
             "  ipv4 dhcp"
         ];
     a_match_by_name_identifies_the_nic_by_its_name: v2 "ethernets: {id0: {match: {name: eno1}, dhcp4: true}}"
         => [
-            "id0 at ethernets.id0: card eno1",
+            "id0 at ethernets.id0: NIC eno1",
             "  ipv4 dhcp"
         ];
     a_match_by_pattern: v2 "ethernets: {id0: {match: {name: en*}, dhcp4: true}}"
         => [
-            "id0 at ethernets.id0: cards en*",
+            "id0 at ethernets.id0: NICs en*",
             "  ipv4 dhcp"
         ];
     a_match_by_drivers: v2 "ethernets: {id0: {match: {driver: [virtio_net, e1000*]}, set-name: lan0, dhcp4: true}, id1: {match: {driver: ixgbe, name: en?}}}"
         => [
-            "id0 at ethernets.id0: cards driver=virtio_net driver=e1000* as=lan0",
+            "id0 at ethernets.id0: NICs driver=virtio_net driver=e1000* as=lan0",
             "  ipv4 dhcp",
-            "id1 at ethernets.id1: cards en? driver=ixgbe"
+            "id1 at ethernets.id1: NICs en? driver=ixgbe"
         ];
     an_empty_match_matches_every_nic: v2 "ethernets: {id0: {match: {}, dhcp4: true}}"
         => [
-            "id0 at ethernets.id0: cards *",
+            "id0 at ethernets.id0: NICs *",
             "  ipv4 dhcp"
         ];
     a_mac_address_to_set_and_an_mtu: v2 r#"
@@ -459,14 +467,14 @@ ethernets:
   eno2: {macaddress: '52:54:00:00:00:03', mtu: "1400"}
   id1: {match: {macaddress: '52:54:00:00:00:04'}, macaddress: '52:54:00:00:00:04'}"#
         => [
-            "id0 at ethernets.id0: card 52:54:00:00:00:01 mtu=9000 mac=52:54:00:00:00:02",
+            "id0 at ethernets.id0: NIC 52:54:00:00:00:01 mtu=9000 mac=52:54:00:00:00:02",
             "  ipv4 dhcp",
-            "eno2 at ethernets.eno2: card eno2 mtu=1400 mac=52:54:00:00:00:03",
-            "id1 at ethernets.id1: card 52:54:00:00:00:04"
+            "eno2 at ethernets.eno2: NIC eno2 mtu=1400 mac=52:54:00:00:00:03",
+            "id1 at ethernets.id1: NIC 52:54:00:00:00:04"
         ];
     a_nic_without_settings_has_no_addresses: v2 "ethernets: {eno1: {dhcp4: false}}"
         => [
-            "eno1 at ethernets.eno1: card eno1 without addresses"
+            "eno1 at ethernets.eno1: NIC eno1 without addresses"
         ];
 }
 
@@ -482,7 +490,7 @@ ethernets:
     addresses: ['fd10:0:2::2/120']
     routes: [{to: '::/0', via: 'fd10:0:2::1'}]"#
         => [
-            "pod at ethernets.pod: card 52:54:00:00:00:01 as=eth0",
+            "pod at ethernets.pod: NIC 52:54:00:00:00:01 as=eth0",
             "  ipv4 dhcp",
             "  ipv6 fd10:0:2::2/120",
             "  route ::/0 via=fd10:0:2::1 at ethernets.pod.routes[0]"
@@ -495,40 +503,40 @@ ethernets:
     dhcp4-overrides: {route-metric: 100, use-dns: no, use-routes: false, use-domains: yes, use-hostname: false}
     dhcp6-overrides: {route-metric: "200", send-hostname: false, use-mtu: true, use-ntp: off}"#
         => [
-            "eno1 at ethernets.eno1: card eno1",
+            "eno1 at ethernets.eno1: NIC eno1",
             "  ipv4 dhcp metric=100 routes=false dns=false domains=true hostname=false",
             "  ipv6 dhcp6 metric=200 send-hostname=false mtu=true ntp=false"
         ];
     requested_router_advertisements: v2 "ethernets: {a: {accept-ra: true}, b: {accept-ra: yes, addresses: ['2001:db8::5/64']}, c: {accept-ra: no, dhcp6: true}, d: {accept-ra: true, addresses: [10.0.0.5/24]}}"
         => [
-            "a at ethernets.a: card a",
+            "a at ethernets.a: NIC a",
             "  ipv6 slaac ra=true",
-            "b at ethernets.b: card b",
+            "b at ethernets.b: NIC b",
             "  ipv6 ra=true 2001:db8::5/64",
-            "c at ethernets.c: card c",
+            "c at ethernets.c: NIC c",
             "  ipv6 dhcp6 ra=false",
-            "d at ethernets.d: card d",
+            "d at ethernets.d: NIC d",
             "  ipv4 10.0.0.5/24",
             "  ipv6 slaac ra=true"
         ];
     addresses_in_every_notation: v2 "ethernets: {a: {addresses: [10.0.0.5/24, 10.0.1.5/24, 10.0.2.5/255.255.0.0, '2001:DB8::5/48', '2001:db8::6/64', 10.0.0.5/24]}, b: {addresses: 10.0.3.5/24}, c: {addresses: [{10.0.4.5/24: {}}, {10.0.5.5/24: null}]}}"
         => [
-            "a at ethernets.a: card a",
+            "a at ethernets.a: NIC a",
             "  ipv4 10.0.0.5/24 10.0.1.5/24 10.0.2.5/16",
             "  ipv6 2001:db8::5/48 2001:db8::6/64",
-            "b at ethernets.b: card b",
+            "b at ethernets.b: NIC b",
             "  ipv4 10.0.3.5/24",
-            "c at ethernets.c: card c",
+            "c at ethernets.c: NIC c",
             "  ipv4 10.0.4.5/24 10.0.5.5/24"
         ];
     gateways_of_both_families: v2 "ethernets: {a: {addresses: [10.0.0.5/24, '2001:db8::5/64'], gateway4: 10.0.0.1, gateway6: 'fe80::1'}, b: {dhcp4: true, gateway4: 10.1.0.1}}"
         => [
-            "a at ethernets.a: card a",
+            "a at ethernets.a: NIC a",
             "  ipv4 10.0.0.5/24",
             "  ipv6 2001:db8::5/64",
             "  route 0.0.0.0/0 via=10.0.0.1 at ethernets.a.gateway4",
             "  route ::/0 via=fe80::1 at ethernets.a.gateway6",
-            "b at ethernets.b: card b",
+            "b at ethernets.b: NIC b",
             "  ipv4 dhcp",
             "  route 0.0.0.0/0 via=10.1.0.1 at ethernets.b.gateway4"
         ];
@@ -551,7 +559,7 @@ ethernets:
     - {to: '2001:db8:1::/48', via: 'fe80::2', type: unicast, metric: 0}
     - {to: default}"#
         => [
-            "a at ethernets.a: card a",
+            "a at ethernets.a: NIC a",
             "  ipv4 10.0.0.5/24",
             "  ipv6 2001:db8::5/64",
             "  route 0.0.0.0/0 via=10.0.0.1 metric=50 at ethernets.a.routes[0]",
@@ -565,25 +573,25 @@ ethernets:
         ];
     a_route_without_a_list: v2 "ethernets: {a: {dhcp4: true, routes: {to: 10.1.0.0/16, via: 10.0.0.1}}}"
         => [
-            "a at ethernets.a: card a",
+            "a at ethernets.a: NIC a",
             "  ipv4 dhcp",
             "  route 10.1.0.0/16 via=10.0.0.1 at ethernets.a.routes[0]"
         ];
     name_servers_as_lists_and_as_strings_without_repeats: v2 "ethernets: {a: {dhcp4: true, nameservers: {addresses: [8.8.8.8, '2001:4860:4860::8888', 8.8.8.8], search: [Example.org., a.b]}}, b: {dhcp4: true, nameservers: {addresses: 1.1.1.1 1.0.0.1, search: 'c.d, e.f'}}, c: {dhcp4: true, nameservers: {search: [g.h]}}}"
         => [
-            "a at ethernets.a: card a",
+            "a at ethernets.a: NIC a",
             "  ipv4 dhcp",
             "  dns 8.8.8.8 2001:4860:4860::8888 example.org a.b",
-            "b at ethernets.b: card b",
+            "b at ethernets.b: NIC b",
             "  ipv4 dhcp",
             "  dns 1.1.1.1 1.0.0.1 c.d e.f",
-            "c at ethernets.c: card c",
+            "c at ethernets.c: NIC c",
             "  ipv4 dhcp",
             "  dns g.h"
         ];
     name_servers_of_the_loopback_device_belong_to_the_machine: v2 "ethernets: {lo: {addresses: [127.0.0.1/8], nameservers: {addresses: [8.8.8.8], search: [a.b]}}, a: {dhcp4: true}}"
         => [
-            "a at ethernets.a: card a",
+            "a at ethernets.a: NIC a",
             "  ipv4 dhcp",
             "dns 8.8.8.8 a.b"
         ];
@@ -602,8 +610,8 @@ bonds:
     dhcp4: true
     parameters: {mode: 802.3ad, lacp-rate: fast, mii-monitor-interval: 1s, min-links: 1, up-delay: 200ms, down-delay: 0, transmit-hash-policy: layer3+4, ad-select: bandwidth, learn-packet-interval: 2s, all-slaves-active: true, gratuitous-arp: 2, resend-igmp: 3, fail-over-mac-policy: active}"#
         => [
-            "a at ethernets.a: card 52:54:00:00:00:01",
-            "b at ethernets.b: card 52:54:00:00:00:02 as=eth7",
+            "a at ethernets.a: NIC 52:54:00:00:00:01",
+            "b at ethernets.b: NIC 52:54:00:00:00:02 as=eth7",
             "bond0 at bonds.bond0: bond bond0 of 0+1 802.3ad ad_select=bandwidth all_slaves_active=1 downdelay=0 fail_over_mac=active lacp_rate=fast lp_interval=2 miimon=1000 min_links=1 num_grat_arp=2 resend_igmp=3 updelay=200 xmit_hash_policy=layer3+4 mtu=9000 mac=52:54:00:00:00:09",
             "  ipv4 dhcp"
         ];
@@ -611,15 +619,15 @@ bonds:
 ethernets: {a: {}, b: {}}
 bonds: {bond0: {interfaces: [a, b], parameters: {mode: 1, primary: b, arp-interval: 100, arp-ip-targets: [10.0.0.1, 10.0.0.2], arp-validate: all, arp-all-targets: any, primary-reselect-policy: better}}}"#
         => [
-            "a at ethernets.a: card a",
-            "b at ethernets.b: card b",
+            "a at ethernets.a: NIC a",
+            "b at ethernets.b: NIC b",
             "bond0 at bonds.bond0: bond bond0 of 0+1 active-backup primary=1 arp=10.0.0.1 arp=10.0.0.2 arp_all_targets=any arp_interval=100 arp_validate=all primary_reselect=better"
         ];
     a_bond_without_parameters: v2 r#"
 ethernets: {a: {}}
 bonds: {bond0: {interfaces: a}}"#
         => [
-            "a at ethernets.a: card a",
+            "a at ethernets.a: NIC a",
             "bond0 at bonds.bond0: bond bond0 of 0 balance-rr"
         ];
     a_bridge_with_netplans_options: v2 r#"
@@ -632,7 +640,7 @@ bridges:
     addresses: [10.0.0.5/24]
     parameters: {stp: true, forward-delay: 4s, hello-time: 2, max-age: 12, ageing-time: 300, priority: 32768, path-cost: {v.5: 100}, port-priority: {v.5: 28}}"#
         => [
-            "a at ethernets.a: card a",
+            "a at ethernets.a: NIC a",
             "bond0 at bonds.bond0: bond bond0 of 0 balance-rr",
             r#"v.5 at vlans."v.5": vlan 5 on 1 as=v.5"#,
             "br0 at bridges.br0: bridge br0 of 2 stp=true ageing=300 delay=4 hello=2 max-age=12 priority=32768 2:Some(100):Some(28)",
@@ -650,14 +658,14 @@ ethernets: {id0: {match: {macaddress: '52:54:00:00:00:01'}, set-name: lan0}}"#
             "v6 at vlans.v6: vlan 6 on 1 as=v6",
             "  ipv4 dhcp",
             "v5 at vlans.v5: vlan 5 on 2 as=v5 mac=52:54:00:00:00:09",
-            "id0 at ethernets.id0: card 52:54:00:00:00:01 as=lan0"
+            "id0 at ethernets.id0: NIC 52:54:00:00:00:01 as=lan0"
         ];
     a_key_has_precedence_over_a_name: v2 r#"
 ethernets: {a: {match: {macaddress: '52:54:00:00:00:01'}, set-name: b}, b: {match: {macaddress: '52:54:00:00:00:02'}, set-name: a}}
 vlans: {a.5: {id: 5, link: a, dhcp4: true}}"#
         => [
-            "a at ethernets.a: card 52:54:00:00:00:01 as=b",
-            "b at ethernets.b: card 52:54:00:00:00:02 as=a",
+            "a at ethernets.a: NIC 52:54:00:00:00:01 as=b",
+            "b at ethernets.b: NIC 52:54:00:00:00:02 as=a",
             r#"a.5 at vlans."a.5": vlan 5 on 0 as=a.5"#,
             "  ipv4 dhcp"
         ];
@@ -668,22 +676,22 @@ vlans: {a.5: {id: 5, link: a, dhcp4: true}}"#
 means! {
     the_name_of_a_nic_with_a_mac_address_is_a_requested_name: v1 "- {type: physical, name: eth0, mac_address: 52:54:00:00:00:01, mtu: 1400, accept-ra: true, subnets: [{type: dhcp}]}"
         => [
-            "eth0 at config[0]: card 52:54:00:00:00:01 as=eth0 mtu=1400",
+            "eth0 at config[0]: NIC 52:54:00:00:00:01 as=eth0 mtu=1400",
             "  ipv4 dhcp",
             "  ipv6 slaac ra=true"
         ];
     a_nic_without_a_mac_address_is_identified_by_its_name: v1 "- {type: physical, name: eth0, subnets: [{type: manual}]}"
         => [
-            "eth0 at config[0]: card eth0 without addresses"
+            "eth0 at config[0]: NIC eth0 without addresses"
         ];
     a_nic_without_a_name_is_identified_by_its_mac_address: v1 "- {type: physical, mac_address: '52:54:00:00:00:01', subnets: [{type: dhcp}]}"
         => [
-            "config[0] at config[0]: card 52:54:00:00:00:01",
+            "config[0] at config[0]: NIC 52:54:00:00:00:01",
             "  ipv4 dhcp"
         ];
     infiniband_is_identified_by_its_name_only: v1 "- {type: infiniband, name: ib0, subnets: [{type: dhcp}]}"
         => [
-            "ib0 at config[0]: card ib0",
+            "ib0 at config[0]: NIC ib0",
             "  ipv4 dhcp"
         ];
     a_bond_with_the_option_names_of_ifupdown: v1 r#"
@@ -693,8 +701,8 @@ means! {
         => [
             "bond0 at config[0]: bond bond0 of 1+2 802.3ad lacp_rate=fast miimon=100 xmit_hash_policy=layer2 mac=52:54:00:00:00:09",
             "  ipv4 dhcp",
-            "eth0 at config[1]: card 52:54:00:00:00:01 as=eth0",
-            "eth1 at config[2]: card 52:54:00:00:00:02 as=eth1"
+            "eth0 at config[1]: NIC 52:54:00:00:00:01 as=eth0",
+            "eth1 at config[2]: NIC 52:54:00:00:00:02 as=eth1"
         ];
     a_bridge_with_the_option_names_of_ifupdown: v1 r#"
 - {type: bridge, name: br0, bridge_interfaces: eth0, params: {bridge_stp: 'on', bridge_fd: 15, bridge_hello: 2, bridge_maxage: 12, bridge_ageing: 250, bridge_bridgeprio: 22, bridge_pathcost: [eth0 50], bridge_portprio: eth0 28, bridge_ports: [eth0], bridge_waitport: 1 eth0}, subnets: [{type: static, address: 10.0.0.5/24}]}
@@ -702,7 +710,7 @@ means! {
         => [
             "br0 at config[0]: bridge br0 of 1 stp=true ageing=250 delay=15 hello=2 max-age=12 priority=22 1:Some(50):Some(28)",
             "  ipv4 10.0.0.5/24",
-            "eth0 at config[1]: card eth0"
+            "eth0 at config[1]: NIC eth0"
         ];
     a_vlan: v1 r#"
 - {type: vlan, name: eth0.5, vlan_link: eth0, vlan_id: 5, mac_address: '52:54:00:00:00:09', mtu: 1400, subnets: [{type: dhcp6}]}
@@ -710,14 +718,14 @@ means! {
         => [
             "eth0.5 at config[0]: vlan 5 on 1 as=eth0.5 mtu=1400 mac=52:54:00:00:00:09",
             "  ipv6 dhcp6",
-            "eth0 at config[1]: card 52:54:00:00:00:01 as=eth0"
+            "eth0 at config[1]: NIC 52:54:00:00:00:01 as=eth0"
         ];
     the_loopback_device_gives_no_link: v1 r#"
 - {type: loopback, name: lo, subnets: [{type: loopback, dns_nameservers: [8.8.8.8], dns_search: a.b}]}
 - {type: physical, name: lo}
 - {type: physical, name: eth0}"#
         => [
-            "eth0 at config[2]: card eth0",
+            "eth0 at config[2]: NIC eth0",
             "dns 8.8.8.8 a.b"
         ];
 }
@@ -734,19 +742,19 @@ means! {
 - {type: physical, name: f, subnets: [{type: manual}]}
 - {type: physical, name: g, subnets: {type: static6, address: '2001:db8::5/64'}}"#
         => [
-            "a at config[0]: card a",
+            "a at config[0]: NIC a",
             "  ipv4 dhcp metric=5",
-            "b at config[1]: card b",
+            "b at config[1]: NIC b",
             "  ipv4 dhcp",
             "  ipv6 dhcp6 metric=7",
-            "c at config[2]: card c",
+            "c at config[2]: NIC c",
             "  ipv6 slaac",
-            "d at config[3]: card d",
+            "d at config[3]: NIC d",
             "  ipv6 dhcp6-stateless",
-            "e at config[4]: card e",
+            "e at config[4]: NIC e",
             "  ipv6 dhcp6",
-            "f at config[5]: card f without addresses",
-            "g at config[6]: card g",
+            "f at config[5]: NIC f without addresses",
+            "g at config[6]: NIC g",
             "  ipv6 2001:db8::5/64"
         ];
     netmasks_in_every_notation: v1 r#"
@@ -763,7 +771,7 @@ means! {
   - {type: static, address: '2001:db8::5', netmask: 64}
   - {type: static6, address: '2001:db8::6', netmask: 'ffff:ffff::'}"#
         => [
-            "a at config[0]: card a",
+            "a at config[0]: NIC a",
             "  ipv4 10.0.0.5/24 10.0.1.5/24 10.0.2.5/23 10.0.3.5/20 10.0.4.5/21 10.0.5.5/24 10.0.6.5/16",
             "  ipv6 2001:db8::5/64 2001:db8::6/32"
         ];
@@ -783,7 +791,7 @@ means! {
     - {network: 10.5.0.0, prefix: 16}
   - {type: static6, address: '2001:db8::5/64', gateway: 'fe80::1', routes: [{network: default}]}"#
         => [
-            "a at config[0]: card a",
+            "a at config[0]: NIC a",
             "  ipv4 10.0.0.5/24",
             "  ipv6 2001:db8::5/64",
             "  route 0.0.0.0/0 via=10.0.0.1 metric=50 at config[0].subnets[0]",
@@ -797,14 +805,14 @@ means! {
         ];
     name_servers_of_a_subnet: v1 "- {type: physical, name: a, subnets: [{type: dhcp, dns_nameservers: 8.8.8.8 8.8.4.4, dns_search: a.b c.d}, {type: dhcp6, dns_nameservers: ['2001:4860:4860::8888', 8.8.8.8], dns_search: [e.f]}]}"
         => [
-            "a at config[0]: card a",
+            "a at config[0]: NIC a",
             "  ipv4 dhcp",
             "  ipv6 dhcp6",
             "  dns 8.8.8.8 8.8.4.4 2001:4860:4860::8888 a.b c.d e.f"
         ];
     an_mtu_of_a_subnet: v1 "- {type: physical, name: a, subnets: [{type: dhcp, mtu: 1400}]}"
         => [
-            "a at config[0]: card a mtu=1400",
+            "a at config[0]: NIC a mtu=1400",
             "  ipv4 dhcp"
         ];
 }
@@ -818,7 +826,7 @@ means! {
 - {type: nameserver, address: [9.9.9.9, 8.8.8.8], interface: lo}
 - {type: physical, name: a, subnets: [{type: dhcp}]}"#
         => [
-            "a at config[3]: card a",
+            "a at config[3]: NIC a",
             "  ipv4 dhcp",
             "  dns 1.1.1.1 1.0.0.1 c.d",
             "dns 8.8.8.8 9.9.9.9 a.b"
@@ -829,10 +837,10 @@ means! {
 - {type: physical, name: b, subnets: [{type: static, address: 10.1.0.5/24}]}
 - {type: route, destination: 10.8.0.0, netmask: 255.255.0.0, gateway: 10.0.0.1}"#
         => [
-            "a at config[1]: card a",
+            "a at config[1]: NIC a",
             "  ipv4 10.0.0.5/24",
             "  route 10.8.0.0/16 via=10.0.0.1 at config[3]",
-            "b at config[2]: card b",
+            "b at config[2]: NIC b",
             "  ipv4 10.1.0.5/24",
             "  route 10.9.0.0/16 via=10.1.0.1 metric=3 at config[0]"
         ];
@@ -842,10 +850,10 @@ means! {
 - {type: route, destination: 0.0.0.0/0, gateway: 10.0.0.1}
 - {type: route, id: x, destination: '::', gateway: 'fe80::1'}"#
         => [
-            "a at config[0]: card a",
+            "a at config[0]: NIC a",
             "  ipv4 dhcp",
             "  route 0.0.0.0/0 via=10.0.0.1 at config[2]",
-            "b at config[1]: card b",
+            "b at config[1]: NIC b",
             "  ipv6 dhcp6",
             "  route ::/0 via=fe80::1 at config[3]"
         ];

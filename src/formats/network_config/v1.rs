@@ -3,11 +3,11 @@
 use std::borrow::Cow;
 
 use super::{Converter, Dialect, Entry, KINDS, Kind, member};
-use crate::finding::{Finding, Findings, Place, Severity};
+use crate::diagnostic::{Diagnostic, Diagnostics, FieldPath, Severity};
 use crate::formats::convert::{self, Reported};
 use crate::formats::reader::Members;
 use crate::formats::value::{Object, Scalar, Value};
-use crate::network::{Card, Family, Ipv6Dynamic, Link, NetworkConfig, Placed, Route};
+use crate::network::{Family, Ipv6Dynamic, Link, Located, NetworkConfig, Nic, Route};
 
 static DIALECT: Dialect = Dialect {
     name: Some("name"),
@@ -20,13 +20,13 @@ static DIALECT: Dialect = Dialect {
     destination: "destination",
     members,
     route_members: &["destination", "gateway", "metric", "netmask"],
-    card,
+    nic,
     settings,
 };
 
 fn members(kind: Kind) -> Members {
     let of_kind: &[&str] = match kind {
-        Kind::Card | Kind::Loopback => &[],
+        Kind::Nic | Kind::Loopback => &[],
         Kind::Bond => &["bond_interfaces", "params"],
         Kind::Bridge => &["bridge_interfaces", "params"],
         Kind::Vlan => &["vlan_id", "vlan_link"],
@@ -52,36 +52,36 @@ const TYPE_EXPECTED: &str = "physical, bond, bridge, vlan, loopback, nameserver 
 const SUBNET_EXPECTED: &str =
     "dhcp, dhcp4, dhcp6, static, static6, manual, ipv6_slaac, ipv6_dhcpv6-stateful or ipv6_dhcpv6-stateless";
 
-pub(super) fn convert(document: &Object, base: &Place<'_>, findings: &mut Findings) -> Option<NetworkConfig> {
+pub(super) fn convert(document: &Object, base: &FieldPath<'_>, diagnostics: &mut Diagnostics) -> Option<NetworkConfig> {
     let list = base.field("config");
-    let mut converter = Converter::new(&DIALECT, findings);
+    let mut converter = Converter::new(&DIALECT, diagnostics);
     let mut commands = Vec::new();
     for (index, item) in converter.reader.array(document, (base, "config"), Severity::Error).iter().enumerate() {
-        let place = list.index(index);
+        let path = list.index(index);
         let Value::Object(object) = item else {
-            converter.findings().push(Finding::error(place, "invalid item", item.kind(), "an object"));
+            converter.diagnostics().push(Diagnostic::error(path, "invalid item", item.kind(), "an object"));
             continue;
         };
         let kind = object.get("type").and_then(Scalar::of);
         let kind = match kind.as_ref().map(Scalar::text).as_deref() {
-            Some("physical" | "infiniband") => Kind::Card,
+            Some("physical" | "infiniband") => Kind::Nic,
             Some("bond") => Kind::Bond,
             Some("bridge") => Kind::Bridge,
             Some("vlan") => Kind::Vlan,
             Some("loopback") => Kind::Loopback,
             Some(command @ ("nameserver" | "route")) => {
-                commands.push((command == "route", object, place));
+                commands.push((command == "route", object, path));
                 continue;
             }
             _ => {
-                let (severity, place) = (Severity::Warning, place.field("type"));
-                convert::unknown(converter.findings(), severity, place, "unknown type", kind.as_ref(), TYPE_EXPECTED);
-                Kind::Card
+                let (severity, path) = (Severity::Warning, path.field("type"));
+                convert::unknown(converter.diagnostics(), severity, path, "unknown type", kind.as_ref(), TYPE_EXPECTED);
+                Kind::Nic
             }
         };
         let key = object.get("name").and_then(Scalar::of).map_or(String::new(), |name| name.to_string());
         let kind = if key == "lo" { Kind::Loopback } else { kind };
-        converter.add(Entry { kind, key: Cow::Owned(key), object, place });
+        converter.add(Entry { kind, key: Cow::Owned(key), object, path });
     }
     for (name, value) in document.members() {
         let holds = match value {
@@ -91,19 +91,29 @@ pub(super) fn convert(document: &Object, base: &Place<'_>, findings: &mut Findin
         };
         if holds && name != "config" {
             let expected = "it inside of an item of config, which takes more indentation in YAML";
-            converter.findings().push(Finding::error(base.field(name), "member beside the list", value, expected));
+            converter.diagnostics().push(Diagnostic::error(
+                base.field(name),
+                "member beside the list",
+                value,
+                expected,
+            ));
         } else if !matches!(name, "config" | "version")
             && !matches!(value, Value::Array(_) | Value::Object(_) | Value::Null)
         {
-            converter.findings().push(Finding::warning(base.field(name), "unknown member", value, "config or version"));
+            converter.diagnostics().push(Diagnostic::warning(
+                base.field(name),
+                "unknown member",
+                value,
+                "config or version",
+            ));
         }
     }
     converter.make_links();
-    for (is_route, object, place) in commands {
+    for (is_route, object, path) in commands {
         if is_route {
-            converter.global_route(object, &place);
+            converter.global_route(object, &path);
         } else {
-            converter.global_nameserver(object, &place);
+            converter.global_nameserver(object, &path);
         }
     }
     converter.finish()
@@ -111,41 +121,41 @@ pub(super) fn convert(document: &Object, base: &Place<'_>, findings: &mut Findin
 
 /// The identity of a NIC: its MAC address if there is one, else its name. With a MAC address, the name is only
 /// requested.
-fn card(converter: &mut Converter<'_, '_>, entry: &Entry<'_>) -> Reported<Card> {
+fn nic(converter: &mut Converter<'_, '_>, entry: &Entry<'_>) -> Reported<Nic> {
     let is_infiniband = matches!(entry.object.get("type"), Some(Value::String(kind)) if kind == "infiniband");
-    let place = entry.place.field("mac_address");
+    let path = entry.path.field("mac_address");
     let mut written = entry.scalar("mac_address");
     if let Some(written) = written.take_if(|_| is_infiniband) {
-        let expected = "none: such a card is known by its name";
-        converter.findings().push(Finding::warning(place, "MAC address left out", written, expected));
+        let because = "an InfiniBand NIC is identified by its name";
+        converter.diagnostics().push(Diagnostic::ignored(path, written, because));
     }
-    let mac_address = convert::mac_address(converter.findings(), place, written.as_ref());
+    let mac_address = convert::mac_address(converter.diagnostics(), path, written.as_ref());
     if let Ok(Some(mac_address)) = mac_address {
         let name = if entry.key.is_empty() { None } else { converter.name(entry, Severity::Warning) };
-        return Ok(Card::MacAddress { mac_address, name });
+        return Ok(Nic::MacAddress { mac_address, name });
     }
     let name = converter.name(entry, Severity::Error);
     mac_address?;
-    Ok(Card::Name(name.ok_or(())?))
+    Ok(Nic::Name(name.ok_or(())?))
 }
 
 fn settings(converter: &mut Converter<'_, '_>, entry: &Entry<'_>, link: &mut Link) -> Vec<Route> {
-    let list = entry.place.field("subnets");
+    let list = entry.path.field("subnets");
     let mut routes = Vec::new();
     let mut unknown = Vec::new();
     let mut is_manual = false;
-    let subnets = converter.reader.values(entry.object, (&entry.place, "subnets"), Severity::Error);
+    let subnets = converter.reader.values(entry.object, (&entry.path, "subnets"), Severity::Error);
     for (index, subnet) in subnets.iter().enumerate() {
-        let place = list.index(index);
+        let path = list.index(index);
         let Value::Object(subnet) = subnet else {
-            converter.findings().push(Finding::error(place, "invalid item", subnet.kind(), "an object"));
+            converter.diagnostics().push(Diagnostic::error(path, "invalid item", subnet.kind(), "an object"));
             continue;
         };
-        converter.reader.report_unknown_members(subnet, &place, SUBNET, Severity::Warning, "");
+        converter.reader.report_unknown_members(subnet, &path, SUBNET, Severity::Warning, "");
         let kind = subnet.get("type").and_then(Scalar::of);
         let metric = member(subnet, &["metric"]).1;
-        let metric = convert::metric(converter.findings(), place.field("metric"), metric.as_ref());
-        let of_dhcp = |metric: Option<u32>| Some(Placed { value: metric?, place: place.field("metric").path() });
+        let metric = convert::metric(converter.diagnostics(), path.field("metric"), metric.as_ref());
+        let of_dhcp = |metric: Option<u32>| Some(Located { value: metric?, path: path.field("metric").path() });
         let dynamic = match kind.as_ref().map(Scalar::text).as_deref() {
             Some("dhcp6" | "ipv6_dhcpv6-stateful") => Some(Ipv6Dynamic::StatefulDhcp),
             Some("ipv6_dhcpv6-stateless") => Some(Ipv6Dynamic::StatelessDhcp),
@@ -169,8 +179,8 @@ fn settings(converter: &mut Converter<'_, '_>, entry: &Entry<'_>, link: &mut Lin
                 let wanted = (kind == "static6").then_some(Family::Ipv6);
                 let address = member(subnet, &["address", "ip_address"]);
                 let netmask = member(subnet, &["netmask", "prefix"]);
-                let written = (place.field(address.0), address.1.as_ref());
-                let netmask = (place.field(netmask.0), netmask.1.as_ref());
+                let written = (path.field(address.0), address.1.as_ref());
+                let netmask = (path.field(netmask.0), netmask.1.as_ref());
                 let address = converter.static_address(written, netmask, wanted);
                 address.into_iter().for_each(|address| convert::add_address(link, address));
                 address.map(|address| Family::of(address.ip())).or(wanted)
@@ -178,9 +188,9 @@ fn settings(converter: &mut Converter<'_, '_>, entry: &Entry<'_>, link: &mut Lin
             Some(kind @ ("manual" | "loopback")) => {
                 is_manual |= kind == "manual";
                 if let Some(address) = subnet.get("address").filter(|address| **address != Value::Null) {
-                    let expected = "the type static beside it";
-                    let finding = Finding::warning(place.field("address"), "address left out", address, expected);
-                    converter.findings().push(finding);
+                    let because = "the type of the subnet is not static";
+                    let diagnostic = Diagnostic::ignored(path.field("address"), address, because);
+                    converter.diagnostics().push(diagnostic);
                 }
                 None
             }
@@ -191,52 +201,59 @@ fn settings(converter: &mut Converter<'_, '_>, entry: &Entry<'_>, link: &mut Lin
         };
         let gateway = member(subnet, &["gateway"]).1;
         let gateway =
-            convert::default_route(converter.findings(), place.field("gateway"), gateway.as_ref(), family, metric);
+            convert::default_route(converter.diagnostics(), path.field("gateway"), gateway.as_ref(), family, metric);
         // The path of the route is the subnet, because gateway and metric are both members of the subnet.
-        routes.extend(gateway.map(|route| route.at(place.path())));
-        converter.routes(subnet, &place, family, &mut routes);
-        converter.name_servers(subnet, &place, ["dns_nameservers", "dns_search"], &mut link.dns);
+        routes.extend(gateway.map(|route| route.at(path.path())));
+        converter.routes(subnet, &path, family, &mut routes);
+        converter.name_servers(subnet, &path, ["dns_nameservers", "dns_search"], &mut link.dns);
         let mtu = subnet.get("mtu").and_then(Scalar::of);
-        let mtu = convert::mtu(converter.findings(), place.field("mtu"), mtu.as_ref());
-        convert::merge_mtu(converter.findings(), place.field("mtu"), link, mtu);
+        let mtu = convert::mtu(converter.diagnostics(), path.field("mtu"), mtu.as_ref());
+        convert::merge_mtu(converter.diagnostics(), path.field("mtu"), link, mtu);
     }
     link.without_addresses = is_manual && !link.has_addresses();
     // An unknown subnet type is only a warning if the device has another address.
     let severity = if link.has_addresses() { Severity::Warning } else { Severity::Error };
     for (index, kind) in unknown {
-        let place = list.index(index);
-        let place = place.field("type");
-        convert::unknown(converter.findings(), severity, place, "unknown subnet type", kind.as_ref(), SUBNET_EXPECTED);
+        let path = list.index(index);
+        let path = path.field("type");
+        convert::unknown(
+            converter.diagnostics(),
+            severity,
+            path,
+            "unknown subnet type",
+            kind.as_ref(),
+            SUBNET_EXPECTED,
+        );
     }
     routes
 }
 
 impl Converter<'_, '_> {
     /// Reads name servers for the machine, or for one of its devices.
-    fn global_nameserver(&mut self, object: &Object, place: &Place<'_>) {
-        self.reader.report_unknown_members(object, place, NAME_SERVERS, Severity::Warning, "");
+    fn global_nameserver(&mut self, object: &Object, path: &FieldPath<'_>) {
+        self.reader.report_unknown_members(object, path, NAME_SERVERS, Severity::Warning, "");
         let interface = object.get("interface").and_then(Scalar::of);
         let link = interface.as_ref().and_then(|name| self.by_key.get(name.text().as_ref()).copied());
         if let (Some(interface), None) = (&interface, link)
             && interface.text() != "lo"
         {
             let expected = "the name of a device: the name servers are taken for the machine's";
-            let place = place.field("interface");
-            self.findings().push(Finding::warning(place, "unknown device", interface, expected));
+            let path = path.field("interface");
+            self.diagnostics().push(Diagnostic::warning(path, "unknown device", interface, expected));
         }
         let mut dns = std::mem::take(link.map_or(&mut self.dns, |link| &mut self.links[link.0].dns));
         if matches!(object.get("address"), None | Some(Value::Null)) {
-            let (place, expected) = (place.field("address"), "IP addresses");
-            self.findings().push(Finding::without_value(Severity::Warning, place, "missing", expected));
+            let (path, expected) = (path.field("address"), "IP addresses");
+            self.diagnostics().push(Diagnostic::without_value(Severity::Warning, path, "missing", expected));
         }
-        self.name_servers(object, place, ["address", "search"], &mut dns);
+        self.name_servers(object, path, ["address", "search"], &mut dns);
         *link.map_or(&mut self.dns, |link| &mut self.links[link.0].dns) = dns;
     }
 
     /// Adds a route without a device to a link: to the link whose subnet contains the gateway, else to the only link
     /// with addresses of the route's family.
-    fn global_route(&mut self, object: &Object, place: &Place<'_>) {
-        let Some(route) = self.route(object, place, None) else { return };
+    fn global_route(&mut self, object: &Object, path: &FieldPath<'_>) {
+        let Some(route) = self.route(object, path, None) else { return };
         let is_v4 = route.destination().is_ipv4();
         let uses = |link: &Link| if is_v4 { link.ipv4.is_used() } else { link.ipv6.is_used() };
         let mut users = (0..self.links.len()).filter(|at| uses(&self.links[*at]));
@@ -250,13 +267,13 @@ impl Converter<'_, '_> {
             Some(at) => self.links[at].routes.push(route),
             None if first.is_none() => {
                 let expected = "a device with an address of its family";
-                let finding = Finding::warning(place, "unreachable route", route.destination(), expected);
-                self.findings().push(finding);
+                let diagnostic = Diagnostic::warning(path, "unreachable route", route.destination(), expected);
+                self.diagnostics().push(diagnostic);
             }
             None => {
                 let expected = "a gateway in the subnet of a device";
-                let finding = Finding::error(place, "route without a device", route.destination(), expected);
-                self.findings().push(finding);
+                let diagnostic = Diagnostic::error(path, "route without a device", route.destination(), expected);
+                self.diagnostics().push(diagnostic);
             }
         }
     }

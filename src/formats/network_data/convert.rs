@@ -8,17 +8,17 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use super::{Link, Network, NetworkData, Scalar};
-use crate::finding::{Finding, Findings, Place};
+use crate::diagnostic::{Diagnostic, Diagnostics, FieldPath};
 use crate::formats::convert::{self, Guess};
 use crate::network::{self, Contradiction, Dns, Family, Ipv6Dynamic, LinkIndex, Mtu, NetworkConfig};
 
-static LINKS: Place<'static> = Place::Field(&Place::Document, "links");
-static NETWORKS: Place<'static> = Place::Field(&Place::Document, "networks");
+static LINKS: FieldPath<'static> = FieldPath::Field(&FieldPath::Document, "links");
+static NETWORKS: FieldPath<'static> = FieldPath::Field(&FieldPath::Document, "networks");
 
 /// The kind of an entry of `links`, according to its `type`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Kind {
-    Card,
+    Nic,
     Bond,
     Vlan,
 }
@@ -35,7 +35,7 @@ enum Method {
 
 struct Converter<'d, 'f> {
     document: &'d NetworkData,
-    findings: &'f mut Findings,
+    diagnostics: &'f mut Diagnostics,
     by_id: BTreeMap<Cow<'d, str>, usize>,
     /// The kind of each entry of `links`.
     kinds: Vec<Kind>,
@@ -58,10 +58,10 @@ struct Converter<'d, 'f> {
 impl NetworkData {
     /// Converts the document to the model. Each value that cannot be converted is reported with its consequence. A
     /// document without errors always gives a model, which may be empty. `None` if there are errors.
-    pub fn convert(&self, findings: &mut Findings) -> Option<NetworkConfig> {
+    pub fn convert(&self, diagnostics: &mut Diagnostics) -> Option<NetworkConfig> {
         let mut converter = Converter {
             document: self,
-            findings,
+            diagnostics,
             by_id: BTreeMap::new(),
             kinds: Vec::new(),
             mtus: Vec::new(),
@@ -76,7 +76,7 @@ impl NetworkData {
         converter.choose_links();
         converter.make_links();
         converter.read_networks();
-        converter.read_services(&self.services, &Place::Document);
+        converter.read_services(&self.services, &FieldPath::Document);
         converter.finish()
     }
 }
@@ -86,8 +86,8 @@ impl NetworkData {
 impl Converter<'_, '_> {
     fn finish(self) -> Option<NetworkConfig> {
         let (document, origin) = (self.document, self.origin);
-        convert::put_together(self.findings, self.links, self.dns, &self.guesses, &|contradiction| {
-            contradiction_finding(document, &origin, contradiction)
+        convert::put_together(self.diagnostics, self.links, self.dns, &self.guesses, &|contradiction| {
+            contradiction_diagnostic(document, &origin, contradiction)
         })
     }
 
@@ -95,27 +95,27 @@ impl Converter<'_, '_> {
         self.by_id.get(id?.text().as_ref()).copied()
     }
 
-    fn error(&mut self, place: &Place<'_>, name: &str, problem: &str, value: impl fmt::Display, expected: &str) {
-        self.findings.push(Finding::error(place.field(name), problem, value, expected));
+    fn error(&mut self, path: &FieldPath<'_>, name: &str, problem: &str, value: impl fmt::Display, expected: &str) {
+        self.diagnostics.push(Diagnostic::error(path.field(name), problem, value, expected));
     }
 
-    fn warning(&mut self, place: &Place<'_>, name: &str, problem: &str, value: impl fmt::Display, expected: &str) {
-        self.findings.push(Finding::warning(place.field(name), problem, value, expected));
+    fn warning(&mut self, path: &FieldPath<'_>, name: &str, problem: &str, value: impl fmt::Display, expected: &str) {
+        self.diagnostics.push(Diagnostic::warning(path.field(name), problem, value, expected));
     }
 }
 
-fn contradiction_finding(document: &NetworkData, origin: &[usize], contradiction: Contradiction) -> Finding {
+fn contradiction_diagnostic(document: &NetworkData, origin: &[usize], contradiction: Contradiction) -> Diagnostic {
     let (at, problem, expected) = convert::contradiction(contradiction);
     let index = origin[at.0];
     let link = &document.links[index];
     let (field, value) = match contradiction {
         Contradiction::Loop(_) => ("vlan_link", &link.vlan_link),
-        Contradiction::PortIsNoCard(_) | Contradiction::PortIsBridge(_) => ("type", &link.kind),
+        Contradiction::PortIsNoNic(_) | Contradiction::PortIsBridge(_) => ("type", &link.kind),
         Contradiction::VlanTwice(_) => ("vlan_id", &link.vlan_id),
         Contradiction::NoSuchLink(_) | Contradiction::PortTwice(_) => ("id", &link.id),
     };
     let value = value.as_ref().map_or(Cow::Borrowed(""), Scalar::text);
-    Finding::error(LINKS.index(index).field(field), problem, value, expected)
+    Diagnostic::error(LINKS.index(index).field(field), problem, value, expected)
 }
 
 // === impl Kind, Method ===
@@ -125,7 +125,7 @@ impl Kind {
         match link.kind.as_ref().map(Scalar::text).as_deref() {
             Some("bond") => Self::Bond,
             Some("vlan") => Self::Vlan,
-            _ => Self::Card,
+            _ => Self::Nic,
         }
     }
 }

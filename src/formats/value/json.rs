@@ -3,7 +3,7 @@
 //! Blanks replace both, so that the line and the column of everything else stay the same. A JSON string ends on the
 //! line on which it begins, so a line that begins with a comment is never inside a string.
 
-use crate::finding::Finding;
+use crate::diagnostic::Diagnostic;
 
 /// Whether a line is a comment. The line has no leading blanks.
 pub(super) fn is_comment(line: &[u8]) -> bool {
@@ -11,9 +11,9 @@ pub(super) fn is_comment(line: &[u8]) -> bool {
 }
 
 /// The document with blanks in place of comments and trailing commas, and a warning for each of them.
-pub(super) fn without_comments_and_trailing_commas(document: &[u8]) -> (Vec<u8>, Vec<Finding>) {
+pub(super) fn without_comments_and_trailing_commas(document: &[u8]) -> (Vec<u8>, Vec<Diagnostic>) {
     let mut cleaned = document.to_vec();
-    let mut findings = Vec::new();
+    let mut diagnostics = Vec::new();
     let mut is_in_string = false;
     let mut is_escaped = false;
     // `before` is the last byte outside of blanks and comments. `comma` is a comma that may be a trailing comma, with
@@ -25,9 +25,9 @@ pub(super) fn without_comments_and_trailing_commas(document: &[u8]) -> (Vec<u8>,
         let first = line.len() - line.trim_ascii_start().len();
         if is_comment(&line[first..]) {
             cleaned[start..start + line.len()].fill(b' ');
-            let (place, text) = (format!("line {} column {}", index + 1, first + 1), line[first..].trim_ascii_end());
+            let (path, text) = (format!("line {} column {}", index + 1, first + 1), line[first..].trim_ascii_end());
             let text = String::from_utf8_lossy(text);
-            findings.push(Finding::warning(place, "comment", text, "JSON, which has no comments"));
+            diagnostics.push(Diagnostic::warning(path, "comment", text, "JSON, which has no comments"));
             start += line.len() + 1;
             continue;
         }
@@ -40,10 +40,10 @@ pub(super) fn without_comments_and_trailing_commas(document: &[u8]) -> (Vec<u8>,
                 b' ' | b'\t' | b'\r' => continue,
                 b'"' => is_in_string = true,
                 b'}' | b']' => {
-                    if let Some((at, place)) = comma.take() {
+                    if let Some((at, path)) = comma.take() {
                         cleaned[at] = b' ';
                         let expected = "no comma before a closing bracket";
-                        findings.push(Finding::warning(place, "trailing comma", ",", expected));
+                        diagnostics.push(Diagnostic::warning(path, "trailing comma", ",", expected));
                     }
                 }
                 _ => {}
@@ -55,5 +55,5 @@ pub(super) fn without_comments_and_trailing_commas(document: &[u8]) -> (Vec<u8>,
         }
         start += line.len() + 1;
     }
-    (cleaned, findings)
+    (cleaned, diagnostics)
 }

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Span};
 
 use super::{MAX_DEPTH, Object, Parsed, Repeats, Rules, Value};
-use crate::finding::Finding;
+use crate::diagnostic::Diagnostic;
 
 /// Parses a YAML document.
 ///
@@ -20,10 +20,10 @@ use crate::finding::Finding;
 /// One diagnostic: the document is not YAML (the path is then `line L column C`), or it exceeds a limit. These are also
 /// errors: several documents in one file, a key that is not a scalar, a key with blanks or punctuation, and a repeated
 /// key if [`Repeats::Refused`] applies.
-pub(super) fn parse(document: &[u8], rules: Rules) -> Result<Parsed, Finding> {
+pub(super) fn parse(document: &[u8], rules: Rules) -> Result<Parsed, Diagnostic> {
     let document = std::str::from_utf8(document).map_err(|e| {
         let before = String::from_utf8_lossy(document.get(..e.valid_up_to()).unwrap_or_default());
-        Finding::error(place_after(&before), "not readable as YAML", "invalid UTF-8", super::EXPECTED)
+        Diagnostic::error(path_after(&before), "not readable as YAML", "invalid UTF-8", super::EXPECTED)
     })?;
     // The parser treats NUL as the end of the document. The rest would be lost silently.
     let control = |c: char| c.is_control() && !matches!(c, '\t' | '\n' | '\r' | '\u{85}');
@@ -33,23 +33,23 @@ pub(super) fn parse(document: &[u8], rules: Rules) -> Result<Parsed, Finding> {
     if let Some((at, found)) = document[from..].char_indices().find(|(_, c)| control(*c)) {
         let at = from + at;
         let expected = "a document without control characters";
-        return Err(Finding::error(place_after(&document[..at]), "control character", found, expected));
+        return Err(Diagnostic::error(path_after(&document[..at]), "control character", found, expected));
     }
     let (values, bytes, open, anchors) = (rules.values, rules.bytes, Vec::new(), BTreeMap::new());
     let mut reader = Reader { open, anchors, document: None, values, bytes, rules, repeated: Vec::new() };
     for event in Parser::new_from_str(document) {
-        let (event, at) =
-            event.map_err(|e| Finding::error(place(*e.marker()), "not readable as YAML", e.info(), super::EXPECTED))?;
+        let (event, at) = event
+            .map_err(|e| Diagnostic::error(path(*e.marker()), "not readable as YAML", e.info(), super::EXPECTED))?;
         reader.take(event, at)?;
     }
     Ok(Parsed { value: reader.document.unwrap_or(Value::Null), repeats: reader.repeated })
 }
 
-fn place(at: Marker) -> String {
+fn path(at: Marker) -> String {
     format!("line {} column {}", at.line(), at.col() + 1)
 }
 
-fn place_after(before: &str) -> String {
+fn path_after(before: &str) -> String {
     let line = before.matches('\n').count() + 1;
     let column = before.chars().rev().take_while(|c| *c != '\n').count() + 1;
     format!("line {line} column {column}")
@@ -67,7 +67,7 @@ struct Reader {
     bytes: usize,
     rules: Rules,
     /// An error for each key that is repeated with a different value.
-    repeated: Vec<Finding>,
+    repeated: Vec<Diagnostic>,
 }
 
 struct Collection {
@@ -107,11 +107,11 @@ const MERGE: &str = "<<";
 // === impl Reader ===
 
 impl Reader {
-    fn take(&mut self, event: Event<'_>, at: Span) -> Result<(), Finding> {
+    fn take(&mut self, event: Event<'_>, at: Span) -> Result<(), Diagnostic> {
         match event {
             Event::Nothing | Event::StreamStart | Event::StreamEnd | Event::DocumentEnd => Ok(()),
             Event::DocumentStart(_) if self.document.is_some() => {
-                Err(Finding::error(place(at.start), "second document", "---", "one document"))
+                Err(Diagnostic::error(path(at.start), "second document", "---", "one document"))
             }
             Event::DocumentStart(_) => Ok(()),
             Event::SequenceStart(anchor, _) => self.begin(anchor, Kind::Array(Vec::new())),
@@ -129,7 +129,7 @@ impl Reader {
                 let is_missing = text.is_empty() && style == ScalarStyle::Plain && anchor == 0 && tag.is_none();
                 if let Some(key) = self.waiting_key().filter(|_| is_missing && at.start.index() < at.end.index()) {
                     let expected = "a colon and a value after each key";
-                    return Err(Finding::error(place(at.start), "key without a value", key, expected));
+                    return Err(Diagnostic::error(path(at.start), "key without a value", key, expected));
                 }
                 let is_text = style != ScalarStyle::Plain || tag.is_some_and(|tag| tag.suffix == "str");
                 self.pay(Size { values: 1, bytes: text.len(), depth: 0 })?;
@@ -141,7 +141,7 @@ impl Reader {
             Event::Alias(anchor) => {
                 let Some(value) = self.anchors.get(&anchor) else {
                     // This error also occurs when a value would contain itself.
-                    return Err(Finding::error(place(at.start), "unknown alias", anchor, "a value that is complete"));
+                    return Err(Diagnostic::error(path(at.start), "unknown alias", anchor, "a value that is complete"));
                 };
                 let size = Size::of(value);
                 let value = value.clone();
@@ -151,7 +151,7 @@ impl Reader {
         }
     }
 
-    fn begin(&mut self, anchor: usize, kind: Kind) -> Result<(), Finding> {
+    fn begin(&mut self, anchor: usize, kind: Kind) -> Result<(), Diagnostic> {
         self.pay(Size { values: 1, bytes: 0, depth: 1 })?;
         self.open.push(Collection { anchor, kind });
         Ok(())
@@ -170,7 +170,7 @@ impl Reader {
     }
 
     /// Adds a complete value to the collection that contains it. The value has already been counted against the limits.
-    fn complete(&mut self, value: Value, anchor: usize, at: Span) -> Result<(), Finding> {
+    fn complete(&mut self, value: Value, anchor: usize, at: Span) -> Result<(), Diagnostic> {
         if anchor != 0 {
             self.pay(Size { depth: 0, ..Size::of(&value) })?;
             self.anchors.insert(anchor, value.clone());
@@ -182,22 +182,22 @@ impl Reader {
                 // Without this check, a mapping in flow style with a missing comma or quote would silently have other
                 // keys.
                 (None, Value::String(text)) if text.contains(NOT_IN_KEYS) => {
-                    return Err(Finding::error(place(at.start), "invalid key", text, KEY_EXPECTED));
+                    return Err(Diagnostic::error(path(at.start), "invalid key", text, KEY_EXPECTED));
                 }
                 (None, Value::String(text)) => *key = Some((text, at.start)),
                 (None, other) => {
                     let expected = "a text as the key of a mapping";
-                    return Err(Finding::error(place(at.start), "invalid key", other.kind(), expected));
+                    return Err(Diagnostic::error(path(at.start), "invalid key", other.kind(), expected));
                 }
                 (Some((key, _)), value) if key == MERGE => merge(value, merged),
                 (Some((key, here)), value) => match keys.get(&key).and_then(|at| members.get_mut(*at)) {
                     Some(_) if self.rules.repeats == Repeats::Refused => {
-                        return Err(super::repeated_key(place(here), &key));
+                        return Err(super::repeated_key(path(here), &key));
                     }
                     // A repeated key with the same value needs no diagnostic: nothing is lost.
                     Some((_, first)) if *first == value => {}
                     Some((_, first)) => {
-                        self.repeated.push(super::repeated_key(place(here), &key));
+                        self.repeated.push(super::repeated_key(path(here), &key));
                         if self.rules.repeats == Repeats::LastCounts {
                             *first = value;
                         }
@@ -212,7 +212,7 @@ impl Reader {
         Ok(())
     }
 
-    fn pay(&mut self, size: Size) -> Result<(), Finding> {
+    fn pay(&mut self, size: Size) -> Result<(), Diagnostic> {
         if self.open.len() + size.depth >= MAX_DEPTH {
             return Err(super::too_deep());
         }
@@ -220,7 +220,7 @@ impl Reader {
         let Some(bytes) = self.bytes.checked_sub(size.bytes) else {
             let (found, expected) =
                 (format!("more than {}", self.rules.bytes), format!("at most {} bytes", self.rules.bytes));
-            return Err(Finding::error("document", "too much text behind aliases", found, &expected));
+            return Err(Diagnostic::error("document", "too much text behind aliases", found, &expected));
         };
         (self.values, self.bytes) = (values, bytes);
         Ok(())
@@ -299,9 +299,9 @@ impl From<Kind> for Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::finding::Findings;
+    use crate::diagnostic::Diagnostics;
 
-    fn read(document: &[u8]) -> Result<Value, Finding> {
+    fn read(document: &[u8]) -> Result<Value, Diagnostic> {
         parse(document, super::super::MACHINE).map(|parsed| parsed.value)
     }
 
@@ -312,7 +312,7 @@ mod tests {
     macro_rules! means {
         ($($name:ident: $yaml:expr => $json:expr;)*) => {
             $(#[test] fn $name() {
-                assert_eq!(read($yaml.as_bytes()), super::super::parse($json.as_bytes(), &mut Findings::default()));
+                assert_eq!(read($yaml.as_bytes()), super::super::parse($json.as_bytes(), &mut Diagnostics::default()));
              })*
         };
     }
@@ -360,8 +360,8 @@ mod tests {
     fn a_repeated_key_with_another_value_is_reported() {
         let document = b"eth0:\n  a: [1]\neth1: {}\neth0:\n  a: [2]\n";
         let read = |repeats: Repeats| {
-            let Parsed { value, repeats } =
-                parse(document, Rules { repeats, ..super::super::MACHINE }).map_err(|finding| finding.to_string())?;
+            let Parsed { value, repeats } = parse(document, Rules { repeats, ..super::super::MACHINE })
+                .map_err(|diagnostic| diagnostic.to_string())?;
             let repeats: Vec<String> = repeats.iter().map(ToString::to_string).collect();
             Ok::<_, String>((serde_json::to_string(&value).unwrap(), repeats))
         };

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::finding::{Finding, Findings};
+use crate::diagnostic::{Diagnostic, Diagnostics};
 
 /// One line of an `authorized_keys` file that sshd can use: options, kind, key, comment (sshd(8)).
 ///
@@ -60,7 +60,7 @@ const BLANKS: [char; 2] = [' ', '\t'];
 ///
 /// A line that is not a key becomes a warning, and the other lines are kept. A message shows only the first characters
 /// of a line. If someone put a private key there by mistake, only its first line is reported.
-pub fn keys_in(text: &str, place: &str, findings: &mut Findings) -> Vec<AuthorizedKey> {
+pub fn keys_in(text: &str, path: &str, diagnostics: &mut Diagnostics) -> Vec<AuthorizedKey> {
     const SHOWN: usize = 16;
     let mut keys = Vec::new();
     let mut in_private_key = false;
@@ -82,10 +82,10 @@ pub fn keys_in(text: &str, place: &str, findings: &mut Findings) -> Vec<Authoriz
                     None => line.to_owned(),
                 };
                 let (problem, expected) = e.text();
-                findings.push(if several {
-                    Finding::warning(format_args!("{place} line {number}"), problem, value, expected)
+                diagnostics.push(if several {
+                    Diagnostic::warning(format_args!("{path} line {number}"), problem, value, expected)
                 } else {
-                    Finding::warning(place, problem, value, expected)
+                    Diagnostic::warning(path, problem, value, expected)
                 });
             }
         }
@@ -375,27 +375,27 @@ mod tests {
     }
 
     /// Returns the keys of a value and its diagnostics.
-    fn keys_and_findings(text: &str) -> (Vec<String>, Vec<String>) {
-        let mut findings = Findings::default();
-        let keys = keys_in(text, "public_keys[1]", &mut findings);
-        assert!(!findings.has_errors());
-        let said = findings.kept().iter().map(Finding::to_string).collect();
-        (keys.iter().map(AuthorizedKey::to_string).collect(), said)
+    fn keys_and_diagnostics(text: &str) -> (Vec<String>, Vec<String>) {
+        let mut diagnostics = Diagnostics::default();
+        let keys = keys_in(text, "public_keys[1]", &mut diagnostics);
+        assert!(!diagnostics.has_errors());
+        let expected_diagnostics = diagnostics.kept().iter().map(Diagnostic::to_string).collect();
+        (keys.iter().map(AuthorizedKey::to_string).collect(), expected_diagnostics)
     }
 
     #[test]
     fn a_value_may_hold_several_keys_and_comments() {
         let text = format!("# mine\r\n{ED25519} a\r\n\r\n  \t\n #another\n\t{ED25519} b\n\n");
-        assert_eq!(keys_and_findings(&text), (vec![format!("{ED25519} a"), format!("{ED25519} b")], vec![]));
-        assert_eq!(keys_and_findings(""), (vec![], vec![]));
-        assert_eq!(keys_and_findings("\n# nothing\n"), (vec![], vec![]));
+        assert_eq!(keys_and_diagnostics(&text), (vec![format!("{ED25519} a"), format!("{ED25519} b")], vec![]));
+        assert_eq!(keys_and_diagnostics(""), (vec![], vec![]));
+        assert_eq!(keys_and_diagnostics("\n# nothing\n"), (vec![], vec![]));
     }
 
     #[test]
     fn an_invalid_line_does_not_affect_the_other_lines() {
         let cut = &ED25519[..ED25519.len() - 4];
         let text = format!("{ED25519} a\n{cut}\n{ED25519} b\nno,,pty {ED25519}\nssh-dss A\u{7} me\n");
-        let said = [
+        let expected_diagnostics = [
             (2, r#"damaged key "ssh-ed25519 AAAA…""#, "the whole base64 text of a key of the kind before it"),
             (
                 4,
@@ -406,7 +406,7 @@ mod tests {
         ]
         .map(|(line, problem, expected)| format!("public_keys[1] line {line}: {problem}, expected {expected}"));
         let keys = vec![format!("{ED25519} a"), format!("{ED25519} b")];
-        assert_eq!(keys_and_findings(&text), (keys, said.to_vec()));
+        assert_eq!(keys_and_diagnostics(&text), (keys, expected_diagnostics.to_vec()));
     }
 
     #[test]
@@ -425,23 +425,24 @@ mod tests {
             ),
             (&long, r#"line too long "xxxxxxxxxxxxxxxx…""#, "at most 16384 bytes"),
         ] {
-            let said = format!("public_keys[1]: {problem}, expected {expected}");
-            assert_eq!(keys_and_findings(text), (vec![], vec![said]));
+            let expected_diagnostics = format!("public_keys[1]: {problem}, expected {expected}");
+            assert_eq!(keys_and_diagnostics(text), (vec![], vec![expected_diagnostics]));
         }
     }
 
     #[test]
     fn nothing_of_a_private_key_is_shown() {
         let (begin, end) = ("-----BEGIN OPENSSH PRIVATE KEY-----", "-----END OPENSSH PRIVATE KEY-----");
-        let (keys, said) = keys_and_findings(&format!("{begin}\nc2VjcmV0\nc2VjcmV0\n{end}\n{ED25519}\nbad\n"));
+        let (keys, expected_diagnostics) =
+            keys_and_diagnostics(&format!("{begin}\nc2VjcmV0\nc2VjcmV0\n{end}\n{ED25519}\nbad\n"));
         let expected = AuthorizedKeyError::Kind.text().1;
         let shown = [(1, "-----BEGIN OPENS…"), (6, "bad")];
         let shown = shown.map(|(line, value)| {
             format!(r#"public_keys[1] line {line}: no known kind of key "{value}", expected {expected}"#)
         });
-        assert_eq!((keys, said), (vec![ED25519.to_owned()], shown.to_vec()));
-        let (keys, said) = keys_and_findings(&format!("{begin}\nc2VjcmV0\n{ED25519}\n"));
-        assert_eq!((keys.len(), said.len()), (1, 1));
+        assert_eq!((keys, expected_diagnostics), (vec![ED25519.to_owned()], shown.to_vec()));
+        let (keys, expected_diagnostics) = keys_and_diagnostics(&format!("{begin}\nc2VjcmV0\n{ED25519}\n"));
+        assert_eq!((keys.len(), expected_diagnostics.len()), (1, 1));
     }
 
     #[test]
@@ -461,8 +462,8 @@ mod tests {
             lines.push(fs::read_to_string(directory.path().join(name + ".pub")).unwrap());
         }
         lines.push(format!(r#"command="echo \"a b\"",no-pty {ED25519} with options"#));
-        let (keys, said) = keys_and_findings(&lines.join("\n"));
-        assert_eq!((keys.len(), said), (7, vec![]));
+        let (keys, expected_diagnostics) = keys_and_diagnostics(&lines.join("\n"));
+        assert_eq!((keys.len(), expected_diagnostics), (7, vec![]));
         fs::write(directory.path().join("authorized_keys"), keys.join("\n")).unwrap();
         let read = keygen(&["-l", "-f", "authorized_keys"]);
         let kinds: Vec<_> = read.lines().filter_map(|line| line.rsplit(' ').next()).collect();

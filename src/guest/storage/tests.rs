@@ -567,7 +567,7 @@ fn unreadable_metadata_does_not_affect_the_network() {
         ..answer("/dev/vdb", "", "{}", 0, Why::Label)
     };
     assert_eq!(machine.found(), Some(expected));
-    let line = "WARN warning about the machine's document finding=line 1 column 5: not readable as YAML \
+    let line = "WARN warning about the machine's document diagnostic=line 1 column 5: not readable as YAML \
                 \"mapping values are not allowed in this context\", expected a JSON or YAML document \
                 path=meta-data device=/dev/vdb";
     assert_eq!(machine.lines()[0], line);

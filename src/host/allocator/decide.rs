@@ -77,7 +77,7 @@ impl Allocator {
     pub(crate) fn release(&mut self, machine: &Machine, now: u64, journal: &mut Journal) -> Vec<Allocation> {
         self.advance(now);
         let mut held = Vec::new();
-        for (network, address) in self.places.get(machine).cloned().unwrap_or_default() {
+        for (network, address) in self.paths.get(machine).cloned().unwrap_or_default() {
             let Some(state) = self.networks.get(&network) else { continue };
             let lease = state.held_at(address).filter(|lease| lease.claimant.machine == *machine).cloned();
             for interface in state.conflicts_of(address, machine) {
@@ -277,8 +277,8 @@ impl Allocator {
     fn remembered(&self, want: &Want, machine: &Machine) -> Option<IpAddr> {
         let state = self.pools.get(&want.pool)?;
         let network = self.networks.get(state.pool().network.as_str())?;
-        let places = self.places_of_namesakes(machine).filter(|(network, _)| **network == *state.pool().network);
-        let left = places.filter_map(|(_, address)| {
+        let paths = self.paths_of_namesakes(machine).filter(|(network, _)| **network == *state.pool().network);
+        let left = paths.filter_map(|(_, address)| {
             let lease = network.lease(*address)?;
             let is_own = is_namesake(&lease.claimant.machine, machine)
                 && lease.claimant.interface == state.pool().interface

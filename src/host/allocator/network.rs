@@ -211,15 +211,15 @@ impl Allocator {
     fn index(&mut self, machine: &Machine, name: &Arc<str>, address: IpAddr) {
         let is_mentioned = self.networks.get(name).is_some_and(|network| network.mentions(address, machine));
         if is_mentioned {
-            let places = match self.places.get_mut(machine) {
-                Some(places) => places,
-                None => self.places.entry(machine.clone()).or_default(),
+            let paths = match self.paths.get_mut(machine) {
+                Some(paths) => paths,
+                None => self.paths.entry(machine.clone()).or_default(),
             };
-            places.insert((Arc::clone(name), address));
-        } else if let Some(places) = self.places.get_mut(machine) {
-            places.remove(&(Arc::clone(name), address));
-            if places.is_empty() {
-                self.places.remove(machine);
+            paths.insert((Arc::clone(name), address));
+        } else if let Some(paths) = self.paths.get_mut(machine) {
+            paths.remove(&(Arc::clone(name), address));
+            if paths.is_empty() {
+                self.paths.remove(machine);
             }
         }
     }

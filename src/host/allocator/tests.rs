@@ -9,9 +9,9 @@ use crate::host::pool::{Space, TemplateFacts, read_pools};
 
 fn pool(name: &str, interface: &str, rest: &str) -> Pool {
     let text = format!("{{name: {name}, namespace: n, network: vlan10, interface: {interface}, {rest}}}");
-    let (specs, mut findings) = read_pools(text.as_bytes());
-    let pool = specs.first().and_then(|spec| Pool::new(spec, &TemplateFacts::default(), &mut findings));
-    pool.unwrap_or_else(|| panic!("{text}: {:?}", findings.kept()))
+    let (specs, mut diagnostics) = read_pools(text.as_bytes());
+    let pool = specs.first().and_then(|spec| Pool::new(spec, &TemplateFacts::default(), &mut diagnostics));
+    pool.unwrap_or_else(|| panic!("{text}: {:?}", diagnostics.kept()))
 }
 
 /// An allocator with these pools and with other changes that a ledger reports.
@@ -58,7 +58,7 @@ fn free_and_reserved(allocator: &mut Allocator, pool: &str) -> Vec<(u128, u128, 
 }
 
 #[test]
-fn an_exhausted_pool_is_told_in_the_words_of_the_enhancement() {
+fn an_exhausted_pool_is_reported_in_the_words_of_the_enhancement() {
     let one = pool("one", "eno101", "addresses: [10.0.0.8], machineNetwork: [{cidr: 10.0.0.0/24}]");
     let mut allocator = allocator([one], []);
     assert_eq!(given(&mut allocator, &claim("a", "1", &["n/one"]), 0), "10.0.0.8/24");
@@ -208,10 +208,10 @@ fn a_rebuild_adds_and_reports_and_nothing_reported_is_given() {
         record("f", "eth0", &["10.0.0.6"]),
     ];
     let adoption = allocator.adopt(records.clone(), 1, &mut Journal::default());
-    let told: Vec<String> = adoption.mismatches.iter().map(ToString::to_string).collect();
+    let mismatches: Vec<String> = adoption.mismatches.iter().map(ToString::to_string).collect();
     assert_eq!((adoption.adopted, adoption.known), (3, 1));
     assert_eq!(
-        told,
+        mismatches,
         [
             "KubevirtMachine n/c: 10.0.0.1 of eth0 of n/c (1) is also of eth0 of n/a (1)",
             "KubevirtMachine n/a: 10.0.0.3 of eth0 of n/a (1) is not what it holds, which is 10.0.0.1",
@@ -278,9 +278,9 @@ fn a_shrink_strands_nobody_and_what_is_outside_is_not_given_again() {
 
 fn on(network: &str, name: &str, rest: &str) -> Pool {
     let text = format!("{{name: {name}, namespace: n, network: {network}, interface: eth0, {rest}}}");
-    let (specs, mut findings) = read_pools(text.as_bytes());
-    Pool::new(&specs[0], &TemplateFacts::default(), &mut findings)
-        .unwrap_or_else(|| panic!("{text}: {:?}", findings.kept()))
+    let (specs, mut diagnostics) = read_pools(text.as_bytes());
+    Pool::new(&specs[0], &TemplateFacts::default(), &mut diagnostics)
+        .unwrap_or_else(|| panic!("{text}: {:?}", diagnostics.kept()))
 }
 
 fn record(name: &str, address: &str) -> Record {
@@ -472,10 +472,10 @@ fn a_pool_without_an_old_address_is_another_pool() {
 #[test]
 fn a_resize_without_a_template_keeps_what_the_template_reserved() {
     let rest = "addresses: [10.0.0.10-10.0.0.13], machineNetwork: [{cidr: 10.0.0.0/24}]";
-    let (specs, mut findings) = read_pools(format!("{{name: a, namespace: n, network: vlan10, {rest}}}").as_bytes());
+    let (specs, mut diagnostics) = read_pools(format!("{{name: a, namespace: n, network: vlan10, {rest}}}").as_bytes());
     let template =
         TemplateFacts { gateways: BTreeSet::from(["10.0.0.10".parse().unwrap()]), ..TemplateFacts::default() };
-    let with_template = Pool::new(&specs[0], &template, &mut findings).unwrap();
+    let with_template = Pool::new(&specs[0], &template, &mut diagnostics).unwrap();
     let mut allocator = allocator([with_template], []);
     resize(&mut allocator, on("vlan10", "a", rest));
     assert_eq!(given(&mut allocator, &claim("x", "1", &["n/a"]), 1), "10.0.0.11/24");
@@ -523,7 +523,7 @@ fn leases_take_the_prefix_length_of_a_widened_subnet_and_are_listed() {
 }
 
 #[test]
-fn a_machine_that_asks_again_keeps_its_place_in_the_queue() {
+fn a_machine_that_asks_again_keeps_its_path_in_the_queue() {
     let mut allocator =
         allocator([on("vlan10", "a", "addresses: [10.0.0.10], machineNetwork: [{cidr: 10.0.0.0/24}]")], []);
     given(&mut allocator, &claim("holder", "1", &["n/a"]), 1);

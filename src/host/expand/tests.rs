@@ -37,7 +37,7 @@ fn refusal(of: &Json, addresses: &[&str], mac_address: Option<&str>) -> String {
     expand(&template(of), addresses, mac_address).unwrap_err().to_string()
 }
 
-fn card() -> Json {
+fn nic() -> Json {
     json!({"id": "eno101", "type": "phy"})
 }
 
@@ -97,19 +97,19 @@ fn what_a_template_says_stays_as_it_was() {
 }
 
 #[test]
-fn a_default_route_of_the_template_stays_alone_wherever_it_is_said() {
-    for said in [
+fn a_default_route_of_the_template_stays_alone_wherever_it_is_given() {
+    for given in [
         json!({"gateway": "10.0.0.9"}),
         json!({"routes": [{"network": "0.0.0.0/0", "gateway": "10.0.0.9"}]}),
         json!({"routes": [{"network": "default", "gateway": "10.0.0.9"}]}),
     ] {
         let mut entry = json!({"id": "n", "link": "eno101", "type": "ipv4"});
-        entry.as_object_mut().unwrap().extend(said.as_object().unwrap().clone());
-        let of = json!({"links": [card()], "networks": [entry], "services": [dns("10.0.0.2"), dns("fd00::2")]});
+        entry.as_object_mut().unwrap().extend(given.as_object().unwrap().clone());
+        let of = json!({"links": [nic()], "networks": [entry], "services": [dns("10.0.0.2"), dns("fd00::2")]});
         entry["ip_address"] = json!("10.0.0.5");
         entry["netmask"] = json!("255.255.255.0");
         let services = [dns("10.0.0.2"), dns("fd00::2")];
-        let expected = json!({"links": [card()], "networks": [entry], "services": services});
+        let expected = json!({"links": [nic()], "networks": [entry], "services": services});
         assert_eq!(expanded(&of, &["10.0.0.5/24"]), (expected, vec![]));
     }
 }
@@ -127,7 +127,7 @@ fn a_link_may_be_found_by_its_name_and_a_missing_id_is_given() {
 
 #[test]
 fn the_id_of_a_new_network_is_one_that_no_other_has() {
-    let of = json!({"links": [card(), {"id": "eno102", "type": "phy"}],
+    let of = json!({"links": [nic(), {"id": "eno102", "type": "phy"}],
                     "networks": [{"id": "network1", "link": "eno102", "type": "ipv4_dhcp"}]});
     let (document, _) = expanded(&of, &["10.0.0.5/24"]);
     assert_eq!(document["networks"][1]["id"], json!("network2"));
@@ -148,7 +148,7 @@ fn several_interfaces_are_put_into_one_document_with_one_default_route() {
                "network_id": id})
     };
     let expected = json!({
-        "links": [card(), {"id": "eno102", "type": "phy"}],
+        "links": [nic(), {"id": "eno102", "type": "phy"}],
         "networks": [
             network("network0", "ipv4", "eno101", "10.0.0.5", "255.255.255.0", vec![default_route("0.0.0.0", "10.0.0.1")]),
             network("network1", "ipv4", "eno102", "10.1.0.5", "255.255.0.0", vec![]),
@@ -172,8 +172,8 @@ fn the_mac_address_of_the_template_has_to_be_the_same() {
         let document: Json = serde_json::from_str(document.text()).unwrap();
         assert_eq!(document["links"][0]["ethernet_mac_address"], same);
     }
-    for unsaid in [Json::Null, json!("")] {
-        let document = expand(&with(unsaid), &BOTH, mac_address).unwrap();
+    for absent in [Json::Null, json!("")] {
+        let document = expand(&with(absent), &BOTH, mac_address).unwrap();
         let document: Json = serde_json::from_str(document.text()).unwrap();
         assert_eq!(document["links"][0]["ethernet_mac_address"], json!("52:54:00:12:34:ab"));
     }
@@ -190,7 +190,7 @@ fn facts(of: &Json) -> Result<TemplateFacts, String> {
 #[test]
 fn the_prefix_length_of_a_template_is_its_netmask() {
     let prefixes = |networks: Json| {
-        let facts = facts(&json!({"links": [card()], "networks": networks}))?;
+        let facts = facts(&json!({"links": [nic()], "networks": networks}))?;
         Ok::<_, String>([Family::Ipv4, Family::Ipv6].map(|family| facts.prefixes.get(&family).copied()))
     };
     let entry = |kind: &str, netmask: &str| json!({"link": "eno101", "type": kind, "netmask": netmask});
@@ -206,7 +206,7 @@ fn the_prefix_length_of_a_template_is_its_netmask() {
 #[test]
 fn every_address_that_a_template_names_is_known() {
     let of = json!({
-        "links": [card(), {"id": "eno102", "type": "phy"}],
+        "links": [nic(), {"id": "eno102", "type": "phy"}],
         "networks": [
             {"id": "a", "link": "eno101", "type": "ipv4", "netmask": "255.255.255.248", "gateway": "192.168.1.1",
              "routes": [{"network": "10.0.0.0", "netmask": "255.0.0.0", "gateway": "192.168.1.4"}],
@@ -238,7 +238,7 @@ macro_rules! refuses {
 }
 
 fn networks(networks: Json) -> Json {
-    json!({"links": [card()], "networks": networks})
+    json!({"links": [nic()], "networks": networks})
 }
 
 fn network(kind: &str, more: Json) -> Json {
@@ -250,14 +250,14 @@ fn network(kind: &str, more: Json) -> Json {
 refuses! {
     a_template_without_the_interface: json!({"links": [{"id": "eno102", "type": "phy"}]}), BOTH
         => r#"links: no link for the interface "eno101", expected one link whose id or name it is"#;
-    a_template_with_two_of_them: json!({"links": [card(), {"id": "a", "name": "eno101", "type": "phy"}]}), BOTH
+    a_template_with_two_of_them: json!({"links": [nic(), {"id": "a", "name": "eno101", "type": "phy"}]}), BOTH
         => r#"links[1]: second link for the interface, after links[0], "eno101", expected one link whose id or name it is"#;
     links_that_are_no_list: json!({"links": "eno101"}), BOTH
-        => r#"links: invalid list "a text", expected an array"#;
-    services_that_are_no_list: json!({"links": [card()], "services": "8.8.8.8"}), BOTH
-        => r#"services: invalid list "a text", expected an array"#;
+        => r#"links: invalid list "a string", expected an array"#;
+    services_that_are_no_list: json!({"links": [nic()], "services": "8.8.8.8"}), BOTH
+        => r#"services: invalid list "a string", expected an array"#;
     an_address_in_the_template: networks(json!([network("ipv4", json!({"ip_address": "10.0.0.9"}))])), BOTH
-        => r#"networks[0].ip_address: address in a template "10.0.0.9", expected none: a template serves many machines"#;
+        => r#"networks[0].ip_address: address in a template "10.0.0.9", expected no address: a template serves many machines"#;
     a_family_without_an_address: networks(json!([network("ipv4", json!({})), network("ipv6", json!({}))])), ["10.0.0.5/24"]
         => r#"networks[1].type: no IPv6 address for a network of type "ipv6", expected one from the pool"#;
     dhcp_beside_an_address: networks(json!([network("ipv4_dhcp", json!({}))])), BOTH
@@ -267,23 +267,23 @@ refuses! {
     another_netmask: networks(json!([network("ipv4", json!({"netmask": "255.255.0.0"}))])), BOTH
         => r#"networks[0].netmask: other netmask than the pool's "255.255.0.0", expected 255.255.255.0"#;
     all_of_them_at_once: networks(json!([network("ipv6", json!({"ip_address": "fd00::9"})), network("ipv4", json!({"netmask": 16}))])), BOTH
-        => r#"networks[0].ip_address: address in a template "fd00::9", expected none: a template serves many machines; networks[1].netmask: other netmask than the pool's "16", expected 255.255.255.0"#;
+        => r#"networks[0].ip_address: address in a template "fd00::9", expected no address: a template serves many machines; networks[1].netmask: other netmask than the pool's "16", expected 255.255.255.0"#;
     what_the_guest_refuses: networks(json!([network("ipv4", json!({"gateway": "fd00::1"}))])), BOTH
         => r#"the guest would refuse the document: networks[0].gateway: invalid gateway "fd00::1", expected the IPv4 address of a router"#;
-    a_document_that_disables_the_network: json!({"links": [card()], "config": "disabled"}), ["10.0.0.5/24"]
+    a_document_that_disables_the_network: json!({"links": [nic()], "config": "disabled"}), ["10.0.0.5/24"]
         => "the guest would read other addresses on eno101: none, expected 10.0.0.5/24";
-    two_links_for_one_card: json!({"links": [{"id": "a", "type": "phy", "ethernet_mac_address": "52:54:00:12:34:56", "mtu": 1500}, {"id": "eno101", "type": "phy", "ethernet_mac_address": "52:54:00:12:34:56"}]}), ["10.0.0.5/24"]
+    two_links_for_one_nic: json!({"links": [{"id": "a", "type": "phy", "ethernet_mac_address": "52:54:00:12:34:56", "mtu": 1500}, {"id": "eno101", "type": "phy", "ethernet_mac_address": "52:54:00:12:34:56"}]}), ["10.0.0.5/24"]
         => "the guest would read other addresses on eno101: none, expected 10.0.0.5/24";
-    no_address: json!({"links": [card()]}), []
+    no_address: json!({"links": [nic()]}), []
         => "interface eno101 is given none, expected one address, or one of each family";
-    two_addresses_of_one_family: json!({"links": [card()]}), ["10.0.0.5/24", "10.0.0.6/24"]
+    two_addresses_of_one_family: json!({"links": [nic()]}), ["10.0.0.5/24", "10.0.0.6/24"]
         => "interface eno101 is given 10.0.0.5/24, 10.0.0.6/24, expected one address, or one of each family";
 }
 
 #[test]
 fn a_vlan_is_not_known_by_a_mac_address() {
     let of = json!({"links": [{"id": "a", "type": "phy"}, {"id": "eno101", "type": "vlan", "vlan_link": "a", "vlan_id": 7}]});
-    let expected = r#"links[1].type: MAC address for "vlan", expected a card or a bond"#;
+    let expected = r#"links[1].type: MAC address for "vlan", expected a NIC or a bond"#;
     assert_eq!(refusal(&of, &BOTH, Some("52:54:00:12:34:56")), expected);
 }
 

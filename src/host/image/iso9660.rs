@@ -389,10 +389,10 @@ mod tests {
     }
 
     #[test]
-    fn each_file_has_a_place_of_its_own_even_when_it_is_empty() {
+    fn each_file_has_a_path_of_its_own_even_when_it_is_empty() {
         let image = volume(&[("a", &[1; BLOCK]), ("b", b""), ("c", &[2; BLOCK + 1]), ("d", b"\x03")]).image();
-        let places: Vec<u8> = records(&image, 25).iter().skip(2).map(|(_, block, _)| *block).collect();
-        assert_eq!(places, [29, 30, 31, 33]);
+        let paths: Vec<u8> = records(&image, 25).iter().skip(2).map(|(_, block, _)| *block).collect();
+        assert_eq!(paths, [29, 30, 31, 33]);
         let firsts = [29, 30, 31, 32, 33].map(|block| bytes(&image, block, 0..2));
         assert_eq!(firsts, [[1, 1], [0, 0], [2, 2], [2, 0], [3, 0]]);
     }
@@ -403,8 +403,8 @@ mod tests {
         for (blocks, expected) in [(0, 1), (512 - 29, 1), (512 - 28, 2)] {
             let image = volume(&[("a", &vec![0; blocks * BLOCK])]).image();
             assert_eq!(image.len(), expected * ALIGNMENT);
-            let said = both_u32(expected as u32 * 512);
-            assert_eq!([bytes(&image, 16, 80..88), bytes(&image, 17, 80..88)], [said, said]);
+            let sectors = both_u32(expected as u32 * 512);
+            assert_eq!([bytes(&image, 16, 80..88), bytes(&image, 17, 80..88)], [sectors, sectors]);
         }
     }
 }

@@ -353,7 +353,7 @@ impl super::Transaction for SqliteTransaction<'_> {
         // Writing neighbouring rows together makes a large batch faster. The sort keeps the order of the changes of one
         // thing.
         let mut changes: Vec<&Change> = changes.iter().collect();
-        changes.sort_by(|a, b| place(a).cmp(&place(b)));
+        changes.sort_by(|a, b| path(a).cmp(&path(b)));
         let mut networks = Networks { by_id: self.networks.by_id.clone(), by_name: self.networks.by_name.clone() };
         for change in changes {
             if let Change::Pool { pool: Some(pool), .. } = change
@@ -674,7 +674,7 @@ fn record(transaction: &Transaction<'_>, networks: &Networks, change: &Change) -
 }
 
 /// Sort key of the row of a change in the file. Pools come first, because they add the networks.
-fn place(change: &Change) -> Option<(&str, IpAddr)> {
+fn path(change: &Change) -> Option<(&str, IpAddr)> {
     match change {
         Change::Lease { network, address, .. } | Change::Conflict { network, address, .. } => Some((network, *address)),
         Change::Pool { .. } | Change::Waiter { .. } | Change::Missing { .. } => None,
@@ -783,9 +783,9 @@ mod tests {
     fn a_full_store_changes_nothing_and_the_claim_may_be_made_again() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("ledger");
-        let (specs, mut findings) =
+        let (specs, mut diagnostics) =
             read_pools(b"{name: one, namespace: n, network: vlan10, interface: eth0, addresses: [10.0.0.0/16]}");
-        let pool = Pool::new(&specs[0], &TemplateFacts::default(), &mut findings).unwrap();
+        let pool = Pool::new(&specs[0], &TemplateFacts::default(), &mut diagnostics).unwrap();
         Registry::open(SqliteLedger::create(&path).unwrap()).unwrap().resize([pool], &[], 0).unwrap();
         let claim = |at: usize| Claim {
             machine: Machine { namespace: "n".into(), name: at.to_string(), uid: "x".repeat(1000) },

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::PoolSpec;
 use super::spec::Members;
-use crate::finding::{Finding, Findings, Place, Severity};
+use crate::diagnostic::{Diagnostic, Diagnostics, FieldPath, Severity};
 use crate::formats::value::{self, Object, Value};
 use crate::host::nodepool;
 
@@ -21,14 +21,14 @@ use crate::host::nodepool;
 /// The pools are not checked yet; pass them to [`Pool::new`](super::Pool::new). An error in one pool does not affect the
 /// other pools.
 #[must_use]
-pub fn read_pools(document: &[u8]) -> (Vec<PoolSpec>, Findings) {
+pub fn read_pools(document: &[u8]) -> (Vec<PoolSpec>, Diagnostics) {
     let mut reader = Reader::default();
     match value::parse_list(document) {
         Ok(value) => reader.document(&value),
-        Err(finding) => reader.findings.push(finding),
+        Err(diagnostic) => reader.diagnostics.push(diagnostic),
     }
     reader.complete();
-    (reader.specs, reader.findings)
+    (reader.specs, reader.diagnostics)
 }
 
 #[derive(Default)]
@@ -36,7 +36,7 @@ struct Reader {
     specs: Vec<PoolSpec>,
     /// Networks of hosted clusters, by namespace and name of the HostedCluster.
     machine_networks: BTreeMap<(String, String), MachineNetwork>,
-    findings: Findings,
+    diagnostics: Diagnostics,
 }
 
 /// The networks of a hosted cluster.
@@ -55,71 +55,76 @@ impl Reader {
         match document {
             Value::Array(elements) => {
                 for (at, element) in elements.iter().enumerate() {
-                    self.item(element, Place::Document.index(at));
+                    self.item(element, FieldPath::Document.index(at));
                 }
             }
             Value::Object(object) if object.get("pools").is_some() => {
-                let mut members = Members::new(object, Place::Document);
-                let list = Place::Document.field("pools");
-                for (at, element) in members.list("pools", &mut self.findings).iter().enumerate() {
+                let mut members = Members::new(object, FieldPath::Document);
+                let list = FieldPath::Document.field("pools");
+                for (at, element) in members.list("pools", &mut self.diagnostics).iter().enumerate() {
                     self.item(element, list.index(at));
                 }
-                members.finish(Severity::Error, &mut self.findings);
+                members.finish(Severity::Error, &mut self.diagnostics);
             }
             Value::Object(object) if object.get("kind").is_some() && object.get("items").is_some() => {
-                let mut members = Members::new(object, Place::Document);
-                let list = Place::Document.field("items");
-                for (at, element) in members.list("items", &mut self.findings).iter().enumerate() {
+                let mut members = Members::new(object, FieldPath::Document);
+                let list = FieldPath::Document.field("items");
+                for (at, element) in members.list("items", &mut self.diagnostics).iter().enumerate() {
                     self.item(element, list.index(at));
                 }
             }
             Value::Null => {}
-            other => self.item(other, Place::Document),
+            other => self.item(other, FieldPath::Document),
         }
     }
 
-    fn item(&mut self, item: &Value, place: Place<'_>) {
+    fn item(&mut self, item: &Value, path: FieldPath<'_>) {
         let Value::Object(object) = item else {
-            self.findings.push(Finding::error(place, "invalid pool", item, "an object"));
+            self.diagnostics.push(Diagnostic::error(path, "invalid pool", item, "an object"));
             return;
         };
-        let errors = self.findings.errors();
+        let errors = self.diagnostics.errors();
         match object.get("kind") {
             None | Some(Value::Null) => {
-                let spec = self.pool(object, place);
-                self.specs.push(PoolSpec { has_errors: self.findings.errors() > errors, ..spec });
+                let spec = self.pool(object, path);
+                self.specs.push(PoolSpec { has_errors: self.diagnostics.errors() > errors, ..spec });
             }
             Some(Value::String(kind)) if kind == "NodePool" => {
-                let spec = nodepool::read(object, place, &mut self.findings);
-                let has_errors = self.findings.errors() > errors;
+                let spec = nodepool::read(object, path, &mut self.diagnostics);
+                let has_errors = self.diagnostics.errors() > errors;
                 self.specs.extend(spec.map(|spec| PoolSpec { has_errors, ..spec }));
             }
             Some(Value::String(kind)) if kind == "HostedCluster" => {
-                let network = nodepool::read_machine_network(object, place, &mut self.findings);
-                let has_errors = self.findings.errors() > errors;
+                let network = nodepool::read_machine_network(object, path, &mut self.diagnostics);
+                let has_errors = self.diagnostics.errors() > errors;
                 self.machine_networks.extend(network.map(|(name, cidrs)| (name, MachineNetwork { cidrs, has_errors })));
             }
             Some(kind) => {
-                self.findings.push(Finding::warning(place.field("kind"), "no pool", kind, "NodePool or HostedCluster"));
+                self.diagnostics.push(Diagnostic::warning(
+                    path.field("kind"),
+                    "no pool",
+                    kind,
+                    "NodePool or HostedCluster",
+                ));
             }
         }
     }
 
-    fn pool(&mut self, object: &Object, place: Place<'_>) -> PoolSpec {
-        let findings = &mut self.findings;
-        let mut members = Members::new(object, place);
-        let name = members.text("name", findings).unwrap_or_default();
-        let namespace = members.text("namespace", findings);
-        let cluster_name = members.text("clusterName", findings);
-        let spec = PoolSpec::read(&mut members, findings);
-        members.finish(Severity::Error, findings);
+    fn pool(&mut self, object: &Object, path: FieldPath<'_>) -> PoolSpec {
+        let diagnostics = &mut self.diagnostics;
+        let mut members = Members::new(object, path);
+        let name = members.text("name", diagnostics).unwrap_or_default();
+        let namespace = members.text("namespace", diagnostics);
+        let cluster_name = members.text("clusterName", diagnostics);
+        let spec = PoolSpec::read(&mut members, diagnostics);
+        members.finish(Severity::Error, diagnostics);
         PoolSpec { name, namespace, cluster_name, ..spec }
     }
 
     /// Adds the machine networks of hosted clusters to the pools, and reports errors that concern several pools.
     fn complete(&mut self) {
-        if self.specs.is_empty() && !self.findings.has_errors() {
-            self.findings.push(Finding::without_value(Severity::Error, "document", "no pool in it", EXPECTED));
+        if self.specs.is_empty() && !self.diagnostics.has_errors() {
+            self.diagnostics.push(Diagnostic::without_value(Severity::Error, "document", "no pool in it", EXPECTED));
         }
         let mut names = BTreeSet::new();
         for spec in &mut self.specs {
@@ -131,8 +136,8 @@ impl Reader {
             }
             let name = spec.full_name();
             if !spec.name.is_empty() && !names.insert(name.clone()) {
-                let place = spec.at("name");
-                self.findings.push(Finding::error(place, "second pool of that name", name, "another name"));
+                let path = spec.at("name");
+                self.diagnostics.push(Diagnostic::error(path, "second pool of that name", name, "another name"));
                 spec.has_errors = true;
             }
         }
@@ -147,9 +152,9 @@ mod tests {
     use proptest::prelude::*;
 
     fn names(document: &str) -> (Vec<String>, Vec<String>) {
-        let (specs, findings) = read_pools(document.as_bytes());
-        let names = specs.iter().map(|spec| format!("{} {}", spec.place, spec.full_name())).collect();
-        (names, findings.kept().iter().map(ToString::to_string).collect())
+        let (specs, diagnostics) = read_pools(document.as_bytes());
+        let names = specs.iter().map(|spec| format!("{} {}", spec.path, spec.full_name())).collect();
+        (names, diagnostics.kept().iter().map(ToString::to_string).collect())
     }
 
     fn refusal(document: &str) -> Vec<String> {
@@ -159,7 +164,7 @@ mod tests {
     #[test]
     fn a_document_is_a_pool_a_list_or_an_object_with_a_list() {
         let pool = "{name: a, network: n, addresses: [10.0.0.0/24]}";
-        let alone = |place: &str| (vec![format!("{place} default/a")], Vec::new());
+        let alone = |path: &str| (vec![format!("{path} default/a")], Vec::new());
         assert_eq!(names(pool), alone(""));
         assert_eq!(names(&format!("[{pool}]")), alone("document[0]"));
         assert_eq!(names(&format!("pools:\n- {pool}\n")), alone("pools[0]"));
@@ -188,13 +193,13 @@ mod tests {
               onLinkGateway: yes
               addressReuseGracePeriodSeconds: 300
         ";
-        let (specs, findings) = read_pools(document.as_bytes());
-        assert_eq!(findings.kept(), []);
+        let (specs, diagnostics) = read_pools(document.as_bytes());
+        assert_eq!(diagnostics.kept(), []);
         let texts = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<Vec<String>>();
         assert_eq!(
             specs,
             [PoolSpec {
-                place: "pools[0]".to_owned(),
+                path: "pools[0]".to_owned(),
                 name: "workers".to_owned(),
                 namespace: Some("clusters".to_owned()),
                 cluster_name: Some("blue".to_owned()),
@@ -232,22 +237,22 @@ mod tests {
 
     #[test]
     fn a_repeated_key_is_refused_in_json_as_in_yaml() {
-        let refused = |place: &str| [format!(r#"{place}: repeated key "name", expected each key of a mapping once"#)];
+        let refused = |path: &str| [format!(r#"{path}: repeated key "name", expected each key of a mapping once"#)];
         let json = r#"{"name": "a", "network": "n", "addresses": ["10.0.0.5/32"], "name": "a"}"#;
         assert_eq!(refusal(json), refused("line 1 column 66"));
         assert_eq!(refusal("name: a\nnetwork: n\nname: a\n"), refused("line 3 column 1"));
     }
 
     #[test]
-    fn a_finding_of_a_pool_has_the_place_of_the_pool() {
+    fn a_diagnostic_of_a_pool_has_the_path_of_the_pool() {
         let document =
             "pools:\n- {name: a, network: n, addresses: [10.0.0.0/24]}\n- {name: b, network: n, addresses: [x.y]}";
-        let (specs, mut findings) = read_pools(document.as_bytes());
+        let (specs, mut diagnostics) = read_pools(document.as_bytes());
         let pools: Vec<bool> =
-            specs.iter().map(|spec| Pool::new(spec, &TemplateFacts::default(), &mut findings).is_some()).collect();
+            specs.iter().map(|spec| Pool::new(spec, &TemplateFacts::default(), &mut diagnostics).is_some()).collect();
         assert_eq!(pools, [true, false]);
         assert_eq!(
-            findings.kept().iter().map(ToString::to_string).collect::<Vec<String>>(),
+            diagnostics.kept().iter().map(ToString::to_string).collect::<Vec<String>>(),
             [r#"pools[1].addresses[0]: invalid address "x.y", expected an IPv4 or IPv6 address"#]
         );
     }
@@ -264,10 +269,10 @@ mod tests {
             - {kind: HostedCluster, metadata: {name: blue}, spec: {networking: {machineNetwork: [{cdir: 10.0.4.0/23}]}}}
             - {name: e, network: n, addresses: [10.0.5.0/24]}
         ";
-        let (specs, mut findings) = read_pools(document.as_bytes());
-        let pools = specs.iter().filter_map(|spec| Pool::new(spec, &TemplateFacts::default(), &mut findings));
+        let (specs, mut diagnostics) = read_pools(document.as_bytes());
+        let pools = specs.iter().filter_map(|spec| Pool::new(spec, &TemplateFacts::default(), &mut diagnostics));
         assert_eq!(pools.map(|pool| pool.title()).collect::<Vec<_>>(), ["default/b", "default/e"]);
-        assert_eq!(findings.errors(), 5);
+        assert_eq!(diagnostics.errors(), 5);
     }
 
     #[test]
@@ -320,11 +325,11 @@ mod tests {
               metadata: {name: blue, namespace: clusters}
               spec: {networking: {machineNetwork: [{cidr: 10.0.0.0/24}], clusterNetwork: [{cidr: 10.132.0.0/14}]}}
         ";
-        let (specs, mut findings) = read_pools(document.as_bytes());
-        let pool = Pool::new(&specs[0], &TemplateFacts::default(), &mut findings).unwrap();
+        let (specs, mut diagnostics) = read_pools(document.as_bytes());
+        let pool = Pool::new(&specs[0], &TemplateFacts::default(), &mut diagnostics).unwrap();
         assert_eq!((pool.title().as_str(), pool.network.as_str()), ("blue/clusters/workers", "clusters-blue/n"));
         assert_eq!(
-            findings.kept().iter().map(ToString::to_string).collect::<Vec<String>>(),
+            diagnostics.kept().iter().map(ToString::to_string).collect::<Vec<String>>(),
             [r#"items[0].kind: no pool "ConfigMap", expected NodePool or HostedCluster"#]
         );
     }
@@ -375,9 +380,9 @@ mod tests {
             let template = TemplateFacts { prefixes, ..TemplateFacts::default() };
             let members: Vec<String> = members.iter().map(|(name, value)| format!("{name}: {value}")).collect();
             let document = format!("{{name: a, network: n, {}}}", members.join(", "));
-            let (specs, mut findings) = read_pools(document.as_bytes());
-            let pool = specs.first().and_then(|spec| Pool::new(spec, &template, &mut findings));
-            prop_assert_eq!(pool.is_none(), findings.has_errors());
+            let (specs, mut diagnostics) = read_pools(document.as_bytes());
+            let pool = specs.first().and_then(|spec| Pool::new(spec, &template, &mut diagnostics));
+            prop_assert_eq!(pool.is_none(), diagnostics.has_errors());
             for space in pool.iter().flat_map(Pool::spaces) {
                 let count = pool.as_ref().and_then(|pool| pool.count(space.family())).unwrap();
                 prop_assert_eq!(count.total, count.allocatable + count.reserved.values().sum::<u128>());
@@ -386,8 +391,8 @@ mod tests {
 
         #[test]
         fn no_document_is_fatal(document in any::<Vec<u8>>()) {
-            let (specs, findings) = read_pools(&document);
-            prop_assert!(findings.has_errors() || !specs.is_empty());
+            let (specs, diagnostics) = read_pools(&document);
+            prop_assert!(diagnostics.has_errors() || !specs.is_empty());
         }
     }
 }

@@ -127,7 +127,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn said(documents: &[&str]) -> Vec<String> {
+    fn messages(documents: &[&str]) -> Vec<String> {
         let pools: Vec<Pool> = documents.iter().map(|document| pool(document)).collect();
         overlaps(&pools).kept.iter().map(ToString::to_string).collect()
     }
@@ -135,7 +135,7 @@ mod tests {
     #[test]
     fn both_parties_and_what_both_offer_are_named() {
         assert_eq!(
-            said(&[
+            messages(&[
                 "{name: a, namespace: clusters, clusterName: blue, network: infra/vlan10, \
                   addresses: [10.0.0.10-10.0.0.50, 10.0.0.100], machineNetwork: [{cidr: 10.0.0.0/24}]}",
                 "{name: b, namespace: other, clusterName: red, network: infra/vlan10, \
@@ -154,7 +154,7 @@ mod tests {
     #[test]
     fn pools_of_two_networks_may_have_the_same_addresses() {
         assert_eq!(
-            said(&[
+            messages(&[
                 "{name: a, namespace: blue, network: vlan10, addresses: [10.0.0.0/24]}",
                 "{name: a, namespace: red, network: vlan10, addresses: [10.0.0.0/24]}",
                 "{name: b, namespace: red, network: default, addresses: [10.0.0.0/24]}",
@@ -167,7 +167,7 @@ mod tests {
     #[test]
     fn the_network_of_pods_is_one_in_every_namespace() {
         assert_eq!(
-            said(&[
+            messages(&[
                 "{name: a, namespace: blue, network: default, addresses: [10.0.0.0/30]}",
                 "{name: a, namespace: red, network: default, addresses: [10.0.0.0/24]}",
             ]),
@@ -178,7 +178,7 @@ mod tests {
     #[test]
     fn what_one_of_them_reserves_is_no_overlap() {
         assert_eq!(
-            said(&[
+            messages(&[
                 "{name: a, network: n, addresses: [10.0.0.0/24], excludedAddresses: [10.0.0.128/25]}",
                 "{name: b, network: n, addresses: [10.0.0.128/25, 10.0.0.1, 10.0.0.0], gateway: [10.0.0.1], \
                   machineNetwork: [{cidr: 10.0.0.0/24}], allocateReservedIPAddresses: true}",
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn pools_that_are_all_alike_are_not_all_told() {
+    fn pools_that_are_all_alike_are_not_all_reported() {
         let alike = pool("{name: a, network: n, addresses: [10.0.0.0/24]}");
         let pools = vec![alike; 5_000];
         let found = overlaps(&pools);

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use super::{Pool, Reserved, Space, TemplateFacts};
-use crate::finding::{Finding, Findings, Place, Severity};
+use crate::diagnostic::{Diagnostic, Diagnostics, FieldPath, Severity};
 use crate::formats::value::{Object, Value};
 use crate::host::address::{
     AddressError, AddressRange, AddressSet, Entry, is_link_local, parse_address, parse_gateway,
@@ -18,7 +18,7 @@ use crate::network::{Family, InterfaceName};
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct PoolSpec {
     /// Path in the document, such as `pools[0]`; empty for the document itself. For messages only.
-    pub place: String,
+    pub path: String,
     /// Name of the NodePool.
     pub name: String,
     /// Namespace of the NodePool. `None` means `default`.
@@ -61,14 +61,14 @@ pub struct PoolSpec {
 /// Reads members of an object and remembers the names of allowed members.
 pub(crate) struct Members<'a> {
     object: &'a Object,
-    place: Place<'a>,
+    path: FieldPath<'a>,
     known: Vec<&'static str>,
 }
 
-/// A specification during its check, with the findings so far.
+/// A specification during its check, with the diagnostics so far.
 struct Check<'a> {
     spec: &'a PoolSpec,
-    findings: &'a mut Findings,
+    diagnostics: &'a mut Diagnostics,
 }
 
 /// The entries of a family, each with its index in the list.
@@ -78,22 +78,22 @@ type Entries = Vec<(usize, Entry)>;
 
 impl PoolSpec {
     /// Reads the members with the addresses of a pool. They have the same names in pools and in NodePools.
-    pub(crate) fn read(members: &mut Members<'_>, findings: &mut Findings) -> Self {
+    pub(crate) fn read(members: &mut Members<'_>, diagnostics: &mut Diagnostics) -> Self {
         Self {
-            place: match members.place {
-                Place::Document => String::new(),
-                place => place.to_string(),
+            path: match members.path {
+                FieldPath::Document => String::new(),
+                path => path.to_string(),
             },
-            network: members.text("network", findings).unwrap_or_default(),
-            interface: members.text("interface", findings),
-            addresses: members.has("addresses").then(|| members.texts("addresses", findings)),
-            excluded_addresses: members.texts("excludedAddresses", findings),
-            gateway: members.texts("gateway", findings),
-            nameservers: members.texts("nameservers", findings),
-            machine_network: members.machine_network(findings),
-            allocate_reserved_ip_addresses: members.switch("allocateReservedIPAddresses", findings),
-            on_link_gateway: members.switch("onLinkGateway", findings),
-            address_reuse_grace_period_seconds: members.seconds("addressReuseGracePeriodSeconds", findings),
+            network: members.text("network", diagnostics).unwrap_or_default(),
+            interface: members.text("interface", diagnostics),
+            addresses: members.has("addresses").then(|| members.texts("addresses", diagnostics)),
+            excluded_addresses: members.texts("excludedAddresses", diagnostics),
+            gateway: members.texts("gateway", diagnostics),
+            nameservers: members.texts("nameservers", diagnostics),
+            machine_network: members.machine_network(diagnostics),
+            allocate_reserved_ip_addresses: members.switch("allocateReservedIPAddresses", diagnostics),
+            on_link_gateway: members.switch("onLinkGateway", diagnostics),
+            address_reuse_grace_period_seconds: members.seconds("addressReuseGracePeriodSeconds", diagnostics),
             ..Self::default()
         }
     }
@@ -121,7 +121,7 @@ impl PoolSpec {
 
     /// The path of a member of the pool.
     pub(crate) fn at(&self, member: impl fmt::Display) -> String {
-        if self.place.is_empty() { member.to_string() } else { format!("{}.{member}", self.place) }
+        if self.path.is_empty() { member.to_string() } else { format!("{}.{member}", self.path) }
     }
 }
 
@@ -146,22 +146,22 @@ impl Pool {
     /// use glowplug::network::Family;
     /// use glowplug::host::pool::{Pool, TemplateFacts, read_pools};
     ///
-    /// let (specs, mut findings) = read_pools(b"{name: workers, network: vlan10, addresses: [10.0.0.0/24], gateway: [10.0.0.1]}");
-    /// let pool = Pool::new(&specs[0], &TemplateFacts::default(), &mut findings).unwrap();
+    /// let (specs, mut diagnostics) = read_pools(b"{name: workers, network: vlan10, addresses: [10.0.0.0/24], gateway: [10.0.0.1]}");
+    /// let pool = Pool::new(&specs[0], &TemplateFacts::default(), &mut diagnostics).unwrap();
     /// assert_eq!(pool.count(Family::Ipv4).unwrap().allocatable, 253);
     ///
-    /// let (specs, mut findings) = read_pools(b"{name: workers, network: vlan10, addresses: [10.0.0.5/24]}");
-    /// assert_eq!(Pool::new(&specs[0], &TemplateFacts::default(), &mut findings), None);
+    /// let (specs, mut diagnostics) = read_pools(b"{name: workers, network: vlan10, addresses: [10.0.0.5/24]}");
+    /// assert_eq!(Pool::new(&specs[0], &TemplateFacts::default(), &mut diagnostics), None);
     /// assert_eq!(
-    ///     findings.kept()[0].to_string(),
+    ///     diagnostics.kept()[0].to_string(),
     ///     "addresses[0]: host bits are set \"10.0.0.5/24\", expected no bits behind the length: \
     ///      did you mean 10.0.0.0/24 or 10.0.0.5/32"
     /// );
     /// ```
     #[must_use]
-    pub fn new(spec: &PoolSpec, template: &TemplateFacts, findings: &mut Findings) -> Option<Self> {
-        let errors = findings.errors();
-        let mut check = Check { spec, findings };
+    pub fn new(spec: &PoolSpec, template: &TemplateFacts, diagnostics: &mut Diagnostics) -> Option<Self> {
+        let errors = diagnostics.errors();
+        let mut check = Check { spec, diagnostics };
         check.names();
         let interface = check.interface();
         let entries = check.addresses();
@@ -192,13 +192,13 @@ impl Pool {
             let reserves_ends = !spec.allocate_reserved_ip_addresses;
             spaces.push(Space::new(*family, prefix, ranges, reserved.clone(), reserves_ends));
         }
-        if findings.errors() > errors || spec.has_errors {
+        if diagnostics.errors() > errors || spec.has_errors {
             return None;
         }
         for space in spaces.iter().filter(|space| space.allocatable() == 0) {
             let problem = format!("no {} address is left to give", space.family());
             let expected = "more addresses than are reserved";
-            findings.push(Finding::without_value(Severity::Warning, spec.at("addresses"), &problem, expected));
+            diagnostics.push(Diagnostic::without_value(Severity::Warning, spec.at("addresses"), &problem, expected));
         }
         let gateways = gateways.into_values().map(|(_, gateway)| gateway).collect();
         let pool = Self::from_spaces(spec.full_name(), spec.full_network(), interface?, gateways, nameservers, spaces);
@@ -215,15 +215,15 @@ const SUBNET: &str = "the CIDR of a subnet, such as 10.0.0.0/24";
 
 impl Check<'_> {
     fn error(&mut self, member: impl fmt::Display, problem: &str, value: impl fmt::Display, expected: &str) {
-        self.findings.push(Finding::error(self.spec.at(member), problem, value, expected));
+        self.diagnostics.push(Diagnostic::error(self.spec.at(member), problem, value, expected));
     }
 
     fn warning(&mut self, member: impl fmt::Display, problem: &str, value: impl fmt::Display, expected: &str) {
-        self.findings.push(Finding::warning(self.spec.at(member), problem, value, expected));
+        self.diagnostics.push(Diagnostic::warning(self.spec.at(member), problem, value, expected));
     }
 
     fn missing(&mut self, member: &str, expected: &str) {
-        self.findings.push(Finding::without_value(Severity::Error, self.spec.at(member), "missing", expected));
+        self.diagnostics.push(Diagnostic::without_value(Severity::Error, self.spec.at(member), "missing", expected));
     }
 
     fn names(&mut self) {
@@ -264,7 +264,7 @@ impl Check<'_> {
         for (at, text) in texts.iter().enumerate() {
             match text.parse::<Entry>() {
                 Ok(entry) => entries.push((at, entry)),
-                Err(error) => self.findings.push(error.at(self.spec.at(member(at)))),
+                Err(error) => self.diagnostics.push(error.at(self.spec.at(member(at)))),
             }
         }
         entries
@@ -278,8 +278,8 @@ impl Check<'_> {
         };
         if texts.is_empty() {
             let expected = "at least one address";
-            let place = self.spec.at("addresses");
-            self.findings.push(Finding::without_value(Severity::Error, place, "empty list", expected));
+            let path = self.spec.at("addresses");
+            self.diagnostics.push(Diagnostic::without_value(Severity::Error, path, "empty list", expected));
         }
         let entries = self.entries(texts, |at| format!("addresses[{at}]"));
         let mut families: BTreeMap<Family, Entries> = BTreeMap::new();
@@ -293,7 +293,7 @@ impl Check<'_> {
 
     /// The network of each family, with its path. `None` after an error.
     fn machine_network(&mut self) -> Option<BTreeMap<Family, (usize, Entry)>> {
-        let errors = self.findings.errors();
+        let errors = self.diagnostics.errors();
         let mut networks = BTreeMap::new();
         let member = |at: usize| format!("machineNetwork[{at}].cidr");
         for (at, entry) in self.entries(&self.spec.machine_network, member) {
@@ -305,7 +305,7 @@ impl Check<'_> {
                 self.error(member, &format!("second {family} network"), entry, "at most one of each family");
             }
         }
-        (self.findings.errors() == errors).then_some(networks)
+        (self.diagnostics.errors() == errors).then_some(networks)
     }
 
     fn servers(
@@ -320,7 +320,7 @@ impl Check<'_> {
             match parse(text) {
                 Ok(address) if seen.insert(address) => servers.push((member, address)),
                 Ok(address) => self.warning(member, "repeated address", address, "each address once"),
-                Err(error) => self.findings.push(error.at(self.spec.at(member))),
+                Err(error) => self.diagnostics.push(error.at(self.spec.at(member))),
             }
         }
         servers
@@ -399,8 +399,8 @@ impl Check<'_> {
         }
         let line = || format!("the line {:?} with the subnet of the machines", machine_network_of(entries, gateway));
         let mut cidrs = entries.iter().filter_map(|(at, entry)| Some((at, entry, entry.length()?)));
-        let said = cidrs.next().map(|(_, _, length)| length);
-        if let Some((at, entry, _)) = cidrs.find(|(_, _, length)| Some(*length) != said) {
+        let common = cidrs.next().map(|(_, _, length)| length);
+        if let Some((at, entry, _)) = cidrs.find(|(_, _, length)| Some(*length) != common) {
             self.error(format_args!("addresses[{at}]"), "second prefix length", entry, &line());
             return None;
         }
@@ -410,7 +410,7 @@ impl Check<'_> {
             self.error(format_args!("addresses[{at}]"), "no prefix length for", entry, &line());
             return None;
         }
-        said
+        common
     }
 
     /// Reports a gateway that a machine cannot reach. This check finds most wrong prefix lengths.
@@ -477,8 +477,8 @@ fn machine_network_of(entries: &Entries, gateway: Option<IpAddr>) -> String {
 // === impl Members ===
 
 impl<'a> Members<'a> {
-    pub(crate) fn new(object: &'a Object, place: Place<'a>) -> Self {
-        Self { object, place, known: Vec::new() }
+    pub(crate) fn new(object: &'a Object, path: FieldPath<'a>) -> Self {
+        Self { object, path, known: Vec::new() }
     }
 
     /// A member with a value other than `null`.
@@ -491,29 +491,29 @@ impl<'a> Members<'a> {
         !matches!(self.object.get(name), None | Some(Value::Null))
     }
 
-    pub(crate) fn text(&mut self, name: &'static str, findings: &mut Findings) -> Option<String> {
+    pub(crate) fn text(&mut self, name: &'static str, diagnostics: &mut Diagnostics) -> Option<String> {
         match self.get(name)? {
             Value::String(text) => Some(text.clone()),
             other => {
-                findings.push(Finding::error(self.place.field(name), "invalid value", other, "a text"));
+                diagnostics.push(Diagnostic::error(self.path.field(name), "invalid value", other, "a string"));
                 None
             }
         }
     }
 
-    pub(crate) fn switch(&mut self, name: &'static str, findings: &mut Findings) -> bool {
+    pub(crate) fn switch(&mut self, name: &'static str, diagnostics: &mut Diagnostics) -> bool {
         match self.get(name) {
             None => false,
             Some(Value::Bool(value)) => *value,
             Some(other) => {
-                findings.push(Finding::error(self.place.field(name), "invalid value", other, "true or false"));
+                diagnostics.push(Diagnostic::error(self.path.field(name), "invalid value", other, "true or false"));
                 false
             }
         }
     }
 
     /// A number of seconds. 0 when the member is absent.
-    pub(crate) fn seconds(&mut self, name: &'static str, findings: &mut Findings) -> u32 {
+    pub(crate) fn seconds(&mut self, name: &'static str, diagnostics: &mut Diagnostics) -> u32 {
         let Some(value) = self.get(name) else { return 0 };
         let seconds = match value {
             Value::Integer(seconds) => u32::try_from(*seconds).ok(),
@@ -521,17 +521,17 @@ impl<'a> Members<'a> {
         };
         seconds.unwrap_or_else(|| {
             let expected = "a number of seconds, 0 to 4294967295";
-            findings.push(Finding::error(self.place.field(name), "invalid value", value, expected));
+            diagnostics.push(Diagnostic::error(self.path.field(name), "invalid value", value, expected));
             0
         })
     }
 
-    pub(crate) fn list(&mut self, name: &'static str, findings: &mut Findings) -> &'a [Value] {
+    pub(crate) fn list(&mut self, name: &'static str, diagnostics: &mut Diagnostics) -> &'a [Value] {
         match self.get(name) {
             None => &[],
             Some(Value::Array(elements)) => elements,
             Some(other) => {
-                findings.push(Finding::error(self.place.field(name), "invalid list", other, "an array"));
+                diagnostics.push(Diagnostic::error(self.path.field(name), "invalid list", other, "an array"));
                 &[]
             }
         }
@@ -539,39 +539,41 @@ impl<'a> Members<'a> {
 
     /// The elements of a list as strings. An element of another type becomes its JSON text, which the parsers of these lists
     /// reject.
-    pub(crate) fn texts(&mut self, name: &'static str, findings: &mut Findings) -> Vec<String> {
-        self.list(name, findings).iter().map(Value::to_string).collect()
+    pub(crate) fn texts(&mut self, name: &'static str, diagnostics: &mut Diagnostics) -> Vec<String> {
+        self.list(name, diagnostics).iter().map(Value::to_string).collect()
     }
 
     /// The CIDRs of `machineNetwork` as strings, up to the first invalid element: the index of each CIDR must stay its index
     /// in the list.
-    pub(crate) fn machine_network(&mut self, findings: &mut Findings) -> Vec<String> {
-        let place = self.place;
-        let list = place.field("machineNetwork");
+    pub(crate) fn machine_network(&mut self, diagnostics: &mut Diagnostics) -> Vec<String> {
+        let path = self.path;
+        let list = path.field("machineNetwork");
         let mut networks = Vec::new();
-        for (at, element) in self.list("machineNetwork", findings).iter().enumerate() {
-            let place = list.index(at);
+        for (at, element) in self.list("machineNetwork", diagnostics).iter().enumerate() {
+            let path = list.index(at);
             let Value::Object(network) = element else {
-                findings.push(Finding::error(place, "invalid item", element, "an object with a cidr"));
+                diagnostics.push(Diagnostic::error(path, "invalid item", element, "an object with a cidr"));
                 continue;
             };
-            let mut members = Members::new(network, place);
-            match members.text("cidr", findings) {
+            let mut members = Members::new(network, path);
+            match members.text("cidr", diagnostics) {
                 Some(cidr) if networks.len() == at => networks.push(cidr),
                 Some(_) => {}
-                None => findings.push(Finding::without_value(Severity::Error, place.field("cidr"), "missing", SUBNET)),
+                None => {
+                    diagnostics.push(Diagnostic::without_value(Severity::Error, path.field("cidr"), "missing", SUBNET))
+                }
             }
-            members.finish(Severity::Error, findings);
+            members.finish(Severity::Error, diagnostics);
         }
         networks
     }
 
     /// Reports unknown members.
-    pub(crate) fn finish(self, severity: Severity, findings: &mut Findings) {
+    pub(crate) fn finish(self, severity: Severity, diagnostics: &mut Diagnostics) {
         for (name, _) in self.object.members() {
             if !self.known.contains(&name) {
                 let expected = format!("one of {}", self.known.join(", "));
-                findings.push(Finding::without_value(severity, self.place.field(name), "unknown key", &expected));
+                diagnostics.push(Diagnostic::without_value(severity, self.path.field(name), "unknown key", &expected));
             }
         }
     }
@@ -582,14 +584,14 @@ mod tests {
     use super::super::{Pool, read_pools};
     use super::*;
 
-    /// Returns the prefix lengths of the pool, empty without a pool, and all findings.
+    /// Returns the prefix lengths of the pool, empty without a pool, and all diagnostics.
     fn check(members: &str, template: &[(Family, u8)]) -> (Vec<u8>, Vec<String>) {
         let document = format!("{{name: workers, network: vlan10, {members}}}");
-        let (specs, mut findings) = read_pools(document.as_bytes());
+        let (specs, mut diagnostics) = read_pools(document.as_bytes());
         let template = TemplateFacts { prefixes: template.iter().copied().collect(), ..TemplateFacts::default() };
-        let pool = Pool::new(&specs[0], &template, &mut findings);
+        let pool = Pool::new(&specs[0], &template, &mut diagnostics);
         let prefixes = pool.iter().flat_map(Pool::spaces).map(Space::prefix).collect();
-        (prefixes, findings.kept().iter().map(ToString::to_string).collect())
+        (prefixes, diagnostics.kept().iter().map(ToString::to_string).collect())
     }
 
     macro_rules! accepts {
@@ -626,17 +628,17 @@ mod tests {
             "addresses: ['fd00::/64', 'fd00:1::/64'], gateway: ['fe80::1']", NONE => [64], [];
         a_gateway_that_is_the_anycast_address_is_a_router:
             "addresses: ['fd00::/64'], gateway: ['fd00::']", NONE => [64], [];
-        an_exclusion_outside_the_pool_is_told:
+        an_exclusion_outside_the_pool_is_reported:
             "addresses: [10.0.0.0/24], excludedAddresses: [10.0.0.7, 10.0.1.0-10.0.1.9, 'fd00::1']", NONE => [24],
             [r#"excludedAddresses[1]: exclusion outside the pool "10.0.1.0-10.0.1.9", expected addresses of the pool"#,
              r#"excludedAddresses[2]: exclusion outside the pool "fd00::1/128", expected addresses of the pool"#];
         an_exclusion_that_is_partly_in_the_pool_is_none_outside:
             "addresses: [10.0.0.0/24], excludedAddresses: [10.0.0.250-10.0.1.9]", NONE => [24], [];
-        a_name_server_that_no_machine_reaches_is_told:
+        a_name_server_that_no_machine_reaches_is_reported:
             "addresses: [10.0.0.0/24], nameservers: [8.8.8.8, '2001:4860:4860::8888', 8.8.8.8]", NONE => [24],
             [r#"nameservers[1]: name server of a family without addresses "2001:4860:4860::8888", expected IPv6 addresses in the pool"#,
              r#"nameservers[2]: repeated address "8.8.8.8", expected each address once"#];
-        a_pool_with_nothing_left_is_told:
+        a_pool_with_nothing_left_is_reported:
             "addresses: [10.0.0.4/30], excludedAddresses: [10.0.0.5-10.0.0.6]", NONE => [30],
             ["addresses: no IPv4 address is left to give, expected more addresses than are reserved"];
     }
@@ -737,7 +739,7 @@ mod tests {
     #[test]
     fn what_the_template_names_is_reserved() {
         let document = "{name: w, network: n, addresses: [192.168.1.0/29]}";
-        let (specs, mut findings) = read_pools(document.as_bytes());
+        let (specs, mut diagnostics) = read_pools(document.as_bytes());
         let set = |addresses: &[&str]| addresses.iter().map(|address| address.parse().unwrap()).collect();
         let template = TemplateFacts {
             prefixes: BTreeMap::new(),
@@ -745,7 +747,7 @@ mod tests {
             nameservers: set(&["192.168.1.2", "192.168.1.1", "8.8.8.8"]),
             addresses: set(&["192.168.1.3", "192.168.1.2"]),
         };
-        let pool = Pool::new(&specs[0], &template, &mut findings).unwrap();
+        let pool = Pool::new(&specs[0], &template, &mut diagnostics).unwrap();
         let why = |last: u8| pool.why_reserved(IpAddr::from([192, 168, 1, last]));
         assert_eq!(
             [1, 2, 3, 4].map(why),
@@ -766,10 +768,10 @@ mod tests {
     fn addresses_outside_the_subnet_of_the_templates_gateway_are_refused() {
         let check = |members: &str, gateway: &str| {
             let document = format!("{{name: w, network: n, {members}}}");
-            let (specs, mut findings) = read_pools(document.as_bytes());
+            let (specs, mut diagnostics) = read_pools(document.as_bytes());
             let gateways = BTreeSet::from([gateway.parse().unwrap()]);
-            let _ = Pool::new(&specs[0], &TemplateFacts { gateways, ..TemplateFacts::default() }, &mut findings);
-            findings.kept().iter().map(ToString::to_string).collect::<Vec<String>>()
+            let _ = Pool::new(&specs[0], &TemplateFacts { gateways, ..TemplateFacts::default() }, &mut diagnostics);
+            diagnostics.kept().iter().map(ToString::to_string).collect::<Vec<String>>()
         };
         assert_eq!(
             check("addresses: [10.0.0.0/24, 10.0.1.0/24]", "10.0.0.1"),
@@ -792,9 +794,9 @@ mod tests {
     #[test]
     fn names_are_those_of_kubernetes() {
         let document = "{name: Workers, namespace: a_b, clusterName: '-', network: a/b/c, addresses: [10.0.0.0/24]}";
-        let (specs, mut findings) = read_pools(document.as_bytes());
-        assert_eq!(Pool::new(&specs[0], &TemplateFacts::default(), &mut findings), None);
-        let found: Vec<String> = findings.kept().iter().map(ToString::to_string).collect();
+        let (specs, mut diagnostics) = read_pools(document.as_bytes());
+        assert_eq!(Pool::new(&specs[0], &TemplateFacts::default(), &mut diagnostics), None);
+        let found: Vec<String> = diagnostics.kept().iter().map(ToString::to_string).collect();
         assert_eq!(
             found,
             [
@@ -807,7 +809,7 @@ mod tests {
     }
 
     #[test]
-    fn a_network_is_of_the_pools_own_namespace_unless_it_is_said() {
+    fn a_network_is_of_the_pools_own_namespace_unless_it_is_given() {
         let network = |members: &str| {
             let document = format!("{{name: a, addresses: [10.0.0.0/24], {members}}}");
             super::super::tests::pool(&document).network

@@ -186,7 +186,7 @@ mod tests {
     use super::super::tests::pool;
     use super::super::{Pool, read_pools};
     use super::*;
-    use crate::finding::Findings;
+    use crate::diagnostic::Diagnostics;
 
     #[test]
     fn a_stored_pool_is_the_same_when_it_is_read() {
@@ -202,7 +202,7 @@ mod tests {
             nameservers: set(&["10.0.0.9"]),
             addresses: set(&["10.0.0.8"]),
         };
-        let pool = Pool::new(&specs[0], &template, &mut Findings::default()).unwrap();
+        let pool = Pool::new(&specs[0], &template, &mut Diagnostics::default()).unwrap();
         assert_eq!(Pool::from_stored(&pool.to_stored()), Some(pool.clone()));
         assert_eq!(pool.differences(&pool), []);
     }

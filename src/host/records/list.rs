@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 
-use crate::finding::Place;
+use crate::diagnostic::FieldPath;
 
 /// Largest object, in bytes: more than twice what a Kubernetes server stores.
 pub const MAX_OBJECT: usize = 4 * 1024 * 1024;
@@ -29,7 +29,7 @@ pub enum ReadError {
     /// The input is not a list of objects in JSON.
     Invalid {
         /// Path of the member or item that cannot be read.
-        place: String,
+        path: String,
         /// Where the member or item begins, in bytes, counted from one.
         byte: u64,
         /// Message of the JSON parser.
@@ -43,7 +43,7 @@ pub enum ReadError {
     /// An object is larger than [`MAX_OBJECT`].
     TooLarge {
         /// Path of the object.
-        place: String,
+        path: String,
     },
     /// The list has more than [`MAX_OBJECTS`] objects.
     TooMany,
@@ -57,18 +57,18 @@ pub(super) fn read(input: impl Read, each: impl FnMut(Option<usize>, &str)) -> R
 
 fn read_by(chunk: usize, input: impl Read, mut each: impl FnMut(Option<usize>, &str)) -> Result<usize, ReadError> {
     let mut input = Input { input, chunk, text: Vec::new(), at: 0, dropped: 0, has_ended: false };
-    let document = Place::Document;
+    let document = FieldPath::Document;
     let (mut items, mut metadata, mut single) = (None, None, Vec::new());
     let mut separator = input.open(&document, b'{', b'}')?;
     while separator == b',' {
         let key = input.value(&document)?;
         let name: String = parsed(&document, &key)?;
-        let place = document.field(&name);
-        input.punctuation(&place, b":")?;
+        let path = document.field(&name);
+        input.punctuation(&path, b":")?;
         match name.as_str() {
-            "items" => items = Some(input.items(&place, &mut each)?),
+            "items" => items = Some(input.items(&path, &mut each)?),
             "kind" | "metadata" | "spec" | "status" => {
-                let value = input.value(&place)?;
+                let value = input.value(&path)?;
                 single.push(format!("{name:?}:{}", value.text));
                 if name == "metadata" {
                     let Value { text, byte } = value;
@@ -76,10 +76,10 @@ fn read_by(chunk: usize, input: impl Read, mut each: impl FnMut(Option<usize>, &
                 }
             }
             _ => {
-                input.value(&place)?;
+                input.value(&path)?;
             }
         }
-        separator = input.punctuation(&place, b",}")?;
+        separator = input.punctuation(&path, b",}")?;
     }
     if input.peek()?.is_some() {
         return Err(input.invalid(&document, "something after its end"));
@@ -125,9 +125,9 @@ struct ListMetadata {
     remaining_item_count: Option<i64>,
 }
 
-fn parsed<T: DeserializeOwned>(place: &Place<'_>, value: &Value<'_>) -> Result<T, ReadError> {
+fn parsed<T: DeserializeOwned>(path: &FieldPath<'_>, value: &Value<'_>) -> Result<T, ReadError> {
     serde_json::from_str(value.text).map_err(|error| ReadError::Invalid {
-        place: place.to_string(),
+        path: path.to_string(),
         byte: value.byte,
         problem: message(&error),
     })
@@ -143,33 +143,33 @@ pub(super) fn message(error: &serde_json::Error) -> String {
 
 impl<R: Read> Input<R> {
     /// The elements of `items`. Go writes an empty list as null.
-    fn items(&mut self, place: &Place<'_>, each: &mut impl FnMut(Option<usize>, &str)) -> Result<usize, ReadError> {
+    fn items(&mut self, path: &FieldPath<'_>, each: &mut impl FnMut(Option<usize>, &str)) -> Result<usize, ReadError> {
         if self.peek()? == Some(b'n') {
-            let value = self.value(place)?;
-            return parsed::<()>(place, &value).map(|()| 0);
+            let value = self.value(path)?;
+            return parsed::<()>(path, &value).map(|()| 0);
         }
-        let mut separator = self.open(place, b'[', b']')?;
+        let mut separator = self.open(path, b'[', b']')?;
         let mut count = 0;
         while separator == b',' {
             if count == MAX_OBJECTS {
                 return Err(ReadError::TooMany);
             }
-            let place = place.index(count);
-            each(Some(count), self.value(&place)?.text);
+            let path = path.index(count);
+            each(Some(count), self.value(&path)?.text);
             count += 1;
-            separator = self.punctuation(&place, b",]")?;
+            separator = self.punctuation(&path, b",]")?;
         }
         Ok(count)
     }
 
     /// Takes an opening bracket. Returns a comma when a member follows, or else the closing bracket.
-    fn open(&mut self, place: &Place<'_>, opening: u8, closing: u8) -> Result<u8, ReadError> {
-        self.punctuation(place, &[opening])?;
-        if self.peek()? == Some(closing) { self.punctuation(place, &[closing]) } else { Ok(b',') }
+    fn open(&mut self, path: &FieldPath<'_>, opening: u8, closing: u8) -> Result<u8, ReadError> {
+        self.punctuation(path, &[opening])?;
+        if self.peek()? == Some(closing) { self.punctuation(path, &[closing]) } else { Ok(b',') }
     }
 
     /// Takes the next value.
-    fn value(&mut self, place: &Place<'_>) -> Result<Value<'_>, ReadError> {
+    fn value(&mut self, path: &FieldPath<'_>) -> Result<Value<'_>, ReadError> {
         self.peek()?;
         let mut last = None;
         let (length, byte) = loop {
@@ -184,26 +184,26 @@ impl<R: Read> Input<R> {
                 Some(Err(error)) => {
                     let at = Some((error.line(), error.column()));
                     if self.has_ended || last == at {
-                        return Err(self.invalid(place, &message(&error)));
+                        return Err(self.invalid(path, &message(&error)));
                     }
                     last = at;
                 }
-                None if self.has_ended => return Err(self.invalid(place, "EOF while parsing a value")),
+                None if self.has_ended => return Err(self.invalid(path, "EOF while parsing a value")),
                 _ => {}
             }
             if rest.len() > MAX_OBJECT {
-                return Err(ReadError::TooLarge { place: place.to_string() });
+                return Err(ReadError::TooLarge { path: path.to_string() });
             }
             self.fill()?;
         };
         if length > MAX_OBJECT {
-            return Err(ReadError::TooLarge { place: place.to_string() });
+            return Err(ReadError::TooLarge { path: path.to_string() });
         }
         let start = self.at;
         self.at += length;
         match str::from_utf8(&self.text[start..self.at]) {
             Ok(text) => Ok(Value { text, byte }),
-            Err(error) => Err(ReadError::Invalid { place: place.to_string(), byte, problem: error.to_string() }),
+            Err(error) => Err(ReadError::Invalid { path: path.to_string(), byte, problem: error.to_string() }),
         }
     }
 
@@ -220,13 +220,13 @@ impl<R: Read> Input<R> {
     }
 
     /// Takes one of these bytes.
-    fn punctuation(&mut self, place: &Place<'_>, bytes: &[u8]) -> Result<u8, ReadError> {
+    fn punctuation(&mut self, path: &FieldPath<'_>, bytes: &[u8]) -> Result<u8, ReadError> {
         if let Some(found) = self.peek()?.filter(|found| bytes.contains(found)) {
             self.at += 1;
             return Ok(found);
         }
         let expected: Vec<String> = bytes.iter().map(|byte| format!("`{}`", char::from(*byte))).collect();
-        Err(self.invalid(place, &format!("expected {}", expected.join(" or "))))
+        Err(self.invalid(path, &format!("expected {}", expected.join(" or "))))
     }
 
     /// Drops the text that was taken, and reads more input.
@@ -246,8 +246,8 @@ impl<R: Read> Input<R> {
         self.dropped + self.at as u64 + 1
     }
 
-    fn invalid(&self, place: &Place<'_>, problem: &str) -> ReadError {
-        ReadError::Invalid { place: place.to_string(), byte: self.byte(), problem: problem.to_owned() }
+    fn invalid(&self, path: &FieldPath<'_>, problem: &str) -> ReadError {
+        ReadError::Invalid { path: path.to_string(), byte: self.byte(), problem: problem.to_owned() }
     }
 }
 
@@ -257,8 +257,8 @@ impl fmt::Display for ReadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Read(_) => f.write_str("reading the list"),
-            Self::Invalid { place, byte, problem } => {
-                write!(f, "{place}: invalid JSON {problem:?} from byte {byte} on, ")?;
+            Self::Invalid { path, byte, problem } => {
+                write!(f, "{path}: invalid JSON {problem:?} from byte {byte} on, ")?;
                 f.write_str("expected a list of objects as kubectl get -o json prints it")
             }
             Self::Partial { remaining } => {
@@ -268,7 +268,7 @@ impl fmt::Display for ReadError {
                 }
                 f.write_str(", expected the whole list: machines that are not in it would lose their addresses")
             }
-            Self::TooLarge { place } => write!(f, "{place}: too large, expected at most {MAX_OBJECT} bytes"),
+            Self::TooLarge { path } => write!(f, "{path}: too large, expected at most {MAX_OBJECT} bytes"),
             Self::TooMany => write!(f, "items: too many objects, expected at most {MAX_OBJECTS}"),
         }
     }

@@ -9,17 +9,17 @@ use std::net::IpAddr;
 use ipnetwork::IpNetwork;
 
 use super::object::{Doubt, Hold, Kind, Object, Reported};
-use crate::finding::Finding;
+use crate::diagnostic::Diagnostic;
 use crate::host::claim::{Claimant, Machine, Record};
 use crate::network::{Family, InterfaceName};
 
 /// A diagnostic about an object or a record.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct ObjectFinding {
+pub struct ObjectDiagnostic {
     /// Name of the list with the object.
     pub source: String,
     /// The diagnostic.
-    pub finding: Finding,
+    pub diagnostic: Diagnostic,
     /// Claimant of the record. `None` if it is unknown.
     pub claimant: Option<Claimant>,
     /// Addresses that the object names and that are missing from [`Inventory::records`] because of the diagnostic. A
@@ -38,7 +38,7 @@ pub struct Inventory {
     /// name while the old guest still holds the addresses.
     pub records: Vec<Record>,
     /// Diagnostics in the order of the lists, then diagnostics about objects that contradict each other.
-    pub findings: Vec<ObjectFinding>,
+    pub diagnostics: Vec<ObjectDiagnostic>,
     /// Addresses that running guests report, in the order of their machines.
     pub reports: Vec<Report>,
     /// KubevirtMachines without any record, readable or not, that are not being deleted.
@@ -92,10 +92,10 @@ struct Part<'o> {
 }
 
 /// Records of one machine by interface.
-type Held<'o> = BTreeMap<&'o InterfaceName, Said<'o>>;
+type Held<'o> = BTreeMap<&'o InterfaceName, Stated<'o>>;
 
 /// The merged record of one interface.
-struct Said<'o> {
+struct Stated<'o> {
     addresses: Cow<'o, [IpNetwork]>,
     network: Option<&'o str>,
     /// The record that was read first.
@@ -113,14 +113,14 @@ struct Merge<'o> {
     sources: &'o [String],
     inventory: Inventory,
     /// Buffer for the path of a record, reused for each record.
-    place: String,
+    path: String,
 }
 
-pub(super) fn merge(objects: Vec<Object>, sources: &[String], findings: Vec<ObjectFinding>) -> Inventory {
+pub(super) fn merge(objects: Vec<Object>, sources: &[String], diagnostics: Vec<ObjectDiagnostic>) -> Inventory {
     let objects = join_repeated(objects);
     let kinds = objects.iter().map(|object| object.kind).collect();
-    let inventory = Inventory { findings, kinds, ..Inventory::default() };
-    let mut merge = Merge { sources, inventory, place: String::new() };
+    let inventory = Inventory { diagnostics, kinds, ..Inventory::default() };
+    let mut merge = Merge { sources, inventory, path: String::new() };
     for namesakes in parts(&objects).chunk_by(|a, b| a.machine == b.machine) {
         merge.machine(namesakes);
     }
@@ -213,20 +213,20 @@ impl<'o> Merge<'o> {
             };
             let is_predecessors = machine.created.zip(created).is_some_and(|(machine, guest)| guest < machine);
             let mut predecessors = Held::new();
-            for (interface, said) in held {
+            for (interface, stated) in held {
                 match own.entry(interface) {
-                    Entry::Vacant(unknown) if !is_predecessors => drop(unknown.insert(said)),
+                    Entry::Vacant(unknown) if !is_predecessors => drop(unknown.insert(stated)),
                     Entry::Occupied(mut known) => {
-                        if known.get_mut().agrees(&said) {
+                        if known.get_mut().agrees(&stated) {
                             continue;
                         }
                         if is_predecessors {
-                            predecessors.insert(interface, said);
+                            predecessors.insert(interface, stated);
                         } else {
-                            doubts.push(self.contradiction(known.get(), &said));
+                            doubts.push(self.contradiction(known.get(), &stated));
                         }
                     }
-                    Entry::Vacant(_) => drop(predecessors.insert(interface, said)),
+                    Entry::Vacant(_) => drop(predecessors.insert(interface, stated)),
                 }
             }
             if is_predecessors {
@@ -262,12 +262,12 @@ impl<'o> Merge<'o> {
         let mut doubts: Vec<Doubt> = parts.iter().flat_map(|part| &part.object.doubts).cloned().collect();
         for hold in parts.iter().flat_map(|part| &part.object.holds) {
             let (addresses, network) = (Cow::Borrowed(hold.addresses.as_slice()), hold.network.as_deref());
-            let said = Said { addresses, network, hold };
+            let stated = Stated { addresses, network, hold };
             match held.entry(&hold.interface) {
-                Entry::Vacant(unknown) => drop(unknown.insert(said)),
+                Entry::Vacant(unknown) => drop(unknown.insert(stated)),
                 Entry::Occupied(mut known) => {
-                    if !known.get_mut().agrees(&said) {
-                        doubts.push(self.contradiction(known.get(), &said));
+                    if !known.get_mut().agrees(&stated) {
+                        doubts.push(self.contradiction(known.get(), &stated));
                     }
                 }
             }
@@ -276,31 +276,31 @@ impl<'o> Merge<'o> {
     }
 
     fn tell_whose(&mut self, machine: impl Fn() -> Machine, doubts: Vec<Doubt>) {
-        for Doubt { finding, interface } in doubts {
-            if let Some(finding) = self.inventory.findings.get_mut(finding) {
-                finding.claimant = Some(Claimant { machine: machine(), interface });
+        for Doubt { diagnostic, interface } in doubts {
+            if let Some(diagnostic) = self.inventory.diagnostics.get_mut(diagnostic) {
+                diagnostic.claimant = Some(Claimant { machine: machine(), interface });
             }
         }
     }
 
-    fn contradiction(&mut self, known: &Said<'_>, said: &Said<'_>) -> Doubt {
+    fn contradiction(&mut self, known: &Stated<'_>, stated: &Stated<'_>) -> Doubt {
         let expected = format!("{known} as in {}", self.source(known.hold));
-        let finding = Finding::error(said.hold.place(), "contradicting record", said, &expected);
+        let diagnostic = Diagnostic::error(stated.hold.path(), "contradicting record", stated, &expected);
         // The same number on another network is another address.
-        let is_elsewhere = known.network.is_some() && said.network.is_some() && known.network != said.network;
+        let is_elsewhere = known.network.is_some() && stated.network.is_some() && known.network != stated.network;
         let is_new = |address: &IpAddr| is_elsewhere || !known.addresses.iter().any(|known| known.ip() == *address);
-        let addresses = said.addresses.iter().map(IpNetwork::ip).filter(is_new).collect();
-        let doubt = Doubt { finding: self.inventory.findings.len(), interface: said.hold.interface };
-        let source = self.sources[said.hold.spot.source].clone();
-        self.inventory.findings.push(ObjectFinding { source, finding, claimant: None, addresses });
+        let addresses = stated.addresses.iter().map(IpNetwork::ip).filter(is_new).collect();
+        let doubt = Doubt { diagnostic: self.inventory.diagnostics.len(), interface: stated.hold.interface };
+        let source = self.sources[stated.hold.spot.source].clone();
+        self.inventory.diagnostics.push(ObjectDiagnostic { source, diagnostic, claimant: None, addresses });
         doubt
     }
 
     /// Where a record was read, as list and path.
     fn source(&mut self, hold: &Hold) -> String {
-        self.place.clear();
-        hold.push_place_onto(&mut self.place);
-        [&self.sources[hold.spot.source], ": ", &self.place].concat()
+        self.path.clear();
+        hold.push_path_onto(&mut self.path);
+        [&self.sources[hold.spot.source], ": ", &self.path].concat()
     }
 
     fn orphan(&mut self, namespace: &str, name: &str) {
@@ -308,7 +308,7 @@ impl<'o> Merge<'o> {
     }
 
     fn add(&mut self, machine: impl Fn() -> Machine, held: Held<'o>, origin: &Origin<'_>) {
-        for (interface, Said { addresses, network, hold }) in held {
+        for (interface, Stated { addresses, network, hold }) in held {
             let source = self.source(hold);
             self.inventory.records.push(Record {
                 claimant: Claimant { machine: machine(), interface: *interface },
@@ -323,12 +323,12 @@ impl<'o> Merge<'o> {
 
     fn report(&mut self, machine: impl Fn() -> Machine, guest: &[Part<'_>]) {
         for reported in guest.iter().flat_map(|part| &part.object.reports) {
-            let Reported { network, addresses, source, place } = reported;
+            let Reported { network, addresses, source, path } = reported;
             self.inventory.reports.extend(addresses.iter().map(|address| Report {
                 machine: machine(),
                 network: network.clone(),
                 address: *address,
-                source: format!("{}: {place}", self.sources[*source]),
+                source: format!("{}: {path}", self.sources[*source]),
             }));
         }
     }
@@ -349,30 +349,30 @@ impl<'o> Origin<'o> {
     }
 }
 
-// === impl Said ===
+// === impl Stated ===
 
-impl<'o> Said<'o> {
+impl<'o> Stated<'o> {
     /// Whether two records have the same addresses on the same network. If one record leaves out a prefix length or the
     /// network, the value of the other record counts.
-    fn agrees(&mut self, said: &Said<'o>) -> bool {
+    fn agrees(&mut self, stated: &Stated<'o>) -> bool {
         let is_left_out = |address: &IpNetwork| address.prefix() == Family::of(address.ip()).bits();
         let agree = |(a, b): (&IpNetwork, &IpNetwork)| a.ip() == b.ip() && (a == b || is_left_out(a) || is_left_out(b));
-        let (known, other) = (&mut self.addresses, &said.addresses);
-        let is_elsewhere = self.network.zip(said.network).is_some_and(|(known, said)| known != said);
+        let (known, other) = (&mut self.addresses, &stated.addresses);
+        let is_elsewhere = self.network.zip(stated.network).is_some_and(|(known, stated)| known != stated);
         if is_elsewhere || known.len() != other.len() || !known.iter().zip(other.iter()).all(agree) {
             return false;
         }
         if known.iter().any(is_left_out) {
-            for (known, said) in known.to_mut().iter_mut().zip(other.iter()).filter(|(known, _)| is_left_out(known)) {
-                *known = *said;
+            for (known, stated) in known.to_mut().iter_mut().zip(other.iter()).filter(|(known, _)| is_left_out(known)) {
+                *known = *stated;
             }
         }
-        self.network = self.network.or(said.network);
+        self.network = self.network.or(stated.network);
         true
     }
 }
 
-impl fmt::Display for Said<'_> {
+impl fmt::Display for Stated<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, address) in self.addresses.iter().enumerate() {
             write!(f, "{}{address}", if index == 0 { "" } else { ", " })?;
@@ -424,11 +424,11 @@ impl Inventory {
     }
 }
 
-// === impl ObjectFinding ===
+// === impl ObjectDiagnostic ===
 
-impl fmt::Display for ObjectFinding {
+impl fmt::Display for ObjectDiagnostic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.source, self.finding)?;
+        write!(f, "{}: {}", self.source, self.diagnostic)?;
         self.claimant.as_ref().map_or(Ok(()), |claimant| write!(f, ", in the record of {claimant}"))
     }
 }

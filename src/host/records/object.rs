@@ -9,8 +9,8 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::Value;
 
-use super::{ANNOTATION_PREFIX, NETWORK_PREFIX, NODE_POOL_ANNOTATION, ObjectFinding, STATUS_FIELD, list};
-use crate::finding::{Finding, Place, Severity};
+use super::{ANNOTATION_PREFIX, NETWORK_PREFIX, NODE_POOL_ANNOTATION, ObjectDiagnostic, STATUS_FIELD, list};
+use crate::diagnostic::{Diagnostic, FieldPath, Severity};
 use crate::host::address::parse_interface_address;
 use crate::host::claim::is_object_name;
 use crate::host::pool::Pool;
@@ -71,7 +71,7 @@ pub(super) struct Reported {
     pub(super) addresses: Vec<IpAddr>,
     /// Index of the list among the lists that were read.
     pub(super) source: usize,
-    pub(super) place: String,
+    pub(super) path: String,
 }
 
 /// Where a record was read. Most records need no message, so the position becomes a string only on demand.
@@ -95,7 +95,7 @@ enum Member {
 #[derive(Clone, Debug)]
 pub(super) struct Doubt {
     /// Index of the diagnostic about the record.
-    pub(super) finding: usize,
+    pub(super) diagnostic: usize,
     pub(super) interface: InterfaceName,
 }
 
@@ -196,18 +196,18 @@ pub(super) struct Reader<'a> {
     pub(super) item: Option<usize>,
     /// Index of the list among the lists that were read, and the name of the list.
     pub(super) source: (usize, &'a str),
-    pub(super) findings: &'a mut Vec<ObjectFinding>,
+    pub(super) diagnostics: &'a mut Vec<ObjectDiagnostic>,
     pub(super) doubts: Vec<Doubt>,
 }
 
 // === impl Hold ===
 
 impl Hold {
-    pub(super) fn place(&self) -> String {
+    pub(super) fn path(&self) -> String {
         self.spot.path(Some(self.interface.as_str()))
     }
 
-    pub(super) fn push_place_onto(&self, text: &mut String) {
+    pub(super) fn push_path_onto(&self, text: &mut String) {
         self.spot.push_path_onto(Some(self.interface.as_str()), text);
     }
 }
@@ -235,7 +235,7 @@ impl Spot {
     }
 
     fn push_member_onto(self, name: [Option<&str>; 2], path: &mut String) {
-        let document = Place::Document;
+        let document = FieldPath::Document;
         let items = document.field("items");
         let object = self.item.map_or(document, |item| items.index(item));
         let (spec, status) = (object.field("spec"), object.field("status"));
@@ -263,13 +263,16 @@ const EXPECTED: &str = "a list of ip/prefix";
 impl Reader<'_> {
     /// Reads an object. Returns `None` and adds a diagnostic if the machine of the object cannot be identified.
     pub(super) fn object(&mut self, text: &str) -> Option<Object> {
-        let items = Place::Document.field("items");
-        let place = self.item.map_or(Place::Document, |item| items.index(item));
+        let items = FieldPath::Document.field("items");
+        let path = self.item.map_or(FieldPath::Document, |item| items.index(item));
         let Item { kind, mut metadata, spec, status } = match serde_json::from_str(text) {
             Ok(item) => item,
             Err(error) => {
                 let expected = "an object as Kubernetes writes it";
-                self.tell(Finding::error(place, "invalid object", list::message(&error), expected), addresses_in(text));
+                self.tell(
+                    Diagnostic::error(path, "invalid object", list::message(&error), expected),
+                    addresses_in(text),
+                );
                 return None;
             }
         };
@@ -296,23 +299,23 @@ impl Reader<'_> {
             Some("PartialObjectMetadata") | None if owner.is_some() => Ok(Kind::Instance),
             Some("PartialObjectMetadata") | None if machine.is_some() => Ok(Kind::VirtualMachine),
             Some("PartialObjectMetadata") | None => Ok(Kind::Machine),
-            Some(other) => Err(Finding::error(
-                place.field("kind"),
+            Some(other) => Err(Diagnostic::error(
+                path.field("kind"),
                 "unknown kind",
                 other,
                 "KubevirtMachine, VirtualMachine or VirtualMachineInstance",
             )),
         };
-        let metadata_place = place.field("metadata");
+        let metadata_path = path.field("metadata");
         let identity = |name: &str, value: Option<String>| match value {
             Some(value) if is_identity(&value) => Ok(value),
             Some(value) => {
-                let (place, expected) = (metadata_place.field(name), "letters, digits, '-' or '.', at most 253");
-                Err(Finding::error(place, "invalid value", &value, expected))
+                let (path, expected) = (metadata_path.field(name), "letters, digits, '-' or '.', at most 253");
+                Err(Diagnostic::error(path, "invalid value", &value, expected))
             }
             None => {
-                let place = metadata_place.field(name);
-                Err(Finding::without_value(Severity::Error, place, "missing", "the object as it is in the cluster"))
+                let path = metadata_path.field(name);
+                Err(Diagnostic::without_value(Severity::Error, path, "missing", "the object as it is in the cluster"))
             }
         };
         let object = identity("namespace", metadata.namespace).and_then(|namespace| {
@@ -344,9 +347,9 @@ impl Reader<'_> {
                     doubts,
                 })
             }
-            Err(finding) => {
+            Err(diagnostic) => {
                 let held = holds.iter().flat_map(|hold| &hold.addresses).map(IpNetwork::ip).collect();
-                self.tell(finding, held);
+                self.tell(diagnostic, held);
                 None
             }
         }
@@ -394,9 +397,9 @@ impl Reader<'_> {
             match name.parse::<InterfaceName>() {
                 Ok(interface) if is_network => drop(networks.insert(interface, network.clone())),
                 _ => {
-                    let place = self.spot(member).annotation(key);
+                    let path = self.spot(member).annotation(key);
                     let expected = "an interface in the key, and namespace/name or default";
-                    self.tell(Finding::error(place, "invalid network of a record", network, expected), Vec::new());
+                    self.tell(Diagnostic::error(path, "invalid network of a record", network, expected), Vec::new());
                 }
             }
         }
@@ -404,8 +407,8 @@ impl Reader<'_> {
     }
 
     fn reports(&self, interfaces: Vec<Interface>, networks: &BTreeMap<String, String>) -> Vec<Reported> {
-        let items = Place::Document.field("items");
-        let object = self.item.map_or(Place::Document, |item| items.index(item));
+        let items = FieldPath::Document.field("items");
+        let object = self.item.map_or(FieldPath::Document, |item| items.index(item));
         let (status, mut reports) = (object.field("status"), Vec::new());
         for (at, interface) in interfaces.into_iter().enumerate() {
             let texts = interface.ip_address.into_iter().chain(interface.ip_addresses.into_iter().flatten());
@@ -414,8 +417,8 @@ impl Reader<'_> {
             addresses.dedup();
             if !addresses.is_empty() {
                 let network = networks.get(&interface.name).cloned();
-                let place = status.field("interfaces").index(at).to_string();
-                reports.push(Reported { network, addresses, source: self.source.0, place });
+                let path = status.field("interfaces").index(at).to_string();
+                reports.push(Reported { network, addresses, source: self.source.0, path });
             }
         }
         reports
@@ -453,9 +456,9 @@ impl Reader<'_> {
         holds: &mut Vec<Hold>,
     ) {
         let Ok(interface) = name.parse::<InterfaceName>() else {
-            let (place, expected) = (spot.path(Some(name)), InterfaceName::EXPECTED);
-            let finding = Finding::error(place, "record of an invalid interface name", name, expected);
-            return self.tell(finding, addresses_in(&value.to_string()));
+            let (path, expected) = (spot.path(Some(name)), InterfaceName::EXPECTED);
+            let diagnostic = Diagnostic::error(path, "record of an invalid interface name", name, expected);
+            return self.tell(diagnostic, addresses_in(&value.to_string()));
         };
         let mut addresses: Vec<IpNetwork> = Vec::with_capacity(texts.len());
         for text in texts.iter().map(AsRef::as_ref) {
@@ -474,38 +477,44 @@ impl Reader<'_> {
         let written = addresses.len();
         addresses.dedup_by_key(|address| address.ip());
         if addresses.len() < written {
-            let finding = Finding::error(spot.path(Some(name)), "repeated address in", value, "each address once");
-            self.tell_of_record(interface, finding, Vec::new());
+            let diagnostic =
+                Diagnostic::error(spot.path(Some(name)), "repeated address in", value, "each address once");
+            self.tell_of_record(interface, diagnostic, Vec::new());
         }
         if texts.is_empty() {
             self.unreadable(spot, Some(name), value);
         }
         // The annotation and the status usually agree. One copy is enough.
-        let is_said = |said: &Hold| said.interface == interface && said.addresses == addresses;
-        if !addresses.is_empty() && !holds.first().is_some_and(is_said) {
+        let is_given = |given: &Hold| given.interface == interface && given.addresses == addresses;
+        if !addresses.is_empty() && !holds.first().is_some_and(is_given) {
             holds.push(Hold { interface, addresses, network: None, spot });
         }
     }
 
     /// Adds a diagnostic about a record that cannot be read. Without a name, no record of the member can be read.
     fn unreadable(&mut self, spot: Spot, name: Option<&str>, value: &dyn fmt::Display) {
-        let finding = Finding::error(spot.path(name), "unreadable record", value, EXPECTED);
+        let diagnostic = Diagnostic::error(spot.path(name), "unreadable record", value, EXPECTED);
         let addresses = addresses_in(&value.to_string());
         match name.and_then(|name| name.parse().ok()) {
-            Some(interface) => self.tell_of_record(interface, finding, addresses),
-            None => self.tell(finding, addresses),
+            Some(interface) => self.tell_of_record(interface, diagnostic, addresses),
+            None => self.tell(diagnostic, addresses),
         }
     }
 
     /// Adds a diagnostic about the record of an interface. The machine of the record is known only after all objects
     /// are read, so a doubt keeps the index of the diagnostic until then.
-    fn tell_of_record(&mut self, interface: InterfaceName, finding: Finding, addresses: Vec<IpAddr>) {
-        self.doubts.push(Doubt { finding: self.findings.len(), interface });
-        self.tell(finding, addresses);
+    fn tell_of_record(&mut self, interface: InterfaceName, diagnostic: Diagnostic, addresses: Vec<IpAddr>) {
+        self.doubts.push(Doubt { diagnostic: self.diagnostics.len(), interface });
+        self.tell(diagnostic, addresses);
     }
 
-    fn tell(&mut self, finding: Finding, addresses: Vec<IpAddr>) {
-        self.findings.push(ObjectFinding { source: self.source.1.to_owned(), finding, claimant: None, addresses });
+    fn tell(&mut self, diagnostic: Diagnostic, addresses: Vec<IpAddr>) {
+        self.diagnostics.push(ObjectDiagnostic {
+            source: self.source.1.to_owned(),
+            diagnostic,
+            claimant: None,
+            addresses,
+        });
     }
 }
 

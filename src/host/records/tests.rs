@@ -55,8 +55,10 @@ fn lines(inventory: &Inventory) -> (Vec<String>, Vec<String>) {
         let Record { claimant: Claimant { machine, interface }, addresses, source, .. } = record;
         format!("{machine} {interface} {} in {source}", annotation_value(addresses))
     };
-    let finding = |finding: &ObjectFinding| format!("{}: {} {:?}", finding.source, finding.finding, finding.addresses);
-    (inventory.records.iter().map(record).collect(), inventory.findings.iter().map(finding).collect())
+    let diagnostic = |diagnostic: &ObjectDiagnostic| {
+        format!("{}: {} {:?}", diagnostic.source, diagnostic.diagnostic, diagnostic.addresses)
+    };
+    (inventory.records.iter().map(record).collect(), inventory.diagnostics.iter().map(diagnostic).collect())
 }
 
 fn read(items: Value) -> (Vec<String>, Vec<String>) {
@@ -131,7 +133,7 @@ fn what_is_written_is_read() {
         let inventory = inventory_of(json!([patch.unwrap()]));
         let read: Vec<_> = inventory.records.into_iter().map(|record| (record.claimant, record.addresses)).collect();
         let written: Vec<_> = allocations.iter().rev().map(|a| (a.claimant.clone(), a.addresses.clone())).collect();
-        assert_eq!((read, inventory.findings), (written, Vec::new()));
+        assert_eq!((read, inventory.diagnostics), (written, Vec::new()));
     }
 }
 
@@ -140,17 +142,17 @@ fn what_is_written_is_read() {
 /// Result of reading an annotation: the addresses of its record, and its diagnostics without their path.
 fn value(text: &str) -> (String, Vec<String>) {
     let inventory = inventory_of(json!([object("KubevirtMachine", "m-1", annotated(text))]));
-    let place = format!("list: items[0].metadata.annotations.\"{KEY}\": ");
-    let finding = |finding: String| finding.strip_prefix(&place).unwrap().to_owned();
+    let path = format!("list: items[0].metadata.annotations.\"{KEY}\": ");
+    let diagnostic = |diagnostic: String| diagnostic.strip_prefix(&path).unwrap().to_owned();
     let addresses: Vec<IpNetwork> = inventory.records.iter().flat_map(|record| record.addresses.clone()).collect();
-    (annotation_value(&addresses), lines(&inventory).1.into_iter().map(finding).collect())
+    (annotation_value(&addresses), lines(&inventory).1.into_iter().map(diagnostic).collect())
 }
 
 macro_rules! values {
-    ($($name:ident: $text:expr => $addresses:expr, $findings:expr;)*) => {
+    ($($name:ident: $text:expr => $addresses:expr, $diagnostics:expr;)*) => {
         $(#[test] fn $name() {
-            let findings: &[&str] = &$findings;
-            assert_eq!(value($text), ($addresses.to_owned(), findings.iter().map(ToString::to_string).collect()));
+            let diagnostics: &[&str] = &$diagnostics;
+            assert_eq!(value($text), ($addresses.to_owned(), diagnostics.iter().map(ToString::to_string).collect()));
         })*
     };
 }
@@ -162,7 +164,7 @@ values! {
     commas_between: "fd00::5/64, 10.0.0.5/24" => r#"["10.0.0.5/24","fd00::5/64"]"#, [];
     a_repeated_address: r#"["10.0.0.5/24","10.0.0.5"]"# => r#"["10.0.0.5/24"]"#,
         [r#"repeated address in "[\"10.0.0.5/24\",\"10.0.0.5\"]", expected each address once []"#];
-    an_empty_text: "" => "[]", [r#"invalid address "", expected an IPv4 or IPv6 address []"#];
+    an_empty_string: "" => "[]", [r#"invalid address "", expected an IPv4 or IPv6 address []"#];
     an_empty_list: "[]" => "[]", [r#"unreadable record "[]", expected a list of ip/prefix []"#];
     a_list_of_something_else: r#"["10.0.0.5/24", 7]"# => "[]",
         [r#"unreadable record "[\"10.0.0.5/24\", 7]", expected a list of ip/prefix [10.0.0.5]"#];
@@ -184,19 +186,19 @@ values! {
 }
 
 #[test]
-fn a_record_of_no_interface_name_is_told_and_its_addresses_are_kept_back() {
+fn a_record_of_no_interface_name_is_reported_and_its_addresses_are_kept_back() {
     let annotations = json!({"metadata": {"annotations": {
         "kubevirt.cluster.x-k8s.io/allocated-ip-12": "10.0.0.5/24",
         "kubevirt.cluster.x-k8s.io/allocated-ips-eno101": "somebody else's",
     }}});
-    let finding = "list: items[0].metadata.annotations.\"kubevirt.cluster.x-k8s.io/allocated-ip-12\": record of an \
+    let diagnostic = "list: items[0].metadata.annotations.\"kubevirt.cluster.x-k8s.io/allocated-ip-12\": record of an \
         invalid interface name \"12\", expected 1 to 15 letters, digits, '.', '_' or '-', not digits alone, nor all, \
         default or lo [10.0.0.5]";
-    assert_eq!(read(json!([object("KubevirtMachine", "m-1", annotations)])), (vec![], vec![finding.to_owned()]));
+    assert_eq!(read(json!([object("KubevirtMachine", "m-1", annotations)])), (vec![], vec![diagnostic.to_owned()]));
 }
 
 #[test]
-fn a_status_map_that_is_none_is_told() {
+fn a_status_map_that_is_none_is_reported() {
     let status = |value: Value| object("KubevirtMachine", "m-1", json!({"status": {STATUS_FIELD: value}}));
     assert_eq!(
         read(json!([status(json!(["10.0.0.5/24"]))])).1,
@@ -215,7 +217,7 @@ fn a_status_map_that_is_none_is_told() {
 // === Objects ===
 
 #[test]
-fn objects_of_which_nobody_can_tell_whose_they_are_are_told() {
+fn objects_of_which_nobody_can_tell_whose_they_are_are_reported() {
     let with = |more: Value| {
         let mut object = object("KubevirtMachine", "m-1", annotated("10.0.0.5/24"));
         merge(&mut object, more);
@@ -254,8 +256,8 @@ fn a_status_map_without_end_makes_its_object_unreadable() {
     let list = format!(r#"{{"items": [{{"status": {{"allocatedBootstrapAddresses": {map}}}}}]}}"#);
     let mut objects = Objects::default();
     objects.read("list", list.as_bytes()).unwrap();
-    let finding = r#"list: items[0]: invalid object "recursion limit exceeded", expected an object as Kubernetes writes it [10.0.0.5]"#;
-    assert_eq!(lines(&objects.inventory()), (vec![], vec![finding.to_owned()]));
+    let diagnostic = r#"list: items[0]: invalid object "recursion limit exceeded", expected an object as Kubernetes writes it [10.0.0.5]"#;
+    assert_eq!(lines(&objects.inventory()), (vec![], vec![diagnostic.to_owned()]));
 }
 
 // === Machines ===
@@ -381,7 +383,7 @@ fn a_guest_that_is_older_than_its_machine_is_a_predecessors() {
 }
 
 #[test]
-fn records_of_one_machine_that_contradict_each_other_are_told() {
+fn records_of_one_machine_that_contradict_each_other_are_reported() {
     let items = json!([
         with(
             object("KubevirtMachine", "m-1", annotated("10.0.0.5/24")),
@@ -391,13 +393,13 @@ fn records_of_one_machine_that_contradict_each_other_are_told() {
     ]);
     let record = format!(r#"clusters/w (m-1) eno101 ["10.0.0.5/24"] in list: items[0].{AT}"#);
     let expected = format!("expected 10.0.0.5/24 as in list: items[0].{AT}");
-    let findings = [
+    let diagnostics = [
         format!(
             r#"list: items[0].status.allocatedBootstrapAddresses.eno101: contradicting record "10.0.0.5/16, fd00::5/64", {expected} [fd00::5]"#
         ),
         format!(r#"list: items[1].{AT}: contradicting record "10.0.0.7/24", {expected} [10.0.0.7]"#),
     ];
-    assert_eq!(read(items), (vec![record], findings.to_vec()));
+    assert_eq!(read(items), (vec![record], diagnostics.to_vec()));
 }
 
 // === Where a machine belongs ===
@@ -463,11 +465,11 @@ fn a_record_carries_the_network_that_we_wrote_beside_it() {
     let expected = format!("expected 10.0.0.5/24 of network infra/vlan10 as in list: items[0].{AT}");
     let value = "10.0.0.5/32 of network infra/vlan20";
     assert_eq!(contradicting, [format!("list: items[1].{AT}: contradicting record {value:?}, {expected} [10.0.0.5]")]);
-    let place = "items[0].metadata.annotations.\"ipam.glowplug.dev/network-eno101\"";
+    let path = "items[0].metadata.annotations.\"ipam.glowplug.dev/network-eno101\"";
     assert_eq!(
         read(json!([own("vlan\u{1b}10")])).1,
         [format!(
-            "list: {place}: invalid network of a record \"vlan\\u{{1b}}10\", expected an interface in the key, and \
+            "list: {path}: invalid network of a record \"vlan\\u{{1b}}10\", expected an interface in the key, and \
              namespace/name or default []"
         )]
     );
@@ -529,10 +531,10 @@ fn a_list_that_is_read_twice_says_nothing_twice() {
         objects.read(name, list(address).as_bytes()).unwrap();
     }
     let record = format!(r#"clusters/w (m-1) eno101 ["10.0.0.5/24"] in a: items[0].{AT}"#);
-    let finding = format!(
+    let diagnostic = format!(
         r#"c: items[0].{AT}: contradicting record "10.0.0.6/24", expected 10.0.0.5/24 as in a: items[0].{AT} [10.0.0.6]"#
     );
-    assert_eq!(lines(&objects.inventory()), (vec![record], vec![finding]));
+    assert_eq!(lines(&objects.inventory()), (vec![record], vec![diagnostic]));
 }
 
 #[test]
@@ -569,21 +571,23 @@ fn a_machine_is_there_as_long_as_anything_of_it_may_be() {
 }
 
 #[test]
-fn of_what_cannot_be_read_or_is_contradicted_it_is_told_whose_it_is() {
+fn of_what_cannot_be_read_or_is_contradicted_it_is_reported_whose_it_is() {
     let items = json!([
         with(object("KubevirtMachine", "m-1", annotated("10.0.0.5/24, 10.0.0.6/33")), created("2026-08-01T10:00:00Z")),
         guest("VirtualMachine", "v-1", with(annotated("10.0.0.7/24"), created("2026-08-01T10:00:01Z"))),
         guest("VirtualMachine", "v-0", with(annotated("[[\"10.0.0.8\"]]"), created("2026-08-01T09:00:00Z"))),
     ]);
-    let findings = inventory_of(items).findings;
-    let whose = |finding: &ObjectFinding| (finding.claimant.as_ref().unwrap().to_string(), finding.addresses.clone());
+    let diagnostics = inventory_of(items).diagnostics;
+    let whose = |diagnostic: &ObjectDiagnostic| {
+        (diagnostic.claimant.as_ref().unwrap().to_string(), diagnostic.addresses.clone())
+    };
     let of = |uid: &str, address: &str| (format!("eno101 of clusters/w ({uid})"), vec![address.parse().unwrap()]);
     assert_eq!(
-        findings.iter().map(whose).collect::<Vec<_>>(),
+        diagnostics.iter().map(whose).collect::<Vec<_>>(),
         [of("m-1", "10.0.0.6"), of("v-0", "10.0.0.8"), of("m-1", "10.0.0.7")]
     );
     assert_eq!(
-        findings[0].to_string(),
+        diagnostics[0].to_string(),
         format!(
             "list: items[0].{AT}: invalid prefix length \"10.0.0.6/33\", expected a length of 1 to 32 without sign or \
              leading zero, in the record of eno101 of clusters/w (m-1)"

@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use pnet_base::MacAddr;
 
 use super::Reader;
-use crate::network::{Card, InterfaceName, Link, LinkIndex, LinkKind, NetworkConfig, VlanId};
+use crate::network::{InterfaceName, Link, LinkIndex, LinkKind, NetworkConfig, Nic, VlanId};
 use crate::render::{Device, Taken, name_vlans};
 
 pub(super) struct Names {
@@ -31,7 +31,7 @@ impl Names {
         let mut primaries = BTreeSet::new();
         for link in config.links() {
             match &link.kind {
-                LinkKind::Card(Card::Name(name)) => _ = taken.take(*name),
+                LinkKind::Nic(Nic::Name(name)) => _ = taken.take(*name),
                 LinkKind::Bridge { name, .. } => _ = taken.take(*name),
                 LinkKind::Bond { name, options, .. } => {
                     _ = taken.take(*name);
@@ -45,22 +45,22 @@ impl Names {
         for (at, link) in config.links().iter().enumerate() {
             let index = LinkIndex(at);
             let device = match &link.kind {
-                LinkKind::Card(Card::MacAddress { mac_address, name })
+                LinkKind::Nic(Nic::MacAddress { mac_address, name })
                     if config.carries_vlans(index)
                         || primaries.contains(&index)
                         || (reader == Reader::NetworkLegacy
                             && (config.controller_of(index).is_some() || has_route_argument(link))) =>
                 {
-                    let wish = (*name).filter(may_be_given);
-                    let name = wish.and_then(|name| taken.take(name)).unwrap_or_else(|| taken.number(""));
+                    let requested = (*name).filter(may_be_given);
+                    let name = requested.and_then(|name| taken.take(name)).unwrap_or_else(|| taken.number(""));
                     ties.push((name, *mac_address));
                     Some(Device::Name(name))
                 }
-                LinkKind::Card(Card::MacAddress { mac_address, .. }) => Some(Device::MacAddress(*mac_address)),
-                LinkKind::Card(Card::Name(name)) | LinkKind::Bond { name, .. } | LinkKind::Bridge { name, .. } => {
+                LinkKind::Nic(Nic::MacAddress { mac_address, .. }) => Some(Device::MacAddress(*mac_address)),
+                LinkKind::Nic(Nic::Name(name)) | LinkKind::Bond { name, .. } | LinkKind::Bridge { name, .. } => {
                     Some(Device::Name(*name))
                 }
-                LinkKind::Card(Card::Pattern { .. }) => Some(Device::Any),
+                LinkKind::Nic(Nic::Pattern { .. }) => Some(Device::Any),
                 LinkKind::Vlan { .. } => None,
             };
             devices.push(device);

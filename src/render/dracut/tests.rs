@@ -1,7 +1,7 @@
 //! Exact arguments for each kind of network, and the names in them.
 
 use super::*;
-use crate::network::{BondMode, BridgePort, DomainName, Mtu, Placed, VlanId};
+use crate::network::{BondMode, BridgePort, DomainName, Located, Mtu, VlanId};
 use crate::render::network_legacy;
 
 // The last byte of a NIC's MAC address is the number of the NIC.
@@ -21,21 +21,21 @@ fn link(kind: LinkKind) -> Link {
     Link::new("id".to_owned(), "links[0]".to_owned(), kind)
 }
 
-fn card(number: u8) -> Link {
-    link(LinkKind::Card(Card::MacAddress { mac_address: mac(number), name: None }))
+fn nic(number: u8) -> Link {
+    link(LinkKind::Nic(Nic::MacAddress { mac_address: mac(number), name: None }))
 }
 
-fn card_with_wish(number: u8, wish: &str) -> Link {
-    link(LinkKind::Card(Card::MacAddress { mac_address: mac(number), name: name(wish) }))
+fn nic_with_name(number: u8, requested: &str) -> Link {
+    link(LinkKind::Nic(Nic::MacAddress { mac_address: mac(number), name: name(requested) }))
 }
 
-fn card_by_name(text: &str) -> Link {
-    link(LinkKind::Card(Card::Name(text.parse().unwrap())))
+fn nic_by_name(text: &str) -> Link {
+    link(LinkKind::Nic(Nic::Name(text.parse().unwrap())))
 }
 
-fn vlan(parent: usize, id: i64, wish: Option<InterfaceName>) -> Link {
+fn vlan(parent: usize, id: i64, requested: Option<InterfaceName>) -> Link {
     let (parent, id) = (LinkIndex(parent), VlanId::try_from(id).unwrap());
-    link(LinkKind::Vlan { name: wish, parent, id })
+    link(LinkKind::Vlan { name: requested, parent, id })
 }
 
 fn bond(text: &str, ports: &[usize], options: BondOptions) -> Link {
@@ -48,8 +48,8 @@ fn bridge(text: &str, ports: &[usize]) -> Link {
     link(LinkKind::Bridge { name: text.parse().unwrap(), ports, options: BridgeOptions::default() })
 }
 
-fn card_by_pattern(text: &str) -> Link {
-    link(LinkKind::Card(Card::Pattern { names: vec![text.parse().unwrap()], drivers: Vec::new(), name: None }))
+fn nic_by_pattern(text: &str) -> Link {
+    link(LinkKind::Nic(Nic::Pattern { names: vec![text.parse().unwrap()], drivers: Vec::new(), name: None }))
 }
 
 fn active_backup() -> BondOptions {
@@ -115,21 +115,21 @@ impl Link {
     }
 }
 
-type RenderFn = fn(&NetworkConfig, &mut Findings) -> Rendered;
+type RenderFn = fn(&NetworkConfig, &mut Diagnostics) -> Rendered;
 
 fn rendered(render: RenderFn, links: Vec<Link>, nameservers: &[&str]) -> (String, usize) {
     let mut config = NetworkConfig::new(links).unwrap();
     config.dns.nameservers = nameservers.iter().map(|server| address(server).into()).collect();
-    let mut findings = Findings::default();
-    let rendered = render(&config, &mut findings);
-    (rendered.line, findings.kept().len())
+    let mut diagnostics = Diagnostics::default();
+    let rendered = render(&config, &mut diagnostics);
+    (rendered.line, diagnostics.kept().len())
 }
 
 /// Diagnostics of a network, as strings.
-fn said(render: RenderFn, links: Vec<Link>) -> Vec<String> {
-    let mut findings = Findings::default();
-    render(&NetworkConfig::new(links).unwrap(), &mut findings);
-    findings.kept().iter().map(|finding| format!("{:?} {finding}", finding.severity)).collect()
+fn messages(render: RenderFn, links: Vec<Link>) -> Vec<String> {
+    let mut diagnostics = Diagnostics::default();
+    render(&NetworkConfig::new(links).unwrap(), &mut diagnostics);
+    diagnostics.kept().iter().map(|diagnostic| format!("{:?} {diagnostic}", diagnostic.severity)).collect()
 }
 
 /// Makes a test of each network: its links, optional name servers, the exact arguments, and the number of warnings if
@@ -149,157 +149,157 @@ macro_rules! renders_for {
 
 // The table of arguments that were measured, row by row.
 renders! {
-    static_ipv4: [card(1).v4("10.0.0.5/24").via("0.0.0.0/0", "10.0.0.1")]
+    static_ipv4: [nic(1).v4("10.0.0.5/24").via("0.0.0.0/0", "10.0.0.1")]
         => "ip=10.0.0.5::10.0.0.1:24::[52:54:00:12:34:01]:none";
-    static_ipv4_without_a_gateway: [card(1).v4("10.0.0.5/24")]
+    static_ipv4_without_a_gateway: [nic(1).v4("10.0.0.5/24")]
         => "ip=10.0.0.5:::24::[52:54:00:12:34:01]:none";
-    static_ipv6: [card(1).v6("2001:db8::5/64").via("::/0", "2001:db8::1")]
+    static_ipv6: [nic(1).v6("2001:db8::5/64").via("::/0", "2001:db8::1")]
         => "ip=[2001:db8::5]::[2001:db8::1]:64::[52:54:00:12:34:01]:none";
     two_static_families_have_ipv4_first:
-        [card(1).v6("2001:db8::5/64").v4("10.0.0.5/24").via("::/0", "fe80::1").via("0.0.0.0/0", "10.0.0.1")]
+        [nic(1).v6("2001:db8::5/64").v4("10.0.0.5/24").via("::/0", "fe80::1").via("0.0.0.0/0", "10.0.0.1")]
         => "ip=10.0.0.5::10.0.0.1:24::[52:54:00:12:34:01]:none \
             ip=[2001:db8::5]::[fe80::1]:64::[52:54:00:12:34:01]:none";
     a_second_address_has_no_gateway:
-        [card(1).v4("10.0.0.5/24").v4("10.0.0.6/24").via("0.0.0.0/0", "10.0.0.1")]
+        [nic(1).v4("10.0.0.5/24").v4("10.0.0.6/24").via("0.0.0.0/0", "10.0.0.1")]
         => "ip=10.0.0.5::10.0.0.1:24::[52:54:00:12:34:01]:none ip=10.0.0.6:::24::[52:54:00:12:34:01]:none";
-    an_mtu_stands_in_every_argument_of_its_card: [card(1).v4("10.0.0.5/24").v4("10.0.0.6/24").mtu(1400)]
+    an_mtu_stands_in_every_argument_of_its_nic: [nic(1).v4("10.0.0.5/24").v4("10.0.0.6/24").mtu(1400)]
         => "ip=10.0.0.5:::24::[52:54:00:12:34:01]:none:1400 ip=10.0.0.6:::24::[52:54:00:12:34:01]:none:1400";
-    dhcpv4: [card(1).dhcp()] => "ip=[52:54:00:12:34:01]:dhcp";
-    dhcpv4_with_an_mtu: [card(1).dhcp().mtu(1400)] => "ip=[52:54:00:12:34:01]:dhcp:1400";
-    stateful_dhcpv6: [card(1).dynamic(Ipv6Dynamic::StatefulDhcp)] => "ip=[52:54:00:12:34:01]:dhcp6";
-    stateless_dhcpv6: [card(1).dynamic(Ipv6Dynamic::StatelessDhcp)] => "ip=[52:54:00:12:34:01]:auto6";
-    slaac: [card(1).dynamic(Ipv6Dynamic::Slaac)] => "ip=[52:54:00:12:34:01]:auto6";
-    dhcpv4_and_slaac: [card(1).dhcp().dynamic(Ipv6Dynamic::Slaac)] => "ip=[52:54:00:12:34:01]:dhcp,dhcp6";
+    dhcpv4: [nic(1).dhcp()] => "ip=[52:54:00:12:34:01]:dhcp";
+    dhcpv4_with_an_mtu: [nic(1).dhcp().mtu(1400)] => "ip=[52:54:00:12:34:01]:dhcp:1400";
+    stateful_dhcpv6: [nic(1).dynamic(Ipv6Dynamic::StatefulDhcp)] => "ip=[52:54:00:12:34:01]:dhcp6";
+    stateless_dhcpv6: [nic(1).dynamic(Ipv6Dynamic::StatelessDhcp)] => "ip=[52:54:00:12:34:01]:auto6";
+    slaac: [nic(1).dynamic(Ipv6Dynamic::Slaac)] => "ip=[52:54:00:12:34:01]:auto6";
+    dhcpv4_and_slaac: [nic(1).dhcp().dynamic(Ipv6Dynamic::Slaac)] => "ip=[52:54:00:12:34:01]:dhcp,dhcp6";
     static_ipv4_and_slaac:
-        [card(1).v4("10.0.0.5/24").via("0.0.0.0/0", "10.0.0.1").dynamic(Ipv6Dynamic::Slaac)]
+        [nic(1).v4("10.0.0.5/24").via("0.0.0.0/0", "10.0.0.1").dynamic(Ipv6Dynamic::Slaac)]
         => "ip=10.0.0.5::10.0.0.1:24::[52:54:00:12:34:01]:on";
-    dhcpv4_and_static_ipv6: [card(1).dhcp().v6("2001:db8::5/64").via("::/0", "2001:db8::1")]
+    dhcpv4_and_static_ipv6: [nic(1).dhcp().v6("2001:db8::5/64").via("::/0", "2001:db8::1")]
         => "ip=[2001:db8::5]::[2001:db8::1]:64::[52:54:00:12:34:01]:on";
     a_second_address_beside_a_dynamic_family_has_the_same_word:
-        [card(1).v4("10.0.0.5/24").v4("10.0.0.6/24").dynamic(Ipv6Dynamic::StatefulDhcp)]
+        [nic(1).v4("10.0.0.5/24").v4("10.0.0.6/24").dynamic(Ipv6Dynamic::StatefulDhcp)]
         => "ip=10.0.0.5:::24::[52:54:00:12:34:01]:on ip=10.0.0.6:::24::[52:54:00:12:34:01]:on";
-    a_route: [card(1).v4("10.0.0.5/24").via("10.1.0.0/16", "10.0.0.254")]
+    a_route: [nic(1).v4("10.0.0.5/24").via("10.1.0.0/16", "10.0.0.254")]
         => "ip=10.0.0.5:::24::[52:54:00:12:34:01]:none rd.route=10.1.0.0/16:10.0.0.254:[52:54:00:12:34:01]";
-    an_ipv6_route: [card(1).v6("2001:db8::5/64").via("2001:db8:9::/48", "2001:db8::fe")]
+    an_ipv6_route: [nic(1).v6("2001:db8::5/64").via("2001:db8:9::/48", "2001:db8::fe")]
         => "ip=[2001:db8::5]:::64::[52:54:00:12:34:01]:none \
             rd.route=[2001:db8:9::/48]:[2001:db8::fe]:[52:54:00:12:34:01]";
-    a_default_route_beside_dhcp: [card(1).dhcp().via("0.0.0.0/0", "192.0.2.1")]
+    a_default_route_beside_dhcp: [nic(1).dhcp().via("0.0.0.0/0", "192.0.2.1")]
         => "ip=[52:54:00:12:34:01]:dhcp rd.route=0.0.0.0/0:192.0.2.1:[52:54:00:12:34:01]";
-    an_on_link_route: [card(1).v4("10.0.0.5/24").on_link("192.168.5.0/24")]
+    an_on_link_route: [nic(1).v4("10.0.0.5/24").on_link("192.168.5.0/24")]
         => "ip=10.0.0.5:::24::[52:54:00:12:34:01]:none rd.route=192.168.5.0/24::[52:54:00:12:34:01]";
-    an_on_link_default_route: [card(1).v6("2001:db8::5/64").on_link("::/0")]
+    an_on_link_default_route: [nic(1).v6("2001:db8::5/64").on_link("::/0")]
         => "ip=[2001:db8::5]:::64::[52:54:00:12:34:01]:none rd.route=[::/0]::[52:54:00:12:34:01]";
-    a_far_gateway: [card(1).v4("10.0.0.5/32").via("0.0.0.0/0", "169.254.1.1")]
+    a_far_gateway: [nic(1).v4("10.0.0.5/32").via("0.0.0.0/0", "169.254.1.1")]
         => "ip=10.0.0.5::169.254.1.1:32::[52:54:00:12:34:01]:none";
     the_default_route_of_the_lowest_metric_is_kept_and_its_link_is_first:
         [
-            card(1).v4("10.0.0.5/24").metric("0.0.0.0/0", "10.0.0.1", Some(200)),
-            card(2).v4("10.1.0.5/24").metric("0.0.0.0/0", "10.1.0.1", Some(100))
+            nic(1).v4("10.0.0.5/24").metric("0.0.0.0/0", "10.0.0.1", Some(200)),
+            nic(2).v4("10.1.0.5/24").metric("0.0.0.0/0", "10.1.0.1", Some(100))
         ]
         => "ip=10.1.0.5::10.1.0.1:24::[52:54:00:12:34:02]:none ip=10.0.0.5:::24::[52:54:00:12:34:01]:none", 3;
     of_equal_default_routes_the_first_is_kept:
-        [card(1).dhcp().via("0.0.0.0/0", "10.0.0.1"), card(2).v4("10.1.0.5/24").via("0.0.0.0/0", "10.1.0.1")]
+        [nic(1).dhcp().via("0.0.0.0/0", "10.0.0.1"), nic(2).v4("10.1.0.5/24").via("0.0.0.0/0", "10.1.0.1")]
         => "ip=[52:54:00:12:34:01]:dhcp rd.route=0.0.0.0/0:10.0.0.1:[52:54:00:12:34:01] \
             ip=10.1.0.5:::24::[52:54:00:12:34:02]:none", 1;
     a_repeated_default_route_is_written_once: [
-            card(1).v4("10.0.0.5/24").via("0.0.0.0/0", "10.0.0.1").via("0.0.0.0/0", "10.0.0.1")
+            nic(1).v4("10.0.0.5/24").via("0.0.0.0/0", "10.0.0.1").via("0.0.0.0/0", "10.0.0.1")
         ]
         => "ip=10.0.0.5::10.0.0.1:24::[52:54:00:12:34:01]:none";
     each_family_has_its_own_default_route:
         [
-            card(1).dhcp(),
-            card(2).v6("2001:db8::5/64").via("::/0", "fe80::1"),
-            card(3).via("0.0.0.0/0", "10.0.0.1").dhcp()
+            nic(1).dhcp(),
+            nic(2).v6("2001:db8::5/64").via("::/0", "fe80::1"),
+            nic(3).via("0.0.0.0/0", "10.0.0.1").dhcp()
         ]
         => "ip=[52:54:00:12:34:03]:dhcp rd.route=0.0.0.0/0:10.0.0.1:[52:54:00:12:34:03] \
             ip=[2001:db8::5]::[fe80::1]:64::[52:54:00:12:34:02]:none ip=[52:54:00:12:34:01]:dhcp";
-    name_servers_are_bare_and_last: [card(1).dhcp()] dns ["1.1.1.1", "2001:db8::53"]
+    name_servers_are_bare_and_last: [nic(1).dhcp()] dns ["1.1.1.1", "2001:db8::53"]
         => "ip=[52:54:00:12:34:01]:dhcp nameserver=1.1.1.1 nameserver=2001:db8::53";
-    name_servers_need_a_card_with_addresses: [card(1).mtu(9000)] dns ["1.1.1.1"]
+    name_servers_need_a_nic_with_addresses: [nic(1).mtu(9000)] dns ["1.1.1.1"]
         => "ip=[52:54:00:12:34:01]:off:9000", 1;
-    a_vlan: [card(1), vlan(0, 100, None).v4("10.0.0.5/24").via("0.0.0.0/0", "10.0.0.1").mtu(1400)]
+    a_vlan: [nic(1), vlan(0, 100, None).v4("10.0.0.5/24").via("0.0.0.0/0", "10.0.0.1").mtu(1400)]
         => "ifname=kv0:52:54:00:12:34:01 vlan=kv0.100:kv0 ip=10.0.0.5::10.0.0.1:24::kv0.100:none:1400";
     a_bond: [
-            card(1),
-            card(2),
+            nic(1),
+            nic(2),
             bond("bond0", &[0, 1], active_backup()).mtu(1400).v4("10.0.0.5/24").via("0.0.0.0/0", "10.0.0.1")
         ]
         => "bond=bond0:52-54-00-12-34-01,52-54-00-12-34-02:mode=active-backup:1400 \
             ip=10.0.0.5::10.0.0.1:24::bond0:none";
-    a_card_with_an_mtu_alone: [card(1).mtu(9000)] => "ip=[52:54:00:12:34:01]:off:9000";
-    a_card_that_asks_for_nothing: [card(1)] => "";
+    a_nic_with_an_mtu_alone: [nic(1).mtu(9000)] => "ip=[52:54:00:12:34:01]:off:9000";
+    a_nic_that_asks_for_nothing: [nic(1)] => "";
 }
 
 // Static and dynamic addresses of one family: NetworkManager has a method for this case, but requires the dynamic
 // addresses.
 renders! {
-    static_ipv4_and_dhcpv4: [card(1).v4("10.0.0.5/24").dhcp()]
+    static_ipv4_and_dhcpv4: [nic(1).v4("10.0.0.5/24").dhcp()]
         => "ip=10.0.0.5:::24::[52:54:00:12:34:01]:dhcp", 1;
-    static_ipv4_and_both_dynamic: [card(1).v4("10.0.0.5/24").dhcp().dynamic(Ipv6Dynamic::Slaac)]
+    static_ipv4_and_both_dynamic: [nic(1).v4("10.0.0.5/24").dhcp().dynamic(Ipv6Dynamic::Slaac)]
         => "ip=10.0.0.5:::24::[52:54:00:12:34:01]:dhcp", 1;
-    static_ipv6_and_both_dynamic: [card(1).v6("2001:db8::5/64").dhcp().dynamic(Ipv6Dynamic::Slaac)]
+    static_ipv6_and_both_dynamic: [nic(1).v6("2001:db8::5/64").dhcp().dynamic(Ipv6Dynamic::Slaac)]
         => "ip=[2001:db8::5]:::64::[52:54:00:12:34:01]:auto6 ip=[52:54:00:12:34:01]:dhcp", 1;
-    both_static_and_dhcpv4: [card(1).v4("10.0.0.5/24").v6("2001:db8::5/64").dhcp()]
+    both_static_and_dhcpv4: [nic(1).v4("10.0.0.5/24").v6("2001:db8::5/64").dhcp()]
         => "ip=10.0.0.5:::24::[52:54:00:12:34:01]:dhcp ip=[2001:db8::5]:::64::[52:54:00:12:34:01]:dhcp", 1;
-    both_static_and_slaac: [card(1).v4("10.0.0.5/24").v6("2001:db8::5/64").dynamic(Ipv6Dynamic::Slaac)]
+    both_static_and_slaac: [nic(1).v4("10.0.0.5/24").v6("2001:db8::5/64").dynamic(Ipv6Dynamic::Slaac)]
         => "ip=10.0.0.5:::24::[52:54:00:12:34:01]:none ip=[2001:db8::5]:::64::[52:54:00:12:34:01]:auto6", 1;
     both_static_and_both_dynamic:
-        [card(1).v4("10.0.0.5/24").v6("2001:db8::5/64").dhcp().dynamic(Ipv6Dynamic::StatefulDhcp)]
+        [nic(1).v4("10.0.0.5/24").v6("2001:db8::5/64").dhcp().dynamic(Ipv6Dynamic::StatefulDhcp)]
         => "ip=10.0.0.5:::24::[52:54:00:12:34:01]:dhcp ip=[2001:db8::5]:::64::[52:54:00:12:34:01]:dhcp6", 1;
 }
 
 // Names of links and of the links above them.
 renders! {
-    a_card_without_a_mac_address_is_called_by_its_name: [card_by_name("eno101").dhcp()] => "ip=eno101:dhcp";
-    a_card_that_needs_no_name_gets_none: [card_with_wish(1, "eno1").dhcp()] => "ip=[52:54:00:12:34:01]:dhcp", 0;
-    a_card_that_carries_a_vlan_gets_the_name_that_it_is_given_and_has_it_everywhere:
-        [card_with_wish(1, "eno1").dhcp().on_link("10.9.0.0/16"), vlan(0, 5, None).dhcp()]
+    a_nic_without_a_mac_address_is_called_by_its_name: [nic_by_name("eno101").dhcp()] => "ip=eno101:dhcp";
+    a_nic_that_needs_no_name_gets_none: [nic_with_name(1, "eno1").dhcp()] => "ip=[52:54:00:12:34:01]:dhcp", 0;
+    a_nic_that_carries_a_vlan_gets_the_name_that_it_is_given_and_has_it_everywhere:
+        [nic_with_name(1, "eno1").dhcp().on_link("10.9.0.0/16"), vlan(0, 5, None).dhcp()]
         => "ifname=eno1:52:54:00:12:34:01 vlan=eno1.5:eno1 \
             ip=eno1:dhcp rd.route=10.9.0.0/16::eno1 ip=eno1.5:dhcp";
-    a_card_never_gets_a_name_of_the_kernels: [card_with_wish(1, "eth0"), vlan(0, 5, None).dhcp()]
+    a_nic_never_gets_a_name_of_the_kernels: [nic_with_name(1, "eth0"), vlan(0, 5, None).dhcp()]
         => "ifname=kv0:52:54:00:12:34:01 vlan=kv0.5:kv0 ip=kv0.5:dhcp", 1;
-    a_card_never_gets_a_name_of_infiniband: [card_with_wish(1, "ib0"), vlan(0, 5, None).dhcp()]
+    a_nic_never_gets_a_name_of_infiniband: [nic_with_name(1, "ib0"), vlan(0, 5, None).dhcp()]
         => "ifname=kv0:52:54:00:12:34:01 vlan=kv0.5:kv0 ip=kv0.5:dhcp", 1;
-    a_vlan_never_gets_a_name_of_the_kernels: [card(1), vlan(0, 5, name("eth5")).dhcp()]
+    a_vlan_never_gets_a_name_of_the_kernels: [nic(1), vlan(0, 5, name("eth5")).dhcp()]
         => "ifname=kv0:52:54:00:12:34:01 vlan=kv0.5:kv0 ip=kv0.5:dhcp", 1;
-    a_name_that_is_taken_is_passed_over: [card_by_name("kv0"), card(1), vlan(1, 5, None).dhcp()]
+    a_name_that_is_taken_is_passed_over: [nic_by_name("kv0"), nic(1), vlan(1, 5, None).dhcp()]
         => "ifname=kv1:52:54:00:12:34:01 vlan=kv1.5:kv1 ip=kv1.5:dhcp";
-    of_two_cards_with_one_name_the_first_gets_it:
-        [card_with_wish(1, "lan"), card_with_wish(2, "lan"), vlan(0, 5, None).dhcp(), vlan(1, 5, None).dhcp()]
+    of_two_nics_with_one_name_the_first_gets_it:
+        [nic_with_name(1, "lan"), nic_with_name(2, "lan"), vlan(0, 5, None).dhcp(), vlan(1, 5, None).dhcp()]
         => "ifname=lan:52:54:00:12:34:01 ifname=kv0:52:54:00:12:34:02 vlan=lan.5:lan vlan=kv0.5:kv0 \
             ip=lan.5:dhcp ip=kv0.5:dhcp", 1;
-    a_vlan_keeps_a_name_that_ends_with_its_id: [card(1), vlan(0, 5, name("lan5")).dhcp()]
+    a_vlan_keeps_a_name_that_ends_with_its_id: [nic(1), vlan(0, 5, name("lan5")).dhcp()]
         => "ifname=kv0:52:54:00:12:34:01 vlan=lan5:kv0 ip=lan5:dhcp";
-    a_vlan_loses_a_name_that_ends_with_more_than_its_id: [card(1), vlan(0, 5, name("lan15")).dhcp()]
+    a_vlan_loses_a_name_that_ends_with_more_than_its_id: [nic(1), vlan(0, 5, name("lan15")).dhcp()]
         => "ifname=kv0:52:54:00:12:34:01 vlan=kv0.5:kv0 ip=kv0.5:dhcp", 1;
-    a_vlan_loses_a_name_with_a_zero_before_its_id: [card(1), vlan(0, 5, name("lan05")).dhcp()]
+    a_vlan_loses_a_name_with_a_zero_before_its_id: [nic(1), vlan(0, 5, name("lan05")).dhcp()]
         => "ifname=kv0:52:54:00:12:34:01 vlan=kv0.5:kv0 ip=kv0.5:dhcp", 1;
-    a_vlan_on_a_long_name_gets_a_short_one: [card_by_name("enp0s31f6np0abc"), vlan(0, 4094, None).dhcp()]
+    a_vlan_on_a_long_name_gets_a_short_one: [nic_by_name("enp0s31f6np0abc"), vlan(0, 4094, None).dhcp()]
         => "vlan=kv0.4094:enp0s31f6np0abc ip=kv0.4094:dhcp";
     vlans_stand_after_what_they_are_on:
-        [vlan(1, 7, None).dhcp(), vlan(2, 6, None), bond("b", &[3], active_backup()), card(1)]
+        [vlan(1, 7, None).dhcp(), vlan(2, 6, None), bond("b", &[3], active_backup()), nic(1)]
         => "bond=b:52-54-00-12-34-01:mode=active-backup vlan=b.6:b vlan=b.6.7:b.6 ip=b.6.7:dhcp";
     a_port_that_carries_a_vlan_has_its_name_in_the_bond:
-        [card(1), bond("b", &[0], active_backup()).dhcp(), vlan(0, 5, None).dhcp()]
+        [nic(1), bond("b", &[0], active_backup()).dhcp(), vlan(0, 5, None).dhcp()]
         => "ifname=kv0:52:54:00:12:34:01 bond=b:kv0:mode=active-backup vlan=kv0.5:kv0 ip=b:dhcp ip=kv0.5:dhcp";
     the_preferred_port_has_its_name_in_the_bond:
-        [card(1), card(2), bond("b", &[0, 1], with_primary(1)).dhcp()]
+        [nic(1), nic(2), bond("b", &[0, 1], with_primary(1)).dhcp()]
         => "ifname=kv0:52:54:00:12:34:02 bond=b:52-54-00-12-34-01,kv0:mode=active-backup,primary=kv0 ip=b:dhcp";
     of_several_arp_targets_the_first_is_kept:
-        [card(1), bond("b", &[0], with_targets(&["10.0.0.1", "10.0.0.2"])).dhcp()]
+        [nic(1), bond("b", &[0], with_targets(&["10.0.0.1", "10.0.0.2"])).dhcp()]
         => "bond=b:52-54-00-12-34-01:mode=active-backup,arp_ip_target=10.0.0.1 ip=b:dhcp", 1;
-    a_bond_or_vlan_without_networks_is_off: [card(1), bond("b", &[0], active_backup()), card(2), vlan(2, 5, None)]
+    a_bond_or_vlan_without_networks_is_off: [nic(1), bond("b", &[0], active_backup()), nic(2), vlan(2, 5, None)]
         => "ifname=kv0:52:54:00:12:34:02 bond=b:52-54-00-12-34-01:mode=active-backup vlan=kv0.5:kv0 \
             ip=b:off ip=kv0.5:off";
-    a_bond_that_carries_vlans_needs_no_word_of_its_own: [card(1), bond("b", &[0], active_backup()), vlan(1, 5, None)]
+    a_bond_that_carries_vlans_needs_no_word_of_its_own: [nic(1), bond("b", &[0], active_backup()), vlan(1, 5, None)]
         => "bond=b:52-54-00-12-34-01:mode=active-backup vlan=b.5:b ip=b.5:off";
-    a_mac_address_stands_behind_the_place_of_the_mtu:
-        [card(1), bond("b", &[0], active_backup()).mac(9).dhcp(), vlan(1, 5, None).mac(8).mtu(1400).dhcp()]
+    a_mac_address_stands_behind_the_path_of_the_mtu:
+        [nic(1), bond("b", &[0], active_backup()).mac(9).dhcp(), vlan(1, 5, None).mac(8).mtu(1400).dhcp()]
         => "bond=b:52-54-00-12-34-01:mode=active-backup vlan=b.5:b \
             ip=b:dhcp::52:54:00:12:34:09 ip=b.5:dhcp:1400:52:54:00:12:34:08";
-    the_mtu_of_a_port_is_its_bonds: [card(1).mtu(1400), bond("b", &[0], active_backup()).mtu(1400).dhcp()]
+    the_mtu_of_a_port_is_its_bonds: [nic(1).mtu(1400), bond("b", &[0], active_backup()).mtu(1400).dhcp()]
         => "bond=b:52-54-00-12-34-01:mode=active-backup:1400 ip=b:dhcp";
-    another_mtu_of_a_port_is_left_out: [card(1).mtu(9000), bond("b", &[0], active_backup()).dhcp()]
+    another_mtu_of_a_port_is_ignored: [nic(1).mtu(9000), bond("b", &[0], active_backup()).dhcp()]
         => "bond=b:52-54-00-12-34-01:mode=active-backup ip=b:dhcp", 1;
 }
 
@@ -308,135 +308,133 @@ renders! {
     a_bridge_has_ports_of_every_kind:
         [
             bridge("br0", &[1, 2, 4]).v4("10.0.0.5/24").via("0.0.0.0/0", "10.0.0.1").mtu(1400),
-            vlan(3, 5, None), card(2), card_by_name("eno1"), bond("b", &[5], active_backup()), card(6)
+            vlan(3, 5, None), nic(2), nic_by_name("eno1"), bond("b", &[5], active_backup()), nic(6)
         ]
         => "vlan=eno1.5:eno1 bond=b:52-54-00-12-34-06:mode=active-backup \
             bridge=br0:eno1.5,52-54-00-12-34-02,b ip=10.0.0.5::10.0.0.1:24::br0:none:1400";
-    a_vlan_may_be_on_a_bridge: [card(1), bridge("br0", &[0]), vlan(1, 7, None).dhcp()]
+    a_vlan_may_be_on_a_bridge: [nic(1), bridge("br0", &[0]), vlan(1, 7, None).dhcp()]
         => "bridge=br0:52-54-00-12-34-01 vlan=br0.7:br0 ip=br0.7:dhcp";
-    a_bridge_without_addresses_is_off: [card(1), bridge("br0", &[0]).mac(9)]
+    a_bridge_without_addresses_is_off: [nic(1), bridge("br0", &[0]).mac(9)]
         => "bridge=br0:52-54-00-12-34-01 ip=br0:off::52:54:00:12:34:09";
-    a_bridge_without_ports_is_left_out_with_what_is_on_it:
-        [bridge("br0", &[]).v4("10.0.0.5/24"), vlan(0, 7, None).dhcp(), card(1).dhcp()]
+    a_bridge_without_ports_is_ignored_with_what_is_on_it:
+        [bridge("br0", &[]).v4("10.0.0.5/24"), vlan(0, 7, None).dhcp(), nic(1).dhcp()]
         => "ip=[52:54:00:12:34:01]:dhcp", 2;
-    a_default_route_that_is_left_out_with_its_bridge_leaves_room_for_another:
+    a_default_route_that_is_ignored_with_its_bridge_leaves_room_for_another:
         [
             bridge("br0", &[]).v4("10.0.0.5/24").via("0.0.0.0/0", "10.0.0.1"),
-            card(1).v4("10.1.0.5/24").via("0.0.0.0/0", "10.1.0.1")
+            nic(1).v4("10.1.0.5/24").via("0.0.0.0/0", "10.1.0.1")
         ]
         => "ip=10.1.0.5::10.1.0.1:24::[52:54:00:12:34:01]:none", 1;
-    what_a_port_asks_for_itself_is_left_out: [card(1).mtu(1400).mac(9).dhcp(), bridge("br0", &[0]).mtu(1400).dhcp()]
+    what_a_port_asks_for_itself_is_ignored: [nic(1).mtu(1400).mac(9).dhcp(), bridge("br0", &[0]).mtu(1400).dhcp()]
         => "bridge=br0:52-54-00-12-34-01 ip=br0:dhcp:1400", 3;
-    a_card_takes_on_another_mac_address: [card(1).v4("10.0.0.5/24").mac(9), card(2).mac(8)]
+    a_nic_takes_on_another_mac_address: [nic(1).v4("10.0.0.5/24").mac(9), nic(2).mac(8)]
         => "ip=10.0.0.5:::24::[52:54:00:12:34:01]:none::52:54:00:12:34:09 \
             ip=[52:54:00:12:34:02]:off::52:54:00:12:34:08";
-    a_pattern_alone_is_any_card_with_dhcp: [card_by_pattern("en*").dhcp(), card(1)] => "ip=dhcp", 1;
-    a_pattern_alone_is_any_card_with_an_address:
-        [card_by_pattern("en*").v4("10.0.0.5/24").via("0.0.0.0/0", "10.0.0.1").via("10.1.0.0/16", "10.0.0.2")]
+    a_pattern_alone_is_any_nic_with_dhcp: [nic_by_pattern("en*").dhcp(), nic(1)] => "ip=dhcp", 1;
+    a_pattern_alone_is_any_nic_with_an_address:
+        [nic_by_pattern("en*").v4("10.0.0.5/24").via("0.0.0.0/0", "10.0.0.1").via("10.1.0.0/16", "10.0.0.2")]
         => "ip=10.0.0.5::10.0.0.1:24:::none rd.route=10.1.0.0/16:10.0.0.2", 1;
-    a_pattern_that_asks_for_nothing_costs_nothing: [card_by_pattern("en*"), card(1).dhcp()]
+    a_pattern_that_asks_for_nothing_costs_nothing: [nic_by_pattern("en*"), nic(1).dhcp()]
         => "ip=[52:54:00:12:34:01]:dhcp";
-    a_route_of_a_link_without_addresses_is_left_out: [card(1).on_link("10.1.0.0/16"), card(2).dhcp()]
+    a_route_of_a_link_without_addresses_is_ignored: [nic(1).on_link("10.1.0.0/16"), nic(2).dhcp()]
         => "ip=[52:54:00:12:34:02]:dhcp", 1;
-    a_name_server_that_no_card_reaches_is_told_and_said: [card(1).v4("10.0.0.5/24")] dns ["2001:db8::53"]
+    a_name_server_that_no_nic_reaches_is_reported_and_given: [nic(1).v4("10.0.0.5/24")] dns ["2001:db8::53"]
         => "ip=10.0.0.5:::24::[52:54:00:12:34:01]:none nameserver=2001:db8::53", 1;
 }
 
 // network-legacy: one `ip=` for each link, and names for all links with routes.
 renders_for! {
     network_legacy::render,
-    legacy_static_ipv4: [card(1).v4("10.0.0.5/24").via("0.0.0.0/0", "10.0.0.1").mtu(1400)]
+    legacy_static_ipv4: [nic(1).v4("10.0.0.5/24").via("0.0.0.0/0", "10.0.0.1").mtu(1400)]
         => "ip=10.0.0.5::10.0.0.1:24::[52:54:00:12:34:01]:none:1400";
     legacy_of_two_static_families_ipv4_is_kept:
         [
-            card(1).v4("10.0.0.5/24").via("0.0.0.0/0", "10.0.0.1").v6("2001:db8::5/64").via("::/0", "2001:db8::1")
+            nic(1).v4("10.0.0.5/24").via("0.0.0.0/0", "10.0.0.1").v6("2001:db8::5/64").via("::/0", "2001:db8::1")
         ]
         => "ip=10.0.0.5::10.0.0.1:24::[52:54:00:12:34:01]:none", 2;
     legacy_ipv6_is_kept_where_it_alone_has_the_default_route:
-        [card(1).v4("10.0.0.5/24").v6("2001:db8::5/64").via("::/0", "2001:db8::1")]
+        [nic(1).v4("10.0.0.5/24").v6("2001:db8::5/64").via("::/0", "2001:db8::1")]
         => "ip=[2001:db8::5]::[2001:db8::1]:64::[52:54:00:12:34:01]:none", 1;
     legacy_of_several_addresses_the_one_of_the_gateway_is_kept:
-        [card(1).v4("10.0.0.5/24").v4("10.1.0.5/24").via("10.0.9.0/24", "10.0.0.1").via("0.0.0.0/0", "10.1.0.1")]
+        [nic(1).v4("10.0.0.5/24").v4("10.1.0.5/24").via("10.0.9.0/24", "10.0.0.1").via("0.0.0.0/0", "10.1.0.1")]
         => "ip=10.1.0.5::10.1.0.1:24::[52:54:00:12:34:01]:none", 2;
     legacy_a_static_address_is_kept_before_a_dynamic_one:
-        [card(1).v4("10.0.0.5/24").dhcp().dynamic(Ipv6Dynamic::Slaac)]
+        [nic(1).v4("10.0.0.5/24").dhcp().dynamic(Ipv6Dynamic::Slaac)]
         => "ip=10.0.0.5:::24::[52:54:00:12:34:01]:none", 1;
-    legacy_a_static_ipv6_without_a_gateway_gives_way_to_dhcp: [card(1).dhcp().v6("2001:db8::5/64")]
+    legacy_a_static_ipv6_without_a_gateway_gives_way_to_dhcp: [nic(1).dhcp().v6("2001:db8::5/64")]
         => "ip=[52:54:00:12:34:01]:dhcp", 1;
-    legacy_a_default_route_that_is_lost_is_had_through_another_card:
+    legacy_a_default_route_that_is_lost_is_had_through_another_nic:
         [
-            card(1).v4("10.0.0.5/24").via("0.0.0.0/0", "10.0.0.1").v6("2001:db8::5/64").via("::/0", "2001:db8::1"),
-            card(2).v6("2001:db8:1::5/128").via("::/0", "2001:db8:2::1")
+            nic(1).v4("10.0.0.5/24").via("0.0.0.0/0", "10.0.0.1").v6("2001:db8::5/64").via("::/0", "2001:db8::1"),
+            nic(2).v6("2001:db8:1::5/128").via("::/0", "2001:db8:2::1")
         ]
         => "ifname=kv0:52:54:00:12:34:02 ip=10.0.0.5::10.0.0.1:24::[52:54:00:12:34:01]:none \
             ip=[2001:db8:1::5]::[2001:db8:2::1]:128::kv0:none rd.route=[2001:db8:2::1/128]::kv0", 2;
-    legacy_two_dynamic_families_are_one_argument: [card(1).dhcp().dynamic(Ipv6Dynamic::Slaac)]
+    legacy_two_dynamic_families_are_one_argument: [nic(1).dhcp().dynamic(Ipv6Dynamic::Slaac)]
         => "ip=:::::[52:54:00:12:34:01]:dhcp,dhcp6", 1;
-    legacy_a_card_with_a_route_has_a_name:
-        [card(1).v4("10.0.0.5/24").via("0.0.0.0/0", "10.0.0.1").via("10.1.0.0/16", "10.0.0.2").on_link("10.2.0.0/16")]
+    legacy_a_nic_with_a_route_has_a_name:
+        [nic(1).v4("10.0.0.5/24").via("0.0.0.0/0", "10.0.0.1").via("10.1.0.0/16", "10.0.0.2").on_link("10.2.0.0/16")]
         => "ifname=kv0:52:54:00:12:34:01 ip=10.0.0.5::10.0.0.1:24::kv0:none rd.route=10.2.0.0/16::kv0 \
             rd.route=10.1.0.0/16:10.0.0.2:kv0";
-    legacy_a_far_gateway_has_a_route_to_itself: [card(1).v4("10.0.0.5/32").via("0.0.0.0/0", "169.254.1.1")]
+    legacy_a_far_gateway_has_a_route_to_itself: [nic(1).v4("10.0.0.5/32").via("0.0.0.0/0", "169.254.1.1")]
         => "ifname=kv0:52:54:00:12:34:01 ip=10.0.0.5::169.254.1.1:32::kv0:none rd.route=169.254.1.1/32::kv0";
-    legacy_a_default_route_beside_dhcp_may_lose: [card(1).dhcp().via("0.0.0.0/0", "192.0.2.1")]
+    legacy_a_default_route_beside_dhcp_may_lose: [nic(1).dhcp().via("0.0.0.0/0", "192.0.2.1")]
         => "ifname=kv0:52:54:00:12:34:01 ip=kv0:dhcp rd.route=0.0.0.0/0:192.0.2.1:kv0", 1;
-    legacy_the_card_of_the_default_route_is_last:
-        [card(1).v4("10.0.0.5/24").via("0.0.0.0/0", "10.0.0.1"), card(2).v4("10.1.0.5/24")]
+    legacy_the_nic_of_the_default_route_is_last:
+        [nic(1).v4("10.0.0.5/24").via("0.0.0.0/0", "10.0.0.1"), nic(2).v4("10.1.0.5/24")]
         => "ip=10.1.0.5:::24::[52:54:00:12:34:02]:none ip=10.0.0.5::10.0.0.1:24::[52:54:00:12:34:01]:none";
     legacy_ports_have_names:
-        [card(1), card(2), bond("bond0", &[0, 1], active_backup()).mtu(1400).dynamic(Ipv6Dynamic::Slaac)]
+        [nic(1), nic(2), bond("bond0", &[0, 1], active_backup()).mtu(1400).dynamic(Ipv6Dynamic::Slaac)]
         => "ifname=kv0:52:54:00:12:34:01 ifname=kv1:52:54:00:12:34:02 bond=bond0:kv0,kv1:mode=active-backup:1400 \
             ip=bond0:auto6";
-    legacy_a_vlan_keeps_a_name_that_says_its_id: [card(1), vlan(0, 5, name("vlan5")).dhcp(), vlan(0, 6, name("a.6")).dhcp()]
+    legacy_a_vlan_keeps_a_name_that_says_its_id: [nic(1), vlan(0, 5, name("vlan5")).dhcp(), vlan(0, 6, name("a.6")).dhcp()]
         => "ifname=kv0:52:54:00:12:34:01 vlan=vlan5:kv0 vlan=a.6:kv0 ip=vlan5:dhcp ip=a.6:dhcp";
-    legacy_a_vlan_loses_a_name_that_only_ends_with_its_id: [card(1), vlan(0, 5, name("lan5")).dhcp()]
+    legacy_a_vlan_loses_a_name_that_only_ends_with_its_id: [nic(1), vlan(0, 5, name("lan5")).dhcp()]
         => "ifname=kv0:52:54:00:12:34:01 vlan=kv0.5:kv0 ip=kv0.5:dhcp", 1;
-    legacy_a_vlan_on_a_vlan_says_its_own_id: [card(1), vlan(0, 5, name("vlan5")), vlan(1, 6, None).dhcp()]
+    legacy_a_vlan_on_a_vlan_says_its_own_id: [nic(1), vlan(0, 5, name("vlan5")), vlan(1, 6, None).dhcp()]
         => "ifname=kv0:52:54:00:12:34:01 vlan=vlan5:kv0 vlan=kv1.6:vlan5 ip=kv1.6:dhcp";
-    legacy_nothing_is_off: [card(1).mtu(9000), card(2), bond("b", &[1], active_backup()), vlan(2, 5, None).mac(9)]
+    legacy_nothing_is_off: [nic(1).mtu(9000), nic(2), bond("b", &[1], active_backup()), vlan(2, 5, None).mac(9)]
         => "ifname=kv0:52:54:00:12:34:02 bond=b:kv0:mode=active-backup vlan=b.5:b", 2;
     legacy_only_static_addresses_bring_a_mac_address_and_ipv6_no_mtu:
-        [card(1).dynamic(Ipv6Dynamic::Slaac).mtu(1400), card(2).dhcp().mtu(1400).mac(9)]
+        [nic(1).dynamic(Ipv6Dynamic::Slaac).mtu(1400), nic(2).dhcp().mtu(1400).mac(9)]
         => "ip=[52:54:00:12:34:01]:auto6 ip=[52:54:00:12:34:02]:dhcp:1400", 2;
 }
 
 // A default route that cannot be used does not replace another default route.
 renders! {
     a_default_route_of_a_family_that_its_link_has_not:
-        [card(1).v4("10.0.0.5/24").via("::/0", "fe80::1"), card(2).v6("2001:db8::5/64").via("::/0", "fe80::2")]
+        [nic(1).v4("10.0.0.5/24").via("::/0", "fe80::1"), nic(2).v6("2001:db8::5/64").via("::/0", "fe80::2")]
         => "ip=[2001:db8::5]::[fe80::2]:64::[52:54:00:12:34:02]:none ip=10.0.0.5:::24::[52:54:00:12:34:01]:none", 1;
     a_default_route_of_a_bridge_without_ports:
         [bridge("br0", &[]).v4("10.0.1.5/24").via("0.0.0.0/0", "10.0.1.1"),
-         card(1).v4("10.0.0.5/24").via("0.0.0.0/0", "10.0.0.1")]
+         nic(1).v4("10.0.0.5/24").via("0.0.0.0/0", "10.0.0.1")]
         => "ip=10.0.0.5::10.0.0.1:24::[52:54:00:12:34:01]:none", 1;
 }
 
 renders_for! {
     network_legacy::render,
     legacy_the_first_of_two_default_routes_is_kept_whichever_has_a_gateway:
-        [card(1).v4("10.0.0.5/24").via("0.0.0.0/0", "10.0.0.1").on_link("0.0.0.0/0")]
+        [nic(1).v4("10.0.0.5/24").via("0.0.0.0/0", "10.0.0.1").on_link("0.0.0.0/0")]
         => "ifname=kv0:52:54:00:12:34:01 ip=10.0.0.5::10.0.0.1:24::kv0:none", 1;
 }
 
 #[test]
 fn settings_that_network_legacy_cannot_express_are_reported() {
-    let card = card(1).v4("10.0.0.5/24").v6("2001:db8::5/64").dynamic(Ipv6Dynamic::Slaac).on_link("2001:db8:1::/64");
+    let nic = nic(1).v4("10.0.0.5/24").v6("2001:db8::5/64").dynamic(Ipv6Dynamic::Slaac).on_link("2001:db8:1::/64");
     assert_eq!(
-        said(network_legacy::render, vec![card]),
+        messages(network_legacy::render, vec![nic]),
         [
-            r#"Warning : route left out "2001:db8:1::/64", expected one of the family that its link keeps"#,
-            "Warning links[0]: further addresses left out \"2001:db8::5/64, slaac\", \
-             expected one address on a link: network-legacy stops the boot at a second one",
+            r#"Warning : "2001:db8:1::/64" ignored, its link has no address of its family"#,
+            "Warning links[0]: \"2001:db8::5/64, slaac\" ignored, network-legacy accepts one address on a link",
         ]
     );
 }
 
 #[test]
 fn a_pattern_among_other_links_is_refused() {
-    let problem = "Error links[0]: card that is known by a pattern alone \"en*\", expected a MAC address or a name: \
-                   among several links no kernel argument could tell which card is meant";
-    assert_eq!(said(render, vec![card_by_pattern("en*").dhcp(), card(1).mtu(1400)]), [problem]);
-    assert_eq!(said(render, vec![card_by_pattern("en*"), vlan(0, 5, None).dhcp()]), [problem]);
+    let problem = "Error links[0]: NIC identified only by a pattern \"en*\", expected a MAC address or a name: with several links no kernel argument can select this NIC";
+    assert_eq!(messages(render, vec![nic_by_pattern("en*").dhcp(), nic(1).mtu(1400)]), [problem]);
+    assert_eq!(messages(render, vec![nic_by_pattern("en*"), vlan(0, 5, None).dhcp()]), [problem]);
 }
 
 #[test]
@@ -444,37 +442,38 @@ fn lost_bridge_options_are_reported_once() {
     let mut link = bridge("br0", &[1]).dhcp();
     let LinkKind::Bridge { options, .. } = &mut link.kind else { panic!() };
     (options.stp, options.max_age, options.priority) = (Some(true), Some(20), Some(9));
-    options.place = "params".to_owned();
+    options.path = "params".to_owned();
     options.ports.push(BridgePort { port: LinkIndex(1), path_cost: Some(9), priority: None });
     assert_eq!(
-        said(render, vec![link, card(1)]),
-        ["Warning params: bridge options left out \"stp, max_age, priority, port options\", \
-          expected none, nor STP: no kernel argument carries it"]
+        messages(render, vec![link, nic(1)]),
+        [
+            "Warning params: \"stp, max_age, priority, port options\" ignored, kernel arguments cannot express bridge options"
+        ]
     );
 }
 
 #[test]
 fn lost_options_of_dhcp_and_routers_are_reported() {
-    let mut link = card(1).dhcp().dynamic(Ipv6Dynamic::StatefulDhcp);
+    let mut link = nic(1).dhcp().dynamic(Ipv6Dynamic::StatefulDhcp);
     link.ipv6.accept_ra = Some(false);
     link.ipv4.dhcp_overrides = DhcpOverrides {
-        route_metric: Some(Placed { value: 7, place: "links[0].dhcp4-overrides.route-metric".to_owned() }),
+        route_metric: Some(Located { value: 7, path: "links[0].dhcp4-overrides.route-metric".to_owned() }),
         use_routes: Some(false),
         use_dns: Some(false),
         use_ntp: Some(false),
         use_mtu: Some(true),
         ..DhcpOverrides::default()
     };
-    let left_out = |place: &str, what: &str, expected: &str| {
-        format!("Warning links[0].{place}: {what}, expected {expected}: no kernel argument carries it")
+    let ignored = |path: &str, value: &str| {
+        format!("Warning links[0].{path}: {value:?} ignored, kernel arguments cannot express it")
     };
     assert_eq!(
-        said(render, vec![link]),
+        messages(render, vec![link]),
         [
-            left_out("accept-ra", "word about router advertisements left out \"false\"", "none"),
-            left_out("dhcp4-overrides.route-metric", "metric left out \"7\"", "none"),
-            left_out("dhcp4-overrides.use-dns", "DHCP option left out \"false\"", "true"),
-            left_out("dhcp4-overrides.use-routes", "DHCP option left out \"false\"", "true"),
+            ignored("accept-ra", "false"),
+            ignored("dhcp4-overrides.route-metric", "7"),
+            ignored("dhcp4-overrides.use-dns", "false"),
+            ignored("dhcp4-overrides.use-routes", "false"),
         ]
     );
 }
@@ -485,20 +484,20 @@ fn only_networkmanager_with_static_addresses_can_refuse_router_advertisements() 
         link.ipv6.accept_ra = Some(accepts);
         vec![link]
     };
-    let [fixed, asks] = [card(1).v6("2001:db8::5/64"), card(1).dhcp()];
+    let [fixed, asks] = [nic(1).v6("2001:db8::5/64"), nic(1).dhcp()];
     let counts = |render: RenderFn| {
         [with(fixed.clone(), false), with(fixed.clone(), true), with(asks.clone(), false), with(asks.clone(), true)]
-            .map(|links| said(render, links).len())
+            .map(|links| messages(render, links).len())
     };
     assert_eq!((counts(render), counts(network_legacy::render)), ([0, 1, 1, 0], [1, 0, 1, 0]));
 }
 
 #[test]
 fn name_servers_of_dhcp_are_ignored_if_every_link_ignores_them() {
-    let mut link = card(1).dhcp();
+    let mut link = nic(1).dhcp();
     link.ipv4.dhcp_overrides.use_dns = Some(false);
     assert_eq!(
-        rendered(render, vec![link.clone(), card(2).v4("10.0.0.5/24")], &["1.1.1.1"]),
+        rendered(render, vec![link.clone(), nic(2).v4("10.0.0.5/24")], &["1.1.1.1"]),
         (
             "ip=[52:54:00:12:34:01]:dhcp ip=10.0.0.5:::24::[52:54:00:12:34:02]:none nameserver=1.1.1.1 rd.peerdns=0"
                 .to_owned(),
@@ -510,17 +509,17 @@ fn name_servers_of_dhcp_are_ignored_if_every_link_ignores_them() {
         ("ip=[52:54:00:12:34:01]:dhcp rd.peerdns=0".to_owned(), 1)
     );
     assert_eq!(
-        rendered(render, vec![link, card(2).dhcp()], &[]),
+        rendered(render, vec![link, nic(2).dhcp()], &[]),
         ("ip=[52:54:00:12:34:01]:dhcp ip=[52:54:00:12:34:02]:dhcp".to_owned(), 1)
     );
 }
 
 #[test]
 fn name_servers_of_links_come_once_and_after_the_machines_name_servers() {
-    let mut link = card(1).dhcp();
+    let mut link = nic(1).dhcp();
     link.dns.nameservers = ["8.8.8.8", "1.1.1.1"].map(|server| address(server).into()).to_vec();
     link.dns.search = vec!["example.org".parse::<DomainName>().unwrap().into()];
-    let mut routes = card(2).dhcp().via("10.0.0.0/8", "10.0.0.1");
+    let mut routes = nic(2).dhcp().via("10.0.0.0/8", "10.0.0.1");
     routes.routes[0].table = Some(7);
     assert_eq!(
         rendered(render, vec![link, routes], &["1.1.1.1"]),
@@ -530,8 +529,8 @@ fn name_servers_of_links_come_once_and_after_the_machines_name_servers() {
 
 #[test]
 fn devices_are_in_the_order_of_the_links_and_named_as_in_the_arguments() {
-    let links = vec![vlan(1, 5, None), card(1), card(2), card_by_name("eno1")];
-    let rendered = render(&NetworkConfig::new(links).unwrap(), &mut Findings::default());
+    let links = vec![vlan(1, 5, None), nic(1), nic(2), nic_by_name("eno1")];
+    let rendered = render(&NetworkConfig::new(links).unwrap(), &mut Diagnostics::default());
     let devices: Vec<String> = rendered.devices.iter().map(ToString::to_string).collect();
     assert_eq!(devices, ["kv0.5", "kv0", "[52:54:00:12:34:02]", "eno1"]);
 }

@@ -1,14 +1,14 @@
 //! Assigns one name to each device that gets a name.
 
-use crate::finding::{Finding, Findings};
-use crate::network::{Card, InterfaceName, LinkKind, NetworkConfig};
+use crate::diagnostic::{Diagnostic, Diagnostics};
+use crate::network::{InterfaceName, LinkKind, NetworkConfig, Nic};
 use crate::render::{Device, Taken, name_vlans};
 
 pub(super) struct Names {
     /// How the files identify each link.
     pub(super) devices: Vec<Device>,
     /// Name that udev gives each NIC, in the order of the links; `None` keeps the name.
-    pub(super) wishes: Vec<Option<InterfaceName>>,
+    pub(super) set_names: Vec<Option<InterfaceName>>,
 }
 
 // === impl Names ===
@@ -18,52 +18,52 @@ impl Names {
     ///
     /// A NIC that is identified by its MAC address gets the name from the document, as with cloud-init. A name that the
     /// kernel itself assigns is refused: a NIC that appears later may get the same name.
-    pub(super) fn assign(config: &NetworkConfig, findings: &mut Findings) -> Self {
+    pub(super) fn assign(config: &NetworkConfig, diagnostics: &mut Diagnostics) -> Self {
         let mut taken = Taken::default();
         for link in config.links() {
-            if let LinkKind::Card(Card::Name(name)) | LinkKind::Bond { name, .. } | LinkKind::Bridge { name, .. } =
+            if let LinkKind::Nic(Nic::Name(name)) | LinkKind::Bond { name, .. } | LinkKind::Bridge { name, .. } =
                 &link.kind
             {
                 _ = taken.take(*name);
             }
         }
-        let mut wishes = Vec::new();
+        let mut known_as = Vec::new();
         for link in config.links() {
-            let (wish, may_be) = match &link.kind {
-                LinkKind::Card(Card::MacAddress { name, .. }) => (name.as_ref(), true),
+            let (requested, may_be) = match &link.kind {
+                LinkKind::Nic(Nic::MacAddress { name, .. }) => (name.as_ref(), true),
                 // udev would rename the NIC before networkd compares its name with the pattern.
-                LinkKind::Card(Card::Pattern { names, name, .. }) => (name.as_ref(), names.is_empty()),
+                LinkKind::Nic(Nic::Pattern { names, name, .. }) => (name.as_ref(), names.is_empty()),
                 _ => (None, true),
             };
             let may_be = |name: &&InterfaceName| may_be && !name.is_kernels_own();
-            let given = wish.filter(|name| may_be(name) && taken.take(**name).is_some()).copied();
-            if let Some(wish) = wish.filter(|_| given.is_none()) {
-                let expected = "a free name, none like eth0, for a card that no name matches";
-                findings.push(Finding::warning(&link.name_place, "name that cannot be given", wish, expected));
+            let given = requested.filter(|name| may_be(name) && taken.take(**name).is_some()).copied();
+            if let Some(requested) = requested.filter(|_| given.is_none()) {
+                let expected = "a free name, not one like eth0, for a NIC that is not matched by name";
+                diagnostics.push(Diagnostic::warning(&link.name_path, "name that cannot be set", requested, expected));
             }
-            wishes.push(given);
+            known_as.push(given);
         }
         let devices = config.links().iter().map(|link| known(&link.kind)).collect();
-        let devices = name_vlans(config, devices, &wishes, &mut taken, |_, _| true);
+        let devices = name_vlans(config, devices, &known_as, &mut taken, |_, _| true);
         for (link, device) in config.links().iter().zip(&devices) {
-            if let (LinkKind::Vlan { name: Some(wish), .. }, Device::Name(given)) = (&link.kind, device)
-                && wish != given
+            if let (LinkKind::Vlan { name: Some(requested), .. }, Device::Name(given)) = (&link.kind, device)
+                && requested != given
             {
-                let expected = format!("a free name, none like eth0: {given} is taken instead");
-                findings.push(Finding::warning(&link.name_place, "name that cannot be given", wish, &expected));
+                let expected = format!("a free name, not one like eth0: {given} is used instead");
+                diagnostics.push(Diagnostic::warning(&link.name_path, "name that cannot be set", requested, &expected));
             }
         }
-        Self { devices, wishes }
+        Self { devices, set_names: known_as }
     }
 }
 
 fn known(kind: &LinkKind) -> Option<Device> {
     match kind {
-        LinkKind::Card(Card::MacAddress { mac_address, .. }) => Some(Device::MacAddress(*mac_address)),
-        LinkKind::Card(Card::Name(name)) | LinkKind::Bond { name, .. } | LinkKind::Bridge { name, .. } => {
+        LinkKind::Nic(Nic::MacAddress { mac_address, .. }) => Some(Device::MacAddress(*mac_address)),
+        LinkKind::Nic(Nic::Name(name)) | LinkKind::Bond { name, .. } | LinkKind::Bridge { name, .. } => {
             Some(Device::Name(*name))
         }
-        LinkKind::Card(Card::Pattern { .. }) => Some(Device::Any),
+        LinkKind::Nic(Nic::Pattern { .. }) => Some(Device::Any),
         LinkKind::Vlan { .. } => None,
     }
 }

@@ -1,7 +1,7 @@
 //! Writes the options of bonds and bridges.
 
 use super::text::Text;
-use crate::finding::{Finding, Findings};
+use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::network::{BondOptions, BridgeOptions};
 
 /// Number of ARP targets that the kernel accepts for a bond.
@@ -42,7 +42,7 @@ const UNKNOWN: &[(&str, &str)] = &[
     ("xmit_hash_policy", "vlan+srcmac"),
 ];
 
-pub(super) fn bond(text: &mut Text, options: &BondOptions, findings: &mut Findings) {
+pub(super) fn bond(text: &mut Text, options: &BondOptions, diagnostics: &mut Diagnostics) {
     text.section("Bond");
     text.line("Mode", &options.mode);
     for option in options.others() {
@@ -53,7 +53,7 @@ pub(super) fn bond(text: &mut Text, options: &BondOptions, findings: &mut Findin
             }
             // The kernel's default, so the option is not needed.
             None if option.name == "use_carrier" && option.value == "1" => {}
-            _ => left_out(&options.place, option.name, &option.value, findings),
+            _ => ignore(&options.path, option.name, &option.value, diagnostics),
         }
     }
     let asks = options.get("arp_interval").is_some_and(|interval| interval != "0");
@@ -65,12 +65,12 @@ pub(super) fn bond(text: &mut Text, options: &BondOptions, findings: &mut Findin
         if at < ARP_TARGETS {
             text.line("ARPIPTargets", target);
         } else {
-            left_out(&options.place, "arp_ip_target", &target.to_string(), findings);
+            ignore(&options.path, "arp_ip_target", &target.to_string(), diagnostics);
         }
     }
 }
 
-pub(super) fn bridge(text: &mut Text, options: &BridgeOptions, findings: &mut Findings) {
+pub(super) fn bridge(text: &mut Text, options: &BridgeOptions, diagnostics: &mut Diagnostics) {
     text.section("Bridge");
     text.switch("STP", options.stp);
     text.option("AgeingTimeSec", options.ageing_time);
@@ -78,13 +78,13 @@ pub(super) fn bridge(text: &mut Text, options: &BridgeOptions, findings: &mut Fi
     text.option("HelloTimeSec", options.hello_time);
     text.option("MaxAgeSec", options.max_age);
     if options.priority == Some(0) {
-        left_out(&options.place, "priority", "0", findings);
+        ignore(&options.path, "priority", "0", diagnostics);
     } else {
         text.option("Priority", options.priority);
     }
 }
 
-fn left_out(place: &str, name: &str, value: &str, findings: &mut Findings) {
-    let expected = "none: systemd-networkd has no word for it";
-    findings.push(Finding::warning(place, "option left out", format_args!("{name}={value}"), expected));
+fn ignore(path: &str, name: &str, value: &str, diagnostics: &mut Diagnostics) {
+    let because = "systemd-networkd cannot express it";
+    diagnostics.push(Diagnostic::ignored(path, format_args!("{name}={value}"), because));
 }

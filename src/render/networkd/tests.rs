@@ -1,7 +1,7 @@
 //! Exact files for each kind of network. `tests/networkd.rs` checks how networkd interprets them.
 
 use super::*;
-use crate::network::{BondMode, BondOptions, BridgeOptions, InterfaceName, Placed, VlanId};
+use crate::network::{BondMode, BondOptions, BridgeOptions, InterfaceName, Located, VlanId};
 
 // The last byte of a NIC's MAC address is the number of the NIC.
 fn mac(number: u8) -> MacAddr {
@@ -16,12 +16,12 @@ fn link(kind: LinkKind) -> Link {
     Link::new("id".to_owned(), "links[0]".to_owned(), kind)
 }
 
-fn card(number: u8) -> Link {
-    link(LinkKind::Card(Card::MacAddress { mac_address: mac(number), name: None }))
+fn nic(number: u8) -> Link {
+    link(LinkKind::Nic(Nic::MacAddress { mac_address: mac(number), name: None }))
 }
 
-fn card_with_wish(number: u8, wish: &str) -> Link {
-    link(LinkKind::Card(Card::MacAddress { mac_address: mac(number), name: Some(name(wish)) }))
+fn nic_with_name(number: u8, requested: &str) -> Link {
+    link(LinkKind::Nic(Nic::MacAddress { mac_address: mac(number), name: Some(name(requested)) }))
 }
 
 fn with_ipv4(mut link: Link, address: &str, gateway: Option<&str>) -> Link {
@@ -33,11 +33,11 @@ fn with_ipv4(mut link: Link, address: &str, gateway: Option<&str>) -> Link {
 
 /// Renders the links, and returns the files with their paths, and the diagnostics.
 fn rendered(links: Vec<Link>) -> (Vec<(String, String)>, Vec<String>) {
-    let mut findings = Findings::default();
-    let files = render(&NetworkConfig::new(links).unwrap(), &mut findings).files;
+    let mut diagnostics = Diagnostics::default();
+    let files = render(&NetworkConfig::new(links).unwrap(), &mut diagnostics).files;
     let path = |file: &File| file.path.trim_start_matches("run/systemd/network/").to_owned();
     let files = files.iter().map(|file| (path(file), file.text.clone())).collect();
-    (files, findings.kept().iter().map(ToString::to_string).collect())
+    (files, diagnostics.kept().iter().map(ToString::to_string).collect())
 }
 
 fn file(path: &str, text: &str) -> (String, String) {
@@ -45,43 +45,43 @@ fn file(path: &str, text: &str) -> (String, String) {
 }
 
 fn not_given(name: &str) -> String {
-    let expected = "a free name, none like eth0, for a card that no name matches";
-    format!("links[0].name: name that cannot be given {name:?}, expected {expected}")
+    let expected = "a free name, not one like eth0, for a NIC that is not matched by name";
+    format!("links[0].name: name that cannot be set {name:?}, expected {expected}")
 }
 
 #[test]
 fn a_static_nic_is_matched_by_its_mac_address() {
-    let (files, findings) = rendered(vec![with_ipv4(card(1), "10.0.0.5/24", Some("10.0.0.1"))]);
+    let (files, diagnostics) = rendered(vec![with_ipv4(nic(1), "10.0.0.5/24", Some("10.0.0.1"))]);
     let text = "[Match]\nMACAddress=52:54:00:12:34:01\nKind=!bond bridge vlan\n\n\
                 [Network]\nLinkLocalAddressing=no\nIPv6AcceptRA=no\nAddress=10.0.0.5/24\n\n\
                 [Route]\nDestination=0.0.0.0/0\nGateway=10.0.0.1\n";
     assert_eq!(files, [file("50-glowplug-0000-52-54-00-12-34-01.network", text)]);
-    assert_eq!(findings, Vec::<String>::new());
+    assert_eq!(diagnostics, Vec::<String>::new());
 }
 
 #[test]
 fn a_nic_without_settings_is_unmanaged() {
-    let (files, _) = rendered(vec![card(1)]);
+    let (files, _) = rendered(vec![nic(1)]);
     let text = "[Match]\nMACAddress=52:54:00:12:34:01\nKind=!bond bridge vlan\n\n[Link]\nUnmanaged=yes\n";
     assert_eq!(files, [file("50-glowplug-0000-52-54-00-12-34-01.network", text)]);
 }
 
 #[test]
 fn a_nic_gets_the_name_from_the_document_unless_the_kernel_may_assign_it() {
-    let (files, findings) = rendered(vec![card_with_wish(1, "lan0"), card_with_wish(2, "eth1")]);
+    let (files, diagnostics) = rendered(vec![nic_with_name(1, "lan0"), nic_with_name(2, "eth1")]);
     let link = "[Match]\nPermanentMACAddress=52:54:00:12:34:01\n\n\
                 [Link]\nName=lan0\nAlternativeNamesPolicy=database onboard slot path\n";
     assert_eq!(files[0], file("50-glowplug-0000-52-54-00-12-34-01.link", link));
     let paths: Vec<&str> = files.iter().map(|(path, _)| path.as_str()).collect();
     let network = |number: u8| format!("50-glowplug-000{}-52-54-00-12-34-0{number}.network", number - 1);
     assert_eq!(paths, [files[0].0.clone(), network(1), network(2)]);
-    assert_eq!(findings, [not_given("eth1")]);
+    assert_eq!(diagnostics, [not_given("eth1")]);
 }
 
 #[test]
 fn only_one_nic_gets_a_name() {
-    let (_, findings) = rendered(vec![card_with_wish(1, "lan0"), card_with_wish(2, "lan0")]);
-    assert_eq!(findings, [not_given("lan0")]);
+    let (_, diagnostics) = rendered(vec![nic_with_name(1, "lan0"), nic_with_name(2, "lan0")]);
+    assert_eq!(diagnostics, [not_given("lan0")]);
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn a_bond_has_the_mac_address_of_its_first_member_and_monitors_its_members() {
     options.set("updelay", "400").unwrap();
     options.primary = Some(LinkIndex(1));
     let bond = LinkKind::Bond { name: name("bond0"), ports: vec![LinkIndex(0), LinkIndex(1)], options };
-    let (files, _) = rendered(vec![card(1), card(2), link(bond)]);
+    let (files, _) = rendered(vec![nic(1), nic(2), link(bond)]);
     let port = "[Match]\nPermanentMACAddress=52:54:00:12:34:02\n\n[Link]\nRequiredForOnline=no\n\n\
                 [Network]\nBond=bond0\nPrimarySlave=yes\nLinkLocalAddressing=no\nIPv6AcceptRA=no\n";
     let netdev = "[NetDev]\nName=bond0\nKind=bond\nMACAddress=52:54:00:12:34:01\n\n\
@@ -107,9 +107,9 @@ fn a_bond_has_the_mac_address_of_its_first_member_and_monitors_its_members() {
 
 #[test]
 fn a_bridge_over_a_named_nic_keeps_the_mac_address_from_the_kernel() {
-    let card = link(LinkKind::Card(Card::Name(name("eno1"))));
+    let nic = link(LinkKind::Nic(Nic::Name(name("eno1"))));
     let bridge = LinkKind::Bridge { name: name("br0"), ports: vec![LinkIndex(0)], options: BridgeOptions::default() };
-    let (files, _) = rendered(vec![card, link(bridge)]);
+    let (files, _) = rendered(vec![nic, link(bridge)]);
     let netdev = "[NetDev]\nName=br0\nKind=bridge\nMACAddress=none\n";
     let link = "[Match]\nOriginalName=br0\n\n[Link]\nMACAddressPolicy=none\n";
     assert_eq!(files[1..3], [file("50-glowplug-0001-br0.netdev", netdev), file("50-glowplug-0001-br0.link", link)]);
@@ -117,12 +117,12 @@ fn a_bridge_over_a_named_nic_keeps_the_mac_address_from_the_kernel() {
 
 #[test]
 fn a_vlan_is_named_as_the_document_requests_or_after_its_parent() {
-    let vlan = |parent: usize, id: i64, wish: Option<&str>| {
-        let (name, id) = (wish.map(name), VlanId::try_from(id).unwrap());
+    let vlan = |parent: usize, id: i64, requested: Option<&str>| {
+        let (name, id) = (requested.map(name), VlanId::try_from(id).unwrap());
         link(LinkKind::Vlan { name, parent: LinkIndex(parent), id })
     };
-    let links = vec![card(1), vlan(0, 100, Some("storage")), vlan(1, 200, None), vlan(0, 300, Some("storage"))];
-    let devices = render(&NetworkConfig::new(links).unwrap(), &mut Findings::default()).devices;
+    let links = vec![nic(1), vlan(0, 100, Some("storage")), vlan(1, 200, None), vlan(0, 300, Some("storage"))];
+    let devices = render(&NetworkConfig::new(links).unwrap(), &mut Diagnostics::default()).devices;
     let named = |text: &str| Device::Name(name(text));
     let expected = [Device::MacAddress(mac(1)), named("storage"), named("storage.200"), named("kv0.300")];
     assert_eq!(devices, expected);
@@ -130,63 +130,63 @@ fn a_vlan_is_named_as_the_document_requests_or_after_its_parent() {
 
 #[test]
 fn a_vlan_name_that_cannot_be_given_is_reported() {
-    let vlan = |id: i64, wish: &str| {
+    let vlan = |id: i64, requested: &str| {
         let id = VlanId::try_from(id).unwrap();
-        link(LinkKind::Vlan { name: Some(name(wish)), parent: LinkIndex(0), id })
+        link(LinkKind::Vlan { name: Some(name(requested)), parent: LinkIndex(0), id })
     };
-    let (_, findings) = rendered(vec![card(1), vlan(5, "eth5"), vlan(6, "data"), vlan(7, "data")]);
-    let expected = |wish: &str, given: &str| {
+    let (_, diagnostics) = rendered(vec![nic(1), vlan(5, "eth5"), vlan(6, "data"), vlan(7, "data")]);
+    let expected = |requested: &str, given: &str| {
         format!(
-            "links[0].name: name that cannot be given {wish:?}, \
-             expected a free name, none like eth0: {given} is taken instead"
+            "links[0].name: name that cannot be set {requested:?}, \
+             expected a free name, not one like eth0: {given} is used instead"
         )
     };
-    assert_eq!(findings, [expected("eth5", "kv0.5"), expected("data", "kv1.7")]);
+    assert_eq!(diagnostics, [expected("eth5", "kv0.5"), expected("data", "kv1.7")]);
 }
 
 #[test]
-fn name_servers_and_domains_of_a_link_without_addresses_are_left_out() {
-    let mut bare = card(1);
-    bare.dns.nameservers.push(Placed { value: "1.1.1.1".parse().unwrap(), place: "nameservers[0]".to_owned() });
+fn name_servers_and_domains_of_a_link_without_addresses_are_ignored() {
+    let mut bare = nic(1);
+    bare.dns.nameservers.push(Located { value: "1.1.1.1".parse().unwrap(), path: "nameservers[0]".to_owned() });
     let mut config = NetworkConfig::new(vec![bare]).unwrap();
-    config.dns.search.push(Placed { value: "example.org".parse().unwrap(), place: "search[0]".to_owned() });
-    let mut findings = Findings::default();
-    render(&config, &mut findings);
-    let told: Vec<String> = findings.kept().iter().map(ToString::to_string).collect();
-    let expected = "an address beside it, without which nobody is asked";
+    config.dns.search.push(Located { value: "example.org".parse().unwrap(), path: "search[0]".to_owned() });
+    let mut diagnostics = Diagnostics::default();
+    render(&config, &mut diagnostics);
+    let shown: Vec<String> = diagnostics.kept().iter().map(ToString::to_string).collect();
+    let because = "no link has an address";
     assert_eq!(
-        told,
+        shown,
         [
-            format!("nameservers[0]: name server left out \"1.1.1.1\", expected {expected}"),
-            format!("search[0]: search domain left out \"example.org\", expected {expected}"),
+            format!("nameservers[0]: \"1.1.1.1\" ignored, {because}"),
+            format!("search[0]: \"example.org\" ignored, {because}"),
         ]
     );
 }
 
 #[test]
 fn of_two_default_routes_without_a_metric_the_first_is_preferred() {
-    let links = ["10.0.0", "10.0.1"].map(|net| with_ipv4(card(1), &format!("{net}.5/24"), Some(&format!("{net}.1"))));
+    let links = ["10.0.0", "10.0.1"].map(|net| with_ipv4(nic(1), &format!("{net}.5/24"), Some(&format!("{net}.1"))));
     let metrics = routes::metrics(&NetworkConfig::new(links.into()).unwrap());
     assert_eq!(metrics, [[Some(0)], [Some(1)]]);
 }
 
 #[test]
-fn a_route_of_a_family_without_an_address_is_left_out_with_a_warning() {
-    let mut card = with_ipv4(card(1), "10.0.0.5/24", None);
-    card.routes
+fn a_route_of_a_family_without_an_address_is_ignored_with_a_warning() {
+    let mut nic = with_ipv4(nic(1), "10.0.0.5/24", None);
+    nic.routes
         .push(Route::new("::/0".parse().unwrap(), "fe80::1".parse().ok(), None).unwrap().at("routes[0]".to_owned()));
-    let (files, findings) = rendered(vec![card]);
+    let (files, diagnostics) = rendered(vec![nic]);
     let text = "[Match]\nMACAddress=52:54:00:12:34:01\nKind=!bond bridge vlan\n\n\
                 [Network]\nLinkLocalAddressing=no\nIPv6AcceptRA=no\nAddress=10.0.0.5/24\n";
     assert_eq!(files, [file("50-glowplug-0000-52-54-00-12-34-01.network", text)]);
-    assert_eq!(findings, [r#"routes[0]: route left out "::/0", expected an address of its family on its link"#]);
+    assert_eq!(diagnostics, [r#"routes[0]: "::/0" ignored, its link has no address of its family"#]);
 }
 
 #[test]
 fn dhcpv6_starts_without_a_router_advertisement() {
-    let mut card = card(1);
-    card.ipv6.dynamic = Some(Ipv6Dynamic::StatefulDhcp);
-    let (files, _) = rendered(vec![card]);
+    let mut nic = nic(1);
+    nic.ipv6.dynamic = Some(Ipv6Dynamic::StatefulDhcp);
+    let (files, _) = rendered(vec![nic]);
     let text = "[Match]\nMACAddress=52:54:00:12:34:01\nKind=!bond bridge vlan\n\n\
                 [Network]\nDHCP=ipv6\nKeepConfiguration=dhcp-on-stop\nLinkLocalAddressing=ipv6\nIPv6AcceptRA=yes\n\n\
                 [DHCPv6]\nDUIDType=link-layer\nWithoutRA=solicit\n";
@@ -194,19 +194,18 @@ fn dhcpv6_starts_without_a_router_advertisement() {
 }
 
 #[test]
-fn options_that_networkd_does_not_support_are_left_out_with_a_warning() {
+fn options_that_networkd_does_not_support_are_ignored_with_a_warning() {
     let mut options = BondOptions::new(BondMode::ActiveBackup);
-    options.place = "params".to_owned();
+    options.path = "params".to_owned();
     for (name, value) in [("use_carrier", "0"), ("arp_validate", "filter"), ("peer_notif_delay", "100")] {
         options.set(name, value).unwrap();
     }
     let bond = LinkKind::Bond { name: name("bond0"), ports: vec![LinkIndex(0)], options };
-    let (_, findings) = rendered(vec![card(1), link(bond)]);
-    let left_out = |option: &str, value: &str| {
-        format!("params: option left out \"{option}={value}\", expected none: systemd-networkd has no word for it")
-    };
+    let (_, diagnostics) = rendered(vec![nic(1), link(bond)]);
+    let ignored =
+        |option: &str, value: &str| format!("params: \"{option}={value}\" ignored, systemd-networkd cannot express it");
     assert_eq!(
-        findings,
-        [left_out("arp_validate", "filter"), left_out("peer_notif_delay", "100"), left_out("use_carrier", "0")]
+        diagnostics,
+        [ignored("arp_validate", "filter"), ignored("peer_notif_delay", "100"), ignored("use_carrier", "0")]
     );
 }

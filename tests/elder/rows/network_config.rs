@@ -204,7 +204,7 @@ fn illegal_set_names(document: &mut Value) {
 fn no_names(document: &mut Value) {
     for command in commands_mut(document) {
         if text(command, "type") == Some("physical") && text(command, "name").is_none() {
-            // Which elder.py takes for the name that the card has.
+            // Which elder.py takes for the name that the NIC has.
             command["name"] = "nic99".into();
         }
     }
@@ -310,30 +310,30 @@ fn set_names_alone(document: &mut Value) {
     });
 }
 
-/// The name by which a card is matched, when it is one card.
+/// The name by which a NIC is matched, when it is one NIC.
 fn matched_name(device: &Value) -> Option<&str> {
     let matched = device.get("match")?;
     text(matched, "name").filter(|name| text(matched, "macaddress").is_none() && !name.contains(['*', '?', '[']))
 }
 
 fn match_names(document: &mut Value) {
-    if let Some(cards) = body_mut(document).get_mut("ethernets").and_then(Value::as_object_mut) {
-        for (key, mut device) in std::mem::take(cards) {
+    if let Some(nics) = body_mut(document).get_mut("ethernets").and_then(Value::as_object_mut) {
+        for (key, mut device) in std::mem::take(nics) {
             let name = matched_name(&device).map_or(key, str::to_owned);
             if matched_name(&device).is_some() {
                 remove(&mut device, "match");
                 remove(&mut device, "set-name");
             }
-            cards.insert(name, device);
+            nics.insert(name, device);
         }
     }
 }
 
-/// Other devices refer to a card by its key, which to cloud-init is nobody's name once the card has another.
+/// Other devices refer to a NIC by its key, which to cloud-init is nobody's name once the NIC has another.
 fn ids(document: &mut Value) {
     let mut names = BTreeMap::new();
-    let cards = devices(document).filter(|(section, ..)| *section == "ethernets");
-    for (at, (_, key, device)) in cards.enumerate() {
+    let nics = devices(document).filter(|(section, ..)| *section == "ethernets");
+    for (at, (_, key, device)) in nics.enumerate() {
         if device.get("match").is_some_and(|matched| text(matched, "macaddress").is_some()) {
             names.insert(key.clone(), text(device, "set-name").map_or(format!("nic{at}"), str::to_owned));
         }
@@ -444,7 +444,7 @@ fn key_of(document: &Value, name: &str) -> String {
 }
 
 fn pattern(matched: &Value) -> String {
-    format!("cards {} of {}", text(matched, "name").unwrap_or(""), text(matched, "driver").unwrap_or(""))
+    format!("NICs {} of {}", text(matched, "name").unwrap_or(""), text(matched, "driver").unwrap_or(""))
 }
 
 fn link<'m>(document: &Value, meaning: &'m mut Value, name: &str) -> Option<&'m mut Value> {

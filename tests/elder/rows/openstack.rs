@@ -14,7 +14,7 @@ pub(super) const ROWS: &[Row] = &[
     Row { id: "os-null-list", mend: Document(null_lists) },
     Row { id: "os-mac-dashes", mend: Document(mac_dashes) },
     Row { id: "os-null-name", mend: Document(null_names) },
-    Row { id: "os-card-twice", mend: Document(cards_twice) },
+    Row { id: "os-nic-twice", mend: Document(nics_twice) },
     Row { id: "os-id-as-name", mend: Document(ids_as_names) },
     Row { id: "os-link-type", mend: Document(link_types) },
     Row { id: "os-network-services", mend: Document(network_services) },
@@ -66,11 +66,11 @@ fn null_names(document: &mut Value) {
     }
 }
 
-fn is_card(link: &Value) -> bool {
+fn is_nic(link: &Value) -> bool {
     !matches!(text(link, "type"), Some("bond" | "vlan"))
 }
 
-fn cards_twice(document: &mut Value) {
+fn nics_twice(document: &mut Value) {
     let mut first: BTreeMap<String, String> = BTreeMap::new();
     let mut aliases = Vec::new();
     // Of which something is asked: the others are nobody's.
@@ -82,11 +82,10 @@ fn cards_twice(document: &mut Value) {
         wanted.extend(text(link, "id").filter(|_| !link["mtu"].is_null()).map(str::to_owned));
     }
     if let Some(links) = document.get_mut("links").and_then(Value::as_array_mut) {
-        links.retain(|link| {
-            !is_card(link) || text(link, "id").is_none_or(|id| wanted.iter().any(|wanted| wanted == id))
-        });
+        links
+            .retain(|link| !is_nic(link) || text(link, "id").is_none_or(|id| wanted.iter().any(|wanted| wanted == id)));
     }
-    for link in objects(document, "links").filter(|link| is_card(link)) {
+    for link in objects(document, "links").filter(|link| is_nic(link)) {
         let (Some(mac), Some(id)) = (text(link, "ethernet_mac_address"), text(link, "id")) else { continue };
         let known = first.entry(mac.to_lowercase()).or_insert_with(|| id.to_owned());
         if known != id {
@@ -128,7 +127,7 @@ fn replace_ids(document: &mut Value, ids: &BTreeMap<String, String>) {
 
 fn ids_as_names(document: &mut Value) {
     for link in objects_mut(document, "links") {
-        if is_card(link) && text(link, "ethernet_mac_address").is_none() && text(link, "name").is_none() {
+        if is_nic(link) && text(link, "ethernet_mac_address").is_none() && text(link, "name").is_none() {
             link["name"] = link["id"].clone();
         }
     }
@@ -256,7 +255,7 @@ fn bond_options(document: &mut Value) {
     }
 }
 
-/// The name that cloud-init gives each link, by its id, with the cards called as elder.py calls them.
+/// The name that cloud-init gives each link, by its id, with the NICs called as elder.py calls them.
 fn names(document: &Value) -> BTreeMap<String, String> {
     let mut names = BTreeMap::new();
     let (mut bonds, mut macs) = (0, BTreeMap::new());
@@ -329,7 +328,7 @@ fn key(document: &Value, id: &str) -> String {
 }
 
 fn link_names(document: &Value, meaning: &mut Value) {
-    for link in objects(document, "links").filter(|link| !is_card(link)) {
+    for link in objects(document, "links").filter(|link| !is_nic(link)) {
         let (Some(name), Some(id)) = (text(link, "name"), text(link, "id")) else { continue };
         if let Some(told) = meaning["links"].get_mut(key(document, id)) {
             told["name"] = name.into();

@@ -6,14 +6,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use pnet_base::MacAddr;
 
 use super::{Converter, Kind, LINKS};
-use crate::finding::{Finding, Place, Severity};
-use crate::formats::convert::{self, Reported, WrittenOption, said};
+use crate::diagnostic::{Diagnostic, FieldPath, Severity};
+use crate::formats::convert::{self, Reported, WrittenOption, given};
 use crate::formats::network_data::{Link, Scalar};
 use crate::formats::value::Value;
-use crate::network::{self, BondMode, BondOptions, Card, InterfaceName, LinkIndex, LinkKind, Pairs, parse_mac_address};
+use crate::network::{self, BondMode, BondOptions, InterfaceName, LinkIndex, LinkKind, Nic, Pairs, parse_mac_address};
 
 /// The words of the schema for a NIC.
-const CARDS: [&str; 9] = ["phy", "bridge", "dvs", "hw_veb", "hyperv", "ovs", "tap", "vhostuser", "vif"];
+const NICS: [&str; 9] = ["phy", "bridge", "dvs", "hw_veb", "hyperv", "ovs", "tap", "vhostuser", "vif"];
 
 pub(super) const LINK_EXPECTED: &str = "the id of one of the links";
 
@@ -29,8 +29,8 @@ impl<'d> Converter<'d, '_> {
         }
         self.kinds = document.links.iter().map(Kind::of).collect();
         for (index, link) in document.links.iter().enumerate() {
-            let place = LINKS.index(index);
-            self.mtus.push(convert::mtu(self.findings, place.field("mtu"), link.mtu.as_ref()));
+            let path = LINKS.index(index);
+            self.mtus.push(convert::mtu(self.diagnostics, path.field("mtu"), link.mtu.as_ref()));
         }
     }
 
@@ -41,7 +41,7 @@ impl<'d> Converter<'d, '_> {
         let mut wanted = vec![false; document.links.len()];
         let mut ask: Vec<usize> =
             document.networks.iter().filter_map(|network| self.find(network.link.as_ref())).collect();
-        let asks_itself = |index: &usize| self.kinds[*index] != Kind::Card || self.mtus[*index].is_some();
+        let asks_itself = |index: &usize| self.kinds[*index] != Kind::Nic || self.mtus[*index].is_some();
         ask.extend((0..document.links.len()).filter(asks_itself));
         if ask.is_empty() && document.networks.is_empty() {
             // A document with links but without networks states that no link gets an address.
@@ -53,29 +53,34 @@ impl<'d> Converter<'d, '_> {
             }
             let link = &document.links[index];
             match self.kinds[index] {
-                Kind::Card => {}
+                Kind::Nic => {}
                 Kind::Bond => ask.extend(link.bond_links.iter().filter_map(|port| self.find(Some(port)))),
                 Kind::Vlan => ask.extend(self.find(link.vlan_link.as_ref())),
             }
         }
 
-        let mut cards = BTreeMap::new();
+        let mut nics = BTreeMap::new();
         for (index, link) in document.links.iter().enumerate() {
-            let mut place = None;
+            let mut path = None;
             if wanted[index] {
                 let next = LinkIndex(self.origin.len());
-                let known = if self.kinds[index] == Kind::Card { card_key(link) } else { None };
-                let at = known.map_or(next, |key| *cards.entry(key).or_insert(next));
+                let known = if self.kinds[index] == Kind::Nic { nic_key(link) } else { None };
+                let at = known.map_or(next, |key| *nics.entry(key).or_insert(next));
                 if at == next {
                     self.origin.push(index);
                 } else {
                     let id = link.id.as_ref().map_or(Cow::Borrowed(""), Scalar::text);
-                    let problem = format!("same card as links[{}]", self.origin[at.0]);
-                    self.findings.push(Finding::warning(LINKS.index(index), &problem, id, "one link for each card"));
+                    let problem = format!("same NIC as links[{}]", self.origin[at.0]);
+                    self.diagnostics.push(Diagnostic::warning(
+                        LINKS.index(index),
+                        &problem,
+                        id,
+                        "one link for each NIC",
+                    ));
                 }
-                place = Some(at);
+                path = Some(at);
             }
-            self.model.push(place);
+            self.model.push(path);
         }
     }
 
@@ -95,23 +100,23 @@ impl<'d> Converter<'d, '_> {
             let index = self.origin[at];
             let link = &document.links[index];
             let kind = match self.kinds[index] {
-                Kind::Card => self.card(index, link, parents[index]),
+                Kind::Nic => self.nic(index, link, parents[index]),
                 Kind::Bond => self.bond(index, link, bonds.next().flatten()),
                 Kind::Vlan => self.vlan(index, link),
             };
-            if let Ok(LinkKind::Bond { name, .. } | LinkKind::Card(Card::Name(name))) = &kind
+            if let Ok(LinkKind::Bond { name, .. } | LinkKind::Nic(Nic::Name(name))) = &kind
                 && !taken.insert(*name)
             {
                 self.error(&LINKS.index(index), "name", "repeated name", name, "a name that no other link has");
             }
-            let place = LINKS.index(index).path();
-            let id = link.id.as_ref().map_or_else(|| place.clone(), Scalar::to_string);
+            let path = LINKS.index(index).path();
+            let id = link.id.as_ref().map_or_else(|| path.clone(), Scalar::to_string);
             // The error has been reported and the document will be rejected. A placeholder lets the other links be
             // checked, too.
-            let kind = kind.unwrap_or(LinkKind::Card(Card::MacAddress { mac_address: MacAddr::zero(), name: None }));
+            let kind = kind.unwrap_or(LinkKind::Nic(Nic::MacAddress { mac_address: MacAddr::zero(), name: None }));
             let (mtu, cloned_mac_address) = (self.mtus[index], self.cloned_mac_address(index, link));
             let without_addresses = document.networks.is_empty();
-            let link = network::Link::new(id, place, kind);
+            let link = network::Link::new(id, path, kind);
             self.links.push(network::Link { mtu, cloned_mac_address, without_addresses, ..link });
         }
         self.bond_of = vec![None; self.links.len()];
@@ -123,25 +128,25 @@ impl<'d> Converter<'d, '_> {
         // Merge entries that describe the same NIC.
         for index in 0..document.links.len() {
             if let Some(at) = self.model[index].filter(|at| self.origin[at.0] != index) {
-                let place = LINKS.index(index);
-                convert::merge_mtu(self.findings, place.field("mtu"), &mut self.links[at.0], self.mtus[index]);
-                if let LinkKind::Card(Card::MacAddress { name: name @ None, .. }) = &mut self.links[at.0].kind {
-                    *name = said(document.links[index].name.as_ref()).and_then(|name| name.text().parse().ok());
+                let path = LINKS.index(index);
+                convert::merge_mtu(self.diagnostics, path.field("mtu"), &mut self.links[at.0], self.mtus[index]);
+                if let LinkKind::Nic(Nic::MacAddress { name: name @ None, .. }) = &mut self.links[at.0].kind {
+                    *name = given(document.links[index].name.as_ref()).and_then(|name| name.text().parse().ok());
                 }
             }
         }
     }
 
-    fn card(&mut self, index: usize, link: &Link, carries_vlans: bool) -> Reported<LinkKind> {
-        let place = LINKS.index(index);
-        if !link.kind.as_ref().is_some_and(|kind| CARDS.contains(&kind.text().as_ref())) {
+    fn nic(&mut self, index: usize, link: &Link, carries_vlans: bool) -> Reported<LinkKind> {
+        let path = LINKS.index(index);
+        if !link.kind.as_ref().is_some_and(|kind| NICS.contains(&kind.text().as_ref())) {
             let expected = "phy, bond, vlan or another word of the schema";
-            let (severity, place) = (Severity::Warning, place.field("type"));
-            convert::unknown(self.findings, severity, place, "unknown link type", link.kind.as_ref(), expected);
+            let (severity, path) = (Severity::Warning, path.field("type"));
+            convert::unknown(self.diagnostics, severity, path, "unknown link type", link.kind.as_ref(), expected);
         }
-        let field = place.field("ethernet_mac_address");
-        let mac_address = convert::mac_address(self.findings, field, link.ethernet_mac_address.as_ref());
-        let name = match said(link.name.as_ref()).map(|name| (name, name.text().parse::<InterfaceName>())) {
+        let field = path.field("ethernet_mac_address");
+        let mac_address = convert::mac_address(self.diagnostics, field, link.ethernet_mac_address.as_ref());
+        let name = match given(link.name.as_ref()).map(|name| (name, name.text().parse::<InterfaceName>())) {
             None => Ok(None),
             Some((_, Ok(name))) => Ok(Some(name)),
             Some((name, Err(_))) => {
@@ -150,9 +155,9 @@ impl<'d> Converter<'d, '_> {
                 let needed = carries_vlans || mac_address == Ok(None);
                 let severity = if needed { Severity::Error } else { Severity::Warning };
                 let expected = InterfaceName::EXPECTED;
-                self.findings.push(Finding::new(
+                self.diagnostics.push(Diagnostic::new(
                     severity,
-                    place.field("name"),
+                    path.field("name"),
                     "invalid interface name",
                     name,
                     expected,
@@ -160,20 +165,20 @@ impl<'d> Converter<'d, '_> {
                 if needed { Err(()) } else { Ok(None) }
             }
         };
-        let card = match (mac_address?, name?) {
-            (Some(mac_address), name) => Card::MacAddress { mac_address, name },
-            (None, Some(name)) => Card::Name(name),
+        let nic = match (mac_address?, name?) {
+            (Some(mac_address), name) => Nic::MacAddress { mac_address, name },
+            (None, Some(name)) => Nic::Name(name),
             (None, None) => {
                 let id = link.id.as_ref().map_or(Cow::Borrowed(""), Scalar::text);
                 let Ok(name) = id.parse() else {
                     let expected = "an ethernet_mac_address or a name beside it, or an id that is an interface name";
-                    self.error(&place, "id", "card without a MAC address or a name", id, expected);
+                    self.error(&path, "id", "NIC without a MAC address or a name", id, expected);
                     return Err(());
                 };
-                Card::Name(name)
+                Nic::Name(name)
             }
         };
-        Ok(LinkKind::Card(card))
+        Ok(LinkKind::Nic(nic))
     }
 
     /// The name of each bond, as in cloud-init: the name in the document, else `bond` and the number of the bond among
@@ -188,7 +193,7 @@ impl<'d> Converter<'d, '_> {
             if self.kinds[index] != Kind::Bond {
                 continue;
             }
-            names.push(match said(document.links[index].name.as_ref()) {
+            names.push(match given(document.links[index].name.as_ref()) {
                 Some(name) => {
                     let legal = name.text().parse().ok();
                     if legal.is_none() {
@@ -210,31 +215,32 @@ impl<'d> Converter<'d, '_> {
     }
 
     fn bond(&mut self, index: usize, link: &'d Link, name: Option<InterfaceName>) -> Reported<LinkKind> {
-        let place = LINKS.index(index);
+        let path = LINKS.index(index);
         let mut ports: Vec<LinkIndex> = Vec::new();
         for (position, port) in link.bond_links.iter().enumerate() {
             match self.find(Some(port)).and_then(|port| self.model[port]) {
                 Some(port) => ports.push(port),
                 None => {
-                    let list = place.field("bond_links");
-                    let finding = Finding::warning(list.index(position), "unknown link", port, LINK_EXPECTED);
-                    self.findings.push(finding);
+                    let list = path.field("bond_links");
+                    let diagnostic = Diagnostic::warning(list.index(position), "unknown link", port, LINK_EXPECTED);
+                    self.diagnostics.push(diagnostic);
                 }
             }
         }
         if ports.is_empty() {
-            let place = place.field("bond_links");
-            let finding = Finding::without_value(Severity::Error, place, "bond without a port", "the ids of its links");
-            self.findings.push(finding);
+            let path = path.field("bond_links");
+            let diagnostic =
+                Diagnostic::without_value(Severity::Error, path, "bond without a port", "the ids of its links");
+            self.diagnostics.push(diagnostic);
         }
-        let options = self.bond_options(&place, link, &ports);
+        let options = self.bond_options(&path, link, &ports);
         if ports.is_empty() {
             return Err(());
         }
         Ok(LinkKind::Bond { name: name.ok_or(())?, ports, options: options? })
     }
 
-    fn bond_options(&mut self, place: &Place<'_>, link: &'d Link, ports: &[LinkIndex]) -> Reported<BondOptions> {
+    fn bond_options(&mut self, path: &FieldPath<'_>, link: &'d Link, ports: &[LinkIndex]) -> Reported<BondOptions> {
         let option = |(written, value): &'d (String, Value)| {
             // `bond_xmit_hash_policy` and `bond-xmit-hash-policy` are the same option.
             let name = written.get(5..).unwrap_or_default().replace('-', "_").into();
@@ -242,58 +248,58 @@ impl<'d> Converter<'d, '_> {
         };
         let options: Vec<WrittenOption<'_>> = link.bond_options.iter().map(option).collect();
         if !options.iter().any(|option| option.name == "mode") {
-            let place = place.field("bond_mode");
-            let finding = Finding::without_value(Severity::Warning, place, "missing", BondMode::EXPECTED);
-            self.findings.push(finding);
+            let path = path.field("bond_mode");
+            let diagnostic = Diagnostic::without_value(Severity::Warning, path, "missing", BondMode::EXPECTED);
+            self.diagnostics.push(diagnostic);
         }
         let (document, by_id, model, origin) = (self.document, &self.by_id, &self.model, &self.origin);
-        convert::bond_options(self.findings, place, &options, &|wanted| {
+        convert::bond_options(self.diagnostics, path, &options, &|wanted| {
             // The document refers to a bond member by id or by name.
             let by_id = by_id.get(wanted).and_then(|link| model[*link]).filter(|port| ports.contains(port));
-            let name = |port: &LinkIndex| said(document.links[origin[port.0]].name.as_ref());
+            let name = |port: &LinkIndex| given(document.links[origin[port.0]].name.as_ref());
             let is_named = |port: &&LinkIndex| name(port).is_some_and(|name| name.text() == wanted);
             by_id.or_else(|| ports.iter().find(is_named).copied())
         })
     }
 
     fn vlan(&mut self, index: usize, link: &Link) -> Reported<LinkKind> {
-        let place = LINKS.index(index);
-        let named = said(link.name.as_ref());
+        let path = LINKS.index(index);
+        let named = given(link.name.as_ref());
         let name = named.and_then(|name| name.text().parse::<InterfaceName>().ok());
         if let (Some(named), None) = (named, &name) {
             // An invalid name is only a warning, because a renderer can name any VLAN after its parent and its id.
-            self.warning(&place, "name", "invalid interface name", named, InterfaceName::EXPECTED);
+            self.warning(&path, "name", "invalid interface name", named, InterfaceName::EXPECTED);
         }
         let parent = self.find(link.vlan_link.as_ref()).and_then(|parent| self.model[parent]);
         if parent.is_none() {
-            let (place, written) = (place.field("vlan_link"), link.vlan_link.as_ref());
-            convert::unknown(self.findings, Severity::Error, place, "unknown link", written, LINK_EXPECTED);
+            let (path, written) = (path.field("vlan_link"), link.vlan_link.as_ref());
+            convert::unknown(self.diagnostics, Severity::Error, path, "unknown link", written, LINK_EXPECTED);
         }
-        let id = convert::vlan_id(self.findings, place.field("vlan_id"), link.vlan_id.as_ref());
+        let id = convert::vlan_id(self.diagnostics, path.field("vlan_id"), link.vlan_id.as_ref());
         Ok(LinkKind::Vlan { name, parent: parent.ok_or(())?, id: id? })
     }
 
     /// The MAC address to set on a bond or a VLAN. `None` also for an invalid address, which has been reported.
     fn cloned_mac_address(&mut self, index: usize, link: &Link) -> Option<MacAddr> {
         let (name, written) = match self.kinds[index] {
-            Kind::Card => return None,
+            Kind::Nic => return None,
             Kind::Bond => ("ethernet_mac_address", &link.ethernet_mac_address),
             Kind::Vlan => ("vlan_mac_address", &link.vlan_mac_address),
         };
-        convert::mac_address(self.findings, LINKS.index(index).field(name), written.as_ref()).ok().flatten()
+        convert::mac_address(self.diagnostics, LINKS.index(index).field(name), written.as_ref()).ok().flatten()
     }
 }
 
 /// The name that the document requests for a link. The id of a NIC counts as its name only if the NIC has neither a
 /// name nor a MAC address.
 fn own_name(link: &Link) -> Option<&Scalar> {
-    let id_serves = Kind::of(link) == Kind::Card && said(link.ethernet_mac_address.as_ref()).is_none();
-    said(link.name.as_ref()).or(said(link.id.as_ref()).filter(|_| id_serves))
+    let id_serves = Kind::of(link) == Kind::Nic && given(link.ethernet_mac_address.as_ref()).is_none();
+    given(link.name.as_ref()).or(given(link.id.as_ref()).filter(|_| id_serves))
 }
 
 /// The key that is the same for all entries of one NIC: the MAC address, or the name of a NIC without a MAC address.
-fn card_key(link: &Link) -> Option<String> {
-    match said(link.ethernet_mac_address.as_ref()) {
+fn nic_key(link: &Link) -> Option<String> {
+    match given(link.ethernet_mac_address.as_ref()) {
         Some(address) => parse_mac_address(&address.text()).map(|address| Pairs(address, b':').to_string()),
         None => own_name(link).map(Scalar::to_string),
     }

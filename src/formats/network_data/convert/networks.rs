@@ -2,7 +2,7 @@
 
 use super::links::LINK_EXPECTED;
 use super::{Converter, Method, NETWORKS};
-use crate::finding::{Place, Severity};
+use crate::diagnostic::{FieldPath, Severity};
 use crate::formats::convert::{self, WrittenRoute};
 use crate::formats::network_data::{Network, Route, Scalar, Service};
 use crate::network::{self, Family, LinkIndex};
@@ -18,7 +18,7 @@ impl Converter<'_, '_> {
             if *network == Network::default() {
                 continue;
             }
-            let place = NETWORKS.index(index);
+            let path = NETWORKS.index(index);
             let method = Method::of(network);
             let link = match self.link_of(network) {
                 Ok(link) => Some(link),
@@ -31,10 +31,10 @@ impl Converter<'_, '_> {
             let mut is_sure = true;
             let family = match method {
                 Method::Static(wanted) => {
-                    let mask = (place.field("netmask"), network.netmask.as_ref());
-                    let written = (place.field("ip_address"), network.ip_address.as_ref());
+                    let mask = (path.field("netmask"), network.netmask.as_ref());
+                    let written = (path.field("ip_address"), network.ip_address.as_ref());
                     let guesses = (&mut self.guesses, link);
-                    let address = convert::static_address(self.findings, written, mask, wanted, guesses);
+                    let address = convert::static_address(self.diagnostics, written, mask, wanted, guesses);
                     is_sure = address.is_some();
                     if let (Some(link), Some(address)) = (link, address) {
                         convert::add_address(&mut self.links[link.0], address);
@@ -58,11 +58,11 @@ impl Converter<'_, '_> {
                     None
                 }
             };
-            let own_routes = self.read_routes(network, family, &place);
-            self.read_services(&network.services, &place);
+            let own_routes = self.read_routes(network, family, &path);
+            self.read_services(&network.services, &path);
             let (servers, domains) = (&network.dns_nameservers, &network.dns_search);
-            convert::nameservers(self.findings, &place.field("dns_nameservers"), servers, &mut self.dns);
-            convert::search_domains(self.findings, &place.field("dns_search"), domains, &mut self.dns);
+            convert::nameservers(self.diagnostics, &path.field("dns_nameservers"), servers, &mut self.dns);
+            convert::search_domains(self.diagnostics, &path.field("dns_search"), domains, &mut self.dns);
             match link {
                 Some(link) => {
                     routes.extend(own_routes.into_iter().map(|route| (link, route)));
@@ -82,26 +82,26 @@ impl Converter<'_, '_> {
             // have a static address. A missing dynamic address is only a warning if the machine has other addresses.
             let is_dynamic = matches!(method, Method::Dhcp4 | Method::Dynamic6(_));
             let severity = if is_dynamic && has_addresses { Severity::Warning } else { Severity::Error };
-            let (place, link) = (NETWORKS.index(index), self.document.networks[index].link.as_ref());
-            convert::unknown(self.findings, severity, place.field("link"), problem, link, &expected);
+            let (path, link) = (NETWORKS.index(index), self.document.networks[index].link.as_ref());
+            convert::unknown(self.diagnostics, severity, path.field("link"), problem, link, &expected);
         }
         for (index, link) in unknown {
             // An unknown type is only a warning if its link has another address.
             let works = link.is_some_and(|link| self.links[link.0].has_addresses());
             let severity = if works { Severity::Warning } else { Severity::Error };
-            let place = NETWORKS.index(index);
+            let path = NETWORKS.index(index);
             let kind = self.document.networks[index].kind.as_ref();
             convert::unknown(
-                self.findings,
+                self.diagnostics,
                 severity,
-                place.field("type"),
+                path.field("type"),
                 "unknown network type",
                 kind,
                 Method::EXPECTED,
             );
         }
         for (at, route) in routes {
-            convert::add_routes(self.findings, &mut self.links[at.0], vec![route], !unsure[at.0]);
+            convert::add_routes(self.diagnostics, &mut self.links[at.0], vec![route], !unsure[at.0]);
         }
     }
 
@@ -113,54 +113,54 @@ impl Converter<'_, '_> {
         // A bond member has no addresses of its own.
         match self.bond_of[link.0] {
             Some(bond) => {
-                let expected = format!("the link of its bond, {}", self.links[bond.0].place);
+                let expected = format!("the link of its bond, {}", self.links[bond.0].path);
                 Err(("network on a bond's port", expected))
             }
             None => Ok(link),
         }
     }
 
-    fn read_routes(&mut self, network: &Network, family: Option<Family>, place: &Place<'_>) -> Vec<network::Route> {
+    fn read_routes(&mut self, network: &Network, family: Option<Family>, path: &FieldPath<'_>) -> Vec<network::Route> {
         let gateway = network.gateway.as_ref();
-        let gateway = convert::default_route(self.findings, place.field("gateway"), gateway, family, None);
+        let gateway = convert::default_route(self.diagnostics, path.field("gateway"), gateway, family, None);
         let mut routes = Vec::from_iter(gateway);
-        let list = place.field("routes");
+        let list = path.field("routes");
         for (index, route) in network.routes.iter().enumerate() {
             // An empty entry has been reported already by the reader.
             if *route == Route::default() {
                 continue;
             }
-            let place = list.index(index);
+            let path = list.index(index);
             let written = WrittenRoute {
                 destination: ("network", route.network.as_ref()),
                 netmask: ("netmask", route.netmask.as_ref()),
                 gateway: ("gateway", route.gateway.as_ref()),
                 metric: ("metric", route.metric.as_ref()),
             };
-            routes.extend(convert::route(self.findings, &place, &written, family));
-            self.read_services(&route.services, &place);
+            routes.extend(convert::route(self.diagnostics, &path, &written, family));
+            self.read_services(&route.services, &path);
         }
         routes
     }
 
-    pub(super) fn read_services(&mut self, services: &[Service], place: &Place<'_>) {
-        let list = place.field("services");
+    pub(super) fn read_services(&mut self, services: &[Service], path: &FieldPath<'_>) {
+        let list = path.field("services");
         for (index, service) in services.iter().enumerate() {
-            let place = list.index(index);
+            let path = list.index(index);
             let kind = service.kind.as_ref();
             let address = service.address.as_ref();
             match kind.map(Scalar::text).as_deref() {
                 Some("dns") if address.is_some() || service.search.is_empty() => {
-                    convert::nameserver(self.findings, &place.field("address"), address, &mut self.dns);
+                    convert::nameserver(self.diagnostics, &path.field("address"), address, &mut self.dns);
                 }
                 Some("dns") => {}
                 None if address.is_none() => {}
                 _ => {
-                    let place = place.field("type");
-                    convert::unknown(self.findings, Severity::Warning, place, "unknown service", kind, "dns");
+                    let path = path.field("type");
+                    convert::unknown(self.diagnostics, Severity::Warning, path, "unknown service", kind, "dns");
                 }
             }
-            convert::search_domains(self.findings, &place.field("search"), &service.search, &mut self.dns);
+            convert::search_domains(self.diagnostics, &path.field("search"), &service.search, &mut self.dns);
         }
     }
 }

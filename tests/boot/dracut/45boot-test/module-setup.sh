@@ -1,5 +1,5 @@
 #!/bin/bash
-# What the boot tests need in the initramfs beside what is tested: nothing of it configures a card or touches a drive.
+# What the boot tests need in the initramfs beside what is tested: nothing of it configures a NIC or touches a drive.
 #
 # shellcheck disable=SC2154 # moddir, initdir and the directories of systemd come from dracut
 

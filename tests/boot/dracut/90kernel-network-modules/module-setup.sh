@@ -1,5 +1,5 @@
 #!/bin/bash
-# Instead of dracut's module of this name, which brings the drivers of every card that there is.
+# Instead of dracut's module of this name, which brings the drivers of every NIC that there is.
 
 check() {
     return 255

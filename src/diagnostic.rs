@@ -1,6 +1,6 @@
 //! Diagnostics about a document: path, problem, value, expectation, and whether the boot may continue.
 //!
-//! A reader of a document does not stop at the first mistake. It collects one [`Finding`] for each mistake and
+//! A reader of a document does not stop at the first mistake. It collects one [`Diagnostic`] for each mistake and
 //! continues, so that a person can fix all mistakes at once.
 
 use std::cmp::Ordering;
@@ -25,20 +25,20 @@ pub enum Severity {
 /// A path borrows its parent, so building a path allocates nothing. Only printing a path allocates.
 ///
 /// ```
-/// use glowplug::finding::Place;
+/// use glowplug::diagnostic::FieldPath;
 ///
-/// let place = Place::Document;
-/// assert_eq!(place.field("networks").index(1).field("netmask").to_string(), "networks[1].netmask");
-/// assert_eq!(place.to_string(), "document");
+/// let path = FieldPath::Document;
+/// assert_eq!(path.field("networks").index(1).field("netmask").to_string(), "networks[1].netmask");
+/// assert_eq!(path.to_string(), "document");
 /// ```
 #[derive(Clone, Copy, Debug)]
-pub enum Place<'a> {
+pub enum FieldPath<'a> {
     /// The document as a whole.
     Document,
     /// A member of an object: the object's path and the member's name.
-    Field(&'a Place<'a>, &'a str),
+    Field(&'a FieldPath<'a>, &'a str),
     /// An element of an array: the array's path and the index, counted from zero.
-    Index(&'a Place<'a>, usize),
+    Index(&'a FieldPath<'a>, usize),
 }
 
 /// Initial capacity of a string for a path or a value, in bytes. Most paths and values are shorter.
@@ -49,51 +49,71 @@ const USUAL: usize = 64;
 /// `Display` writes the diagnostic on one line, whatever characters the value contains:
 ///
 /// ```
-/// use glowplug::finding::{Finding, Place};
+/// use glowplug::diagnostic::{Diagnostic, FieldPath};
 ///
-/// let netmask = Finding::error(Place::Document.field("netmask"), "invalid netmask", "255.0.255.0", "a length");
+/// let netmask = Diagnostic::error(FieldPath::Document.field("netmask"), "invalid netmask", "255.0.255.0", "a length");
 /// assert_eq!(netmask.to_string(), r#"netmask: invalid netmask "255.0.255.0", expected a length"#);
+///
+/// let metric = Diagnostic::ignored("routes[0].metric", 100, "kernel arguments cannot express it");
+/// assert_eq!(metric.to_string(), r#"routes[0].metric: "100" ignored, kernel arguments cannot express it"#);
 /// ```
 #[derive(Clone, Debug, Eq, PartialEq, Serialize)]
-pub struct Finding {
+pub struct Diagnostic {
     /// Whether the document, the item or nothing is lost.
     pub severity: Severity,
     /// Path of the value in the document, such as `networks[1].netmask`.
-    pub place: String,
-    /// The problem without the value, such as `invalid netmask`.
-    pub problem: String,
+    pub path: String,
     /// The value as in the document, shortened to 64 characters. `None` when the value is missing or does not matter.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub value: Option<String>,
-    /// What the document should contain instead.
-    pub expected: String,
+    /// Why: a mistake, or a limitation of the reader of our output.
+    #[serde(flatten)]
+    pub reason: Reason,
+}
+
+/// Why there is a diagnostic.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum Reason {
+    /// The value is a mistake of the author of the document.
+    Mistake {
+        /// The problem without the value, such as `invalid netmask`.
+        problem: String,
+        /// What the document should contain instead.
+        expected: String,
+    },
+    /// The value is valid, but is not used.
+    Ignored {
+        /// The limitation, such as `kernel arguments cannot express it`.
+        because: String,
+    },
 }
 
 /// The diagnostics of one document, sorted by path.
 ///
-/// At most [`Findings::KEPT`] errors and as many warnings are kept; the rest are only counted. Errors and warnings have
+/// At most [`Diagnostics::KEPT`] errors and as many warnings are kept; the rest are only counted. Errors and warnings have
 /// separate limits, so that no number of warnings can hide an error. Debug messages beyond the limit are dropped.
 #[derive(Debug, Default)]
-pub struct Findings {
-    kept: Vec<Finding>,
-    details: Vec<Finding>,
+pub struct Diagnostics {
+    kept: Vec<Diagnostic>,
+    details: Vec<Diagnostic>,
     errors: usize,
     warnings: usize,
 }
 
 // === impl Place ===
 
-impl<'a> Place<'a> {
+impl<'a> FieldPath<'a> {
     /// The path of the member `name` of this object.
     #[must_use]
-    pub fn field(&'a self, name: &'a str) -> Place<'a> {
-        Place::Field(self, name)
+    pub fn field(&'a self, name: &'a str) -> FieldPath<'a> {
+        FieldPath::Field(self, name)
     }
 
     /// The path of the element `index` of this array, counted from zero.
     #[must_use]
-    pub fn index(&'a self, index: usize) -> Place<'a> {
-        Place::Index(self, index)
+    pub fn index(&'a self, index: usize) -> FieldPath<'a> {
+        FieldPath::Index(self, index)
     }
 
     /// The path as a string that does not borrow the document.
@@ -108,7 +128,7 @@ impl<'a> Place<'a> {
     pub(crate) fn push_onto(&self, path: &mut String) {
         match self {
             Self::Document => path.push_str("document"),
-            Self::Field(Place::Document, name) => push_plain(name, path),
+            Self::Field(FieldPath::Document, name) => push_plain(name, path),
             Self::Field(parent, name) => {
                 parent.push_onto(path);
                 path.push('.');
@@ -122,7 +142,7 @@ impl<'a> Place<'a> {
     }
 }
 
-impl fmt::Display for Place<'_> {
+impl fmt::Display for FieldPath<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.path())
     }
@@ -132,7 +152,7 @@ impl fmt::Display for Place<'_> {
 fn push_plain(name: &str, path: &mut String) {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() | matches!(byte, b'_' | b'-');
     let is_literal = |byte: u8| matches!(byte, b' '..=b'~') & !matches!(byte, b'"' | b'\\');
-    let fits = name.len() <= Finding::VALUE_CHARS;
+    let fits = name.len() <= Diagnostic::VALUE_CHARS;
     // `fold` has no early exit, so the compiler can check several bytes at once.
     if fits && !name.is_empty() && name.bytes().fold(true, |all, byte| all & is_plain(byte)) {
         path.push_str(name);
@@ -144,69 +164,99 @@ fn push_plain(name: &str, path: &mut String) {
     }
 }
 
-// === impl Finding ===
+// === impl Diagnostic ===
 
-impl Finding {
+impl Diagnostic {
     /// The length to which a value is shortened, in characters.
     const VALUE_CHARS: usize = 64;
 
     /// A diagnostic with severity error: the document is rejected.
-    pub fn error(place: impl fmt::Display, problem: &str, value: impl fmt::Display, expected: &str) -> Self {
-        Self::new(Severity::Error, place, problem, value, expected)
+    pub fn error(path: impl fmt::Display, problem: &str, value: impl fmt::Display, expected: &str) -> Self {
+        Self::new(Severity::Error, path, problem, value, expected)
     }
 
     /// A diagnostic with severity warning: the item is ignored.
-    pub fn warning(place: impl fmt::Display, problem: &str, value: impl fmt::Display, expected: &str) -> Self {
-        Self::new(Severity::Warning, place, problem, value, expected)
+    pub fn warning(path: impl fmt::Display, problem: &str, value: impl fmt::Display, expected: &str) -> Self {
+        Self::new(Severity::Warning, path, problem, value, expected)
+    }
+
+    /// A warning that a valid value is not used, and why.
+    pub fn ignored(path: impl fmt::Display, value: impl fmt::Display, because: &str) -> Self {
+        Self {
+            severity: Severity::Warning,
+            path: path.to_string(),
+            value: Some(shortened(&value)),
+            reason: Reason::Ignored { because: because.to_owned() },
+        }
     }
 
     /// A diagnostic with the given severity.
     pub fn new(
         severity: Severity,
-        place: impl fmt::Display,
+        path: impl fmt::Display,
         problem: &str,
         value: impl fmt::Display,
         expected: &str,
     ) -> Self {
-        Self::of(severity, &place, problem, Some(&value), expected)
+        Self::of(severity, &path, problem, Some(&value), expected)
     }
 
     /// A diagnostic about a missing value, or about a value that does not matter.
-    pub fn without_value(severity: Severity, place: impl fmt::Display, problem: &str, expected: &str) -> Self {
-        Self::of(severity, &place, problem, None, expected)
+    pub fn without_value(severity: Severity, path: impl fmt::Display, problem: &str, expected: &str) -> Self {
+        Self::of(severity, &path, problem, None, expected)
+    }
+
+    /// The problem without the value; `ignored` for a value that is not used.
+    #[must_use]
+    pub fn problem(&self) -> &str {
+        match &self.reason {
+            Reason::Mistake { problem, .. } => problem,
+            Reason::Ignored { .. } => "ignored",
+        }
+    }
+
+    /// The same diagnostic of a mistake with another expectation.
+    pub(crate) fn expecting(self, expected: &str) -> Self {
+        let reason = Reason::Mistake { problem: self.problem().to_owned(), expected: expected.to_owned() };
+        Self { reason, ..self }
     }
 
     fn of(
         severity: Severity,
-        place: &dyn fmt::Display,
+        path: &dyn fmt::Display,
         problem: &str,
         value: Option<&dyn fmt::Display>,
         expected: &str,
     ) -> Self {
         Self {
             severity,
-            place: place.to_string(),
-            problem: problem.to_owned(),
+            path: path.to_string(),
             value: value.map(shortened),
-            expected: expected.to_owned(),
+            reason: Reason::Mistake { problem: problem.to_owned(), expected: expected.to_owned() },
         }
     }
 }
 
-impl fmt::Display for Finding {
+impl fmt::Display for Diagnostic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.place, self.problem)?;
+        write!(f, "{}:", self.path)?;
+        if let Reason::Mistake { problem, .. } = &self.reason {
+            write!(f, " {problem}")?;
+        }
         if let Some(value) = &self.value {
             write!(f, " {value:?}")?;
         }
-        write!(f, ", expected {}", self.expected)
+        match &self.reason {
+            Reason::Mistake { expected, .. } => write!(f, ", expected {expected}"),
+            Reason::Ignored { because } => write!(f, " ignored, {because}"),
+        }
     }
 }
 
 /// The beginning of a displayed value; `…` marks the cut. Formatting stops at the limit, so a long value takes no
 /// longer than a short value.
 pub(crate) fn shortened(value: &dyn fmt::Display) -> String {
-    let mut beginning = Beginning { text: String::with_capacity(USUAL), room: Finding::VALUE_CHARS };
+    let mut beginning = Beginning { text: String::with_capacity(USUAL), room: Diagnostic::VALUE_CHARS };
     // Writing fails only when the value does not fit.
     if write!(beginning, "{value}").is_err() {
         beginning.text.push('…');
@@ -230,32 +280,32 @@ impl fmt::Write for Beginning {
     }
 }
 
-// === impl Findings ===
+// === impl Diagnostics ===
 
-impl Findings {
+impl Diagnostics {
     /// Number of errors that are kept; as many warnings and as many debug messages are kept, too. Nobody fixes a
     /// document with more mistakes line by line.
     pub const KEPT: usize = 256;
 
-    /// Adds a diagnostic. Beyond [`Findings::KEPT`] of its severity, an error or a warning is only counted, and a debug
+    /// Adds a diagnostic. Beyond [`Diagnostics::KEPT`] of its severity, an error or a warning is only counted, and a debug
     /// message is dropped.
-    pub fn push(&mut self, finding: Finding) {
-        let count = match finding.severity {
-            Severity::Debug if self.details.len() < Self::KEPT => return self.details.push(finding),
+    pub fn push(&mut self, diagnostic: Diagnostic) {
+        let count = match diagnostic.severity {
+            Severity::Debug if self.details.len() < Self::KEPT => return self.details.push(diagnostic),
             Severity::Debug => return,
             Severity::Warning => &mut self.warnings,
             Severity::Error => &mut self.errors,
         };
         *count += 1;
         if *count <= Self::KEPT {
-            let at = self.kept.partition_point(|kept| by_place(&kept.place, &finding.place).is_le());
-            self.kept.insert(at, finding);
+            let at = self.kept.partition_point(|kept| by_path(&kept.path, &diagnostic.path).is_le());
+            self.kept.insert(at, diagnostic);
         }
     }
 
     /// The debug messages, in the order in which they were added. No other method returns debug messages.
     #[must_use]
-    pub fn details(&self) -> &[Finding] {
+    pub fn details(&self) -> &[Diagnostic] {
         &self.details
     }
 
@@ -273,14 +323,14 @@ impl Findings {
 
     /// The kept errors and warnings, and the number of those that were only counted.
     #[must_use]
-    pub fn into_parts(self) -> (Vec<Finding>, usize) {
+    pub fn into_parts(self) -> (Vec<Diagnostic>, usize) {
         let further = self.further();
         (self.kept, further)
     }
 
     /// The kept errors and warnings, sorted by path.
     #[must_use]
-    pub fn kept(&self) -> &[Finding] {
+    pub fn kept(&self) -> &[Diagnostic] {
         &self.kept
     }
 
@@ -292,13 +342,13 @@ impl Findings {
 }
 
 /// Compares paths in document order: `links[2]` comes before `links[10]`, and both come before `networks[0]`.
-fn by_place<'a>(a: &'a str, b: &'a str) -> Ordering {
+fn by_path<'a>(a: &'a str, b: &'a str) -> Ordering {
     let is_bracket = |byte: &u8| matches!(byte, b'[' | b']');
     let same = a.bytes().zip(b.bytes()).take_while(|(a, b)| a == b).count();
     // The part in which the paths differ. It may be an index in both.
     let begin = a.as_bytes()[..same].iter().rposition(is_bracket).map_or(0, |at| at + 1);
-    let part = |place: &'a str| {
-        let rest = &place[begin..];
+    let part = |path: &'a str| {
+        let rest = &path[begin..];
         let part = &rest[..rest.bytes().position(|byte| is_bracket(&byte)).unwrap_or(rest.len())];
         (part.parse::<usize>().ok(), part)
     };
@@ -312,60 +362,66 @@ mod tests {
     #[test]
     fn a_hostile_value_stays_on_its_line_and_is_shortened() {
         let value = format!("a\nip=1.2.3.4 \"{}", "x".repeat(100));
-        let finding = Finding::warning(Place::Document.field("a b\n"), "invalid name", value, "a name");
+        let diagnostic = Diagnostic::warning(FieldPath::Document.field("a b\n"), "invalid name", value, "a name");
         assert_eq!(
-            finding.to_string(),
+            diagnostic.to_string(),
             format!(r#""a b\n": invalid name "a\nip=1.2.3.4 \"{}…", expected a name"#, "x".repeat(50))
         );
     }
 
     #[test]
     fn a_value_that_just_fits_is_shown_whole() {
-        let shown = |chars: usize| Finding::warning("a", "b", "ä".repeat(chars), "c").value;
+        let shown = |chars: usize| Diagnostic::warning("a", "b", "ä".repeat(chars), "c").value;
         assert_eq!(shown(64), Some("ä".repeat(64)));
         assert_eq!(shown(65), Some("ä".repeat(64) + "…"));
         let (x, y) = ("x".repeat(60), "y".repeat(5));
-        let in_pieces = Finding::warning("a", "b", format_args!("{x}{y}"), "c");
+        let in_pieces = Diagnostic::warning("a", "b", format_args!("{x}{y}"), "c");
         assert_eq!(in_pieces.value, Some(x + "yyyy…"));
     }
 
     #[test]
     fn warnings_never_hide_an_error() {
-        let mut findings = Findings::default();
-        for _ in 0..=Findings::KEPT {
-            findings.push(Finding::warning("a", "b", "c", "d"));
+        let mut diagnostics = Diagnostics::default();
+        for _ in 0..=Diagnostics::KEPT {
+            diagnostics.push(Diagnostic::warning("a", "b", "c", "d"));
         }
-        assert_eq!((findings.has_errors(), findings.kept().len(), findings.further()), (false, Findings::KEPT, 1));
-        let error = Finding::without_value(Severity::Error, "b", "missing", "c");
-        findings.push(error.clone());
-        assert_eq!((findings.errors(), findings.kept().last(), findings.further()), (1, Some(&error), 1));
-        for _ in 0..=Findings::KEPT {
-            findings.push(error.clone());
+        assert_eq!(
+            (diagnostics.has_errors(), diagnostics.kept().len(), diagnostics.further()),
+            (false, Diagnostics::KEPT, 1)
+        );
+        let error = Diagnostic::without_value(Severity::Error, "b", "missing", "c");
+        diagnostics.push(error.clone());
+        assert_eq!((diagnostics.errors(), diagnostics.kept().last(), diagnostics.further()), (1, Some(&error), 1));
+        for _ in 0..=Diagnostics::KEPT {
+            diagnostics.push(error.clone());
         }
-        assert_eq!((findings.errors(), findings.kept().len(), findings.further()), (258, 2 * Findings::KEPT, 3));
+        assert_eq!(
+            (diagnostics.errors(), diagnostics.kept().len(), diagnostics.further()),
+            (258, 2 * Diagnostics::KEPT, 3)
+        );
     }
 
     #[test]
     fn a_detail_is_neither_a_warning_nor_an_error() {
-        let mut findings = Findings::default();
-        let detail = Finding::new(Severity::Debug, "a", "b", "c", "d");
-        findings.push(detail.clone());
-        assert_eq!(findings.details(), std::slice::from_ref(&detail));
-        assert_eq!((findings.has_errors(), findings.kept().len(), findings.further()), (false, 0, 0));
-        for _ in 0..Findings::KEPT {
-            findings.push(detail.clone());
+        let mut diagnostics = Diagnostics::default();
+        let detail = Diagnostic::new(Severity::Debug, "a", "b", "c", "d");
+        diagnostics.push(detail.clone());
+        assert_eq!(diagnostics.details(), std::slice::from_ref(&detail));
+        assert_eq!((diagnostics.has_errors(), diagnostics.kept().len(), diagnostics.further()), (false, 0, 0));
+        for _ in 0..Diagnostics::KEPT {
+            diagnostics.push(detail.clone());
         }
-        assert_eq!((findings.details().len(), findings.further()), (Findings::KEPT, 0));
+        assert_eq!((diagnostics.details().len(), diagnostics.further()), (Diagnostics::KEPT, 0));
     }
 
     #[test]
     fn diagnostics_are_sorted_by_path_and_then_in_the_order_of_adding() {
-        let mut findings = Findings::default();
-        let places = ["networks[0]", "links[10]", "links[2].mtu", "links[2]", "document", "links[2].id", "links[2].id"];
-        for (at, place) in places.into_iter().enumerate() {
-            findings.push(Finding::warning(place, "problem", at, "nothing"));
+        let mut diagnostics = Diagnostics::default();
+        let paths = ["networks[0]", "links[10]", "links[2].mtu", "links[2]", "document", "links[2].id", "links[2].id"];
+        for (at, path) in paths.into_iter().enumerate() {
+            diagnostics.push(Diagnostic::warning(path, "problem", at, "nothing"));
         }
-        let order: Vec<String> = findings.kept().iter().filter_map(|finding| finding.value.clone()).collect();
+        let order: Vec<String> = diagnostics.kept().iter().filter_map(|diagnostic| diagnostic.value.clone()).collect();
         assert_eq!(order, ["4", "3", "5", "6", "2", "1", "0"]);
     }
 }
