@@ -51,22 +51,13 @@ pub struct Observation {
 /// What the registry knows, by the name of the pool.
 pub type Observations = BTreeMap<String, Observation>;
 
-/// A pool as its claims need it.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct PoolFacts {
-    /// UID of the object.
-    pub uid: String,
-    /// Whether claims prefer the address that their namesake had.
-    pub sticky: bool,
-    /// Whether the pool allocates addresses; if not, why.
-    pub ready: Result<(), String>,
-}
-
 /// A change of a pool that is wanted.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Update {
     /// The pool.
     pub id: PoolId,
+    /// UID of the object.
+    pub uid: Option<String>,
     /// The endpoint of the object that takes the patch.
     pub part: Part,
     /// A merge patch. It names the version that it was made from, so that it is refused when somebody else has changed the
@@ -97,7 +88,6 @@ pub struct Index {
 struct Entry {
     metadata: ObjectMeta,
     status: PoolStatus,
-    is_sticky: bool,
     /// The pool, or every error of its specification.
     pool: Result<Pool, String>,
 }
@@ -156,12 +146,11 @@ impl Index {
         if self.pools.get(&id).is_some_and(|known| version(&known.metadata) > version(&metadata)) {
             return;
         }
-        let is_sticky = spec.as_ref().is_ok_and(|spec| spec.sticky);
         let pool = spec.and_then(|spec| check(&spec, &id)).map(|mut pool| {
             pool.cluster = metadata.labels.as_ref().and_then(|labels| labels.get(CLUSTER_LABEL)).cloned();
             pool
         });
-        self.pools.insert(id, Entry { metadata, status: status.unwrap_or_default(), is_sticky, pool });
+        self.pools.insert(id, Entry { metadata, status: status.unwrap_or_default(), pool });
     }
 
     /// Removes a pool that is deleted.
@@ -169,9 +158,15 @@ impl Index {
         self.pools.remove(id);
     }
 
-    /// The pools that are known, in the order of their names.
-    pub fn ids(&self) -> impl Iterator<Item = &PoolId> {
-        self.pools.keys()
+    /// Removes the pools for which `is_there` is `false`.
+    pub fn retain(&mut self, is_there: impl Fn(&PoolId) -> bool) {
+        self.pools.retain(|id, _| is_there(id));
+    }
+
+    /// Whether the registry refused a change of a pool.
+    #[must_use]
+    pub fn is_refused(&self) -> bool {
+        !self.refused.is_empty()
     }
 
     /// Every pool with a valid specification, and the names of those that allocate nothing.
@@ -184,22 +179,6 @@ impl Index {
         };
         let suspended = self.verdicts().into_iter().filter(|(id, ready)| !allocates(id, ready));
         (pools, suspended.map(|(id, _)| id.to_string()).collect())
-    }
-
-    /// What claims have to know of each pool, by the name of the pool.
-    #[must_use]
-    pub fn facts(&self) -> BTreeMap<String, PoolFacts> {
-        let facts = self.verdicts().into_iter().map(|(id, verdict)| {
-            let entry = &self.pools[id];
-            let ready = match verdict.status {
-                "True" if entry.is_protected() => Ok(()),
-                "True" => Err("the pool has no finalizer yet".to_owned()),
-                _ => Err(verdict.message),
-            };
-            let uid = entry.metadata.uid.clone().unwrap_or_default();
-            (id.to_string(), PoolFacts { uid, sticky: entry.is_sticky, ready })
-        });
-        facts.collect()
     }
 
     /// Takes over which changes of pools the registry refused.
@@ -291,7 +270,7 @@ impl Entry {
         let patch = json!({
             "metadata": {"resourceVersion": self.metadata.resource_version, "finalizers": finalizers},
         });
-        Some(Update { id: id.clone(), part: Part::Object, patch, events: Vec::new() })
+        Some(Update { id: id.clone(), uid: self.metadata.uid.clone(), part: Part::Object, patch, events: Vec::new() })
     }
 
     /// The patch of the status. `None` when the status is already right.
@@ -344,7 +323,7 @@ impl Entry {
                 "conditions": status.conditions,
             },
         });
-        Some(Update { id: id.clone(), part: Part::Status, patch, events })
+        Some(Update { id: id.clone(), uid: self.metadata.uid.clone(), part: Part::Status, patch, events })
     }
 
     fn condition(&self, type_: &str) -> Option<&Condition> {
@@ -515,8 +494,8 @@ mod tests {
             },
         });
         let id = PoolId { namespace: Some("clusters".to_owned()), name: "a".to_owned() };
-        let events = Vec::new();
-        assert_eq!(index.updates(&known, at(100)), [Update { id, part: Part::Status, patch, events }]);
+        let update = Update { id, uid: Some("uid-of-a".to_owned()), part: Part::Status, patch, events: Vec::new() };
+        assert_eq!(index.updates(&known, at(100)), [update]);
     }
 
     #[test]
@@ -572,7 +551,6 @@ mod tests {
         let index = index([wrong]);
         let message = "invalid type: string, expected a sequence";
         assert_eq!(ready(&index), [not_ready("clusters/a", "InvalidSpec", message)]);
-        assert_eq!(index.facts()["clusters/a"].ready, Err(message.to_owned()));
     }
 
     #[test]
@@ -621,9 +599,9 @@ mod tests {
         index.refuse(vec![("clusters/a".to_owned(), error.clone())]);
         assert_eq!(ready(&index), [not_ready("clusters/a", "InUse", &error.to_string())]);
         assert_eq!(serving(&index), ["clusters/a"], "the registry decides again");
-        assert_eq!(index.facts()["clusters/a"].ready, Err(error.to_string()));
         index.refuse(Vec::new());
-        assert_eq!(index.facts()["clusters/a"].ready, Ok(()));
+        let update = index.updates(&Observations::new(), at(100)).remove(0);
+        assert_eq!(condition(&update, "Ready"), ["True", "Serving", "The pool allocates addresses"]);
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //! | [`index`] | which pools allocate addresses, and what their conditions say; pure |
 //! | [`ledger`] | the library's ledger over lease objects: why no address has two holders |
 //! | [`registry`] | the thread that decides and records, and the handle to it |
+//! | [`pools`] | what the leader does with pools: the registry has them, and their status is right |
 //! | [`cluster_api`] | the kinds of Cluster API: claims, addresses, clusters, and the status of a claim |
 //! | [`claims`] | Cluster API's IPAM provider: what is done for a claim, and when |
 //! | [`election`] | which replica works |
@@ -26,6 +27,7 @@ pub mod election;
 pub mod index;
 pub mod ledger;
 pub mod metrics;
+pub mod pools;
 pub mod registry;
 pub mod run;
 pub mod serve;

@@ -1,5 +1,8 @@
 //! Figures for Prometheus.
 
+use std::sync::atomic::AtomicU64;
+use std::sync::{Mutex, PoisonError};
+
 use glowplug::host::allocator::ClaimError;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -20,7 +23,12 @@ pub struct Metrics {
     registry: Registry,
     leading: Gauge,
     leads: watch::Receiver<bool>,
+    /// What the library writes of the pools, while this replica leads.
+    pools: Mutex<String>,
+    duplicate_records: Gauge,
     claims: Family<[(&'static str, &'static str); 1], Counter>,
+    /// `glowplug_rebuild_seconds`: time from the last election of this replica until it served claims.
+    pub rebuild_seconds: Gauge<f64, AtomicU64>,
     /// `glowplug_ledger_conflicts_total`: writes of leases that the API server refused for another one.
     pub ledger_conflicts: Counter,
     /// `glowplug_ledger_write_seconds`: time of a write of a lease.
@@ -40,6 +48,12 @@ impl Metrics {
         let mut registry = Registry::with_prefix("glowplug");
         let leading = Gauge::default();
         registry.register("leading", "Whether this replica leads", leading.clone());
+        let duplicate_records = Gauge::default();
+        let help = "Addresses with a conflicting record";
+        registry.register("duplicate_records", help, duplicate_records.clone());
+        let rebuild_seconds = Gauge::default();
+        let help = "Time from the last election of this replica until it served claims";
+        registry.register("rebuild_seconds", help, rebuild_seconds.clone());
         let claims = Family::default();
         registry.register("claims", "Answers to claims, repeated claims included", claims.clone());
         let ledger_conflicts = Counter::default();
@@ -49,7 +63,19 @@ impl Metrics {
         registry.register("ledger_write_seconds", "Time of a write of a lease", ledger_write_seconds.clone());
         let webhook_seconds = Family::new_with_constructor(seconds as fn() -> Histogram);
         registry.register("webhook_seconds", "Time of an answer of a webhook", webhook_seconds.clone());
-        Self { registry, leading, leads, claims, ledger_conflicts, ledger_write_seconds, webhook_seconds }
+        let pools = Mutex::default();
+        Self {
+            registry,
+            leading,
+            leads,
+            pools,
+            duplicate_records,
+            claims,
+            rebuild_seconds,
+            ledger_conflicts,
+            ledger_write_seconds,
+            webhook_seconds,
+        }
     }
 
     /// Counts the answer to a claim: `glowplug_claims_total{result="allocated|exhausted|refused"}`.
@@ -62,11 +88,18 @@ impl Metrics {
         self.claims.get_or_create(&[("result", result)]).inc();
     }
 
+    /// Sets the metrics of pools, as [`glowplug::host::metrics::text`] writes them, and the number of conflicting records.
+    pub fn set_pools(&self, text: String, conflicts: usize) {
+        self.duplicate_records.set(i64::try_from(conflicts).unwrap_or(i64::MAX));
+        *self.pools.lock().unwrap_or_else(PoisonError::into_inner) = text;
+    }
+
     /// Writes the metrics in the OpenMetrics text format.
     #[must_use]
     pub fn text(&self) -> String {
         self.leading.set(i64::from(*self.leads.borrow()));
-        let mut text = String::new();
+        // The metrics of the registry end the document.
+        let mut text = self.pools.lock().unwrap_or_else(PoisonError::into_inner).clone();
         // A string takes whatever is written.
         let _ = encode(&mut text, &self.registry);
         text

@@ -1,9 +1,10 @@
 //! The running program: what is started, in which order it ends.
 
+use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use clap::Args;
@@ -19,6 +20,8 @@ use crate::client::connect;
 use crate::diagnostics::Diagnostics;
 use crate::election::Candidate;
 use crate::metrics::Metrics;
+use crate::pools::{Pools, Scope};
+use crate::registry::{RegistryHandle, Stopped};
 use crate::serve::{Certificate, Phase, serve};
 use crate::webhook::Webhooks;
 
@@ -99,7 +102,7 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
 /// As [`run`].
 pub async fn work(options: &Options, client: Client, phase: watch::Receiver<Phase>) -> anyhow::Result<()> {
     let (leading, leads) = watch::channel(!options.leader_elect);
-    let metrics = Arc::new(Metrics::new(leads));
+    let metrics = Arc::new(Metrics::new(leads.clone()));
     let (ready, is_ready) = watch::channel(false);
     let certificate = Arc::new(Certificate::of(&options.webhook_cert_dir));
     let mut tasks = JoinSet::new();
@@ -126,14 +129,21 @@ pub async fn work(options: &Options, client: Client, phase: watch::Receiver<Phas
         let candidate = Candidate::new(client.clone(), client.default_namespace(), LEASE, &identity(), LEASE_DURATION);
         (stop, tokio::spawn(candidate.run(leading.clone(), stopped)))
     });
-    ready.send_replace(true);
+    let scope = Scope { namespace: options.namespace.clone(), watch_filter: options.watch_filter.clone() };
+    let mut leader = tokio::spawn(lead(client, scope, metrics, leads, ready));
     tracing::info!(namespace = options.namespace, watch_filter = options.watch_filter, "started");
-    tracing::warn!("this version allocates nothing: it has kinds, probes and election, and no reconciler");
 
-    while let Some(ended) = tasks.join_next().await {
-        ended.context("serving")?;
-        anyhow::ensure!(*phase.borrow() == Phase::Closing, "a server ended before its time");
+    loop {
+        tokio::select! {
+            ended = tasks.join_next() => match ended {
+                Some(ended) => ended.context("serving")?,
+                None => break,
+            },
+            ended = &mut leader => ended.context("leading")??,
+        }
+        anyhow::ensure!(*phase.borrow() == Phase::Closing, "a task ended before its time");
     }
+    leader.abort();
     // Last of all: nobody else may work while a request of this replica is answered.
     if let Some((stop, task)) = election {
         stop.send_replace(true);
@@ -141,6 +151,52 @@ pub async fn work(options: &Options, client: Client, phase: watch::Receiver<Phas
     }
     tracing::info!("ended");
     Ok(())
+}
+
+/// Works while `leads` is `true`, each time from the start. A replica that does not lead is ready: it serves webhooks. The
+/// leader is ready after its start, while the API server answers.
+async fn lead(
+    client: Client,
+    scope: Scope,
+    metrics: Arc<Metrics>,
+    mut leads: watch::Receiver<bool>,
+    ready: watch::Sender<bool>,
+) -> anyhow::Result<()> {
+    loop {
+        ready.send_replace(!*leads.borrow_and_update());
+        leads.wait_for(|leads| *leads).await.context("waiting for the Lease")?;
+        ready.send_replace(false);
+        tokio::select! {
+            ended = reconcile(&client, &scope, &metrics, &ready) => match ended? {},
+            lost = leads.wait_for(|leads| !*leads) => drop(lost.context("keeping the Lease")?),
+        }
+        metrics.set_pools(String::new(), 0);
+    }
+}
+
+/// Reads the leases and the pools, then serves. It ends with an error only.
+async fn reconcile(
+    client: &Client,
+    scope: &Scope,
+    metrics: &Arc<Metrics>,
+    ready: &watch::Sender<bool>,
+) -> anyhow::Result<Infallible> {
+    let began = Instant::now();
+    let (registry, _served) =
+        RegistryHandle::start(client.clone(), Arc::clone(metrics)).context("starting a thread")?;
+    let pools = Pools::start(client.clone(), scope, registry.clone(), Arc::clone(metrics)).await?;
+    metrics.rebuild_seconds.set(began.elapsed().as_secs_f64());
+    tracing::info!(seconds = began.elapsed().as_secs_f64(), "serving");
+    let (never, _) = tokio::try_join!(pools.run(), report(registry.works(), ready))?;
+    Ok(never)
+}
+
+/// Keeps `ready` as the registry says.
+async fn report(mut works: watch::Receiver<bool>, ready: &watch::Sender<bool>) -> Result<Infallible, Stopped> {
+    loop {
+        ready.send_replace(*works.borrow_and_update());
+        works.changed().await.map_err(|_| Stopped)?;
+    }
 }
 
 async fn config(options: &Options) -> anyhow::Result<Config> {

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStderr, Command};
 
+use crate::support::Cluster;
 use crate::support::http::get;
 use crate::support::server::Server;
 
@@ -68,6 +69,7 @@ async fn until_ready(diagnostics: SocketAddr) {
 #[tokio::test]
 async fn it_leads_and_a_signal_turns_it_unready_first() {
     let (server, folder) = (Server::start().await, tempfile::tempdir().unwrap());
+    Cluster::of(&server).await;
     let (mut program, mut lines, diagnostics) = start(&server, folder.path()).await;
     until(&mut lines, "leadership changed").await;
     assert!(get(diagnostics, "/metrics", None).await.1.contains("glowplug_leading 1\n"));

@@ -9,12 +9,13 @@ use glowplug::host::registry::Registry;
 use glowplug_controller::api::{HolderKind, LeaseSpec, PoolSpec, StaticIPLease};
 use glowplug_controller::ledger::{ApiLedger, Kinds};
 use glowplug_controller::metrics::Metrics;
-use glowplug_controller::registry::{RegistryHandle, Served};
+use glowplug_controller::pools::{Pools, Scope};
+use glowplug_controller::registry::{RegistryHandle, Served, Stopped};
 use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
-use tokio::task::spawn_blocking;
+use tokio::task::{JoinHandle, spawn_blocking};
 
 /// The time of every call.
 pub const NOW: u64 = 1_786_700_000_123;
@@ -72,6 +73,34 @@ pub fn version(object: &impl ResourceExt) -> u64 {
 /// An owner of the registry of a cluster, as in the program.
 pub fn owner(client: Client) -> (RegistryHandle, Served) {
     RegistryHandle::start(client, Arc::new(Metrics::new(watch::channel(true).1))).unwrap()
+}
+
+/// A leader that works on the pools of a namespace, as the program does. Dropping it is its death.
+pub struct Work {
+    pub registry: RegistryHandle,
+    pub served: Served,
+    task: JoinHandle<()>,
+}
+
+// === impl Work ===
+
+impl Work {
+    pub async fn start(client: Client, namespace: &str) -> Self {
+        let (registry, served) = owner(client.clone());
+        let scope = Scope { namespace: namespace.to_owned(), ..Scope::default() };
+        let metrics = Arc::new(Metrics::new(watch::channel(true).1));
+        let pools = Pools::start(client, &scope, registry.clone(), metrics).await.unwrap();
+        let task = tokio::spawn(async move {
+            let Err(Stopped) = pools.run().await;
+        });
+        Self { registry, served, task }
+    }
+}
+
+impl Drop for Work {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
 }
 
 // === impl Leader ===

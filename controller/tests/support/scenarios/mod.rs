@@ -5,6 +5,7 @@
 mod diagnostics;
 mod election;
 mod ledger;
+mod pools;
 mod registry;
 mod server;
 mod webhook;
@@ -69,6 +70,13 @@ scenarios! {
     ledger::a_released_lease_that_is_deleted_is_free,
     ledger::an_address_whose_lease_cannot_be_read_is_not_allocated,
     ledger::a_machine_whose_kind_is_not_known_gets_nothing,
+    pools::a_pool_is_protected_and_its_status_is_written,
+    pools::a_pool_of_the_cluster_is_protected_and_its_status_is_written,
+    pools::an_exhausted_pool_says_so_and_a_grown_one_serves_those_who_wait,
+    pools::a_deleted_pool_stays_until_its_last_lease_is_released,
+    pools::the_younger_of_two_overlapping_pools_allocates_when_the_older_one_is_gone,
+    pools::a_pool_with_an_error_keeps_its_leases_and_allocates_when_it_is_corrected,
+    pools::the_next_leader_goes_on_where_the_last_one_stopped,
     registry::claims_of_many_tasks_are_stored_before_they_are_answered,
     registry::a_machine_that_waits_is_announced_when_it_is_served,
     registry::machines_that_wait_are_served_in_the_order_of_their_creation_when_a_pool_grows,

@@ -1,0 +1,229 @@
+//! Pools: from the object to the registry and back to the status.
+
+use glowplug::host::allocator::ClaimError;
+use glowplug::host::claim::{Claim, Request};
+use glowplug_controller::api::{
+    GlobalPoolSpec, GlobalStaticIPPool, HolderKind, MachineNetwork, POOL_FINALIZER, PoolSpec, StaticIPPool,
+};
+use k8s_openapi::api::events::v1::Event;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::runtime::wait::await_condition;
+use kube::{Api, ResourceExt};
+use serde_json::{Value, json};
+
+use crate::support::Cluster;
+use crate::support::leader::{Work, claim, machine};
+
+const KIND: HolderKind = HolderKind::IpAddressClaim;
+
+/// A namespace with pools of its network `vlan10`.
+struct Place {
+    namespace: String,
+    pools: Api<StaticIPPool>,
+}
+
+impl Place {
+    async fn new(cluster: &Cluster) -> Self {
+        let namespace = cluster.namespace().await;
+        Self { pools: Api::namespaced(cluster.client(), &namespace), namespace }
+    }
+
+    async fn create(&self, name: &str, addresses: &str) {
+        let spec = PoolSpec {
+            network: "vlan10".to_owned(),
+            addresses: vec![addresses.to_owned()],
+            machine_network: vec![MachineNetwork { cidr: "10.0.0.0/16".to_owned() }],
+            ..PoolSpec::default()
+        };
+        self.pools.create(&PostParams::default(), &StaticIPPool::new(name, spec)).await.unwrap();
+    }
+
+    async fn patch(&self, name: &str, patch: Value) {
+        self.pools.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+    }
+
+    /// Waits until the pool is as it should be.
+    async fn until(&self, name: &str, is: impl Fn(&StaticIPPool) -> bool) -> StaticIPPool {
+        let is = |pool: Option<&StaticIPPool>| pool.is_some_and(&is);
+        await_condition(self.pools.clone(), name, is).await.unwrap().unwrap()
+    }
+
+    async fn until_gone(&self, name: &str) {
+        await_condition(self.pools.clone(), name, |pool: Option<&StaticIPPool>| pool.is_none()).await.unwrap();
+    }
+
+    /// The claim of the n-th machine on a pool.
+    fn claim(&self, pool: &str, n: usize) -> Claim {
+        let request = Request::of(&format!("{}/{pool}", self.namespace));
+        let created = u64::try_from(n).unwrap();
+        Claim { requests: vec![request], created, ..claim(&machine(&self.namespace, n)) }
+    }
+}
+
+/// Whether a condition of the pool has this status and reason.
+fn has(pool: &StaticIPPool, type_: &str, status: &str, reason: &str) -> bool {
+    let conditions = pool.status.iter().flat_map(|status| &status.conditions);
+    conditions.clone().any(|is| is.type_ == type_ && is.status == status && is.reason == reason)
+}
+
+fn message(pool: &StaticIPPool, type_: &str) -> String {
+    let conditions = &pool.status.as_ref().unwrap().conditions;
+    conditions.iter().find(|condition| condition.type_ == type_).unwrap().message.clone()
+}
+
+fn is_serving(pool: &StaticIPPool) -> bool {
+    has(pool, "Ready", "True", "Serving")
+}
+
+pub async fn a_pool_is_protected_and_its_status_is_written(cluster: &Cluster) {
+    let place = Place::new(cluster).await;
+    place.create("before", "10.0.0.8/30").await;
+    let work = Work::start(cluster.controller(), &place.namespace).await;
+    place.create("after", "10.0.1.8/30").await;
+    for name in ["before", "after"] {
+        let pool = place.until(name, is_serving).await;
+        assert_eq!(pool.finalizers(), [POOL_FINALIZER]);
+        let status = serde_json::to_value(pool.status.unwrap().ip_addresses).unwrap();
+        assert_eq!(status, json!({"total": 4, "free": 4, "used": 0, "outOfRange": 0}));
+        let answer = work.registry.claim(place.claim(name, name.len()), KIND).await.unwrap();
+        assert_eq!(answer.unwrap()[0].addresses.len(), 1);
+        let used =
+            |pool: &StaticIPPool| pool.status.as_ref().unwrap().ip_addresses.is_some_and(|count| count.used == 1);
+        let families = place.until(name, used).await.status.unwrap().families;
+        assert_eq!((families[0].used.as_str(), families[0].free.as_str()), ("1", "3"));
+    }
+}
+
+pub async fn an_exhausted_pool_says_so_and_a_grown_one_serves_those_who_wait(cluster: &Cluster) {
+    let place = Place::new(cluster).await;
+    place.create("workers", "10.0.0.8/32").await;
+    let mut work = Work::start(cluster.controller(), &place.namespace).await;
+    place.until("workers", is_serving).await;
+    work.registry.claim(place.claim("workers", 0), KIND).await.unwrap().unwrap();
+    for n in [2, 1] {
+        let refused = work.registry.claim(place.claim("workers", n), KIND).await.unwrap();
+        assert_eq!(refused.unwrap_err().to_string(), "No available IPs in pool for interface eno101");
+    }
+    let waits = |pool: &StaticIPPool| pool.status.as_ref().unwrap().waiting == 2;
+    let pool = place.until("workers", |pool| has(pool, "Exhausted", "True", "NoFreeAddress") && waits(pool)).await;
+    assert_eq!(message(&pool, "Exhausted"), "No available IPs in pool for interface eno101");
+    let events: Api<Event> = Api::namespaced(cluster.client(), &place.namespace);
+    let reasons = |events: &[Event]| -> Vec<(Option<String>, Option<String>)> {
+        events.iter().map(|event| (event.reason.clone(), event.note.clone())).collect()
+    };
+    let mut known = Vec::new();
+    while known.is_empty() {
+        known = reasons(&events.list(&ListParams::default()).await.unwrap().items);
+    }
+    let note = "No available IPs in pool for interface eno101".to_owned();
+    assert_eq!(known, [(Some("IPPoolExhausted".to_owned()), Some(note))]);
+
+    place.patch("workers", json!({"spec": {"addresses": ["10.0.0.8/30"]}})).await;
+    for n in [1, 2] {
+        assert_eq!(work.served.recv().await.unwrap().claimant.machine, machine(&place.namespace, n));
+    }
+    let is_served = |pool: &StaticIPPool| pool.status.as_ref().unwrap().waiting == 0;
+    place.until("workers", |pool| has(pool, "Exhausted", "False", "FreeAddresses") && is_served(pool)).await;
+
+    // The same event again is a series.
+    work.registry.claim(place.claim("workers", 3), KIND).await.unwrap().unwrap();
+    place.until("workers", |pool| has(pool, "Exhausted", "True", "NoFreeAddress")).await;
+    let mut count = None;
+    while count.is_none() {
+        let events = events.list(&ListParams::default()).await.unwrap().items;
+        assert_eq!(events.len(), 1);
+        count = events[0].series.as_ref().map(|series| series.count);
+    }
+    assert_eq!(count, Some(2));
+}
+
+pub async fn a_pool_of_the_cluster_is_protected_and_its_status_is_written(cluster: &Cluster) {
+    let namespace = cluster.namespace().await;
+    let pools: Api<GlobalStaticIPPool> = Api::all(cluster.client());
+    let spec = PoolSpec {
+        network: format!("{namespace}/vlan10"),
+        addresses: vec!["10.0.0.8/30".to_owned()],
+        machine_network: vec![MachineNetwork { cidr: "10.0.0.0/16".to_owned() }],
+        ..PoolSpec::default()
+    };
+    let pool = GlobalStaticIPPool::new(&namespace, GlobalPoolSpec { pool: spec });
+    pools.create(&PostParams::default(), &pool).await.unwrap();
+    let work = Work::start(cluster.controller(), &namespace).await;
+    let is_serving = |pool: Option<&GlobalStaticIPPool>| {
+        let conditions = pool.and_then(|pool| pool.status.as_ref()).into_iter().flat_map(|status| &status.conditions);
+        conditions.clone().any(|condition| condition.type_ == "Ready" && condition.status == "True")
+    };
+    await_condition(pools.clone(), &namespace, is_serving).await.unwrap();
+    let claim = Claim { requests: vec![Request::of(&namespace)], ..claim(&machine(&namespace, 0)) };
+    assert!(work.registry.claim(claim, KIND).await.unwrap().is_ok());
+    pools.delete(&namespace, &DeleteParams::default()).await.unwrap();
+    work.registry.release(machine(&namespace, 0)).await.unwrap();
+    await_condition(pools, &namespace, |pool: Option<&GlobalStaticIPPool>| pool.is_none()).await.unwrap();
+}
+
+pub async fn a_deleted_pool_stays_until_its_last_lease_is_released(cluster: &Cluster) {
+    let place = Place::new(cluster).await;
+    place.create("workers", "10.0.0.8/30").await;
+    let work = Work::start(cluster.controller(), &place.namespace).await;
+    place.until("workers", is_serving).await;
+    work.registry.claim(place.claim("workers", 0), KIND).await.unwrap().unwrap();
+    place.pools.delete("workers", &DeleteParams::default()).await.unwrap();
+    place.until("workers", |pool| has(pool, "Ready", "False", "Deleting")).await;
+    let refused = work.registry.claim(place.claim("workers", 1), KIND).await.unwrap();
+    assert_eq!(refused, Err(ClaimError::Suspended(format!("{}/workers", place.namespace))));
+    work.registry.release(machine(&place.namespace, 0)).await.unwrap();
+    place.until_gone("workers").await;
+}
+
+pub async fn the_younger_of_two_overlapping_pools_allocates_when_the_older_one_is_gone(cluster: &Cluster) {
+    let place = Place::new(cluster).await;
+    // A server counts the age of an object in seconds; of one age, the name decides.
+    place.create("a-older", "10.0.0.8/30").await;
+    place.create("b-younger", "10.0.0.8/31").await;
+    let work = Work::start(cluster.controller(), &place.namespace).await;
+    let overlap = place.until("b-younger", |pool| has(pool, "Ready", "False", "PoolOverlap")).await;
+    let namespace = &place.namespace;
+    let expected = format!(
+        "pools {namespace}/a-older and {namespace}/b-younger offer the same addresses of network {namespace}/vlan10: \
+         10.0.0.8-10.0.0.9"
+    );
+    assert_eq!(message(&overlap, "Ready"), expected);
+    let refused = work.registry.claim(place.claim("b-younger", 0), KIND).await.unwrap();
+    assert_eq!(refused, Err(ClaimError::Suspended(format!("{namespace}/b-younger"))));
+    place.pools.delete("a-older", &DeleteParams::default()).await.unwrap();
+    place.until("b-younger", is_serving).await;
+    work.registry.claim(place.claim("b-younger", 0), KIND).await.unwrap().unwrap();
+}
+
+pub async fn a_pool_with_an_error_keeps_its_leases_and_allocates_when_it_is_corrected(cluster: &Cluster) {
+    let place = Place::new(cluster).await;
+    place.create("workers", "10.0.0.8/30").await;
+    let work = Work::start(cluster.controller(), &place.namespace).await;
+    place.until("workers", is_serving).await;
+    let held = work.registry.claim(place.claim("workers", 0), KIND).await.unwrap().unwrap();
+    place.patch("workers", json!({"spec": {"addresses": ["10.0.0.9/30"]}})).await;
+    let wrong = place.until("workers", |pool| has(pool, "Ready", "False", "InvalidSpec")).await;
+    assert!(message(&wrong, "Ready").starts_with("addresses[0]: host bits are set"), "{wrong:?}");
+    assert_eq!(work.registry.claim(place.claim("workers", 0), KIND).await.unwrap().unwrap(), held);
+    let refused = work.registry.claim(place.claim("workers", 1), KIND).await.unwrap();
+    assert_eq!(refused, Err(ClaimError::Suspended(format!("{}/workers", place.namespace))));
+    place.patch("workers", json!({"spec": {"addresses": ["10.0.0.8/30"]}})).await;
+    place.until("workers", is_serving).await;
+    work.registry.claim(place.claim("workers", 1), KIND).await.unwrap().unwrap();
+}
+
+pub async fn the_next_leader_goes_on_where_the_last_one_stopped(cluster: &Cluster) {
+    let place = Place::new(cluster).await;
+    place.create("workers", "10.0.0.8/31").await;
+    let first = Work::start(cluster.controller(), &place.namespace).await;
+    place.until("workers", is_serving).await;
+    let held = first.registry.claim(place.claim("workers", 0), KIND).await.unwrap().unwrap();
+    drop(first);
+    place.patch("workers", json!({"spec": {"addresses": ["10.0.0.8/30"]}})).await;
+    let next = Work::start(cluster.controller(), &place.namespace).await;
+    assert_eq!(next.registry.claim(place.claim("workers", 0), KIND).await.unwrap().unwrap(), held);
+    let counts = |pool: &StaticIPPool| {
+        pool.status.as_ref().unwrap().ip_addresses.is_some_and(|count| (count.total, count.used) == (4, 1))
+    };
+    place.until("workers", counts).await;
+}
