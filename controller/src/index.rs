@@ -51,6 +51,17 @@ pub struct Observation {
 /// What the registry knows, by the name of the pool.
 pub type Observations = BTreeMap<String, Observation>;
 
+/// A pool as its claims need it.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct PoolFacts {
+    /// UID of the object.
+    pub uid: String,
+    /// Whether claims prefer the address that their namesake had.
+    pub sticky: bool,
+    /// Whether the pool allocates addresses; if not, why.
+    pub ready: Result<(), String>,
+}
+
 /// A change of a pool that is wanted.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Update {
@@ -88,6 +99,7 @@ pub struct Index {
 struct Entry {
     metadata: ObjectMeta,
     status: PoolStatus,
+    is_sticky: bool,
     /// The pool, or every error of its specification.
     pool: Result<Pool, String>,
 }
@@ -146,11 +158,12 @@ impl Index {
         if self.pools.get(&id).is_some_and(|known| version(&known.metadata) > version(&metadata)) {
             return;
         }
+        let is_sticky = spec.as_ref().is_ok_and(|spec| spec.sticky);
         let pool = spec.and_then(|spec| check(&spec, &id)).map(|mut pool| {
             pool.cluster = metadata.labels.as_ref().and_then(|labels| labels.get(CLUSTER_LABEL)).cloned();
             pool
         });
-        self.pools.insert(id, Entry { metadata, status: status.unwrap_or_default(), pool });
+        self.pools.insert(id, Entry { metadata, status: status.unwrap_or_default(), is_sticky, pool });
     }
 
     /// Removes a pool that is deleted.
@@ -179,6 +192,22 @@ impl Index {
         };
         let suspended = self.verdicts().into_iter().filter(|(id, ready)| !allocates(id, ready));
         (pools, suspended.map(|(id, _)| id.to_string()).collect())
+    }
+
+    /// What claims have to know of each pool, by the name of the pool.
+    #[must_use]
+    pub fn facts(&self) -> BTreeMap<String, PoolFacts> {
+        let facts = self.verdicts().into_iter().map(|(id, verdict)| {
+            let entry = &self.pools[id];
+            let ready = match verdict.status {
+                "True" if entry.is_protected() => Ok(()),
+                "True" => Err("The pool has no finalizer yet".to_owned()),
+                _ => Err(verdict.message),
+            };
+            let uid = entry.metadata.uid.clone().unwrap_or_default();
+            (id.to_string(), PoolFacts { uid, sticky: entry.is_sticky, ready })
+        });
+        facts.collect()
     }
 
     /// Takes over which changes of pools the registry refused.
@@ -507,6 +536,25 @@ mod tests {
         let update = index.updates(&Observations::new(), at(100)).remove(0);
         let finalizers = json!({"resourceVersion": "7", "finalizers": ["example.org/other", POOL_FINALIZER]});
         assert_eq!((update.part, update.patch), (Part::Object, json!({"metadata": finalizers})));
+    }
+
+    #[test]
+    fn claims_learn_which_pools_allocate_and_why_others_do_not() {
+        let (mut sticky, mut new) = (pool("a", 1, "10.0.0.0/25"), pool("b", 1, "10.0.0.128/25"));
+        sticky.spec.as_mut().unwrap().sticky = true;
+        new.metadata.finalizers = None;
+        let facts = |name: &str, sticky, ready: Result<(), &str>| {
+            let (uid, ready) = (format!("uid-of-{name}"), ready.map_err(str::to_owned));
+            (format!("clusters/{name}"), PoolFacts { uid, sticky, ready })
+        };
+        let overlap =
+            "pools clusters/a and clusters/c offer the same addresses of network infra/vlan10: 10.0.0.1-10.0.0.6";
+        let expected = [
+            facts("a", true, Ok(())),
+            facts("b", false, Err("The pool has no finalizer yet")),
+            facts("c", false, Err(overlap)),
+        ];
+        assert_eq!(index([sticky, new, pool("c", 2, "10.0.0.0/29")]).facts(), expected.into());
     }
 
     #[test]

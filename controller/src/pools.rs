@@ -2,7 +2,7 @@
 //!
 //! The leader alone does this. What is to be written is decided by the [`index`](crate::index); this module makes the requests.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,10 +18,11 @@ use kube::runtime::WatchStreamExt as _;
 use kube::runtime::events::{Event as Notice, EventType, Recorder, Reporter};
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client};
+use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 use crate::api::{GlobalStaticIPPool, StaticIPPool};
-use crate::index::{Index, Part, PoolId, PoolObject, Update, observe};
+use crate::index::{Index, Part, PoolFacts, PoolId, PoolObject, Update, observe};
 use crate::metrics::Metrics;
 use crate::registry::{RegistryHandle, Stopped};
 
@@ -54,6 +55,7 @@ pub struct Pools {
     listed: [Option<BTreeSet<PoolId>>; 2],
     /// What the registry was given last.
     given: Option<(Vec<Pool>, BTreeSet<String>)>,
+    facts: watch::Sender<BTreeMap<String, PoolFacts>>,
 }
 
 /// Makes the requests that an update needs.
@@ -96,12 +98,19 @@ impl Pools {
             events: events.boxed(),
             listed: [Some(BTreeSet::new()), Some(BTreeSet::new())],
             given: None,
+            facts: watch::Sender::default(),
         };
         while pools.listed.iter().any(Option::is_some) {
             pools.learn().await;
         }
         pools.resize().await?;
         Ok(pools)
+    }
+
+    /// What claims have to know of each pool, by its name. A pool that is ready there allocates addresses.
+    #[must_use]
+    pub fn facts(&self) -> watch::Receiver<BTreeMap<String, PoolFacts>> {
+        self.facts.subscribe()
     }
 
     /// Follows the pools and the registry, and never ends by itself.
@@ -140,16 +149,21 @@ impl Pools {
         Ok(())
     }
 
-    /// Gives the pools to the registry if they have changed, or if it refused a change: leases may be released by now.
+    /// Gives the pools to the registry if they have changed, or if it refused a change: leases may be released by now. Then
+    /// reports the facts to the claims.
     async fn resize(&mut self) -> Result<(), Stopped> {
         let pools = self.index.pools();
-        if self.given.as_ref() == Some(&pools) && !self.index.is_refused() {
-            return Ok(());
+        if self.given.as_ref() != Some(&pools) || self.index.is_refused() {
+            let (all, suspended) = pools.clone();
+            self.index.refuse(self.registry.resize(all, suspended).await?);
+            self.given = Some(pools);
         }
-        let (all, suspended) = pools.clone();
-        let refused = self.registry.resize(all, suspended).await?;
-        self.index.refuse(refused);
-        self.given = Some(pools);
+        let facts = self.index.facts();
+        self.facts.send_if_modified(|known| {
+            let is_new = *known != facts;
+            *known = facts;
+            is_new
+        });
         Ok(())
     }
 
