@@ -30,8 +30,8 @@ use crate::metrics::Metrics;
 const GROUP: usize = 64;
 /// How often the owner looks for reuse delays that are over and for leases that somebody else changed.
 const PERIOD: Duration = Duration::from_secs(1);
-/// Pause after the first failure of a request. It doubles with each further failure.
-const FIRST_PAUSE: Duration = Duration::from_millis(10);
+/// Pause after a write for which another leader was faster. After failures the pause doubles each time.
+const FIRST_PAUSE: Duration = Duration::from_millis(5);
 /// Longest pause after a failure.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
@@ -394,23 +394,23 @@ fn repeat<S, T>(
 ) -> Option<T> {
     let mut pause = FIRST_PAUSE;
     loop {
-        let error = match work(subject) {
+        match work(subject) {
             Ok(value) => {
                 link(subject).works.send_if_modified(|works| !std::mem::replace(works, true));
                 return Some(value);
             }
-            Err(error) => error,
-        };
-        match &error {
             // The ledger has learnt who holds the address, so the next decision is another one.
-            LedgerError::Held { .. } => tracing::info!(%error, "another leader was faster"),
-            _ => {
-                link(subject).works.send_if_modified(|works| std::mem::replace(works, false));
+            Err(error @ LedgerError::Held { .. }) => {
+                tracing::debug!(%error, "another leader was faster");
+                pause = FIRST_PAUSE;
+            }
+            Err(error) => {
                 tracing::warn!(%error, cause = error.source().map(tracing::field::display), "the ledger failed");
+                link(subject).works.send_if_modified(|works| std::mem::replace(works, false));
+                pause = LONGEST_PAUSE.min(pause * 2);
             }
         }
         thread::sleep(pause);
-        pause = LONGEST_PAUSE.min(pause * 2);
         if !link(subject).take_arrived() {
             return None;
         }

@@ -8,9 +8,9 @@ use glowplug_controller::api::HolderKind;
 use glowplug_controller::registry::Stopped;
 use tokio::sync::Semaphore;
 
-use crate::support::Cluster;
 use crate::support::leader::{claim, machine, owner, pool, stored};
 use crate::support::server::{Call, Fault, Server};
+use crate::support::{Cluster, soak};
 
 const NETWORK: &str = "infra/vlan10";
 const KIND: HolderKind = HolderKind::IpAddressClaim;
@@ -134,9 +134,14 @@ async fn the_leases_are_listed_again_until_the_server_answers() {
 }
 
 #[tokio::test]
-async fn a_handle_without_an_owner_is_reported_so() {
+async fn a_handle_without_an_owner_fails() {
     let (_server, cluster) = server().await;
     let (registry, _served) = owner(cluster.controller());
     registry.read(|_| panic!("of the test")).await.unwrap_err();
     assert_eq!(registry.claim(claim(&machine(NETWORK, 0)), KIND).await, Err(Stopped));
+}
+
+#[tokio::test]
+async fn no_address_ever_has_two_holders() {
+    soak::run(300, 30).await;
 }

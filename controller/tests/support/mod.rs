@@ -8,6 +8,7 @@ pub mod manifests;
 pub mod real;
 pub mod scenarios;
 pub mod server;
+pub mod soak;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 

@@ -107,20 +107,24 @@ pub async fn an_address_is_allocated_again_when_its_reuse_delay_is_over(cluster:
 pub async fn a_pool_that_is_gone_allocates_nothing_and_is_removed_with_its_last_lease(cluster: &Cluster) {
     let network = network(cluster).await;
     let (registry, _served) = owner(cluster.controller());
-    registry.resize(vec![pool(&network, &["10.0.0.8/30"])], BTreeSet::new()).await.unwrap();
+    // No other scenario has leases of a pool of this name.
+    let mut pool = pool(&network, &["10.0.0.8/30"]);
+    pool.name.clone_from(&network);
+    registry.resize(vec![pool], BTreeSet::new()).await.unwrap();
     let [first, second] = [0, 1].map(|n| machine(&network, n));
+    let claim = |machine| Claim { requests: vec![Request::of(&network)], ..claim(machine) };
     registry.claim(claim(&first), KIND).await.unwrap().unwrap();
     let names = || registry.read(|allocator| allocator.pools().map(|pool| pool.name.clone()).collect::<Vec<_>>());
     assert_eq!(registry.resize(Vec::new(), BTreeSet::new()).await, Ok(Vec::new()));
-    assert_eq!(names().await.unwrap(), ["clusters/workers"]);
+    assert_eq!(names().await.unwrap(), [network.clone()]);
     let refused = registry.claim(claim(&second), KIND).await.unwrap();
-    assert_eq!(refused, Err(ClaimError::Suspended("clusters/workers".to_owned())));
+    assert_eq!(refused, Err(ClaimError::Suspended(network.clone())));
     assert_eq!(addresses(registry.claim(claim(&first), KIND).await.unwrap()), got("10.0.0.8"));
-    registry.release(first).await.unwrap();
+    registry.release(first.clone()).await.unwrap();
     registry.resize(Vec::new(), BTreeSet::new()).await.unwrap();
     assert_eq!(names().await.unwrap(), [] as [&str; 0]);
     let refused = registry.claim(claim(&second), KIND).await.unwrap();
-    assert_eq!(refused, Err(ClaimError::UnknownPool("clusters/workers".to_owned())));
+    assert_eq!(refused, Err(ClaimError::UnknownPool(network.clone())));
 }
 
 pub async fn a_refused_change_of_a_pool_does_not_hinder_the_others(cluster: &Cluster) {

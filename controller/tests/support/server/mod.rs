@@ -315,8 +315,8 @@ fn open_watch(shared: &Arc<Shared>, call: &Call, is_metadata: bool) -> Result<Re
         loop {
             let events: Vec<store::Event> = {
                 let store = lock(&shared.store);
-                let events = store.log.iter().filter(|event| event.version > next && store::is_of(&call, &event.key));
-                let events = events.cloned().collect();
+                let new = store.log.partition_point(|event| event.version <= next);
+                let events = store.log[new..].iter().filter(|event| store::is_of(&call, &event.key)).cloned().collect();
                 next = next.max(store.version());
                 events
             };

@@ -1,0 +1,132 @@
+//! Many claims at two leaders, while requests fail, answers are lost, watches break and leaders are replaced: no
+//! address has two holders at any time.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use futures::{StreamExt, stream};
+use glowplug::host::claim::Machine;
+use glowplug_controller::api::{HolderKind, StaticIPLease};
+use glowplug_controller::registry::RegistryHandle;
+use kube::Api;
+
+use super::Cluster;
+use super::leader::{claim, machine, name, owner, pool, stored};
+use super::server::{Fault, Server};
+
+const NETWORK: &str = "infra/vlan10";
+const REPLACEMENTS: usize = 20;
+const CUTS: usize = 20;
+
+/// Two leaders of one cluster.
+struct Leaders {
+    cluster: Cluster,
+    leading: Mutex<[RegistryHandle; 2]>,
+}
+
+impl Leaders {
+    async fn start(cluster: Cluster) -> Self {
+        let first = Self::leader(&cluster).await;
+        let second = Self::leader(&cluster).await;
+        Self { cluster, leading: Mutex::new([first, second]) }
+    }
+
+    async fn leader(cluster: &Cluster) -> RegistryHandle {
+        let (registry, _) = owner(cluster.controller());
+        registry.resize(vec![pool(NETWORK, &["10.0.0.0/17"])], BTreeSet::new()).await.unwrap();
+        registry
+    }
+
+    /// Replaces a leader. The one before does not know, and goes on with what it was asked.
+    async fn replace(&self, n: usize) {
+        let next = Self::leader(&self.cluster).await;
+        self.leading.lock().unwrap()[n % 2] = next;
+    }
+
+    /// Releases what a machine holds. A new leader may not have seen the lease yet: a consistent read shows that it has.
+    async fn release(&self, n: usize, machine: Machine, address: IpAddr) {
+        let leases: Api<StaticIPLease> = Api::all(self.cluster.client());
+        let name = name(NETWORK, &address.to_string());
+        loop {
+            self.get(n).release(machine.clone()).await.unwrap();
+            let lease = leases.get(&name).await.unwrap().spec;
+            if lease.holder.uid != machine.uid || lease.released.is_some() {
+                return;
+            }
+        }
+    }
+
+    fn get(&self, n: usize) -> RegistryHandle {
+        self.leading.lock().unwrap()[n % 2].clone()
+    }
+}
+
+/// Has every `period`-th write fail, each in another way, until `faults` have failed.
+fn fail(server: &Server, period: usize, faults: usize) -> Arc<AtomicUsize> {
+    let count = Arc::new(AtomicUsize::new(0));
+    let (counted, mut writes) = (Arc::clone(&count), 0);
+    server.set_faults(move |call| {
+        if call.plural != "staticipleases" || !matches!(call.verb, "create" | "update") {
+            return Fault::None;
+        }
+        writes += 1;
+        let n = counted.load(Ordering::Relaxed);
+        if writes % period != 0 || n == faults {
+            return Fault::None;
+        }
+        counted.store(n + 1, Ordering::Relaxed);
+        match n % 5 {
+            0 => Fault::LostAnswer,
+            1 => Fault::LostRequest,
+            2 => Fault::Status(500),
+            3 => Fault::Status(429),
+            _ => Fault::Status(409),
+        }
+    });
+    count
+}
+
+/// Makes `claims` claims at two leaders while `faults` of the writes fail. A third of the machines is released. Returns the
+/// number of claims in a second. Panics when an address has two holders.
+pub async fn run(claims: usize, faults: usize) -> f64 {
+    let server = Server::start().await;
+    let leaders = Leaders::start(Cluster::of(&server).await).await;
+    let failed = fail(&server, claims / faults, faults);
+    let holders: Mutex<BTreeMap<IpAddr, usize>> = Mutex::default();
+    let began = Instant::now();
+    let work = stream::iter(0..claims).for_each_concurrent(64, |n| {
+        let (server, leaders, holders) = (&server, &leaders, &holders);
+        async move {
+            if n % (claims / REPLACEMENTS) == 1 {
+                leaders.replace(n).await;
+            }
+            if n % (claims / CUTS) == 2 {
+                server.cut_watches();
+            }
+            let machine = machine(NETWORK, n);
+            let answer = leaders.get(n).claim(claim(&machine), HolderKind::IpAddressClaim).await.unwrap().unwrap();
+            let address = answer[0].addresses[0].ip();
+            let other = holders.lock().unwrap().insert(address, n);
+            assert_eq!(other, None, "{address} has a second holder, machine {n}");
+            if n % 3 == 0 {
+                // From here on the machine does not use the address.
+                holders.lock().unwrap().remove(&address);
+                leaders.release(n, machine, address).await;
+            }
+        }
+    });
+    work.await;
+    let seconds = began.elapsed().as_secs_f64();
+    assert_eq!(failed.load(Ordering::Relaxed), faults);
+
+    let held = stored(leaders.cluster.client(), NETWORK).await.into_iter().filter(|(_, _, is_released)| !is_released);
+    let held: BTreeMap<String, String> = held.map(|(address, holder, _)| (address, holder)).collect();
+    let holders = holders.into_inner().unwrap().into_iter();
+    let expected: BTreeMap<String, String> =
+        holders.map(|(address, n)| (address.to_string(), format!("worker-{n}"))).collect();
+    assert_eq!(held, expected);
+    claims as f64 / seconds
+}
