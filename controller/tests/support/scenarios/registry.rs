@@ -116,7 +116,7 @@ pub async fn a_pool_that_is_gone_allocates_nothing_and_is_removed_with_its_last_
     registry.claim(claim(&first), KIND).await.unwrap().unwrap();
     let names = || registry.read(|allocator| allocator.pools().map(|pool| pool.name.clone()).collect::<Vec<_>>());
     assert_eq!(registry.resize(Vec::new(), BTreeSet::new()).await, Ok(Vec::new()));
-    assert_eq!(names().await.unwrap(), [network.clone()]);
+    assert_eq!(names().await.unwrap(), [network.as_str()]);
     let refused = registry.claim(claim(&second), KIND).await.unwrap();
     assert_eq!(refused, Err(ClaimError::Suspended(network.clone())));
     assert_eq!(addresses(registry.claim(claim(&first), KIND).await.unwrap()), got("10.0.0.8"));
