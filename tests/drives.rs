@@ -5,14 +5,15 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{self, ErrorKind};
+use std::io;
 use std::os::unix::fs::symlink;
 use std::path::Path;
-use std::process::Command;
 
 use glowplug::drive::directory::Directory;
 use glowplug::drive::{FileSystem, Files, ReadAt, ReadError, Volume, iso9660};
 use tempfile::TempDir;
+
+use crate::support::shell::run_tool;
 
 /// More than any file here has.
 const LIMIT: usize = 64 * 1024;
@@ -58,19 +59,6 @@ impl Random {
 
 // === making drives ===
 
-fn run(package: &str, program: &str, arguments: &[&str]) {
-    let path = format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default());
-    let output = match Command::new(program).args(arguments).env("PATH", path).env("MTOOLS_SKIP_CHECK", "1").output() {
-        Ok(output) => output,
-        Err(e) if e.kind() == ErrorKind::NotFound => {
-            panic!("{program} is missing: install the Debian package {package}")
-        }
-        Err(e) => panic!("{program}: {e}"),
-    };
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{program} {arguments:?} (of the Debian package {package}): {errors}");
-}
-
 fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
@@ -89,7 +77,7 @@ fn iso_of(root: &Path, label: &str, arguments: &[&str]) -> Vec<u8> {
     let out = tempfile::tempdir().unwrap();
     let image = out.path().join("image");
     let ends = ["-quiet", "-volid", label, "-o", text(&image), text(root)];
-    run("xorriso", "xorrisofs", &[arguments, &ends].concat());
+    run_tool("xorriso", "xorrisofs", &[arguments, &ends].concat());
     fs::read(image).unwrap()
 }
 
@@ -101,7 +89,7 @@ fn blank(kib: u64, package: &str, program: &str, arguments: &[&str], fill: impl 
     let out = tempfile::tempdir().unwrap();
     let image = out.path().join("image");
     fs::File::create(&image).unwrap().set_len(kib * 1024).unwrap();
-    run(package, program, &[arguments, &[text(&image)]].concat());
+    run_tool(package, program, &[arguments, &[text(&image)]].concat());
     fill(text(&image));
     fs::read(image).unwrap()
 }
@@ -110,7 +98,7 @@ fn fat_of(kib: u64, tree: &Tree, arguments: &[&str]) -> Vec<u8> {
     blank(kib, "dosfstools", "mkfs.vfat", arguments, |image| {
         let root = plant(tree);
         for entry in fs::read_dir(root.path()).unwrap() {
-            run("mtools", "mcopy", &["-s", "-i", image, text(&entry.unwrap().path()), "::"]);
+            run_tool("mtools", "mcopy", &["-s", "-i", image, text(&entry.unwrap().path()), "::"]);
         }
     })
 }

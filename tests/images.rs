@@ -3,9 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::ErrorKind;
 use std::path::Path;
-use std::process::Command;
 
 use glowplug::diagnostic::Diagnostics;
 use glowplug::drive::{self, FileSystem, Files, Layout, ReadError, Volume};
@@ -13,6 +11,8 @@ use glowplug::formats::meta_data::MetaData;
 use glowplug::host::image::{self, ConfigDrive, Instance, NoCloud};
 use proptest::prelude::*;
 use tempfile::TempDir;
+
+use crate::support::shell::run_tool;
 
 const INSTANCE: Instance<'_> = Instance {
     namespace: "clusters",
@@ -121,20 +121,6 @@ fn without_rock_ridge(image: &[u8]) -> Vec<u8> {
     image
 }
 
-fn run(package: &str, program: &str, arguments: &[&str]) -> Vec<u8> {
-    let path = format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default());
-    let output = match Command::new(program).args(arguments).env("PATH", path).env("LC_ALL", "C").output() {
-        Ok(output) => output,
-        Err(e) if e.kind() == ErrorKind::NotFound => {
-            panic!("{program} is missing: install the Debian package {package}")
-        }
-        Err(e) => panic!("{program}: {e}"),
-    };
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{program} {arguments:?} (of the Debian package {package}): {errors}");
-    output.stdout
-}
-
 // === impl OnDisk ===
 
 impl OnDisk {
@@ -149,7 +135,7 @@ impl OnDisk {
     }
 
     fn isoinfo(&self, arguments: &[&str]) -> Vec<u8> {
-        run("genisoimage", "isoinfo", &[&["-i", &self.path("image")], arguments].concat())
+        run_tool("genisoimage", "isoinfo", &[&["-i", &self.path("image")], arguments].concat())
     }
 
     /// Without the blanks that it leaves at the ends of lines.
@@ -224,9 +210,9 @@ fn xorriso_extracts_every_file_and_has_nothing_to_remark() {
         let (image, out) = (disk.path("image"), disk.path("out"));
         // A hint is the least that it counts as a problem.
         let strict = ["-abort_on", "HINT", "-return_with", "HINT", "32", "-osirrox", "on"];
-        run("xorriso", "xorriso", &[&strict[..], &["-indev", &image, "-extract", "/", &out]].concat());
+        run_tool("xorriso", "xorriso", &[&strict[..], &["-indev", &image, "-extract", "/", &out]].concat());
         assert!(directory(Path::new(&out)) == case.tree);
-        let offers = run("xorriso", "xorriso", &["-indev", &image, "-toc"]);
+        let offers = run_tool("xorriso", "xorriso", &["-indev", &image, "-toc"]);
         let offers = String::from_utf8(offers).unwrap();
         let sets: Vec<&str> = offers.lines().filter(|line| line.starts_with("ISO ")).collect();
         let session = format!("ISO session  :   1 ,         0 ,{:10}s , {}", case.image.len() / BLOCK, case.label);
@@ -285,7 +271,7 @@ fn isoinfo_and_isovfy_find_the_path_tables_right() {
     assert_eq!(disk.isoinfo_text(&["-p"]), table);
     for case in cases() {
         let disk = OnDisk::new(&case.image);
-        let said = String::from_utf8(run("genisoimage", "isovfy", &[&disk.path("image")])).unwrap();
+        let said = String::from_utf8(run_tool("genisoimage", "isovfy", &[&disk.path("image")])).unwrap();
         assert_eq!(said, "Root at extent 17, 2048 bytes\n[0 0]\nNo errors found\n");
     }
 }
@@ -295,7 +281,8 @@ fn blkid_sees_the_label_and_no_uuid() {
     for case in cases() {
         let disk = OnDisk::new(&case.image);
         let names = ["LABEL", "TYPE", "UUID", "PTTYPE", "USAGE"].map(|name| ["-s", name]).concat();
-        let said = run("util-linux", "blkid", &[&["-p", "-o", "export"], &names[..], &[&disk.path("image")]].concat());
+        let said =
+            run_tool("util-linux", "blkid", &[&["-p", "-o", "export"], &names[..], &[&disk.path("image")]].concat());
         let mut said: Vec<String> = String::from_utf8(said).unwrap().lines().map(str::to_owned).collect();
         said.retain(|line| !line.starts_with("DEVNAME="));
         assert_eq!(said, [&format!("LABEL={}", case.label), "TYPE=iso9660", "USAGE=filesystem"]);

@@ -1,5 +1,6 @@
-//! What a shell prints, as the sessions and the documents show it.
+//! Other programs: what a shell prints, as the sessions and the documents show it, and the tools that make images.
 
+use std::io::ErrorKind;
 use std::path::Path;
 use std::process::{Command, Output};
 use std::{env, iter};
@@ -22,6 +23,23 @@ pub(crate) fn run(directory: &Path, command: &str, stderr: &str) -> String {
         0 => said,
         code => format!("{said}[{code}]\n"),
     }
+}
+
+/// Runs a program of a Debian package and returns its standard output. The test fails if the program is missing or fails.
+pub(crate) fn run_tool(package: &str, program: &str, arguments: &[&str]) -> Vec<u8> {
+    let path = format!("{}:/usr/sbin:/sbin", env::var("PATH").unwrap_or_default());
+    let mut command = Command::new(program);
+    command.args(arguments).env("PATH", path).env("LC_ALL", "C").env("MTOOLS_SKIP_CHECK", "1");
+    let output = match command.output() {
+        Ok(output) => output,
+        Err(e) if e.kind() == ErrorKind::NotFound => {
+            panic!("{program} is missing: install the Debian package {package}")
+        }
+        Err(e) => panic!("{program}: {e}"),
+    };
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{program} {arguments:?} (of the Debian package {package}): {errors}");
+    output.stdout
 }
 
 /// TIME for each time by the clock. Those of fixtures are of 2020.

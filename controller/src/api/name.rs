@@ -165,7 +165,9 @@ mod tests {
     fn the_longest_name_is_accepted() {
         let network = format!("a/{}", "b".repeat(MAX - "10-0-0-5.a.".len()));
         assert_eq!(lease_name(IpAddr::from([10, 0, 0, 5]), &network).unwrap().len(), MAX);
-        assert!(lease_name(IpAddr::from([10, 0, 0, 50]), &network).is_err());
+        let refused = lease_name(IpAddr::from([10, 0, 0, 50]), &network).unwrap_err();
+        let expected = format!("network: name too long {network:?}, expected at most 253 bytes with the address");
+        assert_eq!(refused.to_string(), expected);
     }
 
     #[test]
