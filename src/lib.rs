@@ -38,14 +38,19 @@
 //! | `guest` | a run in the initramfs: from a command line and a drive to the files of a boot |
 //! | `host` | address pools, their leases, and the documents and drives for the guest |
 //! | `log` | the logger of the programs |
+//! | `atomic_file` | files of the programs, written in one step |
 //!
 //! Imports point down: `guest → formats, render, drive → network, diagnostic`, and `host → formats → network, diagnostic`.
 //! `guest` and `host` do not import each other. Both use one type for a document, so the host cannot write a document
 //! that the guest cannot read.
 //!
 //! The feature `guest` adds `drive` and `guest`, which run in the initramfs. The feature `host` adds `host`. Either
-//! feature adds `log`. `network`, `formats`, `render` and `diagnostic` touch no file, no process and no clock.
+//! feature adds `log` and `atomic_file`. `network`, `formats`, `render` and `diagnostic` touch no file, no process and
+//! no clock.
 
+#[cfg(any(feature = "guest", feature = "host"))]
+#[doc(hidden)]
+pub mod atomic_file;
 pub mod diagnostic;
 #[cfg(feature = "guest")]
 pub mod drive;

@@ -6,7 +6,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Each layer, and what it may import of this crate.
-const LAYERS: [(&str, &[&str]); 8] = [
+const LAYERS: [(&str, &[&str]); 9] = [
+    ("atomic_file", &[]),
     ("diagnostic", &["diagnostic"]),
     ("network", &["network"]),
     ("formats", &["formats", "network", "diagnostic"]),
@@ -14,7 +15,7 @@ const LAYERS: [(&str, &[&str]); 8] = [
     ("drive", &["drive"]),
     ("log", &["log"]),
     ("host", &["host", "drive", "formats", "render", "network", "diagnostic"]),
-    ("guest", &["guest", "drive", "formats", "render", "network", "diagnostic"]),
+    ("guest", &["guest", "atomic_file", "drive", "formats", "render", "network", "diagnostic"]),
 ];
 
 fn sources(at: &Path, found: &mut Vec<PathBuf>) {

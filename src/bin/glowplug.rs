@@ -80,7 +80,7 @@ enum Exp {
 
 /// Options that select the machine and its drive.
 #[derive(Args)]
-struct Machine {
+struct MachineOptions {
     /// Detect the platform by kernel arguments only
     ///
     /// The platform is the value of ignition.platform.id= on the kernel command line. DMI and the drive are ignored.
@@ -116,7 +116,7 @@ struct Machine {
 #[derive(Args)]
 struct NetworkKargs {
     #[command(flatten)]
-    machine: Machine,
+    machine: MachineOptions,
     /// Select the renderer
     ///
     /// This is the network program of the initramfs: network-manager, systemd-networkd or network-legacy.
@@ -154,7 +154,7 @@ struct NetworkKargs {
 #[derive(Args)]
 struct WriteAttributes {
     #[command(flatten)]
-    machine: Machine,
+    machine: MachineOptions,
     /// Write this file
     #[arg(long, value_name = "FILE")]
     output: PathBuf,
@@ -168,7 +168,7 @@ struct WriteAttributes {
 #[derive(Args)]
 struct WriteHostname {
     #[command(flatten)]
-    machine: Machine,
+    machine: MachineOptions,
     /// Write this file, such as /sysroot/etc/hostname
     #[arg(long, value_name = "FILE")]
     output: PathBuf,
@@ -177,7 +177,7 @@ struct WriteHostname {
 #[derive(Args)]
 struct SshKeys {
     #[command(flatten)]
-    machine: Machine,
+    machine: MachineOptions,
     /// Write the keys for this user of /etc/passwd
     #[arg(long, value_name = "USER")]
     user: String,
@@ -277,7 +277,7 @@ impl Cli {
     }
 }
 
-impl Machine {
+impl MachineOptions {
     fn options(self) -> Options {
         let selection = match self.provider {
             Some(provider) => Selection::Provider(provider),
@@ -357,15 +357,17 @@ fn check(args: Check, log: &Logger) -> Result<ExitCode> {
 
 fn attributes(args: WriteAttributes, log: &Logger) -> Result<ExitCode> {
     let options = args.machine.options();
-    if let Some(machine) = guest::machine(&options, &Linux::default(), log).map_err(Error::msg)? {
-        guest::write_in_one_step(&args.output, &machine.attributes.environment_file(&args.prefix))
+    if let Some(machine) = guest::machine_data(&options, &Linux::default(), log).map_err(Error::msg)? {
+        machine
+            .attributes
+            .write(&args.output, &args.prefix)
             .with_context(|| format!("writing {}", args.output.display()))?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
 fn hostname(args: WriteHostname, log: &Logger) -> Result<ExitCode> {
-    let machine = guest::machine(&args.machine.options(), &Linux::default(), log).map_err(Error::msg)?;
+    let machine = guest::machine_data(&args.machine.options(), &Linux::default(), log).map_err(Error::msg)?;
     let Some(written) = machine.and_then(|machine| machine.meta_data.hostname) else { return Ok(ExitCode::SUCCESS) };
     let name: Hostname =
         written.parse().map_err(|e: HostnameError| anyhow!("hostname: invalid hostname {written:?}, {e}"))?;
@@ -376,7 +378,7 @@ fn hostname(args: WriteHostname, log: &Logger) -> Result<ExitCode> {
 
 fn ssh_keys(args: SshKeys, log: &Logger) -> Result<ExitCode> {
     let options = args.machine.options();
-    let Some(machine) = guest::machine(&options, &Linux::default(), log).map_err(Error::msg)? else {
+    let Some(machine) = guest::machine_data(&options, &Linux::default(), log).map_err(Error::msg)? else {
         return Ok(ExitCode::SUCCESS);
     };
     let texts = &machine.meta_data.public_keys;
@@ -417,7 +419,7 @@ fn metadata(args: Metadata, log: &Logger) -> Result<ExitCode> {
         None => {
             let source = args.config_drive.map_or(Source::Machine, Source::Drive);
             let options = Options { dry_run: true, ..Options::new(Selection::Detect, source, args.root) };
-            guest::machine(&options, &Linux::default(), log).map_err(Error::msg)?.unwrap_or_default().attributes
+            guest::machine_data(&options, &Linux::default(), log).map_err(Error::msg)?.unwrap_or_default().attributes
         }
     };
     let mut asked = known.by_key();

@@ -9,6 +9,7 @@ use std::str::FromStr;
 
 use pnet_base::MacAddr;
 
+use crate::atomic_file::write_public;
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::formats::meta_data::MetaData;
 use crate::network::{NetworkConfig, Pairs};
@@ -140,6 +141,15 @@ impl Attributes {
             file.push_str(&format!("{}KUBEVIRT_{name}={}\n", prefix.0, Quoted(value)));
         }
         file
+    }
+
+    /// Writes [`Attributes::environment_file`] to a file that every user may read, in one step.
+    ///
+    /// # Errors
+    ///
+    /// The error of the system call.
+    pub fn write(&self, path: &Path, prefix: &Prefix) -> io::Result<()> {
+        write_public(path, self.environment_file(prefix).as_bytes())
     }
 
     /// Parses a file that [`Attributes::environment_file`] wrote with the default prefix. All other lines are ignored.

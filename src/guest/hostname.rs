@@ -3,7 +3,7 @@
 use std::io;
 use std::path::Path;
 
-use super::write_in_one_step;
+use crate::atomic_file::write_public;
 use crate::network::Hostname;
 
 /// Writes the name and a newline in one step. Replaces an existing file. A link is replaced too, not followed.
@@ -12,7 +12,7 @@ use crate::network::Hostname;
 ///
 /// The error of the system call.
 pub fn write(path: &Path, name: &Hostname) -> io::Result<()> {
-    write_in_one_step(path, &format!("{name}\n"))
+    write_public(path, format!("{name}\n").as_bytes())
 }
 
 #[cfg(test)]

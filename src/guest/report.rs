@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
 use super::platform::Platform;
 use crate::diagnostic::{Diagnostic, Severity};
@@ -46,7 +46,8 @@ pub struct Report {
 }
 
 /// Result of a run for the boot.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Outcome {
     /// The arguments or files of the document are used.
     Configured,
@@ -236,28 +237,14 @@ fn route(route: &Route) -> String {
     text
 }
 
-impl Outcome {
-    /// Name of the outcome in the JSON report.
-    #[must_use]
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Configured => "configured",
-            Self::Default => "default",
-            Self::NothingToDo => "nothing-to-do",
-            Self::Refused => "refused",
-        }
-    }
-}
-
-impl Serialize for Outcome {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.word())
-    }
-}
-
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.word().replace('-', " "))
+        f.write_str(match self {
+            Self::Configured => "configured",
+            Self::Default => "default",
+            Self::NothingToDo => "nothing to do",
+            Self::Refused => "refused",
+        })
     }
 }
 

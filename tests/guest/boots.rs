@@ -577,6 +577,17 @@ fn check_of_a_refused_boot_ends_with_1_however_long_the_record_is() {
 }
 
 #[test]
+fn check_reports_a_damaged_record() {
+    let machine = Machine::new()
+        .with("run/glowplug/plan.json", "{\n  \"outcome\": \"refused\"")
+        .with("run/glowplug/plan.txt", "");
+    let error =
+        "<3>failed error=\"reading /run/glowplug/plan.json: EOF while parsing an object at line 2 column 22\"\n";
+    let expected = Run { code: Some(1), stdout: String::new(), stderr: error.to_owned() };
+    assert_eq!(machine.run(&["check"]), expected);
+}
+
+#[test]
 fn check_before_any_run_looks_at_the_machine_and_writes_nothing() {
     let machine = Machine::kubevirt().with_disk("vdb", hypershift());
     let before = machine.files();

@@ -17,7 +17,7 @@ fn decided(command_line: &str, value: Result<Option<&str>, &str>) -> (String, St
     let log = slog::Logger::root(slog::Discard, slog::o!());
     let plan = guest::plan(&options, &Linux::default(), &log);
     guest::apply(&plan, &options.root, &log).unwrap();
-    (plan.report.outcome.word().to_owned(), plan.report.reason, machine.fragment())
+    (plan.report.outcome.to_string(), plan.report.reason, machine.fragment())
 }
 
 const PROPERTY: &str = "guestinfo.afterburn.initrd.network-kargs";
@@ -54,7 +54,7 @@ fn a_hypervisor_that_does_not_answer_is_an_error() {
 #[test]
 fn a_person_at_the_boot_loader_wins() {
     let reason = "the kernel command line configures the network with ip=dhcp";
-    assert_eq!(decided("ip=dhcp", Ok(Some("ip=off"))), expected("nothing-to-do", reason, None));
+    assert_eq!(decided("ip=dhcp", Ok(Some("ip=off"))), expected("nothing to do", reason, None));
 }
 
 #[test]

@@ -1,13 +1,13 @@
 //! Shared output of commands: tables, JSON, atomic writes of files.
 
 use std::fmt;
-use std::fs::{self, Permissions};
+use std::fs;
 use std::io::{self, Write};
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, Error, Result, anyhow};
+use glowplug::atomic_file;
 use glowplug::host::claim::{Allocation, Claimant, Machine};
 use serde::Serialize;
 
@@ -57,11 +57,6 @@ pub(crate) fn exit_code(is_right: bool) -> ExitCode {
     if is_right { ExitCode::SUCCESS } else { ExitCode::from(DIAGNOSTICS) }
 }
 
-/// The error of the system without the name of a temporary file, which the user does not know.
-pub(crate) fn without_path(error: io::Error) -> io::Error {
-    if error.get_ref().is_some() { error.kind().into() } else { error }
-}
-
 /// Writes a file in one step, so that no reader sees a part of the file. A device or a pipe is written to directly. A link
 /// is kept, and its target is replaced.
 pub(crate) fn write_in_one_step(path: &Path, content: &[u8]) -> Result<()> {
@@ -71,18 +66,14 @@ pub(crate) fn write_in_one_step(path: &Path, content: &[u8]) -> Result<()> {
     if path.metadata().is_ok_and(|metadata| !metadata.is_file()) {
         return fs::write(path, content).with_context(writing);
     }
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut builder = tempfile::Builder::new();
-    // The umask of the caller reduces these permissions.
-    builder.prefix(".glowplugctl-").permissions(Permissions::from_mode(0o666));
-    let absent = |error: io::Error| match error.kind() {
-        io::ErrorKind::NotFound => anyhow!("no such directory {directory:?}, expected one that is there"),
-        _ => Error::new(without_path(error)),
-    };
-    let mut file = builder.tempfile_in(directory).map_err(absent).with_context(writing)?;
-    file.write_all(content).and_then(|()| file.as_file().sync_all()).map_err(without_path).with_context(writing)?;
-    file.persist(path).map_err(|error| without_path(error.error)).with_context(writing)?;
-    Ok(())
+    atomic_file::write(path, content)
+        .map_err(|error| match (error.kind(), path.parent()) {
+            (io::ErrorKind::NotFound, Some(directory)) => {
+                anyhow!("no such directory {directory:?}, expected one that is there")
+            }
+            _ => Error::new(error),
+        })
+        .with_context(writing)
 }
 
 /// Formats a table with columns as wide as their widest cell. Empty without rows.

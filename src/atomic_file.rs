@@ -1,0 +1,51 @@
+//! Writes files in one step, so that no reader sees a part of a file.
+
+use std::fs::{self, Permissions};
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use tempfile::NamedTempFile;
+
+/// Prefix of the names of unfinished files. A run that was interrupted may leave such a file.
+pub const UNFINISHED_PREFIX: &str = ".glowplug-";
+
+/// Writes a file of mode 0666 without the bits of the umask. Replaces an existing file; a link is replaced too, not
+/// followed.
+///
+/// # Errors
+///
+/// The error of the system call, without the name of the unfinished file. The old file is unchanged then.
+pub fn write(path: &Path, content: &[u8]) -> io::Result<()> {
+    let directory = path.parent().ok_or(ErrorKind::InvalidInput)?;
+    let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(UNFINISHED_PREFIX).permissions(Permissions::from_mode(0o666));
+    finish(builder.tempfile_in(directory).map_err(without_name)?, path, content)
+}
+
+/// Writes a file of mode 0644, whatever the umask. Creates the directory if it is missing. Replaces an existing file; a
+/// link is replaced too, not followed.
+///
+/// # Errors
+///
+/// The error of the system call, without the name of the unfinished file. The old file is unchanged then.
+pub fn write_public(path: &Path, content: &[u8]) -> io::Result<()> {
+    let directory = path.parent().ok_or(ErrorKind::InvalidInput)?;
+    fs::create_dir_all(directory)?;
+    let file = tempfile::Builder::new().prefix(UNFINISHED_PREFIX).tempfile_in(directory).map_err(without_name)?;
+    file.as_file().set_permissions(Permissions::from_mode(0o644))?;
+    finish(file, path, content)
+}
+
+fn finish(file: NamedTempFile, path: &Path, content: &[u8]) -> io::Result<()> {
+    file.as_file().write_all(content)?;
+    file.as_file().sync_all()?;
+    file.persist(path)?;
+    Ok(())
+}
+
+/// Removes the name of the unfinished file from an error, because the name means nothing to a reader.
+fn without_name(error: io::Error) -> io::Error {
+    error.kind().into()
+}

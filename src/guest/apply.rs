@@ -1,0 +1,138 @@
+//! Writes the output of a plan and the report of the run, and reads the report back.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::path::Path;
+
+use serde::Deserialize;
+use slog::{Logger, debug, warn};
+
+use super::plan::{FRAGMENT, Output, Plan};
+use super::report::Outcome;
+use crate::atomic_file::{UNFINISHED_PREFIX, write_public};
+use crate::render::networkd::{self, File};
+
+/// Files that an earlier run may have left, below a root: a directory, and the prefix of our file names in it.
+const LEFT_BEHIND: [(&str, &str); 6] = [
+    ("etc/cmdline.d", UNFINISHED_PREFIX),
+    ("etc/cmdline.d", "50-glowplug-network-kargs.conf"),
+    ("run/systemd/network", UNFINISHED_PREFIX),
+    ("run/systemd/network", networkd::PREFIXES[0]),
+    ("run/systemd/network", networkd::PREFIXES[1]),
+    ("run/glowplug", UNFINISHED_PREFIX),
+];
+
+/// Path of the report of the last run, below a root. `/run` is kept in the real root.
+pub const PLAN: &str = "run/glowplug/plan.json";
+
+/// Path of the same report as a page for people: an emergency shell may have only `cat`.
+pub const PAGE: &str = "run/glowplug/plan.txt";
+
+/// Report of an earlier run, as stored.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Recorded {
+    /// Content of [`PLAN`].
+    pub json: String,
+    /// Content of [`PAGE`].
+    pub page: String,
+    /// Whether the earlier run refused the document.
+    pub is_refused: bool,
+}
+
+/// The member of a stored report that decides the exit status.
+#[derive(Deserialize)]
+struct Summary {
+    outcome: Outcome,
+}
+
+/// Writes the output of a plan, each file in one step, and the report of the run.
+///
+/// Files of an earlier run are removed first, except the file with kernel arguments, which is replaced. An interrupted
+/// run leaves no report, and the next run starts afresh.
+///
+/// # Errors
+///
+/// The output could not be written or removed; the report has the same error. No file of the output is left then,
+/// because a part of a network must not be used.
+pub fn apply(plan: &Plan, root: &Path, log: &Logger) -> io::Result<()> {
+    let mut report = plan.report.clone();
+    // If the old report stays and no new report can be written, a warning below reports it.
+    let _ = remove(&root.join(PLAN));
+    let written = plan.output.write(root);
+    debug!(log, "wrote what was decided"; "outcome" => written.as_ref().err().map_or("done".to_owned(), io::Error::to_string));
+    match &written {
+        Ok(()) => report.fragment = plan.output.line.as_ref().map(|_| format!("/{FRAGMENT}")),
+        Err(e) => {
+            report.outcome = Outcome::Refused;
+            report.reason = e.to_string();
+            if let Err(e) = Output::default().write(root) {
+                warn!(log, "cannot remove what was written"; "error" => %e);
+            }
+        }
+    }
+    let json = serde_json::to_string_pretty(&report).map_err(io::Error::from);
+    let recorded = json.and_then(|json| {
+        write_public(&root.join(PAGE), report.to_string().as_bytes())?;
+        write_public(&root.join(PLAN), format!("{json}\n").as_bytes())
+    });
+    if let Err(e) = recorded {
+        // The report is informational: failing to write it does not fail the boot.
+        warn!(log, "cannot record the plan"; "path" => format_args!("/{PLAN}"), "error" => %e);
+    }
+    written
+}
+
+/// Reads the report of an earlier run. `None` when there is no report.
+///
+/// # Errors
+///
+/// The error of the system call, or [`ErrorKind::InvalidData`] if the report is damaged.
+pub fn recorded(root: &Path) -> io::Result<Option<Recorded>> {
+    let json = match fs::read_to_string(root.join(PLAN)) {
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
+        read => read?,
+    };
+    // The other members are not kept in memory, because the report may be larger than any document.
+    let Summary { outcome } = serde_json::from_str(&json)?;
+    Ok(Some(Recorded { page: fs::read_to_string(root.join(PAGE))?, json, is_refused: outcome == Outcome::Refused }))
+}
+
+fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
+        removed => removed,
+    }
+}
+
+/// Lists the names in a directory. The list is empty when there is no such directory.
+fn names_in(directory: &Path) -> io::Result<Vec<OsString>> {
+    match fs::read_dir(directory) {
+        Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(Vec::new()),
+        entries => entries?.map(|entry| Ok(entry?.file_name())).collect(),
+    }
+}
+
+// === impl Output ===
+
+impl Output {
+    /// Removes the files of earlier runs, then writes, so that files of two networks never exist together. A file with
+    /// kernel arguments is replaced in one step if it is the only file to write.
+    fn write(&self, root: &Path) -> io::Result<()> {
+        let at = |path: &str, e: io::Error| io::Error::new(e.kind(), format!("writing /{path}: {e}"));
+        for (directory, prefix) in LEFT_BEHIND {
+            for name in names_in(&root.join(directory)).map_err(|e| at(directory, e))? {
+                let path = format!("{directory}/{}", name.to_string_lossy());
+                let is_replaced = self.line.is_some() && self.files.is_empty() && path == FRAGMENT;
+                if name.as_encoded_bytes().starts_with(prefix.as_bytes()) && !is_replaced {
+                    remove(&root.join(&path)).map_err(|e| at(&path, e))?;
+                }
+            }
+        }
+        let fragment = self.line.as_ref().map(|line| File { path: FRAGMENT.to_owned(), text: format!("{line}\n") });
+        for file in self.files.iter().chain(&fragment) {
+            write_public(&root.join(&file.path), file.text.as_bytes()).map_err(|e| at(&file.path, e))?;
+        }
+        Ok(())
+    }
+}

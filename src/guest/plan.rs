@@ -1,0 +1,453 @@
+//! Decides what a run writes: from the kernel command line, the platform and the drive to kernel arguments or files.
+
+mod find;
+
+use std::fmt;
+use std::fs;
+use std::str::FromStr;
+
+use slog::{Logger, debug, error, info, warn};
+
+use super::attributes::{self, Attributes};
+use super::command_line::CommandLine;
+use super::options::{DefaultValue, OnError, Options, Source, Wait};
+use super::platform::{Platform, Selection};
+use super::report::{Document, LinkReport, Outcome, Report, WrittenFile};
+use super::storage::Chain;
+use super::system::System;
+#[cfg(feature = "vmware")]
+use super::vmware;
+use crate::diagnostic::{Diagnostic, Diagnostics, Severity};
+use crate::drive;
+use crate::formats::meta_data::MetaData;
+use crate::formats::{self, Meaning};
+use crate::network::{Link, NetworkConfig};
+use crate::render::networkd::{self, File};
+use crate::render::{Device, Renderer, dracut, network_legacy};
+
+/// Path of the file with the kernel arguments, below a root. dracut reserves the numbers 50 to 59 for external modules
+/// and reads only files with the suffix `.conf`.
+pub const FRAGMENT: &str = "etc/cmdline.d/50-glowplug-network-kargs.conf";
+
+/// Largest size of all kernel arguments together, in bytes. Above 128 KiB dracut can read no argument, not even
+/// `root=`.
+const MAX_ALL_ARGUMENTS: usize = 96 * 1024;
+
+/// Largest size of all files for systemd-networkd together, in bytes. The files and the report are kept in memory.
+const MAX_ALL_FILES: usize = 1024 * 1024;
+
+/// Decisions of one run.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// What the run found and decided.
+    pub report: Report,
+    /// Files and kernel arguments to write.
+    pub output: Output,
+}
+
+/// Files and kernel arguments that a plan writes.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Output {
+    /// Kernel arguments, as one line without a final newline. `None` if there are none.
+    pub line: Option<String>,
+    /// Files for a network program that does not read kernel arguments.
+    pub files: Vec<File>,
+}
+
+/// Data about this machine, from its drive.
+#[derive(Clone, Debug, Default)]
+pub struct MachineData {
+    /// Metadata from the drive.
+    pub meta_data: MetaData,
+    /// Attributes that units and people may request.
+    pub attributes: Attributes,
+}
+
+/// State of a run before its decision.
+struct Planner<'a> {
+    options: Options,
+    report: Report,
+    /// Metadata of the drive; `None` until a drive has been read.
+    meta_data: Option<MetaData>,
+    /// The network and how the output identifies its links; `None` until the network has been rendered.
+    network: Option<(NetworkConfig, Vec<Device>)>,
+    log: &'a Logger,
+    system: &'a dyn System,
+}
+
+/// Reason why a run uses no document.
+enum Stop {
+    NothingToDo(String),
+    Default(String),
+    Refused(String),
+}
+
+/// Reads the data about this machine from its drive. `None` when the machine is not supported, or when it has no drive.
+///
+/// # Errors
+///
+/// One sentence that says why the drive cannot be read.
+pub fn machine_data(options: &Options, system: &dyn System, log: &Logger) -> Result<Option<MachineData>, String> {
+    let mut planner = Planner::new(options, system, log);
+    let decided = planner.command_line().and_then(|line| {
+        let platform = planner.platform(&line)?;
+        // An invalid option affects the network only, so its error is ignored here. `glowplug.wait=` is for the unit
+        // that configures the network: later units do not wait for the drive.
+        let _ = planner.override_options(&line);
+        planner.read(platform, &line)
+    });
+    match (decided, planner.conclude()) {
+        // Errors of the network do not matter here: the unit that configures the network reports them.
+        (_, Some(machine)) => Ok(Some(machine)),
+        (Err(Stop::NothingToDo(reason) | Stop::Default(reason)), None) => {
+            info!(log, "nothing to do"; "reason" => reason);
+            Ok(None)
+        }
+        (Err(Stop::Refused(reason)), None) => Err(reason),
+        (Ok(_), None) => Ok(None),
+    }
+}
+
+/// Decides what to write for this boot. Writes nothing, but may load drivers and mount drives to read them.
+pub fn plan(options: &Options, system: &dyn System, log: &Logger) -> Plan {
+    Planner::new(options, system, log).run()
+}
+
+// === impl Output ===
+
+impl fmt::Display for Output {
+    /// Prints the kernel arguments, then each file below its path.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(line) = &self.line {
+            writeln!(f, "{line}")?;
+        }
+        for (at, File { path, text }) in self.files.iter().enumerate() {
+            let gap = if at == 0 && self.line.is_none() { "" } else { "\n" };
+            write!(f, "{gap}# /{path}\n{text}")?;
+        }
+        Ok(())
+    }
+}
+
+// === impl Planner ===
+
+impl<'a> Planner<'a> {
+    fn new(options: &Options, system: &'a dyn System, log: &'a Logger) -> Self {
+        Self { options: options.clone(), report: Report::default(), meta_data: None, network: None, log, system }
+    }
+
+    fn run(mut self) -> Plan {
+        let decided = self.command_line().and_then(|command_line| {
+            if let Some(argument) = command_line.configures_network() {
+                let reason = format!("the kernel command line configures the network with {argument}");
+                return Err(Stop::NothingToDo(reason));
+            }
+            self.decide(&command_line)
+        });
+        let output = match decided {
+            Ok(output) => {
+                self.report.outcome = Outcome::Configured;
+                output
+            }
+            Err(Stop::NothingToDo(reason)) => {
+                self.report.outcome = Outcome::NothingToDo;
+                self.report.reason = reason;
+                Output::default()
+            }
+            Err(Stop::Default(reason)) => self.use_default(reason),
+            Err(Stop::Refused(reason)) if self.options.on_error == OnError::Default => {
+                error!(self.log, "cannot use the drive's network"; "reason" => %reason);
+                self.use_default(format!("{reason}; the default was asked for in this case"))
+            }
+            Err(Stop::Refused(reason)) => {
+                self.report.outcome = Outcome::Refused;
+                self.report.reason = reason;
+                Output::default()
+            }
+        };
+        let words = output.line.iter().flat_map(|line| line.split_ascii_whitespace());
+        self.report.arguments = words.map(str::to_owned).collect();
+        self.report.files = output.files.iter().map(WrittenFile::of).collect();
+        if let Some(machine) = self.conclude() {
+            self.report.metadata = machine.attributes.by_key();
+        }
+        self.log_outcome();
+        Plan { report: self.report, output }
+    }
+
+    fn decide(&mut self, command_line: &CommandLine) -> Result<Output, Stop> {
+        let platform = self.platform(command_line)?;
+        self.override_wait(command_line)?;
+        self.override_options(command_line)?;
+        self.read(platform, command_line)
+    }
+
+    fn read(&mut self, platform: Platform, command_line: &CommandLine) -> Result<Output, Stop> {
+        #[cfg(feature = "vmware")]
+        if let Source::Property(value) = self.options.source.clone() {
+            return self.property(value, command_line);
+        }
+        let found = self.find(platform)?;
+        self.report.drive = found.drive;
+        self.meta_data = Some(found.meta_data);
+        let document = found.document.map_err(|e| Stop::Refused(Chain(&e).to_string()))?;
+        let Some(document) = document else {
+            return Err(Stop::Default("the drive has no network configuration".to_owned()));
+        };
+        let output = self.render(&document)?;
+        self.within_limits(output, &document.path, command_line)
+    }
+
+    /// Returns the output of a document. An error if all kernel arguments together would be too long.
+    fn within_limits(&mut self, output: Output, document: &str, command_line: &CommandLine) -> Result<Output, Stop> {
+        self.report.reason = format!("{document} says so");
+        let length = output.line.as_ref().map_or(0, String::len);
+        let already = command_line.length() + self.other_fragments();
+        if length > 0 && already + length > MAX_ALL_ARGUMENTS {
+            let reason = format!(
+                "kernel arguments: {length} bytes beside the {already} that are there, expected at most {MAX_ALL_ARGUMENTS}"
+            );
+            return Err(Stop::Refused(reason));
+        }
+        Ok(output)
+    }
+
+    /// Reads the kernel arguments from a property of the machine.
+    #[cfg(feature = "vmware")]
+    fn property(&mut self, value: Result<Option<Vec<u8>>, String>, command_line: &CommandLine) -> Result<Output, Stop> {
+        let name = vmware::PROPERTY;
+        let value = value.map_err(|e| Stop::Refused(format!("reading {name}: {e}")))?;
+        let Some(bytes) = value else { return Err(Stop::Default(format!("{name} is not set"))) };
+        self.report.document = Some(Document { path: name.to_owned(), format: None, size: bytes.len() });
+        let mut diagnostics = Diagnostics::default();
+        let line = vmware::arguments(&bytes, &mut diagnostics);
+        let errors = diagnostics.errors();
+        (self.report.diagnostics, self.report.further_diagnostics) = diagnostics.into_parts();
+        let Some(line) = line else {
+            return Err(Stop::Refused(format!("{name}: {errors} {}", plural(errors, "error", "errors"))));
+        };
+        self.within_limits(Output { line: Some(line), files: Vec::new() }, name, command_line)
+    }
+
+    /// Collects the data about the machine, whether or not its network is valid. `None` when no drive was read.
+    fn conclude(&mut self) -> Option<MachineData> {
+        let mut meta_data = self.meta_data.take()?;
+        self.report.metadata_diagnostics = std::mem::take(&mut meta_data.diagnostics);
+        let network = self.network.as_ref().map(|(network, devices)| (network, devices.as_slice()));
+        let mut diagnostics = Diagnostics::default();
+        // NICs are not known in the initramfs yet. A drive that a person names for a dry run does not describe this
+        // machine's NICs.
+        let nics = if self.looks_elsewhere() { Vec::new() } else { attributes::nics(&self.options.root) };
+        let attributes = Attributes::of(&meta_data, network, &nics, &mut diagnostics);
+        for diagnostic in diagnostics.kept() {
+            warn!(self.log, "warning about the machine's document"; "diagnostic" => %diagnostic);
+        }
+        self.report.metadata_diagnostics.extend(diagnostics.into_parts().0);
+        Some(MachineData { meta_data, attributes })
+    }
+
+    /// Reports whether this is a dry run of a named drive or document, which is independent of this machine.
+    fn looks_elsewhere(&self) -> bool {
+        self.options.dry_run && self.options.source != Source::Machine
+    }
+
+    fn command_line(&self) -> Result<CommandLine, Stop> {
+        if self.looks_elsewhere() {
+            return Ok(CommandLine::default());
+        }
+        CommandLine::read_from(&self.options.root).map_err(|e| Stop::Refused(format!("reading /proc/cmdline: {e}")))
+    }
+
+    /// Takes the time to wait from the kernel command line, if it is set there.
+    fn override_wait(&mut self, command_line: &CommandLine) -> Result<(), Stop> {
+        if let Some(wait) = option_of::<Wait>(command_line, "glowplug.wait")? {
+            self.options.wait = wait.into();
+        }
+        Ok(())
+    }
+
+    /// Takes the other options from the kernel command line, which is the only way to set them at the boot loader.
+    fn override_options(&mut self, command_line: &CommandLine) -> Result<(), Stop> {
+        self.options.any_drive |= command_line.has_switch("glowplug.any-drive");
+        if let Some(on_error) = option_of(command_line, "glowplug.on-error")? {
+            self.options.on_error = on_error;
+        }
+        if let Some(renderer) = option_of(command_line, "glowplug.renderer")? {
+            self.options.renderer = renderer;
+        }
+        Ok(())
+    }
+
+    /// Decides the platform. An error if the platform is known and is not KubeVirt.
+    fn platform(&mut self, command_line: &CommandLine) -> Result<Platform, Stop> {
+        let platform = match &self.options.selection {
+            // The kernel command line and DMI describe this machine, not the machine of the named drive.
+            Selection::CommandLine | Selection::Detect if self.looks_elsewhere() => {
+                Platform::kubevirt("the drive was named")
+            }
+            selection => Platform::of(selection, command_line, &self.options.root),
+        };
+        debug!(self.log, "decided the platform"; "platform" => platform.id.as_deref().unwrap_or("unknown"),
+            "reason" => &platform.reason);
+        self.report.platform = Some(platform.clone());
+        #[cfg(feature = "vmware")]
+        if matches!(self.options.source, Source::Property(_)) {
+            return Ok(platform);
+        }
+        let may_be_ours =
+            platform.is_kubevirt() || (platform.id.is_none() && self.options.selection == Selection::Detect);
+        if may_be_ours { Ok(platform) } else { Err(not_kubevirt(&platform, "")) }
+    }
+
+    fn render(&mut self, document: &drive::Document) -> Result<Output, Stop> {
+        let reading = formats::read_network(&document.bytes);
+        self.report.document = Some(Document {
+            path: document.path.clone(),
+            format: reading.format.map(|format| format.to_string()),
+            size: document.bytes.len(),
+        });
+        let mut diagnostics = reading.diagnostics;
+        let output = self.rendered(reading.meaning, document, &mut diagnostics);
+        for diagnostic in diagnostics.details() {
+            debug!(self.log, "detail of the network document"; "diagnostic" => %diagnostic);
+        }
+        let errors = diagnostics.errors();
+        (self.report.diagnostics, self.report.further_diagnostics) = diagnostics.into_parts();
+        if errors > 0 {
+            return Err(Stop::Refused(format!("{}: {errors} {}", document.path, plural(errors, "error", "errors"))));
+        }
+        output
+    }
+
+    fn rendered(
+        &mut self,
+        meaning: Meaning,
+        document: &drive::Document,
+        diagnostics: &mut Diagnostics,
+    ) -> Result<Output, Stop> {
+        match meaning {
+            Meaning::Refused => Err(Stop::Refused(String::new())),
+            Meaning::Disabled => Err(Stop::NothingToDo(format!("{} disables the network", document.path))),
+            Meaning::Unconfigured => Err(Stop::Default(format!("{} configures nothing", document.path))),
+            Meaning::Network(network) => {
+                let (mut output, devices) = self.output(&network, diagnostics);
+                if output == Output::default() && network.states_no_addresses() {
+                    return Err(Stop::NothingToDo(format!("{} asks for no addresses", document.path)));
+                }
+                if output == Output::default() {
+                    return Err(Stop::Default(format!("{} configures nothing", document.path)));
+                }
+                let called = |link: crate::network::LinkIndex| devices[link.0].bare();
+                self.report.links = LinkReport::of(&network, &called);
+                self.report.nameservers = network.nameservers().iter().map(ToString::to_string).collect();
+                // dracut's own scripts set up only NICs that something waits for. Without rd.neednet=1 there may be no
+                // such NIC.
+                if self.options.neednet || self.options.renderer == Renderer::NetworkLegacy {
+                    let line = output.line.as_deref().map_or_else(String::new, |line| format!("{line} "));
+                    output.line = Some(line + "rd.neednet=1");
+                }
+                self.network = Some((network, devices));
+                Ok(output)
+            }
+        }
+    }
+
+    /// Renders the network for the network program of the initramfs.
+    fn output(&self, network: &NetworkConfig, diagnostics: &mut Diagnostics) -> (Output, Vec<Device>) {
+        let render = match self.options.renderer {
+            Renderer::NetworkManager => dracut::render,
+            Renderer::NetworkLegacy => network_legacy::render,
+            Renderer::SystemdNetworkd => {
+                let networkd::Rendered { mut files, devices } = networkd::render(network, diagnostics);
+                if !network.links().iter().any(Link::asks) && !network.states_no_addresses() {
+                    // These files would only mark NICs as unmanaged, and so hide the NICs from the default arguments.
+                    files.clear();
+                }
+                let length = files.iter().map(|file| file.text.len()).sum::<usize>();
+                if length > MAX_ALL_FILES {
+                    let expected = format!("at most {MAX_ALL_FILES}");
+                    diagnostics.push(Diagnostic::error(
+                        "files of systemd-networkd",
+                        "too many bytes",
+                        length,
+                        &expected,
+                    ));
+                }
+                return (Output { line: None, files }, devices);
+            }
+        };
+        let dracut::Rendered { line, devices, .. } = render(network, diagnostics);
+        (Output { line: Some(line).filter(|line| !line.is_empty()), files: Vec::new() }, devices)
+    }
+
+    fn use_default(&mut self, reason: String) -> Output {
+        let line = match &self.options.default_value {
+            Ok(value) => value.as_ref().and_then(DefaultValue::line),
+            Err(missing) => {
+                self.report.outcome = Outcome::Refused;
+                self.report.reason = format!("{reason}, and the default is missing: {missing}");
+                return Output::default();
+            }
+        };
+        self.report.outcome = Outcome::Default;
+        self.report.reason = reason;
+        Output { line, files: Vec::new() }
+    }
+
+    fn other_fragments(&self) -> usize {
+        if self.looks_elsewhere() {
+            return 0;
+        }
+        let own = self.options.root.join(FRAGMENT);
+        let Some(entries) = own.parent().and_then(|directory| fs::read_dir(directory).ok()) else { return 0 };
+        let others = entries.flatten().filter(|entry| {
+            entry.path() != own && entry.path().extension().is_some_and(|extension| extension == "conf")
+        });
+        others.filter_map(|entry| usize::try_from(entry.metadata().ok()?.len()).ok()).sum()
+    }
+
+    fn log_outcome(&self) {
+        let report = &self.report;
+        for diagnostic in &report.diagnostics {
+            match diagnostic.severity {
+                Severity::Error => error!(self.log, "error in the network document"; "diagnostic" => %diagnostic),
+                Severity::Warning => warn!(self.log, "warning about the network document"; "diagnostic" => %diagnostic),
+                Severity::Debug => debug!(self.log, "detail of the network document"; "diagnostic" => %diagnostic),
+            }
+        }
+        if report.further_diagnostics > 0 {
+            warn!(self.log, "further diagnostics in the network document"; "count" => report.further_diagnostics);
+        }
+        let reason = report.reason.as_str();
+        let files = report.files.iter().map(|file| file.path.as_str());
+        let arguments: Vec<&str> = report.arguments.iter().map(String::as_str).chain(files).collect();
+        let arguments = arguments.join(" ");
+        let drive = report.drive.as_ref().map_or("", |drive| drive.path.as_str());
+        match report.outcome {
+            Outcome::Configured => {
+                let document = report.document.as_ref().map_or("", |document| document.path.as_str());
+                info!(self.log, "configured the network from the config drive";
+                    "drive" => drive, "document" => document, "arguments" => arguments);
+            }
+            Outcome::Default => {
+                info!(self.log, "left the network to the default"; "reason" => reason, "arguments" => arguments);
+            }
+            Outcome::NothingToDo => info!(self.log, "nothing to do"; "reason" => reason),
+            Outcome::Refused => error!(self.log, "refused to configure the network"; "reason" => reason),
+        }
+    }
+}
+
+/// Parses an option of the kernel command line. `None` when the option is not set.
+fn option_of<T: FromStr<Err: fmt::Display>>(line: &CommandLine, key: &str) -> Result<Option<T>, Stop> {
+    let Some(value) = line.value(key) else { return Ok(None) };
+    value.parse().map(Some).map_err(|e| Stop::Refused(format!("kernel command line: {key}={value}: {e}")))
+}
+
+fn not_kubevirt(platform: &Platform, further: &str) -> Stop {
+    Stop::NothingToDo(format!("this is not known to be KubeVirt: {}{further}", platform.reason))
+}
+
+fn plural(count: usize, one: &'static str, many: &'static str) -> &'static str {
+    if count == 1 { one } else { many }
+}

@@ -1,0 +1,124 @@
+//! Finds the document of a run: on a drive of this machine, or where a person says.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+
+use super::{Planner, Stop, not_kubevirt};
+use crate::drive;
+use crate::formats::meta_data::MetaData;
+use crate::guest::options::Source;
+use crate::guest::platform::Platform;
+use crate::guest::report::Drive;
+use crate::guest::storage::{self, Chain, Search, SearchError};
+
+/// A document and its source, or the error of reading the document.
+pub(super) struct Found {
+    pub(super) drive: Option<Drive>,
+    pub(super) document: Result<Option<drive::Document>, SearchError>,
+    pub(super) meta_data: MetaData,
+    is_kubevirts: bool,
+}
+
+/// Reads a document from a path that a person named. The path may be a pipe without end by mistake, so the size is
+/// limited.
+fn read_document(from: impl Read) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    // One byte more than the limit, so that the parser reports a document that is too long.
+    let most = u64::try_from(drive::MAX_FILE).unwrap_or(u64::MAX).saturating_add(1);
+    from.take(most).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+// === impl Planner ===
+
+impl Planner<'_> {
+    pub(super) fn find(&mut self, platform: Platform) -> Result<Found, Stop> {
+        let known = platform.is_kubevirt();
+        let found = match self.options.source.clone() {
+            Source::Machine => self.search(known)?,
+            Source::Drive(path) => Some(self.read_path(&path, false)?),
+            Source::DriveOrDocument(path) => Some(self.read_path(&path, true)?),
+            Source::StandardInput => {
+                let bytes = read_document(io::stdin());
+                Some(self.document("standard input".to_owned(), bytes)?)
+            }
+            #[cfg(feature = "vmware")]
+            Source::Property(_) => None,
+        };
+        match found {
+            Some(found) if known => Ok(found),
+            Some(found) if found.is_kubevirts => {
+                self.report.platform = Some(Platform::kubevirt("the drive has the shape that KubeVirt gives it"));
+                Ok(found)
+            }
+            None if known => {
+                let waited = self.options.wait.as_secs();
+                Err(Stop::Default(format!("no config drive was there within {waited} s")))
+            }
+            None => Err(not_kubevirt(&platform, "")),
+            Some(_) => Err(not_kubevirt(&platform, ", nor the shape of the drive; --provider kubevirt would")),
+        }
+    }
+
+    fn search(&mut self, known: bool) -> Result<Option<Found>, Stop> {
+        let search = Search {
+            root: &self.options.root,
+            system: self.system,
+            log: self.log,
+            machine_known: known,
+            any_drive: self.options.any_drive,
+            wait: self.options.wait,
+            poll: Search::POLL,
+        };
+        let found = search.run().map_err(|e| Stop::Refused(Chain(&e).to_string()))?;
+        Ok(found.map(|found| {
+            let drive = Drive {
+                path: found.device.display().to_string(),
+                file_system: Some(found.volume.file_system.to_string()),
+                label: Some(found.volume.label),
+                layout: found.drive.as_ref().map(|drive| drive.layout.to_string()),
+                reason: found.why.to_string(),
+                waited_ms: u64::try_from(found.waited.as_millis()).unwrap_or(u64::MAX),
+            };
+            // On a machine of unknown platform, the search finds only drives with the shape of KubeVirt.
+            let document = found.drive.map_or(Ok(None), |drive| drive.network);
+            let document = document.map_err(|source| SearchError::Unreadable { device: found.device, source });
+            Found { drive: Some(drive), document, meta_data: found.meta_data, is_kubevirts: true }
+        }))
+    }
+
+    /// Makes a result for a document without a drive.
+    fn document(&mut self, path: String, bytes: io::Result<Vec<u8>>) -> Result<Found, Stop> {
+        let bytes = bytes.map_err(|e| Stop::Refused(format!("reading {path}: {e}")))?;
+        self.report.platform = Some(Platform::kubevirt("a document was named"));
+        let document = Ok(Some(drive::Document { path, bytes }));
+        Ok(Found { drive: None, document, meta_data: MetaData::default(), is_kubevirts: false })
+    }
+
+    fn read_path(&mut self, path: &Path, or_document: bool) -> Result<Found, Stop> {
+        match storage::read_path(path, self.log) {
+            Ok(given) => {
+                let is_kubevirts = given.has_shape();
+                let drive = Drive {
+                    path: path.display().to_string(),
+                    file_system: given.volume.as_ref().map(|volume| volume.file_system.to_string()),
+                    label: given.volume.map(|volume| volume.label),
+                    layout: Some(given.drive.layout.to_string()),
+                    reason: "named".to_owned(),
+                    waited_ms: 0,
+                };
+                let unreadable = |source| SearchError::Unreadable { device: path.to_owned(), source };
+                let document = given.drive.network.map_err(unreadable);
+                Ok(Found { drive: Some(drive), document, meta_data: given.meta_data, is_kubevirts })
+            }
+            Err(SearchError::NoDrive { .. }) if or_document && path.is_file() => {
+                self.document(path.display().to_string(), File::open(path).and_then(read_document))
+            }
+            Err(e @ SearchError::NoDrive { .. }) if path.is_file() => {
+                Err(Stop::Refused(format!("{e}; a document alone is for glowplug check")))
+            }
+            Err(e) => Err(Stop::Refused(Chain(&e).to_string())),
+        }
+    }
+}
