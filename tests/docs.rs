@@ -20,12 +20,33 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
     (
         "README.md",
         &[
+            "kubectl get ipaddresses,staticippools -n clusters",
             "make demo    # from a pool of addresses to kernel arguments, each step shown",
             "make test    # tests, and five boots of whole machines, in minutes; `make test-all` runs everything",
             "cargo build --release && PATH=\"$PWD/target/release:$PATH\"    # both programs, for what follows here",
             "kubectl get kubevirtmachines -A -o json | \
              glowplugctl claim --pool pools.yaml --ledger ledger --machines - --format apply | \
              kubectl apply --server-side -f -",
+        ],
+    ),
+    (
+        "docs/controller.md",
+        &[
+            "podman build -f controller/Containerfile -t registry.example.org/glowplug-controller:v0.1.0 .",
+            "podman push registry.example.org/glowplug-controller:v0.1.0",
+            "kubectl apply --server-side -k install",
+            "kubectl rollout status deployment/glowplug-controller-manager -n ipam-glowplug-system",
+            "oc apply --server-side -k install",
+            "export GLOWPLUG_CONTROLLER_IMAGE=registry.example.org/glowplug-controller:v0.1.0",
+            "clusterctl init --ipam glowplug",
+            "kubectl apply -f workers.yaml",
+            "kubectl get staticippools -n clusters",
+            "kubectl apply -f worker-0.yaml",
+            "kubectl get ipaddress worker-0 -n clusters",
+            "kubectl get staticipleases",
+            "kubectl logs -n ipam-glowplug-system -l control-plane=glowplug-controller-manager --prefix --tail=-1",
+            "kubectl get staticipleases -o wide | grep clusters/workers",
+            "kubectl get staticipleases | grep 192.168.1.10",
         ],
     ),
     (
@@ -64,6 +85,7 @@ macro_rules! documents {
 documents! {
     readme_md "README.md"
     cloud_init_md "docs/cloud-init.md"
+    controller_md "docs/controller.md"
     enhancement_tests_md "docs/enhancement-tests.md"
     formats_and_renderers_md "docs/formats-and-renderers.md"
     from_afterburn_md "docs/from-afterburn.md"

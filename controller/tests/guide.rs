@@ -1,0 +1,132 @@
+//! The guide `docs/controller.md` agrees with the program.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use glowplug_controller::api::{LeaseSpec, PoolSpec, definitions};
+use glowplug_controller::index::PoolId;
+use glowplug_controller::metrics::Metrics;
+use glowplug_controller::webhook::{Change, validate, warn_of_holders};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+fn read(path: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+fn guide() -> String {
+    read("../docs/controller.md")
+}
+
+/// The content of the blocks that begin with a fence.
+fn blocks<'a>(guide: &'a str, fence: &str) -> Vec<&'a str> {
+    let start = format!("\n```{fence}\n");
+    guide.split(start.as_str()).skip(1).map(|rest| rest.split("\n```").next().unwrap_or_default()).collect()
+}
+
+/// The first words in backquotes of the cells of all table rows below a heading.
+fn named<'a>(guide: &'a str, heading: &str) -> Vec<&'a str> {
+    let (_, section) = guide.split_once(&format!("\n## {heading}\n")).unwrap_or_else(|| panic!("no heading {heading}"));
+    let section = section.split("\n## ").next().unwrap_or_default();
+    let rows = section.lines().filter(|line| line.starts_with("| `") || line.starts_with("| | `"));
+    let cells = rows.flat_map(|row| row.split('|').skip(1).take(2));
+    cells.flat_map(|cell| cell.split('`').skip(1).step_by(2)).collect()
+}
+
+/// The pool of the guide, as `clusters/workers`.
+fn pool() -> PoolSpec {
+    let guide = guide();
+    let objects = blocks(&guide, "yaml").into_iter().map(|block| serde_saphyr::from_str::<Value>(block).unwrap());
+    let mut pools = objects.filter(|object| object["kind"] == "StaticIPPool");
+    let pool = pools.next().unwrap();
+    assert!(pools.next().is_none());
+    serde_json::from_value(pool["spec"].clone()).unwrap()
+}
+
+fn id() -> PoolId {
+    PoolId { namespace: Some("clusters".to_owned()), name: "workers".to_owned() }
+}
+
+#[test]
+fn the_pool_of_the_guide_is_valid_and_has_as_many_addresses_as_the_guide_says() {
+    let (pool, diagnostics) = id().check(&pool());
+    let total: u128 = pool.unwrap().spaces().map(|space| space.allocatable()).sum();
+    assert_eq!((total, diagnostics.kept()), (41, &[][..]));
+    assert!(guide().contains("This pool has 41 IPv4 addresses"));
+}
+
+#[test]
+fn the_refusal_and_the_warning_are_those_of_the_webhook() {
+    let mut wrong = pool();
+    wrong.addresses = vec!["192.168.1.10/24".to_owned()];
+    wrong.gateway = vec!["192.168.1".to_owned()];
+    let refusal = validate(&id(), &Change::Create(wrong), &[]).errors.join("\n");
+    let guide = guide();
+    let blocks = blocks(&guide, "text");
+    let start = "admission webhook \"pools.ipam.glowplug.dev\" denied the request:\n";
+    assert!(blocks.contains(&format!("{start}{refusal}").as_str()), "{refusal}");
+
+    let lease: LeaseSpec = serde_json::from_value(json!({
+        "network": "infra/vlan10", "address": "192.168.1.10", "prefix": 24, "pool": "clusters/workers",
+        "since": "2026-08-14T10:00:00.000000Z",
+        "holder": {"kind": "IPAddressClaim", "namespace": "clusters", "name": "worker-0", "uid": "5d30", "interface": "eno101"},
+    }))
+    .unwrap();
+    let new = PoolSpec { addresses: vec!["192.168.1.20-192.168.1.50".to_owned()], ..pool() };
+    let change = Change::Update { old: Some(pool()), new: Box::new(new) };
+    let warning = warn_of_holders(&id(), &change, [&lease]).unwrap();
+    assert!(blocks.contains(&format!("Warning: {warning}").as_str()), "{warning}");
+}
+
+#[test]
+fn the_columns_are_those_of_the_kinds() {
+    let guide = guide();
+    for kind in ["StaticIPPool", "StaticIPLease"] {
+        let definition = definitions().into_iter().find(|definition| definition.spec.names.kind == kind).unwrap();
+        let columns = definition.spec.versions[0].additional_printer_columns.iter().flatten();
+        let columns = columns.filter(|column| column.priority.unwrap_or_default() == 0);
+        let header: Vec<String> =
+            ["NAME".to_owned()].into_iter().chain(columns.map(|column| column.name.to_uppercase())).collect();
+        let is_header = |line: &str| line.split("  ").map(str::trim).filter(|word| !word.is_empty()).eq(&header);
+        assert!(guide.lines().any(is_header), "{header:?}");
+    }
+}
+
+#[test]
+fn every_reason_and_metric_is_one_of_the_program() {
+    let guide = guide();
+    let mut sources = String::new();
+    let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src")];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() { folders.push(path) } else { sources += &fs::read_to_string(path).unwrap() }
+        }
+    }
+    let standard = ["True", "False", "Unknown"];
+    let reasons = ["Conditions", "Events"].iter().flat_map(|heading| named(&guide, heading));
+    let mut missing: Vec<&str> =
+        reasons.filter(|reason| !standard.contains(reason) && !sources.contains(&format!("\"{reason}\""))).collect();
+    let metrics = Metrics::new(watch::channel(true).1);
+    metrics.count_claim(&Ok(Vec::new()));
+    metrics.webhook_seconds.get_or_create(&[("webhook", "pools"), ("result", "allowed")]).observe(0.001);
+    // Those of pools are of the library.
+    let text = metrics.text() + &read("../src/host/metrics.rs");
+    let is_there = |name: &&str| text.contains(&format!("# TYPE {} ", name.trim_end_matches("_total")));
+    missing.extend(named(&guide, "Metrics").into_iter().filter(|name| name.contains('_') && !is_there(name)));
+    assert_eq!(missing, [] as [&str; 0]);
+}
+
+#[test]
+fn every_option_is_one_of_the_program() {
+    let help = Command::new(env!("CARGO_BIN_EXE_glowplug-controller")).args(["run", "--help"]).output().unwrap();
+    let help = String::from_utf8(help.stdout).unwrap();
+    let guide = guide();
+    let options = named(&guide, "Options").into_iter().filter_map(|option| option.split(' ').next());
+    let options: Vec<&str> = options.filter(|option| option.starts_with("--")).collect();
+    assert_eq!(options.len(), 9);
+    let missing: Vec<&&str> = options.iter().filter(|option| !help.contains(**option)).collect();
+    assert_eq!(missing, [] as [&&str; 0]);
+}
