@@ -10,9 +10,9 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStderr, Command};
 
-use crate::support::Cluster;
 use crate::support::http::get;
 use crate::support::server::Server;
+use crate::support::{CONTROLLER, Cluster, SYSTEM};
 
 fn free_address() -> SocketAddr {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
@@ -34,13 +34,14 @@ fn send(program: &Child, signal: &str) {
     assert!(std::process::Command::new("kill").args([signal, &id]).status().unwrap().success());
 }
 
-/// The program in front of a server, with its log and its diagnostics.
+/// The program in front of a server, with the rights of its service account, with its log and its diagnostics.
 async fn start(server: &Server, folder: &std::path::Path) -> (Child, Lines<BufReader<ChildStderr>>, SocketAddr) {
+    Cluster::of(server).await;
     let file = folder.join("kubeconfig");
     let config = json!({
         "clusters": [{"name": "c", "cluster": {"server": server.url()}}],
-        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "", "namespace": "default"}}],
-        "users": [{"name": "", "user": {}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "controller", "namespace": SYSTEM}}],
+        "users": [{"name": "controller", "user": {"as": CONTROLLER}}],
         "current-context": "c",
     });
     std::fs::write(&file, config.to_string()).unwrap();
@@ -69,7 +70,6 @@ async fn until_ready(diagnostics: SocketAddr) {
 #[tokio::test]
 async fn it_leads_and_a_signal_turns_it_unready_first() {
     let (server, folder) = (Server::start().await, tempfile::tempdir().unwrap());
-    Cluster::of(&server).await;
     let (mut program, mut lines, diagnostics) = start(&server, folder.path()).await;
     until(&mut lines, "leadership changed").await;
     assert!(get(diagnostics, "/metrics", None).await.1.contains("glowplug_leading 1\n"));
@@ -86,7 +86,7 @@ async fn it_leads_and_a_signal_turns_it_unready_first() {
     until(&mut lines, "ended").await;
     assert!(program.wait().await.unwrap().success());
     let config = kube::Config::new(server.url().parse().unwrap());
-    let leases: Api<Lease> = Api::namespaced(glowplug_controller::client::connect(config).unwrap(), "default");
+    let leases: Api<Lease> = Api::namespaced(glowplug_controller::client::connect(config).unwrap(), SYSTEM);
     assert_eq!(leases.get("glowplug-controller").await.unwrap().spec.unwrap().holder_identity, None);
 }
 

@@ -9,11 +9,11 @@ use crate::support::scenarios::ALL;
 use crate::support::server::{Call, Server};
 use crate::support::{CONTROLLER, Cluster, SYSTEM};
 
-/// Verb, resource with its group, and where: in `every` namespace and the cluster itself, or in one namespace.
+/// Verb, resource with its group, and scope: `every` namespace and the cluster itself, or the name of one namespace.
 type Right = (String, String, String);
 
 /// The rights of a role.
-fn of_role(kind: &str, place: &str) -> BTreeSet<Right> {
+fn of_role(kind: &str, scope: &str) -> BTreeSet<Right> {
     let rights = render("rbac");
     let rules = object(&rights, kind, "glowplug-controller-manager")["rules"].as_array().unwrap();
     let list = |rule: &Value, member: &str| -> Vec<String> { serde_json::from_value(rule[member].clone()).unwrap() };
@@ -24,7 +24,7 @@ fn of_role(kind: &str, place: &str) -> BTreeSet<Right> {
         for group in list(rule, "apiGroups") {
             for resource in list(rule, "resources") {
                 let resource = format!("{resource}.{group}");
-                all.extend(list(rule, "verbs").into_iter().map(|verb| (verb, resource.clone(), place.to_owned())));
+                all.extend(list(rule, "verbs").into_iter().map(|verb| (verb, resource.clone(), scope.to_owned())));
             }
         }
     }
@@ -37,8 +37,8 @@ fn of_call(call: &Call) -> Right {
         Some(subresource) => format!("{}/{subresource}.{}", call.plural, call.group),
         None => format!("{}.{}", call.plural, call.group),
     };
-    let place = if call.namespace.as_deref() == Some(SYSTEM) { SYSTEM } else { "every" };
-    (call.verb.to_owned(), resource, place.to_owned())
+    let scope = if call.namespace.as_deref() == Some(SYSTEM) { SYSTEM } else { "every" };
+    (call.verb.to_owned(), resource, scope.to_owned())
 }
 
 #[tokio::test]
