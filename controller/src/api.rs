@@ -7,9 +7,12 @@
 
 mod name;
 
+use std::net::IpAddr;
+
 use glowplug::diagnostic::{Diagnostic, Diagnostics};
 use glowplug::host::allocator::Usage;
 use glowplug::host::pool::{Pool, TemplateFacts, read_pools};
+use glowplug::network::Family;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, LabelSelector, MicroTime};
 use kube::{CustomResource, CustomResourceExt, KubeSchema};
@@ -367,6 +370,9 @@ impl PoolSpec {
             ));
         }
         let pool = specs.first().and_then(|spec| Pool::new(spec, &TemplateFacts::default(), &mut diagnostics));
+        if let Some(pool) = &pool {
+            check_lease_names(pool, &mut diagnostics);
+        }
         let mut pool = pool.filter(|_| !diagnostics.has_errors());
         if let (Some(pool), None) = (&mut pool, namespace) {
             name.clone_into(&mut pool.name);
@@ -384,6 +390,20 @@ impl PoolSpec {
             diagnostics.push(Diagnostic::error(member, "not of a GlobalStaticIPPool", "an object", "a StaticIPPool"));
         }
     }
+}
+
+/// Refuses a network that the name of a lease cannot hold.
+fn check_lease_names(pool: &Pool, diagnostics: &mut Diagnostics) {
+    let longest = pool.spaces().map(|space| match space.family() {
+        Family::Ipv4 => IpAddr::from([u8::MAX; 4]),
+        Family::Ipv6 => IpAddr::from([u16::MAX; 8]),
+    });
+    let (problem, expected) = match longest.map(|address| lease_name(address, &pool.network)).find_map(Result::err) {
+        Some(NameError::Network(_)) => ("invalid network", "namespace/name or default"),
+        Some(NameError::TooLong(_)) => ("name too long", "at most 253 bytes with the address of a lease"),
+        None => return,
+    };
+    diagnostics.push(Diagnostic::error("network", problem, &pool.network, expected));
 }
 
 #[cfg(test)]
@@ -490,6 +510,26 @@ mod tests {
         let spec = PoolSpec { network: "default".into(), addresses: vec!["10.0.0.0/24".into()], ..PoolSpec::default() };
         let name = |namespace| spec.check(namespace, "workers").0.unwrap().name;
         assert_eq!([name(Some("default")), name(None)], ["default/workers", "workers"]);
+    }
+
+    #[test]
+    fn a_network_that_the_name_of_a_lease_cannot_hold_is_an_error() {
+        let check = |network: &str, addresses: &str| {
+            let spec = PoolSpec { network: network.into(), addresses: vec![addresses.into()], ..PoolSpec::default() };
+            let (pool, diagnostics) = spec.check(Some("clusters"), "workers");
+            verdict(pool.as_ref(), &diagnostics)
+        };
+        let network = |length: usize| format!("infra/{}", ["b"; 120].join(".").split_at(length).0);
+        for (addresses, longest) in [("10.0.0.0/24", 231), ("fd00::/64", 207)] {
+            assert_eq!(check(&network(longest), addresses), (true, Vec::new()));
+            let too_long = network(longest + 2);
+            let shown = format!("{}…", &too_long[..64]);
+            let error =
+                format!("network: name too long {shown:?}, expected at most 253 bytes with the address of a lease");
+            assert_eq!(check(&too_long, addresses), (false, vec![error]));
+        }
+        let error = r#"network: invalid network "a.b/c", expected namespace/name or default"#;
+        assert_eq!(check("a.b/c", "10.0.0.0/24"), (false, vec![error.to_owned()]));
     }
 
     #[test]
