@@ -6,6 +6,7 @@ mod faults;
 mod guide;
 mod ledger;
 mod manifests;
+mod pools;
 mod program;
 mod registry;
 mod rights;

@@ -1,0 +1,99 @@
+//! The work on pools when the controller crashes.
+
+use std::sync::Arc;
+
+use glowplug::host::claim::{Claim, Request};
+use glowplug_controller::api::{HolderKind, MachineNetwork, PoolSpec, StaticIPPool};
+use kube::Api;
+use kube::api::{DeleteParams, PostParams};
+use kube::runtime::wait::await_condition;
+use tokio::sync::Notify;
+
+use crate::support::leader::{Work, claim, machine, stored};
+use crate::support::server::{Fault, Server};
+use crate::support::{CONTROLLER, Cluster};
+
+const NETWORK: &str = "infra/vlan10";
+
+/// Has the controller crash at its n-th write, counted from 0: nothing that it asks later is served. Others are served.
+fn crash_at(server: &Server, n: usize, is_done: bool) -> Arc<Notify> {
+    let crashed = Arc::new(Notify::new());
+    let (crash, mut writes) = (Arc::clone(&crashed), 0);
+    server.set_faults(move |call| {
+        if call.user != CONTROLLER {
+            return Fault::None;
+        }
+        let is_write = !matches!(call.verb, "get" | "list" | "watch");
+        writes += usize::from(is_write);
+        if writes <= n {
+            return Fault::None;
+        }
+        crash.notify_one();
+        if is_done && is_write && writes == n + 1 { Fault::LostAnswer } else { Fault::LostRequest }
+    });
+    crashed
+}
+
+/// A pool serves a claim and is deleted; its lease is released, and the pool is gone. What is done already is not done again.
+async fn flow(cluster: &Cluster, work: &Work) {
+    let pools: Api<StaticIPPool> = Api::namespaced(cluster.client(), "default");
+    let is_serving = |pool: Option<&StaticIPPool>| {
+        pool.is_none_or(|pool| {
+            let conditions = pool.status.iter().flat_map(|status| &status.conditions);
+            pool.metadata.deletion_timestamp.is_some()
+                || conditions.clone().any(|condition| condition.type_ == "Ready" && condition.status == "True")
+        })
+    };
+    let pool = await_condition(pools.clone(), "workers", is_serving).await.unwrap();
+    if pool.is_some_and(|pool| pool.metadata.deletion_timestamp.is_none()) {
+        let claim = Claim { requests: vec![Request::of("default/workers")], ..claim(&machine(NETWORK, 0)) };
+        work.registry.claim(claim, HolderKind::IpAddressClaim).await.unwrap().unwrap();
+        assert_eq!(stored(cluster.client(), NETWORK).await, [("10.0.0.8".to_owned(), "worker-0".to_owned(), false)]);
+        pools.delete("workers", &DeleteParams::default()).await.unwrap();
+        tokio::task::yield_now().await;
+        assert!(pools.get_opt("workers").await.unwrap().is_some(), "a pool with a lease stays");
+    }
+    work.registry.release(machine(NETWORK, 0)).await.unwrap();
+    await_condition(pools, "workers", |pool: Option<&StaticIPPool>| pool.is_none()).await.unwrap();
+}
+
+#[tokio::test]
+async fn after_a_crash_at_any_write_the_next_process_finishes_what_was_begun() {
+    for n in 0.. {
+        let mut has_crashed = false;
+        for is_done in [false, true] {
+            let server = Server::start().await;
+            let cluster = Cluster::of(&server).await;
+            let spec = PoolSpec {
+                network: NETWORK.to_owned(),
+                addresses: vec!["10.0.0.8/32".to_owned()],
+                machine_network: vec![MachineNetwork { cidr: "10.0.0.0/24".to_owned() }],
+                ..PoolSpec::default()
+            };
+            let pools: Api<StaticIPPool> = Api::namespaced(cluster.client(), "default");
+            pools.create(&PostParams::default(), &StaticIPPool::new("workers", spec)).await.unwrap();
+
+            let crashed = crash_at(&server, n, is_done);
+            let first = async {
+                let work = Work::start(cluster.controller(), "default").await;
+                flow(&cluster, &work).await;
+            };
+            tokio::select! {
+                () = first => {}
+                () = crashed.notified() => {
+                    has_crashed = true;
+                    server.clear_faults();
+                    let next = Work::start(cluster.controller(), "default").await;
+                    flow(&cluster, &next).await;
+                }
+            }
+            let leases = stored(cluster.client(), NETWORK).await;
+            assert!(leases.iter().all(|(_, _, is_released)| *is_released), "crash at write {n}: {leases:?}");
+        }
+        if !has_crashed {
+            // The finalizer, a status, the lease, its release, and the finalizer again. Others may be one or several.
+            assert!(n >= 5, "{n}");
+            return;
+        }
+    }
+}
