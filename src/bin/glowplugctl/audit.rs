@@ -15,17 +15,24 @@ use crate::output::{
     Given, ListedMachine, VERSION, allocations_table, exit_code, given, print, print_json, say, sections, table,
 };
 
+/// The ledger, and everything that it is compared with.
 #[derive(Args)]
-#[command(
-    override_usage = "glowplugctl rebuild --pool <FILE> --ledger <FILE> --machines <FILE|->...\n       [OPTIONS]"
-)]
-pub(crate) struct Rebuild {
+struct Sources {
     #[command(flatten)]
     pools: Pools,
     #[command(flatten)]
     ledger: LedgerFile,
     #[command(flatten)]
     lists: Lists,
+}
+
+#[derive(Args)]
+#[command(
+    override_usage = "glowplugctl rebuild --pool <FILE> --ledger <FILE> --machines <FILE|->...\n       [OPTIONS]"
+)]
+pub(crate) struct Rebuild {
+    #[command(flatten)]
+    sources: Sources,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -35,21 +42,17 @@ pub(crate) struct Rebuild {
 #[command(override_usage = "glowplugctl audit --pool <FILE> --ledger <FILE> --machines <FILE|->...\n       [OPTIONS]")]
 pub(crate) struct AuditArgs {
     #[command(flatten)]
-    pools: Pools,
-    #[command(flatten)]
-    ledger: LedgerFile,
-    #[command(flatten)]
-    lists: Lists,
+    sources: Sources,
     /// Release machines that two audits missed
     ///
-    /// The lists have to be complete: KubevirtMachines, VirtualMachines and VirtualMachineInstances of all namespaces. They have
-    /// to be files that were fetched at least 5 minutes after the audit that missed the machine first; the time of a list is
-    /// the modification time of its file.
+    /// List the KubevirtMachines, VirtualMachines and VirtualMachineInstances of all namespaces. Fetch these lists into files,
+    /// at least 5 minutes after the first audit that missed the machine. The modification time of a file counts as the time of
+    /// its list.
     #[arg(long)]
     release_missing: bool,
     /// Release at most this many machines
     ///
-    /// The default is 10, or 5 % of the leases if that is more. Of more missing machines none is released.
+    /// The default is 10, or 5 % of the leases if that is more. If more machines are missing, the command releases none of them.
     #[arg(long, value_name = "NUMBER", requires = "release_missing")]
     max_release: Option<usize>,
     /// Show what would be released
@@ -73,10 +76,11 @@ struct Rebuilt {
 }
 
 pub(crate) fn rebuild(args: Rebuild) -> Result<ExitCode> {
-    let pools = args.pools.read_whole()?;
-    let (objects, count) = read_objects(&args.lists.lists)?;
+    let Sources { pools, ledger, lists: Lists { lists } } = args.sources;
+    let pools = pools.read_whole()?;
+    let (objects, count) = read_objects(&lists)?;
     let inventory = objects.inventory();
-    let mut registry = args.ledger.open(pools)?;
+    let mut registry = ledger.open(pools)?;
     let now = Timestamp::now().0;
     let audit::Rebuilt { adoption, without_record } = audit::rebuild(&mut registry, &inventory, now)?;
     let diagnostics = diagnostics(&inventory.diagnostics, &adoption.mismatches);
@@ -147,16 +151,17 @@ fn releasable_from(missing: &Missing) -> Timestamp {
 }
 
 pub(crate) fn audit(args: AuditArgs) -> Result<ExitCode> {
-    let pools = args.pools.read_whole()?;
-    let (objects, count) = read_objects(&args.lists.lists)?;
+    let Sources { pools, ledger, lists: Lists { lists } } = args.sources;
+    let pools = pools.read_whole()?;
+    let (objects, count) = read_objects(&lists)?;
     if count == 0 {
         // With an empty list all machines would be missing, and the wrong cluster returns an empty list.
         bail!("no object in the lists, expected those of all machines");
     }
     let inventory = objects.inventory();
-    let mut registry = args.ledger.open(pools)?;
+    let mut registry = ledger.open(pools)?;
     let now = Timestamp::now().0;
-    let fetched = fetched(&args.lists.lists);
+    let fetched = fetched(&lists);
     let options = Options {
         // Without a release the time explains when a release would be possible.
         fetched: if args.release_missing { fetched? } else { fetched.unwrap_or(now) },

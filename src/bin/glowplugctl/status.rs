@@ -1,6 +1,5 @@
 //! The command `status`.
 
-use std::collections::BTreeMap;
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -9,7 +8,6 @@ use glowplug::host::allocator::Usage;
 use glowplug::host::claim::Allocation;
 use glowplug::host::pool::Pool;
 use glowplug::host::timestamp::Timestamp;
-use ipnetwork::IpNetwork;
 use serde::Serialize;
 
 use crate::input::LedgerFile;
@@ -49,22 +47,10 @@ struct PoolStatus {
 pub(crate) fn status(args: Status) -> Result<ExitCode> {
     let mut registry = args.ledger.open_read_only(Vec::new())?;
     let allocator = registry.state()?;
-    let pools: Vec<Pool> = allocator.pools().cloned().collect();
     let now = Timestamp::now().0;
-    let mut by_pool: Vec<(Pool, Vec<Usage>)> = Vec::new();
-    for pool in &pools {
-        by_pool.push((pool.clone(), allocator.usage(&pool.name, now).unwrap_or_default()));
-    }
-    let by_name: BTreeMap<&str, &Pool> = pools.iter().map(|pool| (pool.name.as_str(), pool)).collect();
-    let leases = allocator
-        .leases()
-        .filter(|(_, address, lease)| by_name.get(&*lease.pool).is_some_and(|pool| !pool.offers(*address)));
-    let outside: Vec<Allocation> = leases
-        .map(|(_, address, lease)| {
-            let address = IpNetwork::new(address, lease.prefix).unwrap_or_else(|_| IpNetwork::from(address));
-            Allocation { claimant: (*lease.claimant).clone(), addresses: vec![address] }
-        })
-        .collect();
+    let by_pool: Vec<(&Pool, Vec<Usage>)> =
+        allocator.pools().map(|pool| (pool, allocator.usage(&pool.name, now).unwrap_or_default())).collect();
+    let outside: Vec<Allocation> = allocator.pools().flat_map(|pool| allocator.outside(&pool.name)).collect();
     let waiting = Listed::of(allocator).waiting;
     let count = |pool: &Pool| waiting.iter().filter(|waiter| waiter.pools.contains(&pool.name)).count();
     if args.json {
