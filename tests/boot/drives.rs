@@ -1,14 +1,14 @@
-//! Config drives as KubeVirt and others make them.
+//! Builds config drives for the boots, as KubeVirt and other tools write them.
 
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// A public key that was made for this, and whose private half is gone.
+/// Public key made for these tests; its private half was deleted.
 pub(crate) const KEY: &str =
     "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIEv9U5iRybj5IBUW2zRL/z9SnzOOQJIDHukL0jTMeLHG owner@example";
 
-/// A text in which systemd or a shell could find something to do.
+/// A string with characters that are special to systemd or to a shell.
 pub(crate) const HOSTILE: &str = r#" u1 "large" 'x' $HOME `id` $(id) \n \\ # ; %i é "#;
 
 fn run(program: &str, package: &str, arguments: &[&str]) {
@@ -17,7 +17,7 @@ fn run(program: &str, package: &str, arguments: &[&str]) {
     assert!(output.status.success(), "{program}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// The files of a config drive, below `openstack/latest`.
+/// Files of a config drive, as path below `openstack/latest` and content.
 fn files(uuid: &str, network_data: Option<&str>, user_data: &str) -> Vec<(&'static str, String)> {
     let meta_data = serde_json::json!({
         "instance_id": "worker-0.clusters",
@@ -39,17 +39,17 @@ fn write(root: &Path, files: &[(&str, String)]) {
     }
 }
 
-/// A drive with this label, of the machine with this uuid.
+/// Builds an ISO 9660 drive with a label, for the machine with this UUID.
 pub(crate) fn iso(label: &str, uuid: &str, network_data: &str) -> Vec<u8> {
     iso_of(label, &files(uuid, Some(network_data), ""))
 }
 
-/// A drive without a network document.
+/// Builds a drive without a network document.
 pub(crate) fn iso_without_network(uuid: &str) -> Vec<u8> {
     iso_of("config-2", &files(uuid, None, ""))
 }
 
-/// A drive that has something for Ignition as well.
+/// Builds a drive that also has user data, which Ignition reads.
 pub(crate) fn iso_with_user_data(uuid: &str, network_data: &str, user_data: &str) -> Vec<u8> {
     iso_of("config-2", &files(uuid, Some(network_data), user_data))
 }
@@ -63,7 +63,7 @@ fn iso_of(label: &str, files: &[(&str, String)]) -> Vec<u8> {
     fs::read(image).unwrap()
 }
 
-/// A drive that the host's program made: for the first machine of a pool, whose NIC has this address.
+/// Lets glowplugctl build the drive of the first machine of a pool, whose NIC has this MAC address.
 pub(crate) fn of_the_host(mac_address: &str, user_data: &str) -> Vec<u8> {
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name);
@@ -88,7 +88,7 @@ pub(crate) fn of_the_host(mac_address: &str, user_data: &str) -> Vec<u8> {
     fs::read(path("drive")).unwrap()
 }
 
-/// The same on FAT.
+/// Builds a FAT drive with the same files as [`iso`].
 pub(crate) fn fat(label: &str, uuid: &str, network_data: &str) -> Vec<u8> {
     let directory = tempfile::tempdir().unwrap();
     let (root, image) = (directory.path().join("root"), directory.path().join("image"));

@@ -1,4 +1,4 @@
-//! A machine in QEMU, which boots an image that was made once and says what became of its network.
+//! Runs a machine in QEMU. It boots a prepared image and reports its network.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
@@ -13,47 +13,47 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-/// The machine's own uuid.
+/// UUID of the tested machine.
 pub(crate) const OWN: &str = "6aa1c2f8-39e5-5b71-8d0f-2c5f3b8f7d10";
 
-/// The addresses of its NICs.
+/// MAC addresses of its NICs.
 pub(crate) const MACS: [&str; 2] = ["52:54:00:12:34:56", "52:54:00:12:34:57"];
 
-/// A boot takes half a minute on an idle processor. After this it does not end any more, however busy the host is.
+/// Time limit of a boot. A boot takes half a minute on an idle processor; the limit also covers a busy host.
 const LIMIT: Duration = Duration::from_secs(900);
 
-/// How many machines run at a time: each of them has one processor to emulate.
+/// How many machines run at a time. Each machine keeps one processor of the host busy.
 const AT_A_TIME: usize = 2;
 
-/// Which initramfs is booted.
+/// The initramfs that a machine boots.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Image {
-    /// With NetworkManager alone.
+    /// NetworkManager, without Ignition.
     Plain,
-    /// With Ignition and the stand-in for afterburn.
+    /// NetworkManager, Ignition, and a substitute for afterburn.
     Ignition,
-    /// With NetworkManager's own units, in a dracut that does not know them.
+    /// NetworkManager's own units, with a dracut that does not support them.
     Units,
-    /// With Ignition and systemd-networkd.
+    /// Ignition and systemd-networkd.
     Networkd,
-    /// With Ignition and dracut's own scripts.
+    /// Ignition and dracut's own scripts.
     Legacy,
-    /// For a crash kernel.
+    /// The initramfs of a crash kernel.
     Kdump,
 }
 
-/// What a NIC is plugged into.
+/// The network to which the NICs are connected.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Network {
-    /// Nothing: there is nobody to ask, and so no DHCP.
+    /// A network without other machines, so without DHCP.
     Silent,
-    /// QEMU's own, 192.168.1.0/24, where 192.168.1.1 is the loopback of the machine that runs the tests.
+    /// QEMU's user network 192.168.1.0/24. 192.168.1.1 is the loopback address of the host.
     User,
-    /// The same cut off, but for a DHCP server that knows no router.
+    /// The same network without a way out. It has a DHCP server, which offers no router.
     Dhcp,
 }
 
-/// How a drive is attached.
+/// The bus of a drive.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Bus {
     VirtioBlk,
@@ -61,44 +61,44 @@ pub(crate) enum Bus {
     SataCdrom,
     VirtioScsi,
     Usb,
-    /// On virtio-blk, this long after our unit was started.
+    /// virtio-blk, plugged in this long after the unit has started.
     VirtioBlkLate(Duration),
 }
 
-/// A machine that is not started yet.
+/// A machine before its boot.
 pub(crate) struct Machine {
     image: Image,
     arguments: String,
     is_kubevirt: bool,
     network: Network,
     nics: usize,
-    /// The disk with the root, when it is to keep what is written to it.
+    /// Disk with a root file system that keeps changes. `None` uses the root of the image and discards changes.
     root: Option<PathBuf>,
     drives: Vec<(Bus, PathBuf)>,
     directory: TempDir,
 }
 
-/// What a boot said.
+/// Output of a boot.
 pub(crate) struct Report {
-    /// The parts of the report, by their titles.
+    /// Parts of the report by title.
     parts: BTreeMap<String, String>,
-    /// Everything that was on the console.
+    /// Complete output of the console.
     console: String,
 }
 
-/// What a real root finds of the network, as the kernel and the resolver's file say it.
+/// The network in the real root, as reported by the kernel and in `resolv.conf`.
 #[derive(Debug, Eq, PartialEq)]
 pub(crate) struct Found {
-    /// NIC, address and length, without the loopback and what the kernel makes itself.
+    /// Interface, address and prefix length, without loopback and without addresses that the kernel assigns itself.
     pub(crate) addresses: Vec<String>,
     pub(crate) routes: Vec<String>,
     pub(crate) nameservers: Vec<String>,
 }
 
-/// A QEMU that ends with this value.
+/// A QEMU process, killed on drop.
 struct Running(Child);
 
-/// The right to run a machine.
+/// Permission to run a machine; at most [`AT_A_TIME`] exist.
 struct Turn;
 
 static TAKEN: Mutex<usize> = Mutex::new(0);
@@ -106,13 +106,13 @@ static GIVEN_BACK: Condvar = Condvar::new();
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/boot/image");
 
-/// The directory with the kernel, and with the images that somebody has asked [`image`] for.
+/// Directory of the kernel and of the images that [`image`] has built.
 pub(crate) fn images() -> &'static Path {
     static IMAGES: OnceLock<PathBuf> = OnceLock::new();
     IMAGES.get_or_init(|| made(&[]))
 }
 
-/// An image of this name, made by the first who asks.
+/// Path of an image, which the first caller builds.
 fn image(name: &'static str) -> PathBuf {
     static MADE: Mutex<BTreeSet<&str>> = Mutex::new(BTreeSet::new());
     let mut made_before = MADE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -129,7 +129,7 @@ fn made(names: &[&str]) -> PathBuf {
     PathBuf::from(String::from_utf8(output.stdout).unwrap().trim())
 }
 
-/// What dracut says of our module when it makes an image of these modules, and whether it made one.
+/// Builds an image with these dracut modules. Returns whether dracut succeeded, and its messages about our module.
 pub(crate) fn try_image(modules: &str) -> (bool, Vec<String>) {
     let output = Command::new(SCRIPT).arg("try").args(modules.split(' ')).stdin(Stdio::null()).output().unwrap();
     let said = String::from_utf8(output.stdout).unwrap();
@@ -137,8 +137,8 @@ pub(crate) fn try_image(modules: &str) -> (bool, Vec<String>) {
     (output.status.success(), ours)
 }
 
-/// Runs `tests/networkd/machine`, which boots a machine of its own, on the cases of a directory. A case is over when networkd
-/// has said nothing for so many milliseconds.
+/// Runs `tests/networkd/machine`, which boots its own machine, on the cases of a directory. A case ends when networkd
+/// has logged nothing for `quiet` milliseconds.
 pub(crate) fn networkd(cases: &Path, quiet: u32) {
     let modules = fs::canonicalize(images().join("modules")).unwrap();
     let _turn = Turn::take();
@@ -149,17 +149,17 @@ pub(crate) fn networkd(cases: &Path, quiet: u32) {
     assert!(output.status.success(), "{script}: {}: {}", output.status, String::from_utf8_lossy(&output.stderr));
 }
 
-/// A disk with Debian on it, which nobody has booted.
+/// Copies the disk with Debian, before its first boot.
 pub(crate) fn debian(directory: &Path) -> PathBuf {
     let disk = directory.join("root");
-    // Most of it is holes.
+    // Most of the file is holes.
     let copy = Command::new("cp").arg("--sparse=always").arg(image("debian")).arg(&disk).status().unwrap();
     assert!(copy.success());
     disk
 }
 
-/// Writes past the test runner, which shows what a test prints only when it fails.
-fn say(line: &dyn Display) {
+/// Prints a line even if the test passes. The test runner would hide it.
+fn print_line(line: &dyn Display) {
     let _ = writeln!(io::stderr(), "{line}");
 }
 
@@ -190,14 +190,14 @@ impl Drop for Running {
 // === impl Machine ===
 
 impl Machine {
-    /// A machine of KubeVirt with one NIC on a silent network, and no drive.
+    /// A KubeVirt machine with one NIC on a silent network, without a drive.
     pub(crate) fn new(image: Image) -> Self {
         let arguments = match image {
-            // What Ignition sees to on its images: somebody asks for the network before the real root.
+            // These images have no Ignition, which would request the network.
             Image::Plain | Image::Units | Image::Kdump => "rd.neednet=1",
             Image::Ignition | Image::Networkd | Image::Legacy => "ignition.firstboot ignition.platform.id=kubevirt",
         };
-        // The sockets' names have to be short.
+        // The path of a socket has a short maximum length.
         let directory = tempfile::Builder::new().prefix("boot-").tempdir_in(images()).unwrap();
         Self {
             image,
@@ -226,7 +226,7 @@ impl Machine {
         self
     }
 
-    /// On this disk, which keeps what is written to it.
+    /// Boots from this disk, which keeps changes.
     pub(crate) fn root(mut self, disk: &Path) -> Self {
         self.root = Some(disk.to_owned());
         self
@@ -237,7 +237,7 @@ impl Machine {
         self
     }
 
-    /// Without what [`Machine::new`] says on the kernel command line.
+    /// Removes the kernel arguments of [`Machine::new`].
     pub(crate) fn without_arguments(mut self) -> Self {
         self.arguments.clear();
         self
@@ -269,7 +269,7 @@ impl Machine {
             qemu.arg(option).arg(value.to_string());
         };
         add("-machine", &"q35");
-        // Page tables of five levels cost time in emulation.
+        // Page tables with five levels are slow in emulation.
         add("-cpu", &"max,-la57");
         add("-accel", &"tcg");
         add("-smp", &"1");
@@ -278,8 +278,8 @@ impl Machine {
         add("-monitor", &"none");
         add("-kernel", &images.join("vmlinuz").display());
         add("-initrd", &image(name).display());
-        // No shell where nobody sits, no pause before the machine goes off, and no colours. On a busy host the timer of an
-        // emulated machine may be late for the kernel's look at it, which would panic.
+        // No emergency shell, no pause before power-off, no colours. On a busy host an emulated timer may be late, and
+        // the kernel's timer check would panic.
         let common = "console=ttyS0,115200 panic=-1 no_timer_check root=LABEL=root rw rd.shell=0 rd.emergency=poweroff \
                       systemd.log_color=0 systemd.show_status=1";
         add("-append", &format_args!("{common} {}", self.arguments));
@@ -290,7 +290,7 @@ impl Machine {
         if self.is_kubevirt {
             add("-smbios", &"type=1,manufacturer=KubeVirt,product=None,family=KubeVirt");
         }
-        // What is written to a disk is gone with the machine, unless it is the machine's own.
+        // Changes of a disk are discarded after the boot, except on the machine's own disk.
         let snapshot = if self.root.is_some() { "off" } else { "on" };
         let root = self.root.clone().unwrap_or_else(|| image("root"));
         add("-drive", &format_args!("if=none,id=root,format=raw,snapshot={snapshot},file={}", root.display()));
@@ -303,7 +303,7 @@ impl Machine {
                 Network::Dhcp => format!("user,id=net{nic},net=192.168.1.0/24,host=192.168.1.1,ipv6=off,restrict=on"),
             };
             add("-netdev", &network);
-            // As HyperShift has KubeVirt do it, so that the NIC is eno101 and nothing else.
+            // HyperShift configures KubeVirt in this way, so that the NIC is always eno101.
             add("-device", &format_args!("pcie-root-port,id=port{nic},chassis={number}"));
             let device = format!("virtio-net-pci,bus=port{nic},netdev=net{nic},mac={mac},acpi-index={}", 100 + number);
             add("-device", &format_args!("{device},romfile="));
@@ -328,13 +328,13 @@ impl Machine {
             }
         }
         qemu.args(["-nodefaults", "-no-reboot"]);
-        // Where QEMU keeps what is written to the disks.
+        // QEMU stores changes of the disks here.
         qemu.env("TMPDIR", self.directory.path()).stdin(Stdio::null()).stdout(Stdio::null());
         qemu.stderr(File::create(self.path("qemu")).unwrap());
         qemu
     }
 
-    /// Boots until the machine is off.
+    /// Boots the machine and waits until it is off.
     pub(crate) fn boot(self) -> Report {
         let _turn = Turn::take();
         let start = Instant::now();
@@ -350,7 +350,7 @@ impl Machine {
                 panic!("the machine did not end, see the console in {}", self.log().display());
             }
             if let Some((number, Bus::VirtioBlkLate(delay), seen)) = &mut late {
-                // By then the program has looked for the drive once, whatever the speed of the machine.
+                // At this message the program has searched for the drive once, even on a slow machine.
                 if seen.is_none() && self.console().contains("asked for storage drivers") {
                     *seen = Some(Instant::now());
                 }
@@ -380,7 +380,7 @@ impl Machine {
         Report { parts, console }
     }
 
-    /// Where the console and the report of this test stay.
+    /// Path of the console output and the report, kept after the test.
     fn log(&self) -> PathBuf {
         images().join(format!("{}.log", thread::current().name().unwrap_or("boot")))
     }
@@ -394,12 +394,12 @@ impl Machine {
         String::from_utf8_lossy(&bytes).replace('\r', "")
     }
 
-    /// Plugs a drive into the empty port.
+    /// Plugs the late drive into the free port.
     fn plug(&self, number: usize) -> io::Result<()> {
         let mut socket = UnixStream::connect(self.path("qmp"))?;
         socket.set_read_timeout(Some(Duration::from_secs(10)))?;
         let mut answers = BufReader::new(socket.try_clone()?).lines();
-        // It says who it is, then answers each command with a line, among lines about what happens.
+        // QEMU first sends a greeting. Then it answers each command with one line, mixed with lines about events.
         answers.next();
         let plug = format!(
             r#"{{"execute":"device_add","arguments":{{"driver":"virtio-blk-pci","bus":"late","id":"plugged","drive":"drive{number}"}}}}"#
@@ -421,7 +421,7 @@ impl Machine {
 // === impl Report ===
 
 impl Report {
-    /// The part of the report with this title.
+    /// Returns the part of the report with this title.
     pub(crate) fn part(&self, title: &str) -> &str {
         self.parts.get(title).map_or("", String::as_str)
     }
@@ -430,7 +430,7 @@ impl Report {
         self.part(title).lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
     }
 
-    /// What the real root found.
+    /// Parses the network of the real root.
     pub(crate) fn found(&self) -> Found {
         let addresses = self.lines("addresses").into_iter().filter_map(|line| {
             // `2: eno101 inet 192.168.1.100/24 brd …`
@@ -438,7 +438,7 @@ impl Report {
             let (nic, address) = (words[1], words[3]);
             (nic != "lo" && !address.starts_with("fe80:")).then(|| format!("{nic} {address}"))
         });
-        // The kernel's own for every NIC that is up.
+        // The kernel adds these routes to every NIC that is up.
         let is_own = |route: &String| route.starts_with("fe80::/64 ") || route.starts_with("multicast ff00::/8 ");
         let resolver = self.lines("resolv.conf");
         Found {
@@ -452,7 +452,7 @@ impl Report {
         }
     }
 
-    /// The MTU of a NIC.
+    /// Returns the MTU of an interface.
     pub(crate) fn mtu(&self, nic: &str) -> Option<u32> {
         // `2: eno101: <…> mtu 1500 …`, `3: eno101.7@eno101: <…> mtu …`
         let lines = self.lines("links");
@@ -463,24 +463,24 @@ impl Report {
         line.split_once(" mtu ")?.1.split(' ').next()?.parse().ok()
     }
 
-    /// The ports of a bond.
+    /// Returns the names of the members of a bond.
     pub(crate) fn ports(&self, bond: &str) -> Vec<String> {
         let is_port = |line: &&String| line.contains(&format!(" master {bond} "));
         let name = |line: &String| line.split(' ').nth(1).map(|name| name.trim_end_matches(':').to_owned());
         self.lines("links").iter().filter(is_port).filter_map(name).collect()
     }
 
-    /// What the program recorded.
+    /// Returns `plan.json` of the run.
     pub(crate) fn plan(&self) -> serde_json::Value {
         serde_json::from_str(self.part("plan")).unwrap_or_default()
     }
 
-    /// What the program wrote for dracut.
+    /// Returns the fragment that the program wrote for dracut.
     pub(crate) fn fragment(&self) -> &str {
         self.part("fragment").trim_end()
     }
 
-    /// A property of a unit when the initramfs was left.
+    /// Returns a property of a unit at the end of the initramfs.
     pub(crate) fn unit(&self, unit: &str, property: &str) -> &str {
         let id = format!("Id={unit}");
         let text =
@@ -493,18 +493,18 @@ impl Report {
         (microseconds > 0).then(|| Duration::from_micros(microseconds))
     }
 
-    /// Whether the machine went to emergency instead of the real root.
+    /// Whether the machine stopped in emergency mode instead of the real root.
     pub(crate) fn is_emergency(&self) -> bool {
         self.parts.contains_key("emergency")
     }
 
-    /// What our unit said on the console.
-    pub(crate) fn said(&self) -> Vec<&str> {
+    /// Returns the lines of our unit on the console.
+    pub(crate) fn messages(&self) -> Vec<&str> {
         let lines = self.console.lines().filter_map(|line| Some(line.split_once("glowplug[")?.1.split_once("]: ")?.1));
         lines.collect()
     }
 
-    /// What our unit logged with `glowplug.debug`, and when, since the start of the kernel.
+    /// Returns the debug messages of our unit, each with the time since the start of the kernel.
     fn stamps(&self) -> Vec<(String, Duration)> {
         let stamp = |line: &str| {
             let (said, seconds) = line.split_once("]: ")?.1.split_once(" monotonic=")?;
@@ -514,8 +514,8 @@ impl Report {
         self.part("journal").lines().filter_map(stamp).collect()
     }
 
-    /// Prints how long the boot took, and when our unit was at each step.
-    pub(crate) fn say_figures(&self, title: &str) {
+    /// Prints the duration of the boot, and the time of each step of our unit.
+    pub(crate) fn print_figures(&self, title: &str) {
         const UNIT: &str = "glowplug-network-kargs.service";
         const PRELOAD: &str = "modprobe@virtio_blk.service";
         let moment = |unit: &str, property: &str| self.moment(unit, property).unwrap_or_default();
@@ -523,7 +523,7 @@ impl Report {
         let unit = between(UNIT, "InactiveExitTimestampMonotonic", "ActiveEnterTimestampMonotonic");
         let search = Duration::from_millis(self.plan()["drive"]["waited_ms"].as_u64().unwrap_or(0));
         let preload = between(PRELOAD, "ExecMainStartTimestampMonotonic", "ExecMainExitTimestampMonotonic");
-        say(&format_args!(
+        print_line(&format_args!(
             "boot: {title}: our unit {} ms, of which {} ms until the kernel had the drive; {} ms before it for virtio_blk; \
              network up {:.1} s after the kernel's start",
             unit.as_millis(),
@@ -535,7 +535,7 @@ impl Report {
         let fork = ("systemd forked".to_owned(), moment(UNIT, "ExecMainStartTimestampMonotonic"));
         let end = ("systemd saw the end".to_owned(), moment(UNIT, "ActiveEnterTimestampMonotonic"));
         for (step, at) in [vec![fork], self.stamps(), vec![end]].concat() {
-            say(&format_args!("boot: {title}: {:4} ms {step}", at.saturating_sub(start).as_millis()));
+            print_line(&format_args!("boot: {title}: {:4} ms {step}", at.saturating_sub(start).as_millis()));
         }
     }
 }

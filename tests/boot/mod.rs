@@ -1,7 +1,7 @@
-//! Boots of a whole machine: Debian's kernel in QEMU, dracut, systemd, NetworkManager, Ignition, and a root that says what it
-//! found. No NIC here can ask anybody for an address but where a test says so.
+//! Boots whole machines: Debian's kernel in QEMU, dracut, systemd, NetworkManager, Ignition, and a root that reports
+//! its network. There is no DHCP server unless a test adds one.
 //!
-//! `make boot` runs these alone.
+//! `make boot` runs only these tests.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
 
 mod drives;
@@ -20,7 +20,7 @@ use glowplug::network::{LinkKind, NetworkConfig};
 
 use self::machine::{Bus, Found, Image, Machine, Network, OWN, Report};
 
-/// The uuid of another machine.
+/// UUID of another machine.
 const OTHER: &str = "11111111-2222-3333-4444-555555555555";
 
 const UNIT: &str = "glowplug-network-kargs.service";
@@ -30,23 +30,23 @@ fn found(addresses: &[&str], routes: &[&str], nameservers: &[&str]) -> Found {
     Found { addresses: owned(addresses), routes: owned(routes), nameservers: owned(nameservers) }
 }
 
-/// The document of a case.
+/// Reads the document of a case in `fixtures/guest`.
 fn document(case: &str) -> String {
     let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/guest"));
     fs::read_to_string(root.join(case).join("openstack/latest/network_data.json")).unwrap()
 }
 
-/// The drive of this machine with the document of a case, as KubeVirt makes it.
+/// Builds the drive of the tested machine with the document of a case, as KubeVirt does.
 fn own(case: &str) -> Vec<u8> {
     iso("config-2", OWN, &document(case))
 }
 
-/// A machine with the document of a case.
+/// A machine whose drive has the document of a case.
 fn with(case: &str) -> Machine {
     Machine::new(Image::Plain).drive(Bus::VirtioBlk, &own(case))
 }
 
-/// What a machine with the case `static-ipv4` or `static-by-id` has.
+/// Expected network of the cases `static-ipv4` and `static-by-id`.
 fn as_static() -> Found {
     found(
         &["eno101 192.168.1.100/24"],
@@ -58,7 +58,7 @@ fn as_static() -> Found {
     )
 }
 
-/// The same, as Debian's own tools say it.
+/// The same network, as Debian's tools report it.
 fn as_static_in_debian() -> Found {
     let Found { addresses, nameservers, .. } = as_static();
     let routes = [
@@ -68,7 +68,7 @@ fn as_static_in_debian() -> Found {
     Found { addresses, routes: routes.map(str::to_owned).to_vec(), nameservers }
 }
 
-/// What a machine has that was left to the default of the distribution.
+/// Expected network of a machine with the distribution's default.
 fn as_default() -> Found {
     found(
         &["eno101 192.168.1.77/24"],
@@ -90,7 +90,7 @@ fn words(outcome: &str, reason: &str) -> (String, String) {
     (outcome.to_owned(), reason.to_owned())
 }
 
-// === what the document says ===
+// === documents ===
 
 #[test]
 fn a_nic_is_known_by_its_mac_address() {
@@ -117,7 +117,7 @@ fn a_nic_has_both_families() {
     assert_eq!(with("static-dual-stack").boot().found(), expected);
 }
 
-/// NetworkManager gives metrics in the order in which the interfaces come up, so the metrics are not compared.
+/// Metrics are not compared, because NetworkManager assigns them in the order in which the interfaces come up.
 #[test]
 fn the_default_route_is_on_the_right_one_of_two_nics() {
     let Found { addresses, mut routes, nameservers } = with("two-nics").nics(2).boot().found();
@@ -137,7 +137,7 @@ fn the_default_route_is_on_the_right_one_of_two_nics() {
     assert_eq!(Found { addresses, routes, nameservers }, expected);
 }
 
-/// The kernel keeps its own name for the interface, so NetworkManager waits for the other name, and gives up.
+/// The NIC has only one of the two names. NetworkManager waits for the other name and gives up.
 #[test]
 fn one_network_under_two_names_reaches_the_interface_that_is_there() {
     let report = with("one-network-two-names").argument("net.ifnames=0").boot();
@@ -148,7 +148,7 @@ fn one_network_under_two_names_reaches_the_interface_that_is_there() {
     );
     assert_eq!((report.found(), report.unit("nm-wait-online-initrd.service", "Result")), (expected, "success"));
     let warning = r#"warning about the network document diagnostic="links[1]: second name of a network \"eth0\", expected one name for one interface, links[0] has this network, too: an initramfs that needs the network waits for the name that is not there""#;
-    assert_eq!(report.said()[1], warning);
+    assert_eq!(report.messages()[1], warning);
 }
 
 #[test]
@@ -206,9 +206,9 @@ fn an_address_from_dhcp_goes_with_the_default_route_of_the_document() {
     assert_eq!(report.found(), expected);
 }
 
-// === where the drive is ===
+// === position of the drive ===
 
-/// A boot in which the drive is found on this bus. What our unit took of it is printed: machines differ too much for an
+/// Boots with the drive on this bus, and prints the times of our unit. Times vary too much between hosts for an
 /// assertion.
 fn found_on(bus: Bus, device: &str, title: &str) {
     let machine = Machine::new(Image::Plain).argument("glowplug.debug");
@@ -216,7 +216,7 @@ fn found_on(bus: Bus, device: &str, title: &str) {
     assert_eq!(report.found(), as_static());
     let drive = &report.plan()["drive"];
     assert_eq!((drive["path"].as_str(), drive["reason"].as_str()), (Some(device), Some("own-uuid")));
-    report.say_figures(title);
+    report.print_figures(title);
 }
 
 #[test]
@@ -247,10 +247,10 @@ fn the_drive_is_on_usb() {
 #[test]
 fn the_drive_comes_late() {
     let late = Bus::VirtioBlkLate(Duration::from_secs(5));
-    // Plugging takes its time in emulation, too.
+    // Plugging is slow in emulation, so the wait is longer than the default.
     let report = Machine::new(Image::Plain).argument("glowplug.wait=60").drive(late, &own("static-ipv4")).boot();
     assert_eq!(report.found(), as_static());
-    // The machine plugs the drive in after the first look, so the program waited. How long depends on the machine.
+    // The drive is plugged in after the first search, so the program waited. The duration depends on the host.
     let waited = report.plan()["drive"]["waited_ms"].as_u64().unwrap();
     assert!(waited > 0, "{waited} ms");
 }
@@ -279,7 +279,7 @@ fn other_disks_do_not_matter() {
     assert_eq!(report.plan()["drive"]["path"], "/dev/sda");
 }
 
-// === what is not said, or said wrongly ===
+// === missing and invalid documents ===
 
 #[test]
 fn without_a_drive_the_default_applies() {
@@ -303,7 +303,7 @@ fn a_broken_document_stops_the_boot_and_the_console_says_why() {
     assert!(report.is_emergency());
     assert_eq!((report.unit(UNIT, "Result"), report.unit(UNIT, "ActiveState")), ("exit-code", "failed"));
     assert_eq!(
-        report.said()[1..],
+        report.messages()[1..],
         [
             r#"error in the network document diagnostic="networks[0].netmask: invalid netmask \"255.0.255.0\", expected a mask without holes or a length""#,
             r#"refused to configure the network reason="openstack/latest/network_data.json: 1 error""#,
@@ -322,10 +322,10 @@ fn the_drive_of_another_machine_stops_the_boot_and_the_console_says_why() {
     assert!(report.is_emergency());
     assert_eq!((outcome(&report), report.fragment()), (words("refused", &reason), ""));
     let said = format!("refused to configure the network reason={reason:?}");
-    assert_eq!(report.said().last(), Some(&said.as_str()));
+    assert_eq!(report.messages().last(), Some(&said.as_str()));
 }
 
-/// With a drive that would stop any other boot.
+/// The drive would stop any other boot.
 #[test]
 fn a_crash_kernel_gets_to_the_vmcore_whatever_is_on_the_drive() {
     let drive = iso("config-2", OWN, "{");
@@ -352,7 +352,7 @@ fn a_network_from_the_boot_loader_wins() {
     assert_eq!((outcome(&report), report.fragment()), (words("nothing-to-do", &reason), ""));
 }
 
-// === what is in the image ===
+// === content of the image ===
 
 const SYSTEMD: &str = "base systemd systemd-initrd dracut-systemd kernel-modules";
 
@@ -381,7 +381,7 @@ fn an_image_in_which_nobody_would_read_our_arguments_is_not_made() {
 
 // === Ignition ===
 
-/// A web server on the loopback with one document for whoever asks, and its port.
+/// Starts a web server on loopback that answers every request with one document. Returns its port.
 fn serve(document: String) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -401,15 +401,15 @@ fn serve(document: String) -> u16 {
     port
 }
 
-/// A boot in which Ignition fetches a file over the network that the drive of a case says.
+/// Boots with Ignition, which fetches a file over the network of a case.
 fn fetch(image: Image, case: &str) -> Report {
     let report = fetch_with(image, Bus::SataCdrom, |user_data| iso_with_user_data(OWN, &document(case), user_data));
-    // What is on the drive beside the network.
+    // Metadata on the drive, which is independent of the network.
     assert_eq!((report.part("hostname"), report.part("relabel")), ("worker-0\n", "z /etc/hostname - - -\n"));
     report
 }
 
-/// A boot in which Ignition fetches a file from a web server beside the machine, as this drive tells it.
+/// Boots with Ignition, which fetches a file from a web server of the host. `drive` builds a drive with the user data.
 fn fetch_with(image: Image, bus: Bus, drive: impl Fn(&str) -> Vec<u8>) -> Report {
     let remote = r#"{"ignition": {"version": "3.3.0"}, "storage": {"files": [
         {"path": "/etc/from-ignition", "contents": {"source": "data:,fetched%0A"}}]}}"#;
@@ -437,7 +437,7 @@ fn ignition_fetches_over_the_dual_stack_network_of_the_drive() {
     routes.push("2001:db8::/64 dev eno101 metric 100".to_owned());
     routes.push("default via fe80::1 dev eno101 metric 100".to_owned());
     assert_eq!(report.found(), Found { addresses, routes, nameservers });
-    // What is on the drive beside the network.
+    // Metadata on the drive, which is independent of the network.
     assert_eq!((report.part("hostname"), report.part("relabel")), ("worker-0\n", "z /etc/hostname - - -\n"));
 }
 
@@ -471,7 +471,7 @@ fn ignition_fetches_over_the_network_that_dracuts_scripts_make() {
     assert_eq!(report.part("name servers of the initramfs"), "8.8.8.8\n8.8.4.4\n");
 }
 
-/// The default stands where networkd's generator does not look by itself.
+/// The default is in a file that networkd's generator reads only with our drop-in.
 #[test]
 fn networkd_has_the_default_of_a_machine_without_network_data() {
     let report = Machine::new(Image::Networkd).drive(Bus::VirtioBlk, &iso_without_network(OWN)).boot();
@@ -514,7 +514,7 @@ fn with_ignition_nothing_of_ours_runs_after_the_first_boot() {
     assert_eq!((report.plan(), report.fragment(), report.part("hostname")), (serde_json::Value::Null, "", ""));
 }
 
-/// The first boot of a machine with a root of Debian, and one after it.
+/// The first boot and the second boot of a machine with a root of Debian.
 #[test]
 fn the_units_of_the_real_root_run_and_the_network_stays() {
     let directory = tempfile::tempdir_in(machine::images()).unwrap();
@@ -546,7 +546,7 @@ fn the_units_of_the_real_root_run_and_the_network_stays() {
         assert_eq!(report.part("hostname"), "worker-0\n", "{boot}");
         assert_eq!(report.part("profile"), "\n52:54:00:12:34:56\n", "{boot}");
         assert_eq!(report.part("attributes"), attributes("GLOWPLUG", "worker-0.clusters"), "{boot}");
-        // afterburn takes the uuid for the id.
+        // afterburn uses the UUID as the instance id.
         assert_eq!(report.part("attributes for afterburn"), attributes("AFTERBURN", OWN), "{boot}");
         assert_eq!(report.part("written for afterburn"), "worker-0\n", "{boot}");
         assert_eq!(report.part("instance type"), format!("{HOSTILE}\n"), "{boot}");
@@ -560,10 +560,10 @@ fn the_units_of_the_real_root_run_and_the_network_stays() {
 
 // === systemd-networkd ===
 
-/// How many networks of each kind are made, of those that need more than the kernel of the machine that runs the tests has.
+/// Number of generated networks of each kind. These networks need more than the kernel of the host supports.
 const NETWORKS: usize = 8;
 
-/// Whether bonds or VLANs are in a network.
+/// Whether a network has bonds or VLANs.
 fn is_stacked(network: &NetworkConfig) -> bool {
     network.links().iter().any(|link| matches!(link.kind, LinkKind::Bond { .. } | LinkKind::Vlan { .. }))
 }
@@ -579,9 +579,9 @@ fn bonds_and_vlans_become_what_was_meant() {
         networks.take(NETWORKS).collect::<Vec<_>>()
     };
     let mut networks: Vec<(String, NetworkConfig)> = kinds.into_iter().flat_map(of_kind).collect();
-    let mut told = Vec::new();
-    // A bond may wait so long before it takes a port for alive. On a busy machine networkd may have been silent because it
-    // had to wait.
+    let mut differences = Vec::new();
+    // A bond may wait so long before it accepts a member. The second attempt is for a busy host, where networkd may
+    // have been silent only because it had to wait.
     for quiet in [600, 999] {
         let directory = tempfile::tempdir().unwrap();
         networks.iter().for_each(|(name, network)| cases::write_case(&directory.path().join(name), network));
@@ -589,11 +589,12 @@ fn bonds_and_vlans_become_what_was_meant() {
         let disagreement = |name: &str, network: &NetworkConfig| {
             cases::disagreement(&directory.path().join(name), network, &state::Machine::whole())
         };
-        told.clear();
-        networks.retain(|(name, network)| disagreement(name, network).inspect(|it| told.push(it.clone())).is_some());
+        differences.clear();
+        networks
+            .retain(|(name, network)| disagreement(name, network).inspect(|it| differences.push(it.clone())).is_some());
         if networks.is_empty() {
             break;
         }
     }
-    assert!(told.is_empty(), "{} networks are not as they were meant:\n{}", told.len(), told.join("\n"));
+    assert!(differences.is_empty(), "{} networks differ:\n{}", differences.len(), differences.join("\n"));
 }

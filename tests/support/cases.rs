@@ -1,4 +1,4 @@
-//! Networks of each kind, as `batch` finds them, and what came of them.
+//! Generated networks as cases for `tests/networkd/batch`, and the comparison with the results.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,12 +13,12 @@ use serde_json::Value;
 use super::state::{self, Machine, State};
 use super::{documents, models, network_config};
 
-/// The network of an OpenStack document.
+/// Returns the network of the OpenStack document of a seed.
 pub(crate) fn openstack(seed: u64) -> NetworkConfig {
     models::fitted(&network(&documents::case(seed).document))
 }
 
-/// The network of a document of cloud-init's format.
+/// Returns the network of the cloud-init document of a seed.
 pub(crate) fn cloud_init(seed: u64) -> NetworkConfig {
     models::fitted(&network(&network_config::tree(seed, 1 + seed % 2)))
 }
@@ -30,7 +30,7 @@ fn network(document: &Value) -> NetworkConfig {
     }
 }
 
-/// Renders a network to where `batch` looks for it.
+/// Renders a network into the directory of a case, where `batch` reads it.
 pub(crate) fn write_case(case: &Path, network: &NetworkConfig) {
     let mut diagnostics = Diagnostics::default();
     let rendered = networkd::render(network, &mut diagnostics);
@@ -43,7 +43,7 @@ pub(crate) fn write_case(case: &Path, network: &NetworkConfig) {
     fs::write(case.join("nics"), state::nics(network)).unwrap();
 }
 
-/// A script beside this file.
+/// Path of a script in `tests/networkd`.
 pub(crate) fn script(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/networkd").join(name)
 }
@@ -55,7 +55,7 @@ pub(crate) fn run(command: &mut Command) {
     assert!(status.success(), "{command:?} ended with {status}; it needs root, systemd and iproute2:\n{log}");
 }
 
-/// What differs between a network and what came of it.
+/// Returns how the result of a case differs from its network, or `None`.
 pub(crate) fn disagreement(case: &Path, network: &NetworkConfig, machine: &Machine) -> Option<String> {
     let read = |name: &str| fs::read_to_string(case.join(name)).unwrap_or_default();
     let meant = State::meant(network, machine);

@@ -1,8 +1,8 @@
-//! Makes an OpenStack document together with what it means.
+//! Generates an OpenStack document together with its meaning.
 //!
-//! A seed makes a machine, and from the machine two things that know nothing of each other: the profiles that a network
-//! program should end up with, and a document that says so in one of the many legal ways. No ambiguous document is made,
-//! and none that is to be refused: what these documents mean is not a matter of taste.
+//! A seed determines a machine. From the machine the generator derives two independent things: the profiles that a
+//! network program should have in the end, and a document in one of the many valid spellings. The documents are never
+//! ambiguous and never invalid, so each has exactly one meaning.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -15,11 +15,11 @@ use super::profiles::{Cidr, DeviceKey, Family, Method, Profile, Profiles};
 pub(crate) struct Case {
     pub(crate) document: Value,
     pub(crate) meant: Profiles,
-    /// Every default route of the document, the preferred ones first.
+    /// Every default route of the document, by preference.
     pub(crate) defaults: Vec<DefaultRoute>,
 }
 
-/// A default route, and where it is.
+/// A default route and its link.
 pub(crate) struct DefaultRoute {
     pub(crate) key: DeviceKey,
     pub(crate) ipv4: bool,
@@ -27,7 +27,7 @@ pub(crate) struct DefaultRoute {
     pub(crate) via: Option<IpAddr>,
 }
 
-/// SplitMix64: small, and the same on every machine.
+/// The generator SplitMix64: small, and with the same numbers on every machine.
 pub(crate) struct Random(pub(crate) u64);
 
 struct Machine {
@@ -37,7 +37,7 @@ struct Machine {
     networks: Vec<Network>,
     /// Top-level servers.
     servers: Vec<IpAddr>,
-    /// Further links of the document for a NIC that it has already: their ids, and that of the NIC.
+    /// Further links for a NIC that the document already has: the id of the link, and the id of the NIC.
     aliases: Vec<(String, String)>,
 }
 
@@ -48,7 +48,7 @@ struct Link {
     kind: Kind,
 }
 
-/// Links are referred to by their ids, since the document may have them in any order.
+/// Kind of a link. References are ids, because the links of a document may have any order.
 enum Kind {
     Nic { mac: Option<String> },
     Bond { ports: Vec<String>, mac: Option<String>, options: BTreeMap<&'static str, String> },
@@ -79,19 +79,19 @@ struct Route {
 
 enum Servers {
     Services(Vec<IpAddr>),
-    /// The key `dns_nameservers`. Never beside services: cloud-init lets those replace it, which is a matter of taste.
+    /// The key `dns_nameservers`. The network then has no services: in cloud-init they would replace this key.
     Plain(Vec<IpAddr>),
 }
 
-/// A default route of the document: its metric and where it stands.
+/// A default route of the document: its metric and its position.
 struct Default {
     metric: u32,
     network: usize,
-    /// `None` is the key `gateway`.
+    /// Index of the route. `None` means the key `gateway`.
     route: Option<usize>,
 }
 
-/// The words of the schema, all of which are a plain NIC to the guest.
+/// Link types of the schema. The guest treats all of them as a plain NIC.
 const NIC_TYPES: [&str; 9] = ["phy", "bridge", "dvs", "hw_veb", "hyperv", "ovs", "tap", "vhostuser", "vif"];
 
 const BOND_MODES: [&str; 7] =
@@ -99,11 +99,11 @@ const BOND_MODES: [&str; 7] =
 
 const DYNAMIC_IPV6: [&str; 4] = ["ipv6_dhcp", "ipv6_slaac", "ipv6_dhcpv6-stateless", "ipv6_dhcpv6-stateful"];
 
-/// Names that a person or udev gives to NICs. After some of them a VLAN cannot be named: 15 bytes are all there is.
+/// Names that a person or udev gives to NICs. Some are too long for a VLAN name `<parent>.<id>` of 15 bytes.
 const NIC_NAMES: [&str; 10] =
     ["eno1", "ens3", "lan0", "wan", "net7", "data.storage", "mgmt", "eth0", "enx525400123456", "enp0s31f6np0"];
 
-/// Makes the case of a seed, always the same.
+/// Generates the case of a seed, always the same.
 pub(crate) fn case(seed: u64) -> Case {
     let mut random = Random(seed);
     let mut machine = machine(&mut random);
@@ -119,13 +119,13 @@ fn machine(random: &mut Random) -> Machine {
     let mut links: Vec<Link> = Vec::new();
     for index in 0..random.between(1, 4) {
         let known_by = random.between(0, 9);
-        // A name that the kernel hands out itself is not a way to know a NIC, and never one to give it.
+        // The kernel assigns eth0 itself, so this name neither identifies a NIC nor is a name to give.
         let name = names.pop().filter(|name| known_by >= 6 && (*name != "eth0" || known_by < 9));
         let (id, name, mac) = match (known_by, name) {
-            // By its name alone, or by its id, which serves as the name.
+            // The name identifies the NIC, or the id, which is then used as the name.
             (9, Some(name)) => (format!("interface{index}"), Some(name.to_owned()), None),
             (8, Some(name)) if name != "eth0" => (name.to_owned(), None, None),
-            // With both, the MAC address counts.
+            // The document has both; the MAC address identifies the NIC.
             (_, name) => (link_id(random, index), name.map(str::to_owned), Some(mac_address(random, index))),
         };
         links.push(Link { id, name, mtu: mtu(random), kind: Kind::Nic { mac } });
@@ -143,7 +143,7 @@ fn machine(random: &mut Random) -> Machine {
     let mut networks = Vec::new();
     while networks.is_empty() {
         for (index, link) in upper.iter().enumerate() {
-            // VLANs are there to be used more often than what carries them.
+            // VLANs have networks more often than the links below them.
             if random.chance(if index < addressable { 3 } else { 4 }, 5) {
                 networks.extend(networks_of(link, index, random));
             }
@@ -160,9 +160,9 @@ fn machine(random: &mut Random) -> Machine {
     Machine { links, networks, servers, aliases }
 }
 
-/// What a host calls a NIC. Some are legal names for an interface, but not of this one.
+/// Id of a link, as a host writes it. An id may be a legal interface name, but never the name of this interface.
 fn link_id(random: &mut Random, index: u64) -> String {
-    // None of them is a legal name for an interface: a NIC with a MAC address must not be known by one.
+    // The guest must not identify a NIC with a MAC address by any of these ids.
     match random.between(0, 2) {
         0 => format!("tap{:08x}-{index}f", random.next() as u32),
         1 => format!("{:08x}-7d3a-4bc1-9a55-{index:012x}", random.next() as u32),
@@ -192,13 +192,13 @@ fn add_bond(links: &mut Vec<Link>, index: u64, random: &mut Random) {
         macs.push(mac.clone());
         let id = format!("port-{index}-{port}-{:04x}", random.next() as u16);
         ports.push(id.clone());
-        // A port with an MTU of its own is a matter of taste: the bond's goes to the ports.
+        // No MTU: programs disagree about the MTU of a bond member, because the bond sets the MTU of its members.
         links.push(Link { id, name: None, mtu: None, kind: Kind::Nic { mac: Some(mac) } });
     }
     let mode = *random.pick(&BOND_MODES);
     let mut options = BTreeMap::from([("mode", mode.to_owned())]);
     if mode == "active-backup" && random.chance(1, 4) {
-        // Watched by ARP, or by the carrier, never both.
+        // Link monitoring by ARP or by carrier, never both.
         options.insert("arp_interval", "1000".to_owned());
         options.insert("arp_ip_target", "10.0.0.1".to_owned());
     } else if random.chance(2, 3) {
@@ -219,7 +219,7 @@ fn add_bond(links: &mut Vec<Link>, index: u64, random: &mut Random) {
     }
     let name = random.chance(1, 3).then(|| format!("agg{index}"));
     let mtu = mtu(random);
-    // Mostly its first port's, which it would have without a word.
+    // Mostly the MAC address of the first member, which is also the kernel's default.
     let mac = match random.between(0, 4) {
         0 => None,
         1 => macs.pop(),
@@ -237,11 +237,11 @@ fn add_vlan(links: &mut Vec<Link>, upper: &mut Vec<String>, parent: String, inde
             }
             _ => false,
         });
-    // Three tags would not fit into a name of 15 bytes.
+    // Three VLAN ids do not fit into a name of 15 bytes.
     if depth_reached {
         return;
     }
-    // One tag may be on several parents, but once on each.
+    // A parent may not have the same VLAN id twice; different parents may.
     let others = links.iter().filter_map(|link| match &link.kind {
         Kind::Vlan { parent: other, tag, .. } => Some((*other == parent, *tag)),
         _ => None,
@@ -255,15 +255,15 @@ fn add_vlan(links: &mut Vec<Link>, upper: &mut Vec<String>, parent: String, inde
         (_, Some(mac)) => mac,
     };
     let name = match random.between(0, 5) {
-        // Its digits are the tag, so it is kept, unless another one has it.
+        // The digits are the VLAN id, so the name is kept unless another VLAN has it.
         0 if again.is_none() => Some(format!("vlan{tag}")),
-        // Its digits are not, so it cannot be.
+        // The digits are not the VLAN id, so the name cannot be kept.
         1 => Some(format!("v{}{}", index + 1, tag)),
         2 => Some(format!("storage{}", char::from(b'a' + index as u8))),
         _ => None,
     };
     let mut mtu = mtu(random);
-    // The kernel refuses more than what it is on has.
+    // The kernel rejects an MTU above the MTU of the parent.
     let mut below = Some(&parent);
     while let Some(link) = below.and_then(|id| links.iter().find(|link| link.id == *id)) {
         mtu = mtu.map(|mtu| mtu.min(link.mtu.unwrap_or(mtu)));
@@ -274,11 +274,11 @@ fn add_vlan(links: &mut Vec<Link>, upper: &mut Vec<String>, parent: String, inde
     upper.push(id);
 }
 
-/// The MAC address that a link has.
+/// Returns the MAC address of a link.
 fn mac_of(links: &[Link], id: &str) -> Option<String> {
     match &links.iter().find(|link| link.id == id)?.kind {
         Kind::Nic { mac } => mac.clone(),
-        // The kernel gives it that of its first port.
+        // The kernel's default is the MAC address of the first member.
         Kind::Bond { mac, ports, .. } => mac.clone().or_else(|| mac_of(links, ports.first()?)),
         Kind::Vlan { mac, .. } => Some(mac.clone()),
     }
@@ -300,7 +300,7 @@ fn networks_of(link: &str, index: usize, random: &mut Random) -> Vec<Network> {
         9 => kinds.extend([v4(dhcp()), v6(dynamic_ipv6(random))]),
         10 | 11 => kinds.extend([v4(static_ipv4(index, 0, random)), v6(dynamic_ipv6(random))]),
         12 | 13 => kinds.extend([v4(dhcp()), v6(static_ipv6(index, 0, random))]),
-        // One family in both ways, and the other one in any.
+        // One family is both static and dynamic, the other family is anything.
         14 => {
             kinds.extend([v4(dhcp()), v4(static_ipv4(index, 0, random))]);
             if random.chance(1, 3) {
@@ -329,7 +329,7 @@ fn networks_of(link: &str, index: usize, random: &mut Random) -> Vec<Network> {
             kinds.push(v6(static_ipv6(index, further, random)));
         }
     }
-    // Where a family is both static and dynamic it is a matter of taste whether a default route is the gateway.
+    // Programs disagree whether a default route is the gateway if a family is both static and dynamic.
     let both_ways = |ipv4| {
         kinds.iter().any(|(family, kind)| *family == ipv4 && matches!(kind, Addressing::Dynamic { .. }))
             && kinds.iter().any(|(family, kind)| *family == ipv4 && matches!(kind, Addressing::Static { .. }))
@@ -368,7 +368,7 @@ fn networks_of(link: &str, index: usize, random: &mut Random) -> Vec<Network> {
             let via = random.chance(3, 4).then_some(gateway);
             let metric = random.chance(1, 8).then(|| random.between(1, 300) as u32);
             if random.chance(1, 12) {
-                // The same in other words.
+                // The same destination in another spelling.
                 network.routes.push(Route { destination, via, metric: None, servers: Vec::new() });
             }
             network.routes.push(Route { destination, via, metric, servers: route_servers(random) });
@@ -376,7 +376,7 @@ fn networks_of(link: &str, index: usize, random: &mut Random) -> Vec<Network> {
         random.shuffle(&mut network.routes);
         networks.push(network);
     }
-    // A route says itself of which family it is.
+    // The address family of a route follows from the route itself.
     if networks.len() > 1
         && random.chance(1, 6)
         && let Some(route) = networks[0].routes.pop()
@@ -396,7 +396,7 @@ fn networks_of(link: &str, index: usize, random: &mut Random) -> Vec<Network> {
 fn static_ipv4(link: usize, nth: u16, random: &mut Random) -> Addressing {
     let length = *random.pick(&[8, 16, 20, 22, 24, 24, 24, 25, 28, 30, 31, 32]);
     let third = random.between(0, 255) as u8;
-    // Neither the network's own address nor its broadcast address, whatever the length.
+    // Neither the network address nor the broadcast address, for every prefix length.
     let last = (64 + 4 * nth as u8) + random.between(1, 2) as u8;
     Addressing::Static { address: Cidr { address: Ipv4Addr::new(10, link as u8, third, last).into(), length } }
 }
@@ -413,7 +413,7 @@ fn gateway_of(network: &Network, link: usize, random: &mut Random) -> IpAddr {
         Addressing::Static { address: Cidr { address: IpAddr::V4(address), length } } => {
             let [a, b, c, d] = address.octets();
             match length {
-                // Beside a network of one address the gateway is elsewhere, as clouds do it.
+                // A subnet of one address has its gateway outside, as in clouds.
                 32 => Ipv4Addr::new(169, 254, 1, 1).into(),
                 _ => Ipv4Addr::new(a, b, c, if d % 4 == 1 { d + 1 } else { d - 1 }).into(),
             }
@@ -428,7 +428,7 @@ fn gateway_of(network: &Network, link: usize, random: &mut Random) -> IpAddr {
     }
 }
 
-/// A destination that no other number has.
+/// Returns a destination that is unique to this number.
 fn destination(ipv4: bool, number: u16, random: &mut Random) -> Cidr {
     let host = random.chance(1, 3);
     let [high, low] = number.to_be_bytes();
@@ -449,7 +449,7 @@ fn everything(ipv4: bool) -> Cidr {
     Cidr { address, length: 0 }
 }
 
-/// Up to so many servers, out of few, so that some come twice in a document.
+/// Returns at most `most` servers from a small set, so that documents have duplicates.
 fn servers(random: &mut Random, most: u64) -> Vec<IpAddr> {
     const SERVERS: [&str; 6] = ["1.1.1.1", "8.8.8.8", "10.0.0.53", "2001:4860:4860::8888", "2001:db8::53", "fd00::53"];
     let count = random.between(0, most);
@@ -460,10 +460,10 @@ fn route_servers(random: &mut Random) -> Vec<IpAddr> {
     if random.chance(1, 8) { servers(random, 2) } else { Vec::new() }
 }
 
-/// Sees to it that one default route of each family is preferred without doubt.
+/// Makes the preferred default route of each family unambiguous.
 ///
-/// Of two that are equally good the first in the document counts, and "first" could be said of the networks or of the
-/// links. Where it makes a difference, one gets the better metric.
+/// Of two equal routes the first in the document is preferred. "First" may mean the order of the networks or of the
+/// links. If the two orders differ, one route gets a better metric.
 fn agree_on_the_default_routes(machine: &mut Machine, random: &mut Random) {
     for ipv4 in [true, false] {
         let all = defaults(machine, ipv4);
@@ -476,7 +476,7 @@ fn agree_on_the_default_routes(machine: &mut Machine, random: &mut Random) {
         let (Some(by_network), Some(by_link)) = (by_network, by_link) else { continue };
         let preferred = (by_network.network, by_network.route);
         let metric = by_network.metric;
-        // Where a NIC has two links, its place among them is a third way to say "first".
+        // If a NIC has two links, its position among the links gives a third meaning of "first".
         if preferred == (by_link.network, by_link.route) && machine.aliases.is_empty() {
             continue;
         }
@@ -511,7 +511,7 @@ fn defaults(machine: &Machine, ipv4: bool) -> Vec<Default> {
     defaults
 }
 
-// === What it means ===
+// === The meaning of a machine ===
 
 fn meaning(machine: &Machine) -> Profiles {
     let mut profiles = BTreeMap::new();
@@ -528,7 +528,7 @@ fn meaning(machine: &Machine) -> Profiles {
                     .iter()
                     .find(|bond| matches!(&bond.kind, Kind::Bond { ports, .. } if ports.contains(&link.id)))
                     .map(|bond| key(machine, &bond.id));
-                // Nobody asks anything of such a NIC.
+                // The document configures nothing on this NIC.
                 if !has_networks && !carries && link.mtu.is_none() && profile.port_of.is_none() {
                     continue;
                 }
@@ -546,7 +546,7 @@ fn meaning(machine: &Machine) -> Profiles {
                 }
             }
             Kind::Vlan { parent, tag, mac } => {
-                // NetworkManager takes the tag from the digits at the name's end.
+                // NetworkManager reads the VLAN id from the digits at the end of the name.
                 let before = |name: &String| name.trim_end_matches(|c: char| c.is_ascii_digit()).len();
                 profile.name = link.name.clone().filter(|name| name[before(name)..] == tag.to_string());
                 profile.cloned_mac =
@@ -585,18 +585,18 @@ fn set_families(profile: &mut Profile, machine: &Machine, link: &str) {
     let is_static = |ipv4| of(ipv4).any(|network| matches!(network.addressing, Addressing::Static { .. }));
     let (dynamic_v4, dynamic_v6) = (is_dynamic(true), is_dynamic(false));
     let (static_v4, static_v6) = (is_static(true), is_static(false));
-    // Static addresses are there or the interface has failed. A dynamic family is required when it is all there is, but
-    // must not take the other one down.
+    // A family with a static address is required: without the address the interface fails. A dynamic family is required
+    // only if there is no other family, because its failure must not take down the other family.
     let (method_v4, required_v4) = match (dynamic_v4, static_v4) {
         (false, false) => (Method::Disabled, false),
         (false, true) => (Method::Manual, true),
         (true, true) => (Method::Auto, true),
-        // Not even this family's failure can be forgiven beside an IPv6 that is both: of all sequences of up to four
-        // arguments none makes NetworkManager do so.
+        // If IPv6 is static and dynamic, the failure of IPv4 is always fatal: no sequence of up to four arguments makes
+        // NetworkManager tolerate it.
         (true, false) => (Method::Auto, dynamic_v6 == static_v6),
     };
     let (method_v6, required_v6) = match (dynamic_v6, static_v6) {
-        // IPv6 where it can be had is what `dhcp` brings along; no argument says DHCPv4 alone.
+        // `dhcp` also enables optional IPv6; no argument means DHCPv4 only.
         (false, false) if dynamic_v4 => (Method::Auto, false),
         (false, false) => (Method::Disabled, false),
         (false, true) => (Method::Manual, true),
@@ -615,7 +615,7 @@ fn set_families(profile: &mut Profile, machine: &Machine, link: &str) {
             machine.networks.iter().filter(|network| network.link == *link).flat_map(|network| &network.routes);
         let others = routes.filter(|route| route.destination.length > 0 && route.destination.address.is_ipv4() == ipv4);
         family.routes.extend(others.map(|route| (route.destination, route.via)));
-        // No argument can say a metric, so of all default routes of a family one is left.
+        // No argument can express a metric, so only one default route of a family is kept.
         let all = defaults(machine, ipv4);
         let best = all.iter().min_by_key(|default| (default.metric, default.network, default.route));
         let Some(best) = best.filter(|best| machine.networks[best.network].link == *link) else { continue };
@@ -642,7 +642,7 @@ fn all_defaults(machine: &Machine) -> Vec<DefaultRoute> {
     of(true).chain(of(false)).collect()
 }
 
-/// Every server once, the networks' before the document's own.
+/// Returns every server once, the servers of the networks before the top-level servers.
 fn all_servers(machine: &Machine) -> Vec<IpAddr> {
     let mut servers: Vec<IpAddr> = Vec::new();
     for network in &machine.networks {
@@ -660,7 +660,7 @@ fn all_servers(machine: &Machine) -> Vec<IpAddr> {
     once
 }
 
-// === How it is said ===
+// === The spelling of a machine ===
 
 fn spell(machine: &Machine, random: &mut Random) -> Value {
     let mut document = Map::new();
@@ -682,12 +682,12 @@ fn spell(machine: &Machine, random: &mut Random) -> Value {
         networks.push(spelled);
     }
     if random.chance(1, 12) {
-        // A kind of network that nobody knows, on a link that works without it.
+        // A network of an unknown type, on a link that works without this network.
         let place = random.between(0, networks.len() as u64) as usize;
         networks.insert(place, json!({"id": "odd", "link": networks[0]["link"], "type": "ipv8", "network_id": ""}));
     }
     if random.chance(1, 12) {
-        // A dynamic network on a link that is not there costs only itself.
+        // A dynamic network on an unknown link has no effect on other networks.
         let place = random.between(0, networks.len() as u64) as usize;
         networks.insert(place, json!({"id": "lost", "link": "no-such-link", "type": "ipv4_dhcp", "network_id": ""}));
     }
@@ -800,7 +800,7 @@ fn spell_network(network: &Network, index: usize, random: &mut Random) -> Value 
         }
         Addressing::Dynamic { word } => {
             object.insert("type".into(), (*word).into());
-            // Nova writes the address that its server will give, which is not ours to set.
+            // Nova writes the address that the DHCP server will assign. The guest must not set this address.
             if *word != "ipv4_dhcp" && random.chance(1, 3) {
                 object.insert("ip_address".into(), "2001:db8:ffff::17".into());
                 object.insert("netmask".into(), "ffff:ffff:ffff:ffff::".into());
@@ -850,7 +850,7 @@ fn spell_address(object: &mut Map<String, Value>, Cidr { address, length }: Cidr
         1 if length == default => (address, Some("".into())),
         10 if length == default => (address, Some(Value::Null)),
         0..=2 => (format!("{address}/{length}"), None),
-        // The length beside the address wins.
+        // The prefix length behind the address wins.
         3 => (format!("{address}/{length}"), Some(mask_of(ip, 17).into())),
         4 => (format!("{address}/{length}"), Some("".into())),
         5 => (address, Some(length.into())),
@@ -864,7 +864,7 @@ fn spell_address(object: &mut Map<String, Value>, Cidr { address, length }: Cidr
     }
 }
 
-/// IPv6 addresses have several spellings.
+/// Returns an address in a random spelling. IPv6 addresses have several spellings.
 fn spell_ip(address: IpAddr, random: &mut Random) -> String {
     match (address, random.between(0, 7)) {
         (IpAddr::V6(address), 0) => address.to_string().to_ascii_uppercase(),
@@ -874,7 +874,7 @@ fn spell_ip(address: IpAddr, random: &mut Random) -> String {
     }
 }
 
-/// A mask as an address.
+/// Returns the netmask of a prefix length, written as an address.
 fn mask_of(address: IpAddr, length: u8) -> String {
     let zeros = u32::from(Cidr::bits(address) - length);
     match address {
@@ -888,7 +888,7 @@ fn spell_route(route: &Route, random: &mut Random) -> Value {
     let Cidr { address, length } = route.destination;
     let mask = mask_of(address, length);
     let address_bits = Cidr::bits(address);
-    // What stands behind the prefix does not count.
+    // Host bits behind the prefix have no effect.
     let address = match address {
         IpAddr::V4(address) if length == 24 && random.chance(1, 6) => (address | Ipv4Addr::new(0, 0, 0, 9)).into(),
         IpAddr::V6(address) if length == 48 && random.chance(1, 6) => {
@@ -935,7 +935,7 @@ fn spell_services(servers: &[IpAddr], random: &mut Random) -> Vec<Value> {
         services.insert(place, json!({"type": "ntp", "address": "192.0.2.123"}));
     }
     if random.chance(1, 12) {
-        // A server that is no address is left out, and nothing else.
+        // An invalid name server has no effect on the rest.
         let place = random.between(0, services.len() as u64) as usize;
         services.insert(place, json!({"type": "dns", "address": "resolver.example.com"}));
     }
@@ -959,7 +959,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// Both ends are possible. The bias of the remainder does not matter for ranges this small.
+    /// Returns a number from `least` to `most`, both included. The bias of the remainder is negligible here.
     pub(crate) fn between(&mut self, least: u64, most: u64) -> u64 {
         least + self.next() % (most - least + 1)
     }
@@ -968,7 +968,7 @@ impl Random {
         self.next() % out_of < of
     }
 
-    /// Mostly zero; once in `out_of` a number between the two.
+    /// Returns zero, or with probability 1 in `out_of` a number from `least` to `most`.
     pub(crate) fn one_in(&mut self, out_of: u64, least: u64, most: u64) -> u64 {
         if self.chance(1, out_of) { self.between(least, most) } else { 0 }
     }

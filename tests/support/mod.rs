@@ -11,7 +11,7 @@ pub(crate) mod profiles;
 pub(crate) mod shell;
 pub(crate) mod state;
 
-/// Whether the expected files are to be written anew from what the programs do now: `UPDATE=1`.
+/// Whether `UPDATE=1` is set: tests then rewrite the expected files with the current output.
 pub(crate) fn is_update() -> bool {
     std::env::var_os("UPDATE").is_some()
 }

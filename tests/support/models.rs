@@ -1,4 +1,4 @@
-//! Makes networks that OpenStack documents cannot ask for.
+//! Generates networks that no OpenStack document can describe.
 
 use glowplug::network::{
     BondMode, BondOptions, BridgeOptions, BridgePort, DhcpOverrides, Ipv6Dynamic, Link, LinkIndex, LinkKind, Located,
@@ -6,10 +6,10 @@ use glowplug::network::{
 };
 use pnet_base::MacAddr;
 
-/// SplitMix64: small, and the same on every machine.
+/// The generator SplitMix64: small, and with the same numbers on every machine.
 struct Random(u64);
 
-/// Makes the network of a seed, always the same.
+/// Generates the network of a seed, always the same.
 pub(crate) fn model(seed: u64) -> NetworkConfig {
     let mut random = Random(seed ^ 0x6e65_7477_6f72_6b64);
     let mut links: Vec<Link> = Vec::new();
@@ -50,9 +50,9 @@ pub(crate) fn model(seed: u64) -> NetworkConfig {
         links.push(link(links.len(), LinkKind::Bridge { name, ports, options }));
     }
     for at in free {
-        // VLANs make their parents unused now and then.
+        // Some links stay without addresses, such as parents of VLANs.
         match &links[at].kind {
-            // Whether it has a carrier for a moment, and asks somebody, is a matter of chance.
+            // A bridge without ports may have a carrier for a moment, so whether it requests an address depends on timing.
             LinkKind::Bridge { ports, .. } if ports.is_empty() => {
                 links[at].ipv4.addresses.push(format!("10.{at}.0.5/24").parse().unwrap());
             }
@@ -60,7 +60,7 @@ pub(crate) fn model(seed: u64) -> NetworkConfig {
             _ => {}
         }
     }
-    // The kernel gives a bridge the least MTU of its ports.
+    // The kernel gives a bridge the smallest MTU of its ports.
     let of_bridge = |link: &Link| matches!(link.kind, LinkKind::Bridge { .. }).then(|| link.kind.made_of().to_vec());
     let ports: Vec<LinkIndex> = links.iter().filter_map(of_bridge).flatten().collect();
     for (at, link) in links.iter_mut().enumerate() {
@@ -77,7 +77,7 @@ pub(crate) fn model(seed: u64) -> NetworkConfig {
     network
 }
 
-/// The same network, for NICs and bridges as the tests have them.
+/// Returns the network with changes for the NICs and bridges of the tests.
 pub(crate) fn fitted(network: &NetworkConfig) -> NetworkConfig {
     let mut links = network.links().to_vec();
     let of_bridge = |at: usize| {
@@ -85,7 +85,7 @@ pub(crate) fn fitted(network: &NetworkConfig) -> NetworkConfig {
         matches!(controller, Some(LinkKind::Bridge { .. }))
     };
     for (at, link) in links.iter_mut().enumerate() {
-        // The kernel gives a bridge the least MTU of its ports, and refuses a VLAN a greater one than its parent's.
+        // The kernel gives a bridge the smallest MTU of its ports, and rejects a VLAN's MTU above its parent's.
         if of_bridge(at) || matches!(link.kind, LinkKind::Vlan { .. }) {
             link.mtu = None;
         }
@@ -94,12 +94,12 @@ pub(crate) fn fitted(network: &NetworkConfig) -> NetworkConfig {
                 *names = vec![format!("p?t{at}").parse().unwrap()];
                 drivers.clear();
             }
-            // Whether it has a carrier for a moment, and asks somebody, is a matter of chance.
+            // A bridge without ports may have a carrier for a moment, so whether it requests an address depends on timing.
             LinkKind::Bridge { ports, .. } if ports.is_empty() => {
                 link.ipv4.dhcp = false;
                 (link.ipv6.dynamic, link.ipv6.accept_ra) = (None, None);
             }
-            // With STP a bridge has no carrier before its ports forward, half a minute later.
+            // With STP a bridge has no carrier until its ports forward, after half a minute.
             LinkKind::Bridge { options, .. } => options.stp = None,
             _ => {}
         }
@@ -109,7 +109,7 @@ pub(crate) fn fitted(network: &NetworkConfig) -> NetworkConfig {
     same
 }
 
-/// The same network, with the addresses of the ten NICs of `networkd/machine`. `None` if it has more.
+/// Returns the network with the MAC addresses of the ten NICs of `networkd/machine`. `None` if it has more NICs.
 pub(crate) fn with_real_nics(network: &NetworkConfig) -> Option<NetworkConfig> {
     let mut links = network.links().to_vec();
     let mut next = 0;
@@ -128,7 +128,8 @@ fn link(at: usize, kind: LinkKind) -> Link {
     Link::new(format!("link{at}"), format!("links[{at}]"), kind)
 }
 
-/// Matches the NIC `pat` and its number alone, and with a driver alone whatever has no file of its own: once.
+/// A pattern that matches only the NIC `pat` with its number. A pattern with only a driver matches every NIC without
+/// its own file, so a network has at most one.
 fn pattern(at: usize, links: &[Link], random: &mut Random) -> Nic {
     let is_there = links.iter().any(|link| matches!(link.kind, LinkKind::Nic(Nic::Pattern { .. })));
     if !is_there && random.chance(1, 2) {
@@ -185,7 +186,7 @@ fn bond_options(ports: &[LinkIndex], random: &mut Random) -> BondOptions {
     for (name, value) in all {
         let watches = matches!(name, "arp_interval" | "miimon" | "updelay" | "downdelay");
         if random.chance(1, 3) && !(watches && options.get("arp_interval").is_some()) {
-            // What the mode has no use for is refused.
+            // An option that the mode does not use is rejected.
             let _ = options.set(name, value);
         }
     }
@@ -198,7 +199,7 @@ fn bond_options(ports: &[LinkIndex], random: &mut Random) -> BondOptions {
 }
 
 fn bridge_options(ports: &[LinkIndex], random: &mut Random) -> BridgeOptions {
-    // With STP a bridge has no carrier before its ports forward, half a minute later.
+    // With STP a bridge has no carrier until its ports forward, after half a minute.
     let stp = random.maybe(2, 0, 1).map(|on| on == 1 && ports.is_empty());
     let mut options = BridgeOptions { stp, ..BridgeOptions::default() };
     options.ageing_time = random.maybe(3, 0, 600).map(|seconds| seconds as u32);
@@ -279,7 +280,7 @@ fn route(link: &mut Link, destination: &str, via: &str, random: &mut Random) {
     link.routes.push(route);
 }
 
-/// Some of them, without repeats.
+/// Returns a random part of a list, without duplicates.
 fn some<T: std::str::FromStr>(of: &[&str], random: &mut Random) -> Vec<Located<T>> {
     of.iter().filter(|_| random.chance(1, 3)).filter_map(|text| Some(text.parse::<T>().ok()?.into())).collect()
 }
@@ -307,7 +308,7 @@ impl Random {
         self.next() % out_of < of
     }
 
-    /// Once in `out_of` a number between the two.
+    /// Returns, with probability 1 in `out_of`, a number from `least` to `most`.
     fn maybe(&mut self, out_of: u64, least: u64, most: u64) -> Option<u64> {
         self.chance(1, out_of).then(|| self.between(least, most))
     }

@@ -1,7 +1,7 @@
-//! Makes documents of cloud-init's own format: versions 1 and 2, all features mixed.
+//! Generates documents of cloud-init's own format: versions 1 and 2, with all features mixed.
 //!
-//! A seed makes a machine, and from the machine a document in the words of one of the two versions. What it means is for
-//! the two readers to agree upon; the machine sees to it that it is a document as people write them.
+//! A seed determines a machine, and the machine determines a document of one version. The two readers must agree about
+//! the meaning of the document. The machine makes the document similar to the documents that people write.
 
 use std::net::IpAddr;
 
@@ -10,16 +10,16 @@ use serde_json::{Map, Value, json};
 use super::documents::Random;
 
 struct Device {
-    /// By which the others refer to it.
+    /// Name, by which other devices refer to this device.
     name: String,
     what: What,
     mtu: Option<u64>,
     accept_ra: Option<bool>,
-    /// With the metric of its routes.
+    /// DHCPv4, with the metric of its routes.
     dhcp4: Option<Option<u64>>,
-    /// The word of version 1, with the metric of its routes.
+    /// The type name of version 1, with the metric of the routes.
     dynamic6: Option<(&'static str, Option<u64>)>,
-    /// With their prefix lengths.
+    /// Addresses with their prefix lengths.
     addresses: Vec<(IpAddr, u8)>,
     gateways: Vec<IpAddr>,
     routes: Vec<Route>,
@@ -34,11 +34,11 @@ enum What {
     Vlan { parent: String, tag: u64, mac: Option<String> },
 }
 
-/// How a NIC is known.
+/// How the document identifies a NIC.
 enum Nic {
     Name,
     Mac(String),
-    /// Version 2 only.
+    /// By the members of `match`; version 2 only.
     Like(Value),
 }
 
@@ -49,7 +49,7 @@ struct Route {
     metric: Option<u64>,
 }
 
-/// A document of a seed: what stands in it.
+/// Generates the document of a seed, as a tree of values.
 pub(crate) fn tree(seed: u64, version: u64) -> Value {
     let mut random = Random(seed.wrapping_mul(0x9e37).wrapping_add(version));
     let devices = machine(&mut random, version);
@@ -154,7 +154,7 @@ fn device(name: String, what: What) -> Device {
 
 fn mac_address(random: &mut Random, index: u64) -> String {
     let bytes = random.next().to_be_bytes();
-    // Some are digits alone, which YAML takes for a number in base 60 where they are not quoted.
+    // Some MAC addresses have only digits. Without quotes, YAML reads them as a number in base 60.
     if random.chance(1, 4) {
         return format!("52:54:00:{:02}:{:02}:{:02}", bytes[0] % 60, bytes[1] % 60, index % 60);
     }
@@ -191,7 +191,7 @@ fn settings(device: &mut Device, index: u8, random: &mut Random) {
         if is_used && random.chance(1, 3) {
             device.gateways.push(hop);
         }
-        // Some lead nowhere, since the family is not used.
+        // Some routes have no effect, because the device does not use their family.
         for nth in 0..random.one_in(if is_used { 2 } else { 16 }, 1, 3) {
             device.routes.push(route(is_v6, index, nth, hop, random));
         }
@@ -222,7 +222,7 @@ fn route(is_v6: bool, index: u8, nth: u64, hop: IpAddr, random: &mut Random) -> 
     Route { to, length, via, metric: random.chance(1, 4).then(|| random.between(0, 300)) }
 }
 
-// === How both say it ===
+// === Both versions ===
 
 fn spell_mac(mac: &str, random: &mut Random) -> Value {
     let mac = if random.chance(1, 4) { mac.to_ascii_uppercase() } else { mac.to_owned() };
@@ -233,7 +233,7 @@ fn number(number: u64, random: &mut Random) -> Value {
     if random.chance(1, 8) { number.to_string().into() } else { number.into() }
 }
 
-/// A list; sometimes a text where there is one word.
+/// Returns a list, or sometimes a string if there is only one word.
 fn list(words: &[String], random: &mut Random) -> Value {
     match words {
         [one] if random.chance(1, 3) => one.clone().into(),
@@ -241,7 +241,7 @@ fn list(words: &[String], random: &mut Random) -> Value {
     }
 }
 
-/// Options of a bond in the kernel's words, none of which is useless in its mode.
+/// Returns bond options with the kernel's names. Each option has an effect in the mode of the bond.
 fn bond_options(ports: &[String], random: &mut Random) -> Vec<(&'static str, Value)> {
     let modes = ["balance-rr", "active-backup", "balance-xor", "broadcast", "802.3ad", "balance-tlb", "balance-alb"];
     let at = random.between(0, 6) as usize;
@@ -304,7 +304,7 @@ fn bridge_options(ports: &[String], random: &mut Random) -> Vec<(&'static str, V
 fn version_1(devices: &[Device], random: &mut Random) -> Value {
     let mut config: Vec<Value> = devices.iter().map(|device| device_1(device, random)).collect();
     for device in devices {
-        // A route without a device: the one whose subnet has the gateway.
+        // A route without a device, whose gateway is in a subnet of this device.
         if let Some((IpAddr::V4(address), 16..=24)) = device.addresses.first().filter(|_| random.chance(1, 6)) {
             let [a, b, c, _] = address.octets();
             let mut route =
@@ -508,7 +508,7 @@ fn route_1(route: &Route, random: &mut Random) -> Value {
             object.insert(name.into(), route.to.clone().into());
             object.insert("netmask".into(), mask(address, length).into());
         }
-        // A prefix of 0 counts for nothing to cloud-init.
+        // cloud-init ignores a prefix length of 0.
         (Some(length @ 1..), Some(_), 1) => {
             object.insert(name.into(), route.to.clone().into());
             object.insert("prefix".into(), length.into());

@@ -1,45 +1,45 @@
-//! What a network program is to do with each interface, in a form in which a truth and a reading can be compared.
+//! The profile of each interface, in a form in which expected and actual profiles can be compared.
 //!
-//! A device is known by what it is made of: a NIC by its MAC address, a bond by its ports, a VLAN by its parent and its
-//! tag. So the names that glowplug is free to choose do not count, and two profiles for one NIC are found out however
-//! they name it.
+//! A device is identified by its parts: a NIC by its MAC address, a bond by its members, a VLAN by its parent and its
+//! VLAN id. So names that glowplug may choose are not compared, and two profiles for one NIC are always detected.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-/// What is known about every interface.
+/// Profiles of all interfaces.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Profiles(pub(crate) BTreeMap<DeviceKey, Profile>);
 
-/// Which interface a profile is for.
+/// The interface of a profile.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(crate) enum DeviceKey {
-    /// Whichever NIC comes first. Never what we want, but readers can be made to understand it.
+    /// The first NIC that the program finds. Some arguments have this meaning, although glowplug never intends it.
     Any,
-    /// A NIC, by its MAC address in lower case with colons, or by its name where nothing else is known.
+    /// A NIC, by its MAC address in lower case with colons, or by its name if the MAC address is unknown.
     Nic(String),
-    /// A bond, by its ports, sorted.
+    /// A bond, by its members, sorted.
     Bond(Vec<String>),
     /// A bridge, by its ports, sorted.
     Bridge(Vec<String>),
-    /// A VLAN, by its parent and its tag.
+    /// A VLAN, by its parent and its VLAN id.
     Vlan(Box<DeviceKey>, u16),
 }
 
-/// What one interface is to be.
+/// The configuration of one interface.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Profile {
-    /// The name of a VLAN, a bond or a bridge. In a truth only where the document may insist on it; see [`Profiles::with_names_of`].
+    /// Name of a VLAN, a bond or a bridge. In expected profiles only if the document can require the name; see
+    /// [`Profiles::with_names_of`].
     pub(crate) name: Option<String>,
     pub(crate) ipv4: Family,
     pub(crate) ipv6: Family,
     pub(crate) mtu: Option<u32>,
-    /// The MAC address that the interface is to take on.
+    /// MAC address that the interface takes in place of its own.
     pub(crate) cloned_mac: Option<String>,
     pub(crate) bond_options: BTreeMap<String, String>,
-    /// The bond or the bridge to which the interface belongs.
+    /// Bond or bridge to which the interface belongs.
     pub(crate) port_of: Option<DeviceKey>,
 }
 
@@ -47,14 +47,14 @@ pub(crate) struct Profile {
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Family {
     pub(crate) method: Method,
-    /// Whether the interface fails as a whole when this family does.
+    /// Whether a failure of this family makes the whole interface fail.
     pub(crate) required: bool,
     pub(crate) addresses: BTreeSet<Cidr>,
     pub(crate) gateway: Option<IpAddr>,
     pub(crate) routes: BTreeSet<(Cidr, Option<IpAddr>)>,
-    /// In the order in which they are asked.
+    /// Name servers, in the order of queries.
     pub(crate) dns: Vec<IpAddr>,
-    /// Whether the name servers of whoever gives the addresses are not asked.
+    /// Whether name servers from DHCP or router advertisements are ignored.
     pub(crate) ignores_dns: bool,
 }
 
@@ -66,7 +66,7 @@ pub(crate) enum Method {
     Auto,
 }
 
-/// An address and the length of its network's prefix.
+/// An address and its prefix length.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(crate) struct Cidr {
     pub(crate) address: IpAddr,
@@ -76,7 +76,7 @@ pub(crate) struct Cidr {
 // === impl Profiles ===
 
 impl Profiles {
-    /// The same profiles, without the names of those interfaces that have none in `truth`.
+    /// Removes the names of interfaces that have no name in `truth`.
     pub(crate) fn with_names_of(mut self, truth: &Self) -> Self {
         for (key, profile) in &mut self.0 {
             if truth.0.get(key).is_some_and(|meant| meant.name.is_none()) {
@@ -86,7 +86,7 @@ impl Profiles {
         self
     }
 
-    /// One argument is for all: servers that anybody is to take from others, everybody takes.
+    /// Applies the limit that one argument is for all interfaces: if one interface accepts name servers, all do.
     pub(crate) fn agree_on_name_servers(&mut self) {
         let families = || self.0.values().flat_map(|profile| [&profile.ipv4, &profile.ipv6]);
         let ignored = families().filter(|family| family.method == Method::Auto).all(|family| family.ignores_dns);
@@ -109,7 +109,7 @@ impl fmt::Display for Profiles {
 // === impl DeviceKey ===
 
 impl DeviceKey {
-    /// A NIC without the word, anything else as it is displayed.
+    /// Displays a NIC without the prefix `nic`, any other device as usual.
     pub(crate) fn bare(&self) -> String {
         match self {
             Self::Nic(nic) => nic.clone(),
@@ -183,7 +183,7 @@ impl fmt::Display for Profile {
 // === impl Cidr ===
 
 impl Cidr {
-    /// As many bits as an address of this family has.
+    /// Number of bits of an address of this family.
     pub(crate) fn bits(address: IpAddr) -> u8 {
         if address.is_ipv4() { 32 } else { 128 }
     }

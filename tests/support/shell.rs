@@ -1,4 +1,4 @@
-//! Other programs: what a shell prints, as the sessions and the documents show it, and the tools that make images.
+//! Runs other programs: shell commands, with output as sessions and documents show it, and tools that build images.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -7,8 +7,8 @@ use std::{env, iter};
 
 use glowplug::host::timestamp::Timestamp;
 
-/// Runs a command in a directory, with the built programs on the path: standard output, then each line of standard error
-/// after `stderr`, and the exit code in brackets unless it is 0.
+/// Runs a command in a directory, with the built programs in `PATH`. Returns standard output, then each line of
+/// standard error after the prefix `stderr`, then the exit status in brackets unless it is 0.
 pub(crate) fn run(directory: &Path, command: &str, stderr: &str) -> String {
     let programs = Path::new(env!("CARGO_BIN_EXE_glowplugctl")).parent().unwrap();
     assert_eq!(Some(programs), Path::new(env!("CARGO_BIN_EXE_glowplug")).parent());
@@ -42,7 +42,7 @@ pub(crate) fn run_tool(package: &str, program: &str, arguments: &[&str]) -> Vec<
     output.stdout
 }
 
-/// TIME for each time by the clock. Those of fixtures are of 2020.
+/// Replaces each time of the clock with TIME. Times of fixtures, all in 2020, are kept.
 fn without_times(text: &str) -> String {
     const LENGTH: usize = "2020-11-25T10:00:00Z".len();
     let (mut rest, mut said) = (text, String::new());

@@ -1,4 +1,4 @@
-//! What a network is to be, and what it is, in one form.
+//! The expected and the actual state of a network, in one form.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -7,13 +7,13 @@ use std::net::IpAddr;
 use glowplug::network::{BondMode, Ipv6Dynamic, Link, LinkIndex, LinkKind, NetworkConfig, Nic};
 use serde_json::Value;
 
-/// Every device, by what it is made of.
+/// All devices, identified by their parts.
 #[derive(Debug, Default, Eq, PartialEq)]
 pub(crate) struct State(BTreeMap<String, Device>);
 
 #[derive(Debug, Default, Eq, PartialEq)]
 struct Device {
-    /// Where the network says.
+    /// MTU, if the network sets it.
     mtu: Option<u64>,
     mac: Option<String>,
     master: Option<String>,
@@ -22,28 +22,28 @@ struct Device {
     routes: BTreeSet<String>,
     dns: Vec<String>,
     domains: Vec<String>,
-    /// Whom it asks for addresses.
+    /// Protocols by which the device requests addresses.
     asks: BTreeSet<&'static str>,
-    /// What a bond or a bridge was told.
+    /// Options of a bond or a bridge.
     options: BTreeMap<String, String>,
 }
 
-/// What the kernel can do on which networkd runs.
+/// Abilities of the kernel on which networkd runs.
 pub(crate) struct Machine {
-    /// Whether it makes bonds and VLANs, and NICs have a permanent address.
+    /// Whether the kernel supports bonds and VLANs, and NICs have a permanent address.
     is_whole: bool,
 }
 
-/// Whom a link may ask, and what networkd says when it begins to.
+/// Protocols by which a link may request addresses, with networkd's message at the start.
 const ASKS: [(&str, &str); 3] = [
     ("dhcp4", "DHCPv4 client: STARTED"),
     ("ra", "NDISC: Started"),
     ("dhcp6", "DHCPv6 client: Starting in Solicit mode"),
 ];
 
-/// What the surroundings of the test make networkd say.
+/// Messages of networkd that the test environment causes.
 const SURROUNDINGS: [&str; 7] = [
-    // A bridge has the address of a port.
+    // A bridge takes the MAC address of a port.
     "Failed to manage link by its new hardware address, ignoring: File exists",
     "Failed to read $container of PID 1, ignoring:",
     "Failed to get driver, continuing without:",
@@ -53,7 +53,7 @@ const SURROUNDINGS: [&str; 7] = [
     "Could not create runtime directory: File exists",
 ];
 
-/// What a kernel without bonds or VLANs makes it say.
+/// Messages of networkd that a kernel without bonds or VLANs causes.
 const WITHOUT_THE_KIND: [&str; 4] = [
     "netdev could not be created: Operation not supported",
     "Unknown device type. Operation not supported",
@@ -64,18 +64,18 @@ const WITHOUT_THE_KIND: [&str; 4] = [
 // === impl Machine ===
 
 impl Machine {
-    /// This machine, whose kernel may know neither bonds nor VLANs, with cables for NICs, which have no permanent address.
+    /// The host, whose kernel may lack bonds and VLANs. Its NICs are veth pairs, which have no permanent address.
     pub(crate) fn here() -> Self {
         Self { is_whole: false }
     }
 
-    /// One with Debian's kernel and real NICs.
+    /// A machine with Debian's kernel and emulated NICs.
     pub(crate) fn whole() -> Self {
         Self { is_whole: true }
     }
 }
 
-/// The names that the NICs of a machine have, and their addresses.
+/// Returns the names and MAC addresses of the NICs of a machine, one line each.
 pub(crate) fn nics(network: &NetworkConfig) -> String {
     let mut nics = String::new();
     for (at, link) in network.links().iter().enumerate() {
@@ -91,7 +91,7 @@ pub(crate) fn nics(network: &NetworkConfig) -> String {
     nics
 }
 
-/// The name of a NIC, a bond or a bridge; a VLAN's is free, so it is known by its tag and its parent.
+/// Key of a device: the name of a NIC, a bond or a bridge; the VLAN id and the parent of a VLAN, whose name is free.
 fn key(network: &NetworkConfig, index: LinkIndex) -> String {
     match &network.link(index).kind {
         LinkKind::Nic(Nic::MacAddress { .. }) => format!("nic{}", index.0),
@@ -119,13 +119,13 @@ impl State {
         Self(devices)
     }
 
-    /// Reads what the batch left, of those devices that are expected.
+    /// Reads the output of the batch, for the expected devices.
     pub(crate) fn found(read: impl Fn(&str) -> String, meant: &Self) -> Self {
         let json = |name: &str| serde_json::from_str::<Value>(&read(name)).unwrap_or_default();
         let links = json("link");
         let links = links.as_array().cloned().unwrap_or_default();
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        // The name of a device to its key.
+        // Maps the name of a device to its key.
         let mut keys: BTreeMap<String, String> = BTreeMap::new();
         for _ in 0..links.len() {
             for link in &links {
@@ -210,8 +210,8 @@ impl State {
     }
 }
 
-/// Whether a device comes to be on a kernel without bonds and VLANs, with NICs that have no permanent address. What
-/// carries a VLAN fails with it.
+/// Whether a device can exist on a kernel without bonds and VLANs and with NICs without a permanent address. A device
+/// below a VLAN fails together with the VLAN.
 fn is_possible_here(network: &NetworkConfig, index: LinkIndex) -> bool {
     let link = network.link(index);
     if network.carries_vlans(index) {
@@ -231,10 +231,10 @@ fn is_possible_here(network: &NetworkConfig, index: LinkIndex) -> bool {
     }
 }
 
-/// By table and destination: the metric, the link and the place there of each route.
+/// Routes by table and destination: metric, link, and index in the link.
 type Groups = BTreeMap<(Option<u32>, String), Vec<(u64, usize, usize)>>;
 
-/// The routes of each link, with the metrics that they are to have.
+/// Returns the routes of each link, with their expected metrics.
 fn routes(network: &NetworkConfig) -> Vec<BTreeSet<String>> {
     let mut routes = vec![BTreeSet::new(); network.links().len()];
     let mut groups = Groups::new();
@@ -282,13 +282,13 @@ fn spell_route(destination: &str, via: Option<&str>, metric: u64, table: &str, o
     format!("{destination}{via} metric {metric} table {table}{on_link}")
 }
 
-/// What networkd says about our files or what it could not do, after them.
+/// Returns networkd's complaints about our files, and its failures.
 pub(crate) fn complaints(log: &str, machine: &Machine) -> Vec<String> {
     let is_complaint = |line: &&str| {
         let lower = line.to_ascii_lowercase();
         let words =
             ["could not", "failed", "invalid", "ignoring", "unknown", "conflict", "unsupported", "not supported"];
-        // Other messages name a file in quotes or after a colon.
+        // A complaint about a file starts with its path. Other messages name a file in quotes or after a colon.
         line.starts_with("/run/systemd/network/") || words.iter().any(|word| lower.contains(word))
     };
     let is_expected = |line: &&str| {
@@ -348,13 +348,13 @@ fn once(list: &mut Vec<String>, more: impl Iterator<Item = String>) {
     }
 }
 
-/// The address of a device, if it is to have a certain one.
+/// Returns the MAC address that a device must have, if the network determines it.
 fn mac(network: &NetworkConfig, index: LinkIndex) -> Option<String> {
     let link = network.link(index);
     if let Some(controller) = network.controller_of(index)
         && let LinkKind::Bond { options, .. } = &network.link(controller).kind
     {
-        // The bond's address goes to its ports, unless it is told otherwise or balances by their addresses.
+        // A bond sets its MAC address on its members, unless `fail_over_mac` or a balancing mode prevents it.
         let keeps = options.get("fail_over_mac").is_some_and(|policy| policy != "none");
         let balances = matches!(options.mode, BondMode::BalanceTlb | BondMode::BalanceAlb);
         return if keeps || balances { None } else { mac(network, controller) };
@@ -367,7 +367,7 @@ fn mac(network: &NetworkConfig, index: LinkIndex) -> Option<String> {
             own(link.cloned_mac_address).or_else(|| {
                 let first = *kind.made_of().first()?;
                 match &network.link(first).kind {
-                    // Not as a port: its own.
+                    // The NIC's own MAC address, not the address that it takes as a member.
                     LinkKind::Nic(_) => own(network.link(first).mac_address()),
                     _ => mac(network, first),
                 }
@@ -376,15 +376,15 @@ fn mac(network: &NetworkConfig, index: LinkIndex) -> Option<String> {
     }
 }
 
-/// What a bond, a bridge or a port was told, as `ip -d` calls it.
+/// Returns the options of a bond, a bridge or a port, with the names of `ip -d`.
 fn options(network: &NetworkConfig, index: LinkIndex) -> BTreeMap<String, String> {
     let mut told = BTreeMap::new();
     match &network.link(index).kind {
         LinkKind::Bond { options, .. } => {
             told.insert("mode".to_owned(), options.mode.to_string());
             for option in options.others() {
-                // networkd 252 takes `LearnPacketIntervalSec=` and does not pass it on; ip shows no ARP check as null, and
-                // switches as numbers.
+                // networkd 252 accepts `LearnPacketIntervalSec=` but does not apply it. ip prints a disabled ARP check as null,
+                // and switches as numbers.
                 let differs = matches!(
                     (option.name, option.value.as_str()),
                     ("all_slaves_active" | "use_carrier" | "tlb_dynamic_lb" | "lp_interval", _)
@@ -411,7 +411,7 @@ fn options(network: &NetworkConfig, index: LinkIndex) -> BTreeMap<String, String
                 }
             };
             tell("stp_state", options.stp.map(u32::from));
-            // In hundredths of a second.
+            // The kernel's unit is a hundredth of a second.
             tell("ageing_time", options.ageing_time.map(|seconds| seconds * 100));
             tell("forward_delay", options.forward_delay.map(|seconds| seconds * 100));
             tell("hello_time", options.hello_time.map(|seconds| seconds * 100));
