@@ -1,11 +1,18 @@
-//! The documents, run: README.md and every page of `docs`.
+//! Runs the commands in README.md and in every page of `docs`.
 //!
-//! The fence of a block says what it is. `console` has commands after `$`, and below each of them everything that it
-//! prints, standard output first, then its exit code in brackets unless it is 0. `sh` is pasted whole, and succeeds. Both run
-//! below a scratch directory of the document, in which `fixtures` is that of the repository; `console repository` runs in
-//! the repository. `console elsewhere` needs a cluster, an image, a booted machine or minutes: those commands are not run,
-//! and each of them is named here. Every other block has no commands.
-//! `UPDATE=1` writes the documents again, and the difference is to be read.
+//! The fence of a block gives its kind:
+//!
+//! - `console` has commands after `$`, each followed by its complete output and its exit status in brackets unless it
+//! is 0.
+//! - `sh` is one script, which must succeed.
+//! - `console repository` runs in the repository. `console` and `sh` run in a scratch directory of the document, in
+//! which
+//!   `fixtures` is the directory of the repository.
+//! - `console elsewhere` needs a cluster, an image, a booted machine or minutes. Its commands do not run, but
+//!   [`ELSEWHERE`] must list each of them.
+//! - Every other block has no commands.
+//!
+//! `UPDATE=1` rewrites the documents; read the difference before you commit it.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
 
@@ -15,7 +22,8 @@ use std::{env, fs};
 
 use crate::support::shell;
 
-/// What is run elsewhere: `make` by people and by continuous integration, the others by `tests/boot` or by nobody.
+/// Commands that do not run here. People and continuous integration run `make`, and `tests/boot` runs some of the
+/// others.
 const ELSEWHERE: &[(&str, &[&str])] = &[
     (
         "README.md",
@@ -69,7 +77,7 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Blocks of content.
+/// Fences of blocks without commands.
 const CONTENT: &[&str] = &["text", "ini", "json", "yaml"];
 
 macro_rules! documents {
@@ -106,7 +114,7 @@ fn every_document_is_run() {
     assert_eq!(PATHS[1..], paths);
 }
 
-/// Every link from one document to a file leads to one, and one to a heading leads to that.
+/// Every link leads to an existing file and, if it has a fragment, to an existing heading.
 #[test]
 fn every_link_leads_somewhere() {
     let mut broken = Vec::new();
@@ -129,7 +137,7 @@ fn every_link_leads_somewhere() {
     assert_eq!(broken, []);
 }
 
-/// As GitHub makes anchors of them.
+/// Returns the anchors of headings, as GitHub makes them.
 fn headings(text: &str) -> impl Iterator<Item = String> {
     let headings = text.lines().filter(|line| line.starts_with('#')).map(|line| line.trim_start_matches('#').trim());
     headings.map(|heading| {
@@ -159,7 +167,7 @@ fn document(path: &str) {
     assert_eq!(elsewhere, named);
 }
 
-/// The document as its commands write it.
+/// Returns the document with the actual output of its commands.
 fn run(document: &str, directory: &Path, elsewhere: &mut Vec<String>) -> String {
     let mut said = String::new();
     let mut fence = None;

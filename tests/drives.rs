@@ -1,5 +1,5 @@
-//! Drives as the real tools make them, read in process and compared with what went in.
-// Whatever makes a drive here has to work; Clippy knows that of the tests only, not of what they share.
+//! Builds drives with the real tools, reads them in process, and compares the content.
+// Helpers may fail the test. Clippy allows this only in test functions themselves.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::cell::Cell;
@@ -15,18 +15,18 @@ use tempfile::TempDir;
 
 use crate::support::shell::run_tool;
 
-/// More than any file here has.
+/// Read limit, above the size of every file here.
 const LIMIT: usize = 64 * 1024;
 
-/// What one question may cost at most: the bound of the code, and a second read at the end of a device.
+/// Maximum number of reads for one call: the limit in the code, with a second read at the end of a device.
 const MAX_READS: u32 = 2 * 4096;
 
-/// As KubeVirt calls it.
+/// Options that KubeVirt passes to xorrisofs.
 const KUBEVIRT: &[&str] = &["-joliet", "-rock", "-partition_cyl_align", "on"];
 
 type Tree = BTreeMap<String, Vec<u8>>;
 
-/// A source that counts how often it is read.
+/// A source that counts its reads.
 struct Counted {
     bytes: Vec<u8>,
     reads: Cell<u32>,
@@ -45,7 +45,7 @@ impl ReadAt for Counted {
     }
 }
 
-/// A simple generator (xorshift): the same numbers on every machine.
+/// A simple generator (xorshift), with the same numbers on every machine.
 struct Random(u64);
 
 impl Random {
@@ -57,7 +57,7 @@ impl Random {
     }
 }
 
-// === making drives ===
+// === building drives ===
 
 fn text(path: &Path) -> &str {
     path.to_str().unwrap()
@@ -111,7 +111,7 @@ fn file(path: &str, content: impl Into<Vec<u8>>) -> (String, Vec<u8>) {
     (path.to_owned(), content.into())
 }
 
-/// What KubeVirt puts on a drive.
+/// Returns the files of a KubeVirt drive.
 fn kubevirt() -> Tree {
     Tree::from([
         file("openstack/latest/meta_data.json", r#"{"instance_id":"worker.default","hostname":"worker"}"#),
@@ -120,8 +120,8 @@ fn kubevirt() -> Tree {
     ])
 }
 
-/// Names that look alike when they are mangled, several blocks of records, names as long as they come, a file of several
-/// blocks, and directories deeper than plain ISO 9660 allows.
+/// Returns files that are hard to store: names that become equal when shortened, several blocks of directory records,
+/// names of maximum length, a file of several blocks, and directories deeper than plain ISO 9660 allows.
 fn rich() -> Tree {
     let mut tree = kubevirt();
     tree.extend((0..150).map(|n| file(&format!("content/a long name for file number {n}.json"), n.to_string())));
@@ -131,7 +131,7 @@ fn rich() -> Tree {
     tree
 }
 
-// === reading them ===
+// === reading drives ===
 
 fn all(files: &dyn Files) -> Tree {
     fn descend(files: &dyn Files, at: &str, tree: &mut Tree) {
@@ -157,7 +157,7 @@ fn read_all(image: &[u8]) -> Tree {
     all(&Volume::probe(image).unwrap().unwrap().open(image).unwrap())
 }
 
-/// Asks everything that a reader of config drives asks. Whatever is in the image: it answers, and in bounded time.
+/// Makes every call that a reader of config drives makes. Each call must end in bounded time, for every image.
 fn interrogate(source: &Counted, truth: &Tree, may_lie: bool) {
     let bounded = || assert!(source.reads.replace(0) <= MAX_READS);
     let Ok(Some(volume)) = Volume::probe(source) else { return };
@@ -211,7 +211,7 @@ fn rock_ridge_names_need_no_joliet() {
 #[test]
 fn joliet_names_need_no_rock_ridge() {
     let mut tree = rich();
-    // Joliet stops at 64 characters.
+    // Joliet names have at most 64 characters.
     tree.retain(|path, _| !path.starts_with("long/"));
     assert_eq!(read_all(&iso(&tree, &["-joliet", "--norock"])), tree);
 }
@@ -274,7 +274,7 @@ fn an_image_label_keeps_its_case() {
 #[test]
 fn a_directory_that_contains_itself_is_no_trap() {
     let mut image = iso(&kubevirt(), KUBEVIRT);
-    // The record of `openstack/latest` now leads to the root: 19 is what xorrisofs gave it.
+    // Make the record of `openstack/latest` point to the root. xorrisofs had placed it in block 19.
     let root: [u8; 4] = image[32768 + 158..][..4].try_into().unwrap();
     let [record] = find(&image, b"\x06LATEST\0")[..] else { panic!("one record expected") };
     image[record - 30..][..4].copy_from_slice(&root);
@@ -288,7 +288,7 @@ fn a_directory_that_contains_itself_is_no_trap() {
 #[test]
 fn a_name_that_continues_in_itself_is_malformed() {
     let mut image = iso(&rich(), &["-rock"]);
-    // The last record with a continuation is that of the last long name.
+    // The last record with a continuation belongs to the last long name.
     let mark = find(&image, b"CE\x1c\x01").into_iter().next_back().unwrap();
     let field = |at: usize| u32::from_le_bytes(image[mark + at..][..4].try_into().unwrap()) as usize;
     let area = field(4) * 2048 + field(12);
@@ -312,7 +312,7 @@ fn an_extent_outside_the_volume_is_malformed() {
 
 #[test]
 fn a_file_in_pieces_is_malformed() {
-    // Flags, size of a unit, size of a gap.
+    // Offsets of the flags, the unit size and the gap size.
     for (back, value) in [(7, 0x80), (6, 1), (5, 1)] {
         let mut image = iso(&kubevirt(), KUBEVIRT);
         let [record] = find(&image, b"\x0eMETA_DAT.JSO;1")[..] else { panic!("one record expected") };
@@ -340,7 +340,7 @@ fn every_width_of_fat_has_its_label_read() {
         (16_384, &["-F", "16"]),
         (40_000, &["-F", "32", "-s", "1"]),
         (8_192, &["-F", "12", "-S", "2048"]),
-        // As nova makes it.
+        // nova's parameters.
         (65_536, &[]),
     ] {
         let image = fat_of(kib, &rich(), &[arguments, &["-n", "CONFIG-2"]].concat());
@@ -372,7 +372,7 @@ fn a_fat_without_label_is_still_one() {
     assert_eq!(probe(&fat_of(256, &kubevirt(), &[])), Some((FileSystem::Vfat, String::new())));
 }
 
-// === neither ===
+// === neither file system ===
 
 #[test]
 fn zeros_are_no_volume() {
@@ -403,7 +403,7 @@ fn what_is_no_volume_cannot_be_opened_as_one() {
     assert_eq!(error.to_string(), "invalid volume descriptor, expected that of ISO 9660");
 }
 
-// === both ===
+// === both file systems ===
 
 #[test]
 fn a_file_over_the_limit_is_refused_with_both_numbers() {
@@ -449,11 +449,11 @@ fn a_truncated_image_is_read_rightly_or_not_at_all() {
     }
 }
 
-/// A few thousand images, each with some bytes changed where they matter.
+/// Reads a few thousand images, each with some changed bytes in its structures.
 #[test]
 fn no_image_makes_the_reader_panic_or_wander() {
     let mut tree = rich();
-    // Little content, so that most changes hit what is structure.
+    // The image has little content, so most changes hit its structures.
     tree.retain(|path, _| path != "large" && (!path.starts_with("content/") || path.ends_with("9.json")));
     let mut asked = kubevirt();
     asked.extend([file("deep/1/2/3/4/5/6/7/8/9/10/11/user_data", "")]);

@@ -1,5 +1,5 @@
-//! Every fuzzing target without libFuzzer: on its seeds, and on some thousands of inputs that are made of them, always the
-//! same ones. `make fuzz` looks further.
+//! Runs every fuzzing target without libFuzzer, on its seeds and on some thousands of inputs derived from them. The
+//! inputs are always the same. `make fuzz` tries more.
 
 #![allow(clippy::unwrap_used, clippy::panic, unreachable_pub, reason = "a target panics where something does not hold")]
 
@@ -12,10 +12,10 @@ use std::path::{Path, PathBuf};
 use glowplug::formats::{Meaning, read_network};
 use targets::{TARGETS, Target};
 
-/// So many inputs are made for each target.
+/// Number of derived inputs for each target.
 const INPUTS: usize = 3000;
 
-/// SplitMix64: small, and the same on every machine.
+/// The generator SplitMix64: small, and with the same numbers on every machine.
 struct Random(u64);
 
 impl Random {
@@ -27,7 +27,7 @@ impl Random {
         (z ^ (z >> 31)) as usize % limit.max(1)
     }
 
-    /// A seed with some of its bytes changed, taken out, doubled or taken from another one.
+    /// Returns a seed in which some bytes are changed, removed, doubled or copied from another seed.
     fn input(&mut self, seeds: &[Vec<u8>]) -> Vec<u8> {
         let mut input = seeds[self.below(seeds.len())].clone();
         for _ in 0..=self.below(8) {
@@ -50,7 +50,7 @@ impl Random {
     }
 }
 
-/// The files below a directory, in the order of their names.
+/// Collects the files below a directory, sorted by name.
 fn files(directory: &Path, found: &mut Vec<PathBuf>) {
     let mut paths: Vec<PathBuf> = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
     paths.sort();
@@ -59,7 +59,7 @@ fn files(directory: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// What `fuzz/run` begins with.
+/// Returns the inputs with which `fuzz/run` starts.
 fn seeds(name: &str) -> Vec<Vec<u8>> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut paths = Vec::new();
@@ -107,7 +107,7 @@ targets! {
     records templates
 }
 
-/// Else that target would look at refusals alone.
+/// Otherwise the target would only test rejections.
 #[test]
 fn many_documents_of_words_are_networks() {
     let seeds = seeds("network_words");

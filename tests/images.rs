@@ -1,4 +1,4 @@
-//! Images of config drives, shown to the programs that read such images, the guest among them.
+//! Images of config drives of the host library, read by other programs and by the guest.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
 
 use std::collections::BTreeMap;
@@ -27,17 +27,17 @@ const BLOCK: usize = 2048;
 
 type Tree = BTreeMap<String, Vec<u8>>;
 
-/// An image and what is in it.
+/// An image and its content.
 struct Case {
     image: Vec<u8>,
     label: &'static str,
     tree: Tree,
 }
 
-/// An image as a file, and room beside it.
+/// An image as a file, in a temporary directory.
 struct OnDisk(TempDir);
 
-// === making images ===
+// === building images ===
 
 fn config_drive(drive: ConfigDrive<'_>) -> Case {
     let mut tree = Tree::from([file("meta_data.json", drive.meta_data), file("user_data", drive.user_data)]);
@@ -56,7 +56,7 @@ fn file(name: &str, content: &[u8]) -> (String, Vec<u8>) {
     (name.to_owned(), content.to_vec())
 }
 
-/// Both layouts with and without a network, with empty and with large user data.
+/// Returns drives of both layouts, with and without a network, with empty and with large user data.
 fn cases() -> Vec<Case> {
     let large = noise(image::MAX_FILE, 1);
     let meta_data_json = INSTANCE.meta_data_json();
@@ -74,7 +74,7 @@ fn cases() -> Vec<Case> {
     ]
 }
 
-/// Bytes of which no block is like another.
+/// Returns bytes in which all blocks differ.
 fn noise(bytes: usize, seed: u64) -> Vec<u8> {
     let mut state = seed | 1;
     let mut next = || {
@@ -86,7 +86,7 @@ fn noise(bytes: usize, seed: u64) -> Vec<u8> {
     (0..bytes).map(|_| next()).collect()
 }
 
-// === reading them ===
+// === reading images ===
 
 fn all(files: &dyn Files) -> Tree {
     fn descend(files: &dyn Files, at: &str, tree: &mut Tree) {
@@ -112,7 +112,7 @@ fn directory(root: &Path) -> Tree {
     all(&drive::directory::Directory::open(root).unwrap())
 }
 
-/// The image without the mark of Rock Ridge, so that a reader falls back on the Joliet tree.
+/// Removes the mark of Rock Ridge, so that a reader falls back to the Joliet tree.
 fn without_rock_ridge(image: &[u8]) -> Vec<u8> {
     let mut image = image.to_vec();
     let mark = &mut image[23 * BLOCK + 34..][..2];
@@ -138,7 +138,7 @@ impl OnDisk {
         run_tool("genisoimage", "isoinfo", &[&["-i", &self.path("image")], arguments].concat())
     }
 
-    /// Without the blanks that it leaves at the ends of lines.
+    /// Returns the output of isoinfo, without blanks at the ends of lines.
     fn isoinfo_text(&self, arguments: &[&str]) -> String {
         String::from_utf8(self.isoinfo(arguments))
             .unwrap()
@@ -166,7 +166,7 @@ fn the_guest_reads_every_file_by_each_set_of_names() {
         assert!(guest(&case.image) == case.tree, "Rock Ridge");
         let mut image = without_rock_ridge(&case.image);
         assert!(guest(&image) == case.tree, "Joliet");
-        // Without the second descriptor too. The guest reads plain names in lower case, and these have no dash.
+        // Without the Joliet descriptor, too. The guest reads plain names in lower case, and these names have no dash.
         image[17 * BLOCK] = 255;
         let plain: Tree = case.tree.into_iter().map(|(path, content)| (path.replace('-', "_"), content)).collect();
         assert!(guest(&image) == plain, "plain names");
@@ -208,7 +208,7 @@ fn xorriso_extracts_every_file_and_has_nothing_to_remark() {
     for case in cases() {
         let disk = OnDisk::new(&case.image);
         let (image, out) = (disk.path("image"), disk.path("out"));
-        // A hint is the least that it counts as a problem.
+        // HINT is the lowest severity that xorriso treats as a problem.
         let strict = ["-abort_on", "HINT", "-return_with", "HINT", "32", "-osirrox", "on"];
         run_tool("xorriso", "xorriso", &[&strict[..], &["-indev", &image, "-extract", "/", &out]].concat());
         assert!(directory(Path::new(&out)) == case.tree);
@@ -289,7 +289,7 @@ fn blkid_sees_the_label_and_no_uuid() {
     }
 }
 
-/// Sizes around what fits a block, and up to the largest.
+/// Generates content with sizes near a multiple of the block size, up to the largest size.
 fn content() -> impl Strategy<Value = Vec<u8>> {
     let edges = prop::sample::select(vec![0, 1, 2047, 2048, 2049, 4096, image::MAX_FILE - 1, image::MAX_FILE]);
     (prop_oneof![3 => edges, 2 => 0..10_000_usize, 1 => 0..=image::MAX_FILE], any::<u64>())

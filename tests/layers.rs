@@ -1,11 +1,11 @@
-//! Who may know whom: the part of the layering that the features of the crate do not prove.
+//! Checks which layer may import which: the part of the layering that the crate's features do not enforce.
 
 #![allow(clippy::unwrap_used, reason = "a helper of a test may fail the test")]
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Each layer, and what it may import of this crate.
+/// Each layer, and the modules of this crate that it may import.
 const LAYERS: [(&str, &[&str]); 9] = [
     ("atomic_file", &[]),
     ("diagnostic", &["diagnostic"]),
@@ -29,7 +29,7 @@ fn sources(at: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// A backdoor needs I/O ports, and so unsafe code: no image for KubeVirt has it.
+/// The VMware backdoor needs I/O ports, and so unsafe code. Images for KubeVirt must not contain it.
 #[test]
 fn vmwares_backdoor_is_in_no_package() {
     let manifest = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml")).unwrap();

@@ -1,6 +1,6 @@
-//! The manual pages say what the programs' `--help` says: commands, arguments, options and their texts have one source.
+//! The manual pages agree with `--help` of the programs: commands, arguments, options and their texts have one source.
 //!
-//! `UPDATE=1 cargo test --all-features --test quick manual::` writes those parts of the pages anew.
+//! `UPDATE=1 cargo test --all-features --test quick manual::` rewrites these parts of the pages.
 
 #![allow(clippy::unwrap_used, reason = "a helper of a test may fail the test")]
 
@@ -8,12 +8,12 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// One command, as its help describes it.
+/// Help of one command.
 struct Help {
-    /// `glowplugctl pool check`
+    /// For example `glowplugctl pool check`.
     name: String,
     about: String,
-    /// The positional arguments, as the usage spells them: `[KEY]...`
+    /// Positional arguments with their descriptions, spelled as in the usage: `[KEY]...`.
     arguments: Vec<(String, String)>,
     options: Vec<Opt>,
 }
@@ -25,7 +25,7 @@ struct Opt {
     is_required: bool,
 }
 
-/// What a program says about itself and each of its commands, in its own order.
+/// Returns the help of a program and of each of its commands, in the program's order.
 fn help_of(program: &str, words: &[&str]) -> Vec<Help> {
     let output = Command::new(program).args(words).arg("-h").output().unwrap();
     assert!(output.status.success(), "{program} {words:?}");
@@ -45,7 +45,7 @@ fn help_of(program: &str, words: &[&str]) -> Vec<Help> {
             section = line.trim_end_matches(':');
             continue;
         }
-        // A description may go on, or begin, on the next line.
+        // A description may continue or begin on the next line.
         if line.starts_with("        ") {
             let text = match section {
                 "Arguments" => help.arguments.last_mut().map(|(_, text)| text),
@@ -55,7 +55,7 @@ fn help_of(program: &str, words: &[&str]) -> Vec<Help> {
             text.into_iter().for_each(|text| *text = format!("{text} {}", line.trim()).trim_start().to_owned());
             continue;
         }
-        // Two blanks part what is described from its description, and a description from nothing.
+        // Two blanks separate a term from its description.
         let (left, right) = line.trim().split_once("  ").unwrap_or((line.trim(), ""));
         let right = right.trim().to_owned();
         match section {
@@ -83,13 +83,13 @@ fn help_of(program: &str, words: &[&str]) -> Vec<Help> {
     all
 }
 
-/// The text as roff takes it: nothing in it is a request, an escape or a hyphen.
+/// Escapes a text for roff, so that it has no requests, escapes or hyphens.
 fn roff(text: &str) -> String {
     let text = text.replace('\\', "\\e").replace('-', "\\-");
     if text.starts_with(['.', '\'']) { format!("\\&{text}") } else { text }
 }
 
-/// Each command that does something, with its options: the required first, as the usage has them.
+/// Returns the synopsis of each command, with required options first, as in the usage.
 fn synopsis(all: &[Help]) -> String {
     let mut page = String::new();
     for help in all.iter().filter(|help| !help.options.is_empty() || !help.arguments.is_empty()) {
@@ -111,7 +111,7 @@ fn synopsis(all: &[Help]) -> String {
     page
 }
 
-/// Every option once; where commands differ about one, once for each text, with the commands.
+/// Returns every option once. An option with different texts appears once for each text, with its commands.
 fn options(all: &[Help]) -> String {
     let mut seen: Vec<(&Opt, Vec<&str>)> = Vec::new();
     for help in all {
@@ -140,7 +140,7 @@ fn options(all: &[Help]) -> String {
     page
 }
 
-/// One section a command: what it does, and its arguments.
+/// Returns one section for each command: its purpose and its arguments.
 fn commands(all: &[Help]) -> String {
     let mut page = String::new();
     for help in all.iter().filter(|help| !help.options.is_empty() || !help.arguments.is_empty()) {
@@ -153,7 +153,7 @@ fn commands(all: &[Help]) -> String {
     page
 }
 
-/// The page with each part between `.\" of --help: NAME` and `.\" end` written anew.
+/// Replaces each part of a page between `.\" of --help: NAME` and `.\" end`.
 fn renewed(page: &str, program: &str) -> String {
     let all = help_of(program, &[]);
     let mut new = String::new();
@@ -199,7 +199,7 @@ fn every_page_names_the_version_of_this_release() {
     for entry in fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("man")).unwrap() {
         let path = entry.unwrap().path();
         let text = fs::read_to_string(&path).unwrap();
-        // A page of another name.
+        // The page only refers to another page.
         if text.starts_with(".so ") {
             continue;
         }

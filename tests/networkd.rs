@@ -1,9 +1,8 @@
-//! Asks systemd-networkd what it makes of our files.
+//! Runs systemd-networkd on our files and compares the result with the model.
 //!
-//! Networks are made from seeds, by the generators of documents and by one of models, which says what those documents
-//! cannot. They are rendered, the real networkd runs on the files in a network namespace with NICs of its own, and what the
-//! kernel and networkd have afterwards is compared with the model, device by device. What this machine's kernel may not be
-//! able to make, bonds and VLANs, the boot tests make in a machine of their own.
+//! Generators of documents and of models make networks from seeds. The real networkd runs on the rendered files, in a
+//! network namespace with its own NICs. The state of the kernel and of networkd is then compared with the model, device
+//! by device. The kernel of the host may not support bonds and VLANs; the boot tests run these in their own machine.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a helper of a test may fail the test")]
 
 use std::env;
@@ -17,13 +16,13 @@ use glowplug::network::NetworkConfig;
 use crate::support::state::Machine;
 use crate::support::{cases, models};
 
-/// How many networks are made of each kind. `NETWORKD_SEEDS=17..18` asks for others, such as one that did not pass.
+/// Seeds of the networks of each kind. `NETWORKD_SEEDS=17..18` sets others, for example to repeat a failure.
 const SEEDS: Range<u64> = 0..50;
 
-/// So many disagreements are shown.
+/// Number of disagreements that a failing test shows.
 const DISAGREEMENTS: usize = 3;
 
-/// As many batches at once.
+/// Number of batches that run at the same time.
 const BATCHES: usize = 2;
 
 fn seeds() -> Range<u64> {
@@ -47,7 +46,7 @@ fn every_generated_model_becomes_the_network_that_it_is() {
     ask(models::model);
 }
 
-/// Has networkd run on the network of each seed.
+/// Runs networkd on the network of each seed.
 fn ask(network: fn(u64) -> NetworkConfig) {
     let seeds: Vec<u64> = seeds().collect();
     let disagreements = Mutex::new(Vec::new());
@@ -64,8 +63,8 @@ fn ask(network: fn(u64) -> NetworkConfig) {
     assert!(count == 0, "{count} of {total} networks are not as they were meant:\n{}", told.join("\n"));
 }
 
-/// How many milliseconds networkd has to be silent for. On a busy machine it may have been silent because it had to wait, so
-/// disagreements are asked again, with more patience.
+/// Milliseconds without a log line after which a case ends. On a busy host networkd may be silent because it had to
+/// wait, so cases with a disagreement run again with a longer time.
 const QUIET: [u32; 3] = [60, 400, 999];
 
 fn disagreements_of(seeds: &[u64], network: fn(u64) -> NetworkConfig) -> Vec<(u64, String)> {

@@ -1,8 +1,8 @@
-//! The packages: built from the tarballs of `make dist` with the tools of the distributions, without a network, and what is
-//! in them, file by file. They compile for minutes; `make packages` runs them alone.
+//! Builds the packages from the tarballs of `make dist` with the tools of the distributions, without a network, and
+//! compares their lists of files. Each build takes minutes; `make packages` runs only these tests.
 //!
-//! What Fedora's own macro packages bring stands in `packaging/fedora.macros` here: places, flags, scriptlets. Its
-//! generators of debug packages and of what is bundled do not run.
+//! `packaging/fedora.macros` replaces Fedora's macro packages: paths, flags, scriptlets. Fedora's generators for debug
+//! packages and for bundled libraries do not run.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
 
@@ -15,7 +15,7 @@ use std::sync::OnceLock;
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// What a program prints. One that is missing or that fails is a failure, never a pass.
+/// Returns the output of a program. The test fails if the program is missing or fails.
 fn ask(command: &mut Command) -> String {
     let Output { status, stdout, stderr } =
         command.output().unwrap_or_else(|e| panic!("{command:?}: {e}; tests/setup installs what is missing"));
@@ -28,14 +28,14 @@ fn run(program: &str, arguments: &[&str]) -> String {
     ask(Command::new(program).args(arguments))
 }
 
-/// `make` with a target and variables. Packages compile for themselves: nothing of this build is theirs.
+/// Runs `make` with a target and variables. Packages are compiled from scratch, without files of the current build.
 fn make(target: &str, variables: &[String]) {
     let mut command = Command::new("make");
     command.current_dir(ROOT).arg(target).arg(format!("REF={}", state())).args(variables);
     for name in ["CARGO_TARGET_DIR", "GLOWPLUG_VERSION", "MAKEFLAGS", "MFLAGS", "RUSTFLAGS"] {
         command.env_remove(name);
     }
-    // Optimizing takes most of the time, and changes neither the files of a package nor what it depends on.
+    // Optimizing takes most of the time, and changes neither the files nor the dependencies of a package.
     for profile in ["GUEST", "RELEASE"] {
         command.env(format!("CARGO_PROFILE_{profile}_LTO"), "off");
         command.env(format!("CARGO_PROFILE_{profile}_OPT_LEVEL"), "0");
@@ -44,8 +44,8 @@ fn make(target: &str, variables: &[String]) {
     ask(&mut command);
 }
 
-/// The commit that `make dist` is given: with what is not committed yet, where there is something. Asked once, because git makes
-/// another commit of the same changes a second later.
+/// Returns the commit for `make dist`, which includes uncommitted changes. It is computed once, because a second later
+/// git would make another commit of the same changes.
 fn state() -> &'static str {
     static STATE: OnceLock<String> = OnceLock::new();
     STATE.get_or_init(|| {
@@ -60,13 +60,13 @@ fn dist_below(directory: &Path) -> (PathBuf, String) {
     (dist, variable)
 }
 
-/// The files of a package without its directories, sorted, one a line.
+/// Returns the files of a package without its directories, sorted, one a line.
 fn files(listing: &str) -> String {
     let files: BTreeSet<_> = listing.lines().map(str::trim).filter(|line| !line.ends_with('/')).collect();
     files.into_iter().map(|file| format!("{file}\n")).collect()
 }
 
-/// The terms of a licence expression, each with its alternatives sorted.
+/// Returns the terms of licence expressions, each with its alternatives sorted.
 fn terms(expressions: &[&str]) -> BTreeSet<String> {
     let terms = expressions.iter().flat_map(|expression| expression.split(" AND "));
     terms
@@ -93,7 +93,7 @@ fn a_tarball_has_the_same_bytes_each_time() {
 fn the_packages_of_fedora_have_their_files_and_each_program_runs() {
     let directory = tempfile::tempdir().unwrap();
     let (dist, variable) = dist_below(directory.path());
-    // A network of its own has nothing in it. The library's tests are left out: `make test` runs them.
+    // A new network namespace has no network. The library's tests are skipped: `make test` runs them.
     let macros = format!("{ROOT}/tests/packaging/fedora.macros");
     let rpmbuild = format!("RPMBUILD=unshare -rn rpmbuild --nodeps --without check --load={macros}");
     make("rpm", &[variable, rpmbuild]);
@@ -142,9 +142,9 @@ fn the_packages_of_fedora_have_their_files_and_each_program_runs() {
     the_program_starts_in_an_initramfs_that_is_made_of(&unpacked, directory.path());
 }
 
-/// It is linked to libraries, and dracut has to bring them.
+/// The program is linked to libraries, so dracut must copy them.
 fn the_program_starts_in_an_initramfs_that_is_made_of(root: &Path, directory: &Path) {
-    // dracut run from a directory looks for its modules beside itself. The first link of a name counts: ours.
+    // dracut searches for modules next to its own program. The first link of a name wins, which is ours.
     let tree = directory.join("dracut");
     fs::create_dir_all(tree.join("modules.d")).unwrap();
     let module = root.join("usr/lib/dracut/modules.d/50glowplug");
@@ -171,7 +171,7 @@ fn the_program_starts_in_an_initramfs_that_is_made_of(root: &Path, directory: &P
 fn the_packages_of_debian_have_their_files_and_what_they_depend_on() {
     let directory = tempfile::tempdir().unwrap();
     let (dist, variable) = dist_below(directory.path());
-    // Debian 12's compiler is too old for the program, so the one of this build is taken: -d.
+    // Debian 12's compiler is too old for the program. With -d the build uses the current compiler.
     make("deb", &[variable, "DPKG_BUILDPACKAGE=unshare -rn dpkg-buildpackage -d".to_owned()]);
 
     let machine = run("dpkg", &["--print-architecture"]).trim().to_owned();

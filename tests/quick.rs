@@ -1,4 +1,5 @@
-//! All tests but those of `slow.rs`, in one program, because linking a program for each module takes longer than the tests.
+//! All tests except those of `slow.rs`, in one program, because linking one program per module takes longer than the
+//! tests themselves.
 //!
 //! `CONTRIBUTING.md` says what each module tests and how to add a case.
 
@@ -25,7 +26,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-/// Cargo does not look for test programs here, so a file that no program names would never run.
+/// Cargo does not search for test programs here, so a file without a `mod` line would never run.
 #[test]
 fn every_file_of_tests_is_a_module_of_quick_or_slow() {
     let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");

@@ -1,9 +1,9 @@
-//! Asks the programs that read our output what they understood.
+//! Lets the programs that read our output parse it, and compares the result with the document.
 //!
-//! A document is written to a directory, glowplug makes its arguments from it, and NetworkManager's own program says what
-//! they mean. That is compared, as a whole, with what the document means.
+//! glowplug renders arguments from a document in a directory. NetworkManager's own generator makes profiles from these
+//! arguments. The profiles are compared completely with the meaning of the document.
 //!
-//! What documents of cloud-init's format mean only their reader says here, and `tests/elder` whether it is right.
+//! For documents of cloud-init's format, the expected meaning comes from our own reader, which `tests/elder` checks.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a helper of a test may fail the test")]
 
 mod models;
@@ -31,16 +31,16 @@ use crate::support::documents::{Case, case};
 use crate::support::network_config;
 use crate::support::profiles::{Family, Profiles};
 
-/// How many OpenStack documents are made. `READERS_SEEDS=17..18` asks for others, such as one that did not pass.
+/// Seeds of the OpenStack documents. `READERS_SEEDS=17..18` sets others, for example to repeat a failure.
 const SEEDS: Range<u64> = 0..1200;
 
-/// How many documents of each version of cloud-init's format are made; the variable counts here, too.
+/// Seeds of the documents of each version of cloud-init's format. `READERS_SEEDS` replaces these, too.
 const NETWORK_SEEDS: Range<u64> = 0..200;
 
-/// So many disagreements are collected before the test fails: enough to see whether they are of one kind.
+/// Number of disagreements that a failing test shows: enough to see whether they have one cause.
 const DISAGREEMENTS: usize = 5;
 
-/// The arguments that glowplug makes from a config drive, without the newline at the end.
+/// Returns the arguments that glowplug renders from a config drive, without the final newline.
 fn kargs(drive: &Path, renderer: &str) -> Result<String, String> {
     let answer = Command::new(env!("CARGO_BIN_EXE_glowplug"))
         .args(["network-kargs", "--print", "--provider", "kubevirt", "--renderer", renderer])
@@ -53,10 +53,10 @@ fn kargs(drive: &Path, renderer: &str) -> Result<String, String> {
         return Err(format!("glowplug ended with {} and said:\n{log}", answer.status));
     }
     let text = String::from_utf8(answer.stdout).map_err(|e| format!("the arguments are no UTF-8: {e}"))?;
-    // Of a NIC with an MTU alone nothing can be said to network-legacy.
+    // For a NIC with only an MTU, network-legacy has no argument.
     let text = if text.is_empty() && renderer == "network-legacy" { "\n".to_owned() } else { text };
     let line = text.strip_suffix('\n').ok_or_else(|| format!("no newline at the end of {text:?}"))?;
-    // What dracut, a shell and NetworkManager take to be one word must be the same for all of them.
+    // dracut, a shell and NetworkManager must split the line into the same words.
     let is_plain = |b: u8| b.is_ascii_alphanumeric() || b" ._:[],/=+-".contains(&b);
     if !line.bytes().all(is_plain) || line != line.split_ascii_whitespace().collect::<Vec<_>>().join(" ") {
         return Err(format!("{text:?} is not one line of plain words with single blanks"));
@@ -64,7 +64,7 @@ fn kargs(drive: &Path, renderer: &str) -> Result<String, String> {
     Ok(line.to_owned())
 }
 
-/// Writes a document where a config drive has it.
+/// Writes a document to its path on a config drive.
 fn write_drive(drive: &Path, document: &str) {
     let directory = drive.join("openstack/latest");
     fs::create_dir_all(&directory).unwrap();
@@ -105,7 +105,7 @@ fn every_generated_network_is_understood_by_network_legacy_as_far_as_it_can_be()
 
 type Render = fn(&NetworkConfig, &mut Diagnostics) -> Rendered;
 
-/// The networks of cloud-init's documents.
+/// Compares the networks of cloud-init documents.
 fn compare_networks(render: Render, ask: fn(&str, Meaning) -> Answer) {
     let refused = AtomicU64::new(0);
     let seeds = for_all(NETWORK_SEEDS, |seed| {
@@ -140,12 +140,12 @@ fn compare_networks(render: Render, ask: fn(&str, Meaning) -> Answer) {
         }
         Ok(())
     });
-    // Of four documents: no NIC of version 1 is known by a pattern.
+    // Version 1 has no patterns, so only the documents of version 2 are rejected.
     let refused = refused.into_inner();
     assert!(env::var_os("READERS_SEEDS").is_some() || refused * 2 <= seeds, "{refused} of {} are refused", seeds * 2);
 }
 
-/// What a reader makes of arguments, and what of the truth it could make.
+/// The profiles that a program makes of arguments, and the expected profiles, reduced to its features.
 type Answer = Result<(Profiles, Profiles), String>;
 
 type Ask = fn(&str, &Case) -> Answer;
@@ -154,7 +154,7 @@ fn compare_all(renderer: &str, ask: Ask) {
     for_all(SEEDS, |seed| compare(seed, renderer, ask));
 }
 
-/// Sees to the seeds, and how many there were.
+/// Runs a comparison for all seeds. Returns their number.
 fn for_all(seeds: Range<u64>, compare: impl Fn(u64) -> Result<(), String> + Sync) -> u64 {
     let seeds = match env::var("READERS_SEEDS") {
         Ok(range) => {
@@ -187,7 +187,7 @@ fn for_all(seeds: Range<u64>, compare: impl Fn(u64) -> Result<(), String> + Sync
     seeds.end - seeds.start
 }
 
-/// One document, from its seed to what the reader makes of it.
+/// Compares one document, from its seed to the profiles of the program.
 fn compare(seed: u64, renderer: &str, ask: Ask) -> Result<(), String> {
     let drive = tempfile::tempdir().unwrap();
     let drive = drive.path();
@@ -214,7 +214,7 @@ fn a_seed_always_gives_the_same_document_and_meaning() {
     assert_eq!((first.document, first.meant), (second.document, second.meant));
 }
 
-/// A generator that forgot a mixture would agree with every reader about it.
+/// Without a mixture in the generator, no test would check it.
 #[test]
 fn the_documents_have_every_mixture_of_addresses_that_network_manager_can_be_reported() {
     let told = |family: &Family| {
@@ -245,7 +245,7 @@ fn the_documents_have_every_mixture_of_addresses_that_network_manager_can_be_rep
     assert_eq!(mixtures, expected.map(str::to_owned).into());
 }
 
-/// Makes a test of each directory in `fixtures/guest`, and a list of them.
+/// Creates a test for each directory in `fixtures/guest`, and a list of the directories.
 macro_rules! boots {
     ($($test:ident => $directory:literal;)*) => {
         const BOOTS: &[&str] = &[$($directory),*];
@@ -320,7 +320,7 @@ fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/guest")
 }
 
-/// The arguments are exactly the expected ones, and NetworkManager understands by them exactly what is expected.
+/// Checks that the arguments and the profiles are exactly the expected ones.
 fn boot(name: &str) {
     let directory = fixtures().join(name);
     let line = kargs(&directory, "network-manager").unwrap();
@@ -332,7 +332,7 @@ fn boot(name: &str) {
     assert_eq!(format!("{line}\n"), expected("kargs"));
     let meant = network_manager::read(&line).unwrap();
     assert_eq!(meant.to_string(), expected("profiles"));
-    // dracut's own scripts understand the same, as far as they can be told.
+    // dracut's own scripts understand the same, within their features.
     let line = kargs(&directory, "network-legacy").unwrap();
     let read = network_legacy::read(&line).unwrap();
     let meant = network_legacy::reduced(&meant, &[], &OnLink::new(), &read);

@@ -1,4 +1,4 @@
-//! Lists of Kubernetes objects, as `kubectl get -o json` and the server write them.
+//! Lists of Kubernetes objects, as `kubectl get -o json` and the API server write them.
 #![allow(clippy::unwrap_used, reason = "a helper of a test may fail the test")]
 
 use std::io::{self, Read};
@@ -8,7 +8,9 @@ use serde_json::{Value, json};
 
 const KEY: &str = "kubevirt.cluster.x-k8s.io/allocated-ip-eno101";
 
-/// A list as it is written bit by bit, never whole in memory: what `kubectl get kubevirtmachines -o json` prints.
+/// A list like the output of `kubectl get kubevirtmachines -o json`. It is generated piece by piece and never
+/// completely
+/// in memory.
 struct Machines {
     next: usize,
     number: usize,
@@ -82,7 +84,7 @@ fn inventory(list: &str) -> Result<Inventory, ReadError> {
     Ok(objects.inventory())
 }
 
-/// Each record's machine and addresses.
+/// Returns machine and addresses of each record.
 fn records(list: &Value) -> Vec<String> {
     let inventory = inventory(&list.to_string()).unwrap();
     assert_eq!(inventory.diagnostics, []);
@@ -186,7 +188,7 @@ fn what_is_no_list_is_refused_with_its_place() {
 
 #[test]
 fn an_object_that_is_too_large_is_refused() {
-    // Just too large, and larger than what is ever in memory.
+    // Slightly too large, and larger than the memory that the reader may use.
     for size in [4 * 1024 * 1024, 40 * 1024 * 1024] {
         let list = format!("{{\"items\": [{{\"a\": \"{}\"}}]}}", "x".repeat(size));
         let mut objects = Objects::default();
@@ -214,7 +216,7 @@ fn a_hundred_thousand_machines_are_read_as_a_stream() {
     assert_eq!(objects.read("machines.json", Machines::new(100_000)).unwrap(), 100_000);
     let inventory = objects.inventory();
     assert_eq!((inventory.records.len(), inventory.diagnostics), (100_000, Vec::new()));
-    // Sorted by name, as text.
+    // The last machine when sorted by name as a string.
     let last = inventory.records.last().unwrap();
     assert_eq!(last.claimant.machine.name, "worker-99999");
     assert_eq!(last.addresses, [address(99_999).parse().unwrap()]);

@@ -1,4 +1,4 @@
-//! What the host writes, the guest reads: the same addresses on the same interface, through its parser and its renderer.
+//! The guest understands documents of the host: its parser and renderer give the same addresses on the same interface.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
 
 use std::collections::BTreeSet;
@@ -14,29 +14,29 @@ use ipnetwork::IpNetwork;
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
-/// What an interface is given, and what the template has for it.
+/// An interface: its allocation, and its members in the template.
 #[derive(Clone, Debug)]
 struct Interface {
     name: String,
     addresses: Vec<IpNetwork>,
     gateways: Vec<IpAddr>,
     nameservers: Vec<IpAddr>,
-    /// Given by the caller, and whether the template has it, too.
+    /// MAC address from the caller, and whether the template has it, too.
     mac_address: Option<([u8; 3], bool)>,
     template: Link,
 }
 
 #[derive(Clone, Debug)]
 struct Link {
-    /// Whether the interface is the link's name, and its id something else.
+    /// Whether the interface is the name of the link, while its id is different.
     by_name: bool,
     mtu: Option<u16>,
-    /// Of each family: whether there is an entry, and whether it has the netmask already.
+    /// For each family: whether the template has a network, and whether this network has a netmask.
     entries: [Option<bool>; 2],
 }
 
 fn ipv4() -> impl Strategy<Value = IpAddr> {
-    // Not the gateways and name servers, which are of 192.0.2.0/24.
+    // Never a gateway or a name server, which are in 192.0.2.0/24.
     (0x0a00_0001_u32..0x0aff_ffff).prop_map(|number| Ipv4Addr::from(number).into())
 }
 
@@ -111,7 +111,7 @@ fn template(interfaces: &[Interface], unknown: &str) -> Value {
     json!({"x": {"y": [unknown]}, "links": links, "networks": networks})
 }
 
-/// The addresses in kernel arguments with the device that has them, in order.
+/// Returns the addresses in kernel arguments with their devices, in order.
 fn addresses(kargs: &[Karg]) -> Vec<(String, IpNetwork)> {
     let mut addresses: Vec<_> = kargs
         .iter()
@@ -125,7 +125,7 @@ fn addresses(kargs: &[Karg]) -> Vec<(String, IpNetwork)> {
 }
 
 proptest! {
-    // A test writes nothing into the sources; what fails is printed.
+    // A test writes no file into the sources; a failure is printed.
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]

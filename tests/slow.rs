@@ -1,6 +1,6 @@
 //! Tests that take minutes: boots of whole machines, and packages that are compiled from a clean tree.
 //!
-//! `cargo test` leaves this program out unless it is asked for with `--test slow`, as the Makefile does.
+//! `cargo test` runs this program only with `--test slow`, as in the Makefile.
 
 mod boot;
 mod packaging;

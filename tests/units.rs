@@ -1,4 +1,4 @@
-//! The units and the dracut module, as their readers see them. What they do in a boot is in `tests/boot/`.
+//! Checks of the units and the dracut module with systemd and shellcheck. `tests/boot/` tests them in boots.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
 
@@ -10,7 +10,7 @@ const MODULE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/dracut/50glowplug");
 const SYSTEMD: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/systemd");
 const GLOWPLUG: &str = env!("CARGO_BIN_EXE_glowplug");
 
-/// What a program says. One that is missing is a failure, never a pass.
+/// Returns the output of a program. The test fails if the program is missing.
 fn ask(program: &str, package: &str, arguments: &[&str]) -> String {
     let output = Command::new(program).args(arguments).output();
     let Output { status, stdout, stderr } =
@@ -19,7 +19,7 @@ fn ask(program: &str, package: &str, arguments: &[&str]) -> String {
     format!("{text}{}", if status.success() { "" } else { "failed" })
 }
 
-/// The units (`service`) or the drop-ins (`conf`) of the initramfs and of the real root, sorted.
+/// Returns the units (`service`) or the drop-ins (`conf`) of the initramfs and of the real root, sorted.
 fn files(suffix: &str) -> Vec<PathBuf> {
     let entries = [MODULE, SYSTEMD].into_iter().flat_map(|directory| fs::read_dir(directory).unwrap());
     let entries = entries.map(|entry| entry.unwrap().path());
@@ -32,11 +32,11 @@ fn name(path: &Path) -> &str {
     path.file_name().unwrap().to_str().unwrap()
 }
 
-/// What systemd says about a unit with this text, and about a drop-in for it.
+/// Returns systemd's messages about a unit with this text and an optional drop-in.
 fn verify(unit: &str, text: &str, drop_in: Option<&str>) -> String {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join(unit);
-    // It asks for programs that can be executed here.
+    // systemd checks that the programs are executable, so use paths that exist here.
     let here = |text: &str| text.replace("/usr/bin/glowplug", GLOWPLUG).replace("@GENERATOR@", "/bin/true");
     fs::write(&path, here(text)).unwrap();
     if let Some(drop_in) = drop_in {
@@ -83,7 +83,7 @@ fn the_program_understands_what_the_units_ask_of_it() {
                 .replace("${GLOWPLUG_RENDERER}", "network-manager")
                 .replace("$GLOWPLUG_NETWORK_KARGS_OPTIONS", "--neednet --wait=0")
                 .replace("%i", "core");
-            // Somebody else's machine: the program starts, finds that out and leaves.
+            // This machine does not run on KubeVirt: the program starts, detects this and exits.
             let root = tempfile::tempdir().unwrap();
             fs::create_dir(root.path().join("proc")).unwrap();
             fs::write(root.path().join("proc/cmdline"), "ignition.platform.id=metal\n").unwrap();
@@ -97,7 +97,7 @@ fn the_program_understands_what_the_units_ask_of_it() {
     }
 }
 
-/// The value of a key in every unit.
+/// Returns all values of a key in a unit.
 fn values<'a>(text: &'a str, key: &str) -> Vec<&'a str> {
     text.lines().filter_map(|line| line.strip_prefix(key)?.strip_prefix('=')).collect()
 }
@@ -135,7 +135,7 @@ fn only_the_unit_that_configures_the_network_waits_for_the_drive() {
     }
 }
 
-/// Nothing of dracut's own functions is there, so the module fails as soon as it calls one.
+/// dracut's own functions are not defined here, so a call of one would fail the module.
 #[test]
 fn the_module_adds_nothing_to_the_image_of_a_crash_kernel_which_is_made_all_the_same() {
     let script = format!(". {MODULE}/module-setup.sh; check; echo $?; set -e; depends; installkernel; install");
@@ -144,7 +144,7 @@ fn the_module_adds_nothing_to_the_image_of_a_crash_kernel_which_is_made_all_the_
     assert_eq!((output.status.code(), stdout.as_str(), stderr.as_str()), (Some(0), "255\n", ""));
 }
 
-/// How much of the system a unit can reach, in tenths, as systemd counts it. SECURITY.md has the same figures.
+/// Exposure of each unit in tenths, as systemd rates it. SECURITY.md has the same figures.
 #[test]
 fn the_units_reach_little() {
     for (directory, unit, most) in [
@@ -161,7 +161,7 @@ fn the_units_reach_little() {
     }
 }
 
-/// Why a line is there is above it: an ordering without a reason is not taken back by anybody.
+/// A comment above each line gives its reason. Without a reason, nobody would dare to remove an ordering.
 #[test]
 fn every_ordering_and_condition_has_its_reason_above_it() {
     let explained = ["After=", "Before=", "Condition", "DefaultDependencies=", "OnFailure=", "Requires=", "Wants="];
@@ -182,7 +182,7 @@ fn every_ordering_and_condition_has_its_reason_above_it() {
 
 const CONTAINERFILE: &str = include_str!("../packaging/Containerfile");
 
-/// The commands of the Containerfile, each as one script.
+/// Returns the commands of the Containerfile, each as one script.
 fn commands() -> Vec<String> {
     let joined = CONTAINERFILE.replace("\\\n", "");
     joined.lines().filter_map(|line| line.strip_prefix("RUN ")).map(str::to_owned).collect()
@@ -198,9 +198,9 @@ fn the_commands_of_the_containerfile_are_sound_shell() {
     }
 }
 
-/// What the Containerfile writes into the image is what the page for image builders has.
+/// The Containerfile writes the same files as the page for image builders shows.
 #[test]
-fn the_containerfile_writes_what_image_builders_are_reported() {
+fn the_containerfile_writes_the_files_that_image_builders_read() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path().to_str().unwrap();
     let script = commands()[1].replace("/usr/lib/", &format!("{root}/usr/lib/"));

@@ -1,9 +1,9 @@
-//! The table of the enhancement's Test Plan.
+//! Checks the table of the enhancement's Test Plan in `docs/enhancement-tests.md`.
 
 use std::fs;
 use std::path::Path;
 
-/// The tests of which the table says that they are in that place, as `place name`.
+/// Returns the tests in the table, as pairs of path and test name.
 fn named(table: &str) -> Vec<(String, String)> {
     let (mut place, mut named) = (String::new(), Vec::new());
     for word in table.lines().filter(|line| line.starts_with('|')).flat_map(|line| line.split('`').skip(1).step_by(2)) {
@@ -16,7 +16,7 @@ fn named(table: &str) -> Vec<(String, String)> {
     named
 }
 
-/// All of a module or a test: its file and those of its directory.
+/// Returns the source of a module: its file and the files of its directory.
 fn source(place: &Path) -> String {
     let mut source = fs::read_to_string(place.with_extension("rs")).unwrap_or_default();
     if place.is_dir() {

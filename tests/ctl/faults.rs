@@ -1,7 +1,8 @@
-//! A claim that is killed at any of its writes, or of which any write fails, under `strace`.
+//! Faults of a claim under `strace`: the process is killed at each of its writes, or each write fails.
 //!
-//! Whatever happens, who was told his addresses has them, nobody has a part of them, nobody has those of another, and the
-//! same claim afterwards gives the lowest free ones.
+//! After every fault, a machine whose addresses were printed holds them. No machine holds only a part of its addresses
+//! or
+//! addresses of another machine. The same claim then gives the lowest free addresses.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,13 +13,13 @@ use glowplug::host::ledger::SqliteLedger;
 use glowplug::host::registry::Registry;
 use rusqlite::Connection;
 
-/// What a process may do to a disk.
+/// System calls that change a disk.
 const WRITES: [&str; 6] = ["pwrite64", "write", "fsync", "fdatasync", "ftruncate", "unlink"];
 
 const FIRST: &str = "10.0.0.1 fd00::1";
 const SECOND: &str = "10.0.0.2 fd00::2";
 
-/// How a claim ended, and whether the machine holds its addresses afterwards.
+/// Exit status of a claim, and whether the machine holds its addresses afterwards.
 type End = (Option<i32>, bool);
 
 fn claim(directory: &Path, machine: &str, strace: &[&str]) -> Output {
@@ -39,7 +40,7 @@ fn run(directory: &Path, strace: &[&str], arguments: &[&str]) -> Output {
     command.args(arguments).current_dir(directory).output().unwrap()
 }
 
-/// A directory in which these machines hold addresses.
+/// Creates a directory with a ledger in which these machines hold addresses.
 fn held_by(machines: &[&str]) -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     let pool = "{name: workers, network: vlan10, addresses: [10.0.0.0/16, fd00::/64]}";
@@ -51,7 +52,7 @@ fn held_by(machines: &[&str]) -> tempfile::TempDir {
     directory
 }
 
-/// Who holds what; the file must be sound.
+/// Returns the addresses of each machine, after a check of the ledger file.
 fn held(directory: &Path) -> BTreeMap<String, String> {
     let path = directory.join("ledger");
     let mut held = BTreeMap::new();
@@ -66,8 +67,9 @@ fn held(directory: &Path) -> BTreeMap<String, String> {
     held
 }
 
-/// Claims for a machine where others hold addresses, once for each write, with the fault at that one, or with `+` at all of
-/// its name from that one on.
+/// Claims for a machine while others hold addresses, once for each write, with a fault at this write. With `+` the
+/// fault
+/// repeats at all later writes of its name.
 fn at_every_write(others: &[&str], machine: &str, addresses: &str, fault: &str, on: &str) -> BTreeSet<End> {
     let before = held_by(others);
     let without_fault = held_by(others);
@@ -122,7 +124,7 @@ fn an_init_that_is_killed_at_any_write_is_made_again() {
             fs::copy(made.path().join("pool"), directory.path().join("pool")).unwrap();
             let inject = format!("inject={name}:signal=SIGKILL:when={nth}");
             init(directory.path(), &["-e", &format!("trace={name}"), "-e", &inject]);
-            // Either it was created, or it is now.
+            // The ledger was created by the failed command, or it is created now.
             ends.insert(init(directory.path(), &[]).status.code());
             assert_eq!(claim(directory.path(), "worker-0", &[]).status.code(), Some(0), "{inject}");
         }
@@ -142,7 +144,7 @@ fn a_claim_that_is_killed_at_any_write_is_made_again() {
     assert_eq!(ends, BTreeSet::from([(None, false), (None, true)]));
 }
 
-/// Given, since what failed only tidies up; refused; or recorded, and standard output could not be written.
+/// Possible ends: success, because the failed call only cleans up; failure; recorded, but standard output failed.
 const FAILED: [End; 3] = [(Some(0), true), (Some(1), false), (Some(1), true)];
 
 #[test]

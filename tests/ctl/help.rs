@@ -9,13 +9,13 @@ fn help(words: &[String], option: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The lines of a section of a help text.
+/// Returns the lines of a section of a help text.
 fn section<'h>(help: &'h str, name: &str) -> Vec<&'h str> {
     let lines = help.lines().skip_while(|line| *line != format!("{name}:")).skip(1);
     lines.take_while(|line| line.starts_with(' ')).collect()
 }
 
-/// The words of every command: those of the program itself, which are none, and those of all commands below it.
+/// Returns the words of every command: an empty list for the program itself, then all of its subcommands.
 fn commands(words: &[String]) -> Vec<Vec<String>> {
     let mut all = vec![words.to_vec()];
     let help = help(words, "-h");
@@ -49,7 +49,7 @@ fn each_option_and_each_command_has_one_line() {
             let lines = section(&help, name);
             let begins =
                 |line: &&&str| line.trim_start().starts_with('-') || name == "Commands" && !line.starts_with("    ");
-            // Where names are long, all descriptions stand on the next line.
+            // With long names, all descriptions are on the next line.
             let is_below = lines.iter().filter(begins).all(|line| !line.trim_start().contains("  "));
             let expected = lines.iter().filter(begins).count() * if is_below { 2 } else { 1 };
             if lines.len() > expected {

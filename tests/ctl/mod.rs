@@ -1,10 +1,10 @@
-//! Whole runs of the host's program: sessions of a shell, with everything that they print.
+//! Whole runs of the host's program: shell sessions with their complete output.
 //!
-//! A session is a file of `fixtures/host/sessions`. A line that begins with `$` is a command, for `sh` in an empty directory
-//! in which `host` is `fixtures/host`; below it stands what it prints: standard output as it is, each line of standard
-//! error after `! `, and its exit code in brackets unless it is 0. Times stand there as TIME. A line `~ 5 minutes later`
-//! has what is noted in `ledger` be noted so much earlier.
-//! `UPDATE=1` writes the files again, and the difference is to be read.
+//! A session is a file of `fixtures/host/sessions`. A line that begins with `$` is a command. `sh` runs it in an empty
+//! directory, in which `host` is `fixtures/host`. The output of the command follows: standard output, each line of
+//! standard error after `! `, and the exit status in brackets unless it is 0. TIME replaces times. A line
+//! `~ 5 minutes later` moves the times that `ledger` has noted into the past.
+//! `UPDATE=1` rewrites the files; read the difference before you commit it.
 
 #![allow(clippy::unwrap_used, reason = "a helper of a test may fail the test")]
 

@@ -1,4 +1,4 @@
-//! Several processes at one ledger, and one that is interrupted.
+//! Several processes with one ledger, and an interrupted process.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, Permissions};
@@ -18,7 +18,7 @@ use tempfile::TempDir;
 
 const POOL: &str = "{name: workers, network: vlan10, addresses: [10.0.0.0/16]}";
 
-/// A directory with the pool and an empty ledger.
+/// Creates a directory with a pool and an empty ledger.
 fn with_ledger() -> TempDir {
     let directory = tempfile::tempdir().unwrap();
     fs::write(directory.path().join("pool"), POOL).unwrap();
@@ -39,10 +39,10 @@ fn write_list(path: &Path, names: impl Iterator<Item = String>) {
     fs::write(path, json!({"kind": "List", "items": names.map(machine).collect::<Vec<Value>>()}).to_string()).unwrap();
 }
 
-/// Name and address of each, in the order in which they are told.
+/// Returns name and address of each machine, in the order of the output.
 fn allocations(child: Child) -> Vec<(String, String)> {
     let output = child.wait_with_output().unwrap();
-    // Progress is for terminals.
+    // Progress is shown only on a terminal.
     assert_eq!((output.status.code(), String::from_utf8(output.stderr).unwrap().as_str()), (Some(0), ""));
     let told: Value = serde_json::from_slice(&output.stdout).unwrap();
     let text = |value: &Value| value.as_str().unwrap().to_owned();
@@ -50,7 +50,7 @@ fn allocations(child: Child) -> Vec<(String, String)> {
     allocations.iter().map(|given| (text(&given["name"]), text(&given["addresses"][0]))).collect()
 }
 
-/// The first addresses of the pool: its network address is nobody's.
+/// Returns the first addresses of the pool, after the network address.
 fn lowest(count: u32) -> BTreeSet<String> {
     (1..=count).map(|number| format!("{}/16", Ipv4Addr::from(0x0a00_0000 + number))).collect()
 }
@@ -80,7 +80,8 @@ fn several_processes_that_claim_for_the_same_machines_give_the_same() {
     assert_eq!(addresses.collect::<BTreeSet<_>>(), lowest(50));
 }
 
-/// Whenever the interrupt comes, what was given is in the ledger, whole batches of it, and the rest is given after it.
+/// After an interrupt at any time, the ledger has whole batches with all printed addresses. The next claim gives the
+/// rest.
 #[test]
 fn an_interrupted_claim_goes_on_where_it_was() {
     let directory = with_ledger();
@@ -88,7 +89,7 @@ fn an_interrupted_claim_goes_on_where_it_was() {
     for pause in [50, 200, 400] {
         let mut child = claim(directory.path(), "list");
         thread::sleep(Duration::from_millis(pause));
-        // One that has ended already needs no interrupt.
+        // The process may have ended before the interrupt.
         let _ = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
         drop(child.stdout.take());
         child.wait().unwrap();
@@ -102,7 +103,7 @@ fn an_interrupted_claim_goes_on_where_it_was() {
     assert_eq!(in_order, (1..=5_000).collect::<Vec<u32>>());
 }
 
-/// Nobody, where the test is root, who may write whatever the mode says.
+/// Runs a command as `nobody` if the test runs as root, because root ignores file permissions.
 fn as_nobody(command: &mut Command) -> &mut Command {
     const NOBODY: u32 = 65_534;
     if geteuid().is_root() { command.gid(NOBODY).uid(NOBODY) } else { command }
@@ -113,7 +114,7 @@ fn who_may_only_read_the_ledger_lists_it_and_tells_its_metrics() {
     let directory = with_ledger();
     let path = |name: &str| directory.path().join(name);
     let set_mode = |name: &str, mode| fs::set_permissions(path(name), Permissions::from_mode(mode)).unwrap();
-    // One that everybody may run, wherever the built one is.
+    // A copy that every user may execute, because the directory of the build may be private.
     fs::copy(env!("CARGO_BIN_EXE_glowplugctl"), path("glowplugctl")).unwrap();
     write_list(&path("list"), iter::once("worker-0".to_owned()));
     allocations(claim(directory.path(), "list"));
@@ -156,7 +157,7 @@ fn a_pipe_and_a_link_that_are_written_to_stay() {
     };
     let text = metrics(&[]);
     mkfifo(&path("pipe"), Mode::S_IRWXU).unwrap();
-    // For both, so that neither waits for the other.
+    // Opened for reading and writing, so that neither end waits for the other.
     let mut reader = File::options().read(true).write(true).open(path("pipe")).unwrap();
     metrics(&["--output", "pipe"]);
     assert!(fs::symlink_metadata(path("pipe")).unwrap().file_type().is_fifo());

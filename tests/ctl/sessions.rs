@@ -1,4 +1,4 @@
-//! The sessions, each a test of its own.
+//! Runs the sessions, one test each.
 
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -9,7 +9,7 @@ use glowplug::host::ledger::{Ledger, SqliteLedger};
 
 use crate::support::shell;
 
-/// Each name is that of a file.
+/// Creates a test for each session. The name of the test is the name of the file.
 macro_rules! sessions {
     ($($name:ident)*) => {
         $(#[test] fn $name() {
@@ -89,7 +89,7 @@ pub(crate) fn fixtures() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/host"))
 }
 
-/// Makes machines missing for so many minutes longer.
+/// Moves the times at which machines were first missing this many minutes into the past.
 fn pass(ledger: &Path, minutes: u64) {
     let mut ledger = SqliteLedger::open(ledger).unwrap();
     let mut transaction = ledger.begin().unwrap();

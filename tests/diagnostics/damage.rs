@@ -1,7 +1,8 @@
-//! Every fixture, damaged as people damage documents: a mark lost, doubled or mistaken for another one, a comment.
+//! Damages every fixture with typical mistakes: a mark that is missing, doubled or replaced by another, or a comment.
 //!
-//! A damaged document is refused, means what it meant, or is told about. It never silently means another network, and
-//! never becomes the default of the distribution.
+//! A damaged document is rejected, keeps its meaning, or gives a diagnostic. It never silently means another network,
+//! and
+//! never becomes the distribution's default.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,13 +12,13 @@ use glowplug::diagnostic::Diagnostics;
 use glowplug::formats::{Meaning, read_network};
 use glowplug::render::dracut;
 
-/// What becomes of a document.
+/// Result of a document.
 #[derive(Debug, Eq, PartialEq)]
 enum Outcome {
     Refused,
     /// Nothing is written: the distribution's default applies.
     Default,
-    /// The kernel arguments, and all that is said.
+    /// The kernel arguments and all diagnostics.
     Configured(String, BTreeSet<String>),
 }
 
@@ -49,13 +50,13 @@ fn documents(directory: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The text with something in place of some of its bytes, and where that is.
+/// Replaces some bytes of a text. Returns the text and a description of the change.
 fn damaged(text: &str, at: usize, length: usize, by: &str) -> String {
     format!("{}{by}{}", &text[..at], &text[at + length..])
 }
 
-/// Marks of the notation. Those inside of values belong to the value: `2001:db8::5` without a colon is another address
-/// to everybody.
+/// Returns the punctuation of the notation. Marks inside a value belong to the value: `2001:db8::5` without a colon is
+/// a different address for every reader.
 fn marks(text: &str, is_json: bool) -> Vec<(usize, char)> {
     let mut is_in_string = false;
     let mut marks = Vec::new();
@@ -73,7 +74,7 @@ fn marks(text: &str, is_json: bool) -> Vec<(usize, char)> {
 
 const WRONG: &str = "{}[],:;\"'.-=";
 
-/// Every damage, with what it is.
+/// Returns every damaged text with its description.
 fn damages(text: &str, is_json: bool) -> Vec<(String, String)> {
     let mut damages = Vec::new();
     for (at, mark) in marks(text, is_json) {
@@ -88,7 +89,7 @@ fn damages(text: &str, is_json: bool) -> Vec<(String, String)> {
     for (index, line) in text.split_inclusive('\n').enumerate() {
         let begin = end;
         end += line.len();
-        // In YAML it is the author who takes a line out with a `#`.
+        // In YAML a line that begins with `#` is a valid comment, so only JSON gets this damage.
         let comments = [" // address", " <-- this is the part allocated", "# address "];
         for comment in comments.into_iter().filter(|comment| is_json || !comment.starts_with('#')) {
             let at = if comment.starts_with('#') { begin } else { begin + line.trim_end().len() };

@@ -1,7 +1,8 @@
-//! What a person is told about a document: every diagnostic with its exact text, and what becomes of the document.
+//! Every diagnostic of a document with its exact text, and the result of the document.
 //!
-//! Where the cost of a diagnostic depends on use, both consequences are here. Two diagnostics cannot be reached and so have
-//! no case: a reference between links that leads nowhere after it has been resolved, and a byte in the arguments that
+//! If the severity of a diagnostic depends on the use of the value, both severities have a case. Two diagnostics are
+//! unreachable and have no case: a link reference that is broken after it was resolved, and a byte in the arguments
+//! that
 //! no type writes.
 #![allow(clippy::unwrap_used, reason = "a helper of a test may fail the test")]
 
@@ -13,9 +14,9 @@ use glowplug::diagnostic::{Diagnostic, Diagnostics, Severity};
 use glowplug::formats::{Meaning, read_network};
 use glowplug::render::dracut;
 
-/// What is expected of every interface name.
+/// Expectation in diagnostics of interface names.
 const NAME: &str = "1 to 15 letters, digits, '.', '_' or '-', not digits alone, nor all, default or lo";
-/// What is expected of every MAC address.
+/// Expectation in diagnostics of MAC addresses.
 const MAC: &str = "six pairs of hex digits, unicast and not zero";
 const MODE: &str =
     "balance-rr, active-backup, balance-xor, broadcast, 802.3ad, balance-tlb, balance-alb or their number, 0 to 6";
@@ -23,12 +24,12 @@ const MASK: &str = "a mask without holes or a length";
 const DESTINATION: &str = "an address, a CIDR or default";
 const KNOWN_BY: &str = "an ethernet_mac_address or a name beside it, or an id that is an interface name";
 const READABLE: &str = "a JSON or YAML document";
-/// What is expected of a document that begins with a brace.
+/// Expectation for a document that begins with a brace.
 const JSON: &str = "JSON, since the document begins with a brace or a bracket";
-/// What is expected of a document of no known format.
+/// Expectation for a document of no known format.
 const FORMATS: &str = "links, networks and services, or the version of a network-config";
 
-/// What becomes of a document, and all that is said about it.
+/// Returns the result of a document and all of its diagnostics.
 fn diagnose(document: &[u8]) -> (&'static str, Vec<String>) {
     let mut reading = read_network(document);
     let verdict = match &reading.meaning {
@@ -54,7 +55,7 @@ fn told(diagnostics: &Diagnostics) -> Vec<String> {
     diagnostics.kept().iter().map(told).collect()
 }
 
-/// A test of each document: the text; what becomes of it; what is said.
+/// Creates a test for each document: text, result, diagnostics.
 macro_rules! texts {
     ($($name:ident: $text:expr => $verdict:ident [$($diagnostic:literal),*];)*) => {
         $(#[test] fn $name() {

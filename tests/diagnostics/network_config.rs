@@ -1,4 +1,4 @@
-//! cloud-init's network-config. What a renderer has to say is not asked here.
+//! Diagnostics of cloud-init's network-config, without the diagnostics of renderers.
 
 use glowplug::formats::{Meaning, read_network};
 
@@ -9,7 +9,7 @@ const EITHER: &str =
     "either OpenStack's links, networks and services, or cloud-init's network-config, bare or as a whole under network";
 const INSIDE: &str = "it inside of an item of config, which takes more indentation in YAML";
 const ALONE: &str = "without it the device asks for nothing";
-/// What every device of version 2 may have, before and after what is for its kind.
+/// Members that every version 2 device may have, before and after the members of its kind.
 const COMMON: &str = "accept-ra, addresses, dhcp4, dhcp4-overrides, dhcp6, dhcp6-overrides, gateway4, gateway6";
 const NIC: &str = "macaddress, match, mtu, nameservers, routes or set-name";
 const NIC_V1: &str = "accept-ra, mac_address, mtu, name, subnets or type";
@@ -21,7 +21,7 @@ const SUBNET: &str =
 const TAKEN: &str = "a device of the document: it is used as the name of a NIC";
 const TYPE: &str = "physical, bond, bridge, vlan, loopback, nameserver or route";
 
-/// What becomes of a document where it is read, and all that is said about it.
+/// Returns the result of reading a document and all of its diagnostics.
 fn diagnose(document: &str) -> (&'static str, Vec<String>) {
     let reading = read_network(document.as_bytes());
     let verdict = match &reading.meaning {
@@ -33,8 +33,8 @@ fn diagnose(document: &str) -> (&'static str, Vec<String>) {
     (verdict, told(&reading.diagnostics))
 }
 
-/// A test of each document: the text; what becomes of it; what is said. The text is a whole document, or what stands in
-/// one of that version.
+/// Creates a test for each document: text, result, diagnostics. The text is a whole document, or the content of a
+/// document of the given version.
 macro_rules! texts {
     (@raw $text:expr) => { $text.to_owned() };
     (@v2 $text:expr) => { format!("version: 2\n{}", $text) };

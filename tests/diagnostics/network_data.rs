@@ -1,4 +1,4 @@
-//! OpenStack's network_data.json.
+//! Diagnostics of OpenStack's `network_data.json`.
 
 use serde_json::{Value, json};
 
@@ -16,7 +16,7 @@ const GUESS: &str = "expected a prefix length or a netmask:";
 const ANSWERS: &str =
     "a server or router that answers: without an answer NetworkManager removes the static addresses too";
 
-/// An object with further members; `null` takes one away.
+/// Adds members to an object; `null` removes a member.
 fn with(mut object: Value, more: Value) -> Value {
     for (name, value) in more.as_object().unwrap() {
         object[name] = value.clone();
@@ -24,7 +24,7 @@ fn with(mut object: Value, more: Value) -> Value {
     object
 }
 
-/// A NIC with a MAC address of its own.
+/// A NIC with its own MAC address.
 macro_rules! nic {
     ($id:literal $($more:tt)*) => {{
         let mac_address = format!("52:54:00:00:00:{:02x}", $id.as_bytes()[0]);
@@ -64,7 +64,7 @@ macro_rules! dhcp {
     };
 }
 
-/// A test of each document: its links, its networks, and perhaps more members; what becomes of it; what is said.
+/// Creates a test for each document: links, networks, optional further members, result, diagnostics.
 macro_rules! diagnoses {
     ($(
         $name:ident: [$($links:tt)*], [$($networks:tt)*] $({ $($more:tt)* })?
@@ -125,7 +125,7 @@ diagnoses! {
         ];
 }
 
-// === Caps ===
+// === Limits ===
 
 diagnoses! {
     more_than_4096_links_or_networks:
@@ -157,7 +157,7 @@ diagnoses! {
         => refused [r#"error kernel arguments: too many bytes "58357", expected at most 32768"#];
 }
 
-// === Links that nobody uses ===
+// === Unused links ===
 
 diagnoses! {
     an_unused_nic_may_be_anything:
@@ -717,7 +717,7 @@ diagnoses! {
         => configured [r#"warning networks[1].gateway: "10.0.0.2" ignored, {ONE_DEFAULT}"#];
 }
 
-// === All at once, in the document's order, on one line each ===
+// === All diagnostics together, in the order of the document, one line each ===
 
 diagnoses! {
     every_mistake_is_reported_at_once:
@@ -767,7 +767,7 @@ diagnoses! {
         ];
 }
 
-// === What cloud-init takes gives no diagnostic ===
+// === Documents that cloud-init accepts give no diagnostic ===
 
 diagnoses! {
     the_shape_of_nova:

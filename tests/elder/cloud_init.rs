@@ -1,4 +1,4 @@
-//! cloud-init itself, in a process that answers as long as the test runs.
+//! Runs cloud-init in a process that answers questions until the test ends.
 
 use std::env;
 use std::io::{BufRead, BufReader, Write};
@@ -7,10 +7,10 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use serde_json::{Value, json};
 
-/// The version with which the meanings are compared. Another one differs in other ways.
+/// The required version of cloud-init. Another version has other differences.
 pub(crate) const VERSION: &str = "22.4.2";
 
-/// Debian's interpreter, for which its modules are.
+/// Debian's Python, to which the modules of cloud-init belong.
 const PYTHON: &str = "/usr/bin/python3";
 
 pub(crate) struct CloudInit {
@@ -19,20 +19,20 @@ pub(crate) struct CloudInit {
     answers: BufReader<ChildStdout>,
 }
 
-/// How cloud-init is asked.
+/// A question to cloud-init.
 #[derive(Clone, Copy)]
 pub(crate) enum Question<'a> {
-    /// A document as it was written.
+    /// The text of a document.
     Text(&'a str),
-    /// What stands in a document.
+    /// The values of a document.
     Tree(&'a Value),
 }
 
 impl CloudInit {
-    /// Starts it. Fails when it is not there, or is another version.
+    /// Starts cloud-init. Fails if it is missing or has another version.
     pub(crate) fn start() -> Self {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/elder/elder.py");
-        // Where `tests/setup` unpacks the package when it is not installed.
+        // `tests/setup` unpacks the package here if cloud-init is not installed.
         let unpacked = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cloud-init/usr/lib/python3/dist-packages");
         let mut process = Command::new(PYTHON)
             .args([Path::new("-B"), &script, &unpacked])
@@ -49,7 +49,7 @@ impl CloudInit {
         cloud_init
     }
 
-    /// What stands in a document as it reads it, and what it understands: a meaning as `meaning::of` makes it.
+    /// Returns the values of a document as cloud-init reads them, and its meaning in the form of `meaning::of`.
     pub(crate) fn ask(&mut self, is_openstack: bool, question: Question<'_>) -> (Value, Value) {
         let format = if is_openstack { "openstack" } else { "nocloud" };
         let request = match question {
@@ -71,7 +71,7 @@ impl CloudInit {
 
 impl Drop for CloudInit {
     fn drop(&mut self) {
-        // It would end with its input, but nothing of it is wanted any more.
+        // The process would end with its input, but its output is no longer needed.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

@@ -1,4 +1,4 @@
-//! What glowplug understands of a document, in the form in which cloud-init's answer comes.
+//! The meaning of a document for glowplug, in the form of cloud-init's answers.
 
 use std::net::IpAddr;
 
@@ -6,7 +6,7 @@ use glowplug::formats::{Meaning, Reading};
 use glowplug::network::{BondOptions, BridgeOptions, Dns, Link, LinkIndex, LinkKind, NetworkConfig, Nic, Route};
 use serde_json::{Map, Value, json};
 
-/// The whole of a reading: `links` by what they are, `routes` without a link, `dns` of the machine.
+/// Converts a reading: `links` by key, `routes` without a link, `dns` of the machine.
 pub(crate) fn of(reading: &Reading) -> Value {
     match &reading.meaning {
         Meaning::Network(config) => network(config),
@@ -19,7 +19,7 @@ pub(crate) fn of(reading: &Reading) -> Value {
     }
 }
 
-/// Whether somebody makes no network of the document because of its mistakes.
+/// Whether the program rejected the document because of its mistakes.
 pub(crate) fn is_refused(meaning: &Value) -> bool {
     meaning.get("refused").is_some()
 }
@@ -30,7 +30,7 @@ fn network(config: &NetworkConfig) -> Value {
     json!({"links": links, "routes": [], "dns": dns(&config.dns)})
 }
 
-/// What a link is, whatever it is called.
+/// Key of a link, made of its parts and independent of its name.
 fn key(config: &NetworkConfig, at: LinkIndex) -> String {
     match &config.link(at).kind {
         LinkKind::Nic(Nic::MacAddress { mac_address, .. }) => mac_address.to_string(),
@@ -53,7 +53,7 @@ fn keys(config: &NetworkConfig, ports: &[LinkIndex]) -> Vec<String> {
     keys
 }
 
-/// The name that a link shall have.
+/// Returns the requested name of a link.
 fn name(link: &Link) -> Option<String> {
     match &link.kind {
         LinkKind::Nic(Nic::MacAddress { name, .. } | Nic::Pattern { name, .. }) | LinkKind::Vlan { name, .. } => {
@@ -93,7 +93,7 @@ fn link(config: &NetworkConfig, link: &Link) -> Value {
             told["ports"] = keys(config, ports).into();
         }
         LinkKind::Vlan { parent, id, .. } => {
-            // The name that a VLAN has anyway.
+            // The usual name of a VLAN, which is not a requested name.
             let usual = name(config.link(*parent)).map(|parent| format!("{parent}.{id}"));
             if usual.is_some() && name(link) == usual {
                 told["name"] = Value::Null;

@@ -1,7 +1,7 @@
-//! Asks the elder: cloud-init has read these documents for ten years.
+//! Compares glowplug with cloud-init, which has read these documents for ten years.
 //!
-//! A document goes to glowplug and to Debian 12's cloud-init, and what both understood is compared as a whole. Where they
-//! differ, a row of `docs/cloud-init.md` says how, and takes the difference back; what no row takes back is a mistake.
+//! glowplug and Debian 12's cloud-init read the same document, and the test compares the two meanings completely. A row
+//! of `docs/cloud-init.md` describes each intended difference, and undoes it here. Any other difference is a mistake.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a helper of a test may fail the test")]
 
 mod cloud_init;
@@ -21,40 +21,41 @@ use serde_json::Value;
 
 use self::cloud_init::{CloudInit, Question};
 use self::meaning::is_refused;
-use self::rows::{Mend, Row};
+use self::rows::{Row, Undo};
 use crate::support::documents::Random;
 use crate::support::{documents, network_config};
 
-/// How many documents of each kind are made. `ELDER_SEEDS=17..18` asks for others, such as one that did not pass; then no
-/// row needs to be met.
+/// Seeds of the generated documents of each kind. `ELDER_SEEDS=17..18` sets others, for example to repeat a failure;
+/// then
+/// rows may stay unused.
 const SEEDS: std::ops::Range<u64> = 0..700;
 
-/// So many disagreements are collected before the test fails: enough to see whether they are of one kind.
+/// Number of disagreements that a failing test shows: enough to see whether they have one cause.
 const DISAGREEMENTS: usize = 5;
 
 struct Document {
-    /// For messages: a fixture, or the kind and the seed.
+    /// Name for messages: the fixture, or the kind and the seed.
     name: String,
     text: String,
-    /// What stands in it.
+    /// Values of the document.
     tree: Value,
-    /// Whether glowplug may refuse it for a reason that a row has. Nothing that is generated is wrong enough.
+    /// Whether glowplug may reject the document for the reason of a row. Generated documents are never rejected.
     may_be_refused: bool,
 }
 
-/// The rows that were needed so far: without each of them a document would have been a disagreement.
+/// Rows that were needed so far: without the row, a document would have been a disagreement.
 #[derive(Default)]
 struct Met(BTreeSet<&'static str>);
 
-/// A document that was asked about.
+/// A document with cloud-init's answer.
 struct Case<'d> {
     document: &'d Document,
     is_openstack: bool,
-    /// What cloud-init understands of it as it was written.
+    /// Meaning of the unchanged document for cloud-init.
     understood: Value,
 }
 
-/// `None` when both understand the same.
+/// Returns the difference between the two meanings, or `None`.
 fn disagreement(cloud_init: &mut CloudInit, document: &Document, met: &mut Met) -> Option<String> {
     let reading = read_network(document.text.as_bytes());
     let is_openstack = match reading.format {
@@ -63,8 +64,8 @@ fn disagreement(cloud_init: &mut CloudInit, document: &Document, met: &mut Met) 
     };
     let ours = comparable(meaning::of(&reading), is_openstack);
     let (read, understood) = cloud_init.ask(is_openstack, Question::Text(&document.text));
-    // Else the rows would be about another document.
-    let is_row = |row: &Row| matches!(row.mend, Mend::Text(is_met) if is_met(&document.text));
+    // The rows must apply to the values that cloud-init read.
+    let is_row = |row: &Row| matches!(row.undo, Undo::Text(is_met) if is_met(&document.text));
     if read != document.tree && !rows::all(is_openstack).iter().any(is_row) {
         return Some(told(document, &document.tree, &read, &[]));
     }
@@ -86,12 +87,12 @@ fn disagreement(cloud_init: &mut CloudInit, document: &Document, met: &mut Met) 
         };
     }
     let case = Case { document, is_openstack, understood };
-    let (mended, used) = case.mended(cloud_init, None);
-    if ours != mended {
-        return Some(told(document, &ours, &mended, &used));
+    let (undone, used) = case.undone(cloud_init, None);
+    if ours != undone {
+        return Some(told(document, &ours, &undone, &used));
     }
     for id in used {
-        if !met.0.contains(id) && case.mended(cloud_init, Some(id)).0 != ours {
+        if !met.0.contains(id) && case.undone(cloud_init, Some(id)).0 != ours {
             met.0.insert(id);
         }
     }
@@ -99,20 +100,20 @@ fn disagreement(cloud_init: &mut CloudInit, document: &Document, met: &mut Met) 
 }
 
 impl Case<'_> {
-    /// What cloud-init understands with all rows applied but for one, and the rows that changed something.
-    fn mended(&self, cloud_init: &mut CloudInit, without: Option<&str>) -> (Value, Vec<&'static str>) {
+    /// Returns cloud-init's meaning after all rows except `without`, and the rows that changed something.
+    fn undone(&self, cloud_init: &mut CloudInit, without: Option<&str>) -> (Value, Vec<&'static str>) {
         let rows = || rows::all(self.is_openstack).iter().filter(|row| Some(row.id) != without);
         let mut used = Vec::new();
         let mut tree = self.document.tree.clone();
         for row in rows() {
-            let is_used = match row.mend {
-                Mend::Document(change) | Mend::Both(change, _) => {
+            let is_used = match row.undo {
+                Undo::Document(change) | Undo::Both(change, _) => {
                     let before = tree.clone();
                     change(&mut tree);
                     tree != before
                 }
-                Mend::Text(is_met) => is_met(&self.document.text),
-                Mend::Understood(_) => false,
+                Undo::Text(is_met) => is_met(&self.document.text),
+                Undo::Understood(_) => false,
             };
             used.extend(is_used.then_some(row.id));
         }
@@ -125,7 +126,7 @@ impl Case<'_> {
             return (understood, used);
         }
         for row in rows() {
-            if let Mend::Understood(change) | Mend::Both(_, change) = row.mend {
+            if let Undo::Understood(change) | Undo::Both(_, change) = row.undo {
                 let before = understood.clone();
                 change(&self.document.tree, &mut understood);
                 used.extend((understood != before).then_some(row.id));
@@ -135,7 +136,7 @@ impl Case<'_> {
     }
 }
 
-/// A meaning without what makes no difference.
+/// Removes the parts of a meaning that have no effect.
 fn comparable(mut meaning: Value, is_openstack: bool) -> Value {
     if let Some(links) = meaning.get("links").and_then(Value::as_object) {
         let is_empty = |list: &Value| *list == Value::Array(Vec::new());
@@ -143,14 +144,14 @@ fn comparable(mut meaning: Value, is_openstack: bool) -> Value {
             let has = |link: &Value| link["ports"].as_array().is_some_and(|ports| ports.iter().any(|port| port == key));
             links.iter().any(|(other, link)| other != key && other.contains(key) || has(link))
         };
-        // A NIC of which nothing is asked is left alone, whether the document names it or not.
+        // A NIC without settings has no effect, whether or not the document names the NIC.
         let asks = |key: &str, link: &Value| {
             key.contains(' ')
                 || ["mtu", "mac", "dynamic6", "accept_ra"].iter().any(|name| !link[name].is_null())
                 || ["addresses", "routes"].iter().any(|name| !is_empty(&link[name]))
                 || link["dhcp4"] == true
                 || ["servers", "search"].iter().any(|name| !is_empty(&link["dns"][name]))
-                // But another one is made of it, and knows it by another name.
+                // Exception: another link is made of this NIC, and refers to it by another name.
                 || !link["name"].is_null() && link["name"] != key && is_used(key)
         };
         let left: serde_json::Map<String, Value> =
@@ -158,7 +159,7 @@ fn comparable(mut meaning: Value, is_openstack: bool) -> Value {
         meaning["links"] = left.into();
     }
     if is_openstack && let Some(dns) = meaning.get_mut("dns").and_then(Value::as_object_mut) {
-        // cloud-init goes by the links, glowplug by the networks.
+        // cloud-init orders name servers by link, glowplug by network.
         for list in dns.values_mut().filter_map(Value::as_array_mut) {
             list.sort_unstable_by_key(ToString::to_string);
             list.dedup();
@@ -176,7 +177,7 @@ fn told(document: &Document, ours: &Value, theirs: &Value, used: &[&str]) -> Str
     )
 }
 
-/// The places where two meanings differ.
+/// Returns the paths at which two meanings differ.
 fn difference(place: &str, ours: &Value, theirs: &Value) -> Vec<String> {
     match (ours, theirs) {
         (Value::Object(a), Value::Object(b)) => {
@@ -240,7 +241,7 @@ fn fixtures() -> Vec<Document> {
     paths.into_iter().map(document).collect()
 }
 
-/// What stands in a document that nobody made here.
+/// Converts the values of a written document.
 fn tree(value: &value::Value) -> Value {
     match value {
         value::Value::Array(items) => items.iter().map(tree).collect(),

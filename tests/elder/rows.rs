@@ -1,7 +1,7 @@
-//! Every deliberate difference from cloud-init: the rows of `docs/cloud-init.md`.
+//! Every intended difference from cloud-init: the rows of `docs/cloud-init.md`.
 //!
-//! A row says how its difference is taken back, as closely as it can. What is left of it is compared, so a row never
-//! hides another mistake.
+//! A row undoes exactly its own difference. The rest of the document is still compared, so a row never hides another
+//! mistake.
 
 mod network_config;
 mod openstack;
@@ -10,27 +10,28 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-/// A difference.
+/// One intended difference.
 pub(crate) struct Row {
-    /// Its name in the table.
+    /// Name of the row in the table.
     pub(crate) id: &'static str,
-    pub(crate) mend: Mend,
+    pub(crate) undo: Undo,
 }
 
-/// How a difference is taken back.
-pub(crate) enum Mend {
-    /// The document can say the same in words by which cloud-init understands what glowplug understands.
+/// How a row undoes its difference.
+pub(crate) enum Undo {
+    /// Rewrites the document, so that cloud-init understands it as glowplug does.
     Document(fn(&mut Value)),
-    /// No words make cloud-init understand it: from the document, what it should have understood.
+    /// Changes cloud-init's meaning according to the document, if no rewrite of the document helps.
     Understood(fn(&Value, &mut Value)),
-    /// Some of both.
+    /// Rewrites the document and changes the meaning.
     Both(fn(&mut Value), fn(&Value, &mut Value)),
-    /// The text says it in words that cloud-init's reader of YAML takes for something else: what stands in the document is
-    /// asked instead.
+    /// Gives cloud-init the values instead of the text, if cloud-init's YAML parser reads the text differently. The
+    /// function
+    /// detects such texts.
     Text(fn(&str) -> bool),
 }
 
-/// Documents that glowplug refuses and cloud-init does not: the row, and how the problem of the diagnostic begins.
+/// Rows of documents that only glowplug rejects, each with the start of the problem in the diagnostic.
 pub(crate) const REFUSED: &[(&str, &str)] = &[
     ("no-address", "invalid address"),
     ("no-gateway", "invalid gateway"),
@@ -57,23 +58,23 @@ pub(crate) const REFUSED: &[(&str, &str)] = &[
     ("two-formats", "member of another format"),
 ];
 
-/// All rows of a format, in the order in which they are applied.
+/// Returns all rows of a format, in the order of their application.
 pub(crate) fn all(is_openstack: bool) -> &'static [Row] {
     if is_openstack { openstack::ROWS } else { network_config::ROWS }
 }
 
-/// The names of all rows.
+/// Returns the names of all rows.
 pub(crate) fn ids() -> BTreeSet<&'static str> {
     let refused = REFUSED.iter().map(|(id, _)| *id);
     [true, false].into_iter().flat_map(all).map(|row| row.id).chain(refused).collect()
 }
 
-/// The links of a meaning.
+/// Returns the links of a meaning.
 fn links(meaning: &mut Value) -> impl Iterator<Item = (&String, &mut Value)> {
     meaning.get_mut("links").and_then(Value::as_object_mut).into_iter().flatten()
 }
 
-/// The objects of a list.
+/// Returns the objects of a list.
 fn objects<'a>(parent: &'a Value, name: &str) -> impl Iterator<Item = &'a Value> + use<'a> {
     parent.get(name).and_then(Value::as_array).into_iter().flatten().filter(|item| item.is_object())
 }
@@ -92,7 +93,7 @@ fn remove(object: &mut Value, name: &str) {
     }
 }
 
-/// The words of a list, or of a text with blanks between them.
+/// Returns the words of a list, or of a string with blanks between words.
 fn words(value: Option<&Value>) -> Vec<String> {
     match value {
         Some(Value::String(text)) => text.split_whitespace().map(str::to_owned).collect(),
@@ -103,7 +104,7 @@ fn words(value: Option<&Value>) -> Vec<String> {
     }
 }
 
-/// A destination in words that leave nothing open: `to` as it stands, with the mask beside it.
+/// Spells a destination unambiguously: `to`, with the prefix length that glowplug assumes if there is no netmask.
 fn destination(to: &str, has_mask: bool, is_v6: bool) -> String {
     match to {
         "default" if is_v6 => "::/0".to_owned(),
@@ -118,7 +119,7 @@ fn destination(to: &str, has_mask: bool, is_v6: bool) -> String {
     }
 }
 
-/// Takes away routes of a family of which the link has no address.
+/// Removes routes of a family of which the link has no address.
 fn without_unreachable_routes(link: &mut Value) {
     let has = |is_v6: bool| {
         let is_dynamic = if is_v6 { !link["dynamic6"].is_null() } else { link["dhcp4"] == true };
@@ -131,7 +132,7 @@ fn without_unreachable_routes(link: &mut Value) {
     }
 }
 
-/// Takes away the MTU of a VLAN that is above that of what it is on.
+/// Removes the MTU of a VLAN if it is above the MTU of its parent.
 fn without_mtus_above_parents(meaning: &mut Value) {
     let mtus: BTreeMap<String, u64> =
         links(meaning).filter_map(|(key, link)| Some((key.clone(), link["mtu"].as_u64()?))).collect();

@@ -1,8 +1,8 @@
-//! Documents of which a machine would not think: each shows one thing.
+//! Documents written by hand, each with one feature that the generators do not produce.
 
-/// As they were written. What is JSON is YAML, too.
+/// Texts of the documents. JSON is also YAML.
 pub(crate) const DOCUMENTS: &[&str] = &[
-    // What both take for nothing, or for less than it seems.
+    // Both programs ignore the document or a part of it.
     "{}",
     r#"{"links": [], "networks": [], "services": []}"#,
     r#"{"links": null, "networks": null, "services": null}"#,
@@ -11,7 +11,7 @@ pub(crate) const DOCUMENTS: &[&str] = &[
     r#"{"version": 2}"#,
     r#"{"version": 1, "config": []}"#,
     r#"{"network": {"version": 2, "ethernets": {}}}"#,
-    // What both refuse.
+    // Both programs reject the document.
     r#"{"links": [{"id": "eno1", "name": "eno1", "type": "phy"}], "networks": [{"id": "n", "link": "eno1", "type": "ipv4", "ip_address": "10.0.0.300"}]}"#,
     r#"{"links": [{"id": "eno1", "name": "eno1", "type": "phy"}], "networks": [{"id": "n", "link": "eno1", "type": "ipv4", "ip_address": "10.0.0.3", "netmask": "255.0.255.0"}]}"#,
     r#"{"links": [{"id": "b", "type": "bond", "bond_mode": "802.3ad", "bond_links": ["nowhere"]}], "networks": []}"#,
@@ -23,7 +23,7 @@ pub(crate) const DOCUMENTS: &[&str] = &[
     r#"{"version": 2, "ethernets": {"eno1": {"dhcp4": true, "routes": [{"to": "elsewhere", "via": "10.0.0.1"}]}}}"#,
     r#"{"version": 3, "ethernets": {"eno1": {"dhcp4": true}}}"#,
     r#"{"ethernets": {"eno1": {"dhcp4": true}}}"#,
-    // What a row is about.
+    // Examples of the rows.
     r#"{"links": [{"id": "eno1", "name": "eno1", "type": "phy"}], "networks": [{"id": "n", "link": "eno1", "type": "ipv4", "ip_address": "10.0.0.3/8", "routes": [{"network": "2001:db8::/32", "gateway": "fe80::1"}]}]}"#,
     r#"{"links": [{"id": "eno101", "type": "phy"}], "networks": [{"id": "n", "link": "eno101", "type": "ipv4_dhcp"}]}"#,
     r#"{"links": [{"id": "b", "name": "agg", "type": "bond", "bond_mode": "nonsense", "bond_links": ["a"]}, {"id": "a", "type": "phy", "ethernet_mac_address": "52:54:00:00:00:01"}], "networks": []}"#,
@@ -77,8 +77,8 @@ pub(crate) const DOCUMENTS: &[&str] = &[
     r#"{"version": 2, "vlans": {"vlan5": {"id": 5, "link": "eno1", "dhcp4": true}}}"#,
     r#"{"version": 2, "ethernets": {"eno1": {"dhcp4": true, "routes": [{"to": "10.0.0.0/8", "via": "10.0.0.1", "type": "blackhole"}]}}}"#,
     r#"{"links": [{"id": "a", "type": "phy", "name": "eno1", "mtu": 1500}, {"id": "v", "type": "vlan", "vlan_link": "a", "vlan_id": 5, "vlan_mac_address": "52:54:00:00:00:05", "mtu": 9000}], "networks": [{"id": "n", "link": "v", "type": "ipv4_dhcp"}]}"#,
-    // As KubeVirt writes it itself for masquerade.
+    // KubeVirt's own document for masquerade.
     r#"{"version": 2, "ethernets": {"eth0": {"match": {"macaddress": "02:00:00:00:00:01"}, "set-name": "eth0", "dhcp4": true, "addresses": ["fd10:0:2::2/120"], "routes": [{"to": "::/0", "via": "fd10:0:2::1"}]}}}"#,
-    // As KubeVirt's user guide has it for NoCloud, with the indentation mended.
+    // The example for NoCloud of KubeVirt's user guide, with correct indentation.
     r#"{"network": {"version": 1, "config": [{"type": "physical", "name": "eth0", "subnets": [{"type": "dhcp"}]}]}}"#,
 ];

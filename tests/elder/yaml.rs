@@ -1,10 +1,10 @@
-//! Writes what stands in a document as YAML, as people write it.
+//! Writes the values of a document as YAML, in styles that people use.
 
 use serde_json::Value;
 
 use crate::support::documents::Random;
 
-/// The document, in one of many spellings.
+/// Writes a document in a random style.
 pub(crate) fn spell(tree: &Value, random: &mut Random) -> String {
     let mut text = String::new();
     if random.chance(1, 6) {
@@ -17,7 +17,7 @@ pub(crate) fn spell(tree: &Value, random: &mut Random) -> String {
     if random.chance(1, 10) { text.replace('\n', "\r\n") } else { text }
 }
 
-/// A value that begins on a line of its own, each line indented by so many blanks.
+/// Writes a value that begins on its own line, each line indented by `indent` blanks.
 fn block(value: &Value, indent: usize, text: &mut String, random: &mut Random) {
     let margin = " ".repeat(indent);
     match value {
@@ -35,7 +35,7 @@ fn block(value: &Value, indent: usize, text: &mut String, random: &mut Random) {
                 text.push_str(&margin);
                 text.push('-');
                 match item {
-                    // The first member stands beside the dash.
+                    // The first member is on the line of the dash.
                     Value::Object(members) if !members.is_empty() && random.chance(3, 4) => {
                         let mut inner = String::new();
                         block(item, indent + 2, &mut inner, random);
@@ -56,7 +56,7 @@ fn block(value: &Value, indent: usize, text: &mut String, random: &mut Random) {
     }
 }
 
-/// A value behind a name or a dash.
+/// Writes a value behind a name or a dash.
 fn inside(value: &Value, indent: usize, text: &mut String, random: &mut Random) {
     let is_block = match value {
         Value::Object(members) => !members.is_empty() && random.chance(4, 5),
@@ -65,7 +65,7 @@ fn inside(value: &Value, indent: usize, text: &mut String, random: &mut Random) 
     };
     if is_block {
         text.push('\n');
-        // A list may stand as far left as its name; a mapping may not.
+        // A list may have the indentation of its name; a mapping may not.
         let deeper = match value {
             Value::Array(_) if random.chance(1, 3) => 0,
             _ => *random.pick(&[2, 2, 4]),
@@ -98,7 +98,7 @@ fn flow(value: &Value, random: &mut Random) -> String {
     }
 }
 
-/// Plain where that is the same text, and where it is what people write: a MAC address.
+/// Writes a string without quotes if it stays a string, and also if people usually omit the quotes: a MAC address.
 fn scalar_text(string: &str, random: &mut Random, is_value: bool) -> String {
     let is_mac = string.len() == 17 && string.split(':').count() == 6;
     let is_plain = string.starts_with(|c: char| c.is_ascii_alphanumeric())

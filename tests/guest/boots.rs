@@ -1,4 +1,4 @@
-//! What a boot finds, and what it leaves behind.
+//! Runs of `network-kargs`: input of a boot, and the files that it writes.
 
 use std::fs;
 use std::process::Command;
@@ -13,7 +13,7 @@ fn hypershift() -> Vec<u8> {
     fs::read(HYPERSHIFT).unwrap()
 }
 
-/// The outcome and the reason that a run recorded.
+/// Returns outcome and reason in the report of a run.
 fn recorded(machine: &Machine) -> (String, String) {
     let plan: serde_json::Value = serde_json::from_str(&machine.read("run/glowplug/plan.json").unwrap()).unwrap();
     let text = |name: &str| plan[name].as_str().unwrap().to_owned();
@@ -37,7 +37,7 @@ fn a_kubevirt_machine_gets_the_network_of_the_drive_that_it_finds() {
     );
 }
 
-/// The uuid of another machine than the drive's.
+/// UUID of a machine that is not the drive's.
 const OTHER: &str = "11111111-2222-3333-4444-555555555555";
 
 #[test]
@@ -67,7 +67,7 @@ fn the_drive_of_another_machine_is_taken_where_any_drive_was_asked_for() {
     }
 }
 
-/// A debug record without the time, which differs from run to run.
+/// Returns log lines without the time, which differs between runs.
 fn without_time(stderr: &str) -> Vec<&str> {
     stderr.lines().map(|line| line.split_once(" monotonic=").unwrap().0).collect()
 }
@@ -92,7 +92,7 @@ fn the_log_says_what_was_looked_at_where_it_is_asked_to() {
     }
 }
 
-/// A volume of ISO 9660 with this label and nothing in it.
+/// Builds an empty ISO 9660 volume with this label.
 fn labelled(label: &str) -> Vec<u8> {
     let mut image = vec![0; 0x9000];
     image[0x8000..0x8007].copy_from_slice(b"\x01CD001\x01");
@@ -200,7 +200,7 @@ fn without_a_drive_the_default_applies() {
 const STATIC: &str = r#"{"links":[{"id":"a","type":"phy","ethernet_mac_address":"52:54:00:12:34:56"}],
     "networks":[{"link":"a","type":"ipv4","ip_address":"10.0.0.5/24"}]}"#;
 
-/// A run with the distribution's variable, on a machine without a drive.
+/// Runs the program with the variable of the distribution, on a machine without a drive.
 fn with_variable(machine: &Machine, value: Option<&str>, arguments: &[&str]) -> (Option<i32>, Option<String>, String) {
     let root = machine.path("");
     let mut command = Command::new(env!("CARGO_BIN_EXE_glowplug"));
@@ -342,7 +342,7 @@ fn a_word_at_the_boot_loader_that_is_not_understood_is_refused() {
     }
 }
 
-/// The names in the directory of systemd-networkd.
+/// Returns the file names in the directory of systemd-networkd.
 fn networkd_files(machine: &Machine) -> Vec<String> {
     let entries = fs::read_dir(machine.path("run/systemd/network")).map_or_else(|_| Vec::new(), Iterator::collect);
     let mut names: Vec<String> =
@@ -451,7 +451,7 @@ fn a_document_of_nics_without_addresses_is_never_the_default() {
         assert_eq!(told("network-manager"), outcome(Some(line), &[], "configured"), "{document}");
         let file = "50-glowplug-0000-52-54-00-12-34-56.network";
         assert_eq!(told("systemd-networkd"), outcome(None, &[file], "configured"), "{document}");
-        // No argument says it, and any other would ask by DHCP.
+        // network-legacy has no argument for "no address", and any other argument would start DHCP.
         assert_eq!(told("network-legacy"), outcome(None, &[], "nothing-to-do"), "{document}");
     }
 }
@@ -490,7 +490,7 @@ fn arguments_that_would_crowd_out_the_others_are_refused() {
 
 #[test]
 fn a_fragment_that_cannot_be_written_fails_the_run_and_is_recorded() {
-    // A file where the directory should be.
+    // `/etc` is a file, so the directory cannot be created.
     let machine = Machine::kubevirt().with("etc", "").with_disk("vdb", hypershift());
     let Run { code, stderr, .. } = machine.network_kargs(&[]);
     assert_eq!(code, Some(1));

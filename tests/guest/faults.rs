@@ -1,8 +1,9 @@
-//! What is left where a system call fails, where the program is ended, or where there is no room: the program runs once for
-//! each of its system calls, with the fault at that one, under `strace`.
+//! Faults: failed system calls, killed programs, and full file systems. Under `strace`, the program runs once for each
+//! of
+//! its system calls, with a fault at this call.
 //!
-//! Whatever happens, there is the network of the drive, whole, or none with a run that failed; never a part of one, and never
-//! a guess. Who is ended leaves no record, and the next run is as if nothing had been.
+//! After every fault the network of the drive is complete, or the run failed and left no network. A partial or guessed
+//! network never appears. A killed run leaves no report, and the next run is not affected.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -14,10 +15,10 @@ use super::machine::{Machine, Run, drive};
 const FRAGMENT: &str = "etc/cmdline.d/50-glowplug-network-kargs.conf";
 const PLAN: &str = "run/glowplug/plan.json";
 
-/// What an earlier run wrote.
+/// Fragment of an earlier run.
 const OLD: &str = "ip=10.9.9.9::10.9.9.1:24::[52:54:00:99:99:99]:none\n";
 
-/// A bond with a VLAN: several files for systemd-networkd.
+/// A bond with a VLAN, which needs several files for systemd-networkd.
 const BOND: &str = r#"{"links":[
     {"id":"a","type":"phy","ethernet_mac_address":"52:54:00:00:00:01"},
     {"id":"b","type":"phy","ethernet_mac_address":"52:54:00:00:00:02"},
@@ -25,7 +26,7 @@ const BOND: &str = r#"{"links":[
     {"id":"bond0.7","type":"vlan","vlan_link":"bond0","vlan_id":7,"vlan_mac_address":"52:54:00:00:00:07"}],
     "networks":[{"link":"bond0.7","type":"ipv4","ip_address":"10.0.0.5/24","gateway":"10.0.0.1"}]}"#;
 
-/// A system call of a run: the how many-th of its name it is.
+/// A system call of a run: its name, and its number among the calls of this name.
 #[derive(Clone, Debug)]
 struct Call {
     name: String,
@@ -33,17 +34,17 @@ struct Call {
     text: String,
 }
 
-/// What a machine is asked for, before any fault.
+/// A machine and the arguments of the program.
 struct Case {
     machine: fn() -> Machine,
     arguments: Vec<String>,
 }
 
-/// What a run left of the network: the fragment and the files of systemd-networkd, by path.
+/// Network files after a run: the fragment and the files of systemd-networkd, by path.
 type Left = BTreeMap<String, String>;
 
 impl Case {
-    /// A drive on a disk, NetworkManager, and what an earlier run wrote.
+    /// A drive on a disk, NetworkManager, and the files of an earlier run.
     fn disk() -> Self {
         let machine = || {
             let image = fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/images/hypershift.iso")).unwrap();
@@ -52,14 +53,14 @@ impl Case {
         Self { machine, arguments: Vec::new() }
     }
 
-    /// A drive in a directory, systemd-networkd, and what an earlier run wrote.
+    /// A drive in a directory, systemd-networkd, and the files of an earlier run.
     fn files(drive: &Machine) -> Self {
         let arguments = ["--renderer", "systemd-networkd", "--neednet", "--config-drive"].map(str::to_owned);
         let path = drive.path("").to_str().unwrap().to_owned();
         Self { machine: || with_an_earlier_run(Machine::kubevirt()), arguments: [&arguments[..], &[path]].concat() }
     }
 
-    /// A run without a fault.
+    /// Runs the program without a fault.
     fn run_alone(&self, machine: &Machine) -> Run {
         let arguments: Vec<&str> = self.arguments.iter().map(String::as_str).collect();
         machine.network_kargs(&arguments)
@@ -72,7 +73,7 @@ impl Case {
         Run::of(command.args(&self.arguments))
     }
 
-    /// Every system call from the first one that asks anything of the machine.
+    /// Returns every system call, from the first call that reads from the machine.
     fn calls(&self) -> Vec<Call> {
         let machine = (self.machine)();
         let Run { code, stderr, .. } = self.run(&machine, &[]);
@@ -86,14 +87,15 @@ impl Case {
         }
         let start = calls.iter().position(|call| call.text.contains("/proc/cmdline")).unwrap();
         calls.drain(..start);
-        // The last word, memory, of which there is enough, and `close`, which does its work whatever it says.
+        // Skip the exit, memory calls, which do not fail here, and `close`, which takes effect even with an error.
         calls.retain(|call| {
             !["exit_group", "close", "brk", "mmap", "munmap", "mremap", "sigaltstack"].contains(&&*call.name)
         });
         calls
     }
 
-    /// A run on a machine of its own with a fault at this call, and at all later ones of its name where it is to last.
+    /// Runs the program on a new machine with a fault at this call, and with `lasts` also at all later calls of its
+    /// name.
     fn run_with(&self, call: &Call, fault: &str, lasts: bool) -> (Machine, Run) {
         let machine = (self.machine)();
         let Call { name, nth, text } = call;
@@ -105,7 +107,7 @@ impl Case {
         (machine, run)
     }
 
-    /// What is left without a fault.
+    /// Returns the network files of a run without a fault.
     fn whole(&self) -> Left {
         let machine = (self.machine)();
         assert_eq!(self.run_alone(&machine).code, Some(0));
@@ -120,7 +122,7 @@ fn with_an_earlier_run(machine: Machine) -> Machine {
     names.into_iter().fold(machine, |machine, name| machine.with(&format!("run/systemd/network/{name}"), "old"))
 }
 
-/// The network that is there. A name that nobody reads is not in it.
+/// Returns the network files. Files with a name that no program reads are not included.
 fn left(machine: &Machine) -> Left {
     left_in(&machine.path(""))
 }
@@ -139,7 +141,7 @@ fn left_in(root: &Path) -> Left {
     left
 }
 
-/// Why a run was refused, as it recorded it.
+/// Returns the reason in the report of a refused run.
 fn refusal(machine: &Machine) -> String {
     let plan: serde_json::Value = serde_json::from_str(&machine.read(PLAN).unwrap()).unwrap();
     assert_eq!(plan["outcome"], "refused");
@@ -151,15 +153,15 @@ fn outcome(machine: &Machine) -> Option<String> {
     Some(plan["outcome"].as_str().unwrap().to_owned())
 }
 
-/// Every path, but for the log of `strace`.
+/// Returns every path, except the log of `strace`.
 fn paths(machine: &Machine) -> Vec<String> {
     let files = machine.files();
     let paths = files.keys().map(|path| path.strip_prefix(machine.path("")).unwrap().to_str().unwrap().to_owned());
     paths.filter(|path| path != "strace").collect()
 }
 
-/// The network is the one or the other, and the record never says more than is there. Tells after which calls there are no
-/// arguments.
+/// Kills the program at every call. Checks that the network is the old or the new one, and that the report never claims
+/// more than exists. Returns the calls after which no arguments exist.
 fn end_at_every_call(case: &Case) -> Vec<Call> {
     let new = case.whole();
     let old = left(&(case.machine)());
@@ -185,11 +187,11 @@ fn end_at_every_call(case: &Case) -> Vec<Call> {
         if !left_now.contains_key(FRAGMENT) {
             bare.push(call.clone());
         }
-        // As if nothing had been.
+        // The next run succeeds.
         assert_eq!(case.run_alone(&machine).code, Some(0), "{call:?}");
         assert_eq!((left(&machine), paths(&machine)), (new.clone(), clean.clone()), "{call:?}");
     }
-    // Each of them happens.
+    // All four combinations occur.
     assert_eq!(seen.len(), 4, "{seen:?}");
     bare
 }
@@ -201,18 +203,18 @@ fn ended_at_any_call_a_run_leaves_the_old_arguments_or_the_new_ones() {
 
 #[test]
 fn ended_at_any_call_a_run_leaves_no_mixture_of_two_networks() {
-    // The old arguments go with the old files.
+    // The old arguments are removed together with the old files.
     assert_ne!(end_at_every_call(&Case::files(&drive(BOND))).len(), 0);
 }
 
-/// A run ends with the whole network, or fails and leaves none.
+/// Lets every call fail. Checks that the run writes the complete network, or fails and leaves no network.
 fn fail_at_every_call(case: &Case) {
     let new = case.whole();
     for call in case.calls() {
         let (machine, run) = case.run_with(&call, "error=EIO", false);
         let ended = (run.code, left(&machine), outcome(&machine));
         let configured = (Some(0), new.clone(), Some("configured".to_owned()));
-        // The record explains a boot; it does not decide it.
+        // The report is informational: the run succeeds without it.
         let unrecorded = (Some(0), new.clone(), None);
         let refused = (Some(1), Left::new(), Some("refused".to_owned()));
         assert!([configured, unrecorded, refused].contains(&ended), "{call:?}: {ended:?}\n{}", run.stderr);
@@ -229,7 +231,8 @@ fn a_call_that_fails_costs_all_files_or_nothing() {
     fail_at_every_call(&Case::files(&drive(BOND)));
 }
 
-/// What becomes of a drive that fails from this read of it on, the first of which is the one that looks for a label.
+/// Runs the program with a drive that fails from its n-th read on, for every n. The first read is the search for a
+/// label.
 fn fail_from_each_read_on(fault: &str) -> Vec<(Option<i32>, Left, String, String)> {
     let mut case = Case::disk();
     case.arguments = ["--wait", "0", "--default-value", "ip=dhcp"].map(str::to_owned).to_vec();
@@ -262,7 +265,7 @@ fn a_drive_that_vanishes_while_it_is_read_is_refused() {
     let default = Left::from([(FRAGMENT.to_owned(), "ip=dhcp\n".to_owned())]);
     for fault in ["error=ENXIO", "error=ENODEV", "retval=0"] {
         let ended = fail_from_each_read_on(fault);
-        // Gone before anybody knew what it was, it has not been there.
+        // A drive that fails before its label is read counts as absent.
         assert_eq!(ended[0], (Some(0), default.clone(), "default".to_owned(), no_drive.clone()), "{fault}");
         for (code, left, outcome, reason) in &ended[1..] {
             assert_eq!((*code, left, outcome.as_str()), (Some(1), &Left::new(), "refused"), "{fault}: {reason}");
@@ -270,10 +273,12 @@ fn a_drive_that_vanishes_while_it_is_read_is_refused() {
     }
 }
 
-/// A run in a mount namespace of its own: what it said and what it left, without the namespace's root.
+/// Runs the program in its own mount namespace. Returns exit status, messages and network files, without the path of
+/// the
+/// namespace's root.
 fn run_where(machine: &Machine, mounts: &str, arguments: &[&str]) -> (Option<i32>, String, Left) {
     let script = format!("set -e; cd \"$1\"; {mounts}; shift; set +e; \"$@\"; code=$?; cp -a . /tmp/left; exit $code");
-    // What it mounts is gone with it, so what is left is copied before.
+    // The mounts end with the namespace, so the files are copied before.
     let copy = tempfile::tempdir().unwrap();
     let script = script.replace("/tmp/left", copy.path().to_str().unwrap());
     let mut command = Command::new("unshare");
@@ -283,7 +288,7 @@ fn run_where(machine: &Machine, mounts: &str, arguments: &[&str]) -> (Option<i32
     (code, stderr, left_in(copy.path()))
 }
 
-/// Where there is no room, of which a directory takes an inode as well, and what the system says there.
+/// Full file systems and the system's error. A directory needs an inode, too.
 const FULL: [(&str, &str, &str); 2] = [
     (
         "no page",
@@ -349,7 +354,7 @@ fn what_cannot_be_written_at_all_is_given_and_stays() {
     assert_eq!(said, [format!("<3>failed error=\"{error}\""), removing]);
 }
 
-/// The C library of `strange.c`, under which the program runs.
+/// Builds the C library `strange.c`, which is preloaded into the program.
 fn strange(machine: &Machine) -> String {
     let library = machine.path("strange.so");
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/guest/strange.c");
@@ -365,7 +370,7 @@ fn short_and_interrupted_reads_and_writes_change_nothing() {
     let machine = (case.machine)();
     let run = case.run(&machine, &["-E", &strange(&machine), "-e", "trace=pread64"]);
     assert_eq!((run.code, left(&machine), outcome(&machine)), (Some(0), case.whole(), Some("configured".to_owned())));
-    // A window of 16 KiB in pieces of 7 bytes.
+    // A window of 16 KiB is read in pieces of 7 bytes.
     let log = machine.read("strace").unwrap();
     assert!(log.lines().filter(|line| line.ends_with(" = 7")).count() > 7 * 16 * 1024 / 7, "{}", log.lines().count());
 }
@@ -379,7 +384,7 @@ fn nobody_asks_for_the_time_of_day_so_that_it_may_jump() {
     assert_eq!(time_of_day.code, None);
     let run = case.run(&machine, &["-E", &strange]);
     assert_eq!((run.code, left(&machine)), (Some(0), case.whole()));
-    // And while it waits.
+    // Signals also interrupt the wait.
     let machine = Machine::kubevirt();
     let mut command = Command::new("env");
     command.args([strange.as_str(), env!("CARGO_BIN_EXE_glowplug"), "network-kargs", "--wait", "1", "--root"]);

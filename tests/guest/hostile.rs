@@ -1,12 +1,12 @@
-//! Input that means harm ends in a clean refusal, within a second of computing and 64 MiB, with no word of its own in
-//! the output.
+//! Hostile input is refused cleanly, within a second of CPU time and 64 MiB, and no part of the input is copied to the
+//! output.
 
 use std::os::unix::fs::symlink;
 use std::process::Command;
 
 use super::machine::{Machine, Run, drive, run};
 
-/// Runs on a drive with limits that end the program where it exceeds them.
+/// Runs the program on a drive, with limits that kill the program when it exceeds them.
 fn bounded(drive: &Machine) -> Run {
     bounded_with(drive, &[])
 }
@@ -18,14 +18,14 @@ fn bounded_with(drive: &Machine, more: &[&str]) -> Run {
     Run::of(command.args(["--as=67108864", "--cpu=1", env!("CARGO_BIN_EXE_glowplug")]).args(arguments).args(more))
 }
 
-/// The first line of the log of a document that is refused.
+/// Returns the first log line for a refused document.
 fn refusal(document: impl AsRef<[u8]>) -> String {
     let Run { code, stdout, stderr } = bounded(&drive(document));
     assert_eq!((code, stdout.as_str()), (Some(1), ""), "{stderr}");
     stderr.lines().next().unwrap_or_default().to_owned()
 }
 
-/// The same, where it is the drive that is refused, without the directory that differs from run to run.
+/// Returns the first log line for a refused drive, without the directory, which differs between runs.
 fn refused_drive(drive: &Machine) -> String {
     let Run { code, stdout, stderr } = bounded(drive);
     assert_eq!((code, stdout.as_str()), (Some(1), ""), "{stderr}");
@@ -105,7 +105,7 @@ fn invalid_utf_8() {
     assert_eq!(refusal(b"{\"services\":\"\xff\xfe\"}"), diagnostic(expected));
 }
 
-/// Names that a shell, a tokeniser or a path would take for more.
+/// Names with characters that are special to a shell, a tokenizer or a path.
 const NAMES: [&str; 12] = [
     "eth0 rd.break",
     "eth0\nip=dhcp",
@@ -201,11 +201,11 @@ fn a_bridge_of_as_many_ports_as_there_may_be_links_is_explained() {
     assert_eq!(row, Some(format!("e0     e0      nic{}-", " ".repeat(59)).as_str()));
 }
 
-// === Documents that ask much of a renderer ===
+// === Documents with large output ===
 
 const RENDERERS: [&str; 3] = ["network-manager", "systemd-networkd", "network-legacy"];
 
-/// How each program's files or arguments come out: the exit code, and the lines that were said.
+/// Returns exit status and log lines for each of the three network programs.
 fn rendered(document: impl AsRef<[u8]>) -> [(Option<i32>, Vec<String>); 3] {
     let drive = drive(document);
     RENDERERS.map(|renderer| {
@@ -226,7 +226,7 @@ fn accepted() -> (Option<i32>, Vec<String>) {
     (Some(0), Vec::new())
 }
 
-/// So many of what a list or an object has.
+/// Repeats an element of a list or an object.
 fn listed(count: usize, one: impl Fn(usize) -> String) -> String {
     (0..count).map(one).collect::<Vec<_>>().join(",")
 }

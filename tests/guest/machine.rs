@@ -1,4 +1,4 @@
-//! A machine that is a directory.
+//! A machine in a directory.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,7 +12,7 @@ pub(crate) struct Machine {
     root: TempDir,
 }
 
-/// What a run said and how it ended.
+/// Output and exit status of a run.
 #[derive(Debug, Eq, PartialEq)]
 pub(crate) struct Run {
     pub(crate) code: Option<i32>,
@@ -21,12 +21,12 @@ pub(crate) struct Run {
 }
 
 impl Machine {
-    /// A machine that says nothing about itself.
+    /// A machine without any information about its platform.
     pub(crate) fn new() -> Self {
         Self { root: tempfile::tempdir().unwrap() }
     }
 
-    /// A machine that KubeVirt started.
+    /// A KubeVirt machine.
     pub(crate) fn kubevirt() -> Self {
         Self::new().with("sys/class/dmi/id/sys_vendor", "KubeVirt\n")
     }
@@ -38,7 +38,7 @@ impl Machine {
         self
     }
 
-    /// A disk of this content.
+    /// Adds a disk with this content.
     pub(crate) fn with_disk(self, name: &str, image: impl AsRef<[u8]>) -> Self {
         let sectors = image.as_ref().len() / 512;
         self.with(&format!("dev/{name}"), image).with(&format!("sys/class/block/{name}/size"), format!("{sectors}\n"))
@@ -48,7 +48,7 @@ impl Machine {
         self.root.path().join(path)
     }
 
-    /// Runs the program with its root here.
+    /// Runs the program with this machine as its root.
     pub(crate) fn run(&self, arguments: &[&str]) -> Run {
         let root = self.root.path().to_str().unwrap();
         run(&[arguments, &["--root", root]].concat())
@@ -70,7 +70,7 @@ impl Machine {
         self.read("etc/cmdline.d/50-glowplug-network-kargs.conf")
     }
 
-    /// Every file of the machine with its content.
+    /// Returns every file of the machine with its content.
     pub(crate) fn files(&self) -> BTreeMap<PathBuf, Vec<u8>> {
         let mut files = BTreeMap::new();
         collect(self.root.path(), &mut files);
@@ -89,7 +89,7 @@ fn collect(directory: &Path, files: &mut BTreeMap<PathBuf, Vec<u8>>) {
     }
 }
 
-/// A config drive in a directory, with this document.
+/// Builds a config drive in a directory, with this network document.
 pub(crate) fn drive(document: impl AsRef<[u8]>) -> Machine {
     Machine::new()
         .with("openstack/latest/meta_data.json", r#"{"instance_id":"worker-0.clusters","hostname":"worker-0"}"#)

@@ -1,4 +1,4 @@
-//! What the program tells and writes about a machine.
+//! Metadata that the program prints and writes.
 
 use std::fs;
 use std::process::Command;
@@ -22,7 +22,7 @@ fn typical() -> Machine {
     )
 }
 
-/// Runs a command for a drive that was named.
+/// Runs a command with `--config-drive`.
 fn with_drive(drive: &Machine, arguments: &[&str]) -> Run {
     let path = drive.path("");
     run(&[arguments, &["--config-drive", path.to_str().unwrap()]].concat())
@@ -95,7 +95,7 @@ fn programs_get_json() {
 #[test]
 fn the_file_of_the_unit_answers_before_any_drive_is_looked_for() {
     let file = "GLOWPLUG_KUBEVIRT_HOSTNAME=\"a \\\"b\\\"\"\nGLOWPLUG_KUBEVIRT_IPV4=10.0.0.9\n";
-    // Reading this disk would fail.
+    // The disk is not readable, so success shows that the file was used.
     let machine = Machine::kubevirt().with("run/metadata/glowplug", file).with("sys/class/block", "");
     assert_eq!(told(machine.run(&["metadata", "hostname"])), answer(0, "a \"b\"\n"));
     assert_eq!(told(machine.run(&["metadata", "uuid"])), answer(1, ""));
@@ -211,7 +211,7 @@ fn a_file_that_cannot_be_written_fails() {
     assert_eq!(stderr, format!("<3>failed error=\"writing {file}: File exists (os error 17)\"\n"));
 }
 
-/// What `glowplug hostname` makes of a drive: how it ended, what it said last, and the file.
+/// Runs `glowplug hostname` on a drive. Returns exit status, last log line, and the file.
 fn hostname(meta_data: &str) -> (Option<i32>, String, Option<String>) {
     let out = Machine::new();
     let file = out.path("etc/hostname");
@@ -311,7 +311,7 @@ fn an_unknown_user_is_refused() {
     );
 }
 
-/// Who runs the tests, since only root may write as somebody else.
+/// Returns user and group of the test process, because only root may write for another user.
 fn owner() -> (String, String) {
     let id = |flag| {
         let output = Command::new("id").arg(flag).output().unwrap();

@@ -1,4 +1,4 @@
-//! Whole runs of the guest's program: a directory in, files and words out.
+//! Whole runs of the guest's program on a machine in a directory, with their files and output.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
 

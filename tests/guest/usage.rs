@@ -1,4 +1,4 @@
-//! The command line of the program.
+//! Command line of the program.
 
 use std::process::Command;
 
@@ -52,7 +52,7 @@ fn what_was_written_for_afterburn_is_the_same_command() {
     assert_eq!(machine.fragment().as_deref(), Some("ip=10.0.0.5:::24::[52:54:00:12:34:56]:none\n"));
 }
 
-/// What is logged with this value of the variable.
+/// Returns the log with this value of `GLOWPLUG_LOG`.
 fn logged(value: &str) -> String {
     let machine = Machine::new().with("proc/cmdline", "ignition.platform.id=metal");
     let mut command = Command::new(env!("CARGO_BIN_EXE_glowplug"));
@@ -322,7 +322,7 @@ fn the_short_help_has_one_line_of_80_columns_for_each_command_and_option() {
     for command in ["", "network-kargs", "check", "attributes", "metadata", "hostname", "ssh-keys"] {
         let words: &[&str] = if command.is_empty() { &["-h"] } else { &[command, "-h"] };
         let help = run(words).stdout;
-        // A line that begins with many blanks continues the line before.
+        // A line that begins with many blanks continues the previous line.
         let is_wide = |line: &&str| line.chars().count() > 80 || line.starts_with("          ");
         wide.extend(help.lines().filter(is_wide).map(|line| format!("{command}: {line}")));
     }

@@ -1,4 +1,4 @@
-//! The arguments of a VMware machine. Its hypervisor is a value here: no VMware machine was at hand.
+//! Arguments of a VMware machine. A value replaces the hypervisor, because no VMware machine was available.
 #![cfg(feature = "vmware")]
 
 use glowplug::guest::platform::Selection;
@@ -7,7 +7,7 @@ use glowplug::guest::{self, DefaultValue, Options, Source};
 
 use super::machine::{Machine, Run};
 
-/// What a run decides and writes for this value of the property, on a machine with this kernel command line.
+/// Runs the program with a kernel command line and a value of the property. Returns outcome, reason and fragment.
 fn decided(command_line: &str, value: Result<Option<&str>, &str>) -> (String, String, Option<String>) {
     let machine = Machine::new().with("proc/cmdline", command_line);
     let value = value.map(|value| value.map(|text| text.as_bytes().to_vec())).map_err(str::to_owned);

@@ -1,4 +1,4 @@
-//! A cluster that knows which guest really uses which address, and prints lists of its objects.
+//! A model of a cluster. It knows which guest really uses which address, and prints lists of its objects.
 
 use std::net::IpAddr;
 
@@ -9,30 +9,30 @@ use serde_json::{Map, Value, json};
 
 use super::Rng;
 
-/// A machine, in all of its objects. The index of a machine in the cluster never changes.
+/// A machine with all of its objects. The index of a machine in the cluster never changes.
 #[derive(Clone, Debug)]
 pub(super) struct Node {
     pub(super) machine: Machine,
     /// UID of the VirtualMachine.
     guest_uid: String,
-    /// By the clock of the API server, in milliseconds since 1970.
+    /// Creation time by the clock of the API server, in milliseconds since 1970.
     pub(super) created: u64,
     guest_created: u64,
-    /// What it wants: names of pools, which follow renames.
+    /// Names of the pools of its claim. They follow renames.
     pub(super) pools: Vec<String>,
     pub(super) is_sticky: bool,
     style: Style,
-    /// The NodePool annotation: the name that the first pool had when the machine was created.
+    /// Value of the NodePool annotation: the name of the first pool at the creation of the machine.
     node_pool: String,
     pub(super) has_object: bool,
-    /// Whether its objects have the record of its NICs.
+    /// Whether its objects record the addresses of its NICs.
     pub(super) has_record: bool,
     pub(super) has_guest: bool,
     pub(super) is_running: bool,
     pub(super) nics: Vec<Nic>,
 }
 
-/// What an interface of a guest really uses.
+/// An interface of a guest, with the addresses that it really uses.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct Nic {
     pub(super) interface: String,
@@ -40,7 +40,7 @@ pub(super) struct Nic {
     pub(super) addresses: Vec<IpNetwork>,
 }
 
-/// How the objects of a machine are written. Older programs wrote less.
+/// Which members the objects of a machine have. Older programs wrote fewer members.
 #[derive(Clone, Debug)]
 struct Style {
     names_node_pool: bool,
@@ -52,33 +52,33 @@ struct Style {
     format: usize,
 }
 
-/// A record that a list contains, with the truth about it.
+/// A record in a list, with the true state of its machine.
 #[derive(Clone, Debug)]
 pub(super) struct Printed {
     pub(super) node: usize,
     pub(super) interface: String,
     pub(super) address: IpAddr,
     pub(super) network: String,
-    /// What the objects say about the network.
+    /// The network, as the objects name it.
     pub(super) node_pool: Option<String>,
     pub(super) names_network: bool,
 }
 
-/// Which objects a list leaves out.
+/// Part of the objects that a list contains.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Part {
     All,
     WithoutMachines,
     WithoutGuests,
-    /// Without each object whose name hashes to this value of four.
+    /// All objects, except those whose name hashes to this value of four.
     Some(u64),
 }
 
-/// Lists of objects, and what they contain.
+/// Lists of objects, and a summary of their content.
 pub(super) struct Lists {
     pub(super) texts: Vec<String>,
     pub(super) printed: Vec<Printed>,
-    /// Which nodes have an object there.
+    /// Whether each node has an object in the lists.
     pub(super) seen: Vec<bool>,
 }
 
@@ -119,7 +119,7 @@ impl Node {
         }
     }
 
-    /// Whether anything of it is there, so that its addresses may be in use.
+    /// Whether an object or a guest of the machine exists, so that its addresses may be in use.
     pub(super) fn is_there(&self) -> bool {
         self.has_object || self.has_guest
     }
@@ -181,7 +181,7 @@ impl Node {
         metadata
     }
 
-    /// Its KubevirtMachine.
+    /// Returns its KubevirtMachine.
     fn object(&self) -> Value {
         let mut metadata = self.metadata(&self.machine.uid, self.created);
         let is_annotated = self.style.is_in_annotation;
@@ -198,7 +198,7 @@ impl Node {
         })
     }
 
-    /// Its VirtualMachine.
+    /// Returns its VirtualMachine.
     fn guest(&self) -> Value {
         let mut metadata = self.metadata(&self.guest_uid, self.guest_created);
         let Machine { namespace, name, .. } = &self.machine;
@@ -215,7 +215,7 @@ impl Node {
         })
     }
 
-    /// Its VirtualMachineInstance.
+    /// Returns its VirtualMachineInstance.
     fn instance(&self) -> Value {
         let mut metadata = self.metadata(&format!("instance-of-{}", self.guest_uid), self.guest_created);
         let owner = json!([{"kind": "VirtualMachine", "name": self.machine.name, "uid": self.guest_uid}]);
@@ -233,7 +233,7 @@ impl Node {
         })
     }
 
-    /// The records in the objects that are printed.
+    /// Returns the records in the printed objects.
     fn printed(&self, node: usize, has_object: bool, has_guest: bool) -> Vec<Printed> {
         let Style {
             names_node_pool, lists_networks, names_network, is_in_annotation, is_in_status, is_on_guest, ..
@@ -258,7 +258,7 @@ impl Node {
 // === impl Cluster ===
 
 impl Cluster {
-    /// Lists of all objects but those that `part` leaves out.
+    /// Prints lists of the objects that `part` selects.
     pub(super) fn lists(&self, part: Part) -> Lists {
         let mut items: [Vec<Value>; 3] = Default::default();
         let (mut printed, mut seen) = (Vec::new(), vec![false; self.nodes.len()]);

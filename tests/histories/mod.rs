@@ -1,13 +1,13 @@
-//! Random histories of a cluster with several networks, against the rules that no two machines may get one address.
+//! Random histories of a cluster with several networks. Each history checks that no two machines get the same address.
 //!
-//! The model knows the cluster, which says who really uses which address, and what the ledger was told. It does not predict
-//! which decision the library takes: it checks after each operation that the rules permit the decision. The rules:
+//! The model knows which machine of the cluster really uses which address, and every claim and record that the ledger
+//! received. It does not predict the decisions of the library. After each operation it checks these rules:
 //!
-//! - Nobody gets an address that somebody else holds, that a record claims, that a pool or a template of the network
-//!   reserves, or whose reuse delay is not over. It is the lowest free address.
-//! - What the ledger was told once, by a claim or a record, it keeps until the machine is gone.
-//! - Of each disagreement between the ledger and the objects of machines an audit reports something.
-//! - The machine that waits longest is served first.
+//! - An allocated address is free: no other machine holds it, no record claims it, no pool or template of the network
+//!   reserves it, and its reuse delay is over. It is the lowest free address.
+//! - The ledger keeps each address of a claim or a record until the machine is gone.
+//! - An audit reports each disagreement between the ledger and the objects of machines.
+//! - The machine that has waited longest is served first.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
 
@@ -21,10 +21,10 @@ use std::path::Path;
 
 use world::{Op, World};
 
-/// Seeds and numbers of operations. A seed that once found a mistake has a row of its own.
+/// Seeds, and how many operations each seed runs. A seed that once found a mistake has its own entry.
 const HISTORIES: [(u64, usize); 3] = [(1, 45_000), (2, 45_000), (3, 500)];
 
-/// Operations of one history: enough to fill pools several times, and short enough to be read.
+/// Number of operations in one history: enough to fill pools several times, and few enough to read.
 const LENGTH: usize = 250;
 
 #[test]
@@ -40,7 +40,7 @@ fn no_history_in_a_file_gives_an_address_twice() {
     search(4, 10_000, Some(directory.path()));
 }
 
-/// Runs histories with that many operations altogether.
+/// Runs histories of a seed, with this many operations in total.
 fn search(seed: u64, operations: usize, directory: Option<&Path>) {
     let mut rng = Rng(seed);
     for history in 0..operations.div_ceil(LENGTH) {
@@ -63,7 +63,7 @@ fn search(seed: u64, operations: usize, directory: Option<&Path>) {
     }
 }
 
-/// The operation that breaks a rule, and how.
+/// Runs a history. Fails with the index of the operation that broke a rule, and the broken rule.
 fn run(start: u64, ops: &[Op], directory: Option<&Path>) -> Result<(), (usize, String)> {
     let mut world = World::new(start, directory);
     for (at, op) in ops.iter().enumerate() {
@@ -73,7 +73,7 @@ fn run(start: u64, ops: &[Op], directory: Option<&Path>) -> Result<(), (usize, S
     Ok(())
 }
 
-/// Removes operations without which a rule is still broken. Returns how.
+/// Removes operations that are not needed to break a rule. Returns the broken rule.
 fn shorten(start: u64, ops: &mut Vec<Op>, directory: Option<&Path>) -> Option<String> {
     let mut last = None;
     let mut size = ops.len() / 2;
@@ -96,7 +96,7 @@ fn shorten(start: u64, ops: &mut Vec<Op>, directory: Option<&Path>) -> Option<St
     last
 }
 
-/// The numbers of splitmix64: the same on every machine.
+/// The generator SplitMix64, with the same numbers on every machine.
 #[derive(Clone, Debug)]
 struct Rng(u64);
 
@@ -108,7 +108,7 @@ impl Rng {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `limit`.
+    /// Returns a number below `limit`.
     fn number(&mut self, limit: u64) -> u64 {
         self.next() % limit
     }

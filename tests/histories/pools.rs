@@ -1,4 +1,4 @@
-//! Pools as their administrator writes them, and what the rules say about each of their addresses.
+//! Pools as an administrator writes them, and the reasons for which their addresses are reserved.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -10,30 +10,30 @@ use super::Rng;
 pub(super) const NETWORKS: [&str; 3] = ["infra/vlan10", "infra/vlan20", "default"];
 pub(super) const INTERFACES: [&str; 2] = ["eno101", "eno102"];
 
-/// Addresses of every network are 10.0.0.N and fd00::N, with N below this.
+/// Upper limit of N in the addresses 10.0.0.N and fd00::N of every network.
 const NUMBERS: u64 = 64;
 
-/// A pool, as its administrator writes it.
+/// A pool as an administrator writes it.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct Spec {
     pub(super) name: String,
     pub(super) network: String,
     pub(super) interface: String,
-    /// First and last number of each range, of both families.
+    /// First and last number of each range, for each family.
     ranges: [Vec<(u64, u64)>; 2],
     /// Prefix length of each family.
     lengths: [u8; 2],
     excluded: Vec<IpAddr>,
     gateways: Vec<IpAddr>,
     nameservers: Vec<IpAddr>,
-    /// Addresses that only the template names.
+    /// Addresses that the template names and the pool does not.
     template: Vec<IpAddr>,
     allocates_ends: bool,
-    /// In seconds.
+    /// Reuse delay in seconds.
     pub(super) delay: u64,
 }
 
-/// The pools that a ledger has, by name.
+/// Pools of a ledger, by name.
 pub(super) type Pools = BTreeMap<String, Spec>;
 
 pub(super) fn address(family: usize, number: u64) -> IpAddr {
@@ -72,7 +72,7 @@ impl Spec {
         }
     }
 
-    /// The same pool with other addresses.
+    /// Returns the pool with other addresses.
     pub(super) fn changed(&self, rng: &mut Rng) -> Self {
         let mut spec = self.clone();
         let stacks =
@@ -110,7 +110,7 @@ impl Spec {
         spec
     }
 
-    /// The same pool, with the template of another one if it has none.
+    /// Returns the pool, with the template of `other` if it has none.
     pub(super) fn with_template_of(&self, other: &Self) -> Self {
         let template = if self.template.is_empty() { &other.template } else { &self.template };
         Self { template: template.clone(), ..self.clone() }
@@ -130,7 +130,7 @@ impl Spec {
         let mut facts = TemplateFacts::default();
         let subnets = (0..2).filter(|family| !self.ranges[*family].is_empty());
         let subnets = subnets.map(|family| format!("{{cidr: \"{}/{}\"}}", address(family, 0), self.lengths[family]));
-        // A template of one family names nothing of the other.
+        // A template of one family names no address of the other family.
         let has = |address: &&IpAddr| !self.ranges[family(**address)].is_empty();
         for (at, address) in self.template.iter().enumerate() {
             match at {
@@ -159,7 +159,7 @@ impl Spec {
         pool.ok_or_else(|| format!("{text}: {:?}", diagnostics.kept()))
     }
 
-    /// The pool, if its specification is valid.
+    /// Returns the pool of the library, if the specification is valid.
     pub(super) fn valid(&self) -> Option<Pool> {
         self.pool_or_errors().ok()
     }
@@ -176,7 +176,7 @@ impl Spec {
         self.lengths[family]
     }
 
-    /// All addresses of a family, lowest first.
+    /// Returns all addresses of a family, lowest first.
     pub(super) fn addresses(&self, family: usize) -> impl Iterator<Item = IpAddr> {
         let is_in = move |number: &u64| self.ranges[family].iter().any(|(a, b)| (*a..=*b).contains(number));
         (0..NUMBERS).filter(is_in).map(move |number| address(family, number))
@@ -186,7 +186,7 @@ impl Spec {
         self.addresses(family(address)).any(|it| it == address)
     }
 
-    /// Whether an address is the end of a subnet that the pool does not allocate.
+    /// Whether an address is the first or last address of a subnet, which the pool does not allocate.
     fn reserves_end(&self, address: IpAddr) -> bool {
         let (number, bits) = match address {
             IpAddr::V4(address) => (u128::from(u32::from(address)), 32),
@@ -197,15 +197,15 @@ impl Spec {
         !self.allocates_ends && (number & hosts == 0 || is_last)
     }
 
-    /// Whether the pool or its template names an address that nobody on the network may have.
+    /// Whether the pool or its template names an address, which is then reserved on the network.
     fn names(&self, address: IpAddr) -> bool {
-        // A gateway of a family that the pool does not have is not written.
+        // The specification has no gateway of a family without addresses.
         let gateways = self.gateways.iter().filter(|gateway| self.has(family(**gateway)));
         gateways.chain(&self.excluded).chain(&self.nameservers).chain(&self.template).any(|named| *named == address)
     }
 }
 
-/// Why a pool must not allocate an address, whoever has it.
+/// Returns why a pool must never allocate an address, independent of leases.
 pub(super) fn reserved(pools: &Pools, spec: &Spec, address: IpAddr) -> Option<String> {
     if !spec.contains(address) {
         return Some(format!("it is not in pool {}", spec.name));

@@ -1,4 +1,4 @@
-//! Ledgers that several processes share, and whose next commit may fail.
+//! Ledgers that several processes share. The next commit can be made to fail.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -8,21 +8,21 @@ use std::rc::Rc;
 use glowplug::host::change::{Change, Update};
 use glowplug::host::ledger::{Ledger, LedgerError, MemoryLedger, SqliteLedger, Transaction};
 
-/// What happens to the next commit of any process.
+/// Fault of the next commit of any process.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(super) enum Fault {
     #[default]
     None,
-    /// Nothing is written.
+    /// The commit writes nothing.
     Refused,
-    /// Everything is written, and the process does not learn that.
+    /// The commit writes everything, but reports an error to the process.
     AnswerLost,
 }
 
 /// Opens the ledger for one process.
 pub(super) type Open = Rc<dyn Fn() -> Box<dyn Ledger>>;
 
-/// The ledger as one process has it open.
+/// The ledger of one process, with faults.
 pub(super) struct Store {
     open: Open,
     inner: Box<dyn Ledger>,
@@ -36,19 +36,19 @@ struct Write<'a> {
     is_answer_lost: &'a mut bool,
 }
 
-/// A ledger in memory, as one process has it open.
+/// One process's view of a ledger in memory.
 struct Shared {
     ledger: Rc<RefCell<(MemoryLedger, u64)>>,
     seen: Option<u64>,
 }
 
-/// A new ledger in memory.
+/// Creates a ledger in memory.
 pub(super) fn in_memory() -> Open {
     let ledger = Rc::new(RefCell::new((MemoryLedger::default(), 0)));
     Rc::new(move || Box::new(Shared { ledger: Rc::clone(&ledger), seen: None }))
 }
 
-/// A new ledger in a file.
+/// Creates a ledger in a file.
 pub(super) fn in_file(path: &Path) -> Open {
     drop(SqliteLedger::create(path).unwrap());
     let path = path.to_owned();
@@ -62,7 +62,7 @@ impl Store {
         Self { open: Rc::clone(open), inner: open(), fault: Rc::clone(fault), is_answer_lost: false }
     }
 
-    /// A process that does not know whether its commit was written reads everything again.
+    /// Reads everything again if the process does not know whether its commit was written.
     fn find_out(&mut self) {
         if std::mem::take(&mut self.is_answer_lost) {
             self.inner = (self.open)();

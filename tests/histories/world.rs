@@ -1,4 +1,4 @@
-//! One history: a cluster, a ledger, two processes, and what the rules demand after each operation.
+//! One history: a cluster, a ledger, two processes, and the rules that are checked after each operation.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,7 +20,7 @@ use super::cluster::{Cluster, Lists, Nic, Node, Part, Printed};
 use super::pools::{NETWORKS, Pools, Spec, family, reserved};
 use super::store::{Fault, Open, Store, in_file, in_memory};
 
-/// An operation: what, and the seed of its details.
+/// An operation: its kind, and the seed of its details.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Op(Kind, u64);
 
@@ -102,13 +102,13 @@ struct Freed {
     by: Machine,
     /// The reuse delay, in milliseconds.
     delay: u64,
-    /// What the clock showed then, in milliseconds since 1970, and the latest time that it ever showed.
+    /// Time of the clock at the release, and its latest time until then, in milliseconds since 1970.
     clock: [u64; 2],
-    /// The latest time that the clock showed since.
+    /// Latest time of the clock since the release.
     since: u64,
 }
 
-/// What the ledger says, as a process that did not write reads it.
+/// Content of the ledger, read by a process that did not write it.
 #[derive(Default)]
 struct Seen {
     leases: BTreeMap<Place, Held>,
@@ -123,43 +123,43 @@ pub(super) struct World {
     ledgers: usize,
     open: Open,
     fault: Rc<Cell<Fault>>,
-    /// Whether the commit of this operation failed, so that nobody was served.
+    /// Whether the commit of this operation failed, so that no waiting machine was served.
     has_failed: bool,
     processes: Vec<Registry<Store>>,
     cluster: Cluster,
-    /// The cluster at earlier times, by the clock.
+    /// Earlier states of the cluster, with the time of the clock.
     remembered: Vec<(u64, Cluster)>,
-    /// The pools of the ledger.
+    /// Pools of the ledger.
     pools: Pools,
-    /// The same, as the library makes them.
+    /// Pools of the ledger, and the same pools in the types of the library.
     expected: (Pools, Vec<Pool>),
     older: Vec<Spec>,
-    /// How many pools there were, for their names.
+    /// Number of pools created so far, for new names.
     named: usize,
     seen: Seen,
-    /// Whose each address is, as the ledger was told.
+    /// Machines of each address, from the claims and records that the ledger received.
     owed: BTreeMap<Place, BTreeSet<usize>>,
     freed: BTreeMap<Place, Freed>,
-    /// The place in the queue of each machine that waits.
+    /// Position of each waiting machine in the wait queue.
     turns: BTreeMap<usize, u64>,
     /// Real time, in milliseconds since 1970.
     time: u64,
-    /// What the clock of the host is ahead of it.
+    /// How far the clock of the host is ahead of real time, in milliseconds.
     ahead: i64,
-    /// The latest time that the clock showed.
+    /// Latest time of the clock so far.
     latest: u64,
 }
 
 type Outcome = Result<(), String>;
 
-/// What an operation may do to leases.
+/// Changes of leases that an operation may make.
 #[derive(Default)]
 struct Allowed {
     /// Machines whose leases may end.
     released: Vec<Machine>,
     /// Records that may become leases.
     printed: Vec<Printed>,
-    /// Whether addresses are named by the claim, so that they need not be the lowest.
+    /// Whether the claim names its addresses. Then they need not be the lowest.
     is_named: bool,
 }
 
@@ -332,7 +332,7 @@ impl World {
                     1 => -3_600_000,
                     _ => 3_600_000,
                 };
-                // Lists of before may be older by the clock than they are.
+                // After a change of the clock, earlier lists may have a wrong age.
                 self.remembered.clear();
                 self.log.push(format!("the clock is {} ms ahead", self.ahead));
                 Ok(())
@@ -365,7 +365,7 @@ impl World {
                 self.rebuild(&mut rng)
             }
             Kind::Copy => {
-                // Somebody makes a machine from the manifest of another one.
+                // A person creates a machine from the manifest of another machine.
                 let booted = which(&|node| node.has_guest && node.has_record);
                 if let (Some(&from), Some(&to)) = (rng.one_of(&booted), rng.one_of(&unserved))
                     && !self.has_guest_of_name(to)
@@ -398,7 +398,7 @@ impl World {
         }
     }
 
-    /// The pools of the ledger, for a failure.
+    /// Returns the pools of the ledger as text, for a failure message.
     pub(super) fn pools_text(&self) -> String {
         self.pools.values().fold(String::new(), |text, pool| text + &format!("  {pool:?}\n"))
     }
@@ -412,7 +412,7 @@ impl World {
         Spec::random(format!("clusters/p{}", self.named), rng)
     }
 
-    /// Begins with a new ledger, which knows nothing.
+    /// Starts a new, empty ledger.
     fn create_ledger(&mut self, specs: Vec<Spec>) {
         self.ledgers += 1;
         self.open = match &self.directory {
@@ -464,7 +464,7 @@ impl World {
             let addresses = pool.map(|pool| pool.addresses(0).chain(pool.addresses(1)).collect::<Vec<_>>());
             request.addresses.extend(rng.one_of(&addresses.unwrap_or_default()));
         }
-        // A machine that asks again keeps its place, whatever it says.
+        // A machine that claims again keeps its position, even with another creation time.
         let created = if rng.chance(20) { created + rng.number(100_000) } else { *created };
         Claim { machine: machine.clone(), created, requests, sticky: *is_sticky }
     }
@@ -509,7 +509,7 @@ impl World {
         Ok(())
     }
 
-    /// Writes the record of a machine and starts its guest, if the ledger has all of its addresses.
+    /// Writes the record of a machine and starts its guest, if the machine holds all of its addresses.
     fn boot(&mut self, node: usize) {
         if self.has_guest_of_name(node) {
             return;
@@ -532,7 +532,7 @@ impl World {
         self.cluster.nodes[node].boot(nics, time);
     }
 
-    /// Whether a predecessor of the same name still runs. Kubernetes has one VirtualMachine of a name.
+    /// Whether a predecessor of the same name still runs. Kubernetes allows one VirtualMachine of a name.
     fn has_guest_of_name(&self, node: usize) -> bool {
         let machine = &self.cluster.nodes[node].machine;
         self.cluster.nodes.iter().any(|other| other.has_guest && other.is_namesake(machine))
@@ -576,11 +576,11 @@ impl World {
         self.log.push(format!("resize of {names:?}, renames {renames:?}: {answer:?}"));
         match answer {
             Ok(resized) => self.settle(specs, &resized.renamed),
-            // Machines hold or wait for addresses, or the names do not fit.
+            // Machines hold addresses or wait, or the names do not match.
             Err(ResizeError::Refused(_)) => {}
             Err(ResizeError::Ledger(error)) => {
                 self.done::<()>(&Err(error))?;
-                // Whether it was written is only known from the ledger.
+                // Only the ledger shows whether the change was written.
                 let expected: Vec<Pool> = specs.iter().map(|spec| self.kept(spec, renames).pool()).collect();
                 let state = self.processes[1 - at].state().map_err(|error| error.to_string())?;
                 if expected.iter().all(|pool| state.pool(&pool.name) == Some(pool)) {
@@ -594,14 +594,14 @@ impl World {
         self.check(at, &Allowed::default(), true)
     }
 
-    /// A pool as the ledger keeps it: one without a template keeps what the last template named.
+    /// Returns a pool as the ledger stores it: without a template it keeps the addresses of the last template.
     fn kept(&self, spec: &Spec, renames: &[Rename]) -> Spec {
         let rename = renames.iter().find(|rename| rename.new == spec.name);
         let known = self.pools.get(rename.map_or(&spec.name, |rename| &rename.old));
         known.map_or_else(|| spec.clone(), |known| spec.with_template_of(known))
     }
 
-    /// Notes that the ledger has other pools.
+    /// Records that the ledger now has other pools.
     fn settle(&mut self, specs: Vec<Spec>, renames: &[Rename]) {
         let kept: Vec<Spec> = specs.iter().map(|spec| self.kept(spec, renames)).collect();
         for Rename { old, new } in renames {
@@ -652,7 +652,7 @@ impl World {
         self.check(at, &Allowed::default(), false)
     }
 
-    /// Lists of objects, when they were fetched if they are complete, and what they are.
+    /// Returns lists of objects, the time at which they were fetched if they are complete, and their description.
     fn lists(&self, rng: &mut Rng) -> (Lists, Option<u64>, &'static str) {
         match rng.below(10) {
             0 => (self.cluster.lists(Part::WithoutMachines), None, "without machines"),
@@ -710,7 +710,7 @@ impl World {
         self.log.push(format!("audit of {which} lists, releases: {releases}"));
         self.done(&answer)?;
         let Ok(report) = answer else {
-            // The releases may be written.
+            // The releases may already be written.
             let gone = known
                 .into_iter()
                 .filter(|machine| !self.cluster.nodes.iter().any(|node| node.is_there() && node.is_called(machine)));
@@ -722,7 +722,7 @@ impl World {
         for machine in &known {
             let namesakes = self.cluster.nodes.iter().enumerate().filter(|(_, node)| node.is_namesake(machine));
             let may_be_there = namesakes.into_iter().any(|(at, _)| lists.seen.get(at) == Some(&true));
-            // A guest that uses an address of the machine may be the machine.
+            // A guest that uses an address of the machine may belong to the machine.
             let is_used = self.seen.leases.iter().any(|(place, held)| {
                 let uses = |node: &Node| {
                     !node.is_namesake(machine)
@@ -759,7 +759,7 @@ impl World {
         self.check(at, &Allowed { released, ..Allowed::default() }, true)
     }
 
-    /// Fails for an error that no fault explains.
+    /// Fails the test for an error without an injected fault.
     fn done<T>(&mut self, answer: &Result<T, LedgerError>) -> Outcome {
         match answer {
             Err(LedgerError::Store { doing: "writing", .. }) => {
@@ -772,7 +772,7 @@ impl World {
         }
     }
 
-    /// A claim that finds a pool exhausted waits, unless it names addresses.
+    /// Adds a claim to the wait queue if it finds its pool exhausted and does not name addresses.
     fn note_turn(&mut self, node: usize, claim: &Claim, answer: &Result<Vec<Allocation>, ClaimError>) {
         let is_named = claim.requests.iter().any(|request| !request.addresses.is_empty());
         if matches!(answer, Err(ClaimError::Exhausted { .. })) && !is_named {
@@ -782,7 +782,7 @@ impl World {
     }
 }
 
-/// What the library reads in lists.
+/// Lets the library read lists.
 fn inventory(lists: &Lists) -> Inventory {
     let mut objects = Objects::default();
     for (at, text) in lists.texts.iter().enumerate() {
@@ -794,7 +794,7 @@ fn inventory(lists: &Lists) -> Inventory {
 // === impl World: rules ===
 
 impl World {
-    /// What is true after each operation of a process.
+    /// Checks all rules after an operation of a process.
     fn check(&mut self, at: usize, allowed: &Allowed, serves: bool) -> Outcome {
         let serves = serves && !std::mem::take(&mut self.has_failed);
         let before = std::mem::take(&mut self.seen);
@@ -818,7 +818,7 @@ impl World {
         self.check_kept()
     }
 
-    /// The ledger keeps what it was told of machines that are there.
+    /// Checks that the ledger keeps the addresses of machines that exist.
     fn check_kept(&self) -> Outcome {
         for (place, nodes) in &self.owed {
             let is_occupied = self.seen.leases.contains_key(place) || self.seen.conflicts.contains_key(place);
@@ -830,7 +830,7 @@ impl World {
         Ok(())
     }
 
-    /// A lease ends only by the release of its machine. Its holder never changes before that.
+    /// Checks that a lease ends only by the release of its machine, and that its holder never changes before.
     fn check_ended(&mut self, before: &Seen, allowed: &Allowed) -> Outcome {
         for machine in &allowed.released {
             for node in 0..self.cluster.nodes.len() {
@@ -866,7 +866,7 @@ impl World {
         Ok(())
     }
 
-    /// A lease begins only by a claim or by a record.
+    /// Checks that a lease begins only by a claim or by a record.
     fn check_begun(&mut self, before: &Seen, allowed: &Allowed) -> Outcome {
         let begun: Vec<(Place, Held)> = self
             .seen
@@ -897,7 +897,7 @@ impl World {
         self.cluster.nodes.iter().position(|node| node.machine == *machine)
     }
 
-    /// An allocated address is free, and the lowest of its pool.
+    /// Checks that an allocated address was free, and the lowest of its pool.
     fn check_allocated(&self, place: &Place, held: &Held, before: &Seen, allowed: &Allowed) -> Outcome {
         let (network, address) = place;
         let claimant = &held.claimant;
@@ -939,7 +939,7 @@ impl World {
         }
     }
 
-    /// The addresses that a claim may get now, lowest first.
+    /// Returns the addresses that a claim may get now, lowest first.
     fn free<'s>(&'s self, spec: &'s Spec, family: usize) -> impl Iterator<Item = IpAddr> + 's {
         spec.addresses(family).filter(|address| {
             let place = (spec.network.clone(), *address);
@@ -950,7 +950,7 @@ impl World {
         })
     }
 
-    /// Waiting machines are served in their order, and none waits without a reason.
+    /// Checks that waiting machines are served in order, and that no machine waits without a reason.
     fn check_queue(&mut self, before: &Seen, serves: bool) -> Outcome {
         let waiting: BTreeSet<usize> =
             self.seen.waiting.iter().filter_map(|claim| self.node_of(&claim.machine)).collect();
@@ -989,7 +989,7 @@ impl World {
                 return Err(format!("{} waits although {} has free addresses", claim.machine, spec.name));
             }
         }
-        // One that holds something already needs less than another one.
+        // A machine that already holds some of its addresses needs fewer than another machine.
         let holds = |machine: &Machine| before.leases.values().any(|held| held.claimant.machine == *machine);
         let simple = |claim: &&Claim| claim.requests.len() == 1 && !claim.sticky && !holds(&claim.machine);
         for left in before
@@ -1018,7 +1018,7 @@ impl World {
         Ok(())
     }
 
-    /// An answer says what the ledger has, and a refusal is true.
+    /// Checks that an answer equals the ledger, and that the reason of a refusal is true.
     fn check_answer(&self, claim: &Claim, answer: &Result<Vec<Allocation>, ClaimError>) -> Outcome {
         let Some(node) = self.node_of(&claim.machine) else { return Ok(()) };
         let owned = self.owned(node);
@@ -1050,7 +1050,7 @@ impl World {
                 let Some(spec) = self.pools.get(pool) else { return Err(format!("pool {pool} is unknown")) };
                 let its = usize::from(family.bits() == 128);
                 match self.free(spec, its).next() {
-                    // The claim itself takes the last address for another interface.
+                    // The same claim takes the last address for another interface.
                     Some(_) if claim.requests.len() > 1 => Ok(()),
                     Some(free) => Err(format!("{} is refused, but {free} of {pool} is free", claim.machine)),
                     None => Ok(()),
@@ -1075,14 +1075,14 @@ impl World {
         }
     }
 
-    /// Whether the objects say enough about a record to know its network.
+    /// Whether the objects determine the network of a record.
     fn is_attributable(&self, printed: &Printed) -> bool {
         let fits = |spec: &Spec| spec.network == printed.network && spec.interface == printed.interface;
         let named = printed.node_pool.as_ref().and_then(|name| self.pools.get(name));
         if let Some(named) = named.filter(|spec| spec.interface == printed.interface) {
             return fits(named);
         }
-        // Once a record was taken for one of another network by its address alone, it stays there.
+        // A record that was once attributed to another network by its address stays there.
         let is_elsewhere = self.seen.leases.iter().any(|((network, address), held)| {
             *network != printed.network
                 && *address == printed.address
@@ -1093,7 +1093,7 @@ impl World {
         printed.names_network || !is_elsewhere && self.pools.values().any(has)
     }
 
-    /// A record is a lease, or something about it is reported.
+    /// Checks that a record is a lease, or that a report mentions it.
     fn check_reported(
         &self,
         printed: &Printed,
@@ -1111,7 +1111,7 @@ impl World {
         let is_unleased = disagreements.iter().any(|it| {
             matches!(it, Disagreement::NotLeased { claimant, address, .. } if *address == printed.address && is_own(claimant))
         });
-        // A record that the objects say too little about may be one of another network.
+        // A record without a certain network may belong to another network.
         if is_lease || is_reported || is_found || is_unleased || !self.is_attributable(printed) {
             return Ok(());
         }
@@ -1124,12 +1124,13 @@ impl World {
 // === impl Freed ===
 
 impl Freed {
-    /// Whether the delay may be over for some process. After the clock went back, one that saw a later time may not wait.
+    /// Whether the delay may be over for some process. If the clock went back, a process with a later time need not
+    /// wait.
     fn may_be_over(&self) -> bool {
         self.clock[0] < self.clock[1] || self.since >= self.clock[0] + self.delay
     }
 
-    /// Whether the delay is over for each process, whatever it saw of the clock.
+    /// Whether the delay is over for every process, independent of the times that it read.
     fn is_over_for_all(&self, now: u64) -> bool {
         self.delay == 0 || now >= self.clock[1] + self.delay
     }

@@ -1,4 +1,4 @@
-//! Records that claim the same address: what they cost.
+//! Conflicting records of one address, and their cost.
 
 use std::fs;
 
@@ -27,7 +27,7 @@ fn one_address_in_the_records_of_20000_machines_is_one_row_for_each() {
     drop(registry);
     let size = fs::metadata(&path).unwrap().len();
     assert!(size < 20_000 * 400, "{size} bytes");
-    // All of them are gone, and the address is free.
+    // All machines are gone, and the address is free.
     let mut registry = Registry::open(SqliteLedger::open(&path).unwrap()).unwrap();
     let machines: Vec<_> = (0..20_000).map(|at| machine(&format!("worker-{at}"))).collect();
     registry.release_all(&machines, 2).unwrap();

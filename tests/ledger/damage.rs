@@ -9,7 +9,7 @@ use glowplug::host::registry::Registry;
 
 use super::{claim, machine, pool, registry};
 
-/// The same numbers in the same order at each run.
+/// Returns the next random number; each run has the same numbers.
 fn dice(state: &mut u64) -> u64 {
     *state ^= *state << 13;
     *state ^= *state >> 7;
@@ -43,7 +43,7 @@ fn of_2000_flipped_bits_none_leads_to_a_second_holder() {
             let _ = fs::remove_file(directory.path().join(beside));
         }
         fs::write(&damaged, bytes).unwrap();
-        // Each process opens the ledger anew.
+        // Each step opens the ledger again, as a new process does.
         for step in 0..2 {
             let Ok(mut registry) =
                 SqliteLedger::open(&damaged).map_err(drop).and_then(|it| Registry::open(it).map_err(drop))

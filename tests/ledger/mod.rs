@@ -1,4 +1,4 @@
-//! Ledgers: histories against a naive model, several processes at one file, and processes that die.
+//! Ledgers: histories compared with a naive model, several processes with one file, and killed processes.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
 
@@ -15,7 +15,7 @@ use glowplug::host::ledger::SqliteLedger;
 use glowplug::host::pool::{Pool, TemplateFacts, read_pools};
 use glowplug::host::registry::Registry;
 
-/// A pool of the network that all pools here have, with the other members as YAML.
+/// Creates a pool on the common network of these tests, with further members as YAML.
 fn pool(name: &str, interface: &str, rest: &str) -> Pool {
     let text = format!("{{name: {name}, namespace: clusters, network: vlan10, interface: {interface}, {rest}}}");
     let (specs, mut diagnostics) = read_pools(text.as_bytes());
@@ -27,13 +27,13 @@ fn machine(name: &str) -> Machine {
     Machine { namespace: "clusters".into(), name: name.into(), uid: format!("uid-of-{name}") }
 }
 
-/// A claim of a machine that was created at a time.
+/// Creates a claim of a machine with a creation time.
 fn claim(name: &str, created: u64, pools: &[&str]) -> Claim {
     let requests = pools.iter().map(|pool| Request::of(pool));
     Claim { machine: machine(name), created, requests: requests.collect(), sticky: false }
 }
 
-/// A registry at a ledger, which is created if there is none.
+/// Opens a registry with a ledger, which is created if it does not exist.
 fn registry(path: &Path, pools: impl IntoIterator<Item = Pool>) -> Registry<SqliteLedger> {
     let ledger = SqliteLedger::create(path).or_else(|_| SqliteLedger::open(path)).unwrap();
     let mut registry = Registry::open(ledger).unwrap();
@@ -41,7 +41,7 @@ fn registry(path: &Path, pools: impl IntoIterator<Item = Pool>) -> Registry<Sqli
     registry
 }
 
-/// `worker-0: 10.0.0.1/24 fd00::1/64`
+/// Formats allocations, for example `worker-0: 10.0.0.1/24 fd00::1/64`.
 fn shown(allocations: &[Allocation]) -> Vec<String> {
     let shown = |allocation: &Allocation| {
         let addresses: Vec<String> = allocation.addresses.iter().map(ToString::to_string).collect();

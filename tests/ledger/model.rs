@@ -1,4 +1,4 @@
-//! Any history is that of a naive model, whoever fails or dies in between.
+//! Random histories of a ledger, compared with a naive model, with failures and killed processes.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,7 +20,7 @@ use proptest::prelude::*;
 
 use super::pool;
 
-/// What may happen.
+/// An operation of a history.
 #[derive(Clone, Debug)]
 enum Step {
     Claim { machine: Machine, pools: Vec<usize>, named: Option<u8>, sticky: bool },
@@ -29,19 +29,19 @@ enum Step {
     Wait(u64),
 }
 
-/// What goes wrong with it.
+/// A fault of an operation.
 #[derive(Clone, Copy, Debug)]
 enum Fault {
     None,
-    /// The store refuses.
+    /// The store rejects the write.
     Full,
-    /// The process dies before the store has it.
+    /// The process dies before the write.
     DiesBefore,
-    /// The process dies when the store has it, and before it answers.
+    /// The process dies after the write and before its answer.
     DiesAfter,
 }
 
-/// A ledger that does as a fault says, once.
+/// A ledger with one fault, which happens once.
 #[derive(Debug)]
 struct Faulty<L> {
     ledger: L,
@@ -78,7 +78,7 @@ impl Transaction for FaultyTransaction<'_> {
     }
 }
 
-/// The pools and their sizes. The first two share addresses, the third has both families.
+/// Names of the pools. The first two share addresses, the third has both families.
 const POOLS: [&str; 3] = ["clusters/one", "clusters/two", "clusters/both"];
 
 static SIZES: LazyLock<Vec<Vec<Pool>>> =
@@ -112,12 +112,12 @@ fn of_size(at: usize, size: usize) -> Pool {
     pool(name, interface, &format!("addresses: [{addresses}], {rest}"))
 }
 
-/// All that is known, the simple way. An address is looked for one by one.
+/// The naive model: plain maps, and a linear search for a free address.
 #[derive(Clone, Debug)]
 struct Model {
     pools: Vec<Pool>,
     held: BTreeMap<IpAddr, (Claimant, String, u8)>,
-    /// Who had it last, when it was given back, and until when it rests.
+    /// Last holder, time of the release, and end of the reuse delay.
     left: BTreeMap<IpAddr, (Claimant, u64, u64)>,
     waiters: Vec<Claim>,
     now: u64,
@@ -164,7 +164,7 @@ impl Model {
     fn allocate(&mut self, claim: &Claim) -> Result<Vec<Allocation>, ClaimError> {
         let mut wanted = BTreeSet::new();
         let mut next = self.clone();
-        // What is wrong with the claim as such is told before what is wrong with the addresses.
+        // A mistake in the claim itself is reported before a conflict about addresses.
         for check in [true, false] {
             for request in &claim.requests {
                 let at = POOLS.iter().position(|pool| *pool == request.pool).unwrap();
@@ -223,14 +223,14 @@ impl Model {
         Ok(answer)
     }
 
-    /// All pools are on one network.
+    /// Whether a held address may move to another pool. All pools are on one network.
     fn may_move(&self, held: IpAddr, own: &str, to: usize) -> bool {
         let family = Family::of(held);
         let own = POOLS.iter().position(|pool| *pool == own).unwrap();
         self.of(to, family).unwrap().contains(&held) || !self.offered(own, family).contains(&held)
     }
 
-    /// Whether a waiting claim has all that it requests.
+    /// Whether a waiting claim already has all requested addresses.
     fn is_settled(&self, claim: &Claim) -> bool {
         let mut families = Vec::new();
         for request in &claim.requests {
@@ -324,7 +324,7 @@ impl Model {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    // Each name has had a successor.
+    // Two machines, one after the other, have each name.
     let machine = || {
         (0..5_u8, 0..2_u8).prop_map(|(name, uid)| Machine {
             namespace: "clusters".to_owned(),
@@ -365,12 +365,12 @@ fn claim_of(machine: &Machine, pools: &[usize], named: Option<u8>, sticky: bool)
             first.addresses.push(format!("fd00::{named:x}").parse().unwrap());
         }
     }
-    // The names are not in the order of creation.
+    // The order of the names differs from the order of creation.
     let created = u64::from(machine.uid.as_bytes()[0] ^ 1);
     Claim { machine: machine.clone(), created, requests, sticky }
 }
 
-/// Lets a history happen to a model and to registries with one ledger, in turns.
+/// Runs a history on a model and, alternating, on registries that share one ledger.
 fn live<L: Ledger + std::fmt::Debug>(
     (delays, steps): (bool, Vec<(Step, Fault, usize)>),
     registries: usize,
@@ -397,7 +397,7 @@ fn live<L: Ledger + std::fmt::Debug>(
         let now = model.now;
         let mut after = model.clone();
         next_fault.set(fault);
-        // `None` when the ledger failed, and with it the step.
+        // `None` if the ledger failed, and so the step.
         let done = match &step {
             Step::Claim { machine, pools, named, sticky } => {
                 let claim = claim_of(machine, pools, *named, *sticky);
@@ -498,7 +498,7 @@ proptest! {
     #[test]
     fn any_history_in_memory_is_that_of_the_model(history in history(40)) {
         live(history, 1, |ledger: Option<MemoryLedger>| {
-            // What the next process reads is all of it.
+            // The next process must read the complete state from the ledger.
             ledger.map_or_else(MemoryLedger::default, MemoryLedger::reopened)
         });
     }

@@ -1,6 +1,7 @@
-//! Several processes at one ledger, and processes that are killed.
+//! Several processes with one ledger, and killed processes.
 //!
-//! The processes are this test program again, each with one test, which does a [`Work`] in place of itself.
+//! Each process is this test program, started again with one test, which then runs a [`Work`] in place of its
+//! assertions.
 
 use std::any::type_name;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,10 +18,10 @@ use rusqlite::Connection;
 
 use super::{claim, machine, pool, registry, shown};
 
-/// What one of several processes does at a ledger, by its number.
+/// The task of one process: takes the path of the ledger and the number of the process.
 type Work = fn(&Path, usize);
 
-/// Every work, by the name under which a process is told to do it.
+/// All tasks by name. A process gets the name of its task in an environment variable.
 const WORKS: [(&str, Work); 5] = [
     ("claim and release", claim_and_release),
     ("make the ledger and claim", make_the_ledger_and_claim),
@@ -33,9 +34,9 @@ const WORK: &str = "GLOWPLUG_TEST_WORK";
 const LEDGER: &str = "GLOWPLUG_TEST_LEDGER";
 const NUMBER: &str = "GLOWPLUG_TEST_NUMBER";
 
-/// Starts the test that asks for it as a process of its own, with a work to do.
+/// Starts the calling test as a separate process with a task.
 fn start<T: Fn()>(_test: T, work: &str, ledger: &Path, number: usize) -> Child {
-    // Without the name of this program, as the test harness has it.
+    // The test harness expects the path without the name of the crate.
     let (_, test) = type_name::<T>().split_once("::").unwrap();
     let mut command = Command::new(env::current_exe().unwrap());
     command.args(["--exact", test, "--nocapture", "--test-threads=1"]);
@@ -43,7 +44,7 @@ fn start<T: Fn()>(_test: T, work: &str, ledger: &Path, number: usize) -> Child {
     command.stdout(Stdio::piped()).stdin(Stdio::null()).spawn().unwrap()
 }
 
-/// Does the work of a process that [`start`] has started; nothing in the test that starts them.
+/// Runs the task in a process that [`start`] has started. Returns `false` in the test itself.
 fn has_worked() -> bool {
     let Ok(told) = env::var(WORK) else { return false };
     let (_, work) = WORKS.iter().find(|(name, _)| *name == told).unwrap();
@@ -96,7 +97,7 @@ fn eight_processes_claim_and_release_without_a_duplicate_or_a_loss() {
 
     let mut registry = registry(&path, [wide()]);
     let allocator = registry.state().unwrap();
-    // Of each of its 40 machines a process gives every fourth back.
+    // Each process releases every fourth of its 40 machines.
     let held: Vec<(String, String)> = allocator
         .leases()
         .map(|(_, address, lease)| (lease.claimant.machine.name.clone(), address.to_string()))
@@ -187,7 +188,7 @@ fn who_waits_in_several_processes_is_served_in_order() {
 fn ask_and_wait(path: &Path, process: usize) {
     let mut registry = registry(path, [narrow()]);
     for at in 0..10 {
-        // Those of all processes lie between each other, and the latest come first.
+        // The creation times of the processes interleave, and the latest come first.
         let number = 8 * (9 - at) + process;
         let refused = registry.claim(&claim(&format!("waiter-{number}"), number as u64, &["clusters/workers"]), 1);
         let Err(RegistryError::Refused(error)) = refused else { panic!("{refused:?}") };
@@ -203,7 +204,7 @@ fn give_back(path: &Path, process: usize) {
     }
 }
 
-/// A process is killed at any moment, so often that each instruction has its turn. `GLOWPLUG_TEST_KILLS` says how often.
+/// Kills processes at random moments. `GLOWPLUG_TEST_KILLS` sets the number of kills.
 #[test]
 fn a_killed_process_loses_nothing_that_it_was_reported_and_duplicates_nothing() {
     if has_worked() {
@@ -213,7 +214,7 @@ fn a_killed_process_loses_nothing_that_it_was_reported_and_duplicates_nothing() 
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("ledger");
     registry(&path, [wide()]);
-    // What machines hold for certain; those of whom it is not known are not in it.
+    // Machines that certainly hold addresses. A machine with an unknown result is not in this map.
     let mut held: BTreeMap<String, String> = BTreeMap::new();
     for kill in 0..kills {
         let mut child = start(
@@ -223,7 +224,7 @@ fn a_killed_process_loses_nothing_that_it_was_reported_and_duplicates_nothing() 
             kill,
         );
         let mut lines = BufReader::new(child.stdout.take().unwrap());
-        // Until it has begun, then from no time to some claims.
+        // Wait until the process has begun, then for a random time: from none to that of some claims.
         let mut told = String::new();
         while !told.ends_with("begin\n") {
             assert_ne!(lines.read_line(&mut told).unwrap(), 0, "{told}");
@@ -234,7 +235,7 @@ fn a_killed_process_loses_nothing_that_it_was_reported_and_duplicates_nothing() 
         child.wait().unwrap();
 
         let mut uncertain = BTreeSet::new();
-        // The last line may be torn.
+        // The last line may be incomplete.
         for line in told.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n')) {
             let words: Vec<&str> = line.split(' ').collect();
             match words[..] {
@@ -259,7 +260,7 @@ fn a_killed_process_loses_nothing_that_it_was_reported_and_duplicates_nothing() 
             found.entry(lease.claimant.machine.name.clone()).or_default().push(address.to_string());
         }
         for name in uncertain {
-            // All of its addresses or none.
+            // A machine has all of its addresses or none.
             if let Some(addresses) = found.get(&name) {
                 assert_eq!(addresses.len(), 2);
                 held.insert(name, addresses.join("+"));
@@ -274,7 +275,7 @@ fn a_killed_process_loses_nothing_that_it_was_reported_and_duplicates_nothing() 
 
 fn claim_until_killed(path: &Path, process: usize) {
     let mut registry = registry(path, [wide()]);
-    // Not through the test harness, which would keep it.
+    // Bypass the test harness, which would capture the output.
     let mut out = std::io::stdout();
     let mut say = |line: String| {
         out.write_all(line.as_bytes()).unwrap();
@@ -309,7 +310,7 @@ fn what_one_process_did_the_other_knows_at_its_next_claim() {
     assert_eq!(given(&mut one, "b"), ["b: 10.0.0.2/16"]);
     assert_eq!(shown(&other.release(&machine("a"), 2).unwrap().held), ["a: 10.0.0.1/16"]);
     assert_eq!(given(&mut one, "c"), ["c: 10.0.0.1/16"]);
-    // So far behind that the store has forgotten the changes.
+    // So many changes that the store no longer has all of them for a process that lags behind.
     let many = pool("many", "eth1", "addresses: [10.1.0.0/16, fd01::/64]");
     one.resize([many], &[], 3).unwrap();
     let claims: Vec<_> = (0..5_001).map(|at| claim(&at.to_string(), 0, &["clusters/many"])).collect();

@@ -1,4 +1,4 @@
-//! What is refused when a ledger is opened.
+//! Ledgers that cannot be opened, and the reported reasons.
 
 use std::error::Error;
 use std::fs;
@@ -33,7 +33,7 @@ fn a_ledger_is_created_once_and_an_interrupted_creation_is_made_again() {
     fs::write(&path, "").unwrap();
     assert_eq!(refusal(&path), format!("{}: not a ledger", path.display()));
     SqliteLedger::create(&path).unwrap();
-    // It has no pool yet.
+    // The ledger has no pool yet.
     let workers = pool("workers", "eth0", "addresses: [10.0.0.0/24]");
     Registry::open(SqliteLedger::create(&path).unwrap()).unwrap().resize([workers], &[], 1).unwrap();
     let error = SqliteLedger::create(&path).unwrap_err().to_string();
@@ -166,7 +166,7 @@ fn the_store_refuses_an_address_that_is_held_whatever_its_caller_believes() {
         [],
     );
     assert_eq!(error.unwrap_err().to_string(), "UNIQUE constraint failed: leases.network, leases.address");
-    // What somebody did by hand is learnt like everything else.
+    // A change by hand is read like any other change.
     rows.execute("DELETE FROM leases", []).unwrap();
     assert_eq!(shown(&registry.claim(&claim("b", 0, &["clusters/workers"]), 2).unwrap()), ["b: 10.0.0.1/24"]);
     assert_eq!(registry.release(&machine("a"), 3).unwrap().held, []);

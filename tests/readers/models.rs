@@ -1,4 +1,4 @@
-//! Networks that no OpenStack document can say, from the model to what the readers understand.
+//! Networks that no OpenStack document can describe: rendered from the model and read by the network programs.
 
 use std::net::IpAddr;
 
@@ -33,7 +33,7 @@ fn with_address(mut link: Link) -> Link {
     link
 }
 
-/// What NetworkManager and what dracut's own scripts understand of a network.
+/// Returns the profiles that NetworkManager and dracut's own scripts make of a network.
 fn understood(links: Vec<Link>) -> [String; 2] {
     let mut config = NetworkConfig::new(links).unwrap();
     config.dns.nameservers = vec!["1.1.1.1".parse::<IpAddr>().unwrap().into()];

@@ -1,4 +1,4 @@
-//! Asks dracut's own scripts what they understand, and says what they can be told.
+//! Runs dracut's own scripts on arguments, and reduces expected profiles to the features of these scripts.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -10,18 +10,18 @@ use super::networks::OnLink;
 use crate::support::documents::DefaultRoute;
 use crate::support::profiles::{Cidr, DeviceKey, Family, Method, Profile, Profiles};
 
-/// Where dracut keeps its modules.
+/// Directory of dracut's modules.
 const MODULES: &str = "/usr/lib/dracut/modules.d";
 
-/// Runs dracut's scripts.
+/// Script that runs dracut's scripts.
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/readers/network_legacy.sh");
 
-/// What the scripts say about the machine on which they run here, which has none of the NICs.
+/// Whether a warning is about the test machine, which has none of the NICs.
 fn is_about_this_machine(warning: &str) -> bool {
     warning.starts_with("Network interface '") && warning.ends_with("' does not exist")
 }
 
-/// The names of what is made, and of NICs that are renamed.
+/// Names of created devices and of renamed NICs.
 #[derive(Default)]
 struct Names<'a> {
     nics: BTreeMap<&'a str, &'a str>,
@@ -30,11 +30,11 @@ struct Names<'a> {
     vlans: BTreeMap<&'a str, (&'a str, u16)>,
 }
 
-/// Has the scripts read a line.
+/// Lets the scripts read a line of arguments.
 ///
 /// # Errors
 ///
-/// Whatever would stop the boot or be a warning in it. A second word about one interface.
+/// Fails for everything that stops a boot or prints a warning, and for a second argument for one interface.
 pub(crate) fn read(line: &str) -> Result<Profiles, String> {
     static SCRIPTS: OnceLock<Result<String, String>> = OnceLock::new();
     let scripts = SCRIPTS.get_or_init(|| {
@@ -114,7 +114,7 @@ fn understand(text: &str) -> Result<Profiles, String> {
             ["route", destination, gateway, device] => {
                 let destination: Cidr = destination.parse()?;
                 let key = names.key(device);
-                // `setup_net` compares the device with the name of the interface.
+                // `setup_net` compares this field with the name of the interface, so it must be a name.
                 if device.contains(':') {
                     return Err(format!("route {destination} names its NIC by {device}, which nobody finds"));
                 }
@@ -140,7 +140,7 @@ fn understand(text: &str) -> Result<Profiles, String> {
     Ok(profiles)
 }
 
-/// What `ifup` makes of an argument.
+/// Applies an `ip=` argument as `ifup` does.
 fn ip(profile: &mut Profile, address: &str, gateway: &str, mask: &str, method: &str) -> Result<(), String> {
     let auto = |family: &mut Family| family.method = Method::Auto;
     match (method, address) {
@@ -161,9 +161,10 @@ fn ip(profile: &mut Profile, address: &str, gateway: &str, mask: &str, method: &
     Ok(())
 }
 
-/// What of a truth network-legacy can be told, by the rule of `glowplug::render::network_legacy`, where `read` decides what the
-/// truth leaves open: which of several addresses comes first. Where a default route cannot be told, the next best one of
-/// `defaults` takes its place.
+/// Reduces expected profiles to the features of network-legacy, by the rule of `glowplug::render::network_legacy`. The
+/// profiles leave open which of several addresses comes first; `read` decides this. If a default route is not
+/// supported,
+/// the next best route of `defaults` replaces it.
 pub(crate) fn reduced(truth: &Profiles, defaults: &[DefaultRoute], on_link: &OnLink, read: &Profiles) -> Profiles {
     let none = Profile::default();
     let profiles = truth
@@ -181,7 +182,7 @@ pub(crate) fn reduced(truth: &Profiles, defaults: &[DefaultRoute], on_link: &OnL
             continue;
         }
         let mut left: Vec<_> = defaults.iter().filter(|it| it.ipv4 == ipv4 && is_left(it, truth, &reduced)).collect();
-        // Which of equal ones is first the truth leaves open.
+        // The expected profiles leave the order of equal routes open.
         let metric = left.first().map(|it| it.metric);
         left.retain(|it| Some(it.metric) == metric);
         let is_read = |it: &&&DefaultRoute| {
@@ -201,12 +202,12 @@ pub(crate) fn reduced(truth: &Profiles, defaults: &[DefaultRoute], on_link: &OnL
         }
     }
     reduced.agree_on_name_servers();
-    // Nothing is said about a NIC that only carries others.
+    // The arguments do not mention a NIC that only carries other links.
     reduced.0.retain(|key, profile| !matches!(key, DeviceKey::Nic(_) | DeviceKey::Any) || *profile != none);
     reduced
 }
 
-/// Whether a default route can still be told.
+/// Whether a default route is still possible in the reduced profiles.
 fn is_left(default: &DefaultRoute, truth: &Profiles, reduced: &Profiles) -> bool {
     let (Some(kept), Some(meant)) = (reduced.0.get(&default.key), truth.0.get(&default.key)) else { return false };
     let (kept, meant) = (family(kept, default.ipv4), family(meant, default.ipv4));
@@ -222,7 +223,7 @@ fn everything(ipv4: bool) -> Cidr {
     Cidr { address, length: 0 }
 }
 
-/// Whether no address that is lost would be needed for a gateway.
+/// Whether the gateway does not need an address that the reduction removed.
 fn is_reported(kept: &Family, meant: &Family, via: Option<IpAddr>) -> bool {
     let reaches = |family: &Family, via| family.addresses.iter().any(|address| has(address, via));
     via.is_none_or(|via| reaches(kept, via) || !reaches(meant, via))
@@ -232,7 +233,7 @@ fn reduced_profile(key: &DeviceKey, profile: &Profile, on_link: &OnLink, read: &
     let Profile { ipv4, ipv6, .. } = profile;
     let is_sure = |family: &Family| family.gateway.is_some() && !family.addresses.is_empty();
     let keeps_ipv4 = ipv4.method != Method::Disabled && (is_sure(ipv4) || !is_sure(ipv6));
-    // NetworkManager listens for IPv6 beside a DHCPv4 that it requires.
+    // With required DHCPv4, NetworkManager also accepts IPv6.
     let asks_both = !ipv4.required
         && ipv4.method == Method::Auto
         && ipv6.method == Method::Auto
@@ -244,7 +245,7 @@ fn reduced_profile(key: &DeviceKey, profile: &Profile, on_link: &OnLink, read: &
     let is_static = family.method == Method::Manual;
     let is_used = family.method != Method::Disabled;
     let mut reduced = Profile { name: profile.name.clone(), ..Profile::default() };
-    // A VLAN's id is looked for elsewhere in its name.
+    // network-legacy reads the VLAN id from another part of the name.
     if matches!(key, DeviceKey::Vlan(..)) {
         reduced.name = None;
     }
@@ -284,7 +285,7 @@ fn reduced_family(family: &Family, on_link: &OnLink, read: &Family) -> Family {
     kept
 }
 
-/// A gateway that no subnet has needs a route to itself.
+/// Adds a route to each gateway outside all subnets.
 fn add_routes_to_gateways(family: &mut Family, on_link: &OnLink) {
     let is_link_local = |gateway: IpAddr| matches!(gateway, IpAddr::V6(it) if it.is_unicast_link_local());
     let routes = family.routes.iter().filter_map(|(destination, via)| Some((*destination, (*via)?)));
@@ -303,7 +304,7 @@ fn add_routes_to_gateways(family: &mut Family, on_link: &OnLink) {
     }
 }
 
-/// Whether an address is in a network.
+/// Whether a subnet contains an address.
 fn has(network: &Cidr, address: IpAddr) -> bool {
     let bits = |address: IpAddr| match address {
         IpAddr::V4(address) => u128::from(u32::from(address)) << 96,

@@ -1,4 +1,4 @@
-//! Asks NetworkManager's `nm-initrd-generator` what it understands.
+//! Runs NetworkManager's `nm-initrd-generator` on arguments, and parses the resulting profiles.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -8,17 +8,17 @@ use std::process::Command;
 
 use crate::support::profiles::{Cidr, DeviceKey, Family, Method, Profile, Profiles};
 
-/// Where Debian and Fedora put it.
+/// Paths of the program on Debian and Fedora.
 const PROGRAMS: [&str; 2] = ["/usr/lib/NetworkManager/nm-initrd-generator", "/usr/libexec/nm-initrd-generator"];
 
-/// What a keyfile says that does not bear on what an interface becomes. Any other key must be one that we read, so that
-/// nothing which the program says goes unnoticed.
+/// Keys of a keyfile without influence on the interface. The parser rejects every other unknown key, so that no setting
+/// is missed.
 const IGNORED: [&str; 16] = [
     "connection.autoconnect-priority",
     "connection.autoconnect-retries",
     "connection.id",
     "connection.multi-connect",
-    // How long to wait is the person's to say (`rd.net.timeout.*`), and for "one of both families" NetworkManager's.
+    // Timeouts: a person sets them (`rd.net.timeout.*`), or NetworkManager does if one of two families is enough.
     "connection.wait-device-timeout",
     "connection.wait-activation-delay",
     "ipv4.dhcp-timeout",
@@ -26,7 +26,7 @@ const IGNORED: [&str; 16] = [
     "ipv6.addr-gen-mode",
     "ipv6.dhcp-timeout",
     "ipv6.required-timeout",
-    // The bond's kind of port; which bond is in `master` or `controller`.
+    // Kind of the controller; `master` or `controller` names the controller itself.
     "connection.port-type",
     "connection.slave-type",
     // REORDER_HDR, the kernel's default.
@@ -35,24 +35,24 @@ const IGNORED: [&str; 16] = [
     "user.org.freedesktop.NetworkManager.initrd.generated",
 ];
 
-/// One connection as it was printed: values by `section.key`.
+/// One printed connection: values by `section.key`.
 struct Connection {
     values: BTreeMap<String, String>,
 }
 
-/// Names that mean something outside the keyfiles.
+/// Names that are defined outside the keyfiles.
 struct Names<'a> {
-    /// The MAC address of a NIC, by the name that `ifname=` gives it.
+    /// MAC addresses of NICs, by the name from `ifname=`.
     nics: BTreeMap<&'a str, String>,
     connections: &'a [Connection],
 }
 
-/// Runs the program on the arguments of a line and reads its answer.
+/// Runs the program on a line of arguments and parses its output.
 ///
 /// # Errors
 ///
-/// Anything on standard error: with exit status 0 too, a line there means that something was dropped. Anything in the
-/// answer that we do not know, such as the reason for which a whole connection was dropped. Two connections for one interface.
+/// Fails for any line on standard error, because it means that the program dropped something, even with exit status 0.
+/// Fails for unknown output, such as the reason for a dropped connection, and for two connections of one interface.
 pub(crate) fn read(line: &str) -> Result<Profiles, String> {
     let program = PROGRAMS.iter().find(|path| Path::new(path).exists()).ok_or_else(|| {
         format!("none of {PROGRAMS:?} is there: install Debian's package network-manager, or Fedora's NetworkManager")
@@ -66,7 +66,7 @@ pub(crate) fn read(line: &str) -> Result<Profiles, String> {
         .map_err(|e| format!("running {program}: {e}"))?;
     let complaints = String::from_utf8_lossy(&answer.stderr);
     if !complaints.is_empty() || !answer.status.success() {
-        // Before the message stands the time.
+        // A timestamp precedes the message.
         let messages = complaints.lines().map(|line| line.rsplit_once("> ").map_or(line, |(_, message)| message));
         let messages: Vec<&str> = messages.map(|message| message.split_once("] ").unwrap_or(("", message)).1).collect();
         return Err(format!("nm-initrd-generator ended with {} and said: {}", answer.status, messages.join("; ")));
@@ -75,7 +75,7 @@ pub(crate) fn read(line: &str) -> Result<Profiles, String> {
     understand(&text, &arguments)
 }
 
-/// Reads what the program prints. The arguments are needed for their `ifname=`, which it leaves to udev.
+/// Parses the output of the program. The arguments provide `ifname=`, which the program leaves to udev.
 pub(crate) fn understand(text: &str, arguments: &[&str]) -> Result<Profiles, String> {
     let connections = connections(text)?;
     let names = Names { nics: renamed_nics(arguments)?, connections: &connections };
@@ -90,7 +90,7 @@ pub(crate) fn understand(text: &str, arguments: &[&str]) -> Result<Profiles, Str
     Ok(Profiles(profiles))
 }
 
-/// The NICs that `ifname=NAME:MAC` names.
+/// Returns the NICs that `ifname=NAME:MAC` names.
 fn renamed_nics<'a>(arguments: &[&'a str]) -> Result<BTreeMap<&'a str, String>, String> {
     let mut nics: BTreeMap<&str, String> = BTreeMap::new();
     for argument in arguments {
@@ -131,7 +131,7 @@ fn connections(text: &str) -> Result<Vec<Connection>, String> {
                 return Err(format!("key {section}.{key} twice"));
             }
         } else if in_connection || !line.contains('=') {
-            // Why a connection was dropped is said here, among the others, and not on standard error.
+            // The reason for a dropped connection is in this output, not on standard error.
             return Err(format!("unknown line {line:?}"));
         }
     }
@@ -149,7 +149,7 @@ fn profile(connection: &Connection, names: &Names) -> Result<Profile, String> {
             Some("disabled") => family.method = Method::Disabled,
             Some("manual") => family.method = Method::Manual,
             Some("auto") => family.method = Method::Auto,
-            // A port has no addresses of its own and says nothing about them.
+            // A member or port has no addresses, so these sections are missing.
             None if port_of.is_some() => {}
             other => return Err(format!("unknown {name}.method {other:?}")),
         }
@@ -161,10 +161,10 @@ fn profile(connection: &Connection, names: &Names) -> Result<Profile, String> {
         let (section, name) = key.split_once('.').unwrap_or((key, ""));
         match (section, name) {
             _ if IGNORED.contains(&key.as_str()) => {}
-            // What the device is and whose port it is has been read above.
+            // These keys have been parsed above.
             ("connection", "uuid" | "type" | "interface-name" | "master" | "controller") => {}
             ("ethernet", "mac-address") | ("vlan", "id" | "parent") | ("ipv4" | "ipv6", "method") => {}
-            // What an argument makes of every bridge.
+            // The program sets this value for every bridge.
             ("bridge", "stp") if value == "false" => {}
             ("ethernet", "mtu") => profile.mtu = Some(parsed(value)?),
             ("ethernet", "cloned-mac-address") => profile.cloned_mac = Some(mac_address(value)?),
@@ -192,7 +192,7 @@ fn read_family(family: &mut Family, key: &str, value: &str) -> Result<(), String
     } else if key == "gateway" {
         set_gateway(family, value)?;
     } else if numbered("address") {
-        // Up to 1.50 the gateway stands beside the first address, later by itself.
+        // Up to 1.50 the gateway follows the first address; later it has its own key.
         let (address, gateway) = value.split_once(',').unwrap_or((value, ""));
         if !gateway.is_empty() {
             set_gateway(family, gateway)?;
@@ -214,7 +214,7 @@ fn read_family(family: &mut Family, key: &str, value: &str) -> Result<(), String
             return Err(format!("route {value} twice"));
         }
     } else if key == "ignore-auto-dns" {
-        // It stands beside every method.
+        // The key is present with every method, but only has an effect on automatic addresses.
         family.ignores_dns = parsed::<bool>(value)? && family.method == Method::Auto;
     } else if key == "dns" {
         for server in value.split(';').filter(|server| !server.is_empty()) {
@@ -233,7 +233,7 @@ fn set_gateway(family: &mut Family, value: &str) -> Result<(), String> {
     }
 }
 
-/// Where a bond's option has two spellings, the word.
+/// Returns the name of a bond option's value, if it also has a number.
 fn bond_value<'a>(option: &str, value: &'a str) -> &'a str {
     match (option, value) {
         ("lacp_rate", "0") => "slow",
@@ -242,7 +242,7 @@ fn bond_value<'a>(option: &str, value: &'a str) -> &'a str {
     }
 }
 
-/// A MAC address in one spelling.
+/// Normalizes a MAC address.
 fn mac_address(text: &str) -> Result<String, String> {
     let bytes: Vec<&str> = text.split(':').collect();
     let well_formed = |byte: &&str| byte.len() == 2 && byte.bytes().all(|b| b.is_ascii_hexdigit());
@@ -272,7 +272,7 @@ impl Connection {
 // === impl Names ===
 
 impl<'a> Names<'a> {
-    /// Which interface a connection is for.
+    /// Returns the interface of a connection.
     fn key(&self, connection: &Connection) -> Result<DeviceKey, String> {
         let name = connection.get("connection.interface-name");
         match (connection.need("connection.type")?, connection.get("ethernet.mac-address"), name) {
@@ -307,12 +307,12 @@ impl<'a> Names<'a> {
         }
     }
 
-    /// A NIC by its name, or by what `ifname=` says that the name stands for.
+    /// Identifies a NIC by its name, or by the MAC address that `ifname=` gives for the name.
     fn nic(&self, name: &str) -> DeviceKey {
         DeviceKey::Nic(self.nics.get(name).cloned().unwrap_or_else(|| name.to_owned()))
     }
 
-    /// The connection that another one means by a UUID or by the name of an interface.
+    /// Returns the connection that another connection references by UUID or interface name.
     fn connection(&self, reference: &str) -> Result<&'a Connection, String> {
         let is_meant = |connection: &&Connection| {
             ["connection.uuid", "connection.interface-name"]

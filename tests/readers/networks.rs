@@ -1,6 +1,6 @@
-//! Says what a network means to a program that kernel arguments tell it, from the model alone.
+//! Derives from a network model the profiles that kernel arguments can express.
 //!
-//! That the model is what its document says, the comparison with cloud-init has shown.
+//! The comparison with cloud-init checks separately that the model matches its document.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -11,23 +11,25 @@ use ipnetwork::IpNetwork;
 use crate::support::documents::DefaultRoute;
 use crate::support::profiles::{Cidr, DeviceKey, Method, Profile, Profiles};
 
-/// What a network means, as far as NetworkManager can be told.
+/// The meaning of a network, limited to the features of NetworkManager's arguments.
 pub(crate) struct Meaning {
     pub(crate) profiles: Profiles,
-    /// Every default route, the preferred ones first.
+    /// Every default route, by preference.
     pub(crate) defaults: Vec<DefaultRoute>,
-    /// Routes whose gateways are said to be on the link, whatever its addresses are.
+    /// Routes whose gateways are on the link, independent of its addresses.
     pub(crate) on_link: OnLink,
 }
 
 pub(crate) type OnLink = BTreeSet<(Cidr, IpAddr)>;
 
-/// What a network means; `None` if no arguments say it: they know no NIC by a pattern, only whichever there is.
+/// Returns the meaning of a network. `None` if arguments cannot express it: they cannot match NICs by a pattern, but
+/// only
+/// apply to every NIC.
 pub(crate) fn meaning(config: &NetworkConfig) -> Option<Meaning> {
     let indices = || (0..config.links().len()).map(LinkIndex);
     let is_pattern = |at: LinkIndex| matches!(config.link(at).kind, LinkKind::Nic(Nic::Pattern { .. }));
     let asking = indices().filter(|at| asks(config.link(*at))).count();
-    // Several NICs are whichever there are where the same is asked of all of them.
+    // Several patterns with the same settings are expressed as "every NIC".
     let first = indices().find(|at| asks(config.link(*at)));
     let is_same = |at: LinkIndex| first.is_some_and(|first| asks_the_same(config.link(first), config.link(at)));
     let are_the_same = indices().filter(|at| asks(config.link(*at))).all(|at| is_pattern(at) && is_same(at));
@@ -42,7 +44,7 @@ pub(crate) fn meaning(config: &NetworkConfig) -> Option<Meaning> {
     let mut profiles = Profiles::default();
     for at in indices().filter(|at| is_made(config, *at)) {
         let is_needed = config.controller_of(at).is_some() || config.carries_vlans(at);
-        // Where nothing else is asked, a link that gets no address is told so.
+        // If no link has other settings, the arguments state that a link has no addresses.
         let is_stated = asking == 0 && config.link(at).without_addresses;
         if is_needed || is_stated || asks(config.link(at)) {
             profiles.0.insert(key(config, at), profile(config, at, &defaults));
@@ -54,7 +56,7 @@ pub(crate) fn meaning(config: &NetworkConfig) -> Option<Meaning> {
     Some(Meaning { profiles, defaults, on_link })
 }
 
-/// Whether the same is asked of two links.
+/// Whether two links have the same settings.
 fn asks_the_same(one: &Link, other: &Link) -> bool {
     let families = |link: &Link| {
         let (ipv4, ipv6) = (&link.ipv4, &link.ipv6);
@@ -67,13 +69,13 @@ fn asks_the_same(one: &Link, other: &Link) -> bool {
     families(one) == families(other) && routes(one) == routes(other)
 }
 
-/// Whether anything is to be done about a link.
+/// Whether a link has any settings.
 fn asks(link: &Link) -> bool {
     let is_nic = matches!(link.kind, LinkKind::Nic(_));
     !is_nic || link.has_addresses() || link.mtu.is_some() || link.cloned_mac_address.is_some()
 }
 
-/// No argument makes a bridge without ports.
+/// Whether arguments can create a link. They cannot create a bridge without ports.
 fn is_made(config: &NetworkConfig, at: LinkIndex) -> bool {
     match &config.link(at).kind {
         LinkKind::Nic(_) | LinkKind::Bond { .. } => true,
@@ -111,14 +113,14 @@ fn profile(config: &NetworkConfig, at: LinkIndex, defaults: &[DefaultRoute]) -> 
         LinkKind::Bond { name, options, .. } => {
             profile.name = Some(name.to_string());
             let told = options.others().iter().map(|option| (option.name, option.value.clone()));
-            // An argument takes one target.
+            // An argument accepts one target.
             let target = options.arp_ip_target.first().map(|target| ("arp_ip_target", target.to_string()));
             let primary = options.primary.map(|port| ("primary", key(config, port).bare()));
             let all = told.chain(target).chain(primary).chain([("mode", options.mode.to_string())]);
             profile.bond_options = all.map(|(name, value)| (name.to_owned(), value)).collect();
         }
         LinkKind::Vlan { name, id, .. } => {
-            // NetworkManager takes the tag from the digits at the name's end.
+            // NetworkManager reads the VLAN id from the digits at the end of the name.
             let says_id =
                 |name: &str| name[name.trim_end_matches(|c: char| c.is_ascii_digit()).len()..] == id.to_string();
             profile.name = name.as_ref().map(ToString::to_string).filter(|name| says_id(name));
@@ -126,7 +128,7 @@ fn profile(config: &NetworkConfig, at: LinkIndex, defaults: &[DefaultRoute]) -> 
     }
     if let Some(controller) = config.controller_of(at) {
         profile.port_of = Some(key(config, controller));
-        // A port has nothing of its own; the MTU of a bond belongs to the bond.
+        // A member or port has no settings of its own; only a bond keeps its MTU.
         profile.mtu = profile.mtu.filter(|_| matches!(link.kind, LinkKind::Bond { .. }));
         return profile;
     }
@@ -141,7 +143,7 @@ fn profile(config: &NetworkConfig, at: LinkIndex, defaults: &[DefaultRoute]) -> 
         let routes = link.routes.iter().filter(|route| is_reported(link, route) && !route.is_default());
         let routes = routes.filter(|route| route.destination().is_ipv4() == ipv4);
         family.routes.extend(routes.map(|route| (cidr(route.destination()), route.gateway())));
-        // No argument can say a metric, so of all default routes of a family one is left.
+        // No argument can express a metric, so only one default route of a family is kept.
         let best = defaults.iter().find(|default| default.ipv4 == ipv4);
         let own = |best: &&DefaultRoute| best.key == key(config, at) || is_other_name(config, at, best);
         match best.filter(own) {
@@ -153,7 +155,7 @@ fn profile(config: &NetworkConfig, at: LinkIndex, defaults: &[DefaultRoute]) -> 
     profile
 }
 
-/// Whether a link is the one of a default route under another name: it has an address and the gateway of that one.
+/// Whether a link is another name of the default route's link: it has an address and the gateway of that link.
 fn is_other_name(config: &NetworkConfig, at: LinkIndex, best: &DefaultRoute) -> bool {
     let link = config.link(at);
     let mut of_best = (0..config.links().len()).map(LinkIndex).filter(|other| key(config, *other) == best.key);
@@ -168,8 +170,9 @@ fn is_other_name(config: &NetworkConfig, at: LinkIndex, best: &DefaultRoute) -> 
     link.routes.iter().any(|route| is_reported(link, route) && has_gateway(route)) && of_best.any(shares)
 }
 
-/// Static addresses are there or the interface has failed. A dynamic family is required when it is all there is, but must
-/// not take the other one down.
+/// Sets method and requirement of both families. A family with a static address is required. A dynamic family is
+/// required
+/// only if there is no other family, because its failure must not take down the other family.
 fn set_families(profile: &mut Profile, link: &Link) {
     let (dynamic4, dynamic6) = (link.ipv4.dhcp, link.ipv6.dynamic.is_some());
     let (static4, static6) = (!link.ipv4.addresses.is_empty(), !link.ipv6.addresses.is_empty());
@@ -178,11 +181,11 @@ fn set_families(profile: &mut Profile, link: &Link) {
         (false, false) => (Method::Disabled, false),
         (false, true) => (Method::Manual, true),
         (true, true) => (Method::Auto, true),
-        // No sequence of arguments forgives this family's failure beside an IPv6 that is both.
+        // If IPv6 is static and dynamic, no sequence of arguments tolerates a failure of IPv4.
         (true, false) => (Method::Auto, dynamic6 == static6),
     };
     (ipv6.method, ipv6.required) = match (dynamic6, static6) {
-        // No argument says DHCPv4 alone.
+        // No argument means DHCPv4 only.
         (false, false) if dynamic4 => (Method::Auto, false),
         (false, false) => (Method::Disabled, false),
         (false, true) => (Method::Manual, true),
@@ -196,7 +199,7 @@ fn set_families(profile: &mut Profile, link: &Link) {
     ipv6.addresses = link.ipv6.addresses.iter().map(|address| cidr(IpNetwork::V6(*address))).collect();
 }
 
-/// Whether a route can be told: of the main table, and of a family that its link has.
+/// Whether arguments can express a route: it is in the main table, and its link has an address of its family.
 fn is_reported(link: &Link, route: &Route) -> bool {
     let is_used = if route.destination().is_ipv4() { link.ipv4.is_used() } else { link.ipv6.is_used() };
     is_used && route.table.is_none()
@@ -218,7 +221,7 @@ fn defaults(config: &NetworkConfig) -> Vec<DefaultRoute> {
     defaults
 }
 
-/// Every server once, the machine's before those of the links.
+/// Returns every server once, the servers of the machine before the servers of the links.
 fn name_servers(config: &NetworkConfig) -> Vec<IpAddr> {
     let of_links = config.links().iter().flat_map(|link| &link.dns.nameservers);
     let mut servers: Vec<IpAddr> = Vec::new();

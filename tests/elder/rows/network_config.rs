@@ -1,4 +1,4 @@
-//! The rows about cloud-init's own network-config: `v1` and `v2` for one version, `nc` for both.
+//! Rows for cloud-init's own network-config: `v1` and `v2` for one version, `nc` for both.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -6,52 +6,52 @@ use std::net::IpAddr;
 use ipnetwork::IpNetwork;
 use serde_json::{Value, json};
 
-use super::Mend::{Both, Document, Text, Understood};
+use super::Undo::{Both, Document, Text, Understood};
 use super::{
     Row, destination, is_address, links, objects, objects_mut, remove, text, without_mtus_above_parents,
     without_unreachable_routes, words,
 };
 
 pub(super) const ROWS: &[Row] = &[
-    Row { id: "nc-mac-of-digits", mend: Text(mac_of_digits) },
-    Row { id: "nc-mac-dashes", mend: Document(mac_dashes) },
-    Row { id: "nc-route-default", mend: Document(default_routes) },
-    Row { id: "nc-route-mask", mend: Document(route_masks) },
-    Row { id: "nc-text-for-list", mend: Document(texts_for_lists) },
-    Row { id: "nc-name-server", mend: Document(name_servers) },
-    Row { id: "nc-mtu", mend: Document(mtus) },
-    Row { id: "v1-name", mend: Document(no_names) },
-    Row { id: "v1-type", mend: Document(unknown_types) },
-    Row { id: "v1-infiniband", mend: Document(infiniband) },
-    Row { id: "v1-name-server-interface", mend: Document(name_server_interfaces) },
-    Row { id: "v1-subnet-mtu", mend: Document(subnet_mtus) },
-    Row { id: "v2-section", mend: Document(sections) },
-    Row { id: "v2-null-device", mend: Document(null_devices) },
-    Row { id: "v2-set-name-illegal", mend: Document(illegal_set_names) },
-    Row { id: "v2-name-servers-shape", mend: Document(shapeless_name_servers) },
-    Row { id: "v2-route-type", mend: Document(route_types) },
-    Row { id: "v2-bridge-without-ports", mend: Document(bridges_without_ports) },
-    Row { id: "v2-address-options", mend: Document(address_options) },
-    Row { id: "v2-text-switch", mend: Document(text_switches) },
-    Row { id: "v2-set-name-alone", mend: Document(set_names_alone) },
-    Row { id: "v2-match-name", mend: Document(match_names) },
-    Row { id: "v2-id", mend: Document(ids) },
-    Row { id: "v2-parameter", mend: Both(without_parameters, parameters) },
-    Row { id: "v2-match-pattern", mend: Understood(match_patterns) },
-    Row { id: "v1-loopback", mend: Understood(loopback) },
-    Row { id: "v1-global-route", mend: Understood(global_routes) },
-    Row { id: "nc-bridge-option", mend: Understood(bridge_options) },
-    Row { id: "v2-search-alone", mend: Understood(search_alone) },
-    Row { id: "v2-name-servers-of-links", mend: Understood(name_servers_of_links) },
-    Row { id: "v2-everywhere", mend: Understood(everywhere) },
-    Row { id: "v2-routes-alone", mend: Understood(routes_alone) },
-    Row { id: "v2-route-members", mend: Understood(route_members) },
-    Row { id: "v2-gateway", mend: Understood(gateways) },
-    Row { id: "v2-macaddress", mend: Understood(mac_addresses) },
-    Row { id: "v2-accept-ra", mend: Understood(accept_ra_of_others) },
-    Row { id: "nc-accept-ra", mend: Understood(accept_ra) },
-    Row { id: "nc-unreachable-route", mend: Understood(unreachable_routes) },
-    Row { id: "nc-vlan-mtu", mend: Understood(vlan_mtus) },
+    Row { id: "nc-mac-of-digits", undo: Text(mac_of_digits) },
+    Row { id: "nc-mac-dashes", undo: Document(mac_dashes) },
+    Row { id: "nc-route-default", undo: Document(default_routes) },
+    Row { id: "nc-route-mask", undo: Document(route_masks) },
+    Row { id: "nc-text-for-list", undo: Document(texts_for_lists) },
+    Row { id: "nc-name-server", undo: Document(name_servers) },
+    Row { id: "nc-mtu", undo: Document(mtus) },
+    Row { id: "v1-name", undo: Document(no_names) },
+    Row { id: "v1-type", undo: Document(unknown_types) },
+    Row { id: "v1-infiniband", undo: Document(infiniband) },
+    Row { id: "v1-name-server-interface", undo: Document(name_server_interfaces) },
+    Row { id: "v1-subnet-mtu", undo: Document(subnet_mtus) },
+    Row { id: "v2-section", undo: Document(sections) },
+    Row { id: "v2-null-device", undo: Document(null_devices) },
+    Row { id: "v2-set-name-illegal", undo: Document(illegal_set_names) },
+    Row { id: "v2-name-servers-shape", undo: Document(shapeless_name_servers) },
+    Row { id: "v2-route-type", undo: Document(route_types) },
+    Row { id: "v2-bridge-without-ports", undo: Document(bridges_without_ports) },
+    Row { id: "v2-address-options", undo: Document(address_options) },
+    Row { id: "v2-text-switch", undo: Document(text_switches) },
+    Row { id: "v2-set-name-alone", undo: Document(set_names_alone) },
+    Row { id: "v2-match-name", undo: Document(match_names) },
+    Row { id: "v2-id", undo: Document(ids) },
+    Row { id: "v2-parameter", undo: Both(without_parameters, parameters) },
+    Row { id: "v2-match-pattern", undo: Understood(match_patterns) },
+    Row { id: "v1-loopback", undo: Understood(loopback) },
+    Row { id: "v1-global-route", undo: Understood(global_routes) },
+    Row { id: "nc-bridge-option", undo: Understood(bridge_options) },
+    Row { id: "v2-search-alone", undo: Understood(search_alone) },
+    Row { id: "v2-name-servers-of-links", undo: Understood(name_servers_of_links) },
+    Row { id: "v2-everywhere", undo: Understood(everywhere) },
+    Row { id: "v2-routes-alone", undo: Understood(routes_alone) },
+    Row { id: "v2-route-members", undo: Understood(route_members) },
+    Row { id: "v2-gateway", undo: Understood(gateways) },
+    Row { id: "v2-macaddress", undo: Understood(mac_addresses) },
+    Row { id: "v2-accept-ra", undo: Understood(accept_ra_of_others) },
+    Row { id: "nc-accept-ra", undo: Understood(accept_ra) },
+    Row { id: "nc-unreachable-route", undo: Understood(unreachable_routes) },
+    Row { id: "nc-vlan-mtu", undo: Understood(vlan_mtus) },
 ];
 
 const SECTIONS: [&str; 4] = ["ethernets", "bonds", "bridges", "vlans"];
@@ -64,7 +64,7 @@ fn body_mut(document: &mut Value) -> &mut Value {
     if document.get("network").is_some() { &mut document["network"] } else { document }
 }
 
-/// Of version 1.
+/// Returns the items of a version 1 document.
 fn commands(document: &Value) -> impl Iterator<Item = &Value> {
     objects(body(document), "config")
 }
@@ -73,7 +73,7 @@ fn commands_mut(document: &mut Value) -> impl Iterator<Item = &mut Value> {
     objects_mut(body_mut(document), "config")
 }
 
-/// Of version 2: section, key and what stands there.
+/// Returns section, key and value of each device of a version 2 document.
 fn devices(document: &Value) -> impl Iterator<Item = (&'static str, &String, &Value)> {
     let of = |section| body(document).get(section).and_then(Value::as_object).into_iter().flatten();
     SECTIONS.into_iter().flat_map(move |section| of(section).map(move |(key, device)| (section, key, device)))
@@ -88,9 +88,10 @@ fn each_device(document: &mut Value, mut change: impl FnMut(&'static str, &str, 
     }
 }
 
-// === What the document can say in other words ===
+// === Rewrites of the document ===
 
-/// Six groups of digits, not quoted, each but the first below 60: a number in base 60.
+/// Whether a text has a MAC address that YAML reads as a number in base 60: six unquoted groups of digits, all but the
+/// first below 60.
 fn mac_of_digits(text: &str) -> bool {
     text.split(|c: char| c.is_whitespace() || ",{}[]".contains(c)).any(|word| {
         let groups: Vec<&str> = word.split(':').collect();
@@ -204,7 +205,7 @@ fn illegal_set_names(document: &mut Value) {
 fn no_names(document: &mut Value) {
     for command in commands_mut(document) {
         if text(command, "type") == Some("physical") && text(command, "name").is_none() {
-            // Which elder.py takes for the name that the NIC has.
+            // elder.py treats this name as the name of the NIC.
             command["name"] = "nic99".into();
         }
     }
@@ -310,7 +311,7 @@ fn set_names_alone(document: &mut Value) {
     });
 }
 
-/// The name by which a NIC is matched, when it is one NIC.
+/// Returns the name in `match`, if it matches one NIC only.
 fn matched_name(device: &Value) -> Option<&str> {
     let matched = device.get("match")?;
     text(matched, "name").filter(|name| text(matched, "macaddress").is_none() && !name.contains(['*', '?', '[']))
@@ -329,7 +330,7 @@ fn match_names(document: &mut Value) {
     }
 }
 
-/// Other devices refer to a NIC by its key, which to cloud-init is nobody's name once the NIC has another.
+/// Replaces references to keys by names. For cloud-init, the key of a NIC with another name is unknown.
 fn ids(document: &mut Value) {
     let mut names = BTreeMap::new();
     let nics = devices(document).filter(|(section, ..)| *section == "ethernets");
@@ -360,9 +361,9 @@ fn ids(document: &mut Value) {
     });
 }
 
-// === What no words make it understand ===
+// === Changes of the meaning ===
 
-/// Those of a bond that cloud-init 22.4.2 takes.
+/// Bond parameters that cloud-init 22.4.2 supports.
 const TAKEN: [&str; 15] = [
     "ad-select",
     "arp-interval",
@@ -381,7 +382,7 @@ const TAKEN: [&str; 15] = [
     "up-delay",
 ];
 
-/// Those that it lacks, with the kernel's names.
+/// Bond parameters that cloud-init 22.4.2 lacks, with the kernel's names.
 const LACKING: [(&str, &str); 7] = [
     ("all-slaves-active", "all_slaves_active"),
     ("all-members-active", "all_slaves_active"),
@@ -416,7 +417,7 @@ fn parameters(document: &Value, meaning: &mut Value) {
     }
 }
 
-/// What a device of version 2 is, as meanings have it for a key.
+/// Returns the key of a version 2 device in a meaning.
 fn key_of(document: &Value, name: &str) -> String {
     let Some((section, key, device)) = devices(document).find(|(_, key, _)| *key == name) else {
         return name.to_owned();
@@ -465,7 +466,7 @@ fn match_patterns(document: &Value, meaning: &mut Value) {
     }
 }
 
-/// Each once, in the order in which they come.
+/// Removes duplicates and keeps the order.
 fn distinct(list: Vec<Value>) -> Value {
     let mut once = Vec::new();
     for item in list {
@@ -539,7 +540,7 @@ fn name_servers_of_links(document: &Value, meaning: &mut Value) {
     }
 }
 
-/// A route as cloud-init has it in version 2: where it leads, and by which hop.
+/// Returns destination and gateway of a route, as cloud-init formats them for version 2.
 fn bare_route(route: &Value) -> Option<String> {
     let via = text(route, "via").map(|via| format!(" via {via}")).unwrap_or_default();
     let to: IpNetwork = destination(text(route, "to")?, false, via.contains(':')).parse().ok()?;

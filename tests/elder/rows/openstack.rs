@@ -1,36 +1,36 @@
-//! The rows about OpenStack's `network_data.json`.
+//! Rows for OpenStack's `network_data.json`.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::Mend::{Document, Understood};
+use super::Undo::{Document, Understood};
 use super::{
     Row, destination, is_address, links, objects, objects_mut, remove, text, without_mtus_above_parents,
     without_unreachable_routes, words,
 };
 
 pub(super) const ROWS: &[Row] = &[
-    Row { id: "os-null-list", mend: Document(null_lists) },
-    Row { id: "os-mac-dashes", mend: Document(mac_dashes) },
-    Row { id: "os-null-name", mend: Document(null_names) },
-    Row { id: "os-nic-twice", mend: Document(nics_twice) },
-    Row { id: "os-id-as-name", mend: Document(ids_as_names) },
-    Row { id: "os-link-type", mend: Document(link_types) },
-    Row { id: "os-network-services", mend: Document(network_services) },
-    Row { id: "os-other-services", mend: Document(other_services) },
-    Row { id: "os-name-server", mend: Document(name_servers) },
-    Row { id: "os-route-default", mend: Document(default_routes) },
-    Row { id: "os-route-mask", mend: Document(route_masks) },
-    Row { id: "os-route-on-link", mend: Document(on_link_routes) },
-    Row { id: "os-bond-option", mend: Document(bond_options) },
-    Row { id: "os-bond-primary", mend: Document(bond_primaries) },
-    Row { id: "os-vlan-on-vlan", mend: Document(vlans_on_vlans) },
-    Row { id: "os-link-name", mend: Understood(link_names) },
-    Row { id: "os-accept-ra", mend: Understood(accept_ra) },
-    Row { id: "os-unreachable-route", mend: Understood(unreachable_routes) },
-    Row { id: "os-name-servers-of-links", mend: Understood(name_servers_of_links) },
-    Row { id: "os-vlan-mtu", mend: Understood(vlan_mtus) },
+    Row { id: "os-null-list", undo: Document(null_lists) },
+    Row { id: "os-mac-dashes", undo: Document(mac_dashes) },
+    Row { id: "os-null-name", undo: Document(null_names) },
+    Row { id: "os-nic-twice", undo: Document(nics_twice) },
+    Row { id: "os-id-as-name", undo: Document(ids_as_names) },
+    Row { id: "os-link-type", undo: Document(link_types) },
+    Row { id: "os-network-services", undo: Document(network_services) },
+    Row { id: "os-other-services", undo: Document(other_services) },
+    Row { id: "os-name-server", undo: Document(name_servers) },
+    Row { id: "os-route-default", undo: Document(default_routes) },
+    Row { id: "os-route-mask", undo: Document(route_masks) },
+    Row { id: "os-route-on-link", undo: Document(on_link_routes) },
+    Row { id: "os-bond-option", undo: Document(bond_options) },
+    Row { id: "os-bond-primary", undo: Document(bond_primaries) },
+    Row { id: "os-vlan-on-vlan", undo: Document(vlans_on_vlans) },
+    Row { id: "os-link-name", undo: Understood(link_names) },
+    Row { id: "os-accept-ra", undo: Understood(accept_ra) },
+    Row { id: "os-unreachable-route", undo: Understood(unreachable_routes) },
+    Row { id: "os-name-servers-of-links", undo: Understood(name_servers_of_links) },
+    Row { id: "os-vlan-mtu", undo: Understood(vlan_mtus) },
 ];
 
 fn null_lists(document: &mut Value) {
@@ -73,7 +73,7 @@ fn is_nic(link: &Value) -> bool {
 fn nics_twice(document: &mut Value) {
     let mut first: BTreeMap<String, String> = BTreeMap::new();
     let mut aliases = Vec::new();
-    // Of which something is asked: the others are nobody's.
+    // Only links with settings; the others have no effect.
     let mut wanted: Vec<String> = Vec::new();
     wanted.extend(objects(document, "networks").filter_map(|network| text(network, "link")).map(str::to_owned));
     for link in objects(document, "links") {
@@ -107,7 +107,7 @@ fn nics_twice(document: &mut Value) {
     }
 }
 
-/// Gives links other ids, wherever they are referred to.
+/// Replaces ids of links, with all references to them.
 fn replace_ids(document: &mut Value, ids: &BTreeMap<String, String>) {
     let replace = |value: &mut Value| {
         if let Some(new) = value.as_str().and_then(|id| ids.get(id)) {
@@ -216,7 +216,7 @@ fn on_link_routes(document: &mut Value) {
     });
 }
 
-/// The options of the kernel's bonding driver.
+/// Options of the kernel's bonding driver.
 const BOND_OPTIONS: &[&str] = &[
     "mode",
     "primary",
@@ -255,7 +255,7 @@ fn bond_options(document: &mut Value) {
     }
 }
 
-/// The name that cloud-init gives each link, by its id, with the NICs called as elder.py calls them.
+/// Returns cloud-init's name of each link by id. Names of NICs are those of elder.py.
 fn names(document: &Value) -> BTreeMap<String, String> {
     let mut names = BTreeMap::new();
     let (mut bonds, mut macs) = (0, BTreeMap::new());
@@ -272,7 +272,7 @@ fn names(document: &Value) -> BTreeMap<String, String> {
             _ => _ = names.insert(id.to_owned(), text(link, "name").map_or(format!("nic{at}"), str::to_owned)),
         }
     }
-    // A VLAN may stand before its parent.
+    // A VLAN may come before its parent.
     for _ in 0..4 {
         for link in objects(document, "links").filter(|link| text(link, "type") == Some("vlan")) {
             let parent = text(link, "vlan_link").and_then(|parent| names.get(parent)).cloned();
@@ -307,7 +307,7 @@ fn vlans_on_vlans(document: &mut Value) {
     }
 }
 
-/// What a link is, as meanings have it for a key.
+/// Returns the key of a link in a meaning.
 fn key(document: &Value, id: &str) -> String {
     let Some(link) = objects(document, "links").find(|link| text(link, "id") == Some(id)) else { return id.to_owned() };
     match text(link, "type") {
