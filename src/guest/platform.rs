@@ -6,6 +6,8 @@ use std::path::Path;
 use serde::Serialize;
 
 use super::command_line::CommandLine;
+use crate::drive::{ConfigDrive, Layout};
+use crate::formats::meta_data::{MetaData, is_uuid};
 
 /// Platform of a machine, and the reason for the decision.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize)]
@@ -43,6 +45,18 @@ const DMI: [(&str, &str); 5] = [
     ("product_name", "OpenShift Virtualization"),
     ("product_name", "DeckhouseVirtualizationPlatform"),
 ];
+
+/// Reports whether a drive has the shape of KubeVirt's drives: their layout and their metadata.
+pub(super) fn has_kubevirt_shape(drive: &ConfigDrive, meta_data: &MetaData) -> bool {
+    match drive.layout {
+        Layout::OpenStack { latest_only } => latest_only && meta_data.name_and_namespace().is_some(),
+        Layout::NoCloud => {
+            let is_json = |bytes: &[u8]| bytes.trim_ascii_start().starts_with(b"{");
+            let document = drive.meta_data.as_ref().ok().and_then(Option::as_ref);
+            document.is_some_and(|document| is_json(&document.bytes)) && meta_data.uuid.as_deref().is_some_and(is_uuid)
+        }
+    }
+}
 
 // === impl Platform ===
 

@@ -8,7 +8,7 @@ use super::{Planner, Stop, not_kubevirt};
 use crate::drive;
 use crate::formats::meta_data::MetaData;
 use crate::guest::options::Source;
-use crate::guest::platform::Platform;
+use crate::guest::platform::{Platform, has_kubevirt_shape};
 use crate::guest::report::Drive;
 use crate::guest::storage::{self, Chain, Search, SearchError};
 
@@ -99,7 +99,7 @@ impl Planner<'_> {
     fn read_path(&mut self, path: &Path, or_document: bool) -> Result<Found, Stop> {
         match storage::read_path(path, self.log) {
             Ok(given) => {
-                let is_kubevirts = given.has_shape();
+                let is_kubevirts = has_kubevirt_shape(&given.drive, &given.meta_data);
                 let drive = Drive {
                     path: path.display().to_string(),
                     file_system: given.volume.as_ref().map(|volume| volume.file_system.to_string()),

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use slog::warn;
 
-use super::Sysfs;
+use super::sysfs::Sysfs;
 
 /// Drivers of the devices on a SCSI controller.
 const SCSI: &[&str] = &["sd_mod", "sr_mod"];

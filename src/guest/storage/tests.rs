@@ -1,5 +1,7 @@
 //! Tests which drive a search chooses, how the drive is read, and what is logged, on a machine in a directory.
 
+use std::fmt;
+use std::fs;
 use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixListener;
 use std::process::Command;
@@ -9,7 +11,9 @@ use mockall::Sequence;
 use tempfile::TempDir;
 
 use super::super::system::MockSystem;
+use super::sysfs::SMALL;
 use super::*;
+use crate::drive::{FileSystem, Layout};
 
 const OWN: &str = "6aa1c2f8-39e5-5b71-8d0f-2c5f3b8f7d10";
 const OTHER: &str = "11111111-2222-3333-4444-555555555555";
@@ -691,8 +695,16 @@ fn a_drive_of_another_shape_does_not_identify_an_unknown_machine() {
 
 /// Makes a machine that mounts one drive with these files, once.
 fn mounting(files: &'static [(&'static str, &'static str)], unmounts: fn(&Path) -> io::Result<()>) -> Machine {
+    mounting_instead_of(torn(), files, unmounts)
+}
+
+fn mounting_instead_of(
+    image: Vec<u8>,
+    files: &'static [(&'static str, &'static str)],
+    unmounts: fn(&Path) -> io::Result<()>,
+) -> Machine {
     let mut machine = Machine::with_clock(Some(OWN), |_, _| {});
-    machine.device("vdb", torn());
+    machine.device("vdb", image);
     let at = machine.root.path().join(format!("run/glowplug/drive-{}-vdb", std::process::id()));
     let (device, mounted) = (machine.root.path().join("dev/vdb"), at.clone());
     let mut order = Sequence::new();
@@ -733,6 +745,39 @@ fn a_drive_is_unmounted_when_its_content_is_broken() {
     let expected = Answer { uuid: None, ..answer("/dev/vdb", "", why, 0, Why::Label) };
     assert_eq!(machine.found(), Some(expected));
     assert_eq!(machine.left_behind(), [""; 0].map(PathBuf::from));
+}
+
+/// An image whose network document has its content behind the end of the volume, and documents with this uuid.
+fn with_a_document_behind_the_end(uuid: &str) -> Vec<u8> {
+    let mut image = config_2(uuid, "{}");
+    let name = image.windows(8).position(|bytes| bytes == b"NETWORK_").unwrap();
+    // The record of a file begins 33 bytes before its name, with the first block at byte 2 in both byte orders.
+    let extent = name - 33 + 2;
+    image[extent..extent + 8].copy_from_slice(&[0xff, 0xff, 0xff, 0x7f, 0x7f, 0xff, 0xff, 0xff]);
+    image
+}
+
+#[test]
+fn a_drive_is_mounted_if_only_its_network_document_is_damaged() {
+    let files = &[("openstack/latest/network_data.json", "{}")];
+    let machine = mounting_instead_of(with_a_document_behind_the_end(OWN), files, unmount);
+    let expected = Answer { uuid: None, ..answer("/dev/vdb", "", "{}", 0, Why::Label) };
+    assert_eq!(machine.found(), Some(expected));
+}
+
+#[test]
+fn a_damaged_network_document_that_the_kernel_does_not_find_is_an_error() {
+    let machine = mounting_instead_of(with_a_document_behind_the_end(OWN), &[], unmount);
+    let error = "invalid extent, expected one that ends inside the volume";
+    assert_eq!(machine.found(), Some(answer("/dev/vdb", OWN, error, 0, Why::OwnUuid)));
+}
+
+#[test]
+fn a_drive_with_a_network_document_over_the_limit_is_not_mounted() {
+    let machine = Machine::without_sleep(Some(OWN));
+    machine.device("vdb", config_2(OWN, &" ".repeat(1024 * 1024 + 1)));
+    let error = "openstack/latest/network_data.json: file of 1048577 bytes, expected at most 1048576";
+    assert_eq!(machine.found(), Some(answer("/dev/vdb", OWN, error, 0, Why::OwnUuid)));
 }
 
 #[test]
