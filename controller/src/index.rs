@@ -18,7 +18,8 @@ use crate::api::{AddressCount, CLUSTER_LABEL, FamilyCount, POOL_FINALIZER, PoolS
 /// Which pool. The two kinds never share a name.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub struct PoolId {
-    /// Namespace of a [`StaticIPPool`]. `None`: it is a [`GlobalStaticIPPool`].
+    /// Namespace of a [`StaticIPPool`](crate::api::StaticIPPool). `None`: a
+    /// [`GlobalStaticIPPool`](crate::api::GlobalStaticIPPool).
     pub namespace: Option<String>,
     /// Name of the object.
     pub name: String,
