@@ -11,6 +11,7 @@ use std::net::IpAddr;
 
 use glowplug::diagnostic::{Diagnostic, Diagnostics};
 use glowplug::host::allocator::Usage;
+use glowplug::host::expand::{ExpandError, Template};
 use glowplug::host::pool::{Pool, TemplateFacts, read_pools};
 use glowplug::network::Family;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -369,7 +370,8 @@ impl PoolSpec {
                 "one of the two",
             ));
         }
-        let pool = specs.first().and_then(|spec| Pool::new(spec, &TemplateFacts::default(), &mut diagnostics));
+        let template = self.template_facts(&mut diagnostics);
+        let pool = specs.first().and_then(|spec| Pool::new(spec, &template, &mut diagnostics));
         if let Some(pool) = &pool {
             check_lease_names(pool, &mut diagnostics);
         }
@@ -378,6 +380,31 @@ impl PoolSpec {
             name.clone_into(&mut pool.name);
         }
         (pool, diagnostics)
+    }
+
+    /// The prefix lengths and addresses in the template. Paths of its diagnostics begin with `template`.
+    fn template_facts(&self, diagnostics: &mut Diagnostics) -> TemplateFacts {
+        let interface = self.interface.as_deref().unwrap_or(Pool::DEFAULT_INTERFACE).parse();
+        // The pool reports an invalid interface.
+        let (Some(template), Ok(interface)) = (&self.template, interface) else { return TemplateFacts::default() };
+        let facts = Template::parse(template.as_bytes()).and_then(|template| template.facts(&interface));
+        match facts {
+            Ok(facts) => return facts,
+            Err(ExpandError::Template(of_template)) => {
+                for mut diagnostic in of_template.into_parts().0 {
+                    diagnostic.path = match diagnostic.path.as_str() {
+                        "document" => "template".to_owned(),
+                        line if line.starts_with("line ") => format!("template {line}"),
+                        path => format!("template.{path}"),
+                    };
+                    diagnostics.push(diagnostic);
+                }
+            }
+            Err(error) => {
+                diagnostics.push(Diagnostic::error("template", "invalid template", error, "network_data.json"))
+            }
+        }
+        TemplateFacts::default()
     }
 
     fn check_global(&self, diagnostics: &mut Diagnostics) {
@@ -483,12 +510,57 @@ mod tests {
             PoolSpec { network: "default".into(), addresses: vec!["10.0.0.0/24".into()], ..PoolSpec::default() };
         let full = PoolSpec {
             sticky: true,
-            template: Some("{}".into()),
+            template: Some(r#"{"links": [{"id": "eno101", "type": "phy"}]}"#.into()),
             node_pool_ref: Some(NodePoolRef { name: "workers".into() }),
             ..plain.clone()
         };
         assert_eq!(full.check(Some("a"), "b").0, plain.check(Some("a"), "b").0);
         assert!(plain.check(Some("a"), "b").0.is_some());
+    }
+
+    #[test]
+    fn an_address_in_the_template_is_never_allocated() {
+        let template = json!({
+            "links": [{"id": "eno101", "type": "phy"}, {"id": "eno102", "type": "phy"}],
+            "networks": [{"id": "storage", "link": "eno102", "type": "ipv4", "ip_address": "10.0.0.9", "netmask": "255.255.255.0"}],
+            "services": [{"type": "dns", "address": "10.0.0.10"}],
+        });
+        let spec = PoolSpec {
+            network: "default".into(),
+            addresses: vec!["10.0.0.0/24".into()],
+            template: Some(template.to_string()),
+            ..PoolSpec::default()
+        };
+        let pool = spec.check(Some("a"), "b").0.unwrap();
+        let offers = ["10.0.0.8", "10.0.0.9", "10.0.0.10", "10.0.0.11"].map(|it| pool.offers(it.parse().unwrap()));
+        assert_eq!(offers, [true, false, false, true]);
+    }
+
+    #[test]
+    fn every_error_of_a_template_has_a_path_below_the_template() {
+        let verdict_on = |template: &str| {
+            let spec = PoolSpec {
+                network: "default".into(),
+                addresses: vec!["10.0.0.0/24".into()],
+                template: Some(template.to_owned()),
+                ..PoolSpec::default()
+            };
+            let (pool, diagnostics) = spec.check(Some("a"), "b");
+            verdict(pool.as_ref(), &diagnostics)
+        };
+        let refused = |line: &str| (false, vec![line.to_owned()]);
+        assert_eq!(verdict_on("[]"), refused(r#"template: invalid document "an array", expected an object"#));
+        let missing = r#"template.links: no link for the interface "eno101", expected one link whose id or name it is"#;
+        assert_eq!(verdict_on("{}"), refused(missing));
+        let unreadable = "template line 1 column 10: not readable as JSON \"EOF while parsing a value\", expected a JSON or YAML document";
+        assert_eq!(verdict_on("{\"links\": "), refused(unreadable));
+        let netmask = json!({
+            "links": [{"id": "eno101", "type": "phy"}],
+            "networks": [{"link": "eno101", "type": "ipv4", "netmask": "255.0.255.0"}],
+        });
+        let invalid =
+            r#"template.networks[0].netmask: invalid netmask "255.0.255.0", expected a mask without holes or a length"#;
+        assert_eq!(verdict_on(&netmask.to_string()), refused(invalid));
     }
 
     #[test]
