@@ -1,4 +1,4 @@
-# glowplug. The two that matter: `make demo` shows the main job, `make test` proves it. CONTRIBUTING.md has the other tests.
+# glowplug. `make demo` shows the main use, `make test` tests it. CONTRIBUTING.md describes the other test targets.
 
 PREFIX ?= /usr
 DESTDIR ?=
@@ -13,22 +13,23 @@ CTL := $(TARGET_DIR)/release/glowplugctl
 DENY_VERSION := 0.20.2
 DENY := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/glowplug/cargo-deny-$(DENY_VERSION)
 
-# What `--version` says: a tarball of `make dist` has its commit in a file, a clone asks git.
+# Output of `--version`: a tarball of `make dist` has its commit in a file, a clone asks git.
 RELEASE := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 COMMIT := $(shell grep -v Format packaging/commit || git describe --always --dirty --exclude='*' --abbrev=12 2>/dev/null)
 VERSION = $(RELEASE)$(if $(COMMIT), ($(COMMIT)))
-# What is tested is a tree: another commit is no reason to build it anew.
+# Tests do not depend on the commit, so a new commit must not cause a rebuild.
 test slow boot bench: COMMIT :=
 
-# Each of these keeps all processors busy by itself.
+# Each target uses all processors by itself.
 .NOTPARALLEL:
 
 .PHONY: all guest ctl demo check test slow test-all boot packages format clippy features architectures pages deny test-controller test-cluster fuzz bench dist rpm deb install install-guest install-ctl setup target clean
 
 all: guest ctl
 
-# The only lines that build what is shipped. A distribution links the guest against its own C library, with its own flags in
-# RUSTFLAGS: LINKED=dynamic.
+# Only these lines build the shipped programs. With LINKED=dynamic, a distribution links the guest against its own C
+# library,
+# with its own flags in RUSTFLAGS.
 ifneq ($(LINKED),dynamic)
 guest: target
 	GLOWPLUG_VERSION='$(VERSION)' $(CARGO) build --locked --profile guest \
@@ -46,14 +47,14 @@ demo:
 	@tests/setup build
 	@CARGO='$(CARGO)' fixtures/demo
 
-# Modules of `quick` whose tests ask other programs, or run for long.
+# Modules of `quick` whose tests run other programs or take long.
 ASKING := docs elder fuzz histories manual networkd readers
 
-# The inner loop: what can be told without installing anything but a compiler.
+# The inner loop: tests that need only a Rust toolchain and strace.
 check: format clippy
 	$(CARGO) test --locked --all-features --lib --bins --test quick -- $(ASKING:%=--skip %::)
 
-# What a newcomer runs: everything but the slow tests, and five boots that tell the story.
+# The quick tests and five boots that show the main use.
 STORY := ignition_fetches_over_the_dual_stack_network_of_the_drive a_vlan_is_on_a_bond_of_two_interfaces \
     a_broken_document_stops_the_boot_and_the_console_says_why without_a_drive_the_default_applies \
     ignition_fetches_over_the_network_that_networkd_makes
@@ -64,21 +65,21 @@ test: setup format clippy pages guest
 	$(CARGO) test --locked --all-features
 	$(CARGO) test --locked --all-features --test slow -- --exact $(STORY:%=boot::%)
 
-# What `make test` leaves out.
+# The tests that `make test` leaves out.
 slow: setup features architectures deny test-controller guest
 	$(CARGO) test --locked --all-features --test slow -- --exact $(STORY:%=--skip boot::%)
 
 test-all: test slow test-cluster
 
-# Whole machines in QEMU. One boot alone: make boot BOOT=the_name_of_the_test
+# Boots of whole machines in QEMU. For one boot: make boot BOOT=the_name_of_the_test
 boot: setup guest
 	$(CARGO) test --locked --all-features --test slow -- boot::$(BOOT)
 
-# The packages, and what is in them.
+# Builds the packages and checks their content.
 packages: setup
 	$(CARGO) test --locked --all-features --test slow -- packaging::
 
-# The controller, a workspace of its own: its tests against the API server of the tests, and its licences.
+# The controller, which is a separate workspace: its tests against the API server of the tests, and its licences.
 CONTROLLER := --manifest-path controller/Cargo.toml
 test-controller: $(DENY)/bin/cargo-deny
 	$(CARGO) clippy --locked $(CONTROLLER) --all-targets -- -D warnings
@@ -87,12 +88,12 @@ test-controller: $(DENY)/bin/cargo-deny
 	shellcheck controller/tests/kube-apiserver
 	cd controller && $(abspath $<) --offline check licenses bans sources
 
-# The controller's scenarios against a real API server: that of KUBEBUILDER_ASSETS, else one that is built once a machine.
+# The controller's scenarios against a real API server: the one in KUBEBUILDER_ASSETS, else one that is built once.
 test-cluster:
 	assets=$$(controller/tests/kube-apiserver) && \
 	    KUBEBUILDER_ASSETS="$$assets" $(CARGO) test --locked $(CONTROLLER) --test cluster -- $(SCENARIO)
 
-# fuzz/ and controller/ are workspaces of their own.
+# fuzz/ and controller/ are separate workspaces.
 format:
 	$(CARGO) fmt --all --check
 	$(CARGO) fmt --manifest-path fuzz/Cargo.toml --check
@@ -101,7 +102,8 @@ format:
 clippy:
 	$(CARGO) clippy --locked --all-targets --all-features -- -D warnings
 
-# Each feature compiles alone, and so does neither. The lock files of fuzz/ and controller/ have to follow.
+# The crate compiles with each feature alone, and without features. The lock files of fuzz/ and controller/ must be
+# current.
 features:
 	$(CARGO) clippy --locked --no-default-features -- -D warnings
 	$(CARGO) clippy --locked --no-default-features --features guest -- -D warnings
@@ -110,7 +112,7 @@ features:
 	$(CARGO) fetch --quiet --locked --manifest-path fuzz/Cargo.toml
 	$(CARGO) fetch --quiet --locked $(CONTROLLER)
 
-# KubeVirt's other architectures, as far as this toolchain has them: rustup target add NAME.
+# KubeVirt's other architectures, if this toolchain has them: rustup target add NAME.
 ARCHITECTURES := aarch64-unknown-linux-musl s390x-unknown-linux-gnu
 architectures:
 	for target in $(ARCHITECTURES); do \
@@ -118,7 +120,7 @@ architectures:
 	        echo "$$target: not in this toolchain"; continue; fi; \
 	    $(CARGO) check --locked --no-default-features --features guest --bin glowplug --target $$target || exit 1; done
 
-# What people read, and the scripts.
+# Checks of the documentation and of the shell scripts.
 pages:
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --locked --no-deps --all-features --quiet
 	@rm -rf $(TARGET_DIR)/man
@@ -129,8 +131,9 @@ pages:
 	    tests/boot/image tests/boot/roots/init tests/boot/roots/report tests/boot/dracut/*/*.sh tests/readers/*.sh \
 	    tests/networkd/batch tests/networkd/machine
 
-# Licences, sources and duplicates of everything that is linked: deny.toml. cargo-deny is compiled once for a user.
-# It asks for nothing itself, so the crates are fetched before.
+# Checks licences, sources and duplicates of all linked crates: deny.toml. cargo-deny is compiled once for a user. It
+# runs
+# offline, so the crates are fetched before.
 deny: $(DENY)/bin/cargo-deny
 	$(CARGO) fetch --quiet --locked
 	$< --offline check licenses bans sources
@@ -139,19 +142,20 @@ $(DENY)/bin/cargo-deny:
 	CARGO_PROFILE_DEV_DEBUG=0 $(CARGO) install --quiet --locked --debug --no-default-features --version $(DENY_VERSION) \
 	    --root $(DENY) cargo-deny
 
-# Each target of fuzz/ for a while, or one alone: make fuzz FUZZ=pools FUZZ_SECONDS=600. Some thousands of inputs of each are
-# part of `make test`, as tests/fuzz.rs.
+# Fuzzes each target of fuzz/, or one target: make fuzz FUZZ=pools FUZZ_SECONDS=600. `make test` runs some thousands of
+# inputs
+# of each target: tests/fuzz.rs.
 fuzz:
 	tests/setup fuzz
 	CARGO='$(CARGO)' fuzz/run $(FUZZ)
 
-# One table: the guest, the host, and the unit in a boot from each bus.
+# Prints one table: the guest, the host, and the unit in a boot from each bus.
 bench: setup guest
 	GLOWPLUG='$(abspath $(GUEST))' $(CARGO) bench --locked --quiet --profile guest --bench guest
 	$(CARGO) bench --locked --quiet --bench host
 	$(CARGO) test --locked --quiet --all-features --test slow -- --test-threads=1 boot::the_drive_is_
 
-# dracut and systemd look below /usr. A drop-in that is for a unit of somebody else has that unit's name here.
+# dracut and systemd search below /usr. A drop-in for a unit of another package has the name of this unit here.
 DRACUT_MODULE := $(PREFIX)/lib/dracut/modules.d/50glowplug
 UNITS := $(PREFIX)/lib/systemd/system
 
@@ -178,7 +182,8 @@ install-ctl: ctl
 	$(CTL) completions zsh >'$(DESTDIR)$(SHARE)/zsh/site-functions/_glowplugctl'
 	$(CTL) completions fish >'$(DESTDIR)$(SHARE)/fish/vendor_completions.d/glowplugctl.fish'
 
-# What packages are built from, the same bytes for the same commit: the sources, and everything that they need from elsewhere.
+# The tarballs from which packages are built, with the same bytes for the same commit: the sources and the vendored
+# crates.
 DIST := $(TARGET_DIR)/dist
 REF := HEAD
 dist:
@@ -190,7 +195,7 @@ dist:
 	    -C $(DIST) -c .cargo vendor | gzip -n >$(DIST)/glowplug-$(RELEASE)-vendor.tar.gz
 	rm -r $(DIST)/.cargo $(DIST)/vendor
 
-# Both are built from the tarballs, offline.
+# Both packages are built from the tarballs, offline.
 RPMBUILD := rpmbuild
 rpm: dist
 	$(RPMBUILD) -ba --define '_topdir $(abspath $(DIST))/rpm' --define '_sourcedir $(abspath $(DIST))' packaging/glowplug.spec

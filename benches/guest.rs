@@ -1,4 +1,4 @@
-//! What the guest costs: `make bench`. One table, each row beside its limit or its peer, all measured in one run.
+//! Measures the guest: `make bench`. Prints one table; each row has its limit or a comparison from the same run.
 
 use std::collections::BTreeSet;
 use std::error::Error;
@@ -23,7 +23,7 @@ mod table;
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 fn main() -> Result<()> {
-    // The binary that is shipped; `make bench` builds it and says where it is.
+    // The shipped binary. `make bench` builds it and sets this variable.
     let program = std::env::var("GLOWPLUG")?;
     let drive = tempfile::tempdir()?;
     let latest = drive.path().join("openstack/latest");
@@ -63,7 +63,7 @@ fn main() -> Result<()> {
         let label = format!("parse to arguments, {count} NICs, {} KiB", text.len() / 1024);
         row(&label, &micros(to_arguments(&text)), &per_byte(&text));
     }
-    // As many values as are taken, in as many bytes: most of it says nothing, as a hostile one would.
+    // A document of maximum size, mostly blanks, as an attacker might write.
     let padded = format!("{}{}", nics(200), " ".repeat(1024 * 1024 - nics(200).len()));
     row("parse to arguments, 200 NICs, 1 MiB", &micros(to_arguments(&padded)), &per_byte(&padded));
     let links = many_links();
@@ -71,7 +71,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// What is linked in, our own crates not counted.
+/// Counts the linked crates, without our own.
 fn crates() -> Result<usize> {
     let mut tree = Command::new(std::env::var("CARGO")?);
     tree.args([
@@ -96,7 +96,7 @@ fn crates() -> Result<usize> {
     Ok(of_others.map(|line| line.trim_end_matches(" (*)")).collect::<BTreeSet<_>>().len())
 }
 
-/// afterburn, where it is on the path. What can be compared without a device of its own is a start of it.
+/// Measures afterburn for comparison, if it is in `PATH`. Without a config drive only its start can be measured.
 fn peer(ours: &str) -> Result<()> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let Some(peer) = std::env::split_paths(&path).map(|folder| folder.join("afterburn")).find(|file| file.is_file())
@@ -123,7 +123,7 @@ fn to_arguments(text: &str) -> Duration {
     document(text.as_bytes(), Renderer::NetworkManager)
 }
 
-/// The median time to read a document and render it.
+/// Returns the median time to read a document and render it.
 fn document(text: &[u8], renderer: Renderer) -> Duration {
     let once = || {
         let start = Instant::now();
@@ -149,7 +149,7 @@ fn render(network: &NetworkConfig, renderer: Renderer) -> usize {
     }
 }
 
-/// User and system time of one process of ours, against one that does nothing, in turns.
+/// Compares user and system time of our process with `/bin/true`, alternating.
 fn against_true(command: &mut Command) -> Result<String> {
     let (mut ours, mut peers) = (Duration::ZERO, Duration::ZERO);
     let rounds = 400;
@@ -173,11 +173,11 @@ fn usage(command: &mut Command) -> Result<Duration> {
     Ok(Duration::from_micros(u64::try_from(children()? - before)?))
 }
 
-/// The high-water mark of a process that has done everything but write its last line, in KiB. `ru_maxrss` would be that of
-/// the process which started it.
+/// Returns the peak memory in KiB of a process that has done everything except writing its last line. `ru_maxrss` would
+/// also contain the memory of the process that started it.
 fn peak_memory(program: &str, drive: &Path) -> Result<u64> {
     let (mut reader, mut writer) = io::pipe()?;
-    // A full pipe keeps the program where it is.
+    // A full pipe blocks the program at its last line.
     writer.write_all(&[b'\n'; 65_536])?;
     let mut command = Command::new(program);
     command.args(["network-kargs", "--print", "--provider", "kubevirt", "--config-drive"]).arg(drive);
@@ -202,7 +202,7 @@ fn wait_for_sleep(child: &Child) -> Result<u64> {
     Err("the program never came to its last line".into())
 }
 
-/// So many NICs, each with both families, a route and a name server.
+/// Builds a document with `count` NICs, each with both families, a route and a name server.
 fn nics(count: usize) -> String {
     let mut links = Vec::new();
     let mut networks = Vec::new();

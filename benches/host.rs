@@ -1,4 +1,4 @@
-//! What the host costs: `make bench`. One table, each row beside its limit or its peer, all measured in one run.
+//! Measures the host: `make bench`. Prints one table; each row has its limit or a comparison from the same run.
 
 use std::error::Error;
 use std::fs;
@@ -28,7 +28,7 @@ mod table;
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 fn main() -> Result<()> {
-    // One of several processes at one ledger.
+    // This process is one of several with one ledger.
     if let Ok(number) = std::env::var("GLOWPLUG_BENCH_CLAIMER") {
         return claimer(Path::new(&std::env::var("GLOWPLUG_BENCH_LEDGER")?), number.parse()?);
     }
@@ -48,7 +48,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// What this process has had of the processors. What does not wait is measured so: others may be at work, too.
+/// CPU time of this process, for work that does not wait: other programs may also be running.
 struct Cpu(Duration);
 
 impl Cpu {
@@ -63,7 +63,7 @@ impl Cpu {
     }
 }
 
-/// The same numbers in the same order at each run.
+/// A random generator with the same numbers in each run.
 struct Dice(u64);
 
 impl Dice {
@@ -75,7 +75,7 @@ impl Dice {
     }
 }
 
-/// Take and give back, with so many numbers in use: the first ones, or every second one.
+/// Measures taking and returning numbers, with the first numbers or every second number in use.
 fn free_ranges() -> Result<()> {
     for in_use in [1_000_usize, 10_000, 60_000, 250_000] {
         let mut dense = FreeRanges::default();
@@ -96,13 +96,13 @@ fn free_ranges() -> Result<()> {
 
 fn pair(what: &str, free: &mut FreeRanges, held: &mut [u128]) -> Result<()> {
     let rounds: u32 = 300_000;
-    // In any order, but the list itself is read from its start to its end: it is no part of what is measured.
+    // Random order, but the list itself is read sequentially, because reading the list is not part of the measurement.
     let mut dice = Dice(0x9e37_79b9_7f4a_7c15);
     for at in (1..held.len()).rev() {
         held.swap(at, dice.below(at + 1));
     }
     let count = held.len();
-    // The last one in goes first: what a controller that retries does.
+    // Last in, first out: the pattern of a controller that retries.
     let start = Cpu::now()?;
     for _ in 0..rounds {
         let number = black_box(free.take_lowest()).ok_or("full")?;
@@ -116,7 +116,7 @@ fn pair(what: &str, free: &mut FreeRanges, held: &mut [u128]) -> Result<()> {
         free.take(one)?;
     }
     let named = start.elapsed()? / rounds;
-    // Any of them goes, and the lowest comes: what a cluster does.
+    // Return any number and take the lowest: the pattern of a cluster.
     let start = Cpu::now()?;
     for round in 0..rounds as usize {
         let one = &mut held[round % count];
@@ -136,7 +136,7 @@ fn nanos(time: Duration) -> String {
     format!("{} ns", time.as_nanos())
 }
 
-/// A claim and its release, with so many holders in memory.
+/// Measures a claim and its release, with this many holders in memory.
 fn allocator(holders: usize) -> Result<()> {
     let before = resident()?;
     let mut allocator = in_memory()?;
@@ -165,7 +165,7 @@ fn allocator(holders: usize) -> Result<()> {
     Ok(())
 }
 
-/// A hundred thousand records in any order.
+/// Measures a rebuild of a hundred thousand records in random order.
 fn rebuild() -> Result<()> {
     let count = 100_000;
     let mut registry = in_memory()?;
@@ -206,9 +206,9 @@ fn rebuild() -> Result<()> {
     Ok(())
 }
 
-/// From the list of so many machines to an allocator that knows their addresses, and to a ledger.
+/// Measures the time from a list of machines to an allocator with their addresses, and to a ledger.
 ///
-/// Two threads read it, so what counts is the time that passes: the least of three, since others may be at work, too.
+/// Elapsed time is the smallest of three measurements, because other programs may be running.
 fn list(machines: usize) -> Result<()> {
     let mut text = Vec::new();
     List::new(machines).read_to_end(&mut text)?;
@@ -248,13 +248,13 @@ fn list(machines: usize) -> Result<()> {
     Ok(())
 }
 
-/// The list that `kubectl get kubevirtmachines -A -o json` prints of so many machines.
+/// A list of machines like the output of `kubectl get kubevirtmachines -A -o json`.
 struct List {
     machine: Vec<u8>,
-    /// Where digits of the number of a machine stand in its text, and which.
+    /// Positions in the text of a machine that have digits of its number: the index of the first digit, and the range.
     digits: Vec<(usize, Range<usize>)>,
     count: usize,
-    /// The next machine.
+    /// Number of the next machine.
     number: usize,
     text: Vec<u8>,
     at: usize,
@@ -275,7 +275,7 @@ impl List {
         Self { machine, digits, count, number: 0, text, at: 0 }
     }
 
-    /// Goes on with the next machine, or with the end.
+    /// Produces the text of the next machine, or the end of the list.
     fn next(&mut self) {
         self.at = 0;
         self.text.clear();
@@ -306,7 +306,7 @@ impl Read for List {
     }
 }
 
-/// What is made of one allocation.
+/// Measures the documents of one allocation.
 fn documents() -> Result<()> {
     let pool = pool()?;
     let mut allocator = in_memory()?;
@@ -334,7 +334,7 @@ fn documents() -> Result<()> {
     Ok(())
 }
 
-/// A file of a thousand pools, each a /24 of one network.
+/// Measures a file of a thousand pools, each a /24 of one network.
 fn pools() -> Result<()> {
     let pool = |at: usize| {
         let (a, b) = (at / 256, at % 256);
@@ -356,9 +356,9 @@ fn pools() -> Result<()> {
     Ok(())
 }
 
-/// Claims, each on the disk before the next, by so many processes.
+/// Measures durable claims by several processes: each claim is on disk before the next begins.
 fn durable(processes: usize) -> Result<()> {
-    // Beside the binary: a temporary directory may be in memory.
+    // In the directory of the binary, because a temporary directory may be in memory.
     let program = std::env::current_exe()?;
     let directory = tempfile::tempdir_in(program.parent().ok_or("no directory")?)?;
     let path = directory.path().join("ledger");
@@ -389,7 +389,7 @@ fn durable(processes: usize) -> Result<()> {
     Ok(())
 }
 
-/// Transactions of SQLite itself a second, each with one row of a claim's size, with the pragmas of the ledger.
+/// Returns plain SQLite transactions per second, each with one row of a claim's size, with the ledger's pragmas.
 fn inserts(path: &Path) -> Result<f64> {
     let connection = Connection::open(path)?;
     let _: String = connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))?;
@@ -418,7 +418,7 @@ fn in_memory() -> Result<Registry<MemoryLedger>> {
     Ok(registry)
 }
 
-/// A new ledger.
+/// Creates a ledger on disk.
 fn on_disk(path: &Path) -> Result<Registry<SqliteLedger>> {
     let mut registry = Registry::open(SqliteLedger::create(path)?)?;
     registry.resize([pool()?], &[], 0)?;
@@ -454,7 +454,7 @@ fn millis(time: Duration) -> String {
     format!("{:.1} ms", time.as_secs_f64() * 1e3)
 }
 
-/// The memory of this process, in bytes.
+/// Returns the memory of this process in bytes.
 fn resident() -> Result<usize> {
     let status = fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).ok_or("no VmRSS")?;

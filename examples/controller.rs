@@ -1,5 +1,6 @@
-//! What a controller does for its machines: it claims an address, which is recorded before anybody learns of it, patches
-//! the machine's object, and writes the document that the machine reads at its first boot.
+//! A minimal controller. It claims an address, which is recorded before it is used, patches the object of the machine,
+//! and
+//! writes the document that the machine reads at its first boot.
 //!
 //! `cargo run --example controller`
 
@@ -13,7 +14,7 @@ use glowplug::host::pool::{Pool, TemplateFacts, read_pools};
 use glowplug::host::records::status_patch;
 use glowplug::host::registry::{Registry, RegistryError};
 
-/// A NodePool's addresses: two, of which one is the gateway's.
+/// The addresses of a NodePool: two, of which one is the gateway.
 const POOLS: &[u8] = b"
 name: workers
 namespace: clusters
@@ -24,7 +25,7 @@ nameservers: [8.8.8.8]
 machineNetwork: [{cidr: 192.168.1.0/24}]
 ";
 
-/// What every machine of the NodePool has in its document.
+/// The document template of every machine of the NodePool.
 const TEMPLATE: &[u8] = br#"{"links": [{"id": "eno101", "type": "phy", "mtu": 9000}]}"#;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -33,13 +34,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     let Some(pool) = pool else { return Err(format!("{:?}", diagnostics.kept()).into()) };
     let (gateways, nameservers, pool_name) = (pool.gateways.clone(), pool.nameservers.clone(), pool.name.clone());
 
-    // In earnest the ledger stays where it is: it is the only one for its network.
+    // In production the ledger is kept in one place: a network must have only one ledger.
     let directory = tempfile::tempdir()?;
     let mut registry = Registry::open(SqliteLedger::create(&directory.path().join("ledger"))?)?;
     registry.resize([pool], &[], now()?)?;
     let template = Template::parse(TEMPLATE)?;
 
-    // Reconciling a machine: as often as anybody likes, with the same answer.
+    // Reconciling a machine several times gives the same answer.
     for name in ["worker-0", "worker-1", "worker-0"] {
         let machine = Machine { namespace: "clusters".into(), name: name.into(), uid: format!("uid-of-{name}") };
         let claim =
@@ -58,13 +59,13 @@ fn main() -> Result<(), Box<dyn Error>> {
                     .collect();
                 println!("{name}: give it the document {}", template.expand(&grants)?.text());
             }
-            // The machine waits, and is told of its address when it is reconciled again.
+            // The machine waits. A later reconciliation gives its address.
             Err(RegistryError::Refused(reason)) => println!("{name}: set its condition: {reason}"),
             Err(RegistryError::Ledger(error)) => return Err(error.into()),
         }
     }
 
-    // The finalizer of a machine that is gone. The UID says which: its successor has the same name.
+    // The finalizer of a machine that is gone. Its UID distinguishes it from a successor of the same name.
     let gone = Machine { namespace: "clusters".into(), name: "worker-0".into(), uid: "uid-of-worker-0".into() };
     for served in registry.release(&gone, now()?)?.served {
         println!("{}: reconcile it, it has {}", served.claimant.machine.name, served.addresses[0]);

@@ -1,5 +1,6 @@
-//! What a machine would make of a config drive: its label, its files, and what its document means. The image is read in
-//! process, without root, and without trust.
+//! Shows how a machine understands a config drive: its label, its files, and its network. The image is read in process
+//! and
+//! without root, and its content is not trusted.
 //!
 //! `cargo run --example inspect_image -- fixtures/images/hypershift.iso`
 

@@ -1,20 +1,20 @@
-//! Fuzzing of everything that reads what others wrote.
+//! Fuzzing of all readers of untrusted input.
 
 mod memory;
 pub mod targets;
 
-/// Runs a target on one input, and checks what it cost: whatever a drive says, a guest of 64 MiB has to bear it.
+/// Runs a target on one input, and checks its memory: a guest with 64 MiB must be able to read every drive.
 pub fn run(name: &str, input: &[u8]) {
     let (_, target) = targets::TARGETS.iter().find(|(target, _)| *target == name).expect("a target of that name");
     let peak = memory::peak(|| target(input));
     assert!(peak <= MAX_BYTES + MAX_FACTOR * input.len(), "{peak} bytes of memory for {} of input", input.len());
 }
 
-/// What an input may cost in memory beside a multiple of its length, in bytes.
+/// Memory limit in bytes of one input, in addition to a multiple of the length of the input.
 const MAX_BYTES: usize = 4 << 20;
 const MAX_FACTOR: usize = 1024;
 
-/// The program of a target. What it does is the same for all of them.
+/// Defines the program of a target.
 #[macro_export]
 macro_rules! fuzz {
     ($name:ident) => {

@@ -1,9 +1,9 @@
-//! How much memory something takes.
+//! Measures memory.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// The system's allocator, with the account of what is in use.
+/// The system's allocator, with a counter of the bytes in use.
 struct Counting;
 
 #[global_allocator]
@@ -12,22 +12,22 @@ static ALLOCATOR: Counting = Counting;
 static IN_USE: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
 
-// SAFETY: every call is passed on as it is.
+// SAFETY: every call is passed on unchanged.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         PEAK.fetch_max(IN_USE.fetch_add(layout.size(), Relaxed) + layout.size(), Relaxed);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees the same conditions.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
         IN_USE.fetch_sub(layout.size(), Relaxed);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees the same conditions.
         unsafe { System.dealloc(memory, layout) }
     }
 }
 
-/// The most memory that was in use at once while it ran, in bytes, beside what was before. For one thread at a time.
+/// Returns the peak memory of `run` in bytes, without the memory in use before. Only for one thread at a time.
 pub(crate) fn peak(run: impl FnOnce()) -> usize {
     let before = IN_USE.load(Relaxed);
     PEAK.store(before, Relaxed);

@@ -1,10 +1,11 @@
 #!/bin/sh
-# Says what the scripts of dracut's module network-legacy understand by the arguments in LINE: one line for each thing, its
-# fields separated by bars. SCRATCH is an empty directory, SCRIPTS what this prints when it is run with a word: dracut's own
-# functions and scripts, from its directory of modules, MODULES.
+# Prints how the scripts of dracut's module network-legacy understand the arguments in LINE: one line for each setting,
+# with
+# fields separated by bars. SCRATCH is an empty directory. SCRIPTS is the output of this script when it runs with an
+# argument: dracut's own functions and scripts, from its directory of modules, MODULES.
 #
-# The scripts write below /tmp and /etc: here they are read with those paths in the scratch directory. What they call of
-# dracut's library and would touch the machine is replaced; how a line is split into arguments is dracut's own program.
+# The scripts write below /tmp and /etc; here these paths are replaced by the scratch directory. Functions of dracut's
+# library that would change the machine are replaced. dracut's own code splits the line into arguments.
 #
 # shellcheck disable=SC2154 # what the scripts set
 if [ $# -gt 0 ]; then

@@ -1,4 +1,4 @@
-//! Documents of a drive, and what becomes of them.
+//! Targets for the documents of a drive.
 
 use glowplug::diagnostic::Diagnostics;
 use glowplug::drive::{Files, ReadError};
@@ -12,7 +12,7 @@ use ipnetwork::IpNetwork;
 
 use super::{check_diagnostics, kargs};
 
-/// A document about the network. One of another format is read and goes no further: that is for another target.
+/// Reads a network document. A document of another format is only read, because it belongs to another target.
 pub(super) fn network(format: Format, document: &[u8]) {
     let reading = read_network(document);
     let config = check_reading(&reading, document);
@@ -21,7 +21,7 @@ pub(super) fn network(format: Format, document: &[u8]) {
     }
 }
 
-/// What holds for every document.
+/// Checks the properties of every document. Returns its network, if it has one.
 pub(super) fn check_reading<'r>(reading: &'r Reading, document: &[u8]) -> Option<&'r NetworkConfig> {
     let Reading { format, meaning, diagnostics } = reading;
     check_diagnostics(diagnostics);
@@ -44,7 +44,7 @@ pub(super) fn check_reading<'r>(reading: &'r Reading, document: &[u8]) -> Option
     }
 }
 
-/// Renders a network for every program, and asks an independent reader what that means.
+/// Renders a network for every network program, and checks the output with an independent reader.
 pub(super) fn render(config: &NetworkConfig) {
     for legacy in [false, true] {
         let render = if legacy { network_legacy::render } else { dracut::render };
@@ -71,7 +71,7 @@ fn twice<T: std::fmt::Debug + PartialEq>(
     (rendered, diagnostics)
 }
 
-/// A document about the machine: every value that is kept for the units can be read back from their file.
+/// Reads a metadata document. Every attribute must be read back unchanged from the file for units.
 pub(super) fn meta_data(document: &[u8]) {
     for read in [MetaData::read_openstack, MetaData::read_nocloud] {
         let [mut diagnostics, mut again] = [Diagnostics::default(), Diagnostics::default()];
@@ -83,7 +83,7 @@ pub(super) fn meta_data(document: &[u8]) {
         check_diagnostics(&diagnostics);
         let file = attributes.environment_file(&Prefix::default());
         assert_eq!(Attributes::read_environment_file(&file).by_key(), attributes.by_key(), "{file:?}");
-        // A host name is a label for the system, whatever the document calls it.
+        // A host name must be a valid label, for every value in the document.
         if let Some(Ok(name)) = meta_data.hostname.as_deref().map(str::parse::<Hostname>) {
             assert!(name.as_str().len() <= Hostname::MAX);
             assert!(
@@ -94,14 +94,14 @@ pub(super) fn meta_data(document: &[u8]) {
     }
 }
 
-/// A path that leads off the drive leads nowhere.
+/// Checks that a path that leads off the drive finds no file.
 pub(super) fn check_no_way_out(files: &dyn Files) {
     for path in ["/etc/passwd", "../a", "openstack/../../a", "a//b", "."] {
         assert!(matches!(files.read(path, 16), Err(ReadError::NotAFile { .. })), "{path:?}");
     }
 }
 
-/// A template of documents: what is made of it for a machine, the guest reads as it was meant.
+/// Expands a template for a machine, and checks that the guest reads the document correctly.
 pub(super) fn template(document: &[u8]) {
     let Ok(template) = Template::parse(document) else { return };
     let addresses = ["10.20.0.5/24".parse().unwrap(), "fd00:20::5/64".parse().unwrap()];

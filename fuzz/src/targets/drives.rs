@@ -1,4 +1,4 @@
-//! Images of drives.
+//! Targets for images of drives.
 
 use std::io;
 
@@ -6,7 +6,7 @@ use glowplug::drive::{ConfigDrive, FileSystem, Files, MAX_ENTRIES, MAX_FILE, Rea
 
 use super::documents;
 
-/// An image whose first bytes are zeros, and do not count as input.
+/// An image whose first bytes are zeros that are not part of the input.
 struct Image<'i> {
     zeros: u64,
     input: &'i [u8],
@@ -21,12 +21,13 @@ impl ReadAt for Image<'_> {
     }
 }
 
-/// An ISO 9660 image from its volume descriptors on: before them are 32 KiB that nobody reads.
+/// Reads an ISO 9660 image. The input starts at the volume descriptors, because no program reads the 32 KiB before
+/// them.
 pub(super) fn iso9660(input: &[u8]) {
     volume(&Image { zeros: 32 * 1024, input }, FileSystem::Iso9660);
 }
 
-/// A FAT image, of which only the label is read.
+/// Reads a FAT image, of which only the label is used.
 pub(super) fn fat(input: &[u8]) {
     volume(&Image { zeros: 0, input }, FileSystem::Vfat);
 }
@@ -35,7 +36,7 @@ fn volume(image: &Image<'_>, file_system: FileSystem) {
     let probed = Volume::probe(image).unwrap();
     assert_eq!(probed, Volume::probe(image).unwrap());
     assert!(probed.as_ref().is_none_or(|probed| probed.label.chars().count() <= 64), "{probed:?}");
-    // Also where the label is damaged: a person may ask for what is behind it.
+    // Also read the files if the label is damaged, because a person may name the drive.
     let probed = probed.filter(|probed| probed.file_system == file_system);
     let volume = probed.unwrap_or(Volume { file_system, label: String::new() });
     let Ok(files) = volume.open(image) else { return };
@@ -44,7 +45,7 @@ fn volume(image: &Image<'_>, file_system: FileSystem) {
             assert!(names.len() <= MAX_ENTRIES && names.is_sorted(), "{names:?}");
             for name in &names {
                 assert!(!name.is_empty() && name != "." && name != ".." && !name.contains(['/', '\0']), "{name:?}");
-                // What is listed can be asked for, whatever becomes of it.
+                // Every listed name can be read; the result may be an error.
                 let path = if path.is_empty() { name.clone() } else { format!("{path}/{name}") };
                 if let Ok(Some(bytes)) = files.read(&path, 512) {
                     assert!(bytes.len() <= 512);

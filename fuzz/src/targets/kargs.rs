@@ -1,4 +1,4 @@
-//! A reader of kernel arguments that shares nothing with their writer, and what a line has to say of a network.
+//! A reader of kernel arguments that shares no code with their writer, and the comparison with the network.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -7,16 +7,16 @@ use glowplug::network::{LinkIndex, LinkKind, NetworkConfig, Nic};
 use glowplug::render::Device;
 use ipnetwork::IpNetwork;
 
-/// What a line says, in the words of dracut.cmdline(7).
+/// Content of a line, with the terms of dracut.cmdline(7).
 #[derive(Debug, Default)]
 struct Line {
-    /// Names of NICs, and their MAC addresses.
+    /// MAC addresses of NICs, by name.
     ifnames: BTreeMap<String, String>,
-    /// Ports, options and MTU.
+    /// Members, options and MTU of each bond.
     bonds: BTreeMap<String, (Vec<String>, String, Option<String>)>,
-    /// Ports.
+    /// Ports of each bridge.
     bridges: BTreeMap<String, Vec<String>>,
-    /// What each is on.
+    /// Parent of each VLAN.
     vlans: BTreeMap<String, String>,
     ips: Vec<Ip>,
     routes: Vec<(IpNetwork, Option<IpAddr>, String)>,
@@ -33,7 +33,7 @@ struct Ip {
     mac_address: Option<String>,
 }
 
-/// What stands between colons that are not in brackets.
+/// Splits a value at colons that are not in brackets.
 fn fields(text: &str) -> Vec<String> {
     let mut fields = vec![String::new()];
     let mut depth = 0;
@@ -97,8 +97,9 @@ impl Line {
 }
 
 impl Ip {
-    /// The three forms: a method; a device and a method; an address, perhaps none, and all that belongs to it. A device may
-    /// have a name like an address, so the readers look at the second word.
+    /// Parses the three forms: a method; a device and a method; an optional address with all of its fields. The name
+    /// of a
+    /// device may look like an address, so readers decide by the second field.
     fn read(fields: &[String]) -> Self {
         let field = |at: usize| fields.get(at).map_or("", String::as_str);
         let rest = |at: usize| some(&fields.get(at..).unwrap_or_default().join(":"));
@@ -117,7 +118,7 @@ impl Ip {
     }
 }
 
-/// How a line calls a device.
+/// Returns the name of a device in a line.
 fn called(device: &Device) -> String {
     match device {
         Device::MacAddress(mac_address) => mac_address.to_string(),
@@ -126,7 +127,7 @@ fn called(device: &Device) -> String {
     }
 }
 
-/// A bridge has to have a port, and what is on it has to have it: else no argument makes it.
+/// Whether arguments can create a link: a bridge needs a port, and other links need their parts.
 fn made(config: &NetworkConfig, index: LinkIndex) -> bool {
     match &config.link(index).kind {
         LinkKind::Nic(_) | LinkKind::Bond { .. } => true,
@@ -135,7 +136,7 @@ fn made(config: &NetworkConfig, index: LinkIndex) -> bool {
     }
 }
 
-/// Checks that a line says what a network is, no more and no less.
+/// Checks that a line describes the network completely, and nothing else.
 pub(super) fn check(config: &NetworkConfig, devices: &[Device], text: &str, legacy: bool) {
     let line = Line::read(text);
     let links = || config.links().iter().enumerate().map(|(at, link)| (LinkIndex(at), link));
@@ -193,11 +194,11 @@ pub(super) fn check(config: &NetworkConfig, devices: &[Device], text: &str, lega
         let is_any = devices[index.0] == Device::Any;
         let is_stated = link.without_addresses && config.states_no_addresses();
         if is_any && !has_own && !is_stated && link.mtu.is_none() && link.cloned_mac_address.is_none() {
-            // Of NICs without a name one may ask for something, and it is not this one.
+            // Only one pattern of NICs can have settings in a line, and this is another pattern.
             continue;
         }
         let own: Vec<&Ip> = line.ips.iter().filter(|ip| ip.device == device).collect();
-        // Several NICs without a name of which the same is asked have their arguments in common.
+        // Several patterns with the same settings share their arguments.
         ips += if is_any && std::mem::replace(&mut has_any, true) { 0 } else { own.len() };
         let [written, meant]: [Vec<IpNetwork>; 2] = [
             own.iter().filter_map(|ip| ip.address).collect(),
@@ -266,7 +267,7 @@ fn check_routes(config: &NetworkConfig, devices: &[Device], line: &Line, text: &
     let is_default = |route: &IpNetwork| route.prefix() == 0;
     let mut written: Vec<_> = line.routes.iter().filter(|(route, ..)| !is_default(route)).cloned().collect();
     if legacy {
-        // It may lose routes, and adds some to gateways.
+        // network-legacy may lose routes, and adds routes to gateways.
         let to_gateway = |(to, via, _): &(IpNetwork, Option<IpAddr>, String)| {
             let is_host = to.prefix() == if to.is_ipv4() { 32 } else { 128 };
             is_host && via.is_none()
@@ -297,7 +298,7 @@ fn check_routes(config: &NetworkConfig, devices: &[Device], line: &Line, text: &
             "{written:?} in {text:?}, expected one of {defaults:?}"
         );
         assert!(written.iter().all(is_reported), "{written:?} in {text:?}, expected some of {defaults:?}");
-        // One network under several names has its gateway under each of them.
+        // A network under several names has its gateway under each name.
         let link_of = |device: &String| devices.iter().position(|it| called(it) == *device).unwrap();
         let shares_address = |one: usize, other: usize| {
             let (one, other) = (&config.links()[one], &config.links()[other]);

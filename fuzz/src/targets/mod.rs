@@ -1,7 +1,7 @@
-//! What each target does with its input, and what must hold whatever the input is.
+//! The targets, and the properties that must hold for every input.
 //!
-//! A target panics where something does not hold. It is an ordinary function, so that `tests/fuzz.rs` can run it without
-//! libFuzzer; that is also why this is a `mod.rs`, which is found from there.
+//! A target panics if a property does not hold. It is an ordinary function, so that `tests/fuzz.rs` can run it without
+//! libFuzzer. For the same reason this file is a `mod.rs`: `tests/fuzz.rs` includes it by path.
 
 mod documents;
 mod drives;
@@ -17,10 +17,10 @@ use glowplug::formats::Format;
 
 pub use words::document as document_of_words;
 
-/// One input of a target.
+/// Runs a target on one input.
 pub type Target = fn(&[u8]);
 
-/// Every target by its name, which is that of its program, its seeds and its dictionary.
+/// All targets by name. The program, the seeds and the dictionary of a target have the same name.
 pub const TARGETS: [(&str, Target); 13] = [
     ("network_data", |input| documents::network(Format::NetworkData, input)),
     ("network_config_v1", |input| documents::network(Format::NetworkConfigV1, input)),
@@ -37,7 +37,7 @@ pub const TARGETS: [(&str, Target); 13] = [
     ("templates", documents::template),
 ];
 
-/// Checks every diagnostic: it has a path and a reason, and nothing of it leaves its line.
+/// Checks that every diagnostic has a path and a reason, and is one line.
 fn check_diagnostics(diagnostics: &Diagnostics) {
     let kept = diagnostics.kept();
     assert!(kept.len() <= 2 * Diagnostics::KEPT);

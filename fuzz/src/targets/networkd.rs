@@ -1,4 +1,4 @@
-//! A reader of networkd's files that shares nothing with their writer, and what they have to say of a network.
+//! A reader of networkd's files that shares no code with their writer, and the comparison with the network.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,7 +21,7 @@ const SECTIONS: [&str; 12] = [
     "Address",
 ];
 
-/// Sections in order, with their lines in order.
+/// Sections with their lines, in order.
 type File<'t> = Vec<(&'t str, Vec<(&'t str, &'t str)>)>;
 
 fn read(text: &str) -> File<'_> {
@@ -48,7 +48,7 @@ fn values<'t>(file: &File<'t>, section: &str, key: &str) -> Vec<&'t str> {
     sections.flat_map(|(_, lines)| lines.iter().filter(|(name, _)| *name == key).map(|(_, value)| *value)).collect()
 }
 
-/// Checks every file, and unless something is wrong with the network, that they say what it is.
+/// Checks every file and, unless the network has errors, that the files describe the network.
 pub(super) fn check(config: &NetworkConfig, rendered: &Rendered, has_errors: bool) {
     let mut files: BTreeMap<(usize, &str), File> = BTreeMap::new();
     let mut paths = BTreeSet::new();
@@ -114,8 +114,8 @@ pub(super) fn check(config: &NetworkConfig, rendered: &Rendered, has_errors: boo
     }
 }
 
-/// Each route that is written is one of the link's; a destination of the link's is written somewhere, since only what
-/// says the same again is not.
+/// Checks that each written route belongs to the link, and that each destination of the link is written. Only duplicate
+/// routes may be missing.
 fn check_routes(network: &File<'_>, link: &glowplug::network::Link, has_own: bool) {
     let one = |lines: &[(&str, &str)], key: &str| {
         lines.iter().find(|(name, _)| *name == key).map(|(_, value)| (*value).to_owned())

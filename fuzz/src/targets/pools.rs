@@ -1,4 +1,4 @@
-//! Pools, and the addresses that they are made of.
+//! Targets for pools and for their addresses.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -20,7 +20,7 @@ pub(super) fn allocation(addresses: &[IpNetwork]) -> Allocation {
     Allocation { claimant, addresses: addresses.to_vec() }
 }
 
-/// A document of pools: it has a pool or an error, and the numbers of each pool add up.
+/// Reads a document of pools. It has a pool or an error, and the counts of each pool add up.
 pub(super) fn pools(document: &[u8]) {
     let (specs, diagnostics) = read_pools(document);
     let (again, diagnostics_again) = read_pools(document);
@@ -70,7 +70,7 @@ fn check_pool(spec: &PoolSpec, pool: &Pool) {
             assert!(!space.offers(*gateway));
         }
     }
-    // The other program that hands out addresses is told the same pool.
+    // The MachineTemplate of the NodePool describes the same pool.
     let template = MachineTemplate::new(spec, pool).unwrap();
     let written = template.bootstrap_network_config;
     let again =
@@ -87,14 +87,14 @@ fn check_pool(spec: &PoolSpec, pool: &Pool) {
     }
 }
 
-/// An address of a space with the prefix of its subnet, unless what is reserved is many.
+/// Returns the first allocatable address with its prefix length, unless many addresses before it are reserved.
 fn first_offered(space: &Space) -> Option<IpNetwork> {
     let numbers = space.ranges().iter().flat_map(|range| (range.first()..=range.last()).take(64));
     let address = numbers.map(|number| space.family().address(number)).find(|address| space.offers(*address))?;
     IpNetwork::new(address, space.prefix()).ok()
 }
 
-/// The numbers of a small space, counted.
+/// Checks the counts of a small pool by counting each address.
 fn check_each(pool: &Pool, space: &Space) {
     let (mut offered, mut reserved) = (0, BTreeMap::new());
     for range in space.ranges() {
@@ -112,7 +112,7 @@ fn check_each(pool: &Pool, space: &Space) {
     assert_eq!((count.allocatable, count.reserved), (offered, reserved));
 }
 
-/// Lines, each an entry of a pool or an address: what is read is written in one way, and that reads as the same.
+/// Reads lines, each with a pool entry or an address. The canonical form of each is read back as the same value.
 pub(super) fn addresses(input: &[u8]) {
     for line in String::from_utf8_lossy(input).lines() {
         match line.parse::<Entry>() {
@@ -144,7 +144,7 @@ pub(super) fn addresses(input: &[u8]) {
     }
 }
 
-/// Whether a machine may have an address at all.
+/// Whether any machine may have an address.
 pub(super) fn may_be_held(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => !matches!(address.octets()[0], 0 | 127 | 224..),

@@ -1,4 +1,4 @@
-//! Lists of objects with records of allocations.
+//! Target for lists of objects with records.
 
 use std::collections::BTreeSet;
 use std::io::Read;
@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::pools::may_be_held;
 
-/// An input that comes in small pieces.
+/// An input that is read in small pieces.
 struct Pieces<'i>(&'i [u8]);
 
 impl Read for Pieces<'_> {
@@ -21,8 +21,9 @@ impl Read for Pieces<'_> {
     }
 }
 
-/// A list as `kubectl` writes it: every record is canonical, nobody has two for one interface, and what is written for it
-/// is read as the same.
+/// Reads a list in the format of `kubectl`. Every record is canonical, no machine has two records for one interface,
+/// and
+/// a record is unchanged after it is written and read again.
 pub(super) fn records(input: &[u8]) {
     let inventory = read(input);
     assert_eq!(inventory, read(Pieces(input)));
@@ -63,7 +64,7 @@ pub(super) fn records(input: &[u8]) {
     }
 }
 
-/// Every address that a list has in a record that can be read is in the inventory, whatever is wrong with the object.
+/// Checks that the inventory has every readable address of the records, even if other parts of the object are invalid.
 fn check_nothing_is_lost(input: &[u8], inventory: &Inventory) {
     let Ok(list) = serde_json::from_slice::<Value>(input) else { return };
     let records = inventory.records.iter().flat_map(|record| &record.addresses);

@@ -1,10 +1,10 @@
-//! Lines: the kernel's arguments, and keys of users.
+//! Targets for lines: kernel arguments and SSH keys.
 
 use glowplug::diagnostic::{Diagnostics, Severity};
 use glowplug::guest::CommandLine;
 use glowplug::guest::ssh_keys::{AuthorizedKey, keys_in};
 
-/// A kernel command line.
+/// Reads a kernel command line.
 pub(super) fn command_line(input: &[u8]) {
     let text = String::from_utf8_lossy(input);
     let line = CommandLine::parse(&text);
@@ -22,7 +22,7 @@ pub(super) fn command_line(input: &[u8]) {
     assert_eq!(line.configures_network(), words.iter().find(configures).map(String::as_str), "{text:?}");
 }
 
-/// The words of a line: what is between quotes is cut out first, and put back when the line is split.
+/// Splits a line into words. Quoted parts are replaced before the split and restored afterwards.
 fn words(line: &str) -> Vec<String> {
     let hide = |(at, piece): (usize, &str)| {
         let hidden = piece.chars().map(|c| match c {
@@ -39,7 +39,7 @@ fn words(line: &str) -> Vec<String> {
     line.split(|c: char| c.is_ascii_whitespace()).map(|word| word.chars().map(show).collect()).collect()
 }
 
-/// Lines of keys: what is kept is one line each that reads as itself, and what is not is said.
+/// Reads lines of keys. Each accepted key is one line that is read back as the same key; each other line is reported.
 pub(super) fn ssh_keys(input: &[u8]) {
     let text = String::from_utf8_lossy(input);
     let [mut diagnostics, mut again] = [Diagnostics::default(), Diagnostics::default()];

@@ -1,23 +1,23 @@
-//! Documents put together from the words of their formats.
+//! Builds documents from the words of their formats.
 //!
-//! Bytes that are changed at random seldom leave a document readable, and more seldom its references whole. Here every
-//! input is a document of about the right shape, with a wrong value now and then.
+//! A document with random changes of bytes is rarely readable, and its references are rarely intact. Here every input
+//! gives a document of nearly correct shape, with some wrong values.
 
 use glowplug::formats::read_network;
 use serde_json::{Map, Value, json};
 
 use super::documents;
 
-/// What may stand somewhere.
+/// Values that are possible at a position.
 enum Shape {
-    /// What is nearly always there, and what may be.
+    /// An object: its usual members, and its rare members.
     Object(Members, Members),
-    /// By names that others refer to.
+    /// A map by names, to which other values refer.
     Map(&'static Shape),
     List(&'static Shape),
-    /// The first four are likely.
+    /// A word of the list; the first four are more likely.
     Word(&'static [&'static str]),
-    /// Likely another one for each item of a list.
+    /// A word of the list, usually a different one for each item of the surrounding list.
     Own(&'static [&'static str]),
     Either(&'static [&'static Shape]),
 }
@@ -402,26 +402,26 @@ const VERSION_2: Shape = Object(
     ],
 );
 
-/// What is where another shape was expected.
+/// Values that replace a value of the expected shape.
 const ANYTHING: Shape = Either(&[&NAME, &MAC, &ADDRESS, &NUMBER, &SWITCH, &NAME_LIST, &OVERRIDES]);
 
-/// So many values a document has at most.
+/// Maximum number of values in a document.
 const MAX_VALUES: usize = 512;
 
 struct Choices<'i> {
     input: std::slice::Iter<'i, u8>,
     values: usize,
-    /// Which item of the innermost list it is.
+    /// Index in the innermost list.
     item: usize,
 }
 
 impl Choices<'_> {
-    /// The next byte, and zeros behind the last.
+    /// Returns the next byte of the input, or zero at the end.
     fn next(&mut self) -> usize {
         self.input.next().copied().map_or(0, usize::from)
     }
 
-    /// How many there are of something. None any more where the document is large.
+    /// Returns a number of items, or zero if the document is already large.
     fn count(&mut self, limit: usize) -> usize {
         let count = self.next() % (limit + 1);
         if self.values < MAX_VALUES { count } else { 0 }
@@ -470,7 +470,7 @@ impl Choices<'_> {
             },
             Word(words) => match (self.next(), self.word(words)) {
                 (255, _) => Value::Null,
-                // As a number and as a text.
+                // The word as a number or as a string.
                 (128.., word) => serde_json::from_str(word).unwrap_or_else(|_| json!(word)),
                 (_, word) => json!(word),
             },
@@ -496,7 +496,7 @@ impl Choices<'_> {
     }
 }
 
-/// The document of an input.
+/// Builds the document of an input.
 pub fn document(input: &[u8]) -> String {
     let mut choices = Choices { input: input.iter(), values: 0, item: 0 };
     let (shape, version) = match choices.next() % 3 {

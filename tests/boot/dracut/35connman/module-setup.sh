@@ -1,5 +1,5 @@
 #!/bin/bash
-# Instead of dracut's module of this name: a network program that we do not know.
+# Replaces dracut's module of this name: a network program that glowplug does not support.
 
 check() {
     return 255

@@ -1,5 +1,5 @@
 #!/bin/bash
-# A dracut that has NetworkManager and nothing that tells it of the arguments.
+# A dracut with NetworkManager, but without a hook or unit that passes it the arguments.
 #
 # shellcheck disable=SC2154 # initdir comes from dracut
 

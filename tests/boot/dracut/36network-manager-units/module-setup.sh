@@ -1,6 +1,7 @@
 #!/bin/bash
-# NetworkManager as from 1.54 on, with a dracut that does not mend it: a unit makes the profiles, of /proc/cmdline alone, and no
-# hook of dracut does.
+# NetworkManager 1.54 and later, with a dracut that has no drop-in for it: a unit makes the profiles from /proc/cmdline
+# only,
+# and no hook of dracut does.
 #
 # shellcheck disable=SC2154 # moddir, initdir and the directories of systemd come from dracut
 

@@ -2,7 +2,7 @@
 # shellcheck source=/dev/null
 type getargbool >/dev/null 2>&1 || . /lib/dracut-lib.sh
 
-# What CoreOS does when it leaves the initramfs of a first boot.
+# The steps of CoreOS when the first boot leaves the initramfs.
 to=/sysroot/etc/NetworkManager/system-connections
 if getargbool 0 ignition.firstboot && [ -d "$to" ]; then
     cp /run/NetworkManager/system-connections/* "$to/"

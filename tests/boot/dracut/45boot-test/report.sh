@@ -1,5 +1,5 @@
 #!/bin/sh
-# What only the initramfs knows.
+# State that exists only in the initramfs.
 show() { # title units
     title=$1
     shift
@@ -12,7 +12,7 @@ cat /etc/cmdline.d/50-glowplug-network-kargs.conf 2>/dev/null
 echo '== files of networkd'
 ls /run/systemd/network 2>/dev/null
 echo '== name servers of the initramfs'
-# As dracut's own scripts tell them, and as networkd would tell systemd-resolved.
+# Name servers from dracut's own scripts, and those that networkd would pass to systemd-resolved.
 sed -n 's/^nameserver //p' /etc/resolv.conf 2>/dev/null
 cat /run/systemd/netif/links/* 2>/dev/null | sed -n 's/^DNS=//p'
 echo '== afterburn'

@@ -1,2 +1,2 @@
 #!/bin/sh
-# There is nothing to label.
+# Replaces setfiles: the root has no labels.

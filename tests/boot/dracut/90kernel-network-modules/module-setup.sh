@@ -1,5 +1,5 @@
 #!/bin/bash
-# Instead of dracut's module of this name, which brings the drivers of every NIC that there is.
+# Replaces dracut's module of this name, which would install the drivers of all NICs.
 
 check() {
     return 255
