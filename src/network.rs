@@ -8,8 +8,8 @@ mod bridge;
 mod default_routes;
 mod family;
 mod hostname;
-mod names;
 mod route;
+mod values;
 
 pub use bond::{BondMode, BondOption, BondOptionError, BondOptions};
 pub use bridge::{BridgeOptions, BridgePort};
@@ -17,12 +17,12 @@ pub use default_routes::DefaultRoutes;
 pub use family::Family;
 pub(crate) use hostname::is_label;
 pub use hostname::{Hostname, HostnameError};
-pub use names::{
+pub use route::{MixedFamilies, Route};
+pub use values::{
     DomainName, DomainNameError, InterfaceName, InterfaceNameError, Mtu, MtuError, Pattern, PatternError, VlanId,
     VlanIdError, parse_mac_address,
 };
-pub(crate) use names::{MAC_ADDRESS_EXPECTED, Pairs};
-pub use route::{MixedFamilies, Route};
+pub(crate) use values::{MAC_ADDRESS_EXPECTED, Pairs};
 
 use std::collections::BTreeSet;
 use std::fmt;

@@ -13,7 +13,7 @@ use std::thread;
 
 use glowplug::network::NetworkConfig;
 
-use crate::support::state::Machine;
+use crate::support::state::KernelAbilities;
 use crate::support::{cases, models};
 
 /// Seeds of the networks of each kind. `NETWORKD_SEEDS=17..18` sets others, for example to repeat a failure.
@@ -89,7 +89,7 @@ fn compare(seeds: &[u64], network: fn(u64) -> NetworkConfig, quiet: u32) -> Vec<
     cases::run(Command::new("unshare").args(["--net", "--mount"]).arg(batch).arg(directory).arg(quiet));
     let compare = |seed: &u64| {
         let case = directory.join(seed.to_string());
-        Some((*seed, cases::disagreement(&case, &network(*seed), &Machine::here())?))
+        Some((*seed, cases::disagreement(&case, &network(*seed), &KernelAbilities::here())?))
     };
     seeds.iter().filter_map(compare).collect()
 }

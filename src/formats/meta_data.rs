@@ -52,7 +52,7 @@ pub struct Device {
 }
 
 /// Reads the members of an object as strings, and reports values of the wrong type.
-struct Reader<'o, 'f> {
+struct MetaDataReader<'o, 'f> {
     object: &'o Object,
     diagnostics: &'f mut Diagnostics,
     has_unread_keys: bool,
@@ -64,7 +64,7 @@ impl MetaData {
     /// Reads OpenStack's `meta_data.json`. A document that cannot be parsed adds a diagnostic and gives no metadata.
     pub fn read_openstack(document: &[u8], diagnostics: &mut Diagnostics) -> Self {
         let Some(object) = object(document, diagnostics) else { return Self::unread() };
-        let mut reader = Reader::new(&object, diagnostics);
+        let mut reader = MetaDataReader::new(&object, diagnostics);
         let uuid = reader.text(&["uuid"]).map(|uuid| uuid.to_ascii_lowercase());
         let instance_id = reader.text(&["instance_id", "instance-id"]);
         let hostname = reader.text(&["hostname", "local_hostname", "local-hostname"]);
@@ -75,7 +75,7 @@ impl MetaData {
     /// parsed adds a diagnostic and gives no metadata.
     pub fn read_nocloud(document: &[u8], diagnostics: &mut Diagnostics) -> Self {
         let Some(object) = object(document, diagnostics) else { return Self::unread() };
-        let mut reader = Reader::new(&object, diagnostics);
+        let mut reader = MetaDataReader::new(&object, diagnostics);
         let instance_id = reader.text(&["instance-id", "instance_id"]);
         let uuid = instance_id.as_ref().map(|id| id.to_ascii_lowercase()).filter(|id| is_uuid(id));
         let hostname = reader.text(&["local-hostname", "local_hostname", "hostname"]);
@@ -119,9 +119,9 @@ fn object(document: &[u8], diagnostics: &mut Diagnostics) -> Option<Object> {
     None
 }
 
-// === impl Reader ===
+// === impl MetaDataReader ===
 
-impl<'o, 'f> Reader<'o, 'f> {
+impl<'o, 'f> MetaDataReader<'o, 'f> {
     fn new(object: &'o Object, diagnostics: &'f mut Diagnostics) -> Self {
         Self { object, diagnostics, has_unread_keys: false }
     }
@@ -209,7 +209,7 @@ impl<'o, 'f> Reader<'o, 'f> {
         let mut read = Vec::new();
         for (at, device) in devices.iter().enumerate() {
             match device {
-                Value::Object(object) => read.push(Reader::new(object, self.diagnostics).device()),
+                Value::Object(object) => read.push(MetaDataReader::new(object, self.diagnostics).device()),
                 other => {
                     let list = FieldPath::Field(&FieldPath::Document, "devices");
                     self.diagnostics.push(Diagnostic::warning(

@@ -5,8 +5,8 @@
 //! ([`super::network_legacy`]). They interpret the same grammar differently. Each choice below was measured on
 //! NetworkManager 1.42 and 1.52 and on dracut 059, and `tests/readers.rs` runs the programs themselves.
 
+mod device_names;
 mod karg;
-mod names;
 #[cfg(test)]
 mod tests;
 
@@ -25,7 +25,7 @@ use crate::network::{
     Located, NetworkConfig, Nic, Pattern, Route,
 };
 use crate::render::Device;
-use names::Names;
+use device_names::DeviceNames;
 
 /// Longest line that is rendered, in bytes. dracut passes all arguments on in one environment string of at most 128
 /// KiB. This limit leaves room for the arguments of other programs.
@@ -33,7 +33,7 @@ pub const MAX_BYTES: usize = 32 * 1024;
 
 /// Program that reads the arguments.
 #[derive(Clone, Copy, Eq, PartialEq)]
-pub(super) enum Reader {
+pub(super) enum Program {
     /// `nm-initrd-generator`.
     NetworkManager,
     /// The scripts of dracut's module `network-legacy`.
@@ -61,14 +61,14 @@ pub struct Rendered {
 ///
 /// The arguments never contain `rd.neednet`: on Ignition systems the network starts on demand.
 pub fn render(config: &NetworkConfig, diagnostics: &mut Diagnostics) -> Rendered {
-    render_for(Reader::NetworkManager, config, diagnostics)
+    render_for(Program::NetworkManager, config, diagnostics)
 }
 
-/// Renders a network for `reader`. The caller must have reduced the network to what the reader supports.
-pub(super) fn render_for(reader: Reader, config: &NetworkConfig, diagnostics: &mut Diagnostics) -> Rendered {
-    let names = Names::assign(config, reader);
+/// Renders a network for `program`. The caller must have reduced the network to what the program supports.
+pub(super) fn render_for(program: Program, config: &NetworkConfig, diagnostics: &mut Diagnostics) -> Rendered {
+    let names = DeviceNames::assign(config, program);
     let defaults = DefaultRoutes::of(config);
-    let mut render = Render { config, reader, names, diagnostics, defaults, of_any: None, any_differ: false };
+    let mut render = Render { config, program, names, diagnostics, defaults, of_any: None, any_differ: false };
     let kargs = render.kargs();
     render.report_what_cannot_be_given();
     let devices = render.names.devices;
@@ -111,8 +111,8 @@ const CANNOT_EXPRESS: &str = "kernel arguments cannot express it";
 
 struct Render<'c, 'f> {
     config: &'c NetworkConfig,
-    reader: Reader,
-    names: Names,
+    program: Program,
+    names: DeviceNames,
     diagnostics: &'f mut Diagnostics,
     defaults: DefaultRoutes,
     /// Arguments of the first NIC that is identified by a pattern and needs arguments.
@@ -177,7 +177,7 @@ impl Render<'_, '_> {
         let all = (0..self.config.links().len()).map(LinkIndex);
         let mut seen = BTreeSet::new();
         let mut order: Vec<LinkIndex> = firsts.chain(all).filter(|link| seen.insert(*link)).collect();
-        if self.reader == Reader::NetworkLegacy {
+        if self.program == Program::NetworkLegacy {
             // network-legacy keeps the default route that is set last.
             order.rotate_left(count);
         }
@@ -267,7 +267,7 @@ impl Render<'_, '_> {
         if !link.has_addresses() {
             let is_stated = link.without_addresses && self.config.states_no_addresses();
             let structural = !matches!(link.kind, LinkKind::Nic(_)) && !self.config.carries_vlans(index);
-            if self.reader == Reader::NetworkLegacy {
+            if self.program == Program::NetworkLegacy {
                 let because = "network-legacy sets it only on a link with an address";
                 if let Some(mtu) = mtu {
                     self.ignore(&format!("{}.mtu", link.path), mtu, because);
@@ -283,7 +283,7 @@ impl Render<'_, '_> {
             }
             return;
         }
-        let methods = Methods::of(link, self.reader);
+        let methods = Methods::of(link, self.program);
         // The gateway belongs in the first `ip=` with a static address of the gateway's family.
         let [mut gateway, mut gateway6] = self.defaults.gateways(self.config, index);
         for address in &link.ipv4.addresses {
@@ -388,7 +388,7 @@ impl Render<'_, '_> {
                 LinkKind::Nic(Nic::MacAddress { name: Some(name), .. } | Nic::Pattern { name: Some(name), .. }) => {
                     (name, "not one like eth0 or ib0".to_owned())
                 }
-                LinkKind::Vlan { name: Some(name), id, .. } if self.reader == Reader::NetworkLegacy => {
+                LinkKind::Vlan { name: Some(name), id, .. } if self.program == Program::NetworkLegacy => {
                     (name, format!("vlan{id} or one that ends with .{id}"))
                 }
                 LinkKind::Vlan { name: Some(name), id, .. } => (name, format!("one that ends with {id}")),
@@ -472,12 +472,12 @@ impl Render<'_, '_> {
     /// expressed: ignore the name servers of all routers and DHCP servers.
     fn report_dynamic(&mut self, link: &Link, ignores_dns: bool) {
         let dynamic = link.ipv6.dynamic.is_some();
-        let cannot = match (self.reader, link.ipv6.accept_ra) {
+        let cannot = match (self.program, link.ipv6.accept_ra) {
             // A family without dynamic addresses does not accept router advertisements, but DHCPv4 also enables IPv6.
-            (Reader::NetworkManager, Some(false)) => dynamic || link.ipv4.dhcp,
-            (Reader::NetworkManager, Some(true)) => !dynamic && link.ipv6.is_used(),
+            (Program::NetworkManager, Some(false)) => dynamic || link.ipv4.dhcp,
+            (Program::NetworkManager, Some(true)) => !dynamic && link.ipv6.is_used(),
             // The kernel accepts router advertisements wherever they are not disabled.
-            (Reader::NetworkLegacy, accepts) => accepts == Some(false),
+            (Program::NetworkLegacy, accepts) => accepts == Some(false),
             (_, None) => false,
         };
         if let Some(accepts) = link.ipv6.accept_ra.filter(|_| cannot) {
@@ -540,7 +540,7 @@ impl Methods {
     ///
     /// The rows come from a test of every sequence of up to three arguments on NetworkManager 1.42. network-legacy
     /// accepts one address or one method for each link, and interprets a pair of methods in its own way.
-    fn of(link: &Link, reader: Reader) -> Self {
+    fn of(link: &Link, program: Program) -> Self {
         let static4 = !link.ipv4.addresses.is_empty();
         let static6 = !link.ipv6.addresses.is_empty();
         let dhcp4 = link.ipv4.dhcp;
@@ -555,9 +555,9 @@ impl Methods {
             (_, false, _, None) => each(Method::None),
             (false, true, false, None) => alone(Method::Dhcp),
             (false, false, false, Some(dynamic)) => alone(dynamic),
-            (false, true, false, Some(_)) => alone(match reader {
-                Reader::NetworkManager => Method::DhcpDhcp6,
-                Reader::NetworkLegacy => Method::DhcpElseDhcp6,
+            (false, true, false, Some(_)) => alone(match program {
+                Program::NetworkManager => Method::DhcpDhcp6,
+                Program::NetworkLegacy => Method::DhcpElseDhcp6,
             }),
             // The static family stays configured even if no server answers for the dynamic family.
             (true, false, false, Some(_)) | (false, true, true, None) => each(Method::On),

@@ -14,13 +14,13 @@ use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
 
-use super::dracut::{self, Reader, Rendered};
+use super::dracut::{self, Program, Rendered};
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::network::{DefaultRoutes, Link, LinkIndex, LinkKind, NetworkConfig, Route};
 
 /// Renders a network as kernel arguments for network-legacy, as [`dracut::render`] does it for NetworkManager.
 pub fn render(config: &NetworkConfig, diagnostics: &mut Diagnostics) -> Rendered {
-    dracut::render_for(Reader::NetworkLegacy, &reduce(config, diagnostics), diagnostics)
+    dracut::render_for(Program::NetworkLegacy, &reduce(config, diagnostics), diagnostics)
 }
 
 /// Reduces the network to one `ip=` for each link, and adds a route to each gateway that is in no subnet of its link.

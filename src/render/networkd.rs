@@ -10,7 +10,7 @@
 //! `zzzz-dracut-default.network`). Every link of the document has a file, even if the file only says that the NIC is
 //! unmanaged.
 
-mod names;
+mod device_names;
 mod netdev;
 mod routes;
 #[cfg(test)]
@@ -25,7 +25,7 @@ use pnet_base::MacAddr;
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::network::{DhcpOverrides, Dns, Ipv6Dynamic, Link, LinkIndex, LinkKind, NetworkConfig, Nic, Pattern, Route};
 use crate::render::Device;
-use names::Names;
+use device_names::DeviceNames;
 use text::Text;
 
 /// Prefixes of the names of our files. A file for one NIC sorts before a file that may match any NIC.
@@ -53,7 +53,7 @@ pub struct File {
 ///
 /// A setting that no file can express becomes a warning; all other settings are rendered.
 pub fn render(config: &NetworkConfig, diagnostics: &mut Diagnostics) -> Rendered {
-    let names = Names::assign(config, diagnostics);
+    let names = DeviceNames::assign(config, diagnostics);
     let metrics = routes::metrics(config);
     let mut render = Render { config, names, metrics, diagnostics, files: Vec::new() };
     for index in (0..config.links().len()).map(LinkIndex) {
@@ -69,7 +69,7 @@ pub fn render(config: &NetworkConfig, diagnostics: &mut Diagnostics) -> Rendered
 
 struct Render<'c, 'f> {
     config: &'c NetworkConfig,
-    names: Names,
+    names: DeviceNames,
     /// Metric of each route of each link; `None` for a route that is not set.
     metrics: Vec<Vec<Option<u32>>>,
     diagnostics: &'f mut Diagnostics,

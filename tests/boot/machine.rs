@@ -66,7 +66,7 @@ pub(crate) enum Bus {
 }
 
 /// A machine before its boot.
-pub(crate) struct Machine {
+pub(crate) struct VirtualMachine {
     image: Image,
     arguments: String,
     is_kubevirt: bool,
@@ -187,9 +187,9 @@ impl Drop for Running {
     }
 }
 
-// === impl Machine ===
+// === impl VirtualMachine ===
 
-impl Machine {
+impl VirtualMachine {
     /// A KubeVirt machine with one NIC on a silent network, without a drive.
     pub(crate) fn new(image: Image) -> Self {
         let arguments = match image {
@@ -237,7 +237,7 @@ impl Machine {
         self
     }
 
-    /// Removes the kernel arguments of [`Machine::new`].
+    /// Removes the kernel arguments of [`VirtualMachine::new`].
     pub(crate) fn without_arguments(mut self) -> Self {
         self.arguments.clear();
         self

@@ -18,7 +18,7 @@ use self::drives::{HOSTILE, KEY, fat, iso, iso_with_user_data, iso_without_netwo
 use crate::support::{cases, models, state};
 use glowplug::network::{LinkKind, NetworkConfig};
 
-use self::machine::{Bus, Found, Image, Machine, Network, OWN, Report};
+use self::machine::{Bus, Found, Image, Network, OWN, Report, VirtualMachine};
 
 /// UUID of another machine.
 const OTHER: &str = "11111111-2222-3333-4444-555555555555";
@@ -42,8 +42,8 @@ fn own(case: &str) -> Vec<u8> {
 }
 
 /// A machine whose drive has the document of a case.
-fn with(case: &str) -> Machine {
-    Machine::new(Image::Plain).drive(Bus::VirtioBlk, &own(case))
+fn with(case: &str) -> VirtualMachine {
+    VirtualMachine::new(Image::Plain).drive(Bus::VirtioBlk, &own(case))
 }
 
 /// Expected network of the cases `static-ipv4` and `static-by-id`.
@@ -194,7 +194,7 @@ fn a_vlan_is_on_a_bond_of_two_interfaces() {
 fn an_address_from_dhcp_goes_with_the_default_route_of_the_document() {
     let document = document("default-route-with-dhcp").replace("192.0.2.1", "192.168.1.254");
     let drive = iso("config-2", OWN, &document);
-    let report = Machine::new(Image::Plain).network(Network::Dhcp).drive(Bus::VirtioBlk, &drive).boot();
+    let report = VirtualMachine::new(Image::Plain).network(Network::Dhcp).drive(Bus::VirtioBlk, &drive).boot();
     let expected = found(
         &["eno101 192.168.1.15/24"],
         &[
@@ -211,7 +211,7 @@ fn an_address_from_dhcp_goes_with_the_default_route_of_the_document() {
 /// Boots with the drive on this bus, and prints the times of our unit. Times vary too much between hosts for an
 /// assertion.
 fn found_on(bus: Bus, device: &str, title: &str) {
-    let machine = Machine::new(Image::Plain).argument("glowplug.debug");
+    let machine = VirtualMachine::new(Image::Plain).argument("glowplug.debug");
     let report = machine.drive(bus, &own("static-ipv4")).boot();
     assert_eq!(report.found(), as_static());
     let drive = &report.plan()["drive"];
@@ -248,7 +248,7 @@ fn the_drive_is_on_usb() {
 fn the_drive_comes_late() {
     let late = Bus::VirtioBlkLate(Duration::from_secs(5));
     // Plugging is slow in emulation, so the wait is longer than the default.
-    let report = Machine::new(Image::Plain).argument("glowplug.wait=60").drive(late, &own("static-ipv4")).boot();
+    let report = VirtualMachine::new(Image::Plain).argument("glowplug.wait=60").drive(late, &own("static-ipv4")).boot();
     assert_eq!(report.found(), as_static());
     // The drive is plugged in after the first search, so the program waited. The duration depends on the host.
     let waited = report.plan()["drive"]["waited_ms"].as_u64().unwrap();
@@ -258,18 +258,18 @@ fn the_drive_comes_late() {
 #[test]
 fn the_label_is_in_upper_case() {
     let drive = iso("CONFIG-2", OWN, &document("static-ipv4"));
-    assert_eq!(Machine::new(Image::Plain).drive(Bus::SataCdrom, &drive).boot().found(), as_static());
+    assert_eq!(VirtualMachine::new(Image::Plain).drive(Bus::SataCdrom, &drive).boot().found(), as_static());
 }
 
 #[test]
 fn the_drive_has_fat() {
     let drive = fat("CONFIG-2", OWN, &document("static-ipv4"));
-    assert_eq!(Machine::new(Image::Plain).drive(Bus::VirtioBlk, &drive).boot().found(), as_static());
+    assert_eq!(VirtualMachine::new(Image::Plain).drive(Bus::VirtioBlk, &drive).boot().found(), as_static());
 }
 
 #[test]
 fn other_disks_do_not_matter() {
-    let report = Machine::new(Image::Plain)
+    let report = VirtualMachine::new(Image::Plain)
         .drive(Bus::VirtioBlk, &[0xa5; 1024 * 1024])
         .drive(Bus::VirtioBlk, &iso("config-2", OTHER, &document("static-by-id")))
         .drive(Bus::SataDisk, &own("static-ipv4"))
@@ -283,14 +283,14 @@ fn other_disks_do_not_matter() {
 
 #[test]
 fn without_a_drive_the_default_applies() {
-    let report = Machine::new(Image::Plain).argument("glowplug.wait=1").boot();
+    let report = VirtualMachine::new(Image::Plain).argument("glowplug.wait=1").boot();
     assert_eq!(report.found(), as_default());
     assert_eq!(outcome(&report), words("default", "no config drive was there within 1 s"));
 }
 
 #[test]
 fn without_network_data_the_default_applies() {
-    let report = Machine::new(Image::Plain).drive(Bus::VirtioBlk, &iso_without_network(OWN)).boot();
+    let report = VirtualMachine::new(Image::Plain).drive(Bus::VirtioBlk, &iso_without_network(OWN)).boot();
     assert_eq!(report.found(), as_default());
     assert_eq!(outcome(&report), words("default", "the drive has no network configuration"));
 }
@@ -299,7 +299,7 @@ fn without_network_data_the_default_applies() {
 fn a_broken_document_stops_the_boot_and_the_console_says_why() {
     let document = document("static-ipv4").replace("255.255.255.0", "255.0.255.0");
     assert!(document.contains("255.0.255.0"));
-    let report = Machine::new(Image::Plain).drive(Bus::VirtioBlk, &iso("config-2", OWN, &document)).boot();
+    let report = VirtualMachine::new(Image::Plain).drive(Bus::VirtioBlk, &iso("config-2", OWN, &document)).boot();
     assert!(report.is_emergency());
     assert_eq!((report.unit(UNIT, "Result"), report.unit(UNIT, "ActiveState")), ("exit-code", "failed"));
     assert_eq!(
@@ -314,7 +314,7 @@ fn a_broken_document_stops_the_boot_and_the_console_says_why() {
 #[test]
 fn the_drive_of_another_machine_stops_the_boot_and_the_console_says_why() {
     let drive = iso("config-2", OTHER, &document("static-ipv4"));
-    let report = Machine::new(Image::Plain).argument("glowplug.wait=1").drive(Bus::VirtioBlk, &drive).boot();
+    let report = VirtualMachine::new(Image::Plain).argument("glowplug.wait=1").drive(Bus::VirtioBlk, &drive).boot();
     let reason = format!(
         "/dev/vdb: config drive of another machine, uuid {OTHER:?}, expected {OWN}; \
          --any-drive or glowplug.any-drive takes it"
@@ -329,7 +329,7 @@ fn the_drive_of_another_machine_stops_the_boot_and_the_console_says_why() {
 #[test]
 fn a_crash_kernel_gets_to_the_vmcore_whatever_is_on_the_drive() {
     let drive = iso("config-2", OWN, "{");
-    let report = Machine::new(Image::Kdump).drive(Bus::VirtioBlk, &drive).boot();
+    let report = VirtualMachine::new(Image::Kdump).drive(Bus::VirtioBlk, &drive).boot();
     assert!(!report.is_emergency());
     assert_eq!((report.unit(UNIT, "ActiveState"), report.plan()), ("inactive", serde_json::Value::Null));
 }
@@ -358,7 +358,10 @@ const SYSTEMD: &str = "base systemd systemd-initrd dracut-systemd kernel-modules
 
 #[test]
 fn a_unit_of_networkmanager_reads_what_we_write() {
-    assert_eq!(Machine::new(Image::Units).drive(Bus::VirtioBlk, &own("static-ipv4")).boot().found(), as_static());
+    assert_eq!(
+        VirtualMachine::new(Image::Units).drive(Bus::VirtioBlk, &own("static-ipv4")).boot().found(),
+        as_static()
+    );
 }
 
 #[test]
@@ -417,7 +420,7 @@ fn fetch_with(image: Image, bus: Bus, drive: impl Fn(&str) -> Vec<u8>) -> Report
     let user_data = format!(
         r#"{{"ignition": {{"version": "3.3.0", "config": {{"merge": [{{"source": "http://192.168.1.1:{port}/remote"}}]}}}}}}"#
     );
-    let report = Machine::new(image).network(Network::User).drive(bus, &drive(&user_data)).boot();
+    let report = VirtualMachine::new(image).network(Network::User).drive(bus, &drive(&user_data)).boot();
     assert_eq!(report.part("file"), "fetched\n");
     report
 }
@@ -474,7 +477,7 @@ fn ignition_fetches_over_the_network_that_dracuts_scripts_make() {
 /// The default is in a file that networkd's generator reads only with our drop-in.
 #[test]
 fn networkd_has_the_default_of_a_machine_without_network_data() {
-    let report = Machine::new(Image::Networkd).drive(Bus::VirtioBlk, &iso_without_network(OWN)).boot();
+    let report = VirtualMachine::new(Image::Networkd).drive(Bus::VirtioBlk, &iso_without_network(OWN)).boot();
     let routes = ["default via 192.168.1.1 dev eno101", "192.168.1.0/24 dev eno101 scope link src 192.168.1.77"];
     assert_eq!(report.found(), found(&["eno101 192.168.1.77/24"], &routes, &[]));
     assert_eq!(outcome(&report), words("default", "the drive has no network configuration"));
@@ -482,7 +485,7 @@ fn networkd_has_the_default_of_a_machine_without_network_data() {
 
 #[test]
 fn of_afterburn_and_us_only_we_act_on_kubevirt_with_the_default_that_afterburn_was_given() {
-    let machine = Machine::new(Image::Ignition).argument("rd.neednet=1");
+    let machine = VirtualMachine::new(Image::Ignition).argument("rd.neednet=1");
     let report = machine.drive(Bus::VirtioBlk, &iso_without_network(OWN)).boot();
     let expected = found(
         &["eno101 192.168.1.78/24"],
@@ -499,7 +502,7 @@ fn of_afterburn_and_us_only_we_act_on_kubevirt_with_the_default_that_afterburn_w
 #[test]
 fn of_afterburn_and_us_only_afterburn_acts_elsewhere() {
     let platform = "ignition.firstboot ignition.platform.id=metal";
-    let machine = Machine::new(Image::Ignition).elsewhere().without_arguments().argument(platform);
+    let machine = VirtualMachine::new(Image::Ignition).elsewhere().without_arguments().argument(platform);
     let report = machine.drive(Bus::VirtioBlk, &own("static-ipv4")).boot();
     let arguments = "ip=192.168.1.78::192.168.1.1:24::eno101:none\n";
     assert_eq!((report.part("afterburn"), report.part("hostname")), (&*format!("{arguments}hostname\n"), ""));
@@ -509,7 +512,7 @@ fn of_afterburn_and_us_only_afterburn_acts_elsewhere() {
 
 #[test]
 fn with_ignition_nothing_of_ours_runs_after_the_first_boot() {
-    let machine = Machine::new(Image::Ignition).without_arguments().argument("ignition.platform.id=kubevirt");
+    let machine = VirtualMachine::new(Image::Ignition).without_arguments().argument("ignition.platform.id=kubevirt");
     let report = machine.drive(Bus::VirtioBlk, &own("static-ipv4")).boot();
     assert_eq!((report.plan(), report.fragment(), report.part("hostname")), (serde_json::Value::Null, "", ""));
 }
@@ -519,9 +522,10 @@ fn with_ignition_nothing_of_ours_runs_after_the_first_boot() {
 fn the_units_of_the_real_root_run_and_the_network_stays() {
     let directory = tempfile::tempdir_in(machine::images()).unwrap();
     let disk = machine::debian(directory.path());
-    let boot = |machine: Machine| machine.root(&disk).drive(Bus::SataCdrom, &own("static-ipv4")).boot();
-    let first = boot(Machine::new(Image::Ignition));
-    let second = boot(Machine::new(Image::Ignition).without_arguments().argument("ignition.platform.id=kubevirt"));
+    let boot = |machine: VirtualMachine| machine.root(&disk).drive(Bus::SataCdrom, &own("static-ipv4")).boot();
+    let first = boot(VirtualMachine::new(Image::Ignition));
+    let second =
+        boot(VirtualMachine::new(Image::Ignition).without_arguments().argument("ignition.platform.id=kubevirt"));
 
     let attributes = |prefix: &str, instance_id: &str| {
         let named = [
@@ -587,7 +591,7 @@ fn bonds_and_vlans_become_what_was_meant() {
         networks.iter().for_each(|(name, network)| cases::write_case(&directory.path().join(name), network));
         machine::networkd(directory.path(), quiet);
         let disagreement = |name: &str, network: &NetworkConfig| {
-            cases::disagreement(&directory.path().join(name), network, &state::Machine::whole())
+            cases::disagreement(&directory.path().join(name), network, &state::VirtualMachine::whole())
         };
         differences.clear();
         networks

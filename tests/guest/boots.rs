@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::Command;
 
-use super::machine::{Machine, Run, drive};
+use super::machine::{FakeMachine, Run, drive};
 
 const HYPERSHIFT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/images/hypershift.iso");
 const HYPERSHIFT_LINE: &str = "ip=192.168.1.100::192.168.1.1:24::[52:54:00:12:34:56]:none \
@@ -14,7 +14,7 @@ fn hypershift() -> Vec<u8> {
 }
 
 /// Returns outcome and reason in the report of a run.
-fn recorded(machine: &Machine) -> (String, String) {
+fn recorded(machine: &FakeMachine) -> (String, String) {
     let plan: serde_json::Value = serde_json::from_str(&machine.read("run/glowplug/plan.json").unwrap()).unwrap();
     let text = |name: &str| plan[name].as_str().unwrap().to_owned();
     (text("outcome"), text("reason"))
@@ -22,7 +22,7 @@ fn recorded(machine: &Machine) -> (String, String) {
 
 #[test]
 fn a_kubevirt_machine_gets_the_network_of_the_drive_that_it_finds() {
-    let machine = Machine::kubevirt().with_disk("vda", vec![0; 65_536]).with_disk("vdb", hypershift());
+    let machine = FakeMachine::kubevirt().with_disk("vda", vec![0; 65_536]).with_disk("vdb", hypershift());
     let Run { code, stdout, stderr } = machine.network_kargs(&[]);
     assert_eq!((code, stdout.as_str()), (Some(0), ""), "{stderr}");
     assert_eq!(machine.fragment().as_deref(), Some(HYPERSHIFT_LINE));
@@ -42,7 +42,7 @@ const OTHER: &str = "11111111-2222-3333-4444-555555555555";
 
 #[test]
 fn the_drive_of_another_machine_is_refused() {
-    let machine = Machine::kubevirt().with("sys/class/dmi/id/product_uuid", OTHER).with_disk("vdb", hypershift());
+    let machine = FakeMachine::kubevirt().with("sys/class/dmi/id/product_uuid", OTHER).with_disk("vdb", hypershift());
     assert_eq!(machine.network_kargs(&["--wait", "0", "--default-value", "ip=auto"]).code, Some(1));
     assert_eq!(machine.fragment(), None);
     let reason = format!(
@@ -57,7 +57,7 @@ fn the_drive_of_another_machine_is_taken_where_any_drive_was_asked_for() {
     for (line, option) in
         [("quiet", "--any-drive"), ("glowplug.any-drive", "--neednet"), ("glowplug.any-drive=1", "-v")]
     {
-        let machine = Machine::kubevirt()
+        let machine = FakeMachine::kubevirt()
             .with("proc/cmdline", line)
             .with("sys/class/dmi/id/product_uuid", OTHER)
             .with_disk("vdb", hypershift());
@@ -80,7 +80,7 @@ fn the_log_says_what_was_looked_at_where_it_is_asked_to() {
         "<7>looked at a device device=/dev/vda label=root".to_owned(),
     ];
     for (line, option) in [("", "-v"), ("", "--verbose"), ("glowplug.debug", "--wait=0")] {
-        let machine = Machine::kubevirt().with("proc/cmdline", line).with_disk("vda", labelled("root"));
+        let machine = FakeMachine::kubevirt().with("proc/cmdline", line).with_disk("vda", labelled("root"));
         let Run { code, stderr, .. } =
             machine.network_kargs(&["--wait=0", option][usize::from(option == "--wait=0")..]);
         let lines = without_time(&stderr);
@@ -103,7 +103,7 @@ fn labelled(label: &str) -> Vec<u8> {
 
 #[test]
 fn only_the_fragment_and_the_record_are_left_behind() {
-    let machine = Machine::kubevirt().with_disk("sr0", hypershift());
+    let machine = FakeMachine::kubevirt().with_disk("sr0", hypershift());
     let before = machine.files();
     assert_eq!(machine.network_kargs(&[]).code, Some(0));
     let mut left = machine.files();
@@ -121,7 +121,7 @@ fn only_the_fragment_and_the_record_are_left_behind() {
 
 #[test]
 fn two_runs_write_the_same() {
-    let machine = Machine::kubevirt().with_disk("vdb", hypershift());
+    let machine = FakeMachine::kubevirt().with_disk("vdb", hypershift());
     machine.network_kargs(&[]);
     let first = machine.fragment();
     machine.network_kargs(&[]);
@@ -130,7 +130,7 @@ fn two_runs_write_the_same() {
 
 #[test]
 fn a_network_from_the_boot_loader_wins() {
-    let machine = Machine::kubevirt()
+    let machine = FakeMachine::kubevirt()
         .with("proc/cmdline", "root=/dev/vda ip=10.9.9.9::10.9.9.1:24::eth0:none quiet\n")
         .with_disk("vdb", hypershift());
     let Run { code, stderr, .. } = machine.network_kargs(&["--default-value", "ip=auto"]);
@@ -146,7 +146,7 @@ fn a_network_from_the_boot_loader_wins() {
 
 #[test]
 fn arguments_that_configure_no_nic_do_not_make_it_stand_aside() {
-    let machine = Machine::kubevirt()
+    let machine = FakeMachine::kubevirt()
         .with(
             "proc/cmdline",
             "nameserver=9.9.9.9 rd.route=10.0.0.0/8:10.1.1.1:eth0 rd.neednet=1 ifname=a0:52:54:00:00:00:01\n",
@@ -159,7 +159,7 @@ fn arguments_that_configure_no_nic_do_not_make_it_stand_aside() {
 #[test]
 fn another_platform_is_left_alone() {
     let machine =
-        Machine::kubevirt().with("proc/cmdline", "ignition.platform.id=openstack\n").with_disk("vdb", hypershift());
+        FakeMachine::kubevirt().with("proc/cmdline", "ignition.platform.id=openstack\n").with_disk("vdb", hypershift());
     let Run { code, stderr, .. } = machine.network_kargs(&["--default-value", "ip=auto"]);
     assert_eq!(code, Some(0));
     assert_eq!(
@@ -172,14 +172,14 @@ fn another_platform_is_left_alone() {
 
 #[test]
 fn a_machine_of_which_nothing_is_known_is_reported_by_the_shape_of_its_drive() {
-    let machine = Machine::new().with_disk("vdb", hypershift());
+    let machine = FakeMachine::new().with_disk("vdb", hypershift());
     assert_eq!(machine.network_kargs(&[]).code, Some(0));
     assert_eq!(machine.fragment().as_deref(), Some(HYPERSHIFT_LINE));
 }
 
 #[test]
 fn a_machine_of_which_nothing_is_known_and_without_a_drive_is_left_alone_at_once() {
-    let machine = Machine::new().with_disk("vda", vec![0; 65_536]);
+    let machine = FakeMachine::new().with_disk("vda", vec![0; 65_536]);
     let Run { code, stderr, .. } = machine.network_kargs(&["--default-value", "ip=auto", "--wait", "3600"]);
     assert_eq!(code, Some(0));
     assert_eq!(
@@ -190,7 +190,7 @@ fn a_machine_of_which_nothing_is_known_and_without_a_drive_is_left_alone_at_once
 
 #[test]
 fn without_a_drive_the_default_applies() {
-    let machine = Machine::kubevirt();
+    let machine = FakeMachine::kubevirt();
     let Run { code, .. } = machine.network_kargs(&["--wait", "0", "--default-value", "ip=dhcp,dhcp6 rd.neednet=1"]);
     assert_eq!(code, Some(0));
     assert_eq!(machine.fragment().as_deref(), Some("ip=dhcp,dhcp6 rd.neednet=1\n"));
@@ -201,7 +201,11 @@ const STATIC: &str = r#"{"links":[{"id":"a","type":"phy","ethernet_mac_address":
     "networks":[{"link":"a","type":"ipv4","ip_address":"10.0.0.5/24"}]}"#;
 
 /// Runs the program with the variable of the distribution, on a machine without a drive.
-fn with_variable(machine: &Machine, value: Option<&str>, arguments: &[&str]) -> (Option<i32>, Option<String>, String) {
+fn with_variable(
+    machine: &FakeMachine,
+    value: Option<&str>,
+    arguments: &[&str],
+) -> (Option<i32>, Option<String>, String) {
     let root = machine.path("");
     let mut command = Command::new(env!("CARGO_BIN_EXE_glowplug"));
     command.args(["network-kargs", "--wait", "0", "--root", root.to_str().unwrap()]).args(arguments);
@@ -223,7 +227,7 @@ fn the_distributions_variable_is_the_default_unless_the_option_is_given() {
         (Some("ip=dhcp"), &["--default-value", "ip=auto"], Some("ip=auto\n")),
     ];
     for (value, arguments, fragment) in cases {
-        let run = with_variable(&Machine::kubevirt(), value, arguments);
+        let run = with_variable(&FakeMachine::kubevirt(), value, arguments);
         assert_eq!(run, (Some(0), fragment.map(str::to_owned), NO_DRIVE.to_owned()), "{value:?} {arguments:?}");
     }
 }
@@ -234,14 +238,14 @@ fn a_default_that_is_required_and_not_there_fails_where_it_is_needed() {
     let illegal = "GLOWPLUG_NETWORK_KARGS_DEFAULT: invalid value \"ip=$(id)\", \
                    expected kernel arguments of letters, digits, blanks and . _ : [ ] , / = + -";
     for (value, why) in [(None, missing), (Some("ip=$(id)"), illegal)] {
-        let run = with_variable(&Machine::kubevirt(), value, &["--require-default"]);
+        let run = with_variable(&FakeMachine::kubevirt(), value, &["--require-default"]);
         assert_eq!(run, (Some(1), None, format!("{NO_DRIVE}, and the default is missing: {why}")));
 
         let elsewhere = "this is not known to be KubeVirt: neither the kernel command line nor DMI tells";
-        let run = with_variable(&Machine::new(), value, &["--require-default"]);
+        let run = with_variable(&FakeMachine::new(), value, &["--require-default"]);
         assert_eq!(run, (Some(0), None, elsewhere.to_owned()));
 
-        let (machine, drive) = (Machine::kubevirt(), drive(STATIC));
+        let (machine, drive) = (FakeMachine::kubevirt(), drive(STATIC));
         let path = drive.path("");
         let (code, fragment, _) =
             with_variable(&machine, value, &["--require-default", "--config-drive", path.to_str().unwrap()]);
@@ -251,14 +255,14 @@ fn a_default_that_is_required_and_not_there_fails_where_it_is_needed() {
 
 #[test]
 fn what_is_reported_about_the_machine_waits_as_its_unit_says_whatever_the_boot_loader_says() {
-    let machine = Machine::kubevirt().with("proc/cmdline", "glowplug.wait=3600");
+    let machine = FakeMachine::kubevirt().with("proc/cmdline", "glowplug.wait=3600");
     let output = machine.path("attributes");
     assert_eq!(machine.run(&["attributes", "--wait=0", "--output", output.to_str().unwrap()]).code, Some(0));
 }
 
 #[test]
 fn the_boot_loader_says_how_long_to_wait() {
-    let machine = Machine::kubevirt().with("proc/cmdline", "glowplug.wait=0");
+    let machine = FakeMachine::kubevirt().with("proc/cmdline", "glowplug.wait=0");
     assert_eq!(machine.network_kargs(&["--wait", "3600", "--default-value", "ip=auto"]).code, Some(0));
     assert_eq!(machine.fragment().as_deref(), Some("ip=auto\n"));
 }
@@ -267,7 +271,7 @@ fn the_boot_loader_says_how_long_to_wait() {
 fn documents_that_configure_nothing_leave_it_to_the_default() {
     for document in ["{}", "", "null", " \n", "# nothing here\n", "{\"links\": [], \"networks\": [], \"services\": []}"]
     {
-        let (machine, drive) = (Machine::kubevirt(), drive(document));
+        let (machine, drive) = (FakeMachine::kubevirt(), drive(document));
         let path = drive.path("");
         let arguments = ["--config-drive", path.to_str().unwrap(), "--default-value", "ip=auto"];
         assert_eq!(machine.network_kargs(&arguments).code, Some(0), "{document:?}");
@@ -277,8 +281,8 @@ fn documents_that_configure_nothing_leave_it_to_the_default() {
 
 #[test]
 fn a_drive_without_network_data_leaves_it_to_the_default() {
-    let machine = Machine::kubevirt();
-    let drive = Machine::new().with("openstack/latest/meta_data.json", "{}");
+    let machine = FakeMachine::kubevirt();
+    let drive = FakeMachine::new().with("openstack/latest/meta_data.json", "{}");
     let path = drive.path("");
     assert_eq!(machine.network_kargs(&["--config-drive", path.to_str().unwrap()]).code, Some(0));
     assert_eq!(machine.fragment(), None);
@@ -290,7 +294,7 @@ const BROKEN: &str = r#"{"links":[{"id":"a","type":"phy","name":"eth0"}],
 
 #[test]
 fn a_broken_document_is_refused_and_the_fragment_of_an_earlier_run_goes() {
-    let machine = Machine::kubevirt().with("etc/cmdline.d/50-glowplug-network-kargs.conf", "ip=10.0.0.9\n");
+    let machine = FakeMachine::kubevirt().with("etc/cmdline.d/50-glowplug-network-kargs.conf", "ip=10.0.0.9\n");
     let drive = drive(BROKEN);
     let path = drive.path("");
     let arguments = ["--config-drive", path.to_str().unwrap(), "--default-value", "ip=auto"];
@@ -309,7 +313,7 @@ fn a_broken_document_is_refused_and_the_fragment_of_an_earlier_run_goes() {
 #[test]
 fn a_broken_document_boots_with_the_default_where_that_was_asked_for() {
     for (line, flag) in [("", "default"), ("glowplug.on-error=default", "fail")] {
-        let machine = Machine::kubevirt().with("proc/cmdline", line);
+        let machine = FakeMachine::kubevirt().with("proc/cmdline", line);
         let drive = drive(BROKEN);
         let path = drive.path("");
         let arguments = ["--config-drive", path.to_str().unwrap(), "--default-value", "ip=auto", "--on-error", flag];
@@ -336,14 +340,14 @@ fn a_word_at_the_boot_loader_that_is_not_understood_is_refused() {
              expected network-manager, systemd-networkd or network-legacy",
         ),
     ] {
-        let machine = Machine::kubevirt().with("proc/cmdline", line);
+        let machine = FakeMachine::kubevirt().with("proc/cmdline", line);
         assert_eq!(machine.network_kargs(&[]).code, Some(1), "{line}");
         assert_eq!(recorded(&machine), ("refused".to_owned(), format!("kernel command line: {reason}")));
     }
 }
 
 /// Returns the file names in the directory of systemd-networkd.
-fn networkd_files(machine: &Machine) -> Vec<String> {
+fn networkd_files(machine: &FakeMachine) -> Vec<String> {
     let entries = fs::read_dir(machine.path("run/systemd/network")).map_or_else(|_| Vec::new(), Iterator::collect);
     let mut names: Vec<String> =
         entries.into_iter().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
@@ -353,7 +357,7 @@ fn networkd_files(machine: &Machine) -> Vec<String> {
 
 #[test]
 fn a_machine_with_networkd_gets_files_and_no_arguments() {
-    let machine = Machine::kubevirt().with_disk("vdb", hypershift());
+    let machine = FakeMachine::kubevirt().with_disk("vdb", hypershift());
     let arguments = ["--renderer", "systemd-networkd"];
     let printed = machine.network_kargs(&[&arguments[..], &["--print"]].concat());
     assert_eq!((printed.code, networkd_files(&machine)), (Some(0), Vec::new()));
@@ -380,7 +384,7 @@ fn a_machine_with_networkd_gets_files_and_no_arguments() {
 
 #[test]
 fn what_one_renderer_wrote_goes_when_another_one_is_asked_for() {
-    let machine = Machine::kubevirt()
+    let machine = FakeMachine::kubevirt()
         .with("run/systemd/network/50-glowplug-9999.network", "of an earlier run")
         .with("run/systemd/network/90-other.network", "of others")
         .with_disk("vdb", hypershift());
@@ -397,7 +401,7 @@ fn what_one_renderer_wrote_goes_when_another_one_is_asked_for() {
 
 #[test]
 fn a_file_of_an_earlier_run_for_whichever_nic_there_is_goes_too() {
-    let machine = Machine::kubevirt();
+    let machine = FakeMachine::kubevirt();
     let pattern = drive("version: 2\nethernets: {all: {match: {driver: virtio_net}, dhcp4: true}}\n");
     let path = pattern.path("");
     let arguments = ["--config-drive", path.to_str().unwrap(), "--renderer", "systemd-networkd"];
@@ -411,7 +415,7 @@ fn a_file_of_an_earlier_run_for_whichever_nic_there_is_goes_too() {
 
 #[test]
 fn the_default_of_a_machine_with_networkd_is_arguments() {
-    let machine = Machine::kubevirt();
+    let machine = FakeMachine::kubevirt();
     let arguments = ["--wait", "0", "--renderer", "systemd-networkd", "--default-value", "ip=any"];
     assert_eq!(machine.network_kargs(&arguments).code, Some(0));
     assert_eq!((machine.fragment().as_deref(), networkd_files(&machine)), (Some("ip=any\n"), Vec::new()));
@@ -420,7 +424,7 @@ fn the_default_of_a_machine_with_networkd_is_arguments() {
 #[test]
 fn a_document_of_nics_that_nobody_uses_leaves_networkd_to_the_default() {
     let (machine, drive) =
-        (Machine::kubevirt(), drive("version: 2\nethernets: {a: {match: {macaddress: '52:54:00:12:34:56'}}}\n"));
+        (FakeMachine::kubevirt(), drive("version: 2\nethernets: {a: {match: {macaddress: '52:54:00:12:34:56'}}}\n"));
     let path = drive.path("");
     let arguments = ["--config-drive", path.to_str().unwrap(), "--renderer", "systemd-networkd"];
     assert_eq!(machine.network_kargs(&[&arguments[..], &["--default-value", "ip=any"]].concat()).code, Some(0));
@@ -437,7 +441,7 @@ fn a_document_of_nics_without_addresses_is_never_the_default() {
         "dhcp6":false}}}"#;
     for document in [openstack, version_1, version_2] {
         let told = |renderer: &str| {
-            let (machine, drive) = (Machine::kubevirt(), drive(document));
+            let (machine, drive) = (FakeMachine::kubevirt(), drive(document));
             let path = drive.path("");
             let arguments = ["--config-drive", path.to_str().unwrap(), "--renderer", renderer];
             let code = machine.network_kargs(&[&arguments[..], &["--default-value", "ip=any"]].concat()).code;
@@ -458,7 +462,7 @@ fn a_document_of_nics_without_addresses_is_never_the_default() {
 
 #[test]
 fn a_machine_with_network_legacy_has_one_address_on_a_nic_and_reports_what_is_lost() {
-    let machine = Machine::kubevirt().with_disk("vdb", hypershift());
+    let machine = FakeMachine::kubevirt().with_disk("vdb", hypershift());
     let Run { code, stderr, .. } = machine.network_kargs(&["--renderer", "network-legacy"]);
     assert_eq!(code, Some(0));
     assert_eq!(
@@ -476,7 +480,7 @@ fn a_machine_with_network_legacy_has_one_address_on_a_nic_and_reports_what_is_lo
 
 #[test]
 fn arguments_that_would_crowd_out_the_others_are_refused() {
-    let machine = Machine::kubevirt()
+    let machine = FakeMachine::kubevirt()
         .with("proc/cmdline", "quiet\n")
         .with("etc/cmdline.d/10-image.conf", vec![b'x'; 98_230])
         .with("etc/cmdline.d/README", vec![b'x'; 98_230])
@@ -491,7 +495,7 @@ fn arguments_that_would_crowd_out_the_others_are_refused() {
 #[test]
 fn a_fragment_that_cannot_be_written_fails_the_run_and_is_recorded() {
     // `/etc` is a file, so the directory cannot be created.
-    let machine = Machine::kubevirt().with("etc", "").with_disk("vdb", hypershift());
+    let machine = FakeMachine::kubevirt().with("etc", "").with_disk("vdb", hypershift());
     let Run { code, stderr, .. } = machine.network_kargs(&[]);
     assert_eq!(code, Some(1));
     assert_eq!(
@@ -511,7 +515,7 @@ fn a_fragment_that_cannot_be_written_fails_the_run_and_is_recorded() {
 
 #[test]
 fn check_without_a_path_shows_what_the_boot_did() {
-    let machine = Machine::kubevirt().with_disk("vdb", hypershift());
+    let machine = FakeMachine::kubevirt().with_disk("vdb", hypershift());
     machine.network_kargs(&[]);
     let Run { code, stdout, stderr } = machine.run(&["check"]);
     assert_eq!((code, stderr.as_str()), (Some(0), ""));
@@ -550,7 +554,7 @@ configured: openstack/latest/network_data.json says so
 
 #[test]
 fn check_of_a_refused_boot_ends_with_1() {
-    let machine = Machine::kubevirt();
+    let machine = FakeMachine::kubevirt();
     let drive = drive(BROKEN);
     let path = drive.path("");
     machine.network_kargs(&["--config-drive", path.to_str().unwrap()]);
@@ -569,8 +573,8 @@ fn check_of_a_refused_boot_ends_with_1_however_long_the_record_is() {
     let links: String = (0..4090).map(vlan).collect();
     let nics = r#"{"id":"p0","type":"phy"},{"id":"p1","type":"phy"}"#;
     let document = format!(r#"{{"links":[{nics}{links}],"networks":[]}}"#);
-    let drive = Machine::new().with("openstack/latest/network_data.json", document);
-    let machine = Machine::kubevirt();
+    let drive = FakeMachine::new().with("openstack/latest/network_data.json", document);
+    let machine = FakeMachine::kubevirt();
     assert_eq!(machine.network_kargs(&["--config-drive", drive.path("").to_str().unwrap()]).code, Some(1));
     assert!(machine.read("run/glowplug/plan.json").unwrap().len() > 1024 * 1024);
     assert_eq!(machine.run(&["check"]).code, Some(1));
@@ -578,7 +582,7 @@ fn check_of_a_refused_boot_ends_with_1_however_long_the_record_is() {
 
 #[test]
 fn check_reports_a_damaged_record() {
-    let machine = Machine::new()
+    let machine = FakeMachine::new()
         .with("run/glowplug/plan.json", "{\n  \"outcome\": \"refused\"")
         .with("run/glowplug/plan.txt", "");
     let error =
@@ -589,7 +593,7 @@ fn check_reports_a_damaged_record() {
 
 #[test]
 fn check_before_any_run_looks_at_the_machine_and_writes_nothing() {
-    let machine = Machine::kubevirt().with_disk("vdb", hypershift());
+    let machine = FakeMachine::kubevirt().with_disk("vdb", hypershift());
     let before = machine.files();
     let Run { code, stdout, .. } = machine.run(&["check"]);
     assert_eq!(code, Some(0));

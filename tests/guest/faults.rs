@@ -10,7 +10,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use super::machine::{Machine, Run, drive};
+use super::machine::{FakeMachine, Run, drive};
 
 const FRAGMENT: &str = "etc/cmdline.d/50-glowplug-network-kargs.conf";
 const PLAN: &str = "run/glowplug/plan.json";
@@ -36,7 +36,7 @@ struct Call {
 
 /// A machine and the arguments of the program.
 struct Case {
-    machine: fn() -> Machine,
+    machine: fn() -> FakeMachine,
     arguments: Vec<String>,
 }
 
@@ -48,25 +48,25 @@ impl Case {
     fn disk() -> Self {
         let machine = || {
             let image = fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/images/hypershift.iso")).unwrap();
-            with_an_earlier_run(Machine::kubevirt().with_disk("vdb", image))
+            with_an_earlier_run(FakeMachine::kubevirt().with_disk("vdb", image))
         };
         Self { machine, arguments: Vec::new() }
     }
 
     /// A drive in a directory, systemd-networkd, and the files of an earlier run.
-    fn files(drive: &Machine) -> Self {
+    fn files(drive: &FakeMachine) -> Self {
         let arguments = ["--renderer", "systemd-networkd", "--neednet", "--config-drive"].map(str::to_owned);
         let path = drive.path("").to_str().unwrap().to_owned();
-        Self { machine: || with_an_earlier_run(Machine::kubevirt()), arguments: [&arguments[..], &[path]].concat() }
+        Self { machine: || with_an_earlier_run(FakeMachine::kubevirt()), arguments: [&arguments[..], &[path]].concat() }
     }
 
     /// Runs the program without a fault.
-    fn run_alone(&self, machine: &Machine) -> Run {
+    fn run_alone(&self, machine: &FakeMachine) -> Run {
         let arguments: Vec<&str> = self.arguments.iter().map(String::as_str).collect();
         machine.network_kargs(&arguments)
     }
 
-    fn run(&self, machine: &Machine, strace: &[&str]) -> Run {
+    fn run(&self, machine: &FakeMachine, strace: &[&str]) -> Run {
         let mut command = Command::new("strace");
         command.args(["-qq", "-o"]).arg(machine.path("strace")).args(strace);
         command.arg(env!("CARGO_BIN_EXE_glowplug")).args(["network-kargs", "--root"]).arg(machine.path(""));
@@ -96,7 +96,7 @@ impl Case {
 
     /// Runs the program on a new machine with a fault at this call, and with `lasts` also at all later calls of its
     /// name.
-    fn run_with(&self, call: &Call, fault: &str, lasts: bool) -> (Machine, Run) {
+    fn run_with(&self, call: &Call, fault: &str, lasts: bool) -> (FakeMachine, Run) {
         let machine = (self.machine)();
         let Call { name, nth, text } = call;
         let inject = format!("inject={name}:{fault}:when={nth}{}", if lasts { "+" } else { "" });
@@ -115,7 +115,7 @@ impl Case {
     }
 }
 
-fn with_an_earlier_run(machine: Machine) -> Machine {
+fn with_an_earlier_run(machine: FakeMachine) -> FakeMachine {
     let record = r#"{"outcome":"of an earlier run"}"#;
     let machine = machine.with(FRAGMENT, OLD).with(PLAN, record).with("run/glowplug/plan.txt", record);
     let names = ["50-glowplug-0000-a.network", "50-glowplug-0001-b.netdev", "50-glowplug-9999.network"];
@@ -123,7 +123,7 @@ fn with_an_earlier_run(machine: Machine) -> Machine {
 }
 
 /// Returns the network files. Files with a name that no program reads are not included.
-fn left(machine: &Machine) -> Left {
+fn left(machine: &FakeMachine) -> Left {
     left_in(&machine.path(""))
 }
 
@@ -142,19 +142,19 @@ fn left_in(root: &Path) -> Left {
 }
 
 /// Returns the reason in the report of a refused run.
-fn refusal(machine: &Machine) -> String {
+fn refusal(machine: &FakeMachine) -> String {
     let plan: serde_json::Value = serde_json::from_str(&machine.read(PLAN).unwrap()).unwrap();
     assert_eq!(plan["outcome"], "refused");
     plan["reason"].as_str().unwrap().to_owned()
 }
 
-fn outcome(machine: &Machine) -> Option<String> {
+fn outcome(machine: &FakeMachine) -> Option<String> {
     let plan: serde_json::Value = serde_json::from_str(&machine.read(PLAN)?).unwrap();
     Some(plan["outcome"].as_str().unwrap().to_owned())
 }
 
 /// Returns every path, except the log of `strace`.
-fn paths(machine: &Machine) -> Vec<String> {
+fn paths(machine: &FakeMachine) -> Vec<String> {
     let files = machine.files();
     let paths = files.keys().map(|path| path.strip_prefix(machine.path("")).unwrap().to_str().unwrap().to_owned());
     paths.filter(|path| path != "strace").collect()
@@ -276,7 +276,7 @@ fn a_drive_that_vanishes_while_it_is_read_is_refused() {
 /// Runs the program in its own mount namespace. Returns exit status, messages and network files, without the path of
 /// the
 /// namespace's root.
-fn run_where(machine: &Machine, mounts: &str, arguments: &[&str]) -> (Option<i32>, String, Left) {
+fn run_where(machine: &FakeMachine, mounts: &str, arguments: &[&str]) -> (Option<i32>, String, Left) {
     let script = format!("set -e; cd \"$1\"; {mounts}; shift; set +e; \"$@\"; code=$?; cp -a . /tmp/left; exit $code");
     // The mounts end with the namespace, so the files are copied before.
     let copy = tempfile::tempdir().unwrap();
@@ -355,7 +355,7 @@ fn what_cannot_be_written_at_all_is_given_and_stays() {
 }
 
 /// Builds the C library `strange.c`, which is preloaded into the program.
-fn strange(machine: &Machine) -> String {
+fn strange(machine: &FakeMachine) -> String {
     let library = machine.path("strange.so");
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/guest/strange.c");
     let built =
@@ -385,7 +385,7 @@ fn nobody_asks_for_the_time_of_day_so_that_it_may_jump() {
     let run = case.run(&machine, &["-E", &strange]);
     assert_eq!((run.code, left(&machine)), (Some(0), case.whole()));
     // Signals also interrupt the wait.
-    let machine = Machine::kubevirt();
+    let machine = FakeMachine::kubevirt();
     let mut command = Command::new("env");
     command.args([strange.as_str(), env!("CARGO_BIN_EXE_glowplug"), "network-kargs", "--wait", "1", "--root"]);
     assert_eq!(Run::of(command.arg(machine.path(""))).code, Some(0));

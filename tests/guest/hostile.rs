@@ -4,14 +4,14 @@
 use std::os::unix::fs::symlink;
 use std::process::Command;
 
-use super::machine::{Machine, Run, drive, run};
+use super::machine::{FakeMachine, Run, drive, run};
 
 /// Runs the program on a drive, with limits that kill the program when it exceeds them.
-fn bounded(drive: &Machine) -> Run {
+fn bounded(drive: &FakeMachine) -> Run {
     bounded_with(drive, &[])
 }
 
-fn bounded_with(drive: &Machine, more: &[&str]) -> Run {
+fn bounded_with(drive: &FakeMachine, more: &[&str]) -> Run {
     let path = drive.path("");
     let arguments = ["network-kargs", "--print", "--provider", "kubevirt", "--config-drive", path.to_str().unwrap()];
     let mut command = Command::new("prlimit");
@@ -26,7 +26,7 @@ fn refusal(document: impl AsRef<[u8]>) -> String {
 }
 
 /// Returns the first log line for a refused drive, without the directory, which differs between runs.
-fn refused_drive(drive: &Machine) -> String {
+fn refused_drive(drive: &FakeMachine) -> String {
     let Run { code, stdout, stderr } = bounded(drive);
     assert_eq!((code, stdout.as_str()), (Some(1), ""), "{stderr}");
     stderr.replace(drive.path("").to_str().unwrap(), "DRIVE")
@@ -161,8 +161,8 @@ fn hostile_words_everywhere_else_leave_the_rest_as_it_is() {
 
 #[test]
 fn a_link_that_leaves_the_drive() {
-    let drive = Machine::new().with("openstack/latest/meta_data.json", "{}");
-    let secret = Machine::new().with("secret", "{}");
+    let drive = FakeMachine::new().with("openstack/latest/meta_data.json", "{}");
+    let secret = FakeMachine::new().with("secret", "{}");
     symlink(secret.path("secret"), drive.path("openstack/latest/network_data.json")).unwrap();
     assert_eq!(
         refused_drive(&drive),
@@ -191,7 +191,7 @@ fn a_bridge_of_as_many_ports_as_there_may_be_links_is_explained() {
     document += "bridges:\n  br0:\n    interfaces: [";
     (0..4090).for_each(|port| document += &format!("e{port}, "));
     document += "]\n    addresses: [10.0.0.5/24]\n";
-    let machine = Machine::new().with("network-config", document);
+    let machine = FakeMachine::new().with("network-config", document);
     let path = machine.path("network-config");
     let mut command = Command::new("prlimit");
     command.args(["--as=67108864", env!("CARGO_BIN_EXE_glowplug"), "check", "--renderer", "systemd-networkd"]);

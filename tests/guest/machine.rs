@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 
 use tempfile::TempDir;
 
-pub(crate) struct Machine {
+pub(crate) struct FakeMachine {
     root: TempDir,
 }
 
@@ -20,7 +20,7 @@ pub(crate) struct Run {
     pub(crate) stderr: String,
 }
 
-impl Machine {
+impl FakeMachine {
     /// A machine without any information about its platform.
     pub(crate) fn new() -> Self {
         Self { root: tempfile::tempdir().unwrap() }
@@ -90,8 +90,8 @@ fn collect(directory: &Path, files: &mut BTreeMap<PathBuf, Vec<u8>>) {
 }
 
 /// Builds a config drive in a directory, with this network document.
-pub(crate) fn drive(document: impl AsRef<[u8]>) -> Machine {
-    Machine::new()
+pub(crate) fn drive(document: impl AsRef<[u8]>) -> FakeMachine {
+    FakeMachine::new()
         .with("openstack/latest/meta_data.json", r#"{"instance_id":"worker-0.clusters","hostname":"worker-0"}"#)
         .with("openstack/latest/network_data.json", document)
 }

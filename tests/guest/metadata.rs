@@ -3,19 +3,19 @@
 use std::fs;
 use std::process::Command;
 
-use super::machine::{Machine, Run, run};
+use super::machine::{FakeMachine, Run, run};
 
 const KEY: &str = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
 
-fn openstack(meta_data: &str) -> Machine {
-    Machine::new().with("openstack/latest/meta_data.json", meta_data).with(
+fn openstack(meta_data: &str) -> FakeMachine {
+    FakeMachine::new().with("openstack/latest/meta_data.json", meta_data).with(
         "openstack/latest/network_data.json",
         r#"{"links":[{"id":"eno1","type":"phy"}],
             "networks":[{"link":"eno1","type":"ipv4","ip_address":"10.0.0.5/24"}]}"#,
     )
 }
 
-fn typical() -> Machine {
+fn typical() -> FakeMachine {
     openstack(
         r#"{"instance_id":"worker-0.clusters","uuid":"5d307ca9-b3ef-428c-8861-06e72d69f223","hostname":"worker-0",
             "instance_type":"u1 large"}"#,
@@ -23,7 +23,7 @@ fn typical() -> Machine {
 }
 
 /// Runs a command with `--config-drive`.
-fn with_drive(drive: &Machine, arguments: &[&str]) -> Run {
+fn with_drive(drive: &FakeMachine, arguments: &[&str]) -> Run {
     let path = drive.path("");
     run(&[arguments, &["--config-drive", path.to_str().unwrap()]].concat())
 }
@@ -96,7 +96,7 @@ fn programs_get_json() {
 fn the_file_of_the_unit_answers_before_any_drive_is_looked_for() {
     let file = "GLOWPLUG_KUBEVIRT_HOSTNAME=\"a \\\"b\\\"\"\nGLOWPLUG_KUBEVIRT_IPV4=10.0.0.9\n";
     // The disk is not readable, so success shows that the file was used.
-    let machine = Machine::kubevirt().with("run/metadata/glowplug", file).with("sys/class/block", "");
+    let machine = FakeMachine::kubevirt().with("run/metadata/glowplug", file).with("sys/class/block", "");
     assert_eq!(told(machine.run(&["metadata", "hostname"])), answer(0, "a \"b\"\n"));
     assert_eq!(told(machine.run(&["metadata", "uuid"])), answer(1, ""));
 }
@@ -104,13 +104,13 @@ fn the_file_of_the_unit_answers_before_any_drive_is_looked_for() {
 #[test]
 fn without_a_file_the_drive_of_the_machine_answers() {
     let image = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/images/hypershift.iso");
-    let machine = Machine::kubevirt().with_disk("vdb", fs::read(image).unwrap());
+    let machine = FakeMachine::kubevirt().with_disk("vdb", fs::read(image).unwrap());
     assert_eq!(told(machine.run(&["metadata", "namespace"])), answer(0, "clusters-prod\n"));
 }
 
 #[test]
 fn a_machine_that_is_not_ours_knows_nothing() {
-    let machine = Machine::new();
+    let machine = FakeMachine::new();
     assert_eq!(told(machine.run(&["metadata", "hostname"])), answer(1, ""));
     let Run { code, stderr, .. } = machine.run(&["attributes", "--output", machine.path("out").to_str().unwrap()]);
     assert_eq!(code, Some(0));
@@ -123,8 +123,8 @@ fn a_machine_that_is_not_ours_knows_nothing() {
 
 #[test]
 fn a_drive_that_is_named_on_another_machine_is_used_when_that_is_given() {
-    let drive = Machine::new().with("meta-data", "local-hostname: web1\n");
-    let (machine, path) = (Machine::new(), drive.path(""));
+    let drive = FakeMachine::new().with("meta-data", "local-hostname: web1\n");
+    let (machine, path) = (FakeMachine::new(), drive.path(""));
     let output = machine.path("out");
     let arguments = ["attributes", "--config-drive", path.to_str().unwrap(), "--output", output.to_str().unwrap()];
     let Run { code, stderr, .. } = machine.run(&arguments);
@@ -137,7 +137,7 @@ fn a_drive_that_is_named_on_another_machine_is_used_when_that_is_given() {
 
 #[test]
 fn attributes_are_written_for_units() {
-    let (drive, out) = (typical(), Machine::new());
+    let (drive, out) = (typical(), FakeMachine::new());
     let file = out.path("metadata/glowplug");
     let arguments = ["attributes", "--provider", "kubevirt", "--output", file.to_str().unwrap()];
     assert_eq!(with_drive(&drive, &arguments).code, Some(0));
@@ -161,7 +161,7 @@ GLOWPLUG_KUBEVIRT_UUID=5d307ca9-b3ef-428c-8861-06e72d69f223
 
 #[test]
 fn attributes_can_have_afterburns_names() {
-    let (drive, out) = (typical(), Machine::new());
+    let (drive, out) = (typical(), FakeMachine::new());
     let file = out.path("afterburn");
     let arguments =
         ["attributes", "--provider", "kubevirt", "--prefix", "AFTERBURN_", "--output", file.to_str().unwrap()];
@@ -180,10 +180,10 @@ fn attributes_can_have_afterburns_names() {
 
 #[test]
 fn attributes_of_a_machine_whose_network_is_refused_are_written_all_the_same() {
-    let drive = Machine::new()
+    let drive = FakeMachine::new()
         .with("openstack/latest/meta_data.json", r#"{"hostname":"worker-0"}"#)
         .with("openstack/latest/network_data.json", r#"{"networks":[{"type":"ipv4","link":"x"}]}"#);
-    let out = Machine::new();
+    let out = FakeMachine::new();
     let file = out.path("out");
     let run = with_drive(&drive, &["attributes", "--provider", "kubevirt", "--output", file.to_str().unwrap()]);
     assert_eq!(told(run), answer(0, ""));
@@ -193,7 +193,7 @@ fn attributes_of_a_machine_whose_network_is_refused_are_written_all_the_same() {
 #[test]
 fn a_word_at_the_boot_loader_about_the_network_costs_no_attribute() {
     let drive = typical();
-    let machine = Machine::kubevirt().with("proc/cmdline", "glowplug.renderer=none glowplug.on-error=x");
+    let machine = FakeMachine::kubevirt().with("proc/cmdline", "glowplug.renderer=none glowplug.on-error=x");
     let (named, output) = (drive.path(""), machine.path("attributes"));
     let run =
         machine.run(&["attributes", "--config-drive", named.to_str().unwrap(), "--output", output.to_str().unwrap()]);
@@ -203,7 +203,7 @@ fn a_word_at_the_boot_loader_about_the_network_costs_no_attribute() {
 
 #[test]
 fn a_file_that_cannot_be_written_fails() {
-    let out = Machine::new().with("file", "");
+    let out = FakeMachine::new().with("file", "");
     let file = out.path("file/out");
     let file = file.to_str().unwrap();
     let Run { code, stderr, .. } = with_drive(&typical(), &["attributes", "--provider", "kubevirt", "--output", file]);
@@ -213,7 +213,7 @@ fn a_file_that_cannot_be_written_fails() {
 
 /// Runs `glowplug hostname` on a drive. Returns exit status, last log line, and the file.
 fn hostname(meta_data: &str) -> (Option<i32>, String, Option<String>) {
-    let out = Machine::new();
+    let out = FakeMachine::new();
     let file = out.path("etc/hostname");
     let arguments = ["hostname", "--provider", "kubevirt", "--output", file.to_str().unwrap()];
     let Run { code, stderr, .. } = with_drive(&openstack(meta_data), &arguments);
@@ -249,7 +249,7 @@ fn the_keys_of_the_drive_are_written_and_a_bad_one_is_named() {
     let drive =
         openstack(&format!(r##"{{"public_keys":{{"0":"# both of us\n{KEY} a@b\nssh-foo AAAA\n","1":"{KEY} c@d"}}}}"##));
     let (uid, gid) = owner();
-    let machine = Machine::new().with("etc/passwd", format!("core:x:{uid}:{gid}::/home/core:/bin/bash\n"));
+    let machine = FakeMachine::new().with("etc/passwd", format!("core:x:{uid}:{gid}::/home/core:/bin/bash\n"));
     fs::create_dir_all(machine.path("home/core")).unwrap();
     let drive_path = drive.path("");
     let Run { code, stderr, .. } = machine.run(&[
@@ -276,7 +276,7 @@ fn the_keys_of_the_drive_are_written_and_a_bad_one_is_named() {
 fn keys_of_an_earlier_run_stay_until_the_drive_says_that_there_are_none() {
     let (uid, gid) = owner();
     let file = "home/core/.ssh/authorized_keys.d/glowplug";
-    let machine = Machine::new().with("etc/passwd", format!("core:x:{uid}:{gid}::/home/core:/bin/bash\n"));
+    let machine = FakeMachine::new().with("etc/passwd", format!("core:x:{uid}:{gid}::/home/core:/bin/bash\n"));
     fs::create_dir_all(machine.path("home/core")).unwrap();
     let ssh_keys = |meta_data: &str| {
         let drive = openstack(meta_data);
@@ -297,7 +297,7 @@ fn keys_of_an_earlier_run_stay_until_the_drive_says_that_there_are_none() {
 #[test]
 fn an_unknown_user_is_refused() {
     let drive = openstack(&format!(r#"{{"public_keys":"{KEY}"}}"#));
-    let machine = Machine::new().with("etc/passwd", "root:x:0:0::/root:/bin/sh\n");
+    let machine = FakeMachine::new().with("etc/passwd", "root:x:0:0::/root:/bin/sh\n");
     let drive_path = drive.path("");
     let arguments =
         ["ssh-keys", "--provider", "kubevirt", "--user", "core", "--config-drive", drive_path.to_str().unwrap()];

@@ -2,14 +2,14 @@
 
 use std::process::Command;
 
-use super::machine::{Machine, Run, drive, run};
+use super::machine::{FakeMachine, Run, drive, run};
 
 const STATIC: &str = r#"{"links":[{"id":"a","type":"phy","ethernet_mac_address":"52:54:00:12:34:56"}],
     "networks":[{"link":"a","type":"ipv4","ip_address":"10.0.0.5/24"}]}"#;
 
 #[test]
 fn print_writes_the_arguments_to_standard_output_and_nothing_anywhere_else() {
-    let (drive, machine) = (drive(STATIC), Machine::new().with("proc/cmdline", "ip=dhcp"));
+    let (drive, machine) = (drive(STATIC), FakeMachine::new().with("proc/cmdline", "ip=dhcp"));
     let before = machine.files();
     let path = drive.path("");
     let Run { code, stdout, .. } = machine.network_kargs(&["--print", "--config-drive", path.to_str().unwrap()]);
@@ -20,7 +20,7 @@ fn print_writes_the_arguments_to_standard_output_and_nothing_anywhere_else() {
 #[test]
 fn print_of_a_named_drive_asks_no_command_line_for_the_platform() {
     let drive = drive(r#"{"links":[{"id":"eno1","type":"phy"}],"networks":[{"link":"eno1","type":"ipv4_dhcp"}]}"#);
-    let machine = Machine::new().with("proc/cmdline", "ignition.platform.id=aws ip=dhcp");
+    let machine = FakeMachine::new().with("proc/cmdline", "ignition.platform.id=aws ip=dhcp");
     let path = drive.path("");
     let run = machine.network_kargs(&["--cmdline", "--print", "--config-drive", path.to_str().unwrap()]);
     assert_eq!((run.code, run.stdout), (Some(0), "ip=eno1:dhcp\n".to_owned()));
@@ -36,7 +36,7 @@ fn rd_neednet_is_given_on_request_only() {
 
 #[test]
 fn what_was_written_for_afterburn_is_the_same_command() {
-    let machine = Machine::new().with("proc/cmdline", "ignition.platform.id=kubevirt");
+    let machine = FakeMachine::new().with("proc/cmdline", "ignition.platform.id=kubevirt");
     let drive = drive(STATIC);
     let path = drive.path("");
     let arguments = [
@@ -54,7 +54,7 @@ fn what_was_written_for_afterburn_is_the_same_command() {
 
 /// Returns the log with this value of `GLOWPLUG_LOG`.
 fn logged(value: &str) -> String {
-    let machine = Machine::new().with("proc/cmdline", "ignition.platform.id=metal");
+    let machine = FakeMachine::new().with("proc/cmdline", "ignition.platform.id=metal");
     let mut command = Command::new(env!("CARGO_BIN_EXE_glowplug"));
     command.args(["network-kargs", "--root"]).arg(machine.path("")).env("GLOWPLUG_LOG", value);
     Run::of(&mut command).stderr
@@ -110,7 +110,7 @@ fn the_command_line_and_a_named_provider_exclude_each_other() {
 
 #[test]
 fn a_path_without_a_drive_is_refused_with_what_was_expected() {
-    let machine = Machine::new().with("empty/x", "");
+    let machine = FakeMachine::new().with("empty/x", "");
     let path = machine.path("empty");
     let path = path.to_str().unwrap();
     let Run { code, stdout, stderr } = run(&["network-kargs", "--print", "--config-drive", path]);
@@ -126,7 +126,7 @@ fn a_path_without_a_drive_is_refused_with_what_was_expected() {
 
 #[test]
 fn a_document_in_the_place_of_a_drive_is_refused_with_who_reads_it() {
-    let machine = Machine::new().with("document", STATIC);
+    let machine = FakeMachine::new().with("document", STATIC);
     let path = machine.path("document");
     let path = path.to_str().unwrap();
     let Run { code, stderr, .. } = run(&["network-kargs", "--print", "--config-drive", path]);
@@ -206,7 +206,7 @@ fn check_shows_the_options_of_a_bridge() {
     let document = r#"{"version":2,"ethernets":{"eno1":{},"eno2":{}},"bridges":{"br0":{"interfaces":["eno1","eno2"],
         "addresses":["10.0.0.5/24"],"parameters":{"stp":true,"forward-delay":4,"path-cost":{"eno2":50},
         "port-priority":{"eno1":28,"eno2":9}}}}}"#;
-    let machine = Machine::new().with("document", document);
+    let machine = FakeMachine::new().with("document", document);
     let path = machine.path("document");
     let path = path.to_str().unwrap();
     let Run { stdout, .. } = run(&["check", "--renderer", "systemd-networkd", path]);

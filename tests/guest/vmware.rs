@@ -5,11 +5,11 @@ use glowplug::guest::platform::Selection;
 use glowplug::guest::system::Linux;
 use glowplug::guest::{self, DefaultValue, Options, Source};
 
-use super::machine::{Machine, Run};
+use super::machine::{FakeMachine, Run};
 
 /// Runs the program with a kernel command line and a value of the property. Returns outcome, reason and fragment.
 fn decided(command_line: &str, value: Result<Option<&str>, &str>) -> (String, String, Option<String>) {
-    let machine = Machine::new().with("proc/cmdline", command_line);
+    let machine = FakeMachine::new().with("proc/cmdline", command_line);
     let value = value.map(|value| value.map(|text| text.as_bytes().to_vec())).map_err(str::to_owned);
     let selection = Selection::Provider("vmware".to_owned());
     let default_value = Ok("ip=auto".parse::<DefaultValue>().ok());
@@ -59,7 +59,7 @@ fn a_person_at_the_boot_loader_wins() {
 
 #[test]
 fn on_another_hypervisor_the_program_does_not_touch_the_backdoor() {
-    let machine = Machine::new();
+    let machine = FakeMachine::new();
     let Run { code, stderr, .. } = machine.network_kargs(&["--provider", "vmware"]);
     let reason = format!("reading {PROPERTY}: the hypervisor is not VMware's");
     assert_eq!((code, stderr), (Some(1), format!("<3>refused to configure the network reason={reason:?}\n")));

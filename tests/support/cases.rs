@@ -10,7 +10,7 @@ use glowplug::network::NetworkConfig;
 use glowplug::render::networkd;
 use serde_json::Value;
 
-use super::state::{self, Machine, State};
+use super::state::{self, KernelAbilities, State};
 use super::{documents, models, network_config};
 
 /// Returns the network of the OpenStack document of a seed.
@@ -56,7 +56,7 @@ pub(crate) fn run(command: &mut Command) {
 }
 
 /// Returns how the result of a case differs from its network, or `None`.
-pub(crate) fn disagreement(case: &Path, network: &NetworkConfig, machine: &Machine) -> Option<String> {
+pub(crate) fn disagreement(case: &Path, network: &NetworkConfig, machine: &KernelAbilities) -> Option<String> {
     let read = |name: &str| fs::read_to_string(case.join(name)).unwrap_or_default();
     let meant = State::meant(network, machine);
     let (found, complaints) = (State::found(read, &meant), state::complaints(&read("log"), machine));

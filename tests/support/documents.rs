@@ -30,7 +30,7 @@ pub(crate) struct DefaultRoute {
 /// The generator SplitMix64: small, and with the same numbers on every machine.
 pub(crate) struct Random(pub(crate) u64);
 
-struct Machine {
+struct MachineNetwork {
     /// In the document's order.
     links: Vec<Link>,
     /// In the document's order.
@@ -113,7 +113,7 @@ pub(crate) fn case(seed: u64) -> Case {
 
 // === The machine ===
 
-fn machine(random: &mut Random) -> Machine {
+fn machine(random: &mut Random) -> MachineNetwork {
     let mut names: Vec<&str> = NIC_NAMES.to_vec();
     random.shuffle(&mut names);
     let mut links: Vec<Link> = Vec::new();
@@ -157,7 +157,7 @@ fn machine(random: &mut Random) -> Machine {
         aliases.extend(links.iter().find(is_nic).map(|nic| (format!("{}-again", nic.id), nic.id.clone())));
     }
     let servers = servers(random, 3);
-    Machine { links, networks, servers, aliases }
+    MachineNetwork { links, networks, servers, aliases }
 }
 
 /// Id of a link, as a host writes it. An id may be a legal interface name, but never the name of this interface.
@@ -464,7 +464,7 @@ fn route_servers(random: &mut Random) -> Vec<IpAddr> {
 ///
 /// Of two equal routes the first in the document is preferred. "First" may mean the order of the networks or of the
 /// links. If the two orders differ, one route gets a better metric.
-fn agree_on_the_default_routes(machine: &mut Machine, random: &mut Random) {
+fn agree_on_the_default_routes(machine: &mut MachineNetwork, random: &mut Random) {
     for ipv4 in [true, false] {
         let all = defaults(machine, ipv4);
         let by_network = all.iter().min_by_key(|default| (default.metric, default.network, default.route));
@@ -496,7 +496,7 @@ fn agree_on_the_default_routes(machine: &mut Machine, random: &mut Random) {
     }
 }
 
-fn defaults(machine: &Machine, ipv4: bool) -> Vec<Default> {
+fn defaults(machine: &MachineNetwork, ipv4: bool) -> Vec<Default> {
     let mut defaults = Vec::new();
     for (place, network) in machine.networks.iter().enumerate() {
         if network.ipv4 == ipv4 && network.gateway.is_some() {
@@ -513,7 +513,7 @@ fn defaults(machine: &Machine, ipv4: bool) -> Vec<Default> {
 
 // === The meaning of a machine ===
 
-fn meaning(machine: &Machine) -> Profiles {
+fn meaning(machine: &MachineNetwork) -> Profiles {
     let mut profiles = BTreeMap::new();
     let servers = all_servers(machine);
     for link in &machine.links {
@@ -564,7 +564,7 @@ fn meaning(machine: &Machine) -> Profiles {
     Profiles(profiles)
 }
 
-fn key(machine: &Machine, id: &str) -> DeviceKey {
+fn key(machine: &MachineNetwork, id: &str) -> DeviceKey {
     let Some(link) = machine.links.iter().find(|link| link.id == id) else { return DeviceKey::Any };
     match &link.kind {
         Kind::Nic { mac } => {
@@ -579,7 +579,7 @@ fn key(machine: &Machine, id: &str) -> DeviceKey {
     }
 }
 
-fn set_families(profile: &mut Profile, machine: &Machine, link: &str) {
+fn set_families(profile: &mut Profile, machine: &MachineNetwork, link: &str) {
     let of = |ipv4: bool| machine.networks.iter().filter(move |network| network.link == *link && network.ipv4 == ipv4);
     let is_dynamic = |ipv4| of(ipv4).any(|network| matches!(network.addressing, Addressing::Dynamic { .. }));
     let is_static = |ipv4| of(ipv4).any(|network| matches!(network.addressing, Addressing::Static { .. }));
@@ -629,7 +629,7 @@ fn set_families(profile: &mut Profile, machine: &Machine, link: &str) {
     }
 }
 
-fn all_defaults(machine: &Machine) -> Vec<DefaultRoute> {
+fn all_defaults(machine: &MachineNetwork) -> Vec<DefaultRoute> {
     let of = |ipv4: bool| {
         let mut all = defaults(machine, ipv4);
         all.sort_by_key(|default| (default.metric, default.network, default.route));
@@ -643,7 +643,7 @@ fn all_defaults(machine: &Machine) -> Vec<DefaultRoute> {
 }
 
 /// Returns every server once, the servers of the networks before the top-level servers.
-fn all_servers(machine: &Machine) -> Vec<IpAddr> {
+fn all_servers(machine: &MachineNetwork) -> Vec<IpAddr> {
     let mut servers: Vec<IpAddr> = Vec::new();
     for network in &machine.networks {
         servers.extend(network.routes.iter().flat_map(|route| &route.servers));
@@ -662,7 +662,7 @@ fn all_servers(machine: &Machine) -> Vec<IpAddr> {
 
 // === The spelling of a machine ===
 
-fn spell(machine: &Machine, random: &mut Random) -> Value {
+fn spell(machine: &MachineNetwork, random: &mut Random) -> Value {
     let mut document = Map::new();
     let mut links: Vec<Value> = machine.links.iter().map(|link| spell_link(link, random)).collect();
     for (alias, of) in &machine.aliases {

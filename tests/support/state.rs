@@ -29,7 +29,7 @@ struct Device {
 }
 
 /// Abilities of the kernel on which networkd runs.
-pub(crate) struct Machine {
+pub(crate) struct KernelAbilities {
     /// Whether the kernel supports bonds and VLANs, and NICs have a permanent address.
     is_whole: bool,
 }
@@ -61,9 +61,9 @@ const WITHOUT_THE_KIND: [&str; 4] = [
     "State changed: configuring -> failed",
 ];
 
-// === impl Machine ===
+// === impl KernelAbilities ===
 
-impl Machine {
+impl KernelAbilities {
     /// The host, whose kernel may lack bonds and VLANs. Its NICs are veth pairs, which have no permanent address.
     pub(crate) fn here() -> Self {
         Self { is_whole: false }
@@ -106,7 +106,7 @@ fn key(network: &NetworkConfig, index: LinkIndex) -> String {
 // === impl State ===
 
 impl State {
-    pub(crate) fn meant(network: &NetworkConfig, machine: &Machine) -> Self {
+    pub(crate) fn meant(network: &NetworkConfig, machine: &KernelAbilities) -> Self {
         let routes = routes(network);
         let mut devices = BTreeMap::new();
         for (at, link) in network.links().iter().enumerate() {
@@ -283,7 +283,7 @@ fn spell_route(destination: &str, via: Option<&str>, metric: u64, table: &str, o
 }
 
 /// Returns networkd's complaints about our files, and its failures.
-pub(crate) fn complaints(log: &str, machine: &Machine) -> Vec<String> {
+pub(crate) fn complaints(log: &str, machine: &KernelAbilities) -> Vec<String> {
     let is_complaint = |line: &&str| {
         let lower = line.to_ascii_lowercase();
         let words =

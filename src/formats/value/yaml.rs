@@ -36,13 +36,13 @@ pub(super) fn parse(document: &[u8], rules: Rules) -> Result<Parsed, Diagnostic>
         return Err(Diagnostic::error(path_after(&document[..at]), "control character", found, expected));
     }
     let (values, bytes, open, anchors) = (rules.values, rules.bytes, Vec::new(), BTreeMap::new());
-    let mut reader = Reader { open, anchors, document: None, values, bytes, rules, repeated: Vec::new() };
+    let mut composer = Composer { open, anchors, document: None, values, bytes, rules, repeated: Vec::new() };
     for event in Parser::new_from_str(document) {
         let (event, at) = event
             .map_err(|e| Diagnostic::error(path(*e.marker()), "not readable as YAML", e.info(), super::EXPECTED))?;
-        reader.take(event, at)?;
+        composer.take(event, at)?;
     }
-    Ok(Parsed { value: reader.document.unwrap_or(Value::Null), repeats: reader.repeated })
+    Ok(Parsed { value: composer.document.unwrap_or(Value::Null), repeats: composer.repeated })
 }
 
 fn path(at: Marker) -> String {
@@ -55,7 +55,8 @@ fn path_after(before: &str) -> String {
     format!("line {line} column {column}")
 }
 
-struct Reader {
+/// Composes a value from the events of the parser.
+struct Composer {
     /// The collections that have begun but not ended, outermost first.
     open: Vec<Collection>,
     /// Complete values by anchor, for aliases.
@@ -104,9 +105,9 @@ const KEY_EXPECTED: &str = "a key without blanks, quotes, commas, brackets and l
 /// The key of YAML 1.1 that merges other mappings into a mapping.
 const MERGE: &str = "<<";
 
-// === impl Reader ===
+// === impl Composer ===
 
-impl Reader {
+impl Composer {
     fn take(&mut self, event: Event<'_>, at: Span) -> Result<(), Diagnostic> {
         match event {
             Event::Nothing | Event::StreamStart | Event::StreamEnd | Event::DocumentEnd => Ok(()),

@@ -13,7 +13,7 @@ use crate::guest::report::Drive;
 use crate::guest::storage::{self, Chain, Search, SearchError};
 
 /// A document and its source, or the error of reading the document.
-pub(super) struct Found {
+pub(super) struct FoundDocument {
     pub(super) drive: Option<Drive>,
     pub(super) document: Result<Option<drive::Document>, SearchError>,
     pub(super) meta_data: MetaData,
@@ -33,7 +33,7 @@ fn read_document(from: impl Read) -> io::Result<Vec<u8>> {
 // === impl Planner ===
 
 impl Planner<'_> {
-    pub(super) fn find(&mut self, platform: Platform) -> Result<Found, Stop> {
+    pub(super) fn find(&mut self, platform: Platform) -> Result<FoundDocument, Stop> {
         let known = platform.is_kubevirt();
         let found = match self.options.source.clone() {
             Source::Machine => self.search(known)?,
@@ -61,7 +61,7 @@ impl Planner<'_> {
         }
     }
 
-    fn search(&mut self, known: bool) -> Result<Option<Found>, Stop> {
+    fn search(&mut self, known: bool) -> Result<Option<FoundDocument>, Stop> {
         let search = Search {
             root: &self.options.root,
             system: self.system,
@@ -84,19 +84,19 @@ impl Planner<'_> {
             // On a machine of unknown platform, the search finds only drives with the shape of KubeVirt.
             let document = found.drive.map_or(Ok(None), |drive| drive.network);
             let document = document.map_err(|source| SearchError::Unreadable { device: found.device, source });
-            Found { drive: Some(drive), document, meta_data: found.meta_data, is_kubevirts: true }
+            FoundDocument { drive: Some(drive), document, meta_data: found.meta_data, is_kubevirts: true }
         }))
     }
 
     /// Makes a result for a document without a drive.
-    fn document(&mut self, path: String, bytes: io::Result<Vec<u8>>) -> Result<Found, Stop> {
+    fn document(&mut self, path: String, bytes: io::Result<Vec<u8>>) -> Result<FoundDocument, Stop> {
         let bytes = bytes.map_err(|e| Stop::Refused(format!("reading {path}: {e}")))?;
         self.report.platform = Some(Platform::kubevirt("a document was named"));
         let document = Ok(Some(drive::Document { path, bytes }));
-        Ok(Found { drive: None, document, meta_data: MetaData::default(), is_kubevirts: false })
+        Ok(FoundDocument { drive: None, document, meta_data: MetaData::default(), is_kubevirts: false })
     }
 
-    fn read_path(&mut self, path: &Path, or_document: bool) -> Result<Found, Stop> {
+    fn read_path(&mut self, path: &Path, or_document: bool) -> Result<FoundDocument, Stop> {
         match storage::read_path(path, self.log) {
             Ok(given) => {
                 let is_kubevirts = has_kubevirt_shape(&given.drive, &given.meta_data);
@@ -110,7 +110,7 @@ impl Planner<'_> {
                 };
                 let unreadable = |source| SearchError::Unreadable { device: path.to_owned(), source };
                 let document = given.drive.network.map_err(unreadable);
-                Ok(Found { drive: Some(drive), document, meta_data: given.meta_data, is_kubevirts })
+                Ok(FoundDocument { drive: Some(drive), document, meta_data: given.meta_data, is_kubevirts })
             }
             Err(SearchError::NoDrive { .. }) if or_document && path.is_file() => {
                 self.document(path.display().to_string(), File::open(path).and_then(read_document))

@@ -67,12 +67,12 @@ fn an_invalid_user_name_is_an_error() {
 // === files ===
 
 /// A home directory, and a directory outside that belongs to the user too. As root, the test uses another user.
-struct Machine {
+struct FakeMachine {
     directory: TempDir,
     account: Account,
 }
 
-impl Machine {
+impl FakeMachine {
     fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         fs::set_permissions(&directory, Permissions::from_mode(0o755)).unwrap();
@@ -127,7 +127,7 @@ const FILE: &str = "home/.ssh/authorized_keys.d/glowplug";
 
 #[test]
 fn everything_is_made_for_the_user_alone() {
-    let machine = Machine::new();
+    let machine = FakeMachine::new();
     let second = format!("{ED25519} b");
     assert_eq!(machine.write(&[ED25519, &second]), Ok(machine.path(FILE)));
     assert_eq!(machine.written(), format!("{ED25519}\n{second}\n"));
@@ -138,7 +138,7 @@ fn everything_is_made_for_the_user_alone() {
 
 #[test]
 fn a_second_write_replaces_the_first_and_leaves_the_others() {
-    let machine = Machine::new();
+    let machine = FakeMachine::new();
     machine.write(&[ED25519]).unwrap();
     fs::write(machine.path(DIRECTORY).join("ignition"), "theirs").unwrap();
     // A link is the worst file that a killed run could have left.
@@ -153,7 +153,7 @@ fn a_second_write_replaces_the_first_and_leaves_the_others() {
 
 #[test]
 fn the_file_may_have_afterburns_name() {
-    let machine = Machine::new();
+    let machine = FakeMachine::new();
     let path = write(&machine.account, "afterburn".parse().unwrap(), &[ED25519.parse().unwrap()]).unwrap();
     assert_eq!(path, machine.path(DIRECTORY).join("afterburn"));
     assert_eq!(machine.names(DIRECTORY), ["afterburn"]);
@@ -162,7 +162,7 @@ fn the_file_may_have_afterburns_name() {
 
 #[test]
 fn without_keys_the_file_is_removed() {
-    let machine = Machine::new();
+    let machine = FakeMachine::new();
     assert_eq!(machine.write(&[]), Ok(machine.path(FILE)));
     assert_eq!(machine.names("home"), [""; 0]);
     machine.write(&[ED25519]).unwrap();
@@ -175,7 +175,7 @@ fn without_keys_the_file_is_removed() {
 
 #[test]
 fn existing_directories_only_lose_write_permission_of_others() {
-    let machine = Machine::new();
+    let machine = FakeMachine::new();
     machine.make("home/.ssh", 0o775);
     machine.make(DIRECTORY, 0o757);
     machine.write(&[ED25519]).unwrap();
@@ -184,7 +184,7 @@ fn existing_directories_only_lose_write_permission_of_others() {
 
 #[test]
 fn a_link_inside_the_home_directory_is_followed() {
-    let machine = Machine::new();
+    let machine = FakeMachine::new();
     machine.make("home/dotfiles", 0o755);
     machine.make("home/dotfiles/keys", 0o700);
     symlink("dotfiles", machine.path("home/.ssh")).unwrap();
@@ -197,7 +197,7 @@ fn a_link_inside_the_home_directory_is_followed() {
 
 #[test]
 fn a_link_out_of_the_home_directory_is_refused() {
-    let machine = Machine::new();
+    let machine = FakeMachine::new();
     let reason = "a link out of the home directory, expected a directory in it";
     machine.make("outside/authorized_keys.d", 0o755);
     fs::write(machine.path("outside/authorized_keys.d/glowplug"), "theirs").unwrap();
@@ -217,7 +217,7 @@ fn a_link_out_of_the_home_directory_is_refused() {
 
 #[test]
 fn a_link_in_the_path_of_the_file_is_replaced() {
-    let machine = Machine::new();
+    let machine = FakeMachine::new();
     machine.write(&[ED25519]).unwrap();
     fs::write(machine.path("outside/file"), "theirs").unwrap();
     fs::remove_file(machine.path(FILE)).unwrap();
@@ -229,7 +229,7 @@ fn a_link_in_the_path_of_the_file_is_replaced() {
 
 #[test]
 fn an_unusable_directory_is_named_in_the_error_and_no_file_is_left() {
-    let machine = Machine::new();
+    let machine = FakeMachine::new();
     fs::write(machine.path("home/.ssh"), "").unwrap();
     assert_eq!(machine.write(&[ED25519]), Err("~/.ssh: Not a directory (os error 20)".to_owned()));
     fs::remove_file(machine.path("home/.ssh")).unwrap();
@@ -249,7 +249,7 @@ fn an_unusable_directory_is_named_in_the_error_and_no_file_is_left() {
 
 #[test]
 fn a_directory_of_another_user_is_not_changed() {
-    let machine = Machine::new();
+    let machine = FakeMachine::new();
     if nix::unistd::geteuid().is_root() {
         fs::create_dir(machine.path("home/.ssh")).unwrap();
         let error = format!("~/.ssh: a directory of user 0, expected one of user {}", machine.account.uid);
@@ -269,7 +269,7 @@ fn a_directory_of_another_user_is_not_changed() {
 
 #[test]
 fn a_user_who_replaces_directories_by_links_cannot_redirect_the_write() {
-    let machine = Machine::new();
+    let machine = FakeMachine::new();
     machine.make("outside/authorized_keys.d", 0o755);
     machine.make("home/keys", 0o700);
     symlink("keys", machine.path("home/.ssh")).unwrap();

@@ -21,7 +21,7 @@ const OTHER: &str = "11111111-2222-3333-4444-555555555555";
 // === a machine in a directory ===
 
 /// A root directory, a clock that moves only during a sleep, and the log.
-struct Machine {
+struct FakeMachine {
     root: Arc<TempDir>,
     system: MockSystem,
     lines: Arc<Mutex<Vec<String>>>,
@@ -41,7 +41,7 @@ struct Answer {
     why: Why,
 }
 
-impl Machine {
+impl FakeMachine {
     /// Makes a machine on KubeVirt with this uuid and no device. Its kernel mounts nothing.
     fn new(uuid: Option<&str>) -> Self {
         Self::unmountable(uuid, Errno::EBUSY)
@@ -256,7 +256,7 @@ fn torn() -> Vec<u8> {
 
 #[test]
 fn the_machines_own_drive_is_taken_at_once() {
-    let mut machine = Machine::without_sleep(Some(&OWN.to_uppercase()));
+    let mut machine = FakeMachine::without_sleep(Some(&OWN.to_uppercase()));
     machine.refuse(Errno::EBUSY);
     machine.on_pci("0x010601", "0x8086", "0x2922", "pci:ahci");
     machine.device("vda", vec![1; 0x10000]);
@@ -269,7 +269,7 @@ fn the_machines_own_drive_is_taken_at_once() {
 #[test]
 fn a_late_drive_is_waited_for() {
     let image = config_2(OWN, "{}");
-    let mut machine = Machine::with_clock(Some(OWN), move |root, nth| {
+    let mut machine = FakeMachine::with_clock(Some(OWN), move |root, nth| {
         if nth == 3 {
             device(root, "sr0", &image);
         }
@@ -281,7 +281,7 @@ fn a_late_drive_is_waited_for() {
 #[test]
 fn a_device_that_is_listed_before_it_can_be_opened_is_looked_at_again() {
     let image = config_2(OWN, "{}");
-    let mut machine = Machine::with_clock(Some(OWN), move |root, nth| {
+    let mut machine = FakeMachine::with_clock(Some(OWN), move |root, nth| {
         if nth == 2 {
             device(root, "vdb", &image);
         }
@@ -294,7 +294,7 @@ fn a_device_that_is_listed_before_it_can_be_opened_is_looked_at_again() {
 #[test]
 fn a_medium_may_come_late() {
     let image = config_2(OWN, "{}");
-    let mut machine = Machine::with_clock(Some(OWN), move |root, nth| {
+    let mut machine = FakeMachine::with_clock(Some(OWN), move |root, nth| {
         if nth == 2 {
             fs::remove_file(root.join("dev/sr0")).unwrap();
             device(root, "sr0", &image);
@@ -311,7 +311,7 @@ fn a_medium_may_come_late() {
 
 #[test]
 fn a_device_that_fails_does_not_end_the_search() {
-    let machine = Machine::new(Some(OWN));
+    let machine = FakeMachine::new(Some(OWN));
     failing_device(machine.root.path(), "sda");
     machine.device("vdb", config_2("", "{}"));
     assert_eq!(machine.found(), Some(answer("/dev/vdb", "", "{}", 0, Why::Shape)));
@@ -329,7 +329,7 @@ fn failing_device(root: &Path, name: &str) {
 #[test]
 fn a_failing_device_may_be_the_own_drive_so_it_is_an_error() {
     let expected = format!("reading /dev/sda: {}", io::Error::from(Errno::EIO));
-    let machine = Machine::new(Some(OWN));
+    let machine = FakeMachine::new(Some(OWN));
     failing_device(machine.root.path(), "sda");
     assert_eq!(machine.error(), expected);
     machine.device("vdb", config_2(OTHER, "{}"));
@@ -342,7 +342,7 @@ fn a_drive_that_is_pulled_out_while_it_is_read_is_an_error_unless_it_comes_back(
         fs::remove_dir_all(root.join("sys/class/block/vdb")).unwrap();
         fs::remove_file(root.join("dev/vdb")).unwrap();
     };
-    let mut machine = Machine::with_clock(Some(OWN), move |root, nth| {
+    let mut machine = FakeMachine::with_clock(Some(OWN), move |root, nth| {
         if nth == 1 {
             gone(root);
         }
@@ -353,7 +353,7 @@ fn a_drive_that_is_pulled_out_while_it_is_read_is_an_error_unless_it_comes_back(
     assert_eq!(machine.error(), expected);
 
     let image = config_2(OWN, "{}");
-    let mut machine = Machine::with_clock(Some(OWN), move |root, nth| match nth {
+    let mut machine = FakeMachine::with_clock(Some(OWN), move |root, nth| match nth {
         1 => gone(root),
         2 => device(root, "vdb", &image),
         _ => {}
@@ -367,7 +367,7 @@ fn a_drive_that_is_pulled_out_while_it_is_read_is_an_error_unless_it_comes_back(
 fn the_wait_ends_after_one_more_look_if_the_clock_jumps() {
     let image = config_2(OWN, "{}");
     for comes in [true, false] {
-        let mut machine = Machine::without_sleep(Some(OWN));
+        let mut machine = FakeMachine::without_sleep(Some(OWN));
         machine.system.checkpoint();
         let clock = Arc::new(Mutex::new(Duration::ZERO));
         let (read, root, image) = (clock.clone(), machine.root.clone(), image.clone());
@@ -387,7 +387,7 @@ fn the_wait_ends_after_one_more_look_if_the_clock_jumps() {
 #[test]
 fn the_own_drive_is_preferred_to_an_earlier_drive_of_a_clone() {
     let (own, clone) = (config_2(OWN, "own"), config_2(OTHER, "clone"));
-    let mut machine = Machine::with_clock(Some(OWN), move |root, nth| {
+    let mut machine = FakeMachine::with_clock(Some(OWN), move |root, nth| {
         if nth == 4 {
             device(root, "vdb", &own);
         }
@@ -399,7 +399,7 @@ fn the_own_drive_is_preferred_to_an_earlier_drive_of_a_clone() {
 
 #[test]
 fn the_own_drive_wins_over_one_that_disagrees() {
-    let machine = Machine::new(Some(OWN));
+    let machine = FakeMachine::new(Some(OWN));
     machine.device("sda", config_2("", "without"));
     machine.device("vdb", config_2(OWN, "own"));
     assert_eq!(machine.found(), Some(answer("/dev/vdb", OWN, "own", 0, Why::OwnUuid)));
@@ -407,7 +407,7 @@ fn the_own_drive_wins_over_one_that_disagrees() {
 
 #[test]
 fn another_machines_drive_is_an_error() {
-    let machine = Machine::new(Some(OWN));
+    let machine = FakeMachine::new(Some(OWN));
     machine.device("vdb", config_2(OTHER, "{}"));
     let expected = format!(
         "/dev/vdb: config drive of another machine, uuid {OTHER:?}, expected {OWN}; \
@@ -419,7 +419,7 @@ fn another_machines_drive_is_an_error() {
 
 #[test]
 fn a_small_drive_of_the_machine_is_taken_without_a_look_at_larger_devices() {
-    let mut machine = Machine::without_sleep(Some(OWN));
+    let mut machine = FakeMachine::without_sleep(Some(OWN));
     machine.refuse(Errno::EBUSY);
     failing_device(machine.root.path(), "sda");
     machine.file("sys/class/block/sda/size", format!("{}\n", SMALL + 1));
@@ -433,7 +433,7 @@ fn a_small_drive_of_the_machine_is_taken_without_a_look_at_larger_devices() {
 /// The root disk of CoreOS has a partition of 1 MiB.
 #[test]
 fn a_partition_counts_as_a_larger_device() {
-    let mut machine = Machine::without_sleep(Some(OWN));
+    let mut machine = FakeMachine::without_sleep(Some(OWN));
     machine.refuse(Errno::EBUSY);
     failing_device(machine.root.path(), "vda1");
     machine.file("sys/class/block/vda1/partition", "1\n");
@@ -445,7 +445,7 @@ fn a_partition_counts_as_a_larger_device() {
 
 #[test]
 fn a_large_drive_may_be_the_machines_own() {
-    let mut machine = Machine::without_sleep(Some(OWN));
+    let mut machine = FakeMachine::without_sleep(Some(OWN));
     machine.refuse(Errno::EBUSY);
     machine.device("sda", config_2(OWN, "{}"));
     machine.file("sys/class/block/sda/size", format!("{}\n", SMALL + 1));
@@ -455,7 +455,7 @@ fn a_large_drive_may_be_the_machines_own() {
 
 #[test]
 fn the_log_says_why_each_other_drive_was_not_taken() {
-    let mut machine = Machine::without_sleep(Some(OWN));
+    let mut machine = FakeMachine::without_sleep(Some(OWN));
     machine.refuse(Errno::EBUSY);
     machine.device("sda", config_2(OTHER, "other"));
     machine.device("sdb", config_2("", "shape"));
@@ -475,7 +475,7 @@ fn the_log_says_why_each_other_drive_was_not_taken() {
 
 #[test]
 fn another_machines_drive_is_taken_last_and_only_with_any_drive() {
-    let mut machine = Machine::new(Some(OWN));
+    let mut machine = FakeMachine::new(Some(OWN));
     machine.any_drive = true;
     machine.device("vdb", config_2(OTHER, "{}"));
     assert_eq!(machine.found(), Some(answer("/dev/vdb", OTHER, "{}", 100, Why::NothingBetter)));
@@ -487,7 +487,7 @@ fn another_machines_drive_is_taken_last_and_only_with_any_drive() {
 fn without_a_uuid_on_either_side_the_shape_decides() {
     let other = [("openstack/latest/meta_data.json", "{}"), ("openstack/2018-08-27/network_data.json", "")];
     for (uuid, drive) in [(Some(OWN), ""), (None, OWN), (Some("00000000-0000-0000-0000-000000000000"), OWN)] {
-        let machine = Machine::new(uuid);
+        let machine = FakeMachine::new(uuid);
         machine.device("sda", image("config-2", &other));
         machine.device("vdb", config_2(drive, "{}"));
         assert_eq!(machine.found(), Some(answer("/dev/vdb", drive, "{}", 0, Why::Shape)));
@@ -496,7 +496,7 @@ fn without_a_uuid_on_either_side_the_shape_decides() {
 
 #[test]
 fn drives_that_say_the_same_are_one_drive() {
-    let machine = Machine::new(None);
+    let machine = FakeMachine::new(None);
     machine.device("vdb", config_2("", "{}"));
     machine.device("sr0", config_2(OTHER, "{}"));
     assert_eq!(machine.found(), Some(answer("/dev/sr0", OTHER, "{}", 0, Why::Shape)));
@@ -506,7 +506,7 @@ fn drives_that_say_the_same_are_one_drive() {
 
 #[test]
 fn drives_that_disagree_are_an_error() {
-    let machine = Machine::new(None);
+    let machine = FakeMachine::new(None);
     machine.device("vdb", config_2("", "{}"));
     machine.device("sr0", config_2("", "{} "));
     let expected =
@@ -517,7 +517,7 @@ fn drives_that_disagree_are_an_error() {
 #[test]
 fn drives_that_disagree_do_not_matter_once_the_own_one_is_there() {
     let own = config_2(OWN, "own");
-    let mut machine = Machine::with_clock(Some(OWN), move |root, nth| {
+    let mut machine = FakeMachine::with_clock(Some(OWN), move |root, nth| {
         if nth == 2 {
             device(root, "vdc", &own);
         }
@@ -530,7 +530,7 @@ fn drives_that_disagree_do_not_matter_once_the_own_one_is_there() {
 
 #[test]
 fn own_drives_that_disagree_are_an_error_at_once() {
-    let mut machine = Machine::without_sleep(Some(OWN));
+    let mut machine = FakeMachine::without_sleep(Some(OWN));
     machine.refuse(Errno::EBUSY);
     machine.device("sr0", config_2(OWN, "{}"));
     machine.device("vdb", config_2(OWN, "{} "));
@@ -541,7 +541,7 @@ fn own_drives_that_disagree_are_an_error_at_once() {
 
 #[test]
 fn labels_are_read_in_any_case() {
-    let machine = Machine::new(Some(OWN));
+    let machine = FakeMachine::new(Some(OWN));
     let meta_data = format!(r#"{{"instance-id":"{OWN}","local-hostname":"worker-0"}}"#);
     machine.device("vdb", image("CIDATA", &[("meta-data", &meta_data)]));
     let expected = Answer {
@@ -555,7 +555,7 @@ fn labels_are_read_in_any_case() {
 
 #[test]
 fn a_drive_without_a_layout_is_a_drive_without_configuration() {
-    let machine = Machine::new(Some(OWN));
+    let machine = FakeMachine::new(Some(OWN));
     machine.device("vdb", image("config-2", &[("user-data", "")]));
     let expected = Answer { layout: None, network: None, ..answer("/dev/vdb", "", "", 0, Why::Label) };
     assert_eq!(machine.found(), Some(expected));
@@ -563,7 +563,7 @@ fn a_drive_without_a_layout_is_a_drive_without_configuration() {
 
 #[test]
 fn unreadable_metadata_does_not_affect_the_network() {
-    let machine = Machine::new(Some(OWN));
+    let machine = FakeMachine::new(Some(OWN));
     machine.device("vdb", image("cidata", &[("meta-data", "a: b: c\n"), ("network-config", "{}")]));
     let expected = Answer {
         label: "cidata".to_owned(),
@@ -579,7 +579,7 @@ fn unreadable_metadata_does_not_affect_the_network() {
 
 #[test]
 fn a_missing_drive_is_logged() {
-    let machine = Machine::new(Some(OWN));
+    let machine = FakeMachine::new(Some(OWN));
     machine.device("vda", image("root", &[]));
     // During a live migration an empty device stands in for the drive.
     machine.device("vdb", vec![0; 0x100000]);
@@ -593,21 +593,21 @@ fn a_missing_drive_is_logged() {
 
 #[test]
 fn a_machine_without_block_devices_has_no_drive() {
-    let machine = Machine::new(Some(OWN));
+    let machine = FakeMachine::new(Some(OWN));
     assert_eq!(machine.found(), None);
     assert_eq!(machine.lines(), ["WARN no config drive devices= waited_ms=100"]);
 }
 
 #[test]
 fn a_device_that_lies_deeper_is_named_as_its_path() {
-    let machine = Machine::new(Some(OWN));
+    let machine = FakeMachine::new(Some(OWN));
     machine.device("cciss!c0d0", config_2(OWN, "{}"));
     assert_eq!(machine.found(), Some(answer("/dev/cciss/c0d0", OWN, "{}", 0, Why::OwnUuid)));
 }
 
 #[test]
 fn a_broken_drive_is_skipped_while_there_is_another() {
-    let machine = Machine::new(Some(OWN));
+    let machine = FakeMachine::new(Some(OWN));
     machine.device("sda", torn());
     machine.device("vdb", config_2("", "{}"));
     assert_eq!(machine.found(), Some(answer("/dev/vdb", "", "{}", 0, Why::Shape)));
@@ -615,14 +615,14 @@ fn a_broken_drive_is_skipped_while_there_is_another() {
 
 #[test]
 fn a_broken_drive_alone_is_an_error_with_its_cause() {
-    let machine = Machine::new(Some(OWN));
+    let machine = FakeMachine::new(Some(OWN));
     machine.device("vdb", torn());
     assert_eq!(machine.error(), "reading config drive /dev/vdb: invalid block size of the volume, expected 2048 bytes");
 }
 
 #[test]
 fn a_broken_drive_may_be_the_own_one_so_another_machines_is_not_taken() {
-    let machine = Machine::new(Some(OWN));
+    let machine = FakeMachine::new(Some(OWN));
     machine.device("sda", config_2(OTHER, "{}"));
     machine.device("vdb", torn());
     assert_eq!(machine.error(), "reading config drive /dev/vdb: invalid block size of the volume, expected 2048 bytes");
@@ -641,7 +641,7 @@ fn a_missing_permission_is_an_error_of_its_own() {
 
 #[test]
 fn an_unknown_machine_is_looked_at_once() {
-    let mut machine = Machine::without_sleep(Some(OWN));
+    let mut machine = FakeMachine::without_sleep(Some(OWN));
     machine.known = false;
     machine.on_pci("0x010601", "0x8086", "0x2922", "pci:ahci");
     machine.device("vda", image("root", &[]));
@@ -653,13 +653,13 @@ fn an_unknown_machine_is_looked_at_once() {
 #[test]
 fn a_drive_of_the_right_shape_identifies_an_unknown_machine() {
     for (own, why) in [(Some(OWN), Why::OwnUuid), (None, Why::Shape)] {
-        let mut machine = Machine::without_sleep(own);
+        let mut machine = FakeMachine::without_sleep(own);
         machine.refuse(Errno::EBUSY);
         machine.known = false;
         machine.device("vdb", config_2(OWN, "{}"));
         assert_eq!(machine.found(), Some(answer("/dev/vdb", OWN, "{}", 0, why)));
 
-        let mut machine = Machine::without_sleep(own);
+        let mut machine = FakeMachine::without_sleep(own);
         machine.refuse(Errno::EBUSY);
         machine.known = false;
         let meta_data = format!(r#"{{"instance-id":"{OWN}"}}"#);
@@ -683,7 +683,7 @@ fn a_drive_of_another_shape_does_not_identify_an_unknown_machine() {
         torn(),
     ];
     for drive in drives {
-        let mut machine = Machine::without_sleep(Some(OWN));
+        let mut machine = FakeMachine::without_sleep(Some(OWN));
         machine.refuse(Errno::EBUSY);
         machine.known = false;
         machine.device("vdb", drive);
@@ -694,7 +694,7 @@ fn a_drive_of_another_shape_does_not_identify_an_unknown_machine() {
 // === reading ===
 
 /// Makes a machine that mounts one drive with these files, once.
-fn mounting(files: &'static [(&'static str, &'static str)], unmounts: fn(&Path) -> io::Result<()>) -> Machine {
+fn mounting(files: &'static [(&'static str, &'static str)], unmounts: fn(&Path) -> io::Result<()>) -> FakeMachine {
     mounting_instead_of(torn(), files, unmounts)
 }
 
@@ -702,8 +702,8 @@ fn mounting_instead_of(
     image: Vec<u8>,
     files: &'static [(&'static str, &'static str)],
     unmounts: fn(&Path) -> io::Result<()>,
-) -> Machine {
-    let mut machine = Machine::with_clock(Some(OWN), |_, _| {});
+) -> FakeMachine {
+    let mut machine = FakeMachine::with_clock(Some(OWN), |_, _| {});
     machine.device("vdb", image);
     let at = machine.root.path().join(format!("run/glowplug/drive-{}-vdb", std::process::id()));
     let (device, mounted) = (machine.root.path().join("dev/vdb"), at.clone());
@@ -774,7 +774,7 @@ fn a_damaged_network_document_that_the_kernel_does_not_find_is_an_error() {
 
 #[test]
 fn a_drive_with_a_network_document_over_the_limit_is_not_mounted() {
-    let machine = Machine::without_sleep(Some(OWN));
+    let machine = FakeMachine::without_sleep(Some(OWN));
     machine.device("vdb", config_2(OWN, &" ".repeat(1024 * 1024 + 1)));
     let error = "openstack/latest/network_data.json: file of 1048577 bytes, expected at most 1048576";
     assert_eq!(machine.found(), Some(answer("/dev/vdb", OWN, error, 0, Why::OwnUuid)));
@@ -782,7 +782,7 @@ fn a_drive_with_a_network_document_over_the_limit_is_not_mounted() {
 
 #[test]
 fn a_drive_that_is_read_in_process_is_not_mounted() {
-    let machine = Machine::without_sleep(Some(OWN));
+    let machine = FakeMachine::without_sleep(Some(OWN));
     machine.device("vdb", config_2(OWN, "{}"));
     assert_eq!(machine.found(), Some(answer("/dev/vdb", OWN, "{}", 0, Why::OwnUuid)));
     assert!(!machine.root.path().join("run").exists());
@@ -790,7 +790,7 @@ fn a_drive_that_is_read_in_process_is_not_mounted() {
 
 #[test]
 fn if_no_reader_can_read_a_drive_our_readers_error_is_reported() {
-    let mut machine = Machine::with_clock(Some(OWN), |_, _| {});
+    let mut machine = FakeMachine::with_clock(Some(OWN), |_, _| {});
     machine.device("vdb", torn());
     // The directory is removed, so the mounted drive cannot be opened.
     machine.system.expect_mount_read_only().returning(|_, _, at| fs::remove_dir(at));
@@ -825,7 +825,7 @@ fn a_drive_is_read_once_however_long_the_search_takes() {
 #[test]
 fn a_drive_that_no_reader_supports_is_an_error_and_leaves_no_mount_point() {
     for errno in [Errno::EBUSY, Errno::ENODEV, Errno::EPERM, Errno::EINVAL] {
-        let machine = Machine::unmountable(Some(OWN), errno);
+        let machine = FakeMachine::unmountable(Some(OWN), errno);
         machine.device("vdb", torn());
         let expected = "reading config drive /dev/vdb: invalid block size of the volume, expected 2048 bytes";
         assert_eq!(machine.error(), expected);
@@ -840,7 +840,7 @@ fn a_drive_that_no_reader_supports_is_an_error_and_leaves_no_mount_point() {
 
 #[test]
 fn drivers_are_loaded_for_a_device_that_appears_late() {
-    let mut machine = Machine::with_clock(Some(OWN), |root, nth| {
+    let mut machine = FakeMachine::with_clock(Some(OWN), |root, nth| {
         if nth == 2 {
             file(root, "sys/bus/scsi/devices/0:0:0:0/type", "5\n");
             file(root, "sys/bus/scsi/devices/host0/unique_id", "1\n");
@@ -849,7 +849,7 @@ fn drivers_are_loaded_for_a_device_that_appears_late() {
     machine.expects(&["sr_mod"]);
     assert_eq!(machine.found(), None);
 
-    let mut machine = Machine::with_clock(Some(OWN), |root, nth| {
+    let mut machine = FakeMachine::with_clock(Some(OWN), |root, nth| {
         if nth == 2 {
             file(root, "sys/bus/usb/devices/1-1:1.0/bInterfaceClass", "08\n");
         }
@@ -860,7 +860,7 @@ fn drivers_are_loaded_for_a_device_that_appears_late() {
 
 #[test]
 fn a_drive_without_a_matching_uuid_waits_for_the_missing_drivers() {
-    let mut machine = Machine::with_clock(Some(OWN), |_, _| panic!("slept"));
+    let mut machine = FakeMachine::with_clock(Some(OWN), |_, _| panic!("slept"));
     machine.refuse(Errno::EBUSY);
     machine.device("vdb", config_2("", "without"));
     machine.on_pci("0x010601", "0x8086", "0x2922", "pci:ahci");
@@ -874,7 +874,7 @@ fn a_drive_without_a_matching_uuid_waits_for_the_missing_drivers() {
 
 #[test]
 fn drivers_are_loaded_before_a_look_at_larger_devices() {
-    let mut machine = Machine::without_sleep(Some(OWN));
+    let mut machine = FakeMachine::without_sleep(Some(OWN));
     machine.refuse(Errno::EBUSY);
     failing_device(machine.root.path(), "vda");
     machine.file("sys/class/block/vda/size", format!("{}\n", SMALL + 1));
@@ -892,7 +892,7 @@ fn drivers_are_loaded_before_a_look_at_larger_devices() {
 
 #[test]
 fn a_driver_that_fails_to_load_is_logged_and_the_search_goes_on() {
-    let mut machine = Machine::new(Some(OWN));
+    let mut machine = FakeMachine::new(Some(OWN));
     machine.device("vdb", config_2("", "{}"));
     machine.on_pci("0x010802", "0x1b36", "0x0010", "pci:nvme");
     machine.system.expect_load_modules().times(1).returning(|_| Err(io::Error::other("modprobe: exit status: 1")));

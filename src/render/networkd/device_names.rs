@@ -4,16 +4,16 @@ use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::network::{InterfaceName, LinkKind, NetworkConfig, Nic};
 use crate::render::{Device, Taken, name_vlans};
 
-pub(super) struct Names {
+pub(super) struct DeviceNames {
     /// How the files identify each link.
     pub(super) devices: Vec<Device>,
     /// Name that udev gives each NIC, in the order of the links; `None` keeps the name.
     pub(super) set_names: Vec<Option<InterfaceName>>,
 }
 
-// === impl Names ===
+// === impl DeviceNames ===
 
-impl Names {
+impl DeviceNames {
     /// Names bonds, bridges and NICs as the document requests, then the VLANs after their parents.
     ///
     /// A NIC that is identified by its MAC address gets the name from the document, as with cloud-init. A name that the

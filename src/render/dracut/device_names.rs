@@ -11,11 +11,11 @@ use std::collections::BTreeSet;
 
 use pnet_base::MacAddr;
 
-use super::Reader;
+use super::Program;
 use crate::network::{InterfaceName, Link, LinkIndex, LinkKind, NetworkConfig, Nic, VlanId};
 use crate::render::{Device, Taken, name_vlans};
 
-pub(super) struct Names {
+pub(super) struct DeviceNames {
     /// How every argument identifies each link: by name, except that a NIC with a MAC address has a name only if an
     /// argument needs one.
     pub(super) devices: Vec<Device>,
@@ -23,10 +23,10 @@ pub(super) struct Names {
     pub(super) ties: Vec<(InterfaceName, MacAddr)>,
 }
 
-// === impl Names ===
+// === impl DeviceNames ===
 
-impl Names {
-    pub(super) fn assign(config: &NetworkConfig, reader: Reader) -> Self {
+impl DeviceNames {
+    pub(super) fn assign(config: &NetworkConfig, program: Program) -> Self {
         let mut taken = Taken::default();
         let mut primaries = BTreeSet::new();
         for link in config.links() {
@@ -48,7 +48,7 @@ impl Names {
                 LinkKind::Nic(Nic::MacAddress { mac_address, name })
                     if config.carries_vlans(index)
                         || primaries.contains(&index)
-                        || (reader == Reader::NetworkLegacy
+                        || (program == Program::NetworkLegacy
                             && (config.controller_of(index).is_some() || has_route_argument(link))) =>
                 {
                     let requested = (*name).filter(may_be_given);
@@ -65,7 +65,7 @@ impl Names {
             };
             devices.push(device);
         }
-        let says_id = |name: &InterfaceName, id: VlanId| id_in(name, reader) == id.to_string();
+        let says_id = |name: &InterfaceName, id: VlanId| id_in(name, program) == id.to_string();
         let devices = name_vlans(config, devices, &[], &mut taken, says_id);
         Self { devices, ties }
     }
@@ -88,14 +88,14 @@ fn has_route_argument(link: &Link) -> bool {
     })
 }
 
-/// Returns the part of a name from which the reader takes the VLAN id. NetworkManager takes the digits at the end.
+/// Returns the part of a name from which the program takes the VLAN id. NetworkManager takes the digits at the end.
 /// Leading zeros are part of the result, so `lan05` is no name for VLAN 5: some readers take `05` for an octal number.
 /// network-legacy takes the part after `vlan`, or after the last dot.
-fn id_in(name: &InterfaceName, reader: Reader) -> &str {
+fn id_in(name: &InterfaceName, program: Program) -> &str {
     let name = name.as_str();
-    match reader {
-        Reader::NetworkManager => &name[name.trim_end_matches(|c: char| c.is_ascii_digit()).len()..],
-        Reader::NetworkLegacy => {
+    match program {
+        Program::NetworkManager => &name[name.trim_end_matches(|c: char| c.is_ascii_digit()).len()..],
+        Program::NetworkLegacy => {
             name.strip_prefix("vlan").unwrap_or_else(|| name.rsplit_once('.').map_or("", |(_, id)| id))
         }
     }
