@@ -2,12 +2,11 @@
 //!
 //! The fence of a block gives its kind:
 //!
-//! - `console` has commands after `$`, each followed by its complete output and its exit status in brackets unless it
-//! is 0.
+//! - `console` has commands after `$`, each followed by its complete output and its exit status in brackets unless
+//!   it is 0.
 //! - `sh` is one script, which must succeed.
 //! - `console repository` runs in the repository. `console` and `sh` run in a scratch directory of the document, in
-//! which
-//!   `fixtures` is the directory of the repository.
+//!   which `fixtures` is the directory of the repository.
 //! - `console elsewhere` needs a cluster, an image, a booted machine or minutes. Its commands do not run, but
 //!   [`ELSEWHERE`] must list each of them.
 //! - Every other block has no commands.
