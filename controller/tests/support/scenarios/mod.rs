@@ -5,6 +5,7 @@
 mod diagnostics;
 mod election;
 mod ledger;
+mod manifests;
 mod pools;
 mod registry;
 mod server;
@@ -58,6 +59,7 @@ scenarios! {
     server::a_user_without_a_role_is_refused,
     server::a_role_allows_what_it_names,
     server::the_deletion_of_an_owner_is_blocked_only_with_a_right_on_it,
+    manifests::an_api_server_takes_over_every_member_of_the_manifests,
     diagnostics::metrics_need_a_token_of_a_user_who_may_read_them,
     election::one_candidate_leads_and_another_follows_it,
     election::a_leader_whose_lease_is_taken_leads_no_more,

@@ -1,0 +1,52 @@
+//! What an API server makes of the shipped manifests.
+
+use kube::Api;
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind, PostParams};
+use serde_json::Value;
+
+use crate::support::Cluster;
+use crate::support::manifests::render;
+
+/// Adds the path of each value of `sent` that `stored` does not have: a server drops what it does not know.
+fn lost(sent: &Value, stored: &Value, at: &str, paths: &mut Vec<String>) {
+    match (sent, stored) {
+        (Value::Object(sent), Value::Object(stored)) => {
+            for (name, sent) in sent {
+                lost(sent, stored.get(name).unwrap_or(&Value::Null), &format!("{at}.{name}"), paths);
+            }
+        }
+        (Value::Array(sent), Value::Array(stored)) if sent.len() == stored.len() => {
+            for (index, (sent, stored)) in sent.iter().zip(stored).enumerate() {
+                lost(sent, stored, &format!("{at}[{index}]"), paths);
+            }
+        }
+        _ if sent == stored => {}
+        _ => paths.push(at.to_owned()),
+    }
+}
+
+pub async fn an_api_server_takes_over_every_member_of_the_manifests(cluster: &Cluster) {
+    let dry_run = PostParams { dry_run: true, ..PostParams::default() };
+    let mut kinds = Vec::new();
+    let mut paths = Vec::new();
+    for sent in ["default", "openshift"].into_iter().flat_map(render) {
+        let object: DynamicObject = serde_json::from_value(sent.clone()).unwrap();
+        let types = object.types.clone().unwrap();
+        // The other kinds are installed, or are of cert-manager.
+        if !["Deployment", "Service", "ServiceAccount", "ValidatingWebhookConfiguration"].contains(&types.kind.as_str())
+        {
+            continue;
+        }
+        let kind = ApiResource::from_gvk(&GroupVersionKind::try_from(types).unwrap());
+        let api: Api<DynamicObject> = match &object.metadata.namespace {
+            Some(namespace) => Api::namespaced_with(cluster.client(), namespace, &kind),
+            None => Api::all_with(cluster.client(), &kind),
+        };
+        let stored = serde_json::to_value(api.create(&dry_run, &object).await.unwrap()).unwrap();
+        lost(&sent, &stored, &kind.kind, &mut paths);
+        kinds.push(kind.kind);
+    }
+    let expected = ["Deployment", "ServiceAccount", "Service", "ValidatingWebhookConfiguration"];
+    assert_eq!(kinds, [expected, expected].concat());
+    assert_eq!(paths, [] as [String; 0]);
+}
