@@ -69,8 +69,8 @@ CREATE TABLE missing (
     PRIMARY KEY (namespace, name, uid)
 ) STRICT, WITHOUT ROWID;
 
--- Rows and sum of their checksums, by table: a row that a damaged page loses is missed. 1 pools, 2 leases, 3 conflicts,
--- 4 waiters, 5 missing.
+-- Rows and sum of their checksums, by table: a row that a damaged page loses is missed. Each transaction updates them once
+-- at its end. 1 pools, 2 leases, 3 conflicts, 4 waiters, 5 missing.
 CREATE TABLE totals (
     id INTEGER PRIMARY KEY,
     rows INTEGER NOT NULL,
@@ -108,23 +108,15 @@ CREATE TABLE changes (
 
 CREATE TRIGGER pool_added AFTER INSERT ON pools BEGIN
     INSERT INTO changes (pool) VALUES (new.name);
-    UPDATE totals SET rows = rows + 1, checksums = checksums + new.checksum WHERE id = 1;
-END;
-CREATE TRIGGER pool_changed AFTER UPDATE ON pools BEGIN
-    INSERT INTO changes (pool) VALUES (new.name);
-    UPDATE totals SET checksums = checksums + new.checksum - old.checksum WHERE id = 1;
 END;
 CREATE TRIGGER pool_removed AFTER DELETE ON pools BEGIN
     INSERT INTO changes (pool) VALUES (old.name);
-    UPDATE totals SET rows = rows - 1, checksums = checksums - old.checksum WHERE id = 1;
 END;
 CREATE TRIGGER lease_added AFTER INSERT ON leases BEGIN
     INSERT INTO changes (network, address) VALUES (new.network, new.address);
-    UPDATE totals SET rows = rows + 1, checksums = checksums + new.checksum WHERE id = 2;
 END;
 CREATE TRIGGER lease_changed AFTER UPDATE ON leases BEGIN
     INSERT INTO changes (network, address) VALUES (new.network, new.address);
-    UPDATE totals SET checksums = checksums + new.checksum - old.checksum WHERE id = 2;
 END;
 CREATE TRIGGER lease_released AFTER UPDATE ON leases WHEN old.released IS NULL AND new.released IS NOT NULL BEGIN
     INSERT INTO history (network, address, prefix, pool, namespace, name, uid, interface, since, released)
@@ -133,31 +125,24 @@ CREATE TRIGGER lease_released AFTER UPDATE ON leases WHEN old.released IS NULL A
 END;
 CREATE TRIGGER lease_removed AFTER DELETE ON leases BEGIN
     INSERT INTO changes (network, address) VALUES (old.network, old.address);
-    UPDATE totals SET rows = rows - 1, checksums = checksums - old.checksum WHERE id = 2;
 END;
 CREATE TRIGGER conflict_added AFTER INSERT ON conflicts BEGIN
     INSERT INTO changes (network, address, namespace, name, uid, interface)
     VALUES (new.network, new.address, new.namespace, new.name, new.uid, new.interface);
-    UPDATE totals SET rows = rows + 1, checksums = checksums + new.checksum WHERE id = 3;
 END;
 CREATE TRIGGER conflict_removed AFTER DELETE ON conflicts BEGIN
     INSERT INTO changes (network, address, namespace, name, uid, interface)
     VALUES (old.network, old.address, old.namespace, old.name, old.uid, old.interface);
-    UPDATE totals SET rows = rows - 1, checksums = checksums - old.checksum WHERE id = 3;
 END;
 CREATE TRIGGER waiter_added AFTER INSERT ON waiters BEGIN
     INSERT INTO changes (namespace, name, uid) VALUES (new.namespace, new.name, new.uid);
-    UPDATE totals SET rows = rows + 1, checksums = checksums + new.checksum WHERE id = 4;
 END;
 CREATE TRIGGER waiter_removed AFTER DELETE ON waiters BEGIN
     INSERT INTO changes (namespace, name, uid) VALUES (old.namespace, old.name, old.uid);
-    UPDATE totals SET rows = rows - 1, checksums = checksums - old.checksum WHERE id = 4;
 END;
 CREATE TRIGGER missing_added AFTER INSERT ON missing BEGIN
     INSERT INTO changes (namespace, name, uid) VALUES (new.namespace, new.name, new.uid);
-    UPDATE totals SET rows = rows + 1, checksums = checksums + new.checksum WHERE id = 5;
 END;
 CREATE TRIGGER missing_removed AFTER DELETE ON missing BEGIN
     INSERT INTO changes (namespace, name, uid) VALUES (old.namespace, old.name, old.uid);
-    UPDATE totals SET rows = rows - 1, checksums = checksums - old.checksum WHERE id = 5;
 END;

@@ -14,7 +14,7 @@ use std::time::Duration;
 use nix::sys::statfs::statfs;
 use rusqlite::config::DbConfig;
 use rusqlite::{
-    Connection, ErrorCode, OpenFlags, OptionalExtension, Row, Transaction, TransactionBehavior, params,
+    Connection, ErrorCode, OpenFlags, OptionalExtension, Row, ToSql, Transaction, TransactionBehavior, params,
     params_from_iter,
 };
 
@@ -43,6 +43,7 @@ pub struct SqliteLedger {
 
 /// Why a ledger cannot be opened or created.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum OpenError {
     /// The file does not exist.
     Absent(PathBuf),
@@ -95,6 +96,17 @@ enum Access {
     Read,
     Write,
     Create,
+}
+
+/// What a transaction does to the totals, by the ID of the table.
+#[derive(Default)]
+struct Totals(BTreeMap<i64, Total>);
+
+/// The number of rows, and the sum of their checksums.
+#[derive(Default)]
+struct Total {
+    rows: i64,
+    checksums: i64,
 }
 
 struct SqliteTransaction<'a> {
@@ -354,6 +366,7 @@ impl super::Transaction for SqliteTransaction<'_> {
         // thing.
         let mut changes: Vec<&Change> = changes.iter().collect();
         changes.sort_by(|a, b| path(a).cmp(&path(b)));
+        let mut totals = Totals::default();
         let mut networks = Networks { by_id: self.networks.by_id.clone(), by_name: self.networks.by_name.clone() };
         for change in changes {
             if let Change::Pool { pool: Some(pool), .. } = change
@@ -363,13 +376,17 @@ impl super::Transaction for SqliteTransaction<'_> {
                 self.transaction.execute(sql, [&pool.network]).map_err(writing)?;
                 networks = Networks::read(&self.transaction).map_err(reading)?;
             }
-            record(&self.transaction, &networks, change)?;
+            record(&self.transaction, &networks, change, &mut totals)?;
         }
         let last = last_change(&self.transaction).map_err(writing)?;
         let run = |sql: &str, values: &[i64]| {
             let statement = self.transaction.prepare_cached(sql);
             statement.and_then(|mut statement| statement.execute(params_from_iter(values))).map_err(writing)
         };
+        for (table, Total { rows, checksums }) in totals.0 {
+            let sql = "UPDATE totals SET rows = rows + ?, checksums = checksums + ? WHERE id = ?";
+            run(sql, &[rows, checksums, table])?;
+        }
         run("DELETE FROM changes WHERE number <= ?", &[last - CHANGES_KEPT])?;
         run("DELETE FROM history WHERE number <= (SELECT max(number) FROM history) - ?", &[HISTORY_KEPT])?;
         let Self { transaction, networks: known, reported, has_reported } = *self;
@@ -555,7 +572,7 @@ fn changes_since(transaction: &Transaction<'_>, networks: &Networks, since: i64)
 
 /// The row of the thing that a change is about. `None` if there is no row.
 fn current(transaction: &Transaction<'_>, networks: &Networks, change: &Change) -> Result<Option<Change>, LedgerError> {
-    let find = |table: &Table, condition: &str, key: &[&dyn rusqlite::ToSql]| {
+    let find = |table: &Table, condition: &str, key: &[&dyn ToSql]| {
         let sql = format!("{} WHERE {condition}", table.select());
         let mut statement = transaction.prepare_cached(&sql).map_err(reading)?;
         let mut rows = statement.query(key).map_err(reading)?;
@@ -582,92 +599,100 @@ fn current(transaction: &Transaction<'_>, networks: &Networks, change: &Change) 
     }
 }
 
-/// Writes or removes the row of a change.
-fn record(transaction: &Transaction<'_>, networks: &Networks, change: &Change) -> Result<(), LedgerError> {
-    let run = |sql: &str, values: &[&dyn rusqlite::ToSql]| {
+/// Writes or removes the row of a change, and counts what this does to the totals of the table.
+fn record(
+    transaction: &Transaction<'_>,
+    networks: &Networks,
+    change: &Change,
+    totals: &mut Totals,
+) -> Result<(), LedgerError> {
+    let run = |sql: &str, values: &[&dyn ToSql]| {
         transaction.prepare_cached(sql).and_then(|mut statement| statement.execute(values)).map_err(writing)
+    };
+    // The checksum of the row that a statement finds or deletes. `None` if there is no row.
+    let old = |sql: &str, values: &[&dyn ToSql]| -> Result<Option<i64>, LedgerError> {
+        let statement = transaction.prepare_cached(sql);
+        let row = statement.and_then(|mut statement| statement.query_row(values, |row| row.get(0)).optional());
+        row.map_err(writing)
     };
     let checksum = checksum(change);
     match change {
-        Change::Pool { name, pool } => match pool {
-            Some(pool) => {
-                let sql = "INSERT INTO pools (name, specification, checksum) VALUES (?, ?, ?)
-                           ON CONFLICT (name) DO UPDATE SET
-                               (specification, checksum) = (excluded.specification, excluded.checksum)";
+        Change::Pool { name, pool } => {
+            totals.remove(&POOLS, old("DELETE FROM pools WHERE name = ? RETURNING checksum", params![name])?);
+            if let Some(pool) = pool {
+                let sql = "INSERT INTO pools (name, specification, checksum) VALUES (?, ?, ?)";
                 run(sql, params![name, pool.to_stored(), checksum])?;
             }
-            None => {
-                run("DELETE FROM pools WHERE name = ?", params![name])?;
-            }
-        },
+            totals.add(&POOLS, checksum);
+        }
         Change::Lease { network, address, lease: None } => {
-            let id = networks.id(network)?;
-            run("DELETE FROM leases WHERE network = ? AND address = ?", params![id, Octets(*address)])?;
+            let sql = "DELETE FROM leases WHERE network = ? AND address = ? RETURNING checksum";
+            totals.remove(&LEASES, old(sql, params![networks.id(network)?, Octets(*address)])?);
         }
         Change::Lease { network, address, lease: Some(lease) } => {
-            let sql = "INSERT INTO leases
-                           (network, address, prefix, pool, namespace, name, uid, interface, since, released, reuse_after,
-                            checksum)
-                       VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-                       ON CONFLICT (network, address) DO UPDATE SET
-                           (prefix, pool, namespace, name, uid, interface, since, released, reuse_after, checksum)
-                           = (excluded.prefix, excluded.pool, excluded.namespace, excluded.name, excluded.uid,
-                              excluded.interface, excluded.since, excluded.released, excluded.reuse_after,
-                              excluded.checksum)
-                       WHERE released IS NOT NULL OR (namespace, name, uid, interface)
-                           = (excluded.namespace, excluded.name, excluded.uid, excluded.interface)";
             let Claimant { machine: Machine { namespace, name, uid }, interface } = &*lease.claimant;
             let (id, interface) = (networks.id(network)?, interface.as_str());
             let Lease { prefix, pool, .. } = lease;
             let (since, released) = (time(lease.since), lease.released.map(time));
             let reuse_after = lease.reuse_after.map(time);
-            let values = params![
-                id,
-                Octets(*address),
-                prefix,
-                pool,
-                namespace,
-                name,
-                uid,
-                interface,
-                since,
-                released,
-                reuse_after,
-                checksum
+            let address_row = params![id, Octets(*address)];
+            #[rustfmt::skip]
+            let row = params![
+                id, Octets(*address), prefix, pool, namespace, name, uid, interface, since, released, reuse_after, checksum
             ];
-            if run(sql, values)? == 0 {
-                return Err(LedgerError::Held { network: network.to_string(), address: *address });
+            // Most leases of a large batch are new, and a new row needs no search for the row before it.
+            let insert = "INSERT INTO leases
+                              (network, address, prefix, pool, namespace, name, uid, interface, since, released,
+                               reuse_after, checksum)
+                          VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+                          ON CONFLICT (network, address) DO NOTHING";
+            if run(insert, row)? == 0 {
+                let before = old("SELECT checksum FROM leases WHERE network = ? AND address = ?", address_row)?;
+                let update = "UPDATE leases SET
+                                  (prefix, pool, namespace, name, uid, interface, since, released, reuse_after, checksum)
+                                  = (?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)
+                              WHERE (network, address) = (?1, ?2)
+                                  AND (released IS NOT NULL OR (namespace, name, uid, interface) = (?5, ?6, ?7, ?8))";
+                if run(update, row)? == 0 {
+                    return Err(LedgerError::Held { network: network.to_string(), address: *address });
+                }
+                totals.remove(&LEASES, before);
             }
+            totals.add(&LEASES, checksum);
         }
         Change::Conflict { network, address, claimant, source } => {
             let id = networks.id(network)?;
             let Claimant { machine: Machine { namespace, name, uid }, interface } = &**claimant;
             let interface = interface.as_str();
-            let sql =
-                "DELETE FROM conflicts WHERE network = ? AND address = ? AND namespace = ? AND name = ? AND uid = ?
-                       AND interface = ?";
-            run(sql, params![id, Octets(*address), namespace, name, uid, interface])?;
+            let sql = "DELETE FROM conflicts
+                       WHERE (network, address, namespace, name, uid, interface) = (?, ?, ?, ?, ?, ?)
+                       RETURNING checksum";
+            let before = old(sql, params![id, Octets(*address), namespace, name, uid, interface])?;
+            totals.remove(&CONFLICTS, before);
             if let Some(source) = source {
                 let sql = "INSERT INTO conflicts VALUES (?, ?, ?, ?, ?, ?, ?, ?)";
                 run(sql, params![id, Octets(*address), namespace, name, uid, interface, source, checksum])?;
             }
+            totals.add(&CONFLICTS, checksum);
         }
         Change::Waiter { machine: Machine { namespace, name, uid }, claim } => {
-            let sql = "DELETE FROM waiters WHERE namespace = ? AND name = ? AND uid = ?";
-            run(sql, params![namespace, name, uid])?;
+            let sql = "DELETE FROM waiters WHERE (namespace, name, uid) = (?, ?, ?) RETURNING checksum";
+            totals.remove(&WAITERS, old(sql, params![namespace, name, uid])?);
             if let Some(claim) = claim {
                 let (created, requests) = (time(claim.created), requests(claim));
                 let sql = "INSERT INTO waiters VALUES (?, ?, ?, ?, ?, ?, ?)";
                 run(sql, params![namespace, name, uid, created, claim.sticky, requests, checksum])?;
             }
+            totals.add(&WAITERS, checksum);
         }
         Change::Missing { machine: Machine { namespace, name, uid }, since } => {
-            let sql = "DELETE FROM missing WHERE namespace = ? AND name = ? AND uid = ?";
-            run(sql, params![namespace, name, uid])?;
+            let sql = "DELETE FROM missing WHERE (namespace, name, uid) = (?, ?, ?) RETURNING checksum";
+            totals.remove(&MISSING, old(sql, params![namespace, name, uid])?);
             if let Some(since) = since {
                 let sql = "INSERT INTO missing VALUES (?, ?, ?, ?, ?)";
                 run(sql, params![namespace, name, uid, time(*since), checksum])?;
             }
+            totals.add(&MISSING, checksum);
         }
     }
     Ok(())
@@ -686,6 +711,28 @@ fn tenure(row: &Row<'_>) -> rusqlite::Result<(IpAddr, Lease)> {
     let (claimant, prefix, pool) = (Arc::new(claimant(row, 4)?), row.get(2)?, row.get(3)?);
     let (since, released) = (row.get(8)?, row.get(9)?);
     Ok((address, Lease { claimant, pool, prefix, since, released, reuse_after: None }))
+}
+
+// === impl Totals ===
+
+impl Totals {
+    /// Counts a row with this checksum. `None` is no row.
+    fn add(&mut self, table: &Table, checksum: Option<i64>) {
+        self.count(table, 1, checksum);
+    }
+
+    /// Counts that a row with this checksum is gone. `None` is no row.
+    fn remove(&mut self, table: &Table, checksum: Option<i64>) {
+        self.count(table, -1, checksum);
+    }
+
+    fn count(&mut self, table: &Table, sign: i64, checksum: Option<i64>) {
+        let Some(checksum) = checksum else { return };
+        let total = self.0.entry(table.id).or_default();
+        total.rows += sign;
+        // The checksum of a damaged row may be any number.
+        total.checksums = total.checksums.wrapping_add(checksum.wrapping_mul(sign));
+    }
 }
 
 // === impl Networks ===
