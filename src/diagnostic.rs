@@ -101,7 +101,20 @@ pub struct Diagnostics {
     warnings: usize,
 }
 
-// === impl Place ===
+// === impl Severity ===
+
+impl fmt::Display for Severity {
+    /// Prints the severity as it is serialized.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Debug => "debug",
+            Self::Warning => "warning",
+            Self::Error => "error",
+        })
+    }
+}
+
+// === impl FieldPath ===
 
 impl<'a> FieldPath<'a> {
     /// The path of the member `name` of this object.

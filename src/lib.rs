@@ -39,14 +39,15 @@
 //! | `host` | address pools, their leases, and the documents and drives for the guest |
 //! | `log` | the logger of the programs |
 //! | `atomic_file` | files of the programs, written in one step |
+//! | `terminal` | escapes and tables in the output of the programs |
 //!
 //! Imports point down: `guest → formats, render, drive → network, diagnostic`, and `host → formats → network, diagnostic`.
 //! `guest` and `host` do not import each other. Both use one type for a document, so the host cannot write a document
 //! that the guest cannot read.
 //!
 //! The feature `guest` adds `drive` and `guest`, which run in the initramfs. The feature `host` adds `host`. Either
-//! feature adds `log` and `atomic_file`. `network`, `formats`, `render` and `diagnostic` touch no file, no process and
-//! no clock.
+//! feature adds `log`, `atomic_file` and `terminal`. `network`, `formats`, `render` and `diagnostic` touch no file, no
+//! process and no clock.
 
 #[cfg(any(feature = "guest", feature = "host"))]
 #[doc(hidden)]
@@ -63,6 +64,9 @@ pub mod host;
 pub mod log;
 pub mod network;
 pub mod render;
+#[cfg(any(feature = "guest", feature = "host"))]
+#[doc(hidden)]
+pub mod terminal;
 
 /// The version of both programs: `0.1.0`, or with the commit `0.1.0 (1a2b3c4d5e6f)`. `make` passes the version with the
 /// commit to the build in `GLOWPLUG_VERSION`.

@@ -6,8 +6,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Each layer, and the modules of this crate that it may import.
-const LAYERS: [(&str, &[&str]); 9] = [
+const LAYERS: [(&str, &[&str]); 10] = [
     ("atomic_file", &[]),
+    ("terminal", &[]),
     ("diagnostic", &["diagnostic"]),
     ("network", &["network"]),
     ("formats", &["formats", "network", "diagnostic"]),
@@ -15,7 +16,7 @@ const LAYERS: [(&str, &[&str]); 9] = [
     ("drive", &["drive"]),
     ("log", &["log"]),
     ("host", &["host", "drive", "formats", "render", "network", "diagnostic"]),
-    ("guest", &["guest", "atomic_file", "drive", "formats", "render", "network", "diagnostic"]),
+    ("guest", &["guest", "atomic_file", "terminal", "drive", "formats", "render", "network", "diagnostic"]),
 ];
 
 fn sources(at: &Path, found: &mut Vec<PathBuf>) {

@@ -6,9 +6,10 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::platform::Platform;
-use crate::diagnostic::{Diagnostic, Severity};
+use crate::diagnostic::Diagnostic;
 use crate::network::{BridgePort, Link, LinkIndex, LinkKind, NetworkConfig, Pairs, Route};
 use crate::render::networkd::File;
+use crate::terminal::{escaped, table};
 
 /// What one run found and decided.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -252,18 +253,18 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(platform) = &self.platform {
             let id = platform.id.as_deref().unwrap_or("unknown");
-            writeln!(f, "platform      {} ({})", Text(id), Text(&platform.reason))?;
+            writeln!(f, "platform      {} ({})", escaped(id), escaped(&platform.reason))?;
         }
         if let Some(drive) = &self.drive {
-            write!(f, "drive         {}", Text(&drive.path))?;
+            write!(f, "drive         {}", escaped(&drive.path))?;
             if let (Some(file_system), Some(label)) = (&drive.file_system, &drive.label) {
-                write!(f, ", {file_system} with label {}", Text(label))?;
+                write!(f, ", {file_system} with label {}", escaped(label))?;
             }
             writeln!(f, ", {}", drive.layout.as_deref().unwrap_or("of no known layout"))?;
         }
         if let Some(document) = &self.document {
             let format = document.format.as_deref().unwrap_or("not recognised");
-            writeln!(f, "document      {}, {format}, {} bytes", Text(&document.path), document.size)?;
+            writeln!(f, "document      {}, {format}, {} bytes", escaped(&document.path), document.size)?;
         }
         if !self.links.is_empty() {
             writeln!(f)?;
@@ -289,16 +290,16 @@ impl fmt::Display for Report {
         if !self.arguments.is_empty() {
             writeln!(f, "\nkernel arguments")?;
             for argument in &self.arguments {
-                writeln!(f, "  {}", Text(argument))?;
+                writeln!(f, "  {}", escaped(argument))?;
             }
         }
         for WrittenFile { path, text } in &self.files {
             writeln!(f, "\n{path}")?;
             for line in text.lines() {
-                writeln!(f, "{}{}", if line.is_empty() { "" } else { "  " }, Text(line))?;
+                writeln!(f, "{}{}", if line.is_empty() { "" } else { "  " }, escaped(line))?;
             }
         }
-        writeln!(f, "\n{}: {}", self.outcome, Text(&self.reason))
+        writeln!(f, "\n{}: {}", self.outcome, escaped(&self.reason))
     }
 }
 
@@ -307,31 +308,16 @@ fn list(f: &mut fmt::Formatter<'_>, title: &str, diagnostics: &[Diagnostic]) -> 
         writeln!(f, "\n{title}")?;
     }
     for diagnostic in diagnostics {
-        let severity = match diagnostic.severity {
-            Severity::Error => "error  ",
-            Severity::Warning => "warning",
-            Severity::Debug => "debug  ",
-        };
-        writeln!(f, "  {severity}  {diagnostic}")?;
+        writeln!(f, "  {:7}  {diagnostic}", diagnostic.severity)?;
     }
     Ok(())
-}
-
-/// A string from outside the program. Control characters are escaped when it is printed, so that it stays on one line.
-struct Text<'a>(&'a str);
-
-impl fmt::Display for Text<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut plain = |c: char| if c.is_control() { write!(f, "{}", c.escape_default()) } else { write!(f, "{c}") };
-        self.0.chars().try_for_each(&mut plain)
-    }
 }
 
 /// Widest column, in characters. A row may be wider than its column, for example for a bridge with thousands of ports.
 const MAX_WIDTH: usize = 60;
 
 fn links(f: &mut fmt::Formatter<'_>, links: &[LinkReport]) -> fmt::Result {
-    let cell = |text: &str| vec![Text(text).to_string()];
+    let cell = |text: &str| vec![text.to_owned()];
     let mut rows = vec![["link", "device", "made of", "mtu", "addresses", "routes"].map(cell)];
     for link in links {
         let mut made_of = vec![link.made_of()];
@@ -341,18 +327,5 @@ fn links(f: &mut fmt::Formatter<'_>, links: &[LinkReport]) -> fmt::Result {
         let mtu = cell(link.mtu.as_deref().unwrap_or("-"));
         rows.push([cell(&link.id), cell(&link.device), made_of, mtu, link.addresses.clone(), link.routes.clone()]);
     }
-    let width = |column: usize| rows.iter().flat_map(|row| &row[column]).map(|text| text.chars().count()).max();
-    let widths: Vec<usize> = (0..6).map(|column| width(column).unwrap_or(0).min(MAX_WIDTH)).collect();
-    for row in &rows {
-        let height = row.iter().map(Vec::len).max().unwrap_or(0);
-        for at in 0..height {
-            let mut line = String::new();
-            for (cell, width) in row.iter().zip(&widths) {
-                let text = cell.get(at).map_or("", String::as_str);
-                line.push_str(&format!("{text:width$}  "));
-            }
-            writeln!(f, "{}", line.trim_end())?;
-        }
-    }
-    Ok(())
+    f.write_str(&table(rows, MAX_WIDTH))
 }

@@ -374,8 +374,9 @@ mod tests {
 
     #[test]
     fn a_vlan_id_is_1_to_4094() {
-        let read = |id: i64| VlanId::try_from(id).is_ok();
-        assert_eq!([0, 1, 4094, 4095, -1].map(read), [false, true, true, false, false]);
+        let error = Err(VlanIdError);
+        let expected = [error, Ok(VlanId(1)), Ok(VlanId(4094)), error, error];
+        assert_eq!([0, 1, 4094, 4095, -1].map(VlanId::try_from), expected);
     }
 
     #[test]

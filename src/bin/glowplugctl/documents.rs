@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::{Error, Result, bail};
 use clap::{Args, ValueEnum};
-use glowplug::diagnostic::{Diagnostic, Severity};
+use glowplug::diagnostic::Diagnostic;
 use glowplug::formats::{Meaning, read_network};
 use glowplug::host::address::{is_link_local, parse_address, parse_gateway};
 use glowplug::host::claim::{Allocation, Claimant, Machine};
@@ -200,8 +200,7 @@ fn check(document: &[u8]) -> Result<()> {
     let reading = read_network(document);
     let is_refused = matches!(reading.meaning, Meaning::Refused);
     for diagnostic in reading.diagnostics.kept() {
-        let severity = if diagnostic.severity == Severity::Error { "error" } else { "warning" };
-        say(format_args!("{severity}: network data: {diagnostic}"));
+        say(format_args!("{}: network data: {diagnostic}", diagnostic.severity));
     }
     if is_refused { Err(Error::new(Reported)) } else { Ok(()) }
 }

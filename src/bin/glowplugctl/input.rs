@@ -227,12 +227,7 @@ impl PoolFiles {
 
     pub(crate) fn tell(&self) {
         for (path, diagnostic) in &self.diagnostics {
-            let severity = match diagnostic.severity {
-                Severity::Error => "error",
-                Severity::Warning => "warning",
-                Severity::Debug => "debug",
-            };
-            say(format_args!("{severity}: {}: {diagnostic}", path.display()));
+            say(format_args!("{}: {}: {diagnostic}", diagnostic.severity, path.display()));
         }
     }
 

@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Error, Result, anyhow};
 use glowplug::atomic_file;
 use glowplug::host::claim::{Allocation, Claimant, Machine};
+use glowplug::terminal::{self, acts_on_terminal, escaped};
 use serde::Serialize;
 
 /// Version of the structure of all JSON output.
@@ -29,21 +30,11 @@ pub(crate) fn print_json(value: &impl Serialize) -> Result<()> {
     print(&(lines.join("\n") + "\n"))
 }
 
-/// Escapes foreign text for a terminal. A name or an annotation may have control characters, which move the cursor or start
-/// a new line, and characters that change the direction of the text.
-pub(crate) fn escaped(text: &str) -> String {
-    text.chars().map(|c| if acts_on_terminal(c) { c.escape_default().to_string() } else { c.to_string() }).collect()
-}
-
-/// Does the same as [`escaped`] for a line of JSON, with the escapes of JSON.
+/// Does the same as [`escaped`] for a line of JSON, with the escapes of JSON. A name or an annotation of an object may
+/// have any character.
 pub(crate) fn escaped_json(text: &str) -> String {
     let escape = |c: char| if acts_on_terminal(c) { format!("\\u{:04x}", u32::from(c)) } else { c.to_string() };
     text.chars().map(escape).collect()
-}
-
-fn acts_on_terminal(c: char) -> bool {
-    let is_direction = matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    c.is_control() || is_direction || matches!(c, '\u{2028}' | '\u{2029}')
 }
 
 /// Exit status: a pool is exhausted for at least one machine, and nothing failed.
@@ -81,16 +72,9 @@ pub(crate) fn table<const N: usize>(head: [&str; N], rows: &[[String; N]]) -> St
     if rows.is_empty() {
         return String::new();
     }
-    let head = head.map(str::to_owned);
-    let rows: Vec<[String; N]> = rows.iter().map(|row| std::array::from_fn(|at| escaped(&row[at]))).collect();
-    let lines = || std::iter::once(&head).chain(&rows);
-    let widths: [usize; N] =
-        std::array::from_fn(|at| lines().map(|line| line[at].chars().count()).max().unwrap_or_default());
-    let line = |cells: &[String; N]| {
-        let cells: String = cells.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}  ")).collect();
-        cells.trim_end().to_owned() + "\n"
-    };
-    lines().map(line).collect()
+    let head = head.map(|title| vec![title.to_owned()]);
+    let rows = rows.iter().map(|row| row.each_ref().map(|cell| vec![cell.clone()]));
+    terminal::table(std::iter::once(head).chain(rows).collect(), usize::MAX)
 }
 
 /// Joins tables with an empty line between them.
@@ -156,12 +140,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_of_an_object_acts_on_a_terminal() {
+    fn no_json_acts_on_a_terminal() {
         let hostile = "a\u{1b}[2J\r\nerror: b\u{9b}31m\u{202e}c";
-        assert_eq!(escaped(hostile), "a\\u{1b}[2J\\r\\nerror: b\\u{9b}31m\\u{202e}c");
-        assert_eq!(escaped("ä 10.0.0.5/24 \"b\""), "ä 10.0.0.5/24 \"b\"");
         let json = escaped_json(&serde_json::to_string(hostile).unwrap_or_default());
         assert_eq!(json, r#""a\u001b[2J\r\nerror: b\u009b31m\u202ec""#);
-        assert_eq!(table(["A\u{1b}B"], &[["\u{1b}".to_owned()]]), "A\u{1b}B\n\\u{1b}\n");
     }
 }
