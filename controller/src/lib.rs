@@ -7,6 +7,7 @@
 //! | [`ledger`] | the library's ledger over lease objects: why no address has two holders |
 //! | [`registry`] | the thread that decides and records, and the handle to it |
 //! | [`pools`] | what the leader does with pools: the registry has them, and their status is right |
+//! | [`watch`] | watches of objects, and which objects are gone |
 //! | [`cluster_api`] | the kinds of Cluster API: claims, addresses, clusters, and the status of a claim |
 //! | [`claims`] | Cluster API's IPAM provider: what is done for a claim, and when |
 //! | [`election`] | which replica works |
@@ -31,4 +32,5 @@ pub mod pools;
 pub mod registry;
 pub mod run;
 pub mod serve;
+pub mod watch;
 pub mod webhook;

@@ -16,6 +16,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
+use crate::claims::Provider;
 use crate::client::connect;
 use crate::diagnostics::Diagnostics;
 use crate::election::Candidate;
@@ -174,7 +175,7 @@ async fn lead(
     }
 }
 
-/// Reads the leases and the pools, then serves. It ends with an error only.
+/// Reads the leases, the pools and the claims, then serves. It ends with an error only.
 async fn reconcile(
     client: &Client,
     scope: &Scope,
@@ -182,12 +183,18 @@ async fn reconcile(
     ready: &watch::Sender<bool>,
 ) -> anyhow::Result<Infallible> {
     let began = Instant::now();
-    let (registry, _served) =
-        RegistryHandle::start(client.clone(), Arc::clone(metrics)).context("starting a thread")?;
+    let (registry, served) = RegistryHandle::start(client.clone(), Arc::clone(metrics)).context("starting a thread")?;
     let pools = Pools::start(client.clone(), scope, registry.clone(), Arc::clone(metrics)).await?;
-    metrics.rebuild_seconds.set(began.elapsed().as_secs_f64());
-    tracing::info!(seconds = began.elapsed().as_secs_f64(), "serving");
-    let (never, _) = tokio::try_join!(pools.run(), report(registry.works(), ready))?;
+    let provider = Provider::new(client.clone(), registry.clone(), scope.clone());
+    let (started, mut is_started) = watch::channel(false);
+    let claims = provider.run(pools.facts(), served, &started);
+    let report = async {
+        is_started.wait_for(|started| *started).await.map_err(|_| Stopped)?;
+        metrics.rebuild_seconds.set(began.elapsed().as_secs_f64());
+        tracing::info!(seconds = began.elapsed().as_secs_f64(), "serving");
+        report(registry.works(), ready).await
+    };
+    let (never, _, _) = tokio::try_join!(pools.run(), claims, report)?;
     Ok(never)
 }
 

@@ -41,6 +41,18 @@ fn of_call(call: &Call) -> Right {
     (call.verb.to_owned(), resource, scope.to_owned())
 }
 
+/// The rights that OpenShift asks for in addition: whoever sets `blockOwnerDeletion` may update the finalizers of the owner.
+fn of_owners(call: &Call) -> Vec<Right> {
+    let owners = call.body["metadata"]["ownerReferences"].as_array().into_iter().flatten();
+    let blocking = owners.filter(|owner| owner["blockOwnerDeletion"] == true);
+    let right = |owner: &Value| {
+        let text = |member: &str| owner[member].as_str().unwrap().to_lowercase();
+        let group = text("apiVersion").split('/').next().unwrap().to_owned();
+        ("update".to_owned(), format!("{}s/finalizers.{group}", text("kind")), "every".to_owned())
+    };
+    blocking.map(right).collect()
+}
+
 #[tokio::test]
 async fn every_right_that_is_shipped_is_used_and_no_other() {
     let runs = ALL.iter().map(async |(_, scenario)| {
@@ -49,7 +61,8 @@ async fn every_right_that_is_shipped_is_used_and_no_other() {
         server.take_calls()
     });
     let calls = futures::future::join_all(runs).await.into_iter().flatten();
-    let used: BTreeSet<Right> = calls.filter(|call| call.user == CONTROLLER).map(|call| of_call(&call)).collect();
+    let calls = calls.filter(|call| call.user == CONTROLLER);
+    let used: BTreeSet<Right> = calls.flat_map(|call| [vec![of_call(&call)], of_owners(&call)].concat()).collect();
     let shipped: BTreeSet<Right> = of_role("ClusterRole", "every").into_iter().chain(of_role("Role", SYSTEM)).collect();
     assert_eq!(used.difference(&shipped).collect::<Vec<_>>(), [] as [&Right; 0], "used without a right");
     assert_eq!(shipped.difference(&used).collect::<Vec<_>>(), [] as [&Right; 0], "shipped and never used");

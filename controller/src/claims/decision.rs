@@ -23,10 +23,10 @@ use serde_json::{Value, json};
 
 use crate::api::CLUSTER_LABEL;
 use crate::cluster_api::{
-    ADDRESS_FINALIZER, CLAIM_FINALIZER, FAMILY_ANNOTATION, IpAddress, IpAddressClaim, Key, NotReady, PAUSED_ANNOTATION,
-    Readiness, Version, has_finalizer,
+    ADDRESS_FINALIZER, CLAIM_FINALIZER, FAMILY_ANNOTATION, GROUP, IpAddress, IpAddressClaim, Key, NotReady,
+    PAUSED_ANNOTATION, Readiness, Version, has_finalizer, pool_kind,
 };
-use crate::index::PoolId;
+use crate::index::{PoolFacts, PoolId};
 
 /// What is known about one name: the claim and the IPAddress of that name, and what they depend on.
 #[derive(Clone, Debug)]
@@ -43,7 +43,7 @@ pub(super) struct View {
     /// Whether this controller works on the claim, as its watch filter says.
     pub(super) is_watched: bool,
     /// The pool of the claim. `None`: there is no such object.
-    pub(super) pool: Option<PoolObject>,
+    pub(super) pool: Option<PoolFacts>,
     pub(super) ledger: Recorded,
     /// Why the registry did not allocate or adopt in this pass.
     pub(super) problem: Option<Problem>,
@@ -64,21 +64,11 @@ pub(super) enum Cluster {
     Absent,
 }
 
-/// The object of a pool.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct PoolObject {
-    pub(super) owner: OwnerReference,
-    pub(super) is_deleted: bool,
-    /// Why the pool allocates nothing: the message of its condition `Ready`, when that is `False`.
-    pub(super) not_ready: Option<String>,
-    pub(super) is_sticky: bool,
-}
-
 /// What the registry knows of a claim and its pool.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Recorded {
     /// `None`: the registry does not have the pool.
-    pub(super) pool: Option<PoolFacts>,
+    pub(super) pool: Option<RegisteredPool>,
     /// Addresses that the claim holds, the earliest first. Two leaders may have given one each.
     pub(super) held: Vec<Held>,
     /// Whether the claim waits for an address.
@@ -87,9 +77,10 @@ pub(super) struct Recorded {
     pub(super) is_left_over: bool,
 }
 
-/// What a claim needs to know of a pool.
+/// A pool of the registry.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct PoolFacts {
+pub(super) struct RegisteredPool {
+    pub(super) network: String,
     pub(super) interface: InterfaceName,
     pub(super) families: Vec<Family>,
     pub(super) gateways: Vec<IpAddr>,
@@ -126,8 +117,8 @@ pub(super) enum Step {
     PatchAddress(Value),
     /// Deletes the IPAddress.
     DeleteAddress,
-    /// Records that the claim holds the address of the IPAddress.
-    Adopt(Record),
+    /// Records that the claim holds the address of the IPAddress on this network.
+    Adopt(Record, String),
     /// Claims an address.
     Claim(Claim),
     /// Keeps this address of the claimant and releases the others, which it never got.
@@ -151,12 +142,16 @@ pub(super) fn decide(view: &View, now: Timestamp) -> Step {
 // === impl View ===
 
 impl View {
-    /// Whether the registry does not allocate from a pool whose object says that the pool is ready: the registry follows the
-    /// objects of pools a moment later.
+    /// Whether nothing has this name.
+    pub(super) fn is_empty(&self) -> bool {
+        self.claim.is_none() && self.address.is_none() && self.former.is_empty()
+    }
+
+    /// Whether the registry does not allocate from a pool that is ready: the registry may follow a moment later.
     pub(super) fn is_early(&self) -> bool {
         let is_unknown = self.ledger.pool.is_none()
             || matches!(&self.problem, Some(Problem::Refused(error)) if allocates_nothing(error));
-        let is_ready = self.pool.as_ref().is_some_and(|pool| pool.not_ready.is_none() && !pool.is_deleted);
+        let is_ready = self.pool.as_ref().is_some_and(|pool| pool.ready.is_ok());
         self.ledger.held.is_empty() && is_unknown && is_ready
     }
 
@@ -179,7 +174,8 @@ impl View {
     /// Removes what earlier claims of this name left: the IPAddress first, so that no two objects ever name one address.
     fn clean_up(&self) -> Option<Step> {
         let is_left = |address: &&IpAddress| {
-            address.is_ours() && (has_finalizer(&address.metadata, ADDRESS_FINALIZER) || self.is_of_former(address))
+            let is_orphan = address.owner().is_none() && has_finalizer(&address.metadata, ADDRESS_FINALIZER);
+            address.is_ours() && (self.is_of_former(address) || is_orphan)
         };
         if let Some(address) = self.address.as_ref().filter(is_left) {
             return Some(remove(address));
@@ -245,7 +241,7 @@ impl View {
             let claimant = Claimant { machine: self.key.holder(claim.uid()), interface: held.interface };
             return Step::Keep(claimant, ip);
         }
-        if let Some(patch) = self.repair(claim, address) {
+        if let Some(patch) = self.repair(claim, &pool, address) {
             return Step::PatchAddress(patch);
         }
         self.release_former().unwrap_or_else(|| self.say(claim, &Readiness::Ready, now))
@@ -266,7 +262,9 @@ impl View {
             return self.refuse(claim, NotReady::AllocationFailed, message.clone(), now);
         }
         match &self.ledger.pool {
-            Some(facts) => Step::Adopt(record(address, ip, claim.uid(), facts.interface)),
+            Some(registered) => {
+                Step::Adopt(record(address, ip, claim.uid(), registered.interface), registered.network.clone())
+            }
             None => self.refuse(claim, NotReady::PoolNotReady, self.why_not_ready(pool), now),
         }
     }
@@ -284,12 +282,9 @@ impl View {
             Some(Problem::Mismatch(message)) => return refuse(NotReady::AllocationFailed, message.clone()),
             None => {}
         }
-        let (Some(object), Some(facts)) = (&self.pool, &self.ledger.pool) else {
+        let (Some(PoolFacts { ready: Ok(()), sticky, .. }), Some(registered)) = (&self.pool, &self.ledger.pool) else {
             return refuse(NotReady::PoolNotReady, self.why_not_ready(pool));
         };
-        if object.is_deleted {
-            return refuse(NotReady::PoolNotReady, self.why_not_ready(pool));
-        }
         let annotation = claim.metadata.annotations.as_ref().and_then(|all| all.get(FAMILY_ANNOTATION));
         let family = match annotation.map(String::as_str) {
             Some("IPv4") => Some(Family::Ipv4),
@@ -301,10 +296,10 @@ impl View {
             }
             None => None,
         };
-        if family.is_none() && facts.families.len() > 1 {
+        if family.is_none() && registered.families.len() > 1 {
             let message = format!(
                 "{} {pool} has IPv4 and IPv6 addresses, expected annotation {FAMILY_ANNOTATION} on the claim",
-                object.owner.kind
+                pool_kind(pool).kind
             );
             return refuse(NotReady::PoolNotReady, message);
         }
@@ -312,23 +307,22 @@ impl View {
             machine: self.key.holder(claim.uid()),
             created: claim.created(),
             requests: vec![Request { pool: pool.to_string(), family, addresses: Vec::new() }],
-            sticky: object.is_sticky,
+            sticky: *sticky,
         })
     }
 
     fn why_not_ready(&self, pool: &PoolId) -> String {
-        let kind = crate::cluster_api::pool_kind(pool).kind;
-        match &self.pool {
+        let kind = pool_kind(pool).kind;
+        match self.pool.as_ref().map(|pool| &pool.ready) {
             None => format!("{kind} {pool} does not exist"),
-            Some(object) if object.is_deleted => format!("{kind} {pool} is being deleted"),
-            Some(PoolObject { not_ready: Some(message), .. }) => format!("{kind} {pool} is not ready: {message}"),
-            Some(_) => format!("{kind} {pool} does not allocate addresses yet"),
+            Some(Err(message)) => format!("{kind} {pool} is not ready: {message}"),
+            Some(Ok(())) => format!("{kind} {pool} does not allocate addresses yet"),
         }
     }
 
     /// Creates the IPAddress of a claim.
     fn hand_out(&self, claim: &IpAddressClaim, pool: &PoolId, held: &Held, now: Timestamp) -> Step {
-        let Some(object) = &self.pool else {
+        let Some(pool_owner) = self.pool_owner(pool) else {
             return self.refuse(claim, NotReady::PoolNotReady, self.why_not_ready(pool), now);
         };
         let ip = held.address.ip();
@@ -347,7 +341,7 @@ impl View {
             "name": self.key.name,
             "namespace": self.key.namespace,
             "finalizers": [ADDRESS_FINALIZER],
-            "ownerReferences": [self.owner(claim), object.owner],
+            "ownerReferences": [self.owner(claim), pool_owner],
         });
         if let Some(cluster) = &claim.cluster {
             metadata["labels"] = json!({(CLUSTER_LABEL): cluster});
@@ -356,7 +350,7 @@ impl View {
     }
 
     /// The patch that protects the IPAddress of a claim and makes the claim its owner. `None`: it is as it should be.
-    fn repair(&self, claim: &IpAddressClaim, address: &IpAddress) -> Option<Value> {
+    fn repair(&self, claim: &IpAddressClaim, pool: &PoolId, address: &IpAddress) -> Option<Value> {
         let is_owned = address.owner() == Some(claim.uid());
         let is_protected = has_finalizer(&address.metadata, ADDRESS_FINALIZER) || address.is_deleted();
         if is_owned && is_protected {
@@ -368,22 +362,33 @@ impl View {
         }
         let mut patch = finalizers(&address.metadata, all);
         if !is_owned {
-            let owners = self.pool.iter().map(|pool| pool.owner.clone());
-            patch["metadata"]["ownerReferences"] =
-                json!([self.owner(claim)].into_iter().chain(owners).collect::<Vec<_>>());
+            let owners: Vec<OwnerReference> = [self.owner(claim)].into_iter().chain(self.pool_owner(pool)).collect();
+            patch["metadata"]["ownerReferences"] = json!(owners);
         }
         Some(patch)
     }
 
     fn owner(&self, claim: &IpAddressClaim) -> OwnerReference {
         OwnerReference {
-            api_version: format!("{}/{}", crate::cluster_api::GROUP, self.version.name()),
+            api_version: format!("{GROUP}/{}", self.version.name()),
             kind: "IPAddressClaim".to_owned(),
             name: self.key.name.clone(),
             uid: claim.uid().to_owned(),
             controller: Some(true),
             block_owner_deletion: Some(true),
         }
+    }
+
+    fn pool_owner(&self, pool: &PoolId) -> Option<OwnerReference> {
+        let kind = pool_kind(pool);
+        Some(OwnerReference {
+            api_version: kind.api_version,
+            kind: kind.kind,
+            name: pool.name.clone(),
+            uid: self.pool.as_ref()?.uid.clone(),
+            controller: Some(false),
+            block_owner_deletion: Some(true),
+        })
     }
 
     /// Says why a claim gets no address, and that waiting does not help.
@@ -397,12 +402,12 @@ impl View {
     }
 }
 
-// === impl PoolFacts ===
+// === impl RegisteredPool ===
 
-impl PoolFacts {
+impl RegisteredPool {
     fn of(pool: &Pool) -> Self {
         let families = pool.spaces().map(|space| space.family()).collect();
-        Self { interface: pool.interface, families, gateways: pool.gateways.clone() }
+        Self { network: pool.network.clone(), interface: pool.interface, families, gateways: pool.gateways.clone() }
     }
 }
 
@@ -426,14 +431,39 @@ impl Recorded {
         });
         let owner = address.and_then(|address| Some((address.owner().filter(|owner| *owner != uid)?, address.ip()?)));
         Self {
-            pool: pool.and_then(|pool| allocator.pool(&pool.to_string())).map(PoolFacts::of),
+            pool: pool.and_then(|pool| allocator.pool(&pool.to_string())).map(RegisteredPool::of),
             held: held.collect(),
             waits: allocator.waits(&holder),
-            is_left_over: owner.is_some_and(|(owner, ip)| {
-                allocator.leases_of(&key.holder(owner)).any(|(_, address, _)| address == ip)
-            }),
+            is_left_over: owner.is_some_and(|(owner, ip)| holds(allocator, &key.holder(owner), ip)),
         }
     }
+}
+
+/// An IPAddress, and what the registry has to adopt of it.
+pub(super) struct Adoptee {
+    pub(super) address: IpAddress,
+    /// The record, and the network of the pool. `None`: the registry has a lease of the address.
+    pub(super) record: Option<(Record, String)>,
+}
+
+// === impl Adoptee ===
+
+impl Adoptee {
+    /// Compares the IPAddress of claim `uid` with the registry. `None`: the registry does not have the pool yet.
+    pub(super) fn read(allocator: &Allocator, address: IpAddress, uid: &str) -> Option<Self> {
+        let (key, ip) = (address.key(), address.ip()?);
+        let is_known = |uid: &str| holds(allocator, &key.holder(uid), ip);
+        if is_known(uid) || address.owner().is_some_and(is_known) {
+            return Some(Self { address, record: None });
+        }
+        let pool = allocator.pool(&address.pool.resolve(&key.namespace)?.to_string())?;
+        let record = record(&address, ip, uid, pool.interface);
+        Some(Self { address, record: Some((record, pool.network.clone())) })
+    }
+}
+
+fn holds(allocator: &Allocator, holder: &Machine, ip: IpAddr) -> bool {
+    allocator.leases_of(holder).any(|(_, address, _)| address == ip)
 }
 
 /// What an IPAddress records: the claim `uid` of its name has its address on the interface of the pool.

@@ -2,6 +2,8 @@
 
 #![allow(dead_code, unreachable_pub, reason = "each test program uses a part of it")]
 
+pub mod cluster_api;
+pub mod controller;
 pub mod http;
 pub mod leader;
 pub mod manifests;
@@ -29,7 +31,7 @@ pub const SYSTEM: &str = "ipam-glowplug-system";
 /// The user that the controller is in a cluster.
 pub const CONTROLLER: &str = "system:serviceaccount:ipam-glowplug-system:glowplug-controller-manager";
 
-/// An API server with the CRDs of the controller and the rights of its service account.
+/// An API server with the CRDs of the controller and of Cluster API, and with the rights of its service account.
 pub struct Cluster {
     config: Config,
 }
@@ -41,7 +43,7 @@ impl Cluster {
     pub async fn new(config: Config) -> Self {
         let cluster = Self { config };
         let definitions_api: Api<CustomResourceDefinition> = Api::all(cluster.client());
-        for definition in definitions() {
+        for definition in definitions().into_iter().chain(cluster_api::definitions()) {
             let name = definition.metadata.name.clone().unwrap();
             definitions_api.create(&PostParams::default(), &definition).await.unwrap();
             await_condition(definitions_api.clone(), &name, is_crd_established()).await.unwrap();

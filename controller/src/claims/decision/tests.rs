@@ -67,13 +67,9 @@ fn held(address: &str) -> Held {
 
 /// A claim with its finalizer on a pool with IPv4 addresses.
 fn view() -> View {
-    let pool = PoolObject {
-        owner: serde_json::from_value(pool_owner()).unwrap(),
-        is_deleted: false,
-        not_ready: None,
-        is_sticky: false,
-    };
-    let facts = PoolFacts {
+    let pool = PoolFacts { uid: "pool".to_owned(), sticky: false, ready: Ok(()) };
+    let registered = RegisteredPool {
+        network: "n/vlan10".to_owned(),
         interface: eno101(),
         families: vec![Family::Ipv4],
         gateways: ["10.0.0.1", "fd00::1"].map(|address| address.parse().unwrap()).into(),
@@ -87,7 +83,7 @@ fn view() -> View {
         cluster: Cluster::None,
         is_watched: true,
         pool: Some(pool),
-        ledger: Recorded { pool: Some(facts), ..Recorded::default() },
+        ledger: Recorded { pool: Some(registered), ..Recorded::default() },
         problem: None,
         is_released: false,
         is_status_written: false,
@@ -149,7 +145,7 @@ fn a_claim_with_the_finalizer_claims_an_address() {
 #[test]
 fn a_sticky_pool_makes_a_sticky_claim() {
     let mut view = view();
-    view.pool.as_mut().unwrap().is_sticky = true;
+    view.pool.as_mut().unwrap().sticky = true;
     assert_eq!(next(&view), Step::Claim(Claim { sticky: true, ..request(None) }));
 }
 
@@ -230,14 +226,14 @@ fn a_claim_that_waits_keeps_its_place_while_the_pool_is_exhausted() {
 #[test]
 fn a_pool_that_allocates_nothing_is_not_ready() {
     let mut view = view();
-    view.pool.as_mut().unwrap().not_ready = Some("gateway[0]: invalid address".to_owned());
-    view.problem = Some(Problem::Refused(ClaimError::Suspended("n/p".to_owned())));
+    view.pool.as_mut().unwrap().ready = Err("gateway[0]: invalid address".to_owned());
     let message = "StaticIPPool n/p is not ready: gateway[0]: invalid address";
-    assert_eq!(said(&view), is(NotReady::PoolNotReady, message));
-    assert!(!view.is_early());
-    view.pool.as_mut().unwrap().is_deleted = true;
+    for problem in [None, Some(Problem::Refused(ClaimError::Suspended("n/p".to_owned())))] {
+        view.problem = problem;
+        assert_eq!(said(&view), is(NotReady::PoolNotReady, message));
+        assert!(!view.is_early());
+    }
     view.problem = None;
-    assert_eq!(said(&view), is(NotReady::PoolNotReady, "StaticIPPool n/p is being deleted"));
     view.pool = None;
     assert_eq!(said(&view), is(NotReady::PoolNotReady, "StaticIPPool n/p does not exist"));
 }
@@ -334,7 +330,7 @@ fn an_ipaddress_that_the_ledger_does_not_have_is_adopted_before_anything_is_allo
         addresses: vec!["10.0.0.8/24".parse().unwrap()],
         source: "IPAddress n/c".to_owned(),
     };
-    assert_eq!(next(&view), Step::Adopt(expected));
+    assert_eq!(next(&view), Step::Adopt(expected, "n/vlan10".to_owned()));
     let unknown = View { ledger: Recorded::default(), ..view };
     assert_eq!(said(&unknown), is(NotReady::PoolNotReady, "StaticIPPool n/p does not allocate addresses yet"));
 }
@@ -352,7 +348,7 @@ fn an_invalid_prefix_length_of_an_ipaddress_means_an_unknown_one() {
 fn an_ipaddress_that_contradicts_the_ledger_is_reported_and_stays() {
     let contradiction = "IPAddress n/c: 10.0.0.9 of eno101 of n/c (u1) is not what it holds, which is 10.0.0.8";
     let mut view = View { address: address(&json!({"spec": {"address": "10.0.0.9"}})), ..served() };
-    assert!(matches!(next(&view), Step::Adopt(_)));
+    assert!(matches!(next(&view), Step::Adopt(..)));
     view.problem = Some(Problem::Mismatch(contradiction.to_owned()));
     assert_eq!(said(&view), is(NotReady::AllocationFailed, contradiction));
     view.address = address(&json!({"spec": {"address": "10.0.0.08"}}));

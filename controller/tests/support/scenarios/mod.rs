@@ -2,6 +2,7 @@
 //!
 //! Each makes a namespace of its own, so that they can run side by side.
 
+mod claims;
 mod diagnostics;
 mod election;
 mod ledger;
@@ -91,4 +92,18 @@ scenarios! {
     webhook::a_pool_that_is_invalid_already_can_be_released_and_deleted,
     webhook::a_pool_in_use_shrinks_and_is_deleted_with_a_warning,
     webhook::a_request_that_is_no_review_of_a_pool_is_refused,
+    claims::a_claim_gets_an_ipaddress_of_its_name,
+    claims::a_claim_on_an_exhausted_pool_gets_the_address_of_a_deleted_one,
+    claims::a_grown_pool_serves_claims_in_the_order_of_their_creation,
+    claims::a_claim_of_a_paused_or_absent_cluster_waits_for_it,
+    claims::a_claim_on_a_pool_of_two_families_names_one,
+    claims::a_claim_waits_for_its_pool,
+    claims::a_global_pool_serves_claims_of_every_namespace,
+    claims::a_claim_of_machine_api_is_released_after_its_machine,
+    claims::a_moved_claim_keeps_its_address,
+    claims::an_ipaddress_that_is_removed_by_force_is_written_again,
+    claims::a_claim_that_is_removed_by_force_leaves_nothing_behind,
+    claims::a_claim_made_again_under_its_name_does_not_inherit,
+    claims::a_watch_filter_leaves_other_claims_alone,
+    claims::an_ipaddress_of_another_provider_stays_as_it_is,
 }

@@ -1,0 +1,318 @@
+//! What watches and answers reported of claims, and of what claims depend on. Pure: objects in, the names to look at out.
+//!
+//! Events and answers arrive in any order, so an object never replaces a newer version of itself.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::DynamicObject;
+
+use super::Facts;
+use super::decision::{Cluster, Recorded, View};
+use crate::cluster_api::{IpAddress, IpAddressClaim, Key, Version, WATCH_FILTER_LABEL, is_paused};
+use crate::index::PoolId;
+
+/// Everything that is known, by name.
+#[derive(Debug)]
+pub(super) struct Index {
+    version: Version,
+    /// Value of the label that a claim needs. Empty: no label.
+    watch_filter: String,
+    entries: BTreeMap<Key, Entry>,
+    /// Whether each Cluster is paused.
+    clusters: BTreeMap<Key, bool>,
+    /// By the name of the pool.
+    pools: Facts,
+    /// IPAddresses that the registry may not know, by pool.
+    unrecorded: BTreeSet<(PoolId, Key)>,
+}
+
+/// What is known of one name. Only claims on our pools have an entry, and IPAddresses of our pools.
+#[derive(Debug, Default)]
+struct Entry {
+    claim: Option<IpAddressClaim>,
+    address: Option<IpAddress>,
+    /// UIDs of claims that may be gone and may hold an address.
+    former: BTreeSet<String>,
+    /// Versions of a claim and of an IPAddress that are gone, until a watch reports it: older versions may come before that.
+    ended: Ended,
+}
+
+/// Last known versions of objects that are gone.
+#[derive(Debug, Default, PartialEq)]
+struct Ended {
+    claim: Option<u64>,
+    address: Option<u64>,
+}
+
+/// The kinds that are watched.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Kind {
+    Claim,
+    Address,
+    Cluster,
+}
+
+// === impl Index ===
+
+impl Index {
+    pub(super) fn new(version: Version, watch_filter: &str) -> Self {
+        Self {
+            version,
+            watch_filter: watch_filter.to_owned(),
+            entries: BTreeMap::new(),
+            clusters: BTreeMap::new(),
+            pools: Facts::new(),
+            unrecorded: BTreeSet::new(),
+        }
+    }
+
+    /// Takes over an object. Returns the names whose decision may have changed.
+    pub(super) fn apply(&mut self, kind: Kind, object: DynamicObject) -> BTreeSet<Key> {
+        let key = Key::of(&object.metadata);
+        match kind {
+            Kind::Claim => match IpAddressClaim::read(object) {
+                Ok(claim) => self.apply_claim(claim),
+                Err(error) => {
+                    tracing::error!(claim = %key, %error, "an IPAddressClaim cannot be read; it is left alone");
+                    BTreeSet::new()
+                }
+            },
+            Kind::Address => match IpAddress::read(object) {
+                Ok(address) => self.apply_address(address),
+                Err(error) => {
+                    tracing::error!(address = %key, %error, "an IPAddress cannot be read; it is left alone");
+                    BTreeSet::new()
+                }
+            },
+            Kind::Cluster => {
+                let is_paused = is_paused(&object);
+                let before = self.clusters.insert(key.clone(), is_paused);
+                self.of_cluster(&key, before != Some(is_paused))
+            }
+        }
+    }
+
+    /// Takes over the pools. Returns the names whose decision may have changed.
+    pub(super) fn set_pools(&mut self, pools: Facts) -> BTreeSet<Key> {
+        let before = std::mem::replace(&mut self.pools, pools);
+        let is_changed = |pool: &PoolId| {
+            let name = pool.to_string();
+            before.get(&name) != self.pools.get(&name)
+        };
+        let has_changed = |key: &Key, entry: &Entry| {
+            let pool = entry.claim.as_ref().and_then(|claim| claim.pool.resolve(&key.namespace));
+            pool.is_some_and(|pool| is_changed(&pool))
+        };
+        self.keys(has_changed)
+    }
+
+    /// Takes over that an object is gone. Returns the names whose decision may have changed.
+    ///
+    /// `version` is the last version of the object. `None`: a list does not have the object any more.
+    pub(super) fn remove(&mut self, kind: Kind, key: &Key, version: Option<u64>) -> BTreeSet<Key> {
+        let is_gone = |metadata: &ObjectMeta| version.is_none_or(|version| version_of(metadata) <= version);
+        let is_reported = |ended: &mut u64| version.is_none_or(|version| *ended <= version);
+        match kind {
+            Kind::Claim => {
+                let Some(entry) = self.entries.get_mut(key) else { return BTreeSet::new() };
+                entry.ended.claim.take_if(is_reported);
+                let gone = entry.claim.take_if(|claim| is_gone(&claim.metadata));
+                let names = gone.iter().map(|_| key.clone()).collect();
+                entry.former.extend(gone.map(|claim| claim.uid().to_owned()));
+                self.tidy(key);
+                names
+            }
+            Kind::Address => {
+                let Some(entry) = self.entries.get_mut(key) else { return BTreeSet::new() };
+                entry.ended.address.take_if(is_reported);
+                let gone = entry.address.take_if(|address| is_gone(&address.metadata));
+                gone.iter().for_each(|address| self.note_recorded(address));
+                self.tidy(key);
+                gone.iter().map(|_| key.clone()).collect()
+            }
+            Kind::Cluster => {
+                let before = self.clusters.remove(key);
+                self.of_cluster(key, before.is_some())
+            }
+        }
+    }
+
+    /// Notes that the claim `uid` of a name holds an address in the ledger: if there is no such claim, the address has to be
+    /// released.
+    pub(super) fn note_holder(&mut self, key: &Key, uid: &str) {
+        let entry = self.entries.entry(key.clone()).or_default();
+        if entry.claim.as_ref().is_none_or(|claim| claim.uid() != uid) {
+            entry.former.insert(uid.to_owned());
+        }
+    }
+
+    /// Forgets a claim of a name: nothing of it is left.
+    pub(super) fn forget(&mut self, key: &Key, uid: &str) {
+        if let Some(entry) = self.entries.get_mut(key) {
+            entry.former.remove(uid);
+            let ended = entry.claim.take_if(|claim| claim.uid() == uid);
+            entry.ended.claim = ended.map(|claim| version_of(&claim.metadata)).or(entry.ended.claim);
+            self.tidy(key);
+        }
+    }
+
+    /// Forgets the IPAddress of a name, which a consistent read did not find after `version`.
+    pub(super) fn forget_address(&mut self, key: &Key, version: u64) {
+        self.remove(Kind::Address, key, Some(version));
+        self.entries.entry(key.clone()).or_default().ended.address = Some(version);
+    }
+
+    /// All names, those of older claims first.
+    pub(super) fn by_age(&self) -> Vec<Key> {
+        let mut all: Vec<(u64, &Key)> = self.entries.iter().map(|(key, entry)| (entry.created(), key)).collect();
+        all.sort_unstable();
+        all.into_iter().map(|(_, key)| key.clone()).collect()
+    }
+
+    /// What is known of a name, without the registry.
+    pub(super) fn view(&self, key: &Key) -> View {
+        let empty = Entry::default();
+        let entry = self.entries.get(key).unwrap_or(&empty);
+        let claim = entry.claim.as_ref();
+        let uid = claim.map(IpAddressClaim::uid);
+        let owner = entry.address.as_ref().filter(|address| address.is_ours()).and_then(IpAddress::owner);
+        let former = entry.former.iter().map(String::as_str).chain(owner).filter(|former| Some(*former) != uid);
+        let pool = claim.and_then(|claim| claim.pool.resolve(&key.namespace));
+        View {
+            key: key.clone(),
+            version: self.version,
+            claim: claim.cloned(),
+            address: entry.address.clone(),
+            former: former.map(str::to_owned).collect(),
+            cluster: claim.map_or(Cluster::None, |claim| self.cluster_of(claim, &key.namespace)),
+            is_watched: claim.is_none_or(|claim| self.is_watched(claim)),
+            pool: pool.and_then(|pool| self.pools.get(&pool.to_string())).cloned(),
+            ledger: Recorded::default(),
+            problem: None,
+            is_released: false,
+            is_status_written: false,
+        }
+    }
+
+    /// The IPAddresses that the registry may not know, of one pool or of all, each with the UID of its claim.
+    pub(super) fn unrecorded(&self, pool: Option<&PoolId>) -> Vec<(IpAddress, String)> {
+        let of_pool = |(id, _): &&(PoolId, Key)| pool.is_none_or(|pool| pool == id);
+        let unrecorded = self.unrecorded.iter().filter(of_pool).filter_map(|(_, key)| {
+            let entry = self.entries.get(key)?;
+            let address = entry.address.as_ref()?;
+            // The claim of the name, else the claim that the address was made for.
+            let uid = entry.claim.as_ref().map(IpAddressClaim::uid).or(address.owner())?;
+            Some((address.clone(), uid.to_owned()))
+        });
+        unrecorded.collect()
+    }
+
+    /// Whether the registry may not know the IPAddress of a name.
+    pub(super) fn is_unrecorded(&self, pool: &PoolId, key: &Key) -> bool {
+        self.unrecorded.contains(&(pool.clone(), key.clone()))
+    }
+
+    /// Notes that the registry knows an IPAddress.
+    pub(super) fn note_recorded(&mut self, address: &IpAddress) {
+        let key = address.key();
+        if let Some(pool) = address.pool.resolve(&key.namespace) {
+            self.unrecorded.remove(&(pool, key));
+        }
+    }
+
+    fn apply_claim(&mut self, claim: IpAddressClaim) -> BTreeSet<Key> {
+        let key = claim.key();
+        let is_ours = claim.pool.resolve(&key.namespace).is_some();
+        if !is_ours && !self.entries.contains_key(&key) {
+            return BTreeSet::new();
+        }
+        let entry = self.entries.entry(key.clone()).or_default();
+        if entry.ended.claim.is_some_and(|ended| version_of(&claim.metadata) <= ended) {
+            return BTreeSet::new();
+        }
+        if let Some(known) = &entry.claim {
+            if !is_newer(&claim.metadata, &known.metadata) {
+                return BTreeSet::new();
+            }
+            if known.uid() != claim.uid() {
+                entry.former.insert(known.uid().to_owned());
+            }
+        }
+        entry.claim = Some(claim);
+        [key].into()
+    }
+
+    fn apply_address(&mut self, address: IpAddress) -> BTreeSet<Key> {
+        let key = address.key();
+        let pool = address.pool.resolve(&key.namespace);
+        if pool.is_none() && !self.entries.contains_key(&key) {
+            return BTreeSet::new();
+        }
+        let entry = self.entries.entry(key.clone()).or_default();
+        let is_known = entry.address.as_ref().is_some_and(|known| !is_newer(&address.metadata, &known.metadata));
+        if is_known || entry.ended.address.is_some_and(|ended| version_of(&address.metadata) <= ended) {
+            return BTreeSet::new();
+        }
+        let is_recorded = entry.address.as_ref().is_some_and(|known| {
+            known.metadata.uid == address.metadata.uid && known.address == address.address && known.pool == address.pool
+        });
+        if let Some(pool) = pool.filter(|_| !is_recorded && address.is_ours() && address.ip().is_some()) {
+            self.unrecorded.insert((pool, key.clone()));
+        }
+        entry.address = Some(address);
+        [key].into()
+    }
+
+    fn of_cluster(&self, cluster: &Key, is_changed: bool) -> BTreeSet<Key> {
+        self.keys(|key, entry| {
+            let name = entry.claim.as_ref().and_then(|claim| claim.cluster.as_ref());
+            is_changed && key.namespace == cluster.namespace && name == Some(&cluster.name)
+        })
+    }
+
+    fn keys(&self, belongs: impl Fn(&Key, &Entry) -> bool) -> BTreeSet<Key> {
+        self.entries.iter().filter(|(key, entry)| belongs(key, entry)).map(|(key, _)| key.clone()).collect()
+    }
+
+    fn cluster_of(&self, claim: &IpAddressClaim, namespace: &str) -> Cluster {
+        let Some(name) = &claim.cluster else { return Cluster::None };
+        match self.clusters.get(&Key { namespace: namespace.to_owned(), name: name.clone() }) {
+            None => Cluster::Absent,
+            Some(true) => Cluster::Paused,
+            Some(false) => Cluster::Running,
+        }
+    }
+
+    fn is_watched(&self, claim: &IpAddressClaim) -> bool {
+        let label = claim.metadata.labels.as_ref().and_then(|labels| labels.get(WATCH_FILTER_LABEL));
+        self.watch_filter.is_empty() || label == Some(&self.watch_filter)
+    }
+
+    fn tidy(&mut self, key: &Key) {
+        let is_empty = |entry: &Entry| {
+            let is_unused = entry.claim.is_none() && entry.address.is_none() && entry.former.is_empty();
+            is_unused && entry.ended == Ended::default()
+        };
+        if self.entries.get(key).is_some_and(is_empty) {
+            self.entries.remove(key);
+        }
+    }
+}
+
+// === impl Entry ===
+
+impl Entry {
+    fn created(&self) -> u64 {
+        self.claim.as_ref().map(IpAddressClaim::created).unwrap_or_default()
+    }
+}
+
+/// The version of an object. API servers write a number that grows with each write.
+pub(super) fn version_of(metadata: &ObjectMeta) -> u64 {
+    metadata.resource_version.as_ref().and_then(|version| version.parse().ok()).unwrap_or_default()
+}
+
+fn is_newer(one: &ObjectMeta, known: &ObjectMeta) -> bool {
+    version_of(one) > version_of(known)
+}

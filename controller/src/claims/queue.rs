@@ -1,0 +1,150 @@
+//! Which names to look at, and when. Pure: the caller passes the time.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::cluster_api::Key;
+
+/// Pause after the first failure of a pass. It doubles with each further failure.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+/// Longest pause after a failure.
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
+/// Names that wait for a pass. At most one pass for each name is under way.
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    due: BTreeSet<(Instant, Key)>,
+    times: BTreeMap<Key, Instant>,
+    /// Names with a pass, each with the time from which it needs another one.
+    under_way: BTreeMap<Key, Option<Instant>>,
+    failures: BTreeMap<Key, u32>,
+}
+
+// === impl Queue ===
+
+impl Queue {
+    /// Asks for a pass at `at`, or earlier if an earlier one was asked for.
+    pub(super) fn add(&mut self, key: Key, at: Instant) {
+        if let Some(again) = self.under_way.get_mut(&key) {
+            *again = Some(again.map_or(at, |again| again.min(at)));
+            return;
+        }
+        if let Some(known) = self.times.get(&key).copied() {
+            if known <= at {
+                return;
+            }
+            self.due.remove(&(known, key.clone()));
+        }
+        self.times.insert(key.clone(), at);
+        self.due.insert((at, key));
+    }
+
+    /// The next name whose time has come. Its pass is under way from now on.
+    pub(super) fn next(&mut self, now: Instant) -> Option<Key> {
+        self.due.first().filter(|(at, _)| *at <= now)?;
+        let (_, key) = self.due.pop_first()?;
+        self.times.remove(&key);
+        self.under_way.insert(key.clone(), None);
+        Some(key)
+    }
+
+    /// When the next name is due. `None`: no name waits.
+    pub(super) fn next_time(&self) -> Option<Instant> {
+        self.due.first().map(|(at, _)| *at)
+    }
+
+    /// Takes over that the pass for a name has ended: well, or with a failure.
+    pub(super) fn end(&mut self, key: &Key, is_well: bool, now: Instant) {
+        let again = self.under_way.remove(key).flatten();
+        if is_well {
+            self.failures.remove(key);
+            if let Some(at) = again {
+                self.add(key.clone(), at);
+            }
+            return;
+        }
+        let failures = self.failures.entry(key.clone()).or_default();
+        let pause = FIRST_PAUSE.saturating_mul(1 << (*failures).min(16)).min(LONGEST_PAUSE);
+        *failures = failures.saturating_add(1);
+        self.add(key.clone(), now + pause);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(name: &str) -> Key {
+        Key { namespace: "n".to_owned(), name: name.to_owned() }
+    }
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn names_come_at_their_time_and_in_its_order() {
+        let (mut queue, now) = (Queue::default(), Instant::now());
+        queue.add(key("late"), now + SECOND);
+        queue.add(key("b"), now);
+        queue.add(key("a"), now);
+        assert_eq!([(); 3].map(|()| queue.next(now)), [Some(key("a")), Some(key("b")), None]);
+        assert_eq!((queue.next_time(), queue.next(now + SECOND)), (Some(now + SECOND), Some(key("late"))));
+        assert_eq!(queue.next_time(), None);
+    }
+
+    #[test]
+    fn the_earliest_time_of_a_name_counts() {
+        let (mut queue, now) = (Queue::default(), Instant::now());
+        for at in [now + SECOND * 2, now + SECOND, now + SECOND * 3] {
+            queue.add(key("a"), at);
+        }
+        assert_eq!((queue.next_time(), queue.next(now + SECOND)), (Some(now + SECOND), Some(key("a"))));
+        assert_eq!(queue.next(now + SECOND * 9), None);
+    }
+
+    #[test]
+    fn a_name_has_one_pass_at_a_time() {
+        let (mut queue, now) = (Queue::default(), Instant::now());
+        queue.add(key("a"), now);
+        assert_eq!(queue.next(now), Some(key("a")));
+        queue.add(key("a"), now);
+        assert_eq!(queue.next(now), None);
+        queue.end(&key("a"), true, now);
+        assert_eq!(queue.next(now), Some(key("a")));
+        queue.end(&key("a"), true, now);
+        assert_eq!(queue.next(now), None);
+    }
+
+    #[test]
+    fn a_failure_is_tried_again_after_a_pause_that_doubles() {
+        let (mut queue, now) = (Queue::default(), Instant::now());
+        queue.add(key("a"), now);
+        for pause in [50, 100, 200, 400] {
+            assert_eq!(queue.next(now + LONGEST_PAUSE), Some(key("a")));
+            queue.end(&key("a"), false, now);
+            assert_eq!(queue.next_time(), Some(now + Duration::from_millis(pause)));
+        }
+        for _ in 0..40 {
+            queue.next(now + LONGEST_PAUSE);
+            queue.end(&key("a"), false, now);
+        }
+        assert_eq!(queue.next_time(), Some(now + LONGEST_PAUSE));
+        queue.next(now + LONGEST_PAUSE);
+        queue.end(&key("a"), true, now);
+        queue.add(key("a"), now);
+        queue.next(now);
+        queue.end(&key("a"), false, now);
+        assert_eq!(queue.next_time(), Some(now + FIRST_PAUSE));
+    }
+
+    #[test]
+    fn what_changes_during_a_pass_that_fails_does_not_shorten_the_pause() {
+        let (mut queue, now) = (Queue::default(), Instant::now());
+        queue.add(key("a"), now);
+        queue.next(now);
+        queue.add(key("a"), now);
+        queue.end(&key("a"), false, now);
+        assert_eq!(queue.next_time(), Some(now + FIRST_PAUSE));
+    }
+}

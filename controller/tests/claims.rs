@@ -1,0 +1,269 @@
+//! Claims of Cluster API when requests, answers and leaders fail.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use futures::StreamExt;
+use futures::stream::{self, FuturesUnordered};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{DeleteParams, DynamicObject, PostParams, WatchEvent};
+use kube::{Api, Client};
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+
+use crate::support::cluster_api::definitions_of;
+use crate::support::controller::{Controller, Site, until};
+use crate::support::server::{Call, Fault, Server};
+use crate::support::{CONTROLLER, Cluster};
+
+/// What happens to one write of the controller.
+#[derive(Clone, Copy, Debug)]
+enum Trouble {
+    /// The process crashes before the write.
+    CrashBefore,
+    /// The process crashes after the write.
+    CrashAfter,
+    /// The answer is lost.
+    LostAnswer,
+    /// The API server changes nothing and answers with 409 or, at every other write, with 503.
+    Refused,
+}
+
+/// Causes trouble at the n-th write of the controller. Returns whether that write came.
+fn trouble_at(server: &Server, trouble: Trouble, n: usize) -> Arc<AtomicBool> {
+    let (came, count) = (Arc::new(AtomicBool::new(false)), AtomicUsize::new(0));
+    let happened = Arc::clone(&came);
+    server.set_faults(move |call| {
+        if call.user != CONTROLLER {
+            return Fault::None;
+        }
+        let is_dead = came.load(Ordering::SeqCst) && matches!(trouble, Trouble::CrashBefore | Trouble::CrashAfter);
+        if is_dead {
+            return Fault::LostRequest;
+        }
+        if is_read(call) || count.fetch_add(1, Ordering::SeqCst) != n {
+            return Fault::None;
+        }
+        came.store(true, Ordering::SeqCst);
+        match trouble {
+            Trouble::CrashBefore => Fault::LostRequest,
+            Trouble::CrashAfter | Trouble::LostAnswer => Fault::LostAnswer,
+            Trouble::Refused => Fault::Status(if n.is_multiple_of(2) { 409 } else { 503 }),
+        }
+    });
+    happened
+}
+
+fn is_read(call: &Call) -> bool {
+    matches!(call.verb, "get" | "list" | "watch")
+}
+
+/// Keeps a leader running: after a crash another process begins.
+fn supervise(server: Arc<Server>, cluster: Arc<Cluster>, site: Site, crashed: Arc<AtomicBool>) -> JoinHandle<()> {
+    tokio::spawn(async move {
+        let first = Controller::start(&cluster, &site);
+        while !crashed.load(Ordering::SeqCst) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        drop(first);
+        server.clear_faults();
+        let _second = Controller::start(&cluster, &site);
+        std::future::pending::<()>().await;
+    })
+}
+
+/// Every flow of a claim: it gets an address, waits for one, gets one that was released, and ends.
+async fn script(site: &Site) {
+    site.claim("a", &json!({})).await;
+    site.address_of("a").await;
+    site.claim("b", &json!({})).await;
+    site.until_not_ready("b", "PoolExhausted").await;
+    site.delete("a").await;
+    site.until_gone("a").await;
+    site.address_of("b").await;
+    site.delete("b").await;
+    site.until_gone("b").await;
+    site.until_empty().await;
+}
+
+/// Runs the script with trouble at the n-th write. Returns whether that write came.
+async fn run(trouble: Trouble, n: usize) -> bool {
+    let server = Arc::new(Server::start().await);
+    let cluster = Arc::new(Cluster::of(&server).await);
+    let site = Site::new(&cluster).await;
+    site.pool("p", &["10.0.0.8/32"]).await;
+    let came = trouble_at(&server, trouble, n);
+    let is_crash = matches!(trouble, Trouble::CrashBefore | Trouble::CrashAfter);
+    let crashed = if is_crash { Arc::clone(&came) } else { Arc::default() };
+    let leaders = supervise(Arc::clone(&server), Arc::clone(&cluster), site.clone(), crashed);
+    script(&site).await;
+    leaders.abort();
+    check_history(&server, &cluster, &site).await;
+    came.load(Ordering::SeqCst)
+}
+
+/// Runs the script with trouble at each write of it.
+async fn run_all(trouble: Trouble) {
+    let mut next = 0;
+    let mut runs = FuturesUnordered::new();
+    loop {
+        while runs.len() < 8 {
+            runs.push(run(trouble, next));
+            next += 1;
+        }
+        if !runs.next().await.unwrap() {
+            break;
+        }
+    }
+    while runs.next().await.is_some() {}
+    assert!(next > 20, "the script has more than {next} writes");
+}
+
+/// Reads everything that happened to the objects of a kind, in order: version, whether the object is gone, and the object.
+async fn history(server: &Server, client: Client, path: &str) -> Vec<(u64, bool, Value)> {
+    let path = format!("{path}?watch=1&resourceVersion=1&allowWatchBookmarks=true");
+    let mut lines = Box::pin(client.request_events::<Value>(get(&path)).await.unwrap());
+    // The bookmark comes after everything that happened before it.
+    server.send_bookmarks();
+    let mut events = Vec::new();
+    loop {
+        let (is_gone, object) = match lines.next().await.unwrap().unwrap() {
+            WatchEvent::Added(object) | WatchEvent::Modified(object) => (false, object),
+            WatchEvent::Deleted(object) => (true, object),
+            WatchEvent::Bookmark(_) => return events,
+            WatchEvent::Error(status) => panic!("{status:?}"),
+        };
+        let version = object["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap();
+        events.push((version, is_gone, object));
+    }
+}
+
+fn get(path: &str) -> hyper::Request<Vec<u8>> {
+    hyper::Request::get(path).body(Vec::new()).unwrap()
+}
+
+/// What has to hold at every moment: no two IPAddresses have one address, and each has a lease of its claim that is older.
+async fn check_history(server: &Server, cluster: &Cluster, site: &Site) {
+    let leases = history(server, cluster.client(), "/apis/ipam.glowplug.dev/v1alpha1/staticipleases").await;
+    let path = format!("/apis/ipam.cluster.x-k8s.io/v1beta2/namespaces/{}/ipaddresses", site.namespace);
+    let mut present: BTreeMap<String, (String, String)> = BTreeMap::new();
+    for (version, is_gone, object) in history(server, cluster.client(), &path).await {
+        let text = |value: &Value| value.as_str().unwrap().to_owned();
+        let (name, address) = (text(&object["metadata"]["name"]), text(&object["spec"]["address"]));
+        if is_gone {
+            present.remove(&name);
+            continue;
+        }
+        let owner = text(&object["metadata"]["ownerReferences"][0]["uid"]);
+        let before = present.insert(name.clone(), (owner.clone(), address.clone()));
+        let addresses: BTreeSet<&String> = present.values().map(|(_, address)| address).collect();
+        assert_eq!(addresses.len(), present.len(), "two IPAddresses with one address: {present:?}");
+        if before.is_none() {
+            let mut of_address =
+                leases.iter().filter(|(at, _, lease)| *at < version && lease["spec"]["address"] == address.as_str());
+            let (_, _, lease) = of_address.next_back().expect("a lease before the IPAddress");
+            assert_eq!(
+                (&lease["spec"]["holder"]["uid"], lease["spec"].get("released")),
+                (&json!(owner), None),
+                "the lease at the time of the IPAddress {name}"
+            );
+        }
+    }
+    // A lease is released only while its claim has no IPAddress.
+    assert!(present.is_empty(), "{present:?}");
+}
+
+#[tokio::test]
+async fn after_a_crash_before_any_write_the_next_leader_goes_on() {
+    run_all(Trouble::CrashBefore).await;
+}
+
+#[tokio::test]
+async fn after_a_crash_behind_any_write_the_next_leader_goes_on() {
+    run_all(Trouble::CrashAfter).await;
+}
+
+#[tokio::test]
+async fn a_lost_answer_of_any_write_changes_nothing() {
+    run_all(Trouble::LostAnswer).await;
+}
+
+#[tokio::test]
+async fn a_write_that_is_refused_once_is_made_again() {
+    run_all(Trouble::Refused).await;
+}
+
+#[tokio::test]
+async fn two_leaders_at_once_give_each_claim_one_address() {
+    let server = Server::start().await;
+    let cluster = Cluster::of(&server).await;
+    let site = Site::new(&cluster).await;
+    site.pool("p", &["10.0.1.0/24"]).await;
+    let leaders = [(); 2].map(|()| Controller::start(&cluster, &site));
+    let names: Vec<String> = (0..40).map(|n| format!("c{n}")).collect();
+    stream::iter(&names).for_each_concurrent(8, |name| async { drop(site.claim(name, &json!({})).await) }).await;
+    let mut allocated = Vec::new();
+    for name in &names {
+        allocated.push((site.address_of(name).await, name.clone()));
+    }
+    allocated.sort();
+    let distinct: BTreeSet<&String> = allocated.iter().map(|(address, _)| address).collect();
+    assert_eq!(distinct.len(), 40);
+    // A second lease that a claim got from the other leader is released.
+    while site.held().await != allocated {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(site.handed_out().await, allocated);
+    for name in &names {
+        site.delete(name).await;
+    }
+    for name in &names {
+        site.until_gone(name).await;
+    }
+    site.until_empty().await;
+    drop(leaders);
+    check_history(&server, &cluster, &site).await;
+}
+
+#[tokio::test]
+async fn claims_are_served_where_only_v1beta1_is_there() {
+    let server = Server::start().await;
+    let cluster = Cluster::of(&server).await;
+    let definitions: Api<CustomResourceDefinition> = Api::all(cluster.client());
+    for definition in definitions_of(&["v1beta1"]) {
+        let name = definition.metadata.name.clone().unwrap();
+        definitions.delete(&name, &DeleteParams::default()).await.unwrap();
+        definitions.create(&PostParams::default(), &definition).await.unwrap();
+    }
+    let site = Site::of(&cluster, &cluster.namespace().await, "v1beta1");
+    site.pool("p", &["10.0.0.8/32"]).await;
+    let _controller = Controller::start(&cluster, &site);
+    for name in ["a", "b"] {
+        site.claim(name, &json!({})).await;
+    }
+    let ready = |claim: &DynamicObject| claim.data["status"]["addressRef"]["name"] == "a";
+    let claim = until(&site.claims, "a", ready).await;
+    let condition = &claim.data["status"]["v1beta2"]["conditions"][0];
+    assert_eq!((&condition["status"], &condition["reason"]), (&json!("True"), &json!("AddressAllocated")));
+    let exhausted = |claim: &DynamicObject| {
+        let condition = &claim.data["status"]["conditions"][0];
+        condition["reason"] == "PoolExhausted" && condition["severity"] == "Error"
+    };
+    until(&site.claims, "b", exhausted).await;
+    let owner = site.addresses.get("a").await.unwrap().metadata.owner_references.unwrap().remove(0);
+    assert_eq!(owner.api_version, "ipam.cluster.x-k8s.io/v1beta1");
+}
+
+#[tokio::test]
+async fn a_leader_without_the_kinds_of_cluster_api_is_ready() {
+    let server = Server::start().await;
+    let cluster = Cluster::of(&server).await;
+    let definitions: Api<CustomResourceDefinition> = Api::all(cluster.client());
+    for definition in definitions_of(&["v1beta2"]) {
+        definitions.delete(&definition.metadata.name.unwrap(), &DeleteParams::default()).await.unwrap();
+    }
+    let site = Site::of(&cluster, &cluster.namespace().await, "v1beta2");
+    Controller::start(&cluster, &site).until_ready().await;
+}

@@ -1,0 +1,220 @@
+//! The leading controller of the tests, without servers and election, and what the tests do around it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use glowplug_controller::api::{MachineNetwork, PoolSpec, StaticIPLease, StaticIPPool};
+use glowplug_controller::claims::Provider;
+use glowplug_controller::metrics::Metrics;
+use glowplug_controller::pools::{Pools, Scope};
+use glowplug_controller::registry::RegistryHandle;
+use kube::api::{
+    ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams,
+};
+use kube::runtime::wait::{Condition, await_condition};
+use kube::{Api, Client, ResourceExt};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use super::Cluster;
+
+/// How long a state may take that always comes.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A leader. Dropping it is a crash: requests that are on their way may still be done.
+pub struct Controller {
+    is_ready: watch::Receiver<bool>,
+    task: JoinHandle<()>,
+}
+
+/// A namespace with claims.
+#[derive(Clone)]
+pub struct Site {
+    pub namespace: String,
+    pub pools: Api<StaticIPPool>,
+    pub leases: Api<StaticIPLease>,
+    pub claims: Api<DynamicObject>,
+    pub addresses: Api<DynamicObject>,
+    pub clusters: Api<DynamicObject>,
+}
+
+// === impl Controller ===
+
+impl Controller {
+    /// Starts a leader that works in one namespace.
+    pub fn start(cluster: &Cluster, site: &Site) -> Self {
+        Self::with_scope(cluster.controller(), Scope { namespace: site.namespace.clone(), ..Scope::default() })
+    }
+
+    /// Starts a leader with a scope.
+    pub fn with_scope(client: Client, scope: Scope) -> Self {
+        let (ready, is_ready) = watch::channel(false);
+        let task = tokio::spawn(async move {
+            let metrics = Arc::new(Metrics::new(watch::channel(true).1));
+            let (registry, served) = RegistryHandle::start(client.clone(), Arc::clone(&metrics)).unwrap();
+            let pools = Pools::start(client.clone(), &scope, registry.clone(), metrics).await.unwrap();
+            let provider = Provider::new(client, registry, scope);
+            let claims = provider.run(pools.facts(), served, &ready);
+            let _ = tokio::join!(pools.run(), claims);
+        });
+        Self { is_ready, task }
+    }
+
+    /// Waits until the claims that were there are served.
+    pub async fn until_ready(&mut self) {
+        let ready = timeout(PATIENCE, self.is_ready.wait_for(|ready| *ready)).await;
+        assert!(ready.expect("ready in time").is_ok(), "the leader ended");
+    }
+}
+
+impl Drop for Controller {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+// === impl Site ===
+
+impl Site {
+    pub async fn new(cluster: &Cluster) -> Self {
+        Self::of(cluster, &cluster.namespace().await, "v1beta2")
+    }
+
+    /// A namespace whose objects are read and written in a version.
+    pub fn of(cluster: &Cluster, namespace: &str, version: &str) -> Self {
+        let api = |group: &str, kind: &str, plural: &str| {
+            let kind = ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural);
+            Api::namespaced_with(cluster.client(), namespace, &kind)
+        };
+        Self {
+            namespace: namespace.to_owned(),
+            pools: Api::namespaced(cluster.client(), namespace),
+            leases: Api::all(cluster.client()),
+            claims: api("ipam.cluster.x-k8s.io", "IPAddressClaim", "ipaddressclaims"),
+            addresses: api("ipam.cluster.x-k8s.io", "IPAddress", "ipaddresses"),
+            clusters: api("cluster.x-k8s.io", "Cluster", "clusters"),
+        }
+    }
+
+    /// A specification on the network of this namespace.
+    pub fn spec(&self, addresses: &[&str]) -> PoolSpec {
+        let networks = ["10.0.0.0/16", "fd00::/64"].map(|cidr| MachineNetwork { cidr: cidr.to_owned() });
+        PoolSpec {
+            network: format!("{}/vlan10", self.namespace),
+            addresses: addresses.iter().map(|text| (*text).to_owned()).collect(),
+            gateway: vec!["10.0.0.1".to_owned()],
+            machine_network: networks.into(),
+            ..PoolSpec::default()
+        }
+    }
+
+    pub async fn pool(&self, name: &str, addresses: &[&str]) -> StaticIPPool {
+        let pool = StaticIPPool::new(name, self.spec(addresses));
+        self.pools.create(&PostParams::default(), &pool).await.unwrap()
+    }
+
+    /// Creates a claim on pool `p`, with `changes` merged into it.
+    pub async fn claim(&self, name: &str, changes: &Value) -> DynamicObject {
+        let mut claim = json!({
+            "metadata": {"name": name},
+            "spec": {"poolRef": {"apiGroup": "ipam.glowplug.dev", "kind": "StaticIPPool", "name": "p"}},
+        });
+        json_patch::merge(&mut claim, changes);
+        create(&self.claims, claim).await
+    }
+
+    pub async fn delete(&self, name: &str) {
+        self.claims.delete(name, &DeleteParams::default()).await.unwrap();
+    }
+
+    /// Waits until the claim has an address, and returns the address.
+    pub async fn address_of(&self, name: &str) -> String {
+        until(&self.claims, name, |claim| is_ready(claim, "True", "AddressAllocated")).await;
+        let address = self.addresses.get(name).await.unwrap();
+        address.data["spec"]["address"].as_str().unwrap().to_owned()
+    }
+
+    /// Waits until the claim is not ready for a reason, and returns the message.
+    pub async fn until_not_ready(&self, name: &str, reason: &str) -> String {
+        let claim = until(&self.claims, name, |claim| is_ready(claim, "False", reason)).await;
+        condition(&claim)["message"].as_str().unwrap().to_owned()
+    }
+
+    pub async fn until_gone(&self, name: &str) {
+        wait(&self.claims, name, |claim: Option<&DynamicObject>| claim.is_none()).await;
+    }
+
+    /// The leases of claims of this namespace that are held: address and holder, sorted.
+    pub async fn held(&self) -> Vec<(String, String)> {
+        let leases = self.leases.list(&ListParams::default()).await.unwrap().items.into_iter().map(|lease| lease.spec);
+        let held = leases.filter(|lease| lease.released.is_none() && lease.holder.namespace == self.namespace);
+        let mut held: Vec<_> = held.map(|lease| (lease.address, lease.holder.name)).collect();
+        held.sort();
+        held
+    }
+
+    /// The IPAddresses of this namespace: address and name, sorted.
+    pub async fn handed_out(&self) -> Vec<(String, String)> {
+        let addresses = self.addresses.list(&ListParams::default()).await.unwrap().items.into_iter();
+        let row =
+            |address: DynamicObject| (address.data["spec"]["address"].as_str().unwrap().to_owned(), address.name_any());
+        let mut rows: Vec<_> = addresses.map(row).collect();
+        rows.sort();
+        rows
+    }
+
+    /// Waits until nothing holds an address, and no IPAddress is left.
+    pub async fn until_empty(&self) {
+        let empty = async {
+            while !self.held().await.is_empty() || !self.handed_out().await.is_empty() {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        if timeout(PATIENCE, empty).await.is_err() {
+            panic!("left behind: {:?} {:?}", self.held().await, self.handed_out().await);
+        }
+    }
+}
+
+/// Creates an object of a kind of Cluster API.
+pub async fn create(api: &Api<DynamicObject>, mut object: Value) -> DynamicObject {
+    // The path of the API is `/apis/<group>/<version>/namespaces/<namespace>/<plural>`.
+    let path: Vec<&str> = api.resource_url().split('/').collect();
+    let kind = match path[path.len() - 1] {
+        "ipaddressclaims" => "IPAddressClaim",
+        "ipaddresses" => "IPAddress",
+        _ => "Cluster",
+    };
+    object["apiVersion"] = format!("{}/{}", path[2], path[3]).into();
+    object["kind"] = kind.into();
+    api.create(&PostParams::default(), &serde_json::from_value(object).unwrap()).await.unwrap()
+}
+
+pub async fn merge(api: &Api<DynamicObject>, name: &str, patch: &Value) -> DynamicObject {
+    api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap()
+}
+
+/// Waits until an object is as it should be.
+pub async fn until(api: &Api<DynamicObject>, name: &str, is: impl Fn(&DynamicObject) -> bool) -> DynamicObject {
+    wait(api, name, |object: Option<&DynamicObject>| object.is_some_and(&is)).await.unwrap()
+}
+
+async fn wait(api: &Api<DynamicObject>, name: &str, is: impl Condition<DynamicObject>) -> Option<DynamicObject> {
+    match timeout(PATIENCE, await_condition(api.clone(), name, is)).await {
+        Ok(object) => object.unwrap(),
+        Err(_) => panic!("{name} is not as it should be: {:#?}", api.get_opt(name).await),
+    }
+}
+
+/// The condition `Ready` of a claim; null without one.
+pub fn condition(claim: &DynamicObject) -> Value {
+    let conditions = claim.data["status"]["conditions"].as_array().cloned().unwrap_or_default();
+    conditions.into_iter().find(|condition| condition["type"] == "Ready").unwrap_or_default()
+}
+
+fn is_ready(claim: &DynamicObject, status: &str, reason: &str) -> bool {
+    let condition = condition(claim);
+    condition["status"] == status && condition["reason"] == reason
+}

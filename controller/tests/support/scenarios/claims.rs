@@ -1,0 +1,347 @@
+//! Claims of Cluster API, from the claim to the IPAddress and back.
+
+use glowplug_controller::api::{GlobalPoolSpec, GlobalStaticIPPool, StaticIPPool};
+use glowplug_controller::pools::Scope;
+use k8s_openapi::api::events::v1::Event;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::{Api, ResourceExt};
+use serde_json::{Value, json};
+
+use crate::support::Cluster;
+use crate::support::controller::{Controller, Site, condition, create, merge, until};
+
+const EXHAUSTED: &str = "No available IPs in pool for interface eno101";
+
+async fn site(cluster: &Cluster, addresses: &[&str]) -> (Site, Controller) {
+    let site = Site::new(cluster).await;
+    site.pool("p", addresses).await;
+    let mut controller = Controller::start(cluster, &site);
+    controller.until_ready().await;
+    (site, controller)
+}
+
+fn rows<const N: usize>(rows: [(&str, &str); N]) -> Vec<(String, String)> {
+    rows.map(|(address, name)| (address.to_owned(), name.to_owned())).into()
+}
+
+/// Waits for an event about an object.
+async fn until_event(cluster: &Cluster, namespace: &str, name: &str, reason: &str) -> String {
+    let events: Api<Event> = Api::namespaced(cluster.client(), namespace);
+    loop {
+        let all = events.list(&ListParams::default()).await.unwrap().items;
+        let is_meant = |event: &&Event| {
+            let object = event.regarding.as_ref();
+            event.reason.as_deref() == Some(reason)
+                && object.is_some_and(|object| {
+                    object.name.as_deref() == Some(name) && object.kind.as_deref() == Some("IPAddressClaim")
+                })
+        };
+        if let Some(event) = all.iter().find(is_meant) {
+            return event.note.clone().unwrap_or_default();
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+}
+
+pub async fn a_claim_gets_an_ipaddress_of_its_name(cluster: &Cluster) {
+    let (site, _controller) = site(cluster, &["10.0.0.8/30"]).await;
+    create(&site.clusters, json!({"metadata": {"name": "c1"}, "spec": {}})).await;
+    let created = site.claim("a", &json!({"spec": {"clusterName": "c1"}})).await;
+    assert_eq!(site.address_of("a").await, "10.0.0.8");
+
+    let claim = site.claims.get("a").await.unwrap();
+    assert_eq!(claim.finalizers(), ["ipam.glowplug.dev/release-address"]);
+    let since = condition(&claim)["lastTransitionTime"].clone();
+    let status = json!({
+        "addressRef": {"name": "a"},
+        "conditions": [{
+            "type": "Ready", "status": "True", "reason": "AddressAllocated", "message": "", "observedGeneration": 1,
+            "lastTransitionTime": since,
+        }],
+        "deprecated": {"v1beta1": {"conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": since}]}},
+    });
+    assert_eq!(claim.data["status"], status);
+
+    let address = site.addresses.get("a").await.unwrap();
+    let pool = site.pools.get("p").await.unwrap();
+    let spec = json!({
+        "poolRef": {"apiGroup": "ipam.glowplug.dev", "kind": "StaticIPPool", "name": "p"},
+        "claimRef": {"name": "a"}, "address": "10.0.0.8", "prefix": 16, "gateway": "10.0.0.1",
+    });
+    assert_eq!(address.data["spec"], spec);
+    assert_eq!(address.finalizers(), ["ipam.glowplug.dev/protect-address"]);
+    assert_eq!(address.labels()["cluster.x-k8s.io/cluster-name"], "c1");
+    let owners = json!([
+        {
+            "apiVersion": "ipam.cluster.x-k8s.io/v1beta2", "kind": "IPAddressClaim", "name": "a", "uid": created.uid(),
+            "controller": true, "blockOwnerDeletion": true,
+        },
+        {
+            "apiVersion": "ipam.glowplug.dev/v1alpha1", "kind": "StaticIPPool", "name": "p", "uid": pool.uid(),
+            "controller": false, "blockOwnerDeletion": true,
+        },
+    ]);
+    assert_eq!(serde_json::to_value(address.owner_references()).unwrap(), owners);
+    assert_eq!(site.held().await, rows([("10.0.0.8", "a")]));
+    assert_eq!(until_event(cluster, &site.namespace, "a", "IPAddressAllocated").await, "Allocated 10.0.0.8/16");
+}
+
+pub async fn a_claim_on_an_exhausted_pool_gets_the_address_of_a_deleted_one(cluster: &Cluster) {
+    let (site, _controller) = site(cluster, &["10.0.0.8/32"]).await;
+    site.claim("a", &json!({})).await;
+    assert_eq!(site.address_of("a").await, "10.0.0.8");
+    site.claim("b", &json!({})).await;
+    assert_eq!(site.until_not_ready("b", "PoolExhausted").await, EXHAUSTED);
+    assert_eq!(until_event(cluster, &site.namespace, "b", "IPPoolExhausted").await, EXHAUSTED);
+    site.delete("a").await;
+    site.until_gone("a").await;
+    assert_eq!(site.address_of("b").await, "10.0.0.8");
+    assert_eq!(site.handed_out().await, rows([("10.0.0.8", "b")]));
+    assert_eq!(site.held().await, rows([("10.0.0.8", "b")]));
+    site.delete("b").await;
+    site.until_gone("b").await;
+    site.until_empty().await;
+}
+
+pub async fn a_grown_pool_serves_claims_in_the_order_of_their_creation(cluster: &Cluster) {
+    let (site, _controller) = site(cluster, &["10.0.0.8/32"]).await;
+    for name in ["a", "b", "c", "d"] {
+        site.claim(name, &json!({})).await;
+        if name == "a" {
+            site.address_of(name).await;
+        } else {
+            site.until_not_ready(name, "PoolExhausted").await;
+        }
+    }
+    for (addresses, expected) in [(json!(["10.0.0.8/31"]), "b"), (json!(["10.0.0.8/31", "10.0.0.10/31"]), "c")] {
+        let grown = Patch::Merge(json!({"spec": {"addresses": addresses}}));
+        let _: StaticIPPool = site.pools.patch("p", &PatchParams::default(), &grown).await.unwrap();
+        site.address_of(expected).await;
+    }
+    site.address_of("d").await;
+    let expected = rows([("10.0.0.10", "c"), ("10.0.0.11", "d"), ("10.0.0.8", "a"), ("10.0.0.9", "b")]);
+    assert_eq!(site.handed_out().await, expected);
+}
+
+pub async fn a_claim_of_a_paused_or_absent_cluster_waits_for_it(cluster: &Cluster) {
+    let (site, _controller) = site(cluster, &["10.0.0.8/29"]).await;
+    create(&site.clusters, json!({"metadata": {"name": "paused"}, "spec": {"paused": true}})).await;
+    site.claim("a", &json!({"spec": {"clusterName": "paused"}})).await;
+    site.claim("b", &json!({"metadata": {"labels": {"cluster.x-k8s.io/cluster-name": "absent"}}})).await;
+    site.claim("c", &json!({"metadata": {"annotations": {"cluster.x-k8s.io/paused": "true"}}})).await;
+    // A claim that comes later is served: so the others would have been.
+    site.claim("d", &json!({})).await;
+    site.address_of("d").await;
+    for name in ["a", "b", "c"] {
+        let claim = site.claims.get(name).await.unwrap();
+        assert_eq!((claim.finalizers(), &claim.data["status"]), (&[] as &[String], &Value::Null), "{name}");
+    }
+    merge(&site.clusters, "paused", &json!({"spec": {"paused": false}})).await;
+    site.address_of("a").await;
+    create(&site.clusters, json!({"metadata": {"name": "absent"}})).await;
+    site.address_of("b").await;
+    merge(&site.claims, "c", &json!({"metadata": {"annotations": null}})).await;
+    site.address_of("c").await;
+    // A Cluster vanishes before the claims of its machines.
+    site.clusters.delete("absent", &DeleteParams::default()).await.unwrap();
+    site.delete("b").await;
+    site.until_gone("b").await;
+}
+
+pub async fn a_claim_on_a_pool_of_two_families_names_one(cluster: &Cluster) {
+    let (site, _controller) = site(cluster, &["10.0.0.8/30", "fd00::8/125"]).await;
+    site.claim("a", &json!({})).await;
+    let message = format!(
+        "StaticIPPool {}/p has IPv4 and IPv6 addresses, expected annotation ipam.glowplug.dev/family on the claim",
+        site.namespace
+    );
+    until(&site.claims, "a", |claim| condition(claim)["message"] == message.as_str()).await;
+    assert_eq!(condition(&site.claims.get("a").await.unwrap())["reason"], "PoolNotReady");
+    let family = |family: &str| json!({"metadata": {"annotations": {"ipam.glowplug.dev/family": family}}});
+    merge(&site.claims, "a", &family("IPv6")).await;
+    assert_eq!(site.address_of("a").await, "fd00::8");
+    assert_eq!(site.addresses.get("a").await.unwrap().data["spec"].get("gateway"), None);
+    site.claim("b", &family("IPv4")).await;
+    assert_eq!(site.address_of("b").await, "10.0.0.8");
+}
+
+pub async fn a_claim_waits_for_its_pool(cluster: &Cluster) {
+    let site = Site::new(cluster).await;
+    let mut controller = Controller::start(cluster, &site);
+    controller.until_ready().await;
+    site.claim("a", &json!({})).await;
+    let message = site.until_not_ready("a", "PoolNotReady").await;
+    assert_eq!(message, format!("StaticIPPool {}/p does not exist", site.namespace));
+    site.pool("p", &["10.0.0.8/30"]).await;
+    assert_eq!(site.address_of("a").await, "10.0.0.8");
+}
+
+pub async fn a_global_pool_serves_claims_of_every_namespace(cluster: &Cluster) {
+    let (site, other) = (Site::new(cluster).await, Site::new(cluster).await);
+    let pools: Api<GlobalStaticIPPool> = Api::all(cluster.client());
+    let spec = GlobalPoolSpec { pool: site.spec(&["10.0.0.8/30"]) };
+    pools.create(&PostParams::default(), &GlobalStaticIPPool::new(&site.namespace, spec)).await.unwrap();
+    let controllers = [&site, &other].map(|site| Controller::start(cluster, site));
+    let pool = json!({"spec": {"poolRef": {"kind": "GlobalStaticIPPool", "name": site.namespace}}});
+    site.claim("a", &pool).await;
+    assert_eq!(site.address_of("a").await, "10.0.0.8");
+    other.claim("a", &pool).await;
+    assert_eq!(other.address_of("a").await, "10.0.0.9");
+    drop(controllers);
+}
+
+pub async fn a_claim_of_machine_api_is_released_after_its_machine(cluster: &Cluster) {
+    let (site, _controller) = site(cluster, &["10.0.0.8/32"]).await;
+    let old = Site::of(cluster, &site.namespace, "v1beta1");
+    let theirs = "machine.openshift.io/ip-claim-protection";
+    let machine = json!({"metadata": {"finalizers": [theirs]}, "spec": {"poolRef": {"kind": "staticippools"}}});
+    old.claim("a", &machine).await;
+    assert_eq!(site.address_of("a").await, "10.0.0.8");
+    let claim = old.claims.get("a").await.unwrap();
+    assert_eq!(claim.data["status"]["addressRef"], json!({"name": "a"}));
+    assert_eq!(old.addresses.get("a").await.unwrap().data["spec"]["poolRef"]["kind"], "staticippools");
+    site.claim("b", &json!({})).await;
+    site.until_not_ready("b", "PoolExhausted").await;
+    site.delete("a").await;
+    // The machine still uses the address. A claim that comes later is answered: so the address would have been released.
+    site.claim("c", &json!({})).await;
+    site.until_not_ready("c", "PoolExhausted").await;
+    assert_eq!(site.held().await, rows([("10.0.0.8", "a")]));
+    let claim = site.claims.get("a").await.unwrap();
+    let left: Vec<&String> = claim.finalizers().iter().filter(|name| *name != theirs).collect();
+    merge(&site.claims, "a", &json!({"metadata": {"finalizers": left}})).await;
+    site.until_gone("a").await;
+    assert_eq!(site.address_of("b").await, "10.0.0.8");
+}
+
+/// Claims and IPAddresses as `clusterctl move` makes them: new UIDs, owner references that follow, and no status.
+async fn move_in(site: &Site, name: &str, address: &str) {
+    let claim = site.claim(name, &json!({"spec": {"clusterName": "moved"}, "metadata": {"finalizers": ["ipam.glowplug.dev/release-address"]}})).await;
+    let owner = json!({
+        "apiVersion": "ipam.cluster.x-k8s.io/v1beta2", "kind": "IPAddressClaim", "name": name, "uid": claim.uid(),
+        "controller": true, "blockOwnerDeletion": true,
+    });
+    let object = json!({
+        "metadata": {"name": name, "finalizers": ["ipam.glowplug.dev/protect-address"], "ownerReferences": [owner]},
+        "spec": {
+            "poolRef": {"apiGroup": "ipam.glowplug.dev", "kind": "StaticIPPool", "name": "p"},
+            "claimRef": {"name": name}, "address": address, "prefix": 16, "gateway": "10.0.0.1",
+        },
+    });
+    create(&site.addresses, object).await;
+}
+
+pub async fn a_moved_claim_keeps_its_address(cluster: &Cluster) {
+    // While nobody leads, and while somebody does.
+    for is_leading in [false, true] {
+        let site = Site::new(cluster).await;
+        let mut controller = is_leading.then(|| Controller::start(cluster, &site));
+        site.pool("p", &["10.0.0.8/31"]).await;
+        create(&site.clusters, json!({"metadata": {"name": "moved"}, "spec": {"paused": true}})).await;
+        move_in(&site, "a", "10.0.0.8").await;
+        if !is_leading {
+            site.claim("new", &json!({})).await;
+            controller = Some(Controller::start(cluster, &site));
+        } else {
+            // The address is recorded although the Cluster is paused.
+            while site.held().await != rows([("10.0.0.8", "a")]) {
+                tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+            }
+            site.claim("new", &json!({})).await;
+        }
+        assert_eq!(site.address_of("new").await, "10.0.0.9");
+        assert_eq!(site.claims.get("a").await.unwrap().data["status"], Value::Null);
+        merge(&site.clusters, "moved", &json!({"spec": {"paused": false}})).await;
+        assert_eq!(site.address_of("a").await, "10.0.0.8");
+        assert_eq!(site.held().await, rows([("10.0.0.8", "a"), ("10.0.0.9", "new")]));
+        drop(controller);
+    }
+}
+
+pub async fn an_ipaddress_that_is_removed_by_force_is_written_again(cluster: &Cluster) {
+    let (site, _controller) = site(cluster, &["10.0.0.8/30"]).await;
+    site.claim("a", &json!({})).await;
+    assert_eq!(site.address_of("a").await, "10.0.0.8");
+    let before = site.addresses.get("a").await.unwrap().uid();
+    // Its finalizer keeps an IPAddress that somebody deletes.
+    site.addresses.delete("a", &DeleteParams::default()).await.unwrap();
+    assert!(site.addresses.get("a").await.unwrap().metadata.deletion_timestamp.is_some());
+    merge(&site.addresses, "a", &json!({"metadata": {"finalizers": []}})).await;
+    let after = until(&site.addresses, "a", |address| address.uid() != before).await;
+    assert_eq!(after.data["spec"]["address"], "10.0.0.8");
+}
+
+pub async fn a_claim_that_is_removed_by_force_leaves_nothing_behind(cluster: &Cluster) {
+    let (site, controller) = site(cluster, &["10.0.0.8/30"]).await;
+    for name in ["a", "b"] {
+        site.claim(name, &json!({})).await;
+        site.address_of(name).await;
+    }
+    let remove = async |name: &str| {
+        merge(&site.claims, name, &json!({"metadata": {"finalizers": []}})).await;
+        site.delete(name).await;
+    };
+    remove("a").await;
+    until_only(&site, "b").await;
+    // The same while nobody leads.
+    drop(controller);
+    remove("b").await;
+    let _controller = Controller::start(cluster, &site);
+    site.until_empty().await;
+}
+
+async fn until_only(site: &Site, name: &str) {
+    loop {
+        let names = |rows: Vec<(String, String)>| rows.into_iter().map(|(_, name)| name).collect::<Vec<String>>();
+        if names(site.held().await) == [name] && names(site.handed_out().await) == [name] {
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+}
+
+pub async fn a_claim_made_again_under_its_name_does_not_inherit(cluster: &Cluster) {
+    let (site, controller) = site(cluster, &["10.0.0.8/30"]).await;
+    site.claim("a", &json!({})).await;
+    site.address_of("a").await;
+    drop(controller);
+    merge(&site.claims, "a", &json!({"metadata": {"finalizers": []}})).await;
+    site.delete("a").await;
+    let uid = site.claim("a", &json!({})).await.uid();
+    let _controller = Controller::start(cluster, &site);
+    site.address_of("a").await;
+    let owners = site.addresses.get("a").await.unwrap().owner_references().to_vec();
+    assert_eq!(owners[0].uid, uid.unwrap());
+    until_only(&site, "a").await;
+}
+
+pub async fn a_watch_filter_leaves_other_claims_alone(cluster: &Cluster) {
+    let site = Site::new(cluster).await;
+    let label = json!({"metadata": {"labels": {"cluster.x-k8s.io/watch-filter": "blue"}}});
+    let mut pool = StaticIPPool::new("p", site.spec(&["10.0.0.8/30"]));
+    pool.metadata.labels = serde_json::from_value(label["metadata"]["labels"].clone()).unwrap();
+    site.pools.create(&PostParams::default(), &pool).await.unwrap();
+    let scope = Scope { namespace: site.namespace.clone(), watch_filter: "blue".to_owned() };
+    let _controller = Controller::with_scope(cluster.controller(), scope);
+    site.claim("other", &json!({})).await;
+    site.claim("mine", &label).await;
+    site.address_of("mine").await;
+    let other = site.claims.get("other").await.unwrap();
+    assert_eq!((other.finalizers(), &other.data["status"]), (&[] as &[String], &Value::Null));
+}
+
+pub async fn an_ipaddress_of_another_provider_stays_as_it_is(cluster: &Cluster) {
+    let (site, _controller) = site(cluster, &["10.0.0.8/30"]).await;
+    let spec = json!({
+        "poolRef": {"apiGroup": "ipam.cluster.x-k8s.io", "kind": "InClusterIPPool", "name": "p"},
+        "claimRef": {"name": "a"}, "address": "10.0.0.9", "prefix": 16,
+    });
+    let theirs = create(&site.addresses, json!({"metadata": {"name": "a"}, "spec": spec})).await;
+    site.claim("a", &json!({})).await;
+    let message = site.until_not_ready("a", "AllocationFailed").await;
+    assert_eq!(message, "IPAddress \"a\" belongs to claim \"a\" of another pool, expected none of this name");
+    assert_eq!(site.addresses.get("a").await.unwrap(), theirs);
+    site.delete("a").await;
+    site.until_gone("a").await;
+    assert_eq!(site.addresses.get("a").await.unwrap(), theirs);
+}
