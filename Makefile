@@ -23,7 +23,7 @@ test slow boot bench: COMMIT :=
 # Each target uses all processors by itself.
 .NOTPARALLEL:
 
-.PHONY: all guest ctl demo check test slow test-all boot packages format clippy features architectures pages deny test-controller test-cluster fuzz bench dist rpm deb install install-guest install-ctl setup target clean
+.PHONY: all guest ctl demo check test slow test-all boot packages format clippy features architectures pages deny test-controller test-cluster bench-controller fuzz bench dist rpm deb install install-guest install-ctl setup target clean
 
 all: guest ctl
 
@@ -92,6 +92,11 @@ test-controller: $(DENY)/bin/cargo-deny
 test-cluster:
 	assets=$$(controller/tests/kube-apiserver) && \
 	    KUBEBUILDER_ASSETS="$$assets" $(CARGO) test --locked $(CONTROLLER) --test cluster -- $(SCENARIO)
+
+# What the controller costs, with a real API server on the same machine.
+bench-controller:
+	assets=$$(controller/tests/kube-apiserver) && \
+	    KUBEBUILDER_ASSETS="$$assets" $(CARGO) bench --locked --quiet $(CONTROLLER) --bench load
 
 # fuzz/ and controller/ are separate workspaces.
 format:

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::net::TcpListener;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -71,6 +71,11 @@ impl RealServer {
         self.config.clone()
     }
 
+    /// A file for a program that is that user.
+    pub fn kubeconfig(&self) -> PathBuf {
+        self.folder.path().join("kubeconfig")
+    }
+
     async fn wait_until_ready(&mut self, port: u16) -> Config {
         let certificate = self.folder.path().join("certificates/apiserver.crt");
         for _ in 0..1200 {
@@ -83,13 +88,14 @@ impl RealServer {
             if !certificate.exists() {
                 continue;
             }
-            let file: Kubeconfig = serde_json::from_value(json!({
+            let file = json!({
                 "clusters": [{"name": "real", "cluster": {"server": format!("https://127.0.0.1:{port}"), "certificate-authority": certificate}}],
                 "users": [{"name": "admin", "user": {"token": TOKEN}}],
                 "contexts": [{"name": "real", "context": {"cluster": "real", "user": "admin"}}],
                 "current-context": "real",
-            }))
-            .unwrap();
+            });
+            fs::write(self.kubeconfig(), file.to_string()).unwrap();
+            let file = Kubeconfig::read_from(self.kubeconfig()).unwrap();
             let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.unwrap();
             let client = Client::try_from(config.clone()).unwrap();
             let request = hyper::Request::get("/readyz").body(Vec::new()).unwrap();
