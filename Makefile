@@ -23,7 +23,7 @@ test slow boot bench: COMMIT :=
 # Each target uses all processors by itself.
 .NOTPARALLEL:
 
-.PHONY: all guest ctl demo check test slow test-all boot packages format clippy features architectures pages deny test-controller test-cluster bench-controller fuzz bench dist rpm deb install install-guest install-ctl setup target clean
+.PHONY: all guest ctl demo check test slow test-all boot packages format clippy features architectures pages deny test-controller test-cluster demo-controller bench-controller fuzz bench dist rpm deb install install-guest install-ctl setup target clean
 
 all: guest ctl
 
@@ -92,6 +92,10 @@ test-controller: $(DENY)/bin/cargo-deny
 test-cluster:
 	assets=$$(controller/tests/kube-apiserver) && \
 	    KUBEBUILDER_ASSETS="$$assets" $(CARGO) test --locked $(CONTROLLER) --test cluster -- $(SCENARIO)
+
+# The controller at work, on the API server of the tests.
+demo-controller:
+	@$(CARGO) test --locked --quiet $(CONTROLLER) --test demo
 
 # What the controller costs, with a real API server on the same machine.
 bench-controller:

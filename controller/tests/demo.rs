@@ -1,0 +1,195 @@
+//! `make demo-controller`: the controller at work, on the API server of the tests. Tables are printed as kubectl prints them.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod support;
+
+use glowplug_controller::api::definitions;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use k8s_openapi::jiff::Timestamp;
+use kube::Api;
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams};
+use kube::runtime::wait::await_condition;
+use serde_json::{Value, json};
+
+use support::Cluster;
+use support::controller::{Controller, Site};
+use support::server::Server;
+
+/// A column of a table: its name, and the path of its value.
+type Column = (String, String);
+
+#[tokio::main]
+async fn main() {
+    let server = Server::start().await;
+    let cluster = Cluster::of(&server).await;
+    let site = Site::new(&cluster).await;
+    let mut controller = Controller::start(&cluster, &site);
+    controller.until_ready().await;
+
+    say("A pool of two addresses.");
+    run("kubectl apply -f pool.yaml");
+    site.pool("workers", &["10.0.0.8-10.0.0.9"]).await;
+    until_counted(&site, 2, 0).await;
+    pools(&site).await;
+
+    say("Three claims. The third one finds the pool exhausted and waits.");
+    run("kubectl apply -f claims.yaml");
+    for name in ["worker-0", "worker-1"] {
+        claim(&site, name).await;
+        site.address_of(name).await;
+    }
+    claim(&site, "worker-2").await;
+    site.until_not_ready("worker-2", "PoolExhausted").await;
+    until_counted(&site, 0, 1).await;
+    claims(&site).await;
+    pools(&site).await;
+    events(&cluster, &site).await;
+
+    say("The pool grows by one address, and the waiting claim gets it.");
+    run(r#"kubectl patch staticippool workers --type merge -p '{"spec":{"addresses":["10.0.0.8-10.0.0.10"]}}'"#);
+    let grown = json!({"spec": {"addresses": ["10.0.0.8-10.0.0.10"]}});
+    site.pools.patch("workers", &PatchParams::default(), &Patch::Merge(grown)).await.unwrap();
+    assert_eq!(site.address_of("worker-2").await, "10.0.0.10");
+    claims(&site).await;
+
+    say("A fourth claim waits. A claim is deleted, and its address goes to the claim that waits.");
+    run("kubectl apply -f worker-3.yaml");
+    claim(&site, "worker-3").await;
+    site.until_not_ready("worker-3", "PoolExhausted").await;
+    run("kubectl delete ipaddressclaim worker-0");
+    site.delete("worker-0").await;
+    site.until_gone("worker-0").await;
+    assert_eq!(site.address_of("worker-3").await, "10.0.0.8");
+    claims(&site).await;
+    addresses(&site).await;
+    leases(&site).await;
+}
+
+fn say(text: &str) {
+    println!("\n# {text}");
+}
+
+fn run(command: &str) {
+    println!("\n$ {command}");
+}
+
+async fn claim(site: &Site, name: &str) {
+    site.claim(name, &json!({"spec": {"poolRef": {"name": "workers"}}})).await;
+}
+
+/// Waits until the status of the pool has these counts.
+async fn until_counted(site: &Site, free: i64, waiting: u32) {
+    let is = |pool: Option<&glowplug_controller::api::StaticIPPool>| {
+        let status = pool.and_then(|pool| pool.status.as_ref());
+        status.is_some_and(|status| {
+            status.ip_addresses.is_some_and(|count| count.free == free) && status.waiting == waiting
+        })
+    };
+    await_condition(site.pools.clone(), "workers", is).await.unwrap();
+}
+
+async fn pools(site: &Site) {
+    run("kubectl get staticippools");
+    print(&values(&site.pools).await, &columns_of("StaticIPPool"));
+}
+
+async fn leases(site: &Site) {
+    run("kubectl get staticipleases");
+    print(&values(&site.leases).await, &columns_of("StaticIPLease"));
+}
+
+async fn claims(site: &Site) {
+    let paths = [
+        ("NAME", ".metadata.name"),
+        ("READY", r#".status.conditions[?(@.type=="Ready")].status"#),
+        ("REASON", r#".status.conditions[?(@.type=="Ready")].reason"#),
+        ("ADDRESS", ".status.addressRef.name"),
+    ];
+    custom("ipaddressclaims", &values(&site.claims).await, &paths);
+}
+
+async fn addresses(site: &Site) {
+    let paths = [("NAME", ".metadata.name"), ("ADDRESS", ".spec.address"), ("PREFIX", ".spec.prefix")];
+    custom("ipaddresses", &values(&site.addresses).await, &paths);
+}
+
+async fn events(cluster: &Cluster, site: &Site) {
+    let kind = ApiResource::from_gvk(&GroupVersionKind::gvk("events.k8s.io", "v1", "Event"));
+    let events: Api<DynamicObject> = Api::namespaced_with(cluster.client(), &site.namespace, &kind);
+    // Each allocation has one, and so has each refusal: that of the pool, and that of the claim.
+    let mut all = Vec::new();
+    while all.len() < 4 {
+        all = values(&events).await;
+    }
+    let paths = [("OBJECT", ".regarding.name"), ("TYPE", ".type"), ("REASON", ".reason"), ("MESSAGE", ".note")];
+    custom("events.events.k8s.io", &all, &paths);
+}
+
+fn custom(plural: &str, objects: &[Value], paths: &[(&str, &str)]) {
+    let columns: Vec<String> = paths.iter().map(|(name, path)| format!("{name}:{path}")).collect();
+    run(&format!("kubectl get {plural} -o custom-columns='{}'", columns.join(",")));
+    let columns: Vec<Column> = paths.iter().map(|(name, path)| ((*name).to_owned(), (*path).to_owned())).collect();
+    print(objects, &columns);
+}
+
+/// The objects of a list, as JSON.
+async fn values<K>(api: &Api<K>) -> Vec<Value>
+where
+    K: Clone + std::fmt::Debug + serde::de::DeserializeOwned + serde::Serialize,
+{
+    let objects = api.list(&ListParams::default()).await.unwrap().items;
+    objects.into_iter().map(|object| serde_json::to_value(object).unwrap()).collect()
+}
+
+/// The columns that the definition of a kind prints without `-o wide`.
+fn columns_of(kind: &str) -> Vec<Column> {
+    let is = |definition: &CustomResourceDefinition| definition.spec.names.kind == kind;
+    let definition = definitions().into_iter().find(is).unwrap();
+    let columns = definition.spec.versions[0].additional_printer_columns.clone().unwrap_or_default();
+    let columns = columns.into_iter().filter(|column| column.priority.unwrap_or_default() == 0);
+    let name = ("NAME".to_owned(), ".metadata.name".to_owned());
+    [name].into_iter().chain(columns.map(|column| (column.name.to_uppercase(), column.json_path))).collect()
+}
+
+/// Prints a table.
+fn print(objects: &[Value], columns: &[Column]) {
+    let head = columns.iter().map(|(name, _)| name.clone()).collect();
+    let row = |object: &Value| columns.iter().map(|(name, path)| cell(object, name, path)).collect();
+    let rows: Vec<Vec<String>> = std::iter::once(head).chain(objects.iter().map(row)).collect();
+    let width = |at: usize| rows.iter().map(|row: &Vec<String>| row[at].len()).max().unwrap_or_default() + 3;
+    for row in &rows {
+        let cells = row.iter().enumerate().map(|(at, cell)| format!("{cell:<width$}", width = width(at)));
+        println!("{}", cells.collect::<String>().trim_end());
+    }
+}
+
+fn cell(object: &Value, name: &str, path: &str) -> String {
+    match value(object, path) {
+        Value::Null if name == "RELEASED" => String::new(),
+        Value::Null => "<none>".to_owned(),
+        Value::String(time) if matches!(name, "AGE" | "RELEASED") => {
+            let time: Timestamp = time.parse().unwrap();
+            format!("{}s", Timestamp::now().as_second() - time.as_second())
+        }
+        Value::String(text) => text,
+        other => other.to_string(),
+    }
+}
+
+/// The value at a path of the forms `.a.b` and `.a[?(@.type=="x")].b`.
+fn value(object: &Value, path: &str) -> Value {
+    let mut value = object.clone();
+    for member in path.replace("@.", "@").split('.').filter(|member| !member.is_empty()) {
+        let (member, type_) = match member.split_once("[?(@type==\"") {
+            Some((member, rest)) => (member, rest.strip_suffix("\")]")),
+            None => (member, None),
+        };
+        value = value[member].take();
+        if let Some(type_) = type_ {
+            let items = value.as_array().into_iter().flatten();
+            value = items.clone().find(|item| item["type"] == type_).cloned().unwrap_or_default();
+        }
+    }
+    value
+}
