@@ -1,6 +1,6 @@
 //! Configures the guest: reads the kernel command line and the config drive, and writes files that dracut reads.
 //!
-//! [`plan`] makes all decisions and writes nothing; [`apply`] writes the result. A plan has these steps:
+//! [`plan()`] makes all decisions and writes nothing; [`apply()`] writes the result. A plan has these steps:
 //!
 //! 1. Do nothing if a person has configured the network at the boot loader.
 //! 2. Decide whether the machine runs on KubeVirt.
