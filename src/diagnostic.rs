@@ -4,6 +4,7 @@
 //! continues, so that a person can fix all mistakes at once.
 
 use std::cmp::Ordering;
+use std::error::Error;
 use std::fmt::{self, Write as _};
 
 use serde::Serialize;
@@ -353,6 +354,22 @@ impl Diagnostics {
         self.errors + self.warnings - self.kept.len()
     }
 }
+
+/// Writes the errors on one line.
+impl fmt::Display for Diagnostics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let errors = self.kept.iter().filter(|diagnostic| diagnostic.severity == Severity::Error);
+        for (index, diagnostic) in errors.enumerate() {
+            write!(f, "{}{diagnostic}", if index == 0 { "" } else { "; " })?;
+        }
+        match self.errors.saturating_sub(Self::KEPT) {
+            0 => Ok(()),
+            further => write!(f, "; {further} further errors"),
+        }
+    }
+}
+
+impl Error for Diagnostics {}
 
 /// Compares paths in document order: `links[2]` comes before `links[10]`, and both come before `networks[0]`.
 fn by_path<'a>(a: &'a str, b: &'a str) -> Ordering {

@@ -6,30 +6,26 @@
 //! addresses into the document of the machine, and the config drive carries this document.
 //!
 //! ```
-//!
 //! use glowplug::host::claim::{Claim, Machine, Request};
 //! use glowplug::host::expand::{Grant, Template};
 //! use glowplug::host::image::{ConfigDrive, Instance};
 //! use glowplug::host::ledger::MemoryLedger;
-//! use glowplug::host::pool::{Pool, TemplateFacts, read_pools};
+//! use glowplug::host::pool::Pool;
 //! use glowplug::host::registry::Registry;
 //!
-//! let (specs, mut diagnostics) = read_pools(
+//! let pools = Pool::parse(
 //!     b"{name: workers, network: vlan10, addresses: [10.0.0.8-10.0.0.9], gateway: [10.0.0.1], machineNetwork: [{cidr: 10.0.0.0/24}]}",
-//! );
-//! let pool = Pool::new(&specs[0], &TemplateFacts::default(), &mut diagnostics).ok_or("a mistake in the pool")?;
-//! let gateways = pool.gateways.clone();
-//! let template = Template::minimal([&pool.interface]);
+//! )?;
+//! let template = Template::minimal([&pools[0].interface]);
 //!
 //! let machine = Machine { namespace: "clusters".into(), name: "worker-0".into(), uid: "5d30".into() };
-//! let request = Request::of(&pool.name);
-//! let claim = Claim { machine, created: 0, requests: vec![request], sticky: false };
+//! let claim = Claim::new(machine, 0).request(Request::of(&pools[0].name));
 //! let mut registry = Registry::open(MemoryLedger::default())?;
-//! registry.resize([pool], &[], 0)?;
+//! registry.resize(pools.clone(), &[], 0)?;
 //! let allocations = registry.claim(&claim, 0)?;
 //! assert_eq!(allocations[0].addresses, ["10.0.0.8/24".parse()?]);
 //!
-//! let grant = Grant { allocation: &allocations[0], gateways: &gateways, nameservers: &[], mac_address: None };
+//! let grant = Grant { allocation: &allocations[0], gateways: &pools[0].gateways, nameservers: &[], mac_address: None };
 //! let document = template.expand(&[grant])?;
 //!
 //! let Machine { namespace, name, .. } = &claim.machine;
@@ -49,36 +45,36 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | [`address`] | parser of addresses, ranges and prefixes as people write them |
+//! | [`address`] | ranges and sets of addresses |
 //! | [`pool`] | the addresses that may be allocated; pools in files, and overlaps between pools |
-//! | [`nodepool`] | a NodePool's `bootstrapNetworkConfig`: a pool, and fields of a KubevirtMachineTemplate |
-//! | [`free_ranges`] | a set of free addresses, of any size, as ranges |
 //! | [`claim`] | the vocabulary: machine, claimant, claim, allocation, lease, record |
 //! | [`allocator`] | decisions; no disk, no clock, no Kubernetes |
 //! | [`ledger`] | durable stores of decisions: [`SqliteLedger`](ledger::SqliteLedger), or a store of the caller |
 //! | [`change`] | state changes, which allocator and ledger share |
 //! | [`registry`] | allocator and ledger together: each decision is recorded before it is answered |
 //! | [`records`] | records of addresses on Kubernetes objects: reading them, and the patches that write them |
-//! | [`audit`] | compares the ledger with the records: duplicates, unknown and missing machines; rebuilds the ledger |
 //! | [`expand`] | makes the document of a machine from a template and the allocated addresses |
 //! | [`image`] | the config drive |
 //! | [`metrics`] | the state of pools for Prometheus |
-//! | [`timestamp`] | times as Kubernetes writes them |
 //!
 //! No module talks to a cluster. The caller passes objects as JSON and times with each call, and gets patches as JSON.
 
 pub mod address;
 pub mod allocator;
+#[doc(hidden)]
 pub mod audit;
 pub mod change;
 pub mod claim;
 pub mod expand;
+#[doc(hidden)]
 pub mod free_ranges;
 pub mod image;
 pub mod ledger;
 pub mod metrics;
+#[doc(hidden)]
 pub mod nodepool;
 pub mod pool;
 pub mod records;
 pub mod registry;
+#[doc(hidden)]
 pub mod timestamp;

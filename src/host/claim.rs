@@ -5,13 +5,14 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnetwork::IpNetwork;
+use serde::{Serialize, Serializer};
 
 use crate::network::{Family, InterfaceName, is_label};
 
 /// A machine, identified by its Kubernetes object.
 ///
 /// A new machine may have the name of a deleted machine. Its UID differs, so it is another machine.
-#[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+#[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
 pub struct Machine {
     /// Namespace of the object.
     pub namespace: String,
@@ -22,20 +23,24 @@ pub struct Machine {
 }
 
 /// A machine and one of its interfaces: the holder of addresses.
-#[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+#[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
 pub struct Claimant {
     /// The machine that has the interface.
+    #[serde(flatten)]
     pub machine: Machine,
     /// Name of the interface, as in the pool.
+    #[serde(serialize_with = "as_string")]
     pub interface: InterfaceName,
 }
 
 /// The addresses that one interface holds: at most one of each family, IPv4 first.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
 pub struct Allocation {
     /// Holder of the addresses.
+    #[serde(flatten)]
     pub claimant: Claimant,
     /// The addresses, each with the prefix length of its subnet.
+    #[serde(serialize_with = "as_strings")]
     pub addresses: Vec<IpNetwork>,
 }
 
@@ -115,6 +120,15 @@ pub struct Record {
     pub source: String,
 }
 
+/// Writes a value as JSON has it: the string that people read.
+pub(crate) fn as_string<S: Serializer>(value: &impl fmt::Display, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(value)
+}
+
+fn as_strings<S: Serializer>(addresses: &[IpNetwork], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(addresses.iter().map(ToString::to_string))
+}
+
 /// Whether Kubernetes accepts a string as the name of an object or of a namespace: a subdomain as in RFC 1123.
 ///
 /// ```
@@ -125,6 +139,24 @@ pub struct Record {
 #[must_use]
 pub fn is_object_name(text: &str) -> bool {
     text.len() <= 253 && text.split('.').all(is_label) && !text.bytes().any(|b| b.is_ascii_uppercase())
+}
+
+// === impl Claim ===
+
+impl Claim {
+    /// A claim of a machine without requests. `created` is the time when the object of the machine was created, in
+    /// milliseconds since 1970.
+    #[must_use]
+    pub fn new(machine: Machine, created: u64) -> Self {
+        Self { machine, created, requests: Vec::new(), sticky: false }
+    }
+
+    /// Adds a request.
+    #[must_use]
+    pub fn request(mut self, request: Request) -> Self {
+        self.requests.push(request);
+        self
+    }
 }
 
 // === impl Request ===
@@ -138,6 +170,14 @@ impl Request {
 }
 
 // === impl Machine ===
+
+impl Machine {
+    /// Name of the machine in tables: `namespace/name`.
+    #[must_use]
+    pub fn title(&self) -> String {
+        format!("{}/{}", self.namespace, self.name)
+    }
+}
 
 impl fmt::Display for Machine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -594,22 +594,6 @@ impl Document {
 
 // === impl ExpandError ===
 
-/// Joins diagnostics on one line.
-struct Line<'a>(&'a Diagnostics);
-
-impl fmt::Display for Line<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let errors = self.0.kept().iter().filter(|diagnostic| diagnostic.severity == Severity::Error);
-        for (index, diagnostic) in errors.enumerate() {
-            write!(f, "{}{diagnostic}", if index == 0 { "" } else { "; " })?;
-        }
-        match self.0.errors().saturating_sub(Diagnostics::KEPT) {
-            0 => Ok(()),
-            further => write!(f, "; {further} further errors"),
-        }
-    }
-}
-
 /// Joins addresses on one line.
 struct List<'a>(&'a [IpNetwork]);
 
@@ -628,13 +612,13 @@ impl fmt::Display for List<'_> {
 impl fmt::Display for ExpandError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Template(diagnostics) => Line(diagnostics).fmt(f),
+            Self::Template(diagnostics) => diagnostics.fmt(f),
             Self::Twice(interface) => write!(f, "interface {interface} is given twice, expected once"),
             Self::Addresses(interface, addresses) => {
                 let addresses = List(addresses);
                 write!(f, "interface {interface} is given {addresses}, expected one address, or one of each family")
             }
-            Self::Refused(diagnostics) => write!(f, "the guest would refuse the document: {}", Line(diagnostics)),
+            Self::Refused(diagnostics) => write!(f, "the guest would refuse the document: {diagnostics}"),
             Self::Differs { interface, read, allocated } => {
                 let (read, allocated) = (List(read), List(allocated));
                 write!(f, "the guest would read other addresses on {interface}: {read}, expected {allocated}")

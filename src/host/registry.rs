@@ -21,23 +21,19 @@ use super::pool::Pool;
 /// Times are milliseconds since 1970, and the caller passes the time with each call.
 ///
 /// ```
-///
 /// use glowplug::host::claim::{Claim, Machine, Request};
 /// use glowplug::host::ledger::MemoryLedger;
-/// use glowplug::host::pool::{Pool, TemplateFacts, read_pools};
+/// use glowplug::host::pool::Pool;
 /// use glowplug::host::registry::Registry;
 ///
-/// let (specs, mut diagnostics) =
-///     read_pools(b"{name: workers, network: vlan10, interface: eno101, addresses: [10.0.0.8/31], machineNetwork: [{cidr: 10.0.0.0/24}]}");
-/// let pool = Pool::new(&specs[0], &TemplateFacts::default(), &mut diagnostics).unwrap();
-///
+/// let pools = Pool::parse(
+///     b"{name: workers, network: vlan10, interface: eno101, addresses: [10.0.0.8/31], machineNetwork: [{cidr: 10.0.0.0/24}]}",
+/// )?;
 /// let mut registry = Registry::open(MemoryLedger::default())?;
-/// registry.resize([pool], &[], 0)?;
-/// let claim = |name: &str| Claim {
-///     machine: Machine { namespace: "clusters".into(), name: name.into(), uid: format!("uid-of-{name}") },
-///     created: 0,
-///     requests: vec![Request::of("default/workers")],
-///     sticky: false,
+/// registry.resize(pools, &[], 0)?;
+/// let claim = |name: &str| {
+///     let machine = Machine { namespace: "clusters".into(), name: name.into(), uid: format!("uid-of-{name}") };
+///     Claim::new(machine, 0).request(Request::of("default/workers"))
 /// };
 /// assert_eq!(registry.claim(&claim("worker-0"), 1)?[0].addresses[0].to_string(), "10.0.0.8/24");
 /// assert_eq!(registry.claim(&claim("worker-1"), 2)?[0].addresses[0].to_string(), "10.0.0.9/24");

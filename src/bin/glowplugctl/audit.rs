@@ -6,14 +6,13 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 use clap::Args;
 use glowplug::host::audit::{self, Audit, Missing, Options};
+use glowplug::host::claim::{Allocation, Machine};
 use glowplug::host::records::ObjectDiagnostic;
 use glowplug::host::timestamp::Timestamp;
 use serde::Serialize;
 
 use crate::input::{LedgerFile, Lists, Pools, fetched, read_objects};
-use crate::output::{
-    Given, ListedMachine, VERSION, allocations_table, exit_code, given, print, print_json, say, sections, table,
-};
+use crate::output::{VERSION, allocations_table, exit_code, print, print_json, say, sections, table};
 
 /// The ledger, and everything that it is compared with.
 #[derive(Args)]
@@ -72,7 +71,7 @@ struct Rebuilt {
     known: usize,
     diagnostics: Vec<String>,
     /// Machines with neither a record nor a lease.
-    without_record: Vec<ListedMachine>,
+    without_record: Vec<Machine>,
 }
 
 pub(crate) fn rebuild(args: Rebuild) -> Result<ExitCode> {
@@ -86,7 +85,6 @@ pub(crate) fn rebuild(args: Rebuild) -> Result<ExitCode> {
     let diagnostics = diagnostics(&inventory.diagnostics, &adoption.mismatches);
     let is_right = diagnostics.is_empty() && without_record.is_empty();
     if args.json {
-        let without_record = without_record.iter().map(ListedMachine::from).collect();
         let (added, known) = (adoption.adopted, adoption.known);
         print_json(&Rebuilt { version: VERSION, objects: count, added, known, diagnostics, without_record })?;
     } else {
@@ -119,28 +117,28 @@ struct Audited {
     /// Reasons why no machine was released.
     brakes: Vec<String>,
     missing: Vec<AuditedMissing>,
-    served: Vec<Given>,
+    served: Vec<Allocation>,
 }
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct AuditedMissing {
     #[serde(flatten)]
-    machine: ListedMachine,
+    machine: Machine,
     /// Time at which an earlier audit first missed the machine. `None`: no earlier audit missed it.
     missed_before: Option<String>,
     /// Earliest time at which an audit may release the machine.
     releasable_from: String,
-    released: Option<Vec<Given>>,
+    released: Option<Vec<Allocation>>,
 }
 
 impl From<&Missing> for AuditedMissing {
     fn from(missing: &Missing) -> Self {
         Self {
-            machine: (&missing.machine).into(),
+            machine: missing.machine.clone(),
             missed_before: missing.since.map(|since| Timestamp(since).to_string()),
             releasable_from: releasable_from(missing).to_string(),
-            released: missing.released.as_ref().map(given),
+            released: missing.released.clone(),
         }
     }
 }
@@ -183,7 +181,7 @@ pub(crate) fn audit(args: AuditArgs) -> Result<ExitCode> {
             diagnostics,
             brakes: brakes.iter().map(ToString::to_string).collect(),
             missing: missing.iter().map(AuditedMissing::from).collect(),
-            served: given(&served),
+            served,
         })?;
         return Ok(status);
     }

@@ -30,7 +30,7 @@ use crate::input::{
     LedgerFile, Machines, Named, PoolFiles, Pools, ReadMachines, ServedPools, in_template, interface, mac_address,
     named, read_template, usage_error,
 };
-use crate::output::{EXHAUSTED, Given, VERSION, allocations_table, exit_code, given, print, print_json, say, sections};
+use crate::output::{EXHAUSTED, VERSION, allocations_table, exit_code, print, print_json, say, sections};
 
 /// Number of claims or releases in one write to the ledger: large enough to be fast, and small enough that other processes
 /// get a turn.
@@ -130,7 +130,7 @@ fn nic(text: &str) -> Result<Nic, String> {
 #[derive(Serialize)]
 struct Claimed {
     version: u32,
-    allocations: Vec<Given>,
+    allocations: Vec<Allocation>,
     refused: Vec<Refused>,
 }
 
@@ -472,7 +472,7 @@ impl Printer {
                 let family = family.map(|family| family.to_string());
                 Some(Refused { namespace, name, uid, error, exhausted, pool: pool.cloned(), family })
             });
-            let (allocations, refused) = (given(outcomes.iter().flatten().flatten()), refused.collect());
+            let (allocations, refused) = (outcomes.iter().flatten().flatten().cloned().collect(), refused.collect());
             print_json(&Claimed { version: VERSION, allocations, refused })?;
             return Ok(false);
         }
@@ -589,8 +589,8 @@ impl Printer {
 #[derive(Serialize)]
 struct ReleasedDocument {
     version: u32,
-    released: Vec<Given>,
-    served: Vec<Given>,
+    released: Vec<Allocation>,
+    served: Vec<Allocation>,
 }
 
 pub(crate) fn release(args: Release) -> Result<ExitCode> {
@@ -616,7 +616,6 @@ pub(crate) fn release(args: Release) -> Result<ExitCode> {
         served.extend(done.served);
     }
     if args.json {
-        let (released, served) = (given(&released), given(&served));
         print_json(&ReleasedDocument { version: VERSION, released, served })?;
     } else {
         print(&sections([allocations_table("RELEASED", &released), allocations_table("SERVED", &served)]))?;

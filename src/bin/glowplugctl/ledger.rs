@@ -13,7 +13,7 @@ use glowplug::host::timestamp::Timestamp;
 use serde::Serialize;
 
 use crate::input::{LedgerFile, Named, named};
-use crate::output::{ListedMachine, VERSION, exit_code, print, print_json, say, table};
+use crate::output::{VERSION, exit_code, print, print_json, say, table};
 
 #[derive(Args)]
 pub(crate) struct Verify {
@@ -61,7 +61,7 @@ struct ListedTenure {
     address: String,
     pool: String,
     #[serde(flatten)]
-    machine: ListedMachine,
+    machine: Machine,
     interface: String,
     since: String,
     /// `null` while the machine holds the address.
@@ -92,7 +92,7 @@ impl From<Tenure> for ListedTenure {
             network,
             address: format!("{address}/{}", lease.prefix),
             pool: lease.pool.to_string(),
-            machine: (&lease.claimant.machine).into(),
+            machine: lease.claimant.machine.clone(),
             interface: lease.claimant.interface.to_string(),
             since: Timestamp(lease.since).to_string(),
             released: lease.released.map(|released| Timestamp(released).to_string()),

@@ -8,11 +8,12 @@ use anyhow::Result;
 use clap::Args;
 use glowplug::host::address::parse_address;
 use glowplug::host::allocator::Allocator;
+use glowplug::host::claim::Machine;
 use glowplug::host::timestamp::Timestamp;
 use serde::Serialize;
 
 use crate::input::{LedgerFile, Named, named};
-use crate::output::{ListedMachine, VERSION, print, print_json, sections, table};
+use crate::output::{VERSION, print, print_json, sections, table};
 
 #[derive(Args)]
 pub(crate) struct List {
@@ -66,7 +67,7 @@ struct ListedAddress {
     ip: IpAddr,
     pool: String,
     #[serde(flatten)]
-    machine: ListedMachine,
+    machine: Machine,
     interface: String,
     since: String,
 }
@@ -76,7 +77,7 @@ struct ListedConflict {
     network: String,
     address: IpAddr,
     #[serde(flatten)]
-    machine: ListedMachine,
+    machine: Machine,
     interface: String,
     source: String,
 }
@@ -84,7 +85,7 @@ struct ListedConflict {
 #[derive(Serialize)]
 pub(crate) struct ListedWaiter {
     #[serde(flatten)]
-    machine: ListedMachine,
+    machine: Machine,
     created: String,
     /// Names of the pools from which the machine claims addresses.
     pub(crate) pools: Vec<String>,
@@ -93,12 +94,12 @@ pub(crate) struct ListedWaiter {
 #[derive(Serialize)]
 struct ListedMissing {
     #[serde(flatten)]
-    machine: ListedMachine,
+    machine: Machine,
     since: String,
 }
 
 impl Filter {
-    fn has_machine(&self, machine: &ListedMachine) -> bool {
+    fn has_machine(&self, machine: &Machine) -> bool {
         self.machine.as_ref().is_none_or(|named| named.to_string() == machine.title())
     }
 
@@ -124,25 +125,25 @@ impl Listed {
             address: format!("{address}/{}", lease.prefix),
             ip: address,
             pool: lease.pool.to_string(),
-            machine: (&lease.claimant.machine).into(),
+            machine: lease.claimant.machine.clone(),
             interface: lease.claimant.interface.to_string(),
             since: Timestamp(lease.since).to_string(),
         });
         let conflicting = allocator.conflicts().map(|(network, address, conflict)| ListedConflict {
             network: network.to_owned(),
             address,
-            machine: (&conflict.claimant.machine).into(),
+            machine: conflict.claimant.machine,
             interface: conflict.claimant.interface.to_string(),
             source: conflict.source,
         });
         let waiting = allocator.waiters().into_iter().map(|claim| ListedWaiter {
-            machine: (&claim.machine).into(),
+            machine: claim.machine.clone(),
             created: Timestamp(claim.created).to_string(),
             pools: claim.requests.iter().map(|request| request.pool.clone()).collect(),
         });
         let missing = allocator
             .missing()
-            .map(|(machine, since)| ListedMissing { machine: machine.into(), since: Timestamp(since).to_string() });
+            .map(|(machine, since)| ListedMissing { machine: machine.clone(), since: Timestamp(since).to_string() });
         Self {
             version: VERSION,
             addresses: addresses.collect(),
@@ -173,10 +174,9 @@ impl Listed {
             let is_of_pool = it.pools.iter().any(|pool| filter.has_pool(pool, clusters));
             is_of_pool && filter.has_machine(&it.machine) && address.is_none() && network.is_none()
         });
-        let key = |machine: &ListedMachine| (machine.namespace.clone(), machine.name.clone(), machine.uid.clone());
-        let holders: BTreeSet<_> = self.addresses.iter().map(|it| key(&it.machine)).collect();
+        let holders: BTreeSet<&Machine> = self.addresses.iter().map(|it| &it.machine).collect();
         self.missing.retain(|it| {
-            filter.has_machine(&it.machine) && (!filter.is_about_addresses() || holders.contains(&key(&it.machine)))
+            filter.has_machine(&it.machine) && (!filter.is_about_addresses() || holders.contains(&it.machine))
         });
     }
 }

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Error, Result, anyhow};
 use glowplug::atomic_file;
-use glowplug::host::claim::{Allocation, Claimant, Machine};
+use glowplug::host::claim::{Allocation, Claimant};
 use glowplug::terminal::{self, acts_on_terminal, escaped};
 use serde::Serialize;
 
@@ -82,57 +82,14 @@ pub(crate) fn sections<const N: usize>(tables: [String; N]) -> String {
     tables.into_iter().filter(|table| !table.is_empty()).collect::<Vec<_>>().join("\n")
 }
 
-/// An allocation in JSON.
-#[derive(Serialize)]
-pub(crate) struct Given {
-    namespace: String,
-    name: String,
-    uid: String,
-    interface: String,
-    /// Addresses as `ip/prefix`, IPv4 first.
-    addresses: Vec<String>,
-}
-
-impl From<&Allocation> for Given {
-    fn from(allocation: &Allocation) -> Self {
-        let Claimant { machine, interface } = &allocation.claimant;
-        let Machine { namespace, name, uid } = machine.clone();
-        let addresses = allocation.addresses.iter().map(ToString::to_string).collect();
-        Self { namespace, name, uid, interface: interface.to_string(), addresses }
-    }
-}
-
-pub(crate) fn given<'a>(allocations: impl IntoIterator<Item = &'a Allocation>) -> Vec<Given> {
-    allocations.into_iter().map(Given::from).collect()
-}
-
 pub(crate) fn allocations_table<'a>(head: &str, allocations: impl IntoIterator<Item = &'a Allocation>) -> String {
     let row = |allocation: &Allocation| {
-        let Given { namespace, name, uid, interface, addresses } = allocation.into();
-        [format!("{namespace}/{name}"), uid, interface, addresses.join(" ")]
+        let Claimant { machine, interface } = &allocation.claimant;
+        let addresses: Vec<_> = allocation.addresses.iter().map(ToString::to_string).collect();
+        [machine.title(), machine.uid.clone(), interface.to_string(), addresses.join(" ")]
     };
     let rows: Vec<_> = allocations.into_iter().map(row).collect();
     table([head, "UID", "INTERFACE", "ADDRESSES"], &rows)
-}
-
-#[derive(Serialize)]
-pub(crate) struct ListedMachine {
-    pub(crate) namespace: String,
-    pub(crate) name: String,
-    pub(crate) uid: String,
-}
-
-impl From<&Machine> for ListedMachine {
-    fn from(machine: &Machine) -> Self {
-        let Machine { namespace, name, uid } = machine.clone();
-        Self { namespace, name, uid }
-    }
-}
-
-impl ListedMachine {
-    pub(crate) fn title(&self) -> String {
-        format!("{}/{}", self.namespace, self.name)
-    }
 }
 
 #[cfg(test)]

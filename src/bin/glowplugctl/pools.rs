@@ -9,6 +9,7 @@ use anyhow::{Result, bail};
 use clap::Args;
 use glowplug::diagnostic::Diagnostic;
 use glowplug::host::allocator::{Rename, Resized, Usage};
+use glowplug::host::claim::Allocation;
 use glowplug::host::metrics;
 use glowplug::host::nodepool::{BootstrapNetworkConfig, MachineTemplate};
 use glowplug::host::pool::{self, Pool, ReservedAddresses};
@@ -18,7 +19,7 @@ use serde::Serialize;
 use crate::Reported;
 use crate::input::{LedgerFile, PoolFiles, Pools, ServedPools, named, tell_overlaps};
 use crate::output::{
-    Given, VERSION, allocations_table, exit_code, given, print, print_json, say, sections, table, write_in_one_step,
+    VERSION, allocations_table, exit_code, print, print_json, say, sections, table, write_in_one_step,
 };
 
 #[derive(Args)]
@@ -222,44 +223,18 @@ pub(crate) fn pool_check(args: PoolCheck) -> Result<ExitCode> {
 struct ResizedDocument {
     version: u32,
     pools: Vec<ResizedPool>,
-    renamed: Vec<RenamedPool>,
+    renamed: Vec<Rename>,
     /// Leases with a new prefix length. Their machines need a new document.
-    prefix_changed: Vec<Given>,
-    outside: Vec<Given>,
-    served: Vec<Given>,
-}
-
-#[derive(Serialize)]
-struct RenamedPool {
-    old: String,
-    new: String,
+    prefix_changed: Vec<Allocation>,
+    outside: Vec<Allocation>,
+    served: Vec<Allocation>,
 }
 
 #[derive(Serialize)]
 struct ResizedPool {
     cluster: Option<String>,
     name: String,
-    families: Vec<UsedFamily>,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct UsedFamily {
-    family: String,
-    total: u128,
-    reserved: u128,
-    used: u128,
-    conflicting: u128,
-    reuse_delay: u128,
-    free: u128,
-    outside: u128,
-}
-
-impl From<&Usage> for UsedFamily {
-    fn from(usage: &Usage) -> Self {
-        let Usage { family, total, reserved, used, conflicting, reuse_delay, free, outside } = *usage;
-        Self { family: family.to_string(), total, reserved, used, conflicting, reuse_delay, free, outside }
-    }
+    families: Vec<Usage>,
 }
 
 /// Old and new name of a pool, as `namespace/name=namespace/name`.
@@ -296,11 +271,9 @@ pub(crate) fn resize(args: Resize) -> Result<ExitCode> {
         let usage = registry.state()?.usage(&pool.name, now).unwrap_or_default();
         rows.extend(usage.iter().map(|usage| row(&pool, usage)));
         let Pool { cluster, name, .. } = pool;
-        resized.push(ResizedPool { cluster, name, families: usage.iter().map(UsedFamily::from).collect() });
+        resized.push(ResizedPool { cluster, name, families: usage });
     }
     if args.json {
-        let renamed = renamed.into_iter().map(|Rename { old, new }| RenamedPool { old, new }).collect();
-        let [prefix_changed, outside, served] = [&prefix_changed, &outside, &served].map(given);
         let document = ResizedDocument { version: VERSION, pools: resized, renamed, prefix_changed, outside, served };
         print_json(&document)?;
         return Ok(exit_code(is_whole));

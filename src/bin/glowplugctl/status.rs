@@ -12,8 +12,7 @@ use serde::Serialize;
 
 use crate::input::LedgerFile;
 use crate::list::{Listed, ListedWaiter, waiting_table};
-use crate::output::{Given, VERSION, allocations_table, given, print, print_json, sections, table};
-use crate::pools::UsedFamily;
+use crate::output::{VERSION, allocations_table, print, print_json, sections, table};
 
 #[derive(Args)]
 pub(crate) struct Status {
@@ -30,7 +29,7 @@ struct StatusDocument {
     pools: Vec<PoolStatus>,
     waiting: Vec<ListedWaiter>,
     /// Leases whose address their pool does not offer.
-    outside: Vec<Given>,
+    outside: Vec<Allocation>,
 }
 
 #[derive(Serialize)]
@@ -39,7 +38,7 @@ struct PoolStatus {
     name: String,
     network: String,
     interface: String,
-    families: Vec<UsedFamily>,
+    families: Vec<Usage>,
     /// Number of machines that wait for addresses of the pool.
     waiting: usize,
 }
@@ -59,10 +58,10 @@ pub(crate) fn status(args: Status) -> Result<ExitCode> {
             name: pool.name.clone(),
             network: pool.network.clone(),
             interface: pool.interface.to_string(),
-            families: usage.iter().map(UsedFamily::from).collect(),
+            families: usage.clone(),
             waiting: count(pool),
         });
-        let (pools, outside) = (pools.collect(), given(&outside));
+        let pools = pools.collect();
         print_json(&StatusDocument { version: VERSION, pools, waiting, outside })?;
         return Ok(ExitCode::SUCCESS);
     }

@@ -3,7 +3,9 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use crate::host::claim::{Allocation, Claimant};
+use serde::Serialize;
+
+use crate::host::claim::{Allocation, Claimant, as_string};
 use crate::host::pool::ReservedAddress;
 use crate::network::{Family, InterfaceName};
 
@@ -92,9 +94,11 @@ pub enum ClaimError {
 /// Counts of the addresses of one family of a pool, by state.
 ///
 /// `total` is always the sum of `reserved`, `used`, `conflicting`, `reuse_delay` and `free`.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Usage {
     /// Address family.
+    #[serde(serialize_with = "as_string")]
     pub family: Family,
     /// Number of all addresses of the pool.
     pub total: u128,
@@ -114,7 +118,7 @@ pub struct Usage {
 }
 
 /// A new name for a pool of the ledger.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
 pub struct Rename {
     /// Name of the pool in the ledger.
     pub old: String,

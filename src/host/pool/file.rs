@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::PoolSpec;
 use super::spec::Members;
+use super::{Pool, PoolSpec, TemplateFacts};
 use crate::diagnostic::{Diagnostic, Diagnostics, FieldPath, Severity};
 use crate::formats::value::{self, Object, Value};
 use crate::host::nodepool;
@@ -29,6 +29,40 @@ pub fn read_pools(document: &[u8]) -> (Vec<PoolSpec>, Diagnostics) {
     }
     reader.complete();
     (reader.specs, reader.diagnostics)
+}
+
+impl Pool {
+    /// Reads and checks the pools of a document, as JSON or YAML.
+    ///
+    /// The document is one pool, a list of pools, or an object with a list of `pools`. A pool may also be a NodePool with a
+    /// `bootstrapNetworkConfig`, alone or in a list such as `kubectl get -o yaml` prints.
+    ///
+    /// ```
+    /// use glowplug::host::pool::Pool;
+    /// use glowplug::network::Family;
+    ///
+    /// let pools = Pool::parse(b"{name: workers, network: vlan10, addresses: [10.0.0.0/24], gateway: [10.0.0.1]}")?;
+    /// assert_eq!(pools[0].count(Family::Ipv4).ok_or("no IPv4")?.allocatable, 253);
+    ///
+    /// let error = Pool::parse(b"{name: workers, network: vlan10, addresses: [10.0.0.5/24]}").unwrap_err();
+    /// assert_eq!(
+    ///     error.to_string(),
+    ///     "addresses[0]: host bits are set \"10.0.0.5/24\", expected no bits behind the length: \
+    ///      did you mean 10.0.0.0/24 or 10.0.0.5/32"
+    /// );
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The document, or a pool of it, has an error. The diagnostics have every error and every warning. A document with
+    /// warnings only is accepted.
+    pub fn parse(document: &[u8]) -> Result<Vec<Self>, Diagnostics> {
+        let (specs, mut diagnostics) = read_pools(document);
+        let template = TemplateFacts::default();
+        let pools = specs.iter().filter_map(|spec| Self::new(spec, &template, &mut diagnostics)).collect();
+        if diagnostics.has_errors() { Err(diagnostics) } else { Ok(pools) }
+    }
 }
 
 #[derive(Default)]
