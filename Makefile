@@ -129,9 +129,15 @@ architectures:
 	        echo "$$target: not in this toolchain"; continue; fi; \
 	    $(CARGO) check --locked --no-default-features --features guest --bin glowplug --target $$target || exit 1; done
 
+# Each public item is a promise: docs/stability.md.
+PUBLIC_ITEMS_LIMIT := 120
+
 # Checks of the documentation and of the shell scripts.
 pages:
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --locked --no-deps --all-features --quiet
+	@items=$$(grep -o '<li><a href="[^#]' $(TARGET_DIR)/doc/glowplug/all.html | wc -l) && \
+	    echo "public items of the library: $$items, expected fewer than $(PUBLIC_ITEMS_LIMIT)" && \
+	    test "$$items" -lt $(PUBLIC_ITEMS_LIMIT)
 	@rm -rf $(TARGET_DIR)/man
 	@install -D -m 0644 -t $(TARGET_DIR)/man/man1 man/*.1 && install -D -m 0644 -t $(TARGET_DIR)/man/man8 man/*.8
 	! for page in man/*; do page=$${page##*/}; MANPATH='$(abspath $(TARGET_DIR))/man' man --warnings -E UTF-8 -Tutf8 -Z \

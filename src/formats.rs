@@ -5,10 +5,13 @@
 
 pub(crate) mod address;
 mod convert;
+#[doc(hidden)]
 pub mod meta_data;
 mod network_config;
+#[doc(hidden)]
 pub mod network_data;
 mod reader;
+#[doc(hidden)]
 pub mod value;
 
 use std::fmt;
@@ -20,6 +23,7 @@ use value::{Object, Repeats, Scalar, Value};
 
 /// The format of a network document.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[non_exhaustive]
 pub enum Format {
     /// OpenStack's `network_data.json`.
     NetworkData,

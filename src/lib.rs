@@ -48,19 +48,25 @@
 //! The feature `guest` adds `drive` and `guest`, which run in the initramfs. The feature `host` adds `host`. Either
 //! feature adds `log`, `atomic_file` and `terminal`. `network`, `formats`, `render` and `diagnostic` touch no file, no
 //! process and no clock.
+//!
+//! The programs, tests and benchmarks also use items that this documentation hides, such as `drive` and `guest`. The
+//! hidden items may change in any release.
 
 #[cfg(any(feature = "guest", feature = "host"))]
 #[doc(hidden)]
 pub mod atomic_file;
 pub mod diagnostic;
 #[cfg(feature = "guest")]
+#[doc(hidden)]
 pub mod drive;
 pub mod formats;
 #[cfg(feature = "guest")]
+#[doc(hidden)]
 pub mod guest;
 #[cfg(feature = "host")]
 pub mod host;
 #[cfg(any(feature = "guest", feature = "host"))]
+#[doc(hidden)]
 pub mod log;
 pub mod network;
 pub mod render;
@@ -71,6 +77,7 @@ pub mod terminal;
 /// The version of both programs: `0.1.0`, or with the commit `0.1.0 (1a2b3c4d5e6f)`. `make` passes the version with the
 /// commit to the build in `GLOWPLUG_VERSION`.
 #[cfg(any(feature = "guest", feature = "host"))]
+#[doc(hidden)]
 pub const VERSION: &str = match option_env!("GLOWPLUG_VERSION") {
     Some(version) => version,
     None => env!("CARGO_PKG_VERSION"),

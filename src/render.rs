@@ -16,6 +16,7 @@ use crate::network::{InterfaceName, LinkIndex, LinkKind, NetworkConfig, Pairs, V
 /// Network program that configures the network in an initramfs.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
+#[doc(hidden)]
 pub enum Renderer {
     /// `nm-initrd-generator`, which reads kernel arguments, and NetworkManager.
     #[default]
@@ -28,6 +29,7 @@ pub enum Renderer {
 
 /// How the rendered output identifies a link.
 #[derive(Clone, Debug, Eq, PartialEq)]
+#[doc(hidden)]
 pub enum Device {
     /// Permanent MAC address of the NIC.
     MacAddress(MacAddr),
@@ -39,6 +41,7 @@ pub enum Device {
 
 /// Error: a string is not the name of a [`Renderer`].
 #[derive(Clone, Debug, Eq, PartialEq)]
+#[doc(hidden)]
 pub struct RendererError(String);
 
 /// Interface names that are already in use.

@@ -38,6 +38,7 @@ pub struct AddressSet(Vec<AddressRange>);
 /// );
 /// ```
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[doc(hidden)]
 pub struct Entry {
     range: AddressRange,
     length: Option<u8>,
@@ -371,6 +372,7 @@ impl fmt::Display for Entry {
 ///     r#"IPv4-mapped address "::ffff:10.0.0.1", expected 10.0.0.1"#
 /// );
 /// ```
+#[doc(hidden)]
 pub fn parse_address(text: &str) -> Result<IpAddr, AddressError> {
     let address = syntax(text, text)?;
     match REFUSED.iter().find(|refused| refused.range().contains(address)) {
@@ -395,6 +397,7 @@ pub fn parse_address(text: &str) -> Result<IpAddr, AddressError> {
 ///     r#"loopback address "127.0.0.1", expected an address outside 127.0.0.0/8"#
 /// );
 /// ```
+#[doc(hidden)]
 pub fn parse_gateway(text: &str) -> Result<IpAddr, AddressError> {
     match syntax(text, text)? {
         gateway if is_link_local(gateway) => Ok(gateway),
@@ -403,6 +406,7 @@ pub fn parse_gateway(text: &str) -> Result<IpAddr, AddressError> {
 }
 
 /// Whether every machine reaches this address on its link, in any subnet.
+#[doc(hidden)]
 pub fn is_link_local(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
 }
@@ -420,6 +424,7 @@ pub fn is_link_local(address: IpAddr) -> bool {
 /// assert_eq!(parse_interface_address("10.0.0.5/24"), Ok(("10.0.0.5".parse().unwrap(), Some(24))));
 /// assert_eq!(parse_interface_address("10.0.0.5"), Ok(("10.0.0.5".parse().unwrap(), None)));
 /// ```
+#[doc(hidden)]
 pub fn parse_interface_address(text: &str) -> Result<(IpAddr, Option<u8>), AddressError> {
     let Some((address, length)) = text.split_once('/') else { return Ok((parse_address(text)?, None)) };
     let address = parse_address(address).map_err(|error| AddressError { text: text.to_owned(), ..error })?;

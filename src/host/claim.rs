@@ -137,6 +137,7 @@ fn as_strings<S: Serializer>(addresses: &[IpNetwork], serializer: S) -> Result<S
 /// assert_eq!(["worker-0", "u1.medium", "Worker", "-a", "a..b", ""].map(is_object_name), [true, true, false, false, false, false]);
 /// ```
 #[must_use]
+#[doc(hidden)]
 pub fn is_object_name(text: &str) -> bool {
     text.len() <= 253 && text.split('.').all(is_label) && !text.bytes().any(|b| b.is_ascii_uppercase())
 }

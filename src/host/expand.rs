@@ -73,6 +73,7 @@ pub struct Document {
 
 /// Why a document cannot be made.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum ExpandError {
     /// The template has no room for the allocated addresses. Has every reason.
     Template(Diagnostics),

@@ -38,9 +38,11 @@ use self::iso9660::Volume;
 
 /// Largest size of a file on a drive, in bytes. The guest reads no larger file, and a Secret, from which KubeVirt takes the
 /// content, cannot hold a larger one.
+#[doc(hidden)]
 pub const MAX_FILE: usize = 1024 * 1024;
 
 /// Largest size, in bytes, of user data or network data in a VirtualMachine. KubeVirt takes larger data only from a Secret.
+#[doc(hidden)]
 pub const MAX_INLINE: usize = 2048;
 
 /// OpenStack's layout, on a volume with the label `config-2`. The contents of the files are written unchanged.
@@ -84,6 +86,7 @@ pub struct Instance<'a> {
 
 /// Why an image cannot be made.
 #[derive(Clone, Debug, Eq, PartialEq)]
+#[non_exhaustive]
 pub enum ImageError {
     /// A file has more than [`MAX_FILE`] bytes.
     TooLarge {

@@ -66,6 +66,7 @@ pub trait Transaction {
 
 /// Why a ledger could not report or record changes.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum LedgerError {
     /// Another claimant holds the address on the network, and the caller did not know of that lease.
     Held {

@@ -71,6 +71,7 @@ pub struct Space {
 
 /// Why an address of a pool is never allocated.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+#[non_exhaustive]
 pub enum Reserved {
     /// The address is a gateway.
     Gateway,

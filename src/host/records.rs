@@ -28,20 +28,25 @@ use crate::network::InterfaceName;
 use object::{Kind, Object};
 
 /// Start of the key of the annotation that records addresses; the name of the interface follows.
+#[doc(hidden)]
 pub const ANNOTATION_PREFIX: &str = "kubevirt.cluster.x-k8s.io/allocated-ip-";
 
 /// Annotation with which HyperShift names the NodePool of a machine, as `namespace/name`. Cluster API copies the
 /// annotation from the MachineDeployment to the KubevirtMachine.
+#[doc(hidden)]
 pub const NODE_POOL_ANNOTATION: &str = "hypershift.openshift.io/nodePool";
 
 /// Start of the key of our own annotation that names the network of a record; the name of the interface follows. The
 /// formats of the enhancement have no field for the network, and this program does not change these formats.
+#[doc(hidden)]
 pub const NETWORK_PREFIX: &str = "ipam.glowplug.dev/network-";
 
 /// Name of the member of the status that has the status map.
+#[doc(hidden)]
 pub const STATUS_FIELD: &str = "allocatedBootstrapAddresses";
 
 /// API version of KubevirtMachines, the only version of Cluster API's provider for KubeVirt.
+#[doc(hidden)]
 pub const API_VERSION: &str = "infrastructure.cluster.x-k8s.io/v1alpha1";
 
 /// The objects of lists, reduced to the members that matter for records.
@@ -86,6 +91,7 @@ pub struct KubevirtMachine {
 
 /// Why a patch cannot be made.
 #[derive(Clone, Debug, Eq, PartialEq)]
+#[non_exhaustive]
 pub enum PatchError {
     /// The name of the interface would make an invalid key: a key must end with a letter or a digit.
     Key(InterfaceName),

@@ -13,6 +13,7 @@ use super::{Link, LinkIndex, NetworkConfig, Route};
 /// because the name of the interface depends on the guest. Only one of these links exists on a machine, so each of them
 /// keeps its gateway.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
+#[doc(hidden)]
 pub struct DefaultRoutes {
     /// Pairs of a link and the index of the route among that link's routes. The first pair is the chosen route; the
     /// others are links of the same network under another name.

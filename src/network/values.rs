@@ -263,6 +263,7 @@ pub(crate) const MAC_ADDRESS_EXPECTED: &str = "six pairs of hex digits, unicast 
 /// assert_eq!(parse_mac_address("01:00:5e:00:00:01"), None);
 /// ```
 #[must_use]
+#[doc(hidden)]
 pub fn parse_mac_address(text: &str) -> Option<MacAddr> {
     let separator = *text.as_bytes().get(2)?;
     if !matches!(separator, b':' | b'-') {

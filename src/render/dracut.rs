@@ -29,6 +29,7 @@ use device_names::DeviceNames;
 
 /// Longest line that is rendered, in bytes. dracut passes all arguments on in one environment string of at most 128
 /// KiB. This limit leaves room for the arguments of other programs.
+#[doc(hidden)]
 pub const MAX_BYTES: usize = 32 * 1024;
 
 /// Program that reads the arguments.
@@ -98,10 +99,12 @@ fn line(kargs: &[Karg]) -> String {
 }
 
 /// Alphabet of [`is_legal`], as messages describe it.
+#[doc(hidden)]
 pub const ALPHABET: &str = "letters, digits, blanks and . _ : [ ] , / = + -";
 
 /// Reports whether the line has only bytes that every reader of kernel arguments, and a shell, takes literally.
 #[must_use]
+#[doc(hidden)]
 pub fn is_legal(line: &str) -> bool {
     line.bytes().all(|byte| byte.is_ascii_alphanumeric() || b" ._:[],/=+-".contains(&byte))
 }

@@ -29,6 +29,7 @@ use device_names::DeviceNames;
 use text::Text;
 
 /// Prefixes of the names of our files. A file for one NIC sorts before a file that may match any NIC.
+#[doc(hidden)]
 pub const PREFIXES: [&str; 2] = ["50-glowplug-", "51-glowplug-"];
 
 /// A network as files.

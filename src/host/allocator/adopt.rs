@@ -38,6 +38,7 @@ pub struct Mismatch {
 
 /// Why an address of a record does not fit the ledger or the pools.
 #[derive(Clone, Debug, Eq, PartialEq)]
+#[non_exhaustive]
 pub enum Problem {
     /// Another claimant holds the address or has a record of it. The holder keeps the address. The address is not
     /// allocated again before both machines are gone.

@@ -11,6 +11,7 @@ use crate::network::{Family, InterfaceName};
 
 /// Why a claim is refused.
 #[derive(Clone, Debug, Eq, PartialEq)]
+#[non_exhaustive]
 pub enum ClaimError {
     /// The pool has no free address of a family. The machine waits, unless its claim names an address.
     Exhausted {

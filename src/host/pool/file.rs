@@ -21,6 +21,7 @@ use crate::host::nodepool;
 /// The pools are not checked yet; pass them to [`Pool::new`](super::Pool::new). An error in one pool does not affect the
 /// other pools.
 #[must_use]
+#[doc(hidden)]
 pub fn read_pools(document: &[u8]) -> (Vec<PoolSpec>, Diagnostics) {
     let mut reader = Reader::default();
     match value::parse_list(document) {

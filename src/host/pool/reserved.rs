@@ -9,6 +9,7 @@ use crate::network::Family;
 /// The reserved addresses of a network: gateways, name servers and exclusions of all its pools, and the addresses that their
 /// templates name.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
+#[doc(hidden)]
 pub struct ReservedAddresses {
     ranges: Vec<ReservedRange>,
     set: AddressSet,
@@ -16,6 +17,7 @@ pub struct ReservedAddresses {
 
 /// Addresses that a pool reserves on its network.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+#[doc(hidden)]
 pub struct ReservedRange {
     /// The reserved addresses.
     pub range: AddressRange,

@@ -16,6 +16,7 @@ use crate::network::{Family, InterfaceName};
 
 /// A pool as users write it, not checked yet. [`Pool::new`] checks it.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
+#[doc(hidden)]
 pub struct PoolSpec {
     /// Path in the document, such as `pools[0]`; empty for the document itself. For messages only.
     pub path: String,

@@ -10,6 +10,7 @@ use crate::network::Family;
 /// An address that a template names is never allocated. Otherwise a machine could get the address of the gateway of all
 /// machines.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
+#[doc(hidden)]
 pub struct TemplateFacts {
     /// Prefix length of the addresses of each family.
     pub prefixes: BTreeMap<Family, u8>,

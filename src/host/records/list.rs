@@ -13,8 +13,10 @@ use serde_json::value::RawValue;
 use crate::diagnostic::FieldPath;
 
 /// Largest object, in bytes: more than twice what a Kubernetes server stores.
+#[doc(hidden)]
 pub const MAX_OBJECT: usize = 4 * 1024 * 1024;
 /// Most objects of one list.
+#[doc(hidden)]
 pub const MAX_OBJECTS: usize = 1_000_000;
 
 /// Bytes that are read at once, unless an object is larger.
