@@ -316,3 +316,101 @@ pub(super) fn version_of(metadata: &ObjectMeta) -> u64 {
 fn is_newer(one: &ObjectMeta, known: &ObjectMeta) -> bool {
     version_of(one) > version_of(known)
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn object(value: Value) -> DynamicObject {
+        serde_json::from_value(value).unwrap()
+    }
+
+    fn claim(name: &str, uid: &str, version: u64) -> DynamicObject {
+        let pool = json!({"apiGroup": "ipam.glowplug.dev", "kind": "StaticIPPool", "name": "p"});
+        object(json!({
+            "metadata": {"namespace": "n", "name": name, "uid": uid, "resourceVersion": version.to_string()},
+            "spec": {"poolRef": pool, "clusterName": "c1"},
+        }))
+    }
+
+    fn address(name: &str, version: u64) -> DynamicObject {
+        let pool = json!({"apiGroup": "ipam.glowplug.dev", "kind": "StaticIPPool", "name": "p"});
+        object(json!({
+            "metadata": {"namespace": "n", "name": name, "resourceVersion": version.to_string()},
+            "spec": {"poolRef": pool, "claimRef": {"name": name}, "address": "10.0.0.8", "prefix": 24},
+        }))
+    }
+
+    fn key(name: &str) -> Key {
+        Key { namespace: "n".to_owned(), name: name.to_owned() }
+    }
+
+    fn index() -> Index {
+        Index::new(Version::V1Beta2, "")
+    }
+
+    fn version(index: &Index) -> Option<u64> {
+        index.view(&key("a")).claim.map(|claim| version_of(&claim.metadata))
+    }
+
+    #[test]
+    fn an_older_version_never_replaces_a_newer_one() {
+        let mut index = index();
+        assert_eq!(index.apply(Kind::Claim, claim("a", "u1", 9)), [key("a")].into());
+        assert_eq!(index.apply(Kind::Claim, claim("a", "u1", 8)), [].into());
+        assert_eq!(version(&index), Some(9));
+        assert_eq!(index.remove(Kind::Claim, &key("a"), Some(8)), [].into());
+        assert_eq!(version(&index), Some(9));
+    }
+
+    #[test]
+    fn a_claim_that_has_ended_is_not_revived_by_a_late_event() {
+        let mut index = index();
+        index.apply(Kind::Claim, claim("a", "u1", 9));
+        index.forget(&key("a"), "u1");
+        assert_eq!(index.apply(Kind::Claim, claim("a", "u1", 9)), [].into());
+        assert!(index.view(&key("a")).is_empty());
+        assert_eq!(index.apply(Kind::Claim, claim("a", "u2", 12)), [key("a")].into());
+    }
+
+    #[test]
+    fn a_claim_that_vanishes_may_have_left_an_address() {
+        let mut index = index();
+        index.apply(Kind::Claim, claim("a", "u1", 9));
+        assert_eq!(index.remove(Kind::Claim, &key("a"), Some(10)), [key("a")].into());
+        assert_eq!(index.view(&key("a")).former, ["u1".to_owned()].into());
+        index.forget(&key("a"), "u1");
+        assert!(index.entries.is_empty());
+    }
+
+    #[test]
+    fn a_cluster_that_changes_concerns_its_claims() {
+        let mut index = index();
+        index.apply(Kind::Claim, claim("a", "u1", 1));
+        let cluster = |name: &str, paused: bool| {
+            object(json!({"metadata": {"namespace": "n", "name": name}, "spec": {"paused": paused}}))
+        };
+        assert_eq!(index.view(&key("a")).cluster, Cluster::Absent);
+        assert_eq!(index.apply(Kind::Cluster, cluster("c2", true)), [].into());
+        assert_eq!(index.apply(Kind::Cluster, cluster("c1", true)), [key("a")].into());
+        assert_eq!(index.view(&key("a")).cluster, Cluster::Paused);
+        assert_eq!(index.apply(Kind::Cluster, cluster("c1", true)), [].into());
+        assert_eq!(index.apply(Kind::Cluster, cluster("c1", false)), [key("a")].into());
+        assert_eq!(index.remove(Kind::Cluster, &key("c1"), None), [key("a")].into());
+    }
+
+    #[test]
+    fn an_ipaddress_is_unrecorded_until_the_registry_knows_it() {
+        let mut index = index();
+        index.apply(Kind::Address, address("a", 1));
+        assert_eq!(index.unrecorded(None), [], "nobody owns it");
+        index.apply(Kind::Claim, claim("a", "u1", 2));
+        let known = index.view(&key("a")).address.unwrap();
+        assert_eq!(index.unrecorded(None), [(known.clone(), "u1".to_owned())]);
+        index.note_recorded(&known);
+        index.apply(Kind::Address, address("a", 3));
+        assert_eq!(index.unrecorded(None), []);
+    }
+}

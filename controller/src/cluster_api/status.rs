@@ -43,7 +43,7 @@ enum Form {
 impl Readiness {
     fn condition(&self, form: Form, generation: Option<i64>) -> Value {
         let (status, reason, message) = match self {
-            Self::Ready => ("True", "AddressAllocated", ""),
+            Self::Ready => ("True", "AddressAllocated", "The claim has an address"),
             Self::NotReady(reason, message) => ("False", reason.name(), head(message)),
         };
         let mut condition = json!({"type": "Ready", "status": status});
@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     fn a_ready_claim_names_its_address_and_has_both_conditions() {
-        let current = json!([{"type": "Ready", "status": "True", "reason": "AddressAllocated", "message": "",
+        let current = json!([{"type": "Ready", "status": "True", "reason": "AddressAllocated", "message": "The claim has an address",
                               "observedGeneration": 2, "lastTransitionTime": NOW}]);
         let old = json!([{"type": "Ready", "status": "True", "lastTransitionTime": NOW}]);
         let status =

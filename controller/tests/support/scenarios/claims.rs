@@ -55,8 +55,8 @@ pub async fn a_claim_gets_an_ipaddress_of_its_name(cluster: &Cluster) {
     let status = json!({
         "addressRef": {"name": "a"},
         "conditions": [{
-            "type": "Ready", "status": "True", "reason": "AddressAllocated", "message": "", "observedGeneration": 1,
-            "lastTransitionTime": since,
+            "type": "Ready", "status": "True", "reason": "AddressAllocated",
+            "message": "The claim has an address", "observedGeneration": 1, "lastTransitionTime": since,
         }],
         "deprecated": {"v1beta1": {"conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": since}]}},
     });
