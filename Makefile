@@ -28,8 +28,7 @@ test slow boot bench: COMMIT :=
 all: guest ctl
 
 # Only these lines build the shipped programs. With LINKED=dynamic, a distribution links the guest against its own C
-# library,
-# with its own flags in RUSTFLAGS.
+# library, with its own flags in RUSTFLAGS.
 ifneq ($(LINKED),dynamic)
 guest: target
 	GLOWPLUG_VERSION='$(VERSION)' $(CARGO) build --locked --profile guest \
@@ -56,7 +55,7 @@ check: format clippy
 
 # The quick tests and five boots that show the main use.
 STORY := ignition_fetches_over_the_dual_stack_network_of_the_drive a_vlan_is_on_a_bond_of_two_interfaces \
-    a_broken_document_stops_the_boot_and_the_console_says_why without_a_drive_the_default_applies \
+    a_broken_document_stops_the_boot_and_the_console_shows_the_error without_a_drive_the_default_applies \
     ignition_fetches_over_the_network_that_networkd_makes
 
 test: setup format clippy pages guest
@@ -146,8 +145,7 @@ pages:
 	    tests/boot/image tests/boot/roots/init tests/boot/roots/report tests/boot/dracut/*/*.sh tests/readers/*.sh \
 	    tests/networkd/batch tests/networkd/machine
 
-# Checks licences, sources and duplicates of all linked crates: deny.toml. cargo-deny is compiled once for a user. It
-# runs
+# Checks licences, sources and duplicates of all linked crates: deny.toml. cargo-deny is compiled once for a user. It runs
 # offline, so the crates are fetched before.
 deny: $(DENY)/bin/cargo-deny
 	$(CARGO) fetch --quiet --locked
@@ -158,8 +156,7 @@ $(DENY)/bin/cargo-deny:
 	    --root $(DENY) cargo-deny
 
 # Fuzzes each target of fuzz/, or one target: make fuzz FUZZ=pools FUZZ_SECONDS=600. `make test` runs some thousands of
-# inputs
-# of each target: tests/fuzz.rs.
+# inputs of each target: tests/fuzz.rs.
 fuzz:
 	tests/setup fuzz
 	CARGO='$(CARGO)' fuzz/run $(FUZZ)

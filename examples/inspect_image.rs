@@ -1,6 +1,5 @@
 //! Shows how a machine understands a config drive: its label, its files, and its network. The image is read in process
-//! and
-//! without root, and its content is not trusted.
+//! and without root, and its content is not trusted.
 //!
 //! `cargo run --example inspect_image -- fixtures/images/hypershift.iso`
 

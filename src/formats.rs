@@ -184,7 +184,7 @@ fn recognise<'d>(
         let expected = "either OpenStack's links, networks and services, or cloud-init's network-config, bare or as a \
                         whole under network";
         let path = FieldPath::Document.field(second);
-        diagnostics.push(Diagnostic::error(path, "member of another format beside", first, expected));
+        diagnostics.push(Diagnostic::error(path, "member of another format than", first, expected));
         return None;
     }
     let mut report_unknown_members = |expected: &str| {

@@ -30,7 +30,7 @@ impl Drain for StandardError {
             return Ok(());
         }
         let mut keys = Keys(Vec::new());
-        // A key that cannot be written is left out: there is nobody to tell.
+        // A key that cannot be written is left out, because there is no other place to report the error.
         let _ = record.kv().serialize(record, &mut keys).and_then(|()| values.serialize(record, &mut keys));
         let mut line = String::new();
         if self.priorities {
@@ -72,7 +72,7 @@ struct Keys(Vec<String>);
 impl Serializer for Keys {
     fn emit_arguments(&mut self, key: Key, value: &fmt::Arguments<'_>) -> slog::Result {
         let value = value.to_string();
-        // What a drive says must not begin a line or a key of its own.
+        // A value from a drive must not start another line or another key.
         let plain = |c: char| c.is_ascii_graphic() && c != '"' && c != '\\';
         let is_word = !value.is_empty() && value.chars().all(plain);
         self.0.push(if is_word { format!("{key}={value}") } else { format!("{key}={value:?}") });

@@ -598,7 +598,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_knows_its_bond_and_whether_it_has_vlans() {
+    fn a_link_has_its_bond_and_whether_it_carries_vlans() {
         let config = NetworkConfig::new(vec![nic(), nic(), bond(&[1]), vlan(2, 5)]).unwrap();
         let controllers = [0, 1, 2, 3].map(|at| config.controller_of(LinkIndex(at)));
         assert_eq!(controllers, [None, Some(LinkIndex(2)), None, None]);

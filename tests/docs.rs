@@ -115,7 +115,7 @@ fn every_document_is_run() {
 
 /// Every link leads to an existing file and, if it has a fragment, to an existing heading.
 #[test]
-fn every_link_leads_somewhere() {
+fn every_link_in_the_documents_has_a_target() {
     let mut broken = Vec::new();
     for path in PATHS {
         let text = fs::read_to_string(repository().join(path)).unwrap();

@@ -186,7 +186,7 @@ fn find(image: &[u8], what: &[u8]) -> Vec<usize> {
 // === ISO 9660 ===
 
 #[test]
-fn an_image_of_kubevirt_is_read_as_it_was_written() {
+fn an_image_of_kubevirt_is_read_back_unchanged() {
     let image = iso(&kubevirt(), KUBEVIRT);
     assert_eq!(image.len(), 1_048_576);
     assert_eq!(probe(&image), Some((FileSystem::Iso9660, "config-2".to_owned())));
@@ -397,7 +397,7 @@ fn an_ext4_is_no_volume() {
 }
 
 #[test]
-fn what_is_no_volume_cannot_be_opened_as_one() {
+fn a_file_that_is_not_a_volume_cannot_be_opened() {
     let zeros = [0; 65_536];
     let error = iso9660::Image::open(&zeros[..]).map(drop).unwrap_err();
     assert_eq!(error.to_string(), "invalid volume descriptor, expected that of ISO 9660");
@@ -416,7 +416,7 @@ fn a_file_over_the_limit_is_refused_with_both_numbers() {
 }
 
 #[test]
-fn what_is_not_there_is_none_and_what_is_no_file_is_not_read() {
+fn a_missing_file_is_none_and_a_directory_is_not_read() {
     let root = plant(&kubevirt());
     let iso = iso(&kubevirt(), KUBEVIRT);
     let drives: [Box<dyn Files>; 2] =

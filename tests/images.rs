@@ -174,7 +174,7 @@ fn the_guest_reads_every_file_by_each_set_of_names() {
 }
 
 #[test]
-fn the_guest_understands_what_is_given_about_the_machine() {
+fn the_guest_understands_the_metadata_of_the_host() {
     let read = |image: &[u8]| {
         let files = Volume::probe(image).unwrap().unwrap().open(image).unwrap();
         let drive = drive::ConfigDrive::read_from(&files).unwrap().unwrap();

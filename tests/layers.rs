@@ -40,7 +40,7 @@ fn vmwares_backdoor_is_in_no_package() {
 }
 
 #[test]
-fn nobody_imports_upwards() {
+fn no_layer_imports_a_higher_layer() {
     let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut files = Vec::new();
     sources(&src, &mut files);

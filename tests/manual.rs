@@ -185,12 +185,12 @@ fn is_as_its_program_says(page: &str, program: &str) {
 }
 
 #[test]
-fn the_page_of_the_guest_has_what_its_help_says() {
+fn the_manual_page_of_the_guest_has_the_texts_of_its_help() {
     is_as_its_program_says("glowplug.8", env!("CARGO_BIN_EXE_glowplug"));
 }
 
 #[test]
-fn the_page_of_the_host_has_what_its_help_says() {
+fn the_manual_page_of_the_host_has_the_texts_of_its_help() {
     is_as_its_program_says("glowplugctl.1", env!("CARGO_BIN_EXE_glowplugctl"));
 }
 

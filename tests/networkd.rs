@@ -42,7 +42,7 @@ fn every_generated_document_of_cloud_init_becomes_the_network_that_was_meant() {
 }
 
 #[test]
-fn every_generated_model_becomes_the_network_that_it_is() {
+fn networkd_configures_every_generated_model() {
     ask(models::model);
 }
 

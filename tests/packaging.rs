@@ -168,7 +168,7 @@ fn the_program_starts_in_an_initramfs_that_is_made_of(root: &Path, directory: &P
 }
 
 #[test]
-fn the_packages_of_debian_have_their_files_and_what_they_depend_on() {
+fn the_packages_of_debian_have_their_files_and_dependencies() {
     let directory = tempfile::tempdir().unwrap();
     let (dist, variable) = dist_below(directory.path());
     // Debian 12's compiler is too old for the program. With -d the build uses the current compiler.

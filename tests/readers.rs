@@ -72,12 +72,12 @@ fn write_drive(drive: &Path, document: &str) {
 }
 
 #[test]
-fn every_generated_document_is_understood_by_network_manager_as_it_was_meant() {
+fn network_manager_understands_every_generated_document() {
     compare_all("network-manager", |line, case| Ok((network_manager::read(line)?, case.meant.clone())));
 }
 
 #[test]
-fn every_generated_document_is_understood_by_network_legacy_as_far_as_it_can_be() {
+fn network_legacy_understands_every_generated_document_within_its_features() {
     compare_all("network-legacy", |line, case| {
         let read = network_legacy::read(line)?;
         let meant = network_legacy::reduced(&case.meant, &case.defaults, &OnLink::new(), &read);
@@ -86,7 +86,7 @@ fn every_generated_document_is_understood_by_network_legacy_as_far_as_it_can_be(
 }
 
 #[test]
-fn every_generated_network_is_understood_by_network_manager_as_it_is() {
+fn network_manager_understands_every_generated_network() {
     compare_networks(dracut::render, |line, meaning| {
         let mut meant = meaning.profiles;
         meant.agree_on_name_servers();
@@ -95,7 +95,7 @@ fn every_generated_network_is_understood_by_network_manager_as_it_is() {
 }
 
 #[test]
-fn every_generated_network_is_understood_by_network_legacy_as_far_as_it_can_be() {
+fn network_legacy_understands_every_generated_network_within_its_features() {
     compare_networks(glowplug::render::network_legacy::render, |line, meaning| {
         let read = network_legacy::read(line)?;
         let meant = network_legacy::reduced(&meaning.profiles, &meaning.defaults, &meaning.on_link, &read);
@@ -216,7 +216,7 @@ fn a_seed_always_gives_the_same_document_and_meaning() {
 
 /// Without a mixture in the generator, no test would check it.
 #[test]
-fn the_documents_have_every_mixture_of_addresses_that_network_manager_can_be_reported() {
+fn the_documents_have_every_mixture_of_addresses_that_network_manager_supports() {
     let told = |family: &Family| {
         let required = if family.required { ", required" } else { "" };
         let addresses = if family.addresses.is_empty() { "" } else { ", with addresses" };

@@ -9,8 +9,7 @@ use serde_json::{Value, json};
 const KEY: &str = "kubevirt.cluster.x-k8s.io/allocated-ip-eno101";
 
 /// A list like the output of `kubectl get kubevirtmachines -o json`. It is generated piece by piece and never
-/// completely
-/// in memory.
+/// completely in memory.
 struct Machines {
     next: usize,
     number: usize,
@@ -119,7 +118,7 @@ fn lists_of_every_form_are_read() {
 }
 
 #[test]
-fn the_kinds_of_a_list_without_them_are_reported_by_owners_and_labels() {
+fn objects_without_a_kind_are_recognised_by_owners_and_labels() {
     let partial = |metadata: Value| {
         let mut metadata = metadata;
         metadata["annotations"] = json!({KEY: "10.0.0.5/24"});
@@ -162,7 +161,7 @@ fn a_part_of_a_list_is_refused() {
 }
 
 #[test]
-fn what_is_no_list_is_refused_with_its_place() {
+fn a_file_that_is_not_a_list_is_refused_with_its_position() {
     let cases = [
         ("", r#"document: invalid JSON "expected `{`" from byte 1"#),
         (" [1]", r#"document: invalid JSON "expected `{`" from byte 2"#),

@@ -55,7 +55,7 @@ fn systemd_understands_every_unit() {
 }
 
 #[test]
-fn systemd_understands_every_drop_in_for_the_unit_of_somebody_else() {
+fn systemd_understands_every_drop_in_for_a_unit_of_another_package() {
     let elses = "[Unit]\nDescription=Stand-in\n[Service]\nType=oneshot\nExecStart=/bin/false\n";
     for drop_in in files("conf") {
         let unit = format!("{}.service", drop_in.file_stem().unwrap().to_str().unwrap());
@@ -65,7 +65,7 @@ fn systemd_understands_every_drop_in_for_the_unit_of_somebody_else() {
 }
 
 #[test]
-fn systemd_is_asked_in_earnest() {
+fn systemd_verify_detects_mistakes_in_units() {
     let text = fs::read_to_string(Path::new(MODULE).join("glowplug-network-kargs.service")).unwrap();
     let broken = text.replace("Before=dracut-cmdline.service", "Befor=dracut-cmdline.service");
     assert_ne!(verify("glowplug-network-kargs.service", &broken, None), "");
@@ -73,7 +73,7 @@ fn systemd_is_asked_in_earnest() {
 }
 
 #[test]
-fn the_program_understands_what_the_units_ask_of_it() {
+fn the_program_accepts_the_options_of_the_units() {
     for unit in files("service") {
         let text = fs::read_to_string(&unit).unwrap();
         let lines: Vec<_> = text.lines().filter_map(|line| line.strip_prefix("ExecStart=/usr/bin/glowplug ")).collect();
@@ -163,7 +163,7 @@ fn the_units_reach_little() {
 
 /// A comment above each line gives its reason. Without a reason, nobody would dare to remove an ordering.
 #[test]
-fn every_ordering_and_condition_has_its_reason_above_it() {
+fn every_ordering_and_condition_has_a_comment_with_its_reason() {
     let explained = ["After=", "Before=", "Condition", "DefaultDependencies=", "OnFailure=", "Requires=", "Wants="];
     for path in [files("service"), files("conf")].concat() {
         let text = fs::read_to_string(&path).unwrap();

@@ -118,7 +118,7 @@ _glowplug_networkd() {
     sed "s,@GENERATOR@,$generator," "$moddir/systemd-network-generator.conf" \
         >"$initdir$systemdsystemunitdir/$unit.d/50-glowplug.conf" || _glowplug_fail "cannot write a drop-in for $unit"
     dracut_module_included systemd-resolved \
-        || dwarn "glowplug: without the dracut module systemd-resolved nobody in the initramfs asks the name servers"
+        || dwarn "glowplug: without the dracut module systemd-resolved no program in the initramfs queries the name servers"
 }
 
 # Sets the default arguments. Fedora CoreOS sets its default in a drop-in of afterburn. Later it reads this drop-in to
@@ -149,7 +149,7 @@ install() {
     _glowplug_in_kdump && return 0
     local program renderer unit_dir
     renderer=$(_glowplug_renderer) \
-        || _glowplug_fail "nobody would bring the network up:" \
+        || _glowplug_fail "the image has no network program:" \
             "add the dracut module network-manager, systemd-networkd or network-legacy"
 
     # The unit expects this path, whatever path the program has on this machine.

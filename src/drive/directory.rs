@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_read_and_a_missing_one_is_none() {
+    fn a_file_is_read_and_a_missing_file_is_none() {
         let (_outside, drive) = drive();
         assert_eq!(drive.read("openstack/latest/user_data", 5).unwrap(), Some(b"hello".to_vec()));
         assert_eq!(drive.read("openstack/latest/vendor_data", 5).unwrap(), None);

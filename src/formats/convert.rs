@@ -319,7 +319,7 @@ pub(super) fn bond_options(
             },
             name => match options.set(name, &text) {
                 Ok(()) => {}
-                // With an invalid mode, nobody knows which options have an effect.
+                // With an invalid mode, it is unknown which options have an effect.
                 Err(BondOptionError::Useless { .. }) if mode.is_err() => {}
                 Err(error) => diagnostics.push(bond_option_diagnostic(path, &text, &error)),
             },

@@ -529,7 +529,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_of_repeated_members_counts() {
+    fn the_last_of_repeated_members_is_used() {
         let Value::Object(object) = parse(br#"{"a": 1, "b": 2, "a": 3}"#).unwrap() else { panic!() };
         assert_eq!(object.get("a"), Some(&Value::Integer(3)));
         assert_eq!(object.members(), [("b", &Value::Integer(2)), ("a", &Value::Integer(3))]);
@@ -573,7 +573,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mistake_in_yaml_is_reported_as_yaml_also_within_braces() {
+    fn a_mistake_inside_braces_in_yaml_is_reported_as_yaml() {
         let unclosed = "not readable as YAML \"while parsing a flow sequence, expected ',' or ']'\", expected a JSON or YAML document";
         let refusal = |document: &[u8]| parse_strict(document).unwrap_err().to_string();
         assert_eq!(refusal(b"{name: workers, addresses: [10.0.0.0/24}"), format!("line 1 column 40: {unclosed}"));

@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bridge_with_the_mac_address_of_its_nic_is_not_taken_for_the_nic() {
+    fn a_bridge_with_the_mac_address_of_its_nic_is_not_confused_with_the_nic() {
         let root = tempfile::tempdir().unwrap();
         for name in ["br-ex", "enp1s0", "vlan7"] {
             let directory = root.path().join("sys/class/net").join(name);

@@ -200,12 +200,12 @@ impl<'a> Planner<'a> {
 
     /// Returns the output of a document. An error if all kernel arguments together would be too long.
     fn within_limits(&mut self, output: Output, document: &str, command_line: &CommandLine) -> Result<Output, Stop> {
-        self.report.reason = format!("{document} says so");
+        self.report.reason = format!("by {document}");
         let length = output.line.as_ref().map_or(0, String::len);
         let already = command_line.length() + self.other_fragments();
         if length > 0 && already + length > MAX_ALL_ARGUMENTS {
             let reason = format!(
-                "kernel arguments: {length} bytes beside the {already} that are there, expected at most {MAX_ALL_ARGUMENTS}"
+                "kernel arguments: {length} bytes in addition to {already} that are there, expected at most {MAX_ALL_ARGUMENTS}"
             );
             return Err(Stop::Refused(reason));
         }

@@ -85,7 +85,7 @@ impl Platform {
                 return known(KUBEVIRT, format!("DMI has {name} {value:?}"));
             }
         }
-        let reason = "neither the kernel command line nor DMI tells".to_owned();
+        let reason = "neither the kernel command line nor DMI names it".to_owned();
         Self { id: None, reason }
     }
 
@@ -149,7 +149,7 @@ mod tests {
     fn another_machine_is_unknown() {
         assert_eq!(
             platform(&Selection::Detect, "", &[("sys_vendor", "QEMU"), ("product_name", "KubeVirt")]),
-            (None, "neither the kernel command line nor DMI tells".to_owned())
+            (None, "neither the kernel command line nor DMI names it".to_owned())
         );
     }
 }

@@ -164,7 +164,7 @@ impl Search<'_> {
                 // A drive of another machine does not identify the platform of this machine.
                 let found = self.take(&mut seen, waited, |it| it.has_shape && it.why != Why::NothingBetter)?;
                 if found.is_none() {
-                    debug!(self.log, "no drive tells what this machine is"; "devices" => %names(&seen));
+                    debug!(self.log, "no drive identifies the platform"; "devices" => %names(&seen));
                     self.explain(&seen, None);
                 }
                 return Ok(found);
@@ -339,7 +339,7 @@ impl Search<'_> {
             if drives.iter().any(|(_, drive)| drive.network() != first.network()) {
                 return Err(SearchError::Ambiguous { devices });
             }
-            info!(self.log, "several drives say the same about the network"; "devices" => %List(&devices));
+            info!(self.log, "several drives have the same network"; "devices" => %List(&devices));
         }
         let name = (*name).clone();
         let Some(Device::Drive(drive)) = seen.remove(&name) else { return Ok(None) };
@@ -358,13 +358,13 @@ impl Search<'_> {
             let Device::Drive(drive) = device else { continue };
             let reason = match (drive.why, taken) {
                 (Why::NothingBetter, _) => "its uuid is another machine's".to_owned(),
-                (_, None) => "it does not have the shape that KubeVirt gives its drives".to_owned(),
+                (_, None) => "it does not have the layout of KubeVirt drives".to_owned(),
                 (_, Some(taken)) => {
                     let device = taken.device.display();
                     match taken.why {
-                        why if why == drive.why => format!("{device} says the same"),
+                        why if why == drive.why => format!("{device} has the same network"),
                         Why::OwnUuid => format!("{device} has the uuid of this machine"),
-                        _ => format!("{device} has the shape that KubeVirt gives its drives"),
+                        _ => format!("{device} has the layout of KubeVirt drives"),
                     }
                 }
             };

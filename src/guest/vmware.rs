@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn the_property_is_afterburns_and_an_empty_one_is_none() {
+    fn the_property_is_afterburns_and_an_empty_value_means_none() {
         assert_eq!(read(&StandIn(Ok(Some("ip=dhcp")))), Ok(Some(b"ip=dhcp".to_vec())));
         assert_eq!(read(&StandIn(Ok(Some(" \n")))), Ok(None));
         assert_eq!(read(&StandIn(Ok(None))), Ok(None));
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn every_network_argument_of_dracut_is_taken() {
+    fn every_network_argument_of_dracut_is_accepted() {
         for word in [
             "ip=192.168.1.100::192.168.1.1:24:worker-0:ens192:none",
             "ip=[2001:db8::5]::[2001:db8::1]:64::ens192:none",

@@ -395,7 +395,7 @@ impl fmt::Display for Brake {
             }
             Self::Clock { now, latest } => {
                 let (now, latest) = (Timestamp(*now), Timestamp(*latest));
-                write!(f, "the clock says {now}, expected a time after {latest}, the latest in the ledger")
+                write!(f, "the clock shows {now}, expected a time after {latest}, the latest in the ledger")
             }
         }
     }
@@ -411,7 +411,7 @@ mod tests {
     use crate::host::registry::tests::registry;
 
     #[test]
-    fn whose_address_an_unreadable_object_names_is_not_missing() {
+    fn a_machine_whose_address_an_unreadable_object_names_is_not_missing() {
         let one = pool("{name: one, network: n, addresses: [10.0.0.0/24]}");
         let mut registry = registry([one]);
         let [named, other] = ["a", "b"].map(|name| {
@@ -551,7 +551,7 @@ mod tests {
         assert_eq!(released(&audit), (vec![], &[brake.clone()][..]));
         assert_eq!(
             brake.to_string(),
-            "the clock says 1970-01-01T00:16:39Z, expected a time after 1970-01-01T00:16:40Z, the latest in the ledger"
+            "the clock shows 1970-01-01T00:16:39Z, expected a time after 1970-01-01T00:16:40Z, the latest in the ledger"
         );
     }
 
@@ -575,7 +575,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_a_guest_reports_and_nobody_knows_is_reported_and_reserved() {
+    fn an_unknown_address_of_a_guest_is_reported_and_reserved() {
         let guest = |name: &str, address: &str| {
             format!(
                 r#"{{"kind": "VirtualMachineInstance", "metadata": {{"namespace": "n", "name": "{name}", "uid": "i"}},
@@ -609,7 +609,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rebuild_names_the_machines_that_may_use_an_address_nobody_knows() {
+    fn a_rebuild_names_the_machines_that_may_use_an_unknown_address() {
         let machine = |name: &str, more: &str| {
             format!(
                 r#"{{"kind": "KubevirtMachine", "metadata": {{"namespace": "n", "name": "{name}", "uid": "u-{name}"{more}}}}}"#

@@ -52,12 +52,12 @@ pub enum Change {
     },
 }
 
-/// A report of a ledger: the current state of each thing.
+/// A report of a ledger: the current state of its items, such as pools, addresses, conflicts and machines.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Update {
-    /// The whole state. A thing that is not in the list does not exist.
+    /// The whole state. An item that is not in the list does not exist.
     Snapshot(Vec<Change>),
-    /// The current state of each thing that changed since the last report.
+    /// The current state of each item that changed since the last report.
     Delta(Vec<Change>),
 }
 

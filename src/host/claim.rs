@@ -102,7 +102,7 @@ pub struct Conflict {
     pub source: String,
 }
 
-/// What a Kubernetes object says about the addresses of its machine.
+/// The addresses of a machine, as one of its Kubernetes objects records them.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Record {
     /// The claimant that holds the addresses, as the record says.

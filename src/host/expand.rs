@@ -244,7 +244,7 @@ fn name_addresses(value: &Value, facts: &mut TemplateFacts) {
     }
 }
 
-/// Reports every number that is not known any more.
+/// Reports every number whose exact value the parser did not keep.
 fn fractions(value: &Value, path: &FieldPath<'_>, diagnostics: &mut Diagnostics) {
     match value {
         Value::Fraction => {
@@ -342,7 +342,7 @@ impl Draft {
                 let path = NETWORKS.index(index);
                 let expected =
                     "a network that takes the address of the pool, such as ipv4 or ipv6, or none of its family";
-                let problem = "DHCP beside an address of the pool";
+                let problem = "DHCP together with an address of the pool";
                 self.diagnostics.push(Diagnostic::error(path.field("type"), problem, kind, expected));
             }
         }

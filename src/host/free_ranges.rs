@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_is_taken_from_each_path_of_a_range() {
+    fn a_number_is_taken_from_each_position_of_a_range() {
         for (first, last) in [(1, 3), (0, 1023), (100, 900)] {
             for number in [first, first + 1, last] {
                 let mut before = free(&[(first, last)]);
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn one_less_than_all_numbers_is_counted_and_all_of_them_are_refused() {
+    fn all_numbers_but_one_are_counted_and_all_numbers_are_refused() {
         let mut most = free(&[(1, u128::MAX)]);
         assert_eq!(most.count(), u128::MAX);
         assert_eq!(most.give_back(0), Err(FreeRangesError::Uncountable));

@@ -253,13 +253,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_left_out_but_for_the_instance_id() {
+    fn unknown_metadata_is_left_out_except_the_instance_id() {
         assert_eq!(WORKER.meta_data_json(), r#"{"hostname":"worker-0","instance_id":"worker-0.clusters"}"#);
         assert_eq!(WORKER.meta_data(), r#"{"instance-id":"","local-hostname":"worker-0"}"#);
     }
 
     #[test]
-    fn a_hostname_is_the_first_label_of_the_name_and_at_most_63_characters_of_it() {
+    fn a_hostname_is_the_first_label_of_the_name_with_at_most_63_characters() {
         let (fits, long) = ("w".repeat(63), "w".repeat(64));
         let (dots, dash) = (format!("{long}.example"), format!("{}-{long}", &fits[1..]));
         let cases = [("a.b.c", "a"), (&fits, &fits), (&long, &fits), (&dots, &fits), (&dash, &fits[1..]), ("", "")];

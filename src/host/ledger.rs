@@ -19,7 +19,7 @@ pub use sqlite::{OpenError, SqliteLedger, Tenure};
 
 /// A store of leases.
 ///
-/// A ledger keeps the last [`Change`] of each thing. A thing is a pool, an address of a network, a conflict or a
+/// A ledger keeps the last [`Change`] of each item. An item is a pool, an address of a network, a conflict or a
 /// machine. A ledger rejects the lease of an address that another claimant holds, even if the caller does not know of
 /// the other lease. A store may leave conflicts, waiting machines and missing machines to its caller if the caller
 /// reports them again after each start.
@@ -95,7 +95,7 @@ pub struct MemoryLedger {
     has_reported: bool,
 }
 
-/// Identifies the thing that a change is about.
+/// Identifies the item that a change is about.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 enum Key {
     Pool(Arc<str>),

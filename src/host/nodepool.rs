@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn with_its_addresses_the_guest_reads_the_template_as_it_was_meant() {
+    fn the_guest_reads_the_expanded_template_correctly() {
         let (Some((_, pool)), _) = read_one(NODE_POOL) else { panic!() };
         let mut document = template_document(&pool);
         document["networks"][0]["ip_address"] = "192.168.1.10".into();
@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn an_annotation_says_the_subnet_of_a_node_pool() {
+    fn an_annotation_sets_the_subnet_of_a_node_pool() {
         let node_pools = |annotation: &str| {
             let document = format!(
                 "[{{kind: NodePool, metadata: {{name: a, annotations: {{ipam.glowplug.dev/machine-network: '{annotation}'}},
@@ -540,7 +540,7 @@ mod tests {
     ];
 
     #[test]
-    fn entries_are_judged_as_the_table_of_differences_says() {
+    fn entries_are_accepted_or_rejected_as_in_the_table_of_differences() {
         let ours: Vec<(&str, bool)> =
             DIFFERENCES.iter().map(|(entry, ..)| (*entry, entry.parse::<Entry>().is_ok())).collect();
         let table: Vec<(&str, bool)> = DIFFERENCES.iter().map(|(entry, _, _, ours)| (*entry, *ours)).collect();
@@ -548,7 +548,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_text_requires_of_lists_is_required() {
+    fn the_enhancements_rules_for_lists_are_enforced() {
         let path = "spec.platform.kubevirt.bootstrapNetworkConfig";
         let refusal = |members: &str| node_pool(&format!("network: n, {members}"), "").1;
         assert_eq!(refusal("addresses: []"), [format!("{path}.addresses: empty list, expected at least one address")]);
@@ -580,7 +580,7 @@ mod tests {
     }
 
     #[test]
-    fn the_network_is_what_the_machines_are_attached_to() {
+    fn the_network_is_the_attachment_of_the_machines() {
         let network = |name: &str, kubevirt: &str| {
             let (pool, diagnostics) = node_pool(&format!("{name} addresses: [10.0.0.0/24]"), kubevirt);
             (pool.map(|(spec, pool)| (spec.network, pool.network)), diagnostics)

@@ -317,7 +317,7 @@ impl Space {
         self.reserves_ends && self.family.bits() - self.prefix >= 2
     }
 
-    /// Number of first and number of last addresses of subnets that are reserved only because they are ends.
+    /// Counts the first addresses and the last addresses of subnets that are reserved for no other reason.
     fn count_ends(&self) -> [u128; 2] {
         if !self.has_ends() {
             return [0, 0];

@@ -274,7 +274,7 @@ impl Objects {
         &self.diagnostics
     }
 
-    /// Merges the objects of all lists, and returns what they say about each machine.
+    /// Merges the objects of all lists, and returns the records of each machine.
     #[must_use]
     pub fn inventory(self) -> Inventory {
         let mut inventory = merge::merge(self.objects, &self.sources, self.diagnostics);

@@ -394,7 +394,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn of_several_that_are_released_none_is_served_by_another() {
+    fn of_several_released_machines_none_gets_an_address_of_another() {
         let one = pool("{name: one, network: n, addresses: [10.0.0.8/32], machineNetwork: [{cidr: 10.0.0.0/24}]}");
         let mut registry = registry([one]);
         let [holds, waits, waits_too] = [0, 1, 2].map(|created| Claim {

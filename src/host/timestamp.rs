@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn a_string_that_is_no_time_is_none() {
+    fn a_string_that_is_not_a_time_is_none() {
         for text in [
             "",
             "2025-11-20",

@@ -227,16 +227,16 @@ impl BondOptions {
         }
         let asks = number(self, "arp_interval").is_some_and(|interval| interval > 0);
         if asks && self.arp_ip_target.is_empty() {
-            remove(self, "arp_interval", "an arp_ip_target beside it");
+            remove(self, "arp_interval", "also an arp_ip_target");
         }
         if !asks && !self.arp_ip_target.is_empty() {
             self.arp_ip_target.clear();
-            remove(self, "arp_ip_target", "an arp_interval beside it");
+            remove(self, "arp_ip_target", "also an arp_interval");
         }
         if number(self, "miimon") == Some(0) {
             for name in ["updelay", "downdelay"] {
                 if number(self, name).is_some_and(|delay| delay > 0) {
-                    remove(self, name, "a miimon above 0 beside it");
+                    remove(self, name, "also a miimon above 0");
                 }
             }
         }

@@ -156,7 +156,7 @@ fn ignore_what_needs_a_static_address(link: &mut Link, diagnostics: &mut Diagnos
         let expected = "no default route from the DHCP server: network-legacy prefers that one";
         diagnostics.push(Diagnostic::warning(
             &route.path,
-            "default route beside DHCP",
+            "default route together with DHCP",
             route.gateway().map_or_else(|| "on-link".to_owned(), |gateway| gateway.to_string()),
             expected,
         ));

@@ -296,7 +296,7 @@ fn without_network_data_the_default_applies() {
 }
 
 #[test]
-fn a_broken_document_stops_the_boot_and_the_console_says_why() {
+fn a_broken_document_stops_the_boot_and_the_console_shows_the_error() {
     let document = document("static-ipv4").replace("255.255.255.0", "255.0.255.0");
     assert!(document.contains("255.0.255.0"));
     let report = VirtualMachine::new(Image::Plain).drive(Bus::VirtioBlk, &iso("config-2", OWN, &document)).boot();
@@ -312,7 +312,7 @@ fn a_broken_document_stops_the_boot_and_the_console_says_why() {
 }
 
 #[test]
-fn the_drive_of_another_machine_stops_the_boot_and_the_console_says_why() {
+fn the_drive_of_another_machine_stops_the_boot_and_the_console_shows_the_error() {
     let drive = iso("config-2", OTHER, &document("static-ipv4"));
     let report = VirtualMachine::new(Image::Plain).argument("glowplug.wait=1").drive(Bus::VirtioBlk, &drive).boot();
     let reason = format!(
@@ -327,7 +327,7 @@ fn the_drive_of_another_machine_stops_the_boot_and_the_console_says_why() {
 
 /// The drive would stop any other boot.
 #[test]
-fn a_crash_kernel_gets_to_the_vmcore_whatever_is_on_the_drive() {
+fn a_crash_kernel_reaches_the_vmcore_with_any_drive() {
     let drive = iso("config-2", OWN, "{");
     let report = VirtualMachine::new(Image::Kdump).drive(Bus::VirtioBlk, &drive).boot();
     assert!(!report.is_emergency());
@@ -357,7 +357,7 @@ fn a_network_from_the_boot_loader_wins() {
 const SYSTEMD: &str = "base systemd systemd-initrd dracut-systemd kernel-modules";
 
 #[test]
-fn a_unit_of_networkmanager_reads_what_we_write() {
+fn a_unit_of_networkmanager_reads_our_arguments() {
     assert_eq!(
         VirtualMachine::new(Image::Units).drive(Bus::VirtioBlk, &own("static-ipv4")).boot().found(),
         as_static()
@@ -366,13 +366,13 @@ fn a_unit_of_networkmanager_reads_what_we_write() {
 
 #[test]
 fn an_image_without_a_network_program_that_we_know_is_not_made() {
-    let said = "nobody would bring the network up: \
+    let said = "the image has no network program: \
                 add the dracut module network-manager, systemd-networkd or network-legacy";
     assert_eq!(machine::try_image(&format!("{SYSTEMD} connman glowplug")), (false, vec![said.to_owned()]));
 }
 
 #[test]
-fn an_image_in_which_nobody_would_read_our_arguments_is_not_made() {
+fn an_image_in_which_no_program_reads_our_arguments_is_not_built() {
     let warning = "no drop-in of glowplug-network-kargs.service sets GLOWPLUG_NETWORK_KARGS_DEFAULT (to nothing for none): \
                    a KubeVirt machine that needs a default will not boot";
     let error = "neither NetworkManager-config-initrd.service nor a hook of dracut would read our arguments";
@@ -573,7 +573,7 @@ fn is_stacked(network: &NetworkConfig) -> bool {
 }
 
 #[test]
-fn bonds_and_vlans_become_what_was_meant() {
+fn networkd_makes_the_bonds_and_vlans_of_the_network() {
     let kinds: [(&str, fn(u64) -> NetworkConfig); 3] =
         [("openstack", cases::openstack), ("cloud-init", cases::cloud_init), ("model", models::model)];
     let of_kind = |(kind, network): (&str, fn(u64) -> NetworkConfig)| {

@@ -1,8 +1,7 @@
 //! Faults of a claim under `strace`: the process is killed at each of its writes, or each write fails.
 //!
 //! After every fault, a machine whose addresses were printed holds them. No machine holds only a part of its addresses
-//! or
-//! addresses of another machine. The same claim then gives the lowest free addresses.
+//! or addresses of another machine. The same claim then gives the lowest free addresses.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -68,8 +67,7 @@ fn held(directory: &Path) -> BTreeMap<String, String> {
 }
 
 /// Claims for a machine while others hold addresses, once for each write, with a fault at this write. With `+` the
-/// fault
-/// repeats at all later writes of its name.
+/// fault repeats at all later writes of its name.
 fn at_every_write(others: &[&str], machine: &str, addresses: &str, fault: &str, on: &str) -> BTreeSet<End> {
     let before = held_by(others);
     let without_fault = held_by(others);

@@ -83,7 +83,7 @@ fn several_processes_that_claim_for_the_same_machines_give_the_same() {
 /// After an interrupt at any time, the ledger has whole batches with all printed addresses. The next claim gives the
 /// rest.
 #[test]
-fn an_interrupted_claim_goes_on_where_it_was() {
+fn an_interrupted_claim_continues_after_its_last_batch() {
     let directory = with_ledger();
     write_list(&directory.path().join("list"), (0..5_000).map(|number| format!("worker-{number}")));
     for pause in [50, 200, 400] {
@@ -110,7 +110,7 @@ fn as_nobody(command: &mut Command) -> &mut Command {
 }
 
 #[test]
-fn who_may_only_read_the_ledger_lists_it_and_tells_its_metrics() {
+fn a_user_who_may_only_read_the_ledger_gets_lists_and_metrics() {
     let directory = with_ledger();
     let path = |name: &str| directory.path().join(name);
     let set_mode = |name: &str, mode| fs::set_permissions(path(name), Permissions::from_mode(mode)).unwrap();

@@ -22,59 +22,59 @@ macro_rules! sessions {
 
 sessions! {
     a_claim_is_applied_to_the_cluster_with_its_record_first
-    a_claim_is_reported_in_every_form
-    a_drive_is_the_same_for_the_same_input_and_says_all_that_it_was_reported
-    a_drive_says_when_it_needs_a_secret
+    a_claim_is_printed_in_every_format
+    a_claim_with_a_list_allocates_no_address_that_an_object_of_the_list_records
+    a_drive_is_the_same_for_the_same_input_and_has_all_given_metadata
     a_drive_that_the_guest_could_not_read_is_not_written
+    a_file_that_is_not_a_ledger_of_these_pools_is_refused
     a_gateway_that_the_machine_does_not_reach_is_refused
     a_ledger_gains_a_network_by_its_name_alone
     a_ledger_has_a_history_and_is_verified_and_copied
     a_ledger_is_listed_as_json
-    a_ledger_is_made_on_request_only
     a_link_local_gateway_needs_no_subnet
-    a_list_gives_no_address_that_an_object_of_it_records
     a_list_has_what_its_options_name
     a_list_in_yaml_is_refused_with_what_was_expected
     a_machine_gets_the_lowest_free_address_and_keeps_it
     a_machine_that_is_being_deleted_gets_no_new_address
     a_named_address_is_given_or_refused_with_the_reason
+    a_note_says_that_a_drive_needs_a_secret
     a_rebuild_and_an_audit_know_the_pools_of_the_ledger
     a_rebuild_of_right_records_has_nothing_to_report
     a_rebuild_takes_over_records_and_reports_what_does_not_fit
-    a_release_names_the_uid_and_frees_nobody_elses_address
+    a_release_needs_the_uid_and_frees_no_address_of_another_machine
     a_release_of_a_list_takes_only_machines_that_are_gone
-    a_resize_strands_nobody
-    a_status_has_how_full_pools_are_and_who_waits
-    a_sticky_claim_gets_what_the_name_had_before
-    a_template_says_what_the_pool_does_not
+    a_resize_keeps_the_addresses_of_all_machines
+    a_status_shows_the_use_of_pools_and_waiting_machines
+    a_sticky_claim_gets_the_last_address_of_its_name
+    a_template_adds_what_the_pool_does_not_have
     a_widened_subnet_and_a_new_name_are_reported
-    an_annotation_says_the_subnet_of_a_node_pool
-    an_audit_frees_only_on_request_and_after_two_sightings
-    an_audit_releases_nothing_by_lists_that_prove_nothing
+    addresses_that_a_template_names_are_never_allocated
+    all_mistakes_in_pools_are_reported_together
+    an_address_that_one_pool_reserves_is_reserved_on_its_network
+    an_annotation_sets_the_subnet_of_a_node_pool
+    an_audit_releases_nothing_with_incomplete_or_old_lists
+    an_audit_releases_only_on_request_and_after_two_audits
     an_audit_reports_duplicates_and_unknown_machines_and_changes_nothing
     an_audit_reports_what_only_one_side_knows
     an_interface_that_no_annotation_can_name_is_refused_before_a_claim
-    an_unreadable_record_sets_its_address_aside_until_it_is_gone
-    exhaustion_has_its_own_words_and_exit_code_and_ends_with_a_resize
+    an_invalid_command_line_is_a_usage_error
+    an_unreadable_record_reserves_its_address_until_it_is_gone
+    control_characters_of_an_object_are_escaped_on_output
+    exhaustion_has_its_own_message_and_exit_status_and_ends_with_a_resize
     from_a_claim_to_the_kernel_arguments_of_the_guest
+    init_creates_a_ledger_and_no_other_command_does
     machines_come_from_a_list_of_kubernetes
-    metrics_have_the_enhancements_name_and_totals_beside_it
-    mistakes_in_pools_are_reported_all_at_once
-    network_data_is_made_without_a_ledger
+    metadata_of_a_drive_is_checked
+    metrics_have_the_enhancements_name_and_also_totals
+    network_data_needs_no_ledger
     node_pools_are_translated_for_the_machine_template
-    nothing_of_an_object_acts_on_a_terminal
     of_several_pools_for_one_interface_the_node_pool_decides
     one_bad_pool_stops_only_its_own_machines
-    overlapping_pools_are_refused_with_both_parties
+    overlapping_pools_are_refused_with_both_names
     pools_are_checked_with_sizes_and_what_is_reserved
     several_machines_are_served_in_their_order
     two_families_and_two_interfaces_are_one_claim
-    what_a_drive_says_about_the_machine_is_checked
-    what_a_template_names_is_never_allocated
-    what_is_no_command_line_is_a_usage_error
-    what_is_no_ledger_of_these_pools_is_refused
-    what_one_pool_reserves_is_reserved_on_its_network
-    who_waits_is_served_in_the_order_of_creation_when_an_address_comes_back
+    waiting_machines_are_served_in_the_order_of_creation_when_an_address_is_released
 }
 
 #[test]

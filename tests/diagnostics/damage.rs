@@ -1,8 +1,7 @@
 //! Damages every fixture with typical mistakes: a mark that is missing, doubled or replaced by another, or a comment.
 //!
 //! A damaged document is rejected, keeps its meaning, or gives a diagnostic. It never silently means another network,
-//! and
-//! never becomes the distribution's default.
+//! and never becomes the distribution's default.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -2,8 +2,7 @@
 //!
 //! If the severity of a diagnostic depends on the use of the value, both severities have a case. Two diagnostics are
 //! unreachable and have no case: a link reference that is broken after it was resolved, and a byte in the arguments
-//! that
-//! no type writes.
+//! that no type writes.
 #![allow(clippy::unwrap_used, reason = "a helper of a test may fail the test")]
 
 mod damage;
@@ -22,7 +21,7 @@ const MODE: &str =
     "balance-rr, active-backup, balance-xor, broadcast, 802.3ad, balance-tlb, balance-alb or their number, 0 to 6";
 const MASK: &str = "a mask without holes or a length";
 const DESTINATION: &str = "an address, a CIDR or default";
-const KNOWN_BY: &str = "an ethernet_mac_address or a name beside it, or an id that is an interface name";
+const KNOWN_BY: &str = "also an ethernet_mac_address or a name, or an id that is an interface name";
 const READABLE: &str = "a JSON or YAML document";
 /// Expectation for a document that begins with a brace.
 const JSON: &str = "JSON, since the document begins with a brace or a bracket";

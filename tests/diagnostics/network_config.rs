@@ -70,15 +70,15 @@ texts! {
         => refused [r#"error network: invalid item "a string", expected an object"#];
     openstacks_members_beside_cloud_inits: raw "links: [{id: a, type: phy}]\nversion: 2\nethernets: {a: {dhcp4: true}}"
         => refused [
-            r#"error ethernets: member of another format beside "links", expected {EITHER}"#
+            r#"error ethernets: member of another format than "links", expected {EITHER}"#
         ];
     openstacks_members_beside_the_wrapper: raw "services: [{type: dns, address: 8.8.8.8}]\nnetwork: {version: 2}"
         => refused [
-            r#"error network: member of another format beside "services", expected {EITHER}"#
+            r#"error network: member of another format than "services", expected {EITHER}"#
         ];
     a_document_that_is_half_in_the_wrapper: raw "network: {version: 2}\nethernets: {a: {dhcp4: true}}"
         => refused [
-            r#"error network: member of another format beside "ethernets", expected {EITHER}"#
+            r#"error network: member of another format than "ethernets", expected {EITHER}"#
         ];
     openstacks_members_beside_a_mere_version: raw "links: [{id: a, type: phy}]\nnetworks: [{link: a, type: ipv4_dhcp}]\nversion: 2"
         => read [];
@@ -87,8 +87,8 @@ texts! {
     kubevirts_example_with_its_indentation_lost: raw "network:\n  version: 1\n  config:\n  - type: physical\n  name: eth0\n  subnets:\n    - type: dhcp\n"
         => refused [
             "error network.config[0].name: missing, expected {NAME}",
-            r#"error network.name: member beside the list "eth0", expected {INSIDE}"#,
-            r#"error network.subnets: member beside the list "an array", expected {INSIDE}"#
+            r#"error network.name: member outside the list "eth0", expected {INSIDE}"#,
+            r#"error network.subnets: member outside the list "an array", expected {INSIDE}"#
         ];
     a_tab_is_no_indentation: raw "network:\n  version: 2\n\tethernets: {}\n"
         => refused [

@@ -394,15 +394,15 @@ diagnoses! {
         ],
         []
         => configured [
-            r#"warning links[1].bond_arp_interval: useless bond option "100", expected an arp_ip_target beside it"#,
-            r#"warning links[1].bond_downdelay: useless bond option "200", expected a miimon above 0 beside it"#,
+            r#"warning links[1].bond_arp_interval: useless bond option "100", expected also an arp_ip_target"#,
+            r#"warning links[1].bond_downdelay: useless bond option "200", expected also a miimon above 0"#,
             r#"warning links[1].bond_num_unsol_na: useless bond option "2", expected the value of num_grat_arp"#,
             r#"warning links[1].bond_peer_notif_delay: useless bond option "50", expected a multiple of miimon"#,
-            r#"warning links[1].bond_updelay: useless bond option "200", expected a miimon above 0 beside it"#
+            r#"warning links[1].bond_updelay: useless bond option "200", expected also a miimon above 0"#
         ];
     a_target_without_an_interval: [nic!("a"), bond!("b", ["a"], "bond_arp_ip_target": "10.0.0.1")], []
         => configured [
-            r#"warning links[1].bond_arp_ip_target: useless bond option "10.0.0.1", expected an arp_interval beside it"#
+            r#"warning links[1].bond_arp_ip_target: useless bond option "10.0.0.1", expected also an arp_interval"#
         ];
     several_targets:
         [nic!("a"), bond!("b", ["a"], "bond_arp_interval": 100, "bond_arp_ip_target": "10.0.0.1,10.0.0.2")], []

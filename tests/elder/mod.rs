@@ -26,8 +26,7 @@ use crate::support::documents::Random;
 use crate::support::{documents, network_config};
 
 /// Seeds of the generated documents of each kind. `ELDER_SEEDS=17..18` sets others, for example to repeat a failure;
-/// then
-/// rows may stay unused.
+/// then rows may stay unused.
 const SEEDS: std::ops::Range<u64> = 0..700;
 
 /// Number of disagreements that a failing test shows: enough to see whether they have one cause.
@@ -256,7 +255,7 @@ fn tree(value: &value::Value) -> Value {
 }
 
 #[test]
-fn every_document_means_to_cloud_init_what_it_means_here_or_a_row_says_why_not() {
+fn every_document_has_the_same_meaning_for_cloud_init_or_a_row_explains_the_difference() {
     let mut cloud_init = CloudInit::start();
     let mut met = Met::default();
     let asked = env::var("ELDER_SEEDS").ok();

@@ -26,8 +26,7 @@ pub(crate) enum Undo {
     /// Rewrites the document and changes the meaning.
     Both(fn(&mut Value), fn(&Value, &mut Value)),
     /// Gives cloud-init the values instead of the text, if cloud-init's YAML parser reads the text differently. The
-    /// function
-    /// detects such texts.
+    /// function detects such texts.
     Text(fn(&str) -> bool),
 }
 
@@ -53,7 +52,7 @@ pub(crate) const REFUSED: &[(&str, &str)] = &[
     ("repeated-vlan-id", "repeated VLAN id"),
     ("loop", "VLAN on itself"),
     ("misspelt", "unknown member"),
-    ("mis-indented", "member beside the list"),
+    ("mis-indented", "member outside the list"),
     ("unsupported", "unsupported section"),
     ("two-formats", "member of another format"),
 ];

@@ -21,7 +21,7 @@ fn recorded(machine: &FakeMachine) -> (String, String) {
 }
 
 #[test]
-fn a_kubevirt_machine_gets_the_network_of_the_drive_that_it_finds() {
+fn a_kubevirt_machine_gets_the_network_of_its_drive() {
     let machine = FakeMachine::kubevirt().with_disk("vda", vec![0; 65_536]).with_disk("vdb", hypershift());
     let Run { code, stdout, stderr } = machine.network_kargs(&[]);
     assert_eq!((code, stdout.as_str()), (Some(0), ""), "{stderr}");
@@ -53,7 +53,7 @@ fn the_drive_of_another_machine_is_refused() {
 }
 
 #[test]
-fn the_drive_of_another_machine_is_taken_where_any_drive_was_asked_for() {
+fn the_drive_of_another_machine_is_used_with_any_drive() {
     for (line, option) in
         [("quiet", "--any-drive"), ("glowplug.any-drive", "--neednet"), ("glowplug.any-drive=1", "-v")]
     {
@@ -73,7 +73,7 @@ fn without_time(stderr: &str) -> Vec<&str> {
 }
 
 #[test]
-fn the_log_says_what_was_looked_at_where_it_is_asked_to() {
+fn the_debug_log_names_each_examined_device() {
     let expected = [
         format!("<7>started version={}", glowplug::VERSION),
         "<7>decided the platform platform=kubevirt reason=\"DMI has sys_vendor \\\"KubeVirt\\\"\"".to_owned(),
@@ -145,7 +145,7 @@ fn a_network_from_the_boot_loader_wins() {
 }
 
 #[test]
-fn arguments_that_configure_no_nic_do_not_make_it_stand_aside() {
+fn arguments_that_configure_no_nic_do_not_stop_the_program() {
     let machine = FakeMachine::kubevirt()
         .with(
             "proc/cmdline",
@@ -171,7 +171,7 @@ fn another_platform_is_left_alone() {
 }
 
 #[test]
-fn a_machine_of_which_nothing_is_known_is_reported_by_the_shape_of_its_drive() {
+fn a_machine_without_dmi_is_recognised_by_the_layout_of_its_drive() {
     let machine = FakeMachine::new().with_disk("vdb", hypershift());
     assert_eq!(machine.network_kargs(&[]).code, Some(0));
     assert_eq!(machine.fragment().as_deref(), Some(HYPERSHIFT_LINE));
@@ -184,7 +184,7 @@ fn a_machine_of_which_nothing_is_known_and_without_a_drive_is_left_alone_at_once
     assert_eq!(code, Some(0));
     assert_eq!(
         stderr,
-        "<6>nothing to do reason=\"this is not known to be KubeVirt: neither the kernel command line nor DMI tells\"\n"
+        "<6>nothing to do reason=\"this is not known to be KubeVirt: neither the kernel command line nor DMI names it\"\n"
     );
 }
 
@@ -233,7 +233,7 @@ fn the_distributions_variable_is_the_default_unless_the_option_is_given() {
 }
 
 #[test]
-fn a_default_that_is_required_and_not_there_fails_where_it_is_needed() {
+fn a_missing_required_default_fails_only_if_it_is_needed() {
     let missing = "GLOWPLUG_NETWORK_KARGS_DEFAULT is not set, expected kernel arguments, or nothing for none";
     let illegal = "GLOWPLUG_NETWORK_KARGS_DEFAULT: invalid value \"ip=$(id)\", \
                    expected kernel arguments of letters, digits, blanks and . _ : [ ] , / = + -";
@@ -241,7 +241,7 @@ fn a_default_that_is_required_and_not_there_fails_where_it_is_needed() {
         let run = with_variable(&FakeMachine::kubevirt(), value, &["--require-default"]);
         assert_eq!(run, (Some(1), None, format!("{NO_DRIVE}, and the default is missing: {why}")));
 
-        let elsewhere = "this is not known to be KubeVirt: neither the kernel command line nor DMI tells";
+        let elsewhere = "this is not known to be KubeVirt: neither the kernel command line nor DMI names it";
         let run = with_variable(&FakeMachine::new(), value, &["--require-default"]);
         assert_eq!(run, (Some(0), None, elsewhere.to_owned()));
 
@@ -254,21 +254,21 @@ fn a_default_that_is_required_and_not_there_fails_where_it_is_needed() {
 }
 
 #[test]
-fn what_is_reported_about_the_machine_waits_as_its_unit_says_whatever_the_boot_loader_says() {
+fn commands_for_metadata_ignore_the_wait_of_the_boot_loader() {
     let machine = FakeMachine::kubevirt().with("proc/cmdline", "glowplug.wait=3600");
     let output = machine.path("attributes");
     assert_eq!(machine.run(&["attributes", "--wait=0", "--output", output.to_str().unwrap()]).code, Some(0));
 }
 
 #[test]
-fn the_boot_loader_says_how_long_to_wait() {
+fn the_boot_loader_sets_how_long_to_wait() {
     let machine = FakeMachine::kubevirt().with("proc/cmdline", "glowplug.wait=0");
     assert_eq!(machine.network_kargs(&["--wait", "3600", "--default-value", "ip=auto"]).code, Some(0));
     assert_eq!(machine.fragment().as_deref(), Some("ip=auto\n"));
 }
 
 #[test]
-fn documents_that_configure_nothing_leave_it_to_the_default() {
+fn documents_that_configure_nothing_give_the_default() {
     for document in ["{}", "", "null", " \n", "# nothing here\n", "{\"links\": [], \"networks\": [], \"services\": []}"]
     {
         let (machine, drive) = (FakeMachine::kubevirt(), drive(document));
@@ -280,7 +280,7 @@ fn documents_that_configure_nothing_leave_it_to_the_default() {
 }
 
 #[test]
-fn a_drive_without_network_data_leaves_it_to_the_default() {
+fn a_drive_without_network_data_gives_the_default() {
     let machine = FakeMachine::kubevirt();
     let drive = FakeMachine::new().with("openstack/latest/meta_data.json", "{}");
     let path = drive.path("");
@@ -311,7 +311,7 @@ fn a_broken_document_is_refused_and_the_fragment_of_an_earlier_run_goes() {
 }
 
 #[test]
-fn a_broken_document_boots_with_the_default_where_that_was_asked_for() {
+fn a_broken_document_boots_with_the_default_on_request() {
     for (line, flag) in [("", "default"), ("glowplug.on-error=default", "fail")] {
         let machine = FakeMachine::kubevirt().with("proc/cmdline", line);
         let drive = drive(BROKEN);
@@ -330,7 +330,7 @@ fn a_broken_document_boots_with_the_default_where_that_was_asked_for() {
 }
 
 #[test]
-fn a_word_at_the_boot_loader_that_is_not_understood_is_refused() {
+fn an_unknown_option_at_the_boot_loader_is_refused() {
     for (line, reason) in [
         ("glowplug.wait=soon", "glowplug.wait=soon: expected a whole number of seconds"),
         ("glowplug.on-error=retry", "glowplug.on-error=retry: expected fail or default"),
@@ -383,7 +383,7 @@ fn a_machine_with_networkd_gets_files_and_no_arguments() {
 }
 
 #[test]
-fn what_one_renderer_wrote_goes_when_another_one_is_asked_for() {
+fn files_of_one_renderer_are_removed_when_another_renderer_runs() {
     let machine = FakeMachine::kubevirt()
         .with("run/systemd/network/50-glowplug-9999.network", "of an earlier run")
         .with("run/systemd/network/90-other.network", "of others")
@@ -406,7 +406,7 @@ fn a_file_of_an_earlier_run_for_whichever_nic_there_is_goes_too() {
     let path = pattern.path("");
     let arguments = ["--config-drive", path.to_str().unwrap(), "--renderer", "systemd-networkd"];
     assert_eq!(machine.network_kargs(&arguments).code, Some(0));
-    assert_eq!(networkd_files(&machine), ["51-glowplug-0000-any-card.network"]);
+    assert_eq!(networkd_files(&machine), ["51-glowplug-0000-any-nic.network"]);
     let broken = drive(BROKEN);
     let path = broken.path("");
     let arguments = ["--config-drive", path.to_str().unwrap(), "--renderer", "systemd-networkd"];
@@ -422,7 +422,7 @@ fn the_default_of_a_machine_with_networkd_is_arguments() {
 }
 
 #[test]
-fn a_document_of_nics_that_nobody_uses_leaves_networkd_to_the_default() {
+fn a_document_with_only_unused_nics_gives_networkd_the_default() {
     let (machine, drive) =
         (FakeMachine::kubevirt(), drive("version: 2\nethernets: {a: {match: {macaddress: '52:54:00:12:34:56'}}}\n"));
     let path = drive.path("");
@@ -488,7 +488,7 @@ fn arguments_that_would_crowd_out_the_others_are_refused() {
     assert_eq!(machine.network_kargs(&[]).code, Some(1));
     assert_eq!(
         recorded(&machine).1,
-        "kernel arguments: 147 bytes beside the 98236 that are there, expected at most 98304"
+        "kernel arguments: 147 bytes in addition to 98236 that are there, expected at most 98304"
     );
 }
 
@@ -547,7 +547,7 @@ kernel arguments
   ip=[2620:0:860:2::10]::[2620:0:860:2::1]:64::[52:54:00:12:34:56]:none
   nameserver=8.8.8.8
 
-configured: openstack/latest/network_data.json says so
+configured: by openstack/latest/network_data.json
 "
     );
 }

@@ -1,6 +1,5 @@
 //! Faults: failed system calls, killed programs, and full file systems. Under `strace`, the program runs once for each
-//! of
-//! its system calls, with a fault at this call.
+//! of its system calls, with a fault at this call.
 //!
 //! After every fault the network of the drive is complete, or the run failed and left no network. A partial or guessed
 //! network never appears. A killed run leaves no report, and the next run is not affected.
@@ -274,8 +273,7 @@ fn a_drive_that_vanishes_while_it_is_read_is_refused() {
 }
 
 /// Runs the program in its own mount namespace. Returns exit status, messages and network files, without the path of
-/// the
-/// namespace's root.
+/// the namespace's root.
 fn run_where(machine: &FakeMachine, mounts: &str, arguments: &[&str]) -> (Option<i32>, String, Left) {
     let script = format!("set -e; cd \"$1\"; {mounts}; shift; set +e; \"$@\"; code=$?; cp -a . /tmp/left; exit $code");
     // The mounts end with the namespace, so the files are copied before.
@@ -304,7 +302,7 @@ const FULL: [(&str, &str, &str); 2] = [
 ];
 
 #[test]
-fn without_room_for_the_arguments_there_are_none_and_the_run_fails() {
+fn without_room_for_the_arguments_the_run_fails_and_leaves_none() {
     let case = Case::disk();
     for (what, mounts, error) in FULL {
         let machine = (case.machine)();
@@ -315,7 +313,7 @@ fn without_room_for_the_arguments_there_are_none_and_the_run_fails() {
 }
 
 #[test]
-fn without_room_for_all_files_there_are_none_and_the_run_fails() {
+fn without_room_for_all_files_the_run_fails_and_leaves_no_file() {
     let drive = drive(BOND);
     let case = Case::files(&drive);
     let arguments: Vec<&str> = case.arguments.iter().map(String::as_str).collect();
@@ -339,7 +337,7 @@ fn without_room_for_the_record_the_network_is_there_all_the_same() {
 }
 
 #[test]
-fn what_cannot_be_written_at_all_is_given_and_stays() {
+fn on_a_read_only_file_system_the_run_fails_and_the_old_arguments_stay() {
     let case = Case::disk();
     let machine = (case.machine)();
     let mounts = "mount --bind etc/cmdline.d etc/cmdline.d; mount -o remount,bind,ro etc/cmdline.d";
@@ -376,7 +374,7 @@ fn short_and_interrupted_reads_and_writes_change_nothing() {
 }
 
 #[test]
-fn nobody_asks_for_the_time_of_day_so_that_it_may_jump() {
+fn the_program_never_reads_the_time_of_day() {
     let case = Case::disk();
     let machine = (case.machine)();
     let strange = strange(&machine);

@@ -141,7 +141,7 @@ fn a_hostile_name_of_a_nic_that_needs_one() {
 }
 
 #[test]
-fn hostile_words_everywhere_else_leave_the_rest_as_it_is() {
+fn hostile_strings_in_other_members_have_no_effect() {
     for word in NAMES {
         let word = serde_json::Value::from(word);
         let document = format!(
@@ -252,7 +252,7 @@ fn a_bridge_of_nearly_all_nics_with_a_cost_for_each() {
 }
 
 #[test]
-fn vlans_in_vlans_and_beside_each_other() {
+fn vlans_on_vlans_and_several_vlans_on_one_parent() {
     let deep = listed(2000, |n| {
         let parent = n.checked_sub(1).map_or_else(|| "e0".to_owned(), |parent| format!("v{parent}"));
         format!(r#""v{n}":{{"id":{},"link":"{parent}"}}"#, n + 1)

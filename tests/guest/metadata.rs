@@ -37,7 +37,7 @@ fn answer(code: i32, stdout: &str) -> (Option<i32>, String, String) {
 }
 
 #[test]
-fn without_a_key_all_is_reported_as_a_table() {
+fn without_a_key_all_attributes_are_printed_as_a_table() {
     let table = "\
 hostname       worker-0
 instance_id    worker-0.clusters
@@ -52,7 +52,7 @@ uuid           5d307ca9-b3ef-428c-8861-06e72d69f223
 }
 
 #[test]
-fn with_keys_the_bare_values_are_reported_one_a_line() {
+fn with_keys_only_the_values_are_printed_one_a_line() {
     let drive = typical();
     assert_eq!(told(with_drive(&drive, &["metadata", "instance-type"])), answer(0, "u1 large\n"));
     let several = ["metadata", "ipv4", "GLOWPLUG_KUBEVIRT_HOSTNAME"];
@@ -67,7 +67,7 @@ fn a_known_key_that_the_machine_does_not_have_ends_quietly_with_1() {
 }
 
 #[test]
-fn an_unknown_key_is_refused_where_nobody_can_be_reported() {
+fn an_unknown_key_is_refused_even_if_standard_error_is_full() {
     let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_glowplug"));
     assert_eq!(command.args(["metadata", "colour"]).stderr(full).status().unwrap().code(), Some(2));
@@ -116,7 +116,7 @@ fn a_machine_that_is_not_ours_knows_nothing() {
     assert_eq!(code, Some(0));
     assert_eq!(
         stderr,
-        "<6>nothing to do reason=\"this is not known to be KubeVirt: neither the kernel command line nor DMI tells\"\n"
+        "<6>nothing to do reason=\"this is not known to be KubeVirt: neither the kernel command line nor DMI names it\"\n"
     );
     assert_eq!(machine.read("out"), None);
 }
@@ -128,7 +128,7 @@ fn a_drive_that_is_named_on_another_machine_is_used_when_that_is_given() {
     let output = machine.path("out");
     let arguments = ["attributes", "--config-drive", path.to_str().unwrap(), "--output", output.to_str().unwrap()];
     let Run { code, stderr, .. } = machine.run(&arguments);
-    let reason = "this is not known to be KubeVirt: neither the kernel command line nor DMI tells, \
+    let reason = "this is not known to be KubeVirt: neither the kernel command line nor DMI names it, \
                   nor the shape of the drive; --provider kubevirt would";
     assert_eq!((code, stderr), (Some(0), format!("<6>nothing to do reason=\"{reason}\"\n")));
     assert_eq!(machine.run(&[&arguments[..], &["--provider", "kubevirt"]].concat()).code, Some(0));
@@ -179,7 +179,7 @@ fn attributes_can_have_afterburns_names() {
 }
 
 #[test]
-fn attributes_of_a_machine_whose_network_is_refused_are_written_all_the_same() {
+fn attributes_are_written_even_if_the_network_is_refused() {
     let drive = FakeMachine::new()
         .with("openstack/latest/meta_data.json", r#"{"hostname":"worker-0"}"#)
         .with("openstack/latest/network_data.json", r#"{"networks":[{"type":"ipv4","link":"x"}]}"#);
@@ -191,7 +191,7 @@ fn attributes_of_a_machine_whose_network_is_refused_are_written_all_the_same() {
 }
 
 #[test]
-fn a_word_at_the_boot_loader_about_the_network_costs_no_attribute() {
+fn an_invalid_network_option_at_the_boot_loader_costs_no_attribute() {
     let drive = typical();
     let machine = FakeMachine::kubevirt().with("proc/cmdline", "glowplug.renderer=none glowplug.on-error=x");
     let (named, output) = (drive.path(""), machine.path("attributes"));
@@ -235,7 +235,7 @@ fn a_drive_without_a_hostname_is_nothing_to_do() {
 }
 
 #[test]
-fn a_hostname_that_is_none_is_refused_by_name() {
+fn an_invalid_hostname_is_refused_with_its_value() {
     let (code, said, file) = hostname(r#"{"hostname":"a\nb"}"#);
     assert_eq!((code, file), (Some(1), None));
     assert_eq!(
@@ -273,7 +273,7 @@ fn the_keys_of_the_drive_are_written_and_a_bad_one_is_named() {
 }
 
 #[test]
-fn keys_of_an_earlier_run_stay_until_the_drive_says_that_there_are_none() {
+fn keys_of_an_earlier_run_stay_until_the_drive_has_an_empty_list() {
     let (uid, gid) = owner();
     let file = "home/core/.ssh/authorized_keys.d/glowplug";
     let machine = FakeMachine::new().with("etc/passwd", format!("core:x:{uid}:{gid}::/home/core:/bin/bash\n"));

@@ -18,7 +18,7 @@ fn print_writes_the_arguments_to_standard_output_and_nothing_anywhere_else() {
 }
 
 #[test]
-fn print_of_a_named_drive_asks_no_command_line_for_the_platform() {
+fn print_of_a_named_drive_does_not_read_the_command_line() {
     let drive = drive(r#"{"links":[{"id":"eno1","type":"phy"}],"networks":[{"link":"eno1","type":"ipv4_dhcp"}]}"#);
     let machine = FakeMachine::new().with("proc/cmdline", "ignition.platform.id=aws ip=dhcp");
     let path = drive.path("");
@@ -35,7 +35,7 @@ fn rd_neednet_is_given_on_request_only() {
 }
 
 #[test]
-fn what_was_written_for_afterburn_is_the_same_command() {
+fn afterburns_command_is_an_alias() {
     let machine = FakeMachine::new().with("proc/cmdline", "ignition.platform.id=kubevirt");
     let drive = drive(STATIC);
     let path = drive.path("");
@@ -71,7 +71,7 @@ fn the_variable_names_the_least_level_that_is_logged() {
 }
 
 #[test]
-fn a_level_that_is_none_is_reported_and_ignored() {
+fn an_unknown_log_level_is_reported_and_ignored() {
     let warning = "<4>ignored GLOWPLUG_LOG value=loud expected=\"error, warning, info or debug\"\n";
     assert_eq!(logged("loud"), format!("{warning}{NOTHING_TO_DO}"));
 }
@@ -125,7 +125,7 @@ fn a_path_without_a_drive_is_refused_with_what_was_expected() {
 }
 
 #[test]
-fn a_document_in_the_place_of_a_drive_is_refused_with_who_reads_it() {
+fn a_document_in_place_of_a_drive_is_refused_with_the_command_that_reads_it() {
     let machine = FakeMachine::new().with("document", STATIC);
     let path = machine.path("document");
     let path = path.to_str().unwrap();
@@ -195,7 +195,7 @@ kernel arguments
   ip=data:off:9000
   nameserver=10.0.0.53
 
-configured: openstack/latest/network_data.json says so
+configured: by openstack/latest/network_data.json
 "
         )
     );
@@ -232,7 +232,7 @@ br0   br0     bridge of eno1, eno2   -    10.0.0.5/24
 }
 
 #[test]
-fn check_says_what_is_wrong_with_what_the_drive_says_about_its_machine() {
+fn check_reports_invalid_metadata_of_the_drive() {
     for (meta_data, diagnostic) in [
         (r#"{"hostname":["a"]}"#, "hostname: invalid value \"an array\", expected a string"),
         (r#"{"hostname":"a\nb"}"#, "hostname: invalid attribute \"a\\nb\", expected at most 4096 bytes"),
@@ -279,7 +279,7 @@ fn check_prints_json_for_programs() {
     let expected = serde_json::json!({
         "version": 1,
         "outcome": "configured",
-        "reason": "openstack/latest/network_data.json says so",
+        "reason": "by openstack/latest/network_data.json",
         "platform": {"id": "kubevirt", "reason": "the drive was named"},
         "drive": {
             "path": path, "file_system": null, "label": null, "layout": "openstack", "reason": "named", "waited_ms": 0

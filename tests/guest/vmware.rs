@@ -29,7 +29,7 @@ fn expected(outcome: &str, reason: &str, fragment: Option<&str>) -> (String, Str
 #[test]
 fn the_property_becomes_the_fragment() {
     let line = "ip=192.168.1.100::192.168.1.1:24::ens192:none nameserver=192.168.1.53";
-    let reason = format!("{PROPERTY} says so");
+    let reason = format!("by {PROPERTY}");
     assert_eq!(decided("quiet", Ok(Some(line))), expected("configured", &reason, Some(&format!("{line}\n"))));
 }
 
@@ -40,7 +40,7 @@ fn without_the_property_the_default_applies() {
 }
 
 #[test]
-fn a_word_that_is_no_network_argument_refuses_the_whole_property() {
+fn a_word_that_is_not_a_network_argument_refuses_the_whole_property() {
     let reason = format!("{PROPERTY}: 1 error");
     assert_eq!(decided("quiet", Ok(Some("ip=dhcp rd.break"))), expected("refused", &reason, None));
 }

@@ -146,7 +146,7 @@ fn make_the_ledger_and_claim(path: &Path, process: usize) {
 }
 
 #[test]
-fn who_waits_in_several_processes_is_served_in_order() {
+fn machines_that_wait_in_several_processes_are_served_in_order() {
     if has_worked() {
         return;
     }
@@ -158,7 +158,9 @@ fn who_waits_in_several_processes_is_served_in_order() {
     }
     finish(
         (0..8)
-            .map(|number| start(who_waits_in_several_processes_is_served_in_order, "ask and wait", &path, number))
+            .map(|number| {
+                start(machines_that_wait_in_several_processes_are_served_in_order, "ask and wait", &path, number)
+            })
             .collect(),
     );
     let expected: Vec<String> = (0..80).map(|at| format!("waiter-{at}")).collect();
@@ -170,7 +172,9 @@ fn who_waits_in_several_processes_is_served_in_order() {
 
     finish(
         (0..8)
-            .map(|number| start(who_waits_in_several_processes_is_served_in_order, "give back", &path, number))
+            .map(|number| {
+                start(machines_that_wait_in_several_processes_are_served_in_order, "give back", &path, number)
+            })
             .collect(),
     );
     assert_eq!(waiting(&mut registry), &expected[24..]);
@@ -206,7 +210,7 @@ fn give_back(path: &Path, process: usize) {
 
 /// Kills processes at random moments. `GLOWPLUG_TEST_KILLS` sets the number of kills.
 #[test]
-fn a_killed_process_loses_nothing_that_it_was_reported_and_duplicates_nothing() {
+fn a_killed_process_loses_no_committed_claim_and_duplicates_none() {
     if has_worked() {
         return;
     }
@@ -217,12 +221,8 @@ fn a_killed_process_loses_nothing_that_it_was_reported_and_duplicates_nothing() 
     // Machines that certainly hold addresses. A machine with an unknown result is not in this map.
     let mut held: BTreeMap<String, String> = BTreeMap::new();
     for kill in 0..kills {
-        let mut child = start(
-            a_killed_process_loses_nothing_that_it_was_reported_and_duplicates_nothing,
-            "claim until killed",
-            &path,
-            kill,
-        );
+        let mut child =
+            start(a_killed_process_loses_no_committed_claim_and_duplicates_none, "claim until killed", &path, kill);
         let mut lines = BufReader::new(child.stdout.take().unwrap());
         // Wait until the process has begun, then for a random time: from none to that of some claims.
         let mut told = String::new();
@@ -298,7 +298,7 @@ fn claim_until_killed(path: &Path, process: usize) {
 }
 
 #[test]
-fn what_one_process_did_the_other_knows_at_its_next_claim() {
+fn a_process_sees_changes_of_another_process_at_its_next_claim() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("ledger");
     let (mut one, mut other) = (registry(&path, [narrow()]), registry(&path, [narrow()]));

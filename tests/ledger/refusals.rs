@@ -14,7 +14,7 @@ fn refusal(path: &std::path::Path) -> String {
 }
 
 #[test]
-fn a_ledger_is_made_only_when_that_is_asked_for() {
+fn a_ledger_is_created_only_on_request() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("ledger");
     for open in [SqliteLedger::open, SqliteLedger::open_read_only] {
@@ -41,7 +41,7 @@ fn a_ledger_is_created_once_and_an_interrupted_creation_is_made_again() {
 }
 
 #[test]
-fn the_log_of_a_lost_ledger_is_not_taken_for_that_of_a_new_one() {
+fn the_log_of_a_lost_ledger_is_not_used_for_a_new_ledger() {
     let directory = tempfile::tempdir().unwrap();
     let (path, log) = (directory.path().join("ledger"), directory.path().join("ledger-wal"));
     fs::write(&log, "").unwrap();
@@ -60,7 +60,7 @@ fn a_pipe_or_a_directory_is_not_a_ledger() {
 }
 
 #[test]
-fn the_database_of_another_program_is_refused_and_left_as_it_is() {
+fn the_database_of_another_program_is_refused_and_unchanged() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("ledger");
     Connection::open(&path).unwrap().execute_batch("CREATE TABLE bookmarks (address TEXT)").unwrap();
@@ -98,7 +98,7 @@ fn a_ledger_of_another_version_is_refused_by_that_version() {
 }
 
 #[test]
-fn a_ledger_without_its_version_or_with_the_mark_of_another_program_is_none() {
+fn a_file_without_the_version_or_with_another_programs_mark_is_not_a_ledger() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("ledger");
     for (pragma, value) in [("user_version", 0), ("user_version", -1), ("application_id", 0), ("application_id", 7)] {
@@ -113,7 +113,7 @@ fn a_ledger_without_its_version_or_with_the_mark_of_another_program_is_none() {
 }
 
 #[test]
-fn what_is_opened_to_be_read_knows_all_and_records_nothing() {
+fn a_read_only_ledger_has_all_data_and_writes_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("ledger");
     let workers = || pool("workers", "eth0", "addresses: [10.0.0.0/24]");
@@ -129,7 +129,7 @@ fn what_is_opened_to_be_read_knows_all_and_records_nothing() {
 }
 
 #[test]
-fn when_nobody_has_it_open_the_file_is_the_whole_ledger_and_its_log_is_there_and_empty() {
+fn a_closed_ledger_is_complete_in_its_file_and_its_log_is_empty() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("ledger");
     let workers = || pool("workers", "eth0", "addresses: [10.0.0.0/24]");
@@ -142,7 +142,7 @@ fn when_nobody_has_it_open_the_file_is_the_whole_ledger_and_its_log_is_there_and
 }
 
 #[test]
-fn a_row_that_nobody_could_have_written_is_damage() {
+fn an_impossible_row_is_damage() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("ledger");
     let workers = || pool("workers", "eth0", "addresses: [10.0.0.0/24]");
@@ -154,7 +154,7 @@ fn a_row_that_nobody_could_have_written_is_damage() {
 }
 
 #[test]
-fn the_store_refuses_an_address_that_is_held_whatever_its_caller_believes() {
+fn the_store_itself_refuses_an_address_that_is_held() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("ledger");
     let workers = || pool("workers", "eth0", "addresses: [10.0.0.0/24]");
@@ -173,7 +173,7 @@ fn the_store_refuses_an_address_that_is_held_whatever_its_caller_believes() {
 }
 
 #[test]
-fn what_rests_and_who_waits_and_who_is_missing_survives_a_restart() {
+fn reuse_delays_waiting_machines_and_missing_machines_survive_a_restart() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("ledger");
     let open = || {

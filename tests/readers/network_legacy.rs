@@ -163,8 +163,7 @@ fn ip(profile: &mut Profile, address: &str, gateway: &str, mask: &str, method: &
 
 /// Reduces expected profiles to the features of network-legacy, by the rule of `glowplug::render::network_legacy`. The
 /// profiles leave open which of several addresses comes first; `read` decides this. If a default route is not
-/// supported,
-/// the next best route of `defaults` replaces it.
+/// supported, the next best route of `defaults` replaces it.
 pub(crate) fn reduced(truth: &Profiles, defaults: &[DefaultRoute], on_link: &OnLink, read: &Profiles) -> Profiles {
     let none = Profile::default();
     let profiles = truth
@@ -211,7 +210,7 @@ pub(crate) fn reduced(truth: &Profiles, defaults: &[DefaultRoute], on_link: &OnL
 fn is_left(default: &DefaultRoute, truth: &Profiles, reduced: &Profiles) -> bool {
     let (Some(kept), Some(meant)) = (reduced.0.get(&default.key), truth.0.get(&default.key)) else { return false };
     let (kept, meant) = (family(kept, default.ipv4), family(meant, default.ipv4));
-    kept.method != Method::Disabled && is_reported(kept, meant, default.via)
+    kept.method != Method::Disabled && is_expressible(kept, meant, default.via)
 }
 
 fn family(profile: &Profile, ipv4: bool) -> &Family {
@@ -224,7 +223,7 @@ fn everything(ipv4: bool) -> Cidr {
 }
 
 /// Whether the gateway does not need an address that the reduction removed.
-fn is_reported(kept: &Family, meant: &Family, via: Option<IpAddr>) -> bool {
+fn is_expressible(kept: &Family, meant: &Family, via: Option<IpAddr>) -> bool {
     let reaches = |family: &Family, via| family.addresses.iter().any(|address| has(address, via));
     via.is_none_or(|via| reaches(kept, via) || !reaches(meant, via))
 }
@@ -280,7 +279,7 @@ fn reduced_family(family: &Family, on_link: &OnLink, read: &Family) -> Family {
     kept.method = Method::Manual;
     kept.addresses = [chosen].into();
     let told = kept.clone();
-    kept.routes.retain(|(_, via)| is_reported(&told, family, *via));
+    kept.routes.retain(|(_, via)| is_expressible(&told, family, *via));
     add_routes_to_gateways(&mut kept, on_link);
     kept
 }
@@ -357,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn a_route_by_a_mac_address_is_found_by_nobody() {
+    fn a_route_by_a_mac_address_is_never_used() {
         let error = read("ip=[52:54:00:12:34:56]:dhcp rd.route=10.0.0.0/8:10.0.0.1:[52:54:00:12:34:56]").unwrap_err();
         assert_eq!(error, "route 10.0.0.0/8 names its NIC by 52:54:00:12:34:56, which nobody finds");
     }

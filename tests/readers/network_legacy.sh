@@ -1,6 +1,5 @@
 #!/bin/sh
-# Prints how the scripts of dracut's module network-legacy understand the arguments in LINE: one line for each setting,
-# with
+# Prints how the scripts of dracut's module network-legacy understand the arguments in LINE: one line for each setting, with
 # fields separated by bars. SCRATCH is an empty directory. SCRIPTS is the output of this script when it runs with an
 # argument: dracut's own functions and scripts, from its directory of modules, MODULES.
 #

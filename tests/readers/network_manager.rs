@@ -384,7 +384,7 @@ method=disabled
     }
 
     #[test]
-    fn what_is_not_known_is_an_error() {
+    fn unknown_output_is_an_error() {
         let read = understand(&STATIC.replace("method=manual", "method=manual\nnever-default=true"), &[]);
         assert_eq!(read, Err("NIC kv0: unknown key never-default=true".to_owned()));
         let read = understand("*** Hostname 'ffff' ***\n", &[]);

@@ -23,8 +23,7 @@ pub(crate) struct Meaning {
 pub(crate) type OnLink = BTreeSet<(Cidr, IpAddr)>;
 
 /// Returns the meaning of a network. `None` if arguments cannot express it: they cannot match NICs by a pattern, but
-/// only
-/// apply to every NIC.
+/// only apply to every NIC.
 pub(crate) fn meaning(config: &NetworkConfig) -> Option<Meaning> {
     let indices = || (0..config.links().len()).map(LinkIndex);
     let is_pattern = |at: LinkIndex| matches!(config.link(at).kind, LinkKind::Nic(Nic::Pattern { .. }));
@@ -50,7 +49,7 @@ pub(crate) fn meaning(config: &NetworkConfig) -> Option<Meaning> {
             profiles.0.insert(key(config, at), profile(config, at, &defaults));
         }
     }
-    let routes = config.links().iter().flat_map(|link| link.routes.iter().filter(|route| is_reported(link, route)));
+    let routes = config.links().iter().flat_map(|link| link.routes.iter().filter(|route| is_expressible(link, route)));
     let on_link = routes.filter(|route| route.on_link);
     let on_link = on_link.filter_map(|route| Some((cidr(route.destination()), route.gateway()?))).collect();
     Some(Meaning { profiles, defaults, on_link })
@@ -140,7 +139,7 @@ fn profile(config: &NetworkConfig, at: LinkIndex, defaults: &[DefaultRoute]) -> 
             continue;
         }
         family.dns = servers.iter().copied().filter(|server| server.is_ipv4() == ipv4).collect();
-        let routes = link.routes.iter().filter(|route| is_reported(link, route) && !route.is_default());
+        let routes = link.routes.iter().filter(|route| is_expressible(link, route) && !route.is_default());
         let routes = routes.filter(|route| route.destination().is_ipv4() == ipv4);
         family.routes.extend(routes.map(|route| (cidr(route.destination()), route.gateway())));
         // No argument can express a metric, so only one default route of a family is kept.
@@ -167,12 +166,11 @@ fn is_other_name(config: &NetworkConfig, at: LinkIndex, best: &DefaultRoute) -> 
     };
     let has_gateway =
         |route: &Route| route.is_default() && route.destination().is_ipv4() == best.ipv4 && route.gateway() == best.via;
-    link.routes.iter().any(|route| is_reported(link, route) && has_gateway(route)) && of_best.any(shares)
+    link.routes.iter().any(|route| is_expressible(link, route) && has_gateway(route)) && of_best.any(shares)
 }
 
 /// Sets method and requirement of both families. A family with a static address is required. A dynamic family is
-/// required
-/// only if there is no other family, because its failure must not take down the other family.
+/// required only if there is no other family, because its failure must not take down the other family.
 fn set_families(profile: &mut Profile, link: &Link) {
     let (dynamic4, dynamic6) = (link.ipv4.dhcp, link.ipv6.dynamic.is_some());
     let (static4, static6) = (!link.ipv4.addresses.is_empty(), !link.ipv6.addresses.is_empty());
@@ -200,7 +198,7 @@ fn set_families(profile: &mut Profile, link: &Link) {
 }
 
 /// Whether arguments can express a route: it is in the main table, and its link has an address of its family.
-fn is_reported(link: &Link, route: &Route) -> bool {
+fn is_expressible(link: &Link, route: &Route) -> bool {
     let is_used = if route.destination().is_ipv4() { link.ipv4.is_used() } else { link.ipv6.is_used() };
     is_used && route.table.is_none()
 }
@@ -212,7 +210,7 @@ fn defaults(config: &NetworkConfig) -> Vec<DefaultRoute> {
         if config.controller_of(at).is_some() || !is_made(config, at) {
             continue;
         }
-        for route in link.routes.iter().filter(|route| is_reported(link, route) && route.is_default()) {
+        for route in link.routes.iter().filter(|route| is_expressible(link, route) && route.is_default()) {
             let (ipv4, metric) = (route.destination().is_ipv4(), route.metric().unwrap_or(0));
             defaults.push(DefaultRoute { key: key(config, at), ipv4, metric, via: route.gateway() });
         }

@@ -98,8 +98,7 @@ impl Line {
 
 impl Ip {
     /// Parses the three forms: a method; a device and a method; an optional address with all of its fields. The name
-    /// of a
-    /// device may look like an address, so readers decide by the second field.
+    /// of a device may look like an address, so readers decide by the second field.
     fn read(fields: &[String]) -> Self {
         let field = |at: usize| fields.get(at).map_or("", String::as_str);
         let rest = |at: usize| some(&fields.get(at..).unwrap_or_default().join(":"));

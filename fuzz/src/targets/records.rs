@@ -22,8 +22,7 @@ impl Read for Pieces<'_> {
 }
 
 /// Reads a list in the format of `kubectl`. Every record is canonical, no machine has two records for one interface,
-/// and
-/// a record is unchanged after it is written and read again.
+/// and a record is unchanged after it is written and read again.
 pub(super) fn records(input: &[u8]) {
     let inventory = read(input);
     assert_eq!(inventory, read(Pieces(input)));

@@ -137,7 +137,7 @@ fn check_gateways(addresses: &[IpNetwork], gateways: &[IpAddr], on_link: bool) -
     for gateway in gateways {
         let family = Family::of(*gateway);
         let Some(address) = addresses.iter().find(|address| Family::of(address.ip()) == family) else {
-            bail!("--gateway {gateway}: no {family} address, expected one beside a gateway");
+            bail!("--gateway {gateway}: no {family} address, expected one of the family of the gateway");
         };
         let subnet = IpNetwork::new(address.network(), address.prefix())?;
         if !families.insert(family) {

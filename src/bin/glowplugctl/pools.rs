@@ -261,7 +261,7 @@ pub(crate) fn resize(args: Resize) -> Result<ExitCode> {
     };
     let Resized { renamed, prefix_changed, outside, served } = registry.resize(pools.clone(), &args.renames, now)?;
     for network in &args.added {
-        // A rebuild from before the network was known could not reserve the addresses that records name on it.
+        // An earlier rebuild did not know the new network, so it could not reserve addresses of this network.
         say(format_args!(
             "note: {network}: new network, expected `glowplugctl rebuild` before a claim if machines use its addresses"
         ));

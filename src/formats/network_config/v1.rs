@@ -93,7 +93,7 @@ pub(super) fn convert(document: &Object, base: &FieldPath<'_>, diagnostics: &mut
             let expected = "it inside of an item of config, which takes more indentation in YAML";
             converter.diagnostics().push(Diagnostic::error(
                 base.field(name),
-                "member beside the list",
+                "member outside the list",
                 value,
                 expected,
             ));

@@ -216,7 +216,7 @@ fn a_link_out_of_the_home_directory_is_refused() {
 }
 
 #[test]
-fn a_link_in_the_path_of_the_file_is_replaced() {
+fn a_link_in_place_of_the_file_is_replaced() {
     let machine = FakeMachine::new();
     machine.write(&[ED25519]).unwrap();
     fs::write(machine.path("outside/file"), "theirs").unwrap();

@@ -38,7 +38,7 @@ pub(super) struct Candidate {
 /// Reads the metadata of a drive. An error is logged and has no other effect.
 pub(super) fn read_meta_data(drive: &ConfigDrive, device: &Path, log: &Logger) -> MetaData {
     let ignored = |reason: &dyn fmt::Display| {
-        warn!(log, "ignored what the drive says about its machine"; "device" => %device.display(), "reason" => %reason);
+        warn!(log, "ignored the metadata of the drive"; "device" => %device.display(), "reason" => %reason);
         let expected = "a document that can be read";
         let diagnostic = Diagnostic::without_value(Severity::Warning, "document", &reason.to_string(), expected);
         MetaData { diagnostics: vec![diagnostic], ..MetaData::unread() }

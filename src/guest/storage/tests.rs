@@ -255,7 +255,7 @@ fn torn() -> Vec<u8> {
 // === which drive ===
 
 #[test]
-fn the_machines_own_drive_is_taken_at_once() {
+fn the_machines_own_drive_is_used_at_once() {
     let mut machine = FakeMachine::without_sleep(Some(&OWN.to_uppercase()));
     machine.refuse(Errno::EBUSY);
     machine.on_pci("0x010601", "0x8086", "0x2922", "pci:ahci");
@@ -279,7 +279,7 @@ fn a_late_drive_is_waited_for() {
 }
 
 #[test]
-fn a_device_that_is_listed_before_it_can_be_opened_is_looked_at_again() {
+fn a_device_that_is_listed_before_it_can_be_opened_is_examined_again() {
     let image = config_2(OWN, "{}");
     let mut machine = FakeMachine::with_clock(Some(OWN), move |root, nth| {
         if nth == 2 {
@@ -327,7 +327,7 @@ fn failing_device(root: &Path, name: &str) {
 }
 
 #[test]
-fn a_failing_device_may_be_the_own_drive_so_it_is_an_error() {
+fn a_failing_device_may_be_the_machines_own_drive_so_it_is_an_error() {
     let expected = format!("reading /dev/sda: {}", io::Error::from(Errno::EIO));
     let machine = FakeMachine::new(Some(OWN));
     failing_device(machine.root.path(), "sda");
@@ -418,7 +418,7 @@ fn another_machines_drive_is_an_error() {
 }
 
 #[test]
-fn a_small_drive_of_the_machine_is_taken_without_a_look_at_larger_devices() {
+fn a_small_drive_of_the_machine_is_used_before_larger_devices_are_read() {
     let mut machine = FakeMachine::without_sleep(Some(OWN));
     machine.refuse(Errno::EBUSY);
     failing_device(machine.root.path(), "sda");
@@ -454,7 +454,7 @@ fn a_large_drive_may_be_the_machines_own() {
 }
 
 #[test]
-fn the_log_says_why_each_other_drive_was_not_taken() {
+fn the_log_explains_why_each_other_drive_was_not_used() {
     let mut machine = FakeMachine::without_sleep(Some(OWN));
     machine.refuse(Errno::EBUSY);
     machine.device("sda", config_2(OTHER, "other"));
@@ -468,13 +468,13 @@ fn the_log_says_why_each_other_drive_was_not_taken() {
     let expected = [
         not_taken("/dev/sda", "its uuid is another machine's"),
         not_taken("/dev/sdb", "/dev/vdb has the uuid of this machine"),
-        not_taken("/dev/vdc", "/dev/vdb says the same"),
+        not_taken("/dev/vdc", "/dev/vdb has the same network"),
     ];
     assert_eq!(machine.lines()[1..4], expected);
 }
 
 #[test]
-fn another_machines_drive_is_taken_last_and_only_with_any_drive() {
+fn another_machines_drive_is_used_last_and_only_with_any_drive() {
     let mut machine = FakeMachine::new(Some(OWN));
     machine.any_drive = true;
     machine.device("vdb", config_2(OTHER, "{}"));
@@ -495,12 +495,12 @@ fn without_a_uuid_on_either_side_the_shape_decides() {
 }
 
 #[test]
-fn drives_that_say_the_same_are_one_drive() {
+fn drives_with_the_same_content_count_as_one() {
     let machine = FakeMachine::new(None);
     machine.device("vdb", config_2("", "{}"));
     machine.device("sr0", config_2(OTHER, "{}"));
     assert_eq!(machine.found(), Some(answer("/dev/sr0", OTHER, "{}", 0, Why::Shape)));
-    let line = "INFO several drives say the same about the network devices=/dev/sr0, /dev/vdb";
+    let line = "INFO several drives have the same network devices=/dev/sr0, /dev/vdb";
     assert_eq!(machine.lines()[0], line);
 }
 
@@ -599,7 +599,7 @@ fn a_machine_without_block_devices_has_no_drive() {
 }
 
 #[test]
-fn a_device_that_lies_deeper_is_named_as_its_path() {
+fn a_device_in_a_subdirectory_is_named_by_its_path() {
     let machine = FakeMachine::new(Some(OWN));
     machine.device("cciss!c0d0", config_2(OWN, "{}"));
     assert_eq!(machine.found(), Some(answer("/dev/cciss/c0d0", OWN, "{}", 0, Why::OwnUuid)));
@@ -621,7 +621,7 @@ fn a_broken_drive_alone_is_an_error_with_its_cause() {
 }
 
 #[test]
-fn a_broken_drive_may_be_the_own_one_so_another_machines_is_not_taken() {
+fn a_broken_drive_may_be_the_machines_own_so_another_machines_drive_is_not_used() {
     let machine = FakeMachine::new(Some(OWN));
     machine.device("sda", config_2(OTHER, "{}"));
     machine.device("vdb", torn());
@@ -910,7 +910,7 @@ fn given(path: &Path) -> Result<(Option<String>, Layout, Option<String>), String
 }
 
 #[test]
-fn a_path_may_be_a_directory_or_an_image_whatever_its_label() {
+fn a_path_may_be_a_directory_or_an_image_with_any_label() {
     let root = tempfile::tempdir().unwrap();
     file(root.path(), "drive/meta-data", format!(r#"{{"instance-id":"{OWN}"}}"#));
     assert_eq!(given(&root.path().join("drive")), Ok((None, Layout::NoCloud, Some(OWN.to_owned()))));
@@ -936,7 +936,7 @@ fn a_path_that_is_not_a_drive_is_an_error_with_the_expectation() {
 }
 
 #[test]
-fn a_path_that_is_not_there_and_an_image_that_is_broken_have_a_cause() {
+fn a_missing_path_and_a_broken_image_have_a_cause() {
     let root = tempfile::tempdir().unwrap();
     let missing = root.path().join("missing");
     let expected = format!("reading {}: No such file or directory (os error 2)", missing.display());

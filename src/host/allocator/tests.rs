@@ -58,7 +58,7 @@ fn free_and_reserved(allocator: &mut Allocator, pool: &str) -> Vec<(u128, u128, 
 }
 
 #[test]
-fn an_exhausted_pool_is_reported_in_the_words_of_the_enhancement() {
+fn an_exhausted_pool_is_reported_with_the_text_of_the_enhancement() {
     let one = pool("one", "eno101", "addresses: [10.0.0.8], machineNetwork: [{cidr: 10.0.0.0/24}]");
     let mut allocator = allocator([one], []);
     assert_eq!(given(&mut allocator, &claim("a", "1", &["n/one"]), 0), "10.0.0.8/24");
@@ -79,7 +79,7 @@ fn a_successor_is_another_machine_and_a_late_release_frees_only_its_own() {
 }
 
 #[test]
-fn who_waits_for_a_pool_that_is_not_here_waits_on() {
+fn a_machine_that_waits_for_an_absent_pool_keeps_waiting() {
     let waits = Claim { sticky: true, ..claim("a", "1", &["n/one"]) };
     let change = Change::Waiter { machine: waits.machine.clone(), claim: Some(Arc::new(waits.clone())) };
     let mut allocator = allocator([pool("two", "eth0", "addresses: [10.0.0.0/24]")], [change]);
@@ -91,7 +91,7 @@ fn who_waits_for_a_pool_that_is_not_here_waits_on() {
 }
 
 #[test]
-fn who_asks_is_not_missing() {
+fn a_machine_that_claims_is_not_missing() {
     let mut allocator = allocator([pool("one", "eth0", "addresses: [10.0.0.0/24]")], []);
     let (machine, mut journal) = (machine("a", "1"), Journal::default());
     given(&mut allocator, &claim("a", "1", &["n/one"]), 0);
@@ -102,7 +102,7 @@ fn who_asks_is_not_missing() {
 }
 
 #[test]
-fn a_sticky_claim_gets_what_its_name_left_until_somebody_else_takes_it() {
+fn a_sticky_claim_gets_the_last_address_of_its_name_until_another_machine_holds_it() {
     let one = pool("one", "eth0", "addresses: [10.0.0.0/24], addressReuseGracePeriodSeconds: 1");
     let mut allocator = allocator([one], []);
     let sticky = |name: &str, uid: &str| Claim { sticky: true, ..claim(name, uid, &["n/one"]) };
@@ -186,7 +186,7 @@ fn a_claim_for_two_interfaces_gets_all_addresses_or_none() {
 }
 
 #[test]
-fn a_rebuild_adds_and_reports_and_nothing_reported_is_given() {
+fn a_rebuild_adds_and_reports_and_no_reported_address_is_allocated() {
     let one = pool("one", "eth0", "addresses: [10.0.0.0/29], gateway: [10.0.0.6]");
     let mut allocator = allocator([one], []);
     assert_eq!(given(&mut allocator, &claim("a", "1", &["n/one"]), 0), "10.0.0.1/29");
@@ -259,7 +259,7 @@ fn an_address_that_is_set_aside_for_a_machine_is_its_own_when_its_record_is_mend
 }
 
 #[test]
-fn a_shrink_strands_nobody_and_what_is_outside_is_not_given_again() {
+fn a_shrink_keeps_leases_and_addresses_outside_are_not_allocated_again() {
     let mut allocator = allocator([pool("one", "eth0", "addresses: [10.0.0.0/24]")], []);
     let (a, b) = (claim("a", "1", &["n/one"]), claim("b", "1", &["n/one"]));
     given(&mut allocator, &a, 0);
@@ -339,7 +339,7 @@ fn a_record_without_a_known_node_pool_belongs_to_the_attached_network_then_to_it
 }
 
 #[test]
-fn a_record_belongs_to_the_attached_network_that_it_names_though_only_another_one_has_a_pool() {
+fn a_record_belongs_to_its_attached_network_even_if_only_another_network_has_a_pool() {
     let rest = "addresses: [10.0.0.10-10.0.0.20], machineNetwork: [{cidr: 10.0.0.0/24}]";
     let mut allocator = allocator([on("infra/vlan10", "a", rest)], []);
     let attachments = vec!["infra/vlan10".to_owned(), "infra/vlan20".to_owned()];
@@ -393,7 +393,7 @@ fn a_record_that_belongs_to_another_network_than_the_lease_is_reported() {
 }
 
 #[test]
-fn what_one_pool_reserves_no_pool_of_its_network_allocates() {
+fn no_pool_allocates_an_address_that_another_pool_of_its_network_reserves() {
     let a = on(
         "vlan10",
         "a",
@@ -487,7 +487,7 @@ fn a_resize_without_a_template_keeps_what_the_template_reserved() {
 }
 
 #[test]
-fn a_rename_that_could_be_another_is_none() {
+fn an_ambiguous_rename_is_not_assumed() {
     let of = |name: &str, addresses: &str| {
         on("vlan10", name, &format!("addresses: [{addresses}], machineNetwork: [{{cidr: 10.0.0.0/24}}]"))
     };
@@ -523,7 +523,7 @@ fn leases_take_the_prefix_length_of_a_widened_subnet_and_are_listed() {
 }
 
 #[test]
-fn a_machine_that_asks_again_keeps_its_path_in_the_queue() {
+fn a_machine_that_claims_again_keeps_its_place_in_the_queue() {
     let mut allocator =
         allocator([on("vlan10", "a", "addresses: [10.0.0.10], machineNetwork: [{cidr: 10.0.0.0/24}]")], []);
     given(&mut allocator, &claim("holder", "1", &["n/a"]), 1);
@@ -564,7 +564,7 @@ fn a_waiting_machine_whose_missing_family_left_the_pool_leaves_the_queue() {
 }
 
 #[test]
-fn a_claimant_with_two_addresses_is_found_and_keeps_the_one_that_it_was_handed() {
+fn a_claimant_with_two_addresses_is_found_and_keeps_the_address_that_was_handed_out() {
     let lease = |since: u64| Lease {
         claimant: Arc::new(record("x", "10.0.0.1").claimant),
         pool: "n/a".into(),

@@ -69,7 +69,7 @@ fn without_a_template_the_document_is_from_scratch() {
 }
 
 #[test]
-fn what_a_template_says_stays_as_it_was() {
+fn members_of_a_template_stay_unchanged() {
     let template = concat!(
         "zone: here\n",
         "links:\n- {vif_id: 7, id: eno101, mtu: 9000, type: ovs}\n- {id: eno102, type: phy}\n",
@@ -97,7 +97,7 @@ fn what_a_template_says_stays_as_it_was() {
 }
 
 #[test]
-fn a_default_route_of_the_template_stays_alone_wherever_it_is_given() {
+fn a_default_route_of_the_template_is_the_only_one() {
     for given in [
         json!({"gateway": "10.0.0.9"}),
         json!({"routes": [{"network": "0.0.0.0/0", "gateway": "10.0.0.9"}]}),
@@ -261,7 +261,7 @@ refuses! {
     a_family_without_an_address: networks(json!([network("ipv4", json!({})), network("ipv6", json!({}))])), ["10.0.0.5/24"]
         => r#"networks[1].type: no IPv6 address for a network of type "ipv6", expected one from the pool"#;
     dhcp_beside_an_address: networks(json!([network("ipv4_dhcp", json!({}))])), BOTH
-        => r#"networks[0].type: DHCP beside an address of the pool "ipv4_dhcp", expected a network that takes the address of the pool, such as ipv4 or ipv6, or none of its family"#;
+        => r#"networks[0].type: DHCP together with an address of the pool "ipv4_dhcp", expected a network that takes the address of the pool, such as ipv4 or ipv6, or none of its family"#;
     a_second_network_of_a_family: networks(json!([network("ipv4", json!({})), network("static", json!({}))])), BOTH
         => r#"networks[1]: second IPv4 network, after networks[0], on "eno101", expected one for each family"#;
     another_netmask: networks(json!([network("ipv4", json!({"netmask": "255.255.0.0"}))])), BOTH
@@ -288,7 +288,7 @@ fn a_vlan_is_not_known_by_a_mac_address() {
 }
 
 #[test]
-fn what_is_no_template_is_refused() {
+fn an_invalid_template_is_refused() {
     let refusal = |text: &str| Template::parse(text.as_bytes()).unwrap_err().to_string();
     assert_eq!(refusal("[]"), r#"document: invalid document "an array", expected an object"#);
     assert_eq!(refusal(""), r#"document: invalid document "null", expected an object"#);

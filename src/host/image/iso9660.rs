@@ -28,8 +28,8 @@ const DIRECTORY: u8 = 0x02;
 /// specified", but Linux reads such a date as one in 1899.
 const EPOCH: [u8; 7] = [70, 1, 1, 0, 0, 0, 0];
 
-/// Date of a volume: not specified. Readers derive the UUID of the volume from its date, and all images would have the same
-/// UUID.
+/// Date of a volume: not specified. Readers derive the UUID of a volume from its date, so a fixed date would give all
+/// images the same UUID.
 const NO_DATE: [u8; 17] = *b"0000000000000000\0";
 
 /// Modes as KubeVirt sets them. The files may have secrets, so only root can read them.
@@ -312,7 +312,7 @@ mod tests {
     fn the_first_record_of_the_root_directory_has_all_marks() {
         let image = volume(&[]).image();
         let expected = [
-            // 96 bytes: the directory of 2048 bytes in block 23, of 1970, on the first volume.
+            // A record of 96 bytes: a directory of 2048 bytes in block 23, dated 1970, on the first volume.
             &b"\x60\0\x17\0\0\0\0\0\0\x17\0\x08\0\0\0\0\x08\0\x46\x01\x01\0\0\0\0\x02\0\0\x01\0\0\x01\x01\0"[..],
             b"SP\x07\x01\xbe\xef\0",
             b"ER\x12\x01\x0a\0\0\x01RRIP_1991A",
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn path_tables_say_the_same_in_both_byte_orders() {
+    fn path_tables_are_equal_in_both_byte_orders() {
         let image = volume(&[]).image();
         let little = b"\x01\0\x17\0\0\0\x01\0\0\0\x09\0\x18\0\0\0\x01\0OPENSTACK\0\x06\0\x19\0\0\0\x02\0LATEST";
         let big = b"\x01\0\0\0\0\x17\0\x01\0\0\x09\0\0\0\0\x18\0\x01OPENSTACK\0\x06\0\0\0\0\x19\0\x02LATEST";
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn each_file_has_a_path_of_its_own_even_when_it_is_empty() {
+    fn each_file_has_its_own_position_even_if_it_is_empty() {
         let image = volume(&[("a", &[1; BLOCK]), ("b", b""), ("c", &[2; BLOCK + 1]), ("d", b"\x03")]).image();
         let paths: Vec<u8> = records(&image, 25).iter().skip(2).map(|(_, block, _)| *block).collect();
         assert_eq!(paths, [29, 30, 31, 33]);
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_is_whole_mib_and_says_so() {
+    fn the_size_of_an_image_is_whole_mib_and_is_in_its_descriptor() {
         // 29 blocks come before the file.
         for (blocks, expected) in [(0, 1), (512 - 29, 1), (512 - 28, 2)] {
             let image = volume(&[("a", &vec![0; blocks * BLOCK])]).image();

@@ -59,7 +59,7 @@ pub enum OpenError {
     OtherSchema {
         /// Path of the ledger.
         path: PathBuf,
-        /// The version of its schema.
+        /// Version of the schema of the ledger.
         found: i64,
         /// The version that this program reads.
         known: i64,
@@ -363,7 +363,7 @@ impl super::Transaction for SqliteTransaction<'_> {
 
     fn commit(self: Box<Self>, changes: &[Change]) -> Result<(), LedgerError> {
         // Writing neighbouring rows together makes a large batch faster. The sort keeps the order of the changes of one
-        // thing.
+        // item.
         let mut changes: Vec<&Change> = changes.iter().collect();
         changes.sort_by(|a, b| path(a).cmp(&path(b)));
         let mut totals = Totals::default();
@@ -536,7 +536,7 @@ fn everything(transaction: &Transaction<'_>, networks: &Networks) -> Result<Vec<
     Ok(changes)
 }
 
-/// The current state of each thing that changed after the change with the number `since`.
+/// The current state of each item that changed after the change with the number `since`.
 fn changes_since(transaction: &Transaction<'_>, networks: &Networks, since: i64) -> Result<Vec<Change>, LedgerError> {
     let mut changes = Vec::new();
     let sql = "SELECT DISTINCT pool, network, address, namespace, name, uid, interface FROM changes WHERE number > ?";
@@ -570,7 +570,7 @@ fn changes_since(transaction: &Transaction<'_>, networks: &Networks, since: i64)
     Ok(changes)
 }
 
-/// The row of the thing that a change is about. `None` if there is no row.
+/// The row of the item that a change is about. `None` if there is no row.
 fn current(transaction: &Transaction<'_>, networks: &Networks, change: &Change) -> Result<Option<Change>, LedgerError> {
     let find = |table: &Table, condition: &str, key: &[&dyn ToSql]| {
         let sql = format!("{} WHERE {condition}", table.select());

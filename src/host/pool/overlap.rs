@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn both_parties_and_what_both_offer_are_named() {
+    fn an_overlap_names_both_pools_and_the_shared_addresses() {
         assert_eq!(
             messages(&[
                 "{name: a, namespace: clusters, clusterName: blue, network: infra/vlan10, \
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_of_them_reserves_is_no_overlap() {
+    fn an_address_that_one_pool_reserves_is_not_an_overlap() {
         assert_eq!(
             messages(&[
                 "{name: a, network: n, addresses: [10.0.0.0/24], excludedAddresses: [10.0.0.128/25]}",
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn pools_that_are_all_alike_are_not_all_reported() {
+    fn many_overlaps_of_identical_pools_are_not_all_reported() {
         let alike = pool("{name: a, network: n, addresses: [10.0.0.0/24]}");
         let pools = vec![alike; 5_000];
         let found = overlaps(&pools);

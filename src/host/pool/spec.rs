@@ -738,7 +738,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_template_names_is_reserved() {
+    fn addresses_that_the_template_names_are_reserved() {
         let document = "{name: w, network: n, addresses: [192.168.1.0/29]}";
         let (specs, mut diagnostics) = read_pools(document.as_bytes());
         let set = |addresses: &[&str]| addresses.iter().map(|address| address.parse().unwrap()).collect();
@@ -810,7 +810,7 @@ mod tests {
     }
 
     #[test]
-    fn a_network_is_of_the_pools_own_namespace_unless_it_is_given() {
+    fn a_network_without_a_namespace_belongs_to_the_pools_namespace() {
         let network = |members: &str| {
             let document = format!("{{name: a, addresses: [10.0.0.0/24], {members}}}");
             super::super::tests::pool(&document).network

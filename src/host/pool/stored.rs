@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_is_named_with_both_values() {
+    fn a_difference_is_named_with_both_values() {
         let [given, known] = ["[10.0.0.0/24]", "[10.0.0.0/23], gateway: [10.0.0.1]"]
             .map(|addresses| pool(&format!("{{name: a, network: n, addresses: {addresses}}}")));
         let differences: Vec<String> = given.differences(&known).iter().map(ToString::to_string).collect();

@@ -27,7 +27,7 @@ pub struct ObjectDiagnostic {
     pub addresses: Vec<IpAddr>,
 }
 
-/// What the objects of all lists say together.
+/// The combined content of the objects of all lists.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Inventory {
     /// Records, sorted by namespace, name and UID of the machine, then by interface. A machine has at most one record

@@ -186,7 +186,7 @@ values! {
 }
 
 #[test]
-fn a_record_of_no_interface_name_is_reported_and_its_addresses_are_kept_back() {
+fn a_record_with_an_invalid_interface_name_is_reported_and_its_addresses_are_reserved() {
     let annotations = json!({"metadata": {"annotations": {
         "kubevirt.cluster.x-k8s.io/allocated-ip-12": "10.0.0.5/24",
         "kubevirt.cluster.x-k8s.io/allocated-ips-eno101": "somebody else's",
@@ -198,7 +198,7 @@ fn a_record_of_no_interface_name_is_reported_and_its_addresses_are_kept_back() {
 }
 
 #[test]
-fn a_status_map_that_is_none_is_reported() {
+fn an_invalid_status_map_is_reported() {
     let status = |value: Value| object("KubevirtMachine", "m-1", json!({"status": {STATUS_FIELD: value}}));
     assert_eq!(
         read(json!([status(json!(["10.0.0.5/24"]))])).1,
@@ -217,7 +217,7 @@ fn a_status_map_that_is_none_is_reported() {
 // === Objects ===
 
 #[test]
-fn objects_of_which_nobody_can_tell_whose_they_are_are_reported() {
+fn objects_without_a_known_machine_are_reported() {
     let with = |more: Value| {
         let mut object = object("KubevirtMachine", "m-1", annotated("10.0.0.5/24"));
         merge(&mut object, more);
@@ -293,7 +293,7 @@ fn with(mut object: Value, more: Value) -> Value {
 const AT: &str = "metadata.annotations.\"kubevirt.cluster.x-k8s.io/allocated-ip-eno101\"";
 
 #[test]
-fn a_machine_is_being_deleted_when_any_list_says_so() {
+fn a_machine_is_being_deleted_if_any_list_marks_it() {
     let worker = object("KubevirtMachine", "m-1", created("2026-08-01T10:00:00Z"));
     let leaving = with(worker.clone(), json!({"metadata": {"deletionTimestamp": "2026-08-01T11:00:00Z"}}));
     let other =
@@ -349,7 +349,7 @@ fn a_guest_of_which_the_machine_is_gone_keeps_its_addresses() {
 }
 
 #[test]
-fn an_owner_that_can_be_none_does_not_count() {
+fn an_impossible_owner_is_ignored() {
     let record = format!(r#"infra/w (i-1) eno101 ["10.0.0.5/24"] in list: items[0].{AT}"#);
     for owner in [json!({"uid": ""}), json!({"name": "w("})] {
         let mut instance = instance("i-1", "v-1", annotated("10.0.0.5/24"));
@@ -452,7 +452,7 @@ fn a_record_carries_the_networks_of_all_objects_of_its_machine() {
 }
 
 #[test]
-fn a_record_carries_the_network_that_we_wrote_beside_it() {
+fn a_record_carries_its_network() {
     let network = |value: &str| json!({"metadata": {"annotations": {"ipam.glowplug.dev/network-eno101": value}}});
     let own = |value: &str| object("KubevirtMachine", "m-1", with(annotated("10.0.0.5/24"), network(value)));
     for value in ["infra/vlan10", "default"] {
@@ -524,7 +524,7 @@ fn machines_without_a_record_and_objects_of_unknown_machines_are_counted() {
 }
 
 #[test]
-fn a_list_that_is_read_twice_says_nothing_twice() {
+fn a_list_that_is_read_twice_gives_no_duplicates() {
     let list = |address: &str| json!({"items": [object("KubevirtMachine", "m-1", annotated(address))]}).to_string();
     let mut objects = Objects::default();
     for (name, address) in [("a", "10.0.0.5/24"), ("b", "10.0.0.5/24"), ("c", "10.0.0.6/24")] {
@@ -552,7 +552,7 @@ fn machines_of_one_name_in_two_namespaces_are_two() {
 }
 
 #[test]
-fn a_machine_is_there_as_long_as_anything_of_it_may_be() {
+fn a_machine_exists_as_long_as_one_of_its_objects_may_exist() {
     let named = |uid: &str| Machine { uid: uid.to_owned(), ..machine() };
     let there = |items: Value| {
         let inventory = inventory_of(items);
@@ -571,7 +571,7 @@ fn a_machine_is_there_as_long_as_anything_of_it_may_be() {
 }
 
 #[test]
-fn of_what_cannot_be_read_or_is_contradicted_it_is_reported_whose_it_is() {
+fn unreadable_and_contradictory_records_are_reported_with_their_machine() {
     let items = json!([
         with(object("KubevirtMachine", "m-1", annotated("10.0.0.5/24, 10.0.0.6/33")), created("2026-08-01T10:00:00Z")),
         guest("VirtualMachine", "v-1", with(annotated("10.0.0.7/24"), created("2026-08-01T10:00:01Z"))),

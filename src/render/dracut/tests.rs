@@ -438,7 +438,7 @@ fn a_pattern_among_other_links_is_refused() {
 }
 
 #[test]
-fn lost_bridge_options_are_reported_once() {
+fn unsupported_bridge_options_are_reported_once() {
     let mut link = bridge("br0", &[1]).dhcp();
     let LinkKind::Bridge { options, .. } = &mut link.kind else { panic!() };
     (options.stp, options.max_age, options.priority) = (Some(true), Some(20), Some(9));
@@ -453,7 +453,7 @@ fn lost_bridge_options_are_reported_once() {
 }
 
 #[test]
-fn lost_options_of_dhcp_and_routers_are_reported() {
+fn unsupported_options_of_dhcp_and_routers_are_reported() {
     let mut link = nic(1).dhcp().dynamic(Ipv6Dynamic::StatefulDhcp);
     link.ipv6.accept_ra = Some(false);
     link.ipv4.dhcp_overrides = DhcpOverrides {

@@ -129,7 +129,7 @@ fn a_vlan_is_named_as_the_document_requests_or_after_its_parent() {
 }
 
 #[test]
-fn a_vlan_name_that_cannot_be_given_is_reported() {
+fn an_impossible_vlan_name_is_reported() {
     let vlan = |id: i64, requested: &str| {
         let id = VlanId::try_from(id).unwrap();
         link(LinkKind::Vlan { name: Some(name(requested)), parent: LinkIndex(0), id })

@@ -171,7 +171,7 @@ impl<'d> Converter<'d, '_> {
             (None, None) => {
                 let id = link.id.as_ref().map_or(Cow::Borrowed(""), Scalar::text);
                 let Ok(name) = id.parse() else {
-                    let expected = "an ethernet_mac_address or a name beside it, or an id that is an interface name";
+                    let expected = "also an ethernet_mac_address or a name, or an id that is an interface name";
                     self.error(&path, "id", "NIC without a MAC address or a name", id, expected);
                     return Err(());
                 };
