@@ -64,18 +64,18 @@ fn help_of(program: &str, words: &[&str]) -> Vec<Help> {
             "Options" => {
                 let long = left.rsplit(", ").next().unwrap();
                 let (flag, value) = long.split_once(' ').map_or((long, None), |(flag, value)| (flag, Some(value)));
-                if !["--help", "--version"].contains(&flag) {
-                    help.options.push(Opt {
-                        flag: flag.to_owned(),
-                        value: value.map(|value| value.replace(['<', '>'], "")),
-                        text: right,
-                        is_required: usage.split(' ').any(|word| word == flag),
-                    });
-                }
+                help.options.push(Opt {
+                    flag: flag.to_owned(),
+                    value: value.map(|value| value.replace(['<', '>'], "")),
+                    text: right,
+                    is_required: usage.split(' ').any(|word| word == flag),
+                });
             }
             _ => {}
         }
     }
+    // Only now, since their descriptions may be on lines of their own.
+    help.options.retain(|option| !["--help", "--version"].contains(&option.flag.as_str()));
     let mut all = vec![help];
     for word in below {
         all.extend(help_of(program, &[words, &[&word]].concat()));

@@ -31,7 +31,7 @@ use crate::status::Status;
 
 /// Manage address pools of CoreOS machines on KubeVirt and write their documents
 #[derive(Parser)]
-#[command(name = "glowplugctl", version = glowplug::VERSION, max_term_width = 100)]
+#[command(name = "glowplugctl", version = glowplug::VERSION, max_term_width = 80)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
