@@ -29,6 +29,7 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
         &[
             "kubectl get ipaddresses,staticippools -n clusters",
             "make demo    # from a pool of addresses to kernel arguments, each step shown",
+            "make demo-controller    # the controller without a cluster: a pool, claims, exhaustion, growth",
             "make test    # tests, and five boots of whole machines, in minutes; `make test-all` runs everything",
             "cargo build --release && PATH=\"$PWD/target/release:$PATH\"    # both programs, for what follows here",
             "kubectl get kubevirtmachines -A -o json | \
