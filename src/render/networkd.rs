@@ -302,7 +302,7 @@ impl Render<'_, '_> {
         let [of_one, of_any] = PREFIXES;
         // The names of files are part of the interface: an image may already mask them.
         let (prefix, name) = match device {
-            Device::Any => (of_any, "any-nic".to_owned()),
+            Device::Any => (of_any, "any-card".to_owned()),
             _ => (of_one, device.bare().replace(':', "-")),
         };
         let path = format!("run/systemd/network/{prefix}{:04}-{name}.{kind}", index.0);

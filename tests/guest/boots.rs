@@ -406,7 +406,7 @@ fn a_file_of_an_earlier_run_for_whichever_nic_there_is_goes_too() {
     let path = pattern.path("");
     let arguments = ["--config-drive", path.to_str().unwrap(), "--renderer", "systemd-networkd"];
     assert_eq!(machine.network_kargs(&arguments).code, Some(0));
-    assert_eq!(networkd_files(&machine), ["51-glowplug-0000-any-nic.network"]);
+    assert_eq!(networkd_files(&machine), ["51-glowplug-0000-any-card.network"]);
     let broken = drive(BROKEN);
     let path = broken.path("");
     let arguments = ["--config-drive", path.to_str().unwrap(), "--renderer", "systemd-networkd"];
