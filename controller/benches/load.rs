@@ -21,12 +21,13 @@ use glowplug_controller::api::{Holder, HolderKind, LeaseSpec, MachineNetwork, Po
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use k8s_openapi::jiff::Timestamp;
 use kube::Api;
-use kube::api::{ListParams, Patch, PatchParams, PostParams};
+use kube::api::{DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::runtime::wait::await_condition;
 use serde_json::json;
 use tokio::net::TcpStream;
 use tokio::time::sleep;
 
+use support::controller::{Controller, Site, condition};
 use support::http::get;
 use support::leader::{Work, claim, machine, name, owner};
 use support::real::RealServer;
@@ -63,6 +64,8 @@ async fn main() {
     row("claims on a pool of 1,048,576 addresses", &share(million), ">= 75 %");
     let huge = claims(&cluster, "huge", &["fd00::/64"]).await;
     row("claims on a pool of 2^64 addresses", &share(huge), ">= 75 %");
+    let provider = claims_of_cluster_api(&cluster).await;
+    row("claims of Cluster API to their condition Ready", &share(provider), ">= 15 %");
     let (exhausted, grown) = exhaust(&cluster).await;
     row("pool exhausted to its condition", &milliseconds(exhausted), "<= 2000 ms");
     row("pool grown to stored leases of 100 waiting claims", &milliseconds(grown), "<= 3000 ms");
@@ -153,6 +156,27 @@ async fn claims(cluster: &Cluster, name: &str, addresses: &[&str]) -> f64 {
             async move { drop(registry.claim(claim, KIND).await.unwrap().unwrap()) }
         })
         .await;
+    rate(COUNT, began)
+}
+
+/// Creates claims of Cluster API with 32 clients, and waits until all of them are ready. Returns the number of claims in a second.
+async fn claims_of_cluster_api(cluster: &Cluster) -> f64 {
+    let site = Site::new(cluster).await;
+    site.pool("p", &["10.0.0.0/16"]).await;
+    let mut controller = Controller::start(cluster, &site);
+    controller.until_ready().await;
+    let began = Instant::now();
+    let create = |n| {
+        let site = &site;
+        async move { drop(site.claim(&format!("c{n}"), &json!({})).await) }
+    };
+    stream::iter(0..COUNT).for_each_concurrent(32, create).await;
+    let is_ready = |claim: &DynamicObject| condition(claim)["status"] == "True";
+    while site.claims.list(&ListParams::default()).await.unwrap().items.iter().filter(|claim| is_ready(claim)).count()
+        < COUNT
+    {
+        sleep(Duration::from_millis(100)).await;
+    }
     rate(COUNT, began)
 }
 

@@ -96,8 +96,8 @@ pub async fn an_address_is_allocated_again_when_its_reuse_delay_is_over(cluster:
     registry.resize(vec![pool], BTreeSet::new()).await.unwrap();
     let [first, second] = [0, 1].map(|n| machine(&network, n));
     registry.claim(claim(&first), KIND).await.unwrap().unwrap();
-    registry.release(first).await.unwrap();
     assert_eq!(addresses(registry.claim(claim(&second), KIND).await.unwrap()), exhausted());
+    registry.release(first).await.unwrap();
     // Nobody asks for anything: the owner looks by itself.
     assert_eq!(served.recv().await.unwrap().claimant.machine, second);
     let lease = Api::<StaticIPLease>::all(cluster.client()).get(&name(&network, "10.0.0.8")).await.unwrap();
