@@ -591,7 +591,7 @@ fn networkd_makes_the_bonds_and_vlans_of_the_network() {
         networks.iter().for_each(|(name, network)| cases::write_case(&directory.path().join(name), network));
         machine::networkd(directory.path(), quiet);
         let disagreement = |name: &str, network: &NetworkConfig| {
-            cases::disagreement(&directory.path().join(name), network, &state::VirtualMachine::whole())
+            cases::disagreement(&directory.path().join(name), network, &state::KernelAbilities::whole())
         };
         differences.clear();
         networks
