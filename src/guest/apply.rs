@@ -60,14 +60,14 @@ pub fn apply(plan: &Plan, root: &Path, log: &Logger) -> io::Result<()> {
     // If the old report stays and no new report can be written, a warning below reports it.
     let _ = remove(&root.join(PLAN));
     let written = plan.output.write(root);
-    debug!(log, "wrote what was decided"; "outcome" => written.as_ref().err().map_or("done".to_owned(), io::Error::to_string));
+    debug!(log, "files of the plan written"; "outcome" => written.as_ref().err().map_or("done".to_owned(), io::Error::to_string));
     match &written {
         Ok(()) => report.fragment = plan.output.line.as_ref().map(|_| format!("/{FRAGMENT}")),
         Err(e) => {
             report.outcome = Outcome::Refused;
             report.reason = e.to_string();
             if let Err(e) = Output::default().write(root) {
-                warn!(log, "cannot remove what was written"; "error" => %e);
+                warn!(log, "cannot remove the written files"; "error" => %e);
             }
         }
     }

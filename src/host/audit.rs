@@ -238,7 +238,7 @@ fn disagreements(allocator: &Allocator, inventory: &Inventory, adoption: &Adopti
         allocator.leases().map(|(_, address, lease)| (&*lease.claimant, address)).collect();
     let reported: BTreeSet<(&Claimant, IpAddr)> =
         adoption.mismatches.iter().map(|mismatch| (&mismatch.claimant, mismatch.address)).collect();
-    // Claimants with a record that cannot be read: their address may be recorded there.
+    // Claimants with a record that cannot be read. This record may have the address that the ledger has.
     let doubted: BTreeSet<&Claimant> =
         inventory.diagnostics.iter().filter_map(|diagnostic| diagnostic.claimant.as_ref()).collect();
     let mut disagreements = Vec::new();

@@ -347,8 +347,9 @@ fn on_a_read_only_file_system_the_run_fails_and_the_old_arguments_stay() {
     let error = format!("writing /{FRAGMENT}: read-only filesystem or storage medium");
     assert_eq!(refusal(&machine), error);
     let said: Vec<&str> = stderr.lines().rev().take(2).collect();
-    let removing =
-        format!("<4>cannot remove what was written error=\"writing /{FRAGMENT}: Read-only file system (os error 30)\"");
+    let removing = format!(
+        "<4>cannot remove the written files error=\"writing /{FRAGMENT}: Read-only file system (os error 30)\""
+    );
     assert_eq!(said, [format!("<3>failed error=\"{error}\""), removing]);
 }
 

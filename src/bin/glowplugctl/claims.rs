@@ -418,7 +418,7 @@ fn mac_addresses(nics: &[Nic], pools: &[&Pool]) -> Result<BTreeMap<InterfaceName
             (Some(interface), _) if pools.iter().any(|pool| pool.interface == *interface) => interface,
             (Some(interface), _) => bail!("--mac: no pool for interface {interface}"),
             (None, [pool]) => &pool.interface,
-            (None, _) => bail!("--mac {}: of several interfaces, expected INTERFACE=MAC", nic.mac_address),
+            (None, _) => bail!("--mac {}: the machine has several interfaces, expected INTERFACE=MAC", nic.mac_address),
         };
         if mac_addresses.insert(*interface, nic.mac_address).is_some() {
             bail!("--mac: second MAC address of interface {interface}, expected one");

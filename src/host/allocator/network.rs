@@ -71,7 +71,7 @@ impl Network {
         claimants.into_iter().find(fits)
     }
 
-    /// The interfaces of a machine that have a conflicting record of an address.
+    /// The interfaces for which a machine has a conflicting record of this address.
     pub(super) fn conflicts_of(&self, address: IpAddr, machine: &Machine) -> Vec<InterfaceName> {
         let interfaces = self.conflicts.get(&address).and_then(|machines| machines.get(machine));
         interfaces.into_iter().flat_map(BTreeMap::keys).copied().collect()

@@ -57,7 +57,7 @@ impl Pool {
     /// # Errors
     ///
     /// The document, or a pool of it, has an error. The diagnostics have every error and every warning. A document with
-    /// warnings only is accepted.
+    /// warnings only is accepted, and its warnings are not returned. [`read_pools`] and [`Pool::new`] return them.
     pub fn parse(document: &[u8]) -> Result<Vec<Self>, Diagnostics> {
         let (specs, mut diagnostics) = read_pools(document);
         let template = TemplateFacts::default();
