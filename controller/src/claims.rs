@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::fmt;
 use std::future::Future;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::stream::{self, FuturesUnordered};
@@ -36,6 +36,7 @@ use self::queue::Queue;
 use crate::api::{HolderKind, LeaseSpec, StaticIPLease, lease_name};
 use crate::cluster_api::{IpAddress, IpAddressClaim, Key, Kinds, NotReady, Readiness};
 use crate::index::{PoolFacts, PoolId};
+use crate::metrics::Metrics;
 use crate::pools::Scope;
 use crate::registry::{RegistryHandle, Served, Stopped};
 use crate::watch::{Change, changes};
@@ -62,6 +63,7 @@ pub struct Provider {
     client: Client,
     registry: RegistryHandle,
     recorder: Recorder,
+    metrics: Arc<Metrics>,
     scope: Scope,
 }
 
@@ -106,9 +108,9 @@ enum Error {
 impl Provider {
     /// A provider that works on the claims of `scope`.
     #[must_use]
-    pub fn new(client: Client, registry: RegistryHandle, scope: Scope) -> Self {
+    pub fn new(client: Client, registry: RegistryHandle, metrics: Arc<Metrics>, scope: Scope) -> Self {
         let recorder = Recorder::new(client.clone(), Reporter::from("glowplug-controller"));
-        Self { client, registry, recorder, scope }
+        Self { client, registry, recorder, metrics, scope }
     }
 
     /// Serves claims until the future is dropped. `is_ready` becomes `true` when the claims that were there are served.
@@ -565,6 +567,10 @@ impl Work<'_> {
             Readiness::Ready => {
                 let address = view.ledger.held.first().map(|held| held.address.to_string()).unwrap_or_default();
                 tracing::info!(claim = %view.key, address, "allocated an address to a claim");
+                let created = view.claim.as_ref().map(IpAddressClaim::created).unwrap_or_default();
+                let now = u64::try_from(Timestamp::now().as_millisecond()).unwrap_or_default();
+                let waited = Duration::from_millis(now.saturating_sub(created));
+                self.provider.metrics.allocation_seconds.observe(waited.as_secs_f64());
                 (EventType::Normal, "IPAddressAllocated", format!("Allocated {address}"))
             }
             Readiness::NotReady(NotReady::PoolExhausted, message) => {

@@ -27,6 +27,9 @@ pub struct Metrics {
     pools: Mutex<String>,
     duplicate_records: Gauge,
     claims: Family<[(&'static str, &'static str); 1], Counter>,
+    /// `glowplug_allocation_seconds`: time from the creation of a claim to its condition `Ready`. The API server stores whole
+    /// seconds of the creation.
+    pub allocation_seconds: Histogram,
     /// `glowplug_rebuild_seconds`: time from the last election of this replica until it served claims.
     pub rebuild_seconds: Gauge<f64, AtomicU64>,
     /// `glowplug_ledger_conflicts_total`: writes of leases that the API server refused for another one.
@@ -51,6 +54,9 @@ impl Metrics {
         let duplicate_records = Gauge::default();
         let help = "Addresses with a conflicting record";
         registry.register("duplicate_records", help, duplicate_records.clone());
+        let allocation_seconds = seconds();
+        let help = "Time from the creation of a claim to its condition Ready";
+        registry.register("allocation_seconds", help, allocation_seconds.clone());
         let rebuild_seconds = Gauge::default();
         let help = "Time from the last election of this replica until it served claims";
         registry.register("rebuild_seconds", help, rebuild_seconds.clone());
@@ -71,6 +77,7 @@ impl Metrics {
             pools,
             duplicate_records,
             claims,
+            allocation_seconds,
             rebuild_seconds,
             ledger_conflicts,
             ledger_write_seconds,

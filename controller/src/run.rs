@@ -185,7 +185,7 @@ async fn reconcile(
     let began = Instant::now();
     let (registry, served) = RegistryHandle::start(client.clone(), Arc::clone(metrics)).context("starting a thread")?;
     let pools = Pools::start(client.clone(), scope, registry.clone(), Arc::clone(metrics)).await?;
-    let provider = Provider::new(client.clone(), registry.clone(), scope.clone());
+    let provider = Provider::new(client.clone(), registry.clone(), Arc::clone(metrics), scope.clone());
     let (started, mut is_started) = watch::channel(false);
     let claims = provider.run(pools.facts(), served, &started);
     let report = async {

@@ -54,8 +54,8 @@ impl Controller {
         let task = tokio::spawn(async move {
             let metrics = Arc::new(Metrics::new(watch::channel(true).1));
             let (registry, served) = RegistryHandle::start(client.clone(), Arc::clone(&metrics)).unwrap();
-            let pools = Pools::start(client.clone(), &scope, registry.clone(), metrics).await.unwrap();
-            let provider = Provider::new(client, registry, scope);
+            let pools = Pools::start(client.clone(), &scope, registry.clone(), Arc::clone(&metrics)).await.unwrap();
+            let provider = Provider::new(client, registry, metrics, scope);
             let claims = provider.run(pools.facts(), served, &ready);
             let _ = tokio::join!(pools.run(), claims);
         });
