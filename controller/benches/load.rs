@@ -121,7 +121,8 @@ fn lease(network: &str, n: usize) -> StaticIPLease {
         prefix: 16,
         pool: "clusters/raw".to_owned(),
         holder: Holder {
-            kind: KIND,
+            // Nobody looks for the objects of this kind.
+            kind: HolderKind::KubevirtMachine,
             namespace: holder.namespace,
             name: holder.name,
             uid: holder.uid,

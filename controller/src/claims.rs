@@ -192,12 +192,12 @@ impl Work<'_> {
         self.serve(changes, pools, served).await
     }
 
-    /// Brings the registry to what is there: adopts every IPAddress, releases what claims left that are gone, and makes the
-    /// outstanding claims in the order of their creation.
+    /// Brings the registry to what is there: adopts every IPAddress, and makes the outstanding claims in the order of their
+    /// creation. What the claims left that are gone is released later, since each of them needs requests of its own.
     async fn start(&self) -> Result<(), Error> {
         self.note_holders().await?;
         self.adopt(None).await?;
-        let names = self.index().by_age();
+        let names = self.index().claimed_by_age();
         let passes = stream::iter(names).map(|key| async move {
             let ended = self.pass(&key, Until::Claim).await;
             (key, ended)

@@ -170,6 +170,12 @@ impl Index {
         all.into_iter().map(|(_, key)| key.clone()).collect()
     }
 
+    /// The names that have a claim, those of older claims first.
+    pub(super) fn claimed_by_age(&self) -> Vec<Key> {
+        let has_claim = |key: &Key| self.entries.get(key).is_some_and(|entry| entry.claim.is_some());
+        self.by_age().into_iter().filter(has_claim).collect()
+    }
+
     /// What is known of a name, without the registry.
     pub(super) fn view(&self, key: &Key) -> View {
         let empty = Entry::default();
