@@ -147,7 +147,7 @@ fn one_network_under_two_names_reaches_the_interface_that_is_there() {
         &[],
     );
     assert_eq!((report.found(), report.unit("nm-wait-online-initrd.service", "Result")), (expected, "success"));
-    let warning = r#"warning about the network document diagnostic="links[1]: second name of a network \"eth0\", expected one name for one interface, links[0] has this network, too: an initramfs that needs the network waits for the name that is not there""#;
+    let warning = r#"warning about the network document diagnostic="links[1]: second name of a network \"eth0\", expected one name for one interface: links[0] has this network too, and an initramfs that needs the network waits for the name that no interface has""#;
     assert_eq!(report.messages()[1], warning);
 }
 
