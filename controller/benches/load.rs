@@ -121,7 +121,7 @@ fn lease(network: &str, n: usize) -> StaticIPLease {
         prefix: 16,
         pool: "clusters/raw".to_owned(),
         holder: Holder {
-            // Nobody looks for the objects of this kind.
+            // The controller does not read the objects of this kind.
             kind: HolderKind::KubevirtMachine,
             namespace: holder.namespace,
             name: holder.name,

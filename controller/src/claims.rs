@@ -355,7 +355,7 @@ impl Work<'_> {
         if view.is_empty() {
             return Ok(view);
         }
-        // Also while the claim is paused: nobody else may get the address.
+        // This is done for a paused claim too: no other claim may get the address.
         let pool = view.address.as_ref().and_then(|address| address.pool.resolve(&key.namespace));
         if let Some(pool) = pool.filter(|pool| self.index().is_unrecorded(pool, key)) {
             self.adopt(Some(&pool)).await?;
@@ -441,7 +441,7 @@ impl Work<'_> {
                 let same = Preconditions { uid, resource_version: None };
                 let params = DeleteParams::default().preconditions(same);
                 stored(ask(addresses.delete(&key.name, &params)).await)?;
-                // A finalizer of somebody else may keep it.
+                // The finalizer of another controller may keep the IPAddress.
                 return Ok(false);
             }
             Step::Adopt(record, network) => {

@@ -271,7 +271,7 @@ impl IpAddressClaim {
         created.and_then(|created| created.try_into().ok()).unwrap_or_default()
     }
 
-    /// Whether somebody asked to delete the claim.
+    /// Whether the claim is being deleted.
     #[must_use]
     pub fn is_deleted(&self) -> bool {
         self.metadata.deletion_timestamp.is_some()
@@ -345,7 +345,7 @@ impl IpAddress {
         self.address.parse().ok()
     }
 
-    /// Whether somebody asked to delete the object.
+    /// Whether the object is being deleted.
     #[must_use]
     pub fn is_deleted(&self) -> bool {
         self.metadata.deletion_timestamp.is_some()

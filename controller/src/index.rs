@@ -57,7 +57,7 @@ pub type Observations = BTreeMap<String, Observation>;
 pub struct PoolFacts {
     /// UID of the object.
     pub uid: String,
-    /// Whether claims prefer the address that their namesake had.
+    /// Whether a claim prefers the address that an earlier claim of the same name had.
     pub sticky: bool,
     /// Whether the pool allocates addresses; if not, why.
     pub ready: Result<(), String>,
@@ -72,8 +72,8 @@ pub struct Update {
     pub uid: Option<String>,
     /// The endpoint of the object that takes the patch.
     pub part: Part,
-    /// A merge patch. It names the version that it was made from, so that it is refused when somebody else has changed the
-    /// object; the object then comes again.
+    /// A merge patch. It has the `resourceVersion` that it was made from. If the object has changed since then, the API server
+    /// refuses the patch, and the watch reports the new object.
     pub patch: Value,
     /// Events of the change: reason and note.
     pub events: Vec<(&'static str, String)>,

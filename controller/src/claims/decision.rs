@@ -490,7 +490,8 @@ fn with_prefix(address: IpAddr, prefix: u8) -> IpNetwork {
     IpNetwork::new(address, prefix).unwrap_or_else(|_| IpNetwork::from(address))
 }
 
-/// The next request that removes an IPAddress: its finalizer goes first, and a finalizer of somebody else keeps it.
+/// The next request that removes an IPAddress. Our finalizer is removed first. The finalizer of another controller keeps the
+/// IPAddress.
 fn remove(address: &IpAddress) -> Step {
     if has_finalizer(&address.metadata, ADDRESS_FINALIZER) {
         Step::PatchAddress(finalizers(&address.metadata, without(&address.metadata, ADDRESS_FINALIZER)))
