@@ -68,7 +68,8 @@ async fn the_owner_says_that_it_does_not_work_while_the_server_fails() {
     works.wait_for(|works| !works).await.unwrap();
     server.clear_faults();
     works.wait_for(|works| *works).await.unwrap();
-    assert!(claim.await.unwrap().unwrap().is_ok());
+    let allocations = claim.await.unwrap().unwrap().unwrap();
+    assert_eq!(allocations[0].addresses, ["10.0.0.8/16".parse().unwrap()]);
 }
 
 #[tokio::test]

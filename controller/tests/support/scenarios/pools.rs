@@ -155,7 +155,8 @@ pub async fn a_pool_of_the_cluster_is_protected_and_its_status_is_written(cluste
     };
     await_condition(pools.clone(), &namespace, is_serving).await.unwrap();
     let claim = Claim { requests: vec![Request::of(&namespace)], ..claim(&machine(&namespace, 0)) };
-    assert!(work.registry.claim(claim, KIND).await.unwrap().is_ok());
+    let allocations = work.registry.claim(claim, KIND).await.unwrap().unwrap();
+    assert_eq!(allocations[0].addresses, ["10.0.0.8/16".parse().unwrap()]);
     pools.delete(&namespace, &DeleteParams::default()).await.unwrap();
     work.registry.release(machine(&namespace, 0)).await.unwrap();
     await_condition(pools, &namespace, |pool: Option<&GlobalStaticIPPool>| pool.is_none()).await.unwrap();
