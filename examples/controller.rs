@@ -5,6 +5,7 @@
 
 use std::error::Error;
 
+use glowplug::host::Timestamp;
 use glowplug::host::claim::{Claim, Machine, Request};
 use glowplug::host::expand::{Grant, Template};
 use glowplug::host::ledger::SqliteLedger;
@@ -25,16 +26,17 @@ fn main() -> Result<(), Box<dyn Error>> {
     // A real ledger stays at its path: use one ledger for a network.
     let directory = tempfile::tempdir()?;
     let mut registry = Registry::open(SqliteLedger::create(&directory.path().join("ledger"))?)?;
-    registry.resize(pools.clone(), &[], 0)?;
+    registry.resize(pools.clone(), &[], Timestamp::now())?;
 
     let machine =
         |name: &str| Machine { namespace: "clusters".into(), name: name.into(), uid: format!("uid-of-{name}") };
     // A controller may repeat a claim: the answer is the same.
-    for (now, name) in [(1, "worker-0"), (2, "worker-1"), (3, "worker-0")] {
-        let claim = Claim::new(machine(name), now).request(Request::of(&pools[0].name));
+    for name in ["worker-0", "worker-1", "worker-0"] {
+        let now = Timestamp::now();
+        let claim = Claim::new(machine(name), now).request(Request::of(pools[0].name()));
         match registry.claim(&claim, now) {
             Ok(allocations) => {
-                let Pool { gateways, nameservers, .. } = &pools[0];
+                let (gateways, nameservers) = (pools[0].gateways(), pools[0].nameservers());
                 let grant = Grant { allocation: &allocations[0], gateways, nameservers, mac_address: None };
                 println!("{name}: patch its status with {}", status_patch(&claim.machine, &allocations, None)?);
                 println!("{name}: give it the document {}", template.expand(&[grant])?.text());
@@ -45,7 +47,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
 
     // worker-0 is gone. Its address goes to the machine that waits.
-    for served in registry.release(&machine("worker-0"), 4)?.served {
+    for served in registry.release(&machine("worker-0"), Timestamp::now())?.served {
         println!("{}: reconcile it, it has {}", served.claimant.machine.name, served.addresses[0]);
     }
     Ok(())

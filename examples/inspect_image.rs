@@ -34,7 +34,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut reading = read_network(&document.bytes);
     match reading.meaning {
         Meaning::Unconfigured => println!("It configures nothing: the distribution's default holds."),
-        Meaning::Disabled => println!("It asks for no network at all."),
+        Meaning::Disabled => println!("It requests no network at all."),
         Meaning::Refused => println!("It is refused:"),
         Meaning::Network(network) => {
             for link in network.links() {

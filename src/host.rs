@@ -6,6 +6,7 @@
 //! addresses into the document of the machine, and the config drive carries this document.
 //!
 //! ```
+//! use glowplug::host::Timestamp;
 //! use glowplug::host::claim::{Claim, Machine, Request};
 //! use glowplug::host::expand::{Grant, Template};
 //! use glowplug::host::image::{ConfigDrive, Instance};
@@ -16,16 +17,17 @@
 //! let pools = Pool::parse(
 //!     b"{name: workers, network: vlan10, addresses: [10.0.0.8-10.0.0.9], gateway: [10.0.0.1], machineNetwork: [{cidr: 10.0.0.0/24}]}",
 //! )?;
-//! let template = Template::minimal([&pools[0].interface]);
+//! let template = Template::minimal([&pools[0].interface()]);
 //!
 //! let machine = Machine { namespace: "clusters".into(), name: "worker-0".into(), uid: "5d30".into() };
-//! let claim = Claim::new(machine, 0).request(Request::of(&pools[0].name));
+//! let claim = Claim::new(machine, Timestamp::now()).request(Request::of(pools[0].name()));
 //! let mut registry = Registry::open(MemoryLedger::default())?;
-//! registry.resize(pools.clone(), &[], 0)?;
-//! let allocations = registry.claim(&claim, 0)?;
+//! registry.resize(pools.clone(), &[], Timestamp::now())?;
+//! let allocations = registry.claim(&claim, Timestamp::now())?;
 //! assert_eq!(allocations[0].addresses, ["10.0.0.8/24".parse()?]);
 //!
-//! let grant = Grant { allocation: &allocations[0], gateways: &pools[0].gateways, nameservers: &[], mac_address: None };
+//! let gateways = pools[0].gateways();
+//! let grant = Grant { allocation: &allocations[0], gateways, nameservers: &[], mac_address: None };
 //! let document = template.expand(&[grant])?;
 //!
 //! let Machine { namespace, name, .. } = &claim.machine;
@@ -41,23 +43,24 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # The map
+//! # Modules
 //!
 //! | module | contents |
 //! |---|---|
 //! | [`address`] | ranges and sets of addresses |
 //! | [`pool`] | the addresses that may be allocated; pools in files, and overlaps between pools |
-//! | [`claim`] | the vocabulary: machine, claimant, claim, allocation, lease, record |
-//! | [`allocator`] | decisions; no disk, no clock, no Kubernetes |
+//! | [`claim`] | types for machines, claimants, claims, allocations, leases and records |
+//! | [`allocator`] | decides which address each machine gets; no disk, no clock, no Kubernetes |
 //! | [`ledger`] | durable stores of decisions: [`SqliteLedger`](ledger::SqliteLedger), or a store of the caller |
 //! | [`change`] | state changes, which allocator and ledger share |
-//! | [`registry`] | allocator and ledger together: each decision is recorded before it is answered |
+//! | [`registry`] | joins an allocator and a ledger: each decision is recorded before the caller gets its result |
 //! | [`records`] | records of addresses on Kubernetes objects: reading them, and the patches that write them |
 //! | [`expand`] | makes the document of a machine from a template and the allocated addresses |
 //! | [`image`] | the config drive |
 //! | [`metrics`] | the state of pools for Prometheus |
 //!
-//! No module talks to a cluster. The caller passes objects as JSON and times with each call, and gets patches as JSON.
+//! No module connects to a cluster. The caller passes objects (as JSON) and times with each call, and receives patches
+//! (as JSON).
 
 pub mod address;
 pub mod allocator;
@@ -76,5 +79,5 @@ pub mod nodepool;
 pub mod pool;
 pub mod records;
 pub mod registry;
-#[doc(hidden)]
-pub mod timestamp;
+
+pub use jiff::Timestamp;

@@ -138,7 +138,7 @@ fn objects_without_a_kind_are_recognised_by_owners_and_labels() {
 }
 
 #[test]
-fn a_list_of_nothing_is_no_error() {
+fn an_empty_list_is_not_an_error() {
     for list in [r#"{"items":[]}"#, r#"{"items":null,"kind":"List"}"#, r#"{"kind":"List", "items" : [ ] }"#] {
         assert_eq!(inventory(list).unwrap(), Inventory::default());
     }
@@ -171,7 +171,7 @@ fn a_file_that_is_not_a_list_is_refused_with_its_position() {
         (r#"{"items": [{} {}]}"#, r#"items[0]: invalid JSON "expected `,` or `]`" from byte 15"#),
         (r#"{"items": [{},]}"#, r#"items[1]: invalid JSON "expected value" from byte 15"#),
         (r#"{"items": [{}]"#, r#"items: invalid JSON "expected `,` or `}`" from byte 15"#),
-        (r#"{"items": []} x"#, r#"document: invalid JSON "something after its end" from byte 15"#),
+        (r#"{"items": []} x"#, r#"document: invalid JSON "data after its end" from byte 15"#),
         (r#"{"items": 7}"#, r#"items: invalid JSON "expected `[`" from byte 11"#),
         (r#"{"a": 7, "b": 8"#, r#"b: invalid JSON "expected `,` or `}`" from byte 16"#),
         (

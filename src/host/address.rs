@@ -1,8 +1,8 @@
 //! Addresses as numbers: sets and ranges for pools, and strict parsers.
 //!
-//! If two spellings could name one address, two machines could get the address. So every string is parsed into a number and
-//! no string is kept: strings of pools, of requests, and of records. Every parser rejects addresses that no machine may
-//! have.
+//! If two spellings could name one address, two machines could get the address. So every string is parsed into a number
+//! and no string is kept: strings of pools, of requests, and of records. Every parser rejects addresses that no machine
+//! may have.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -19,7 +19,8 @@ pub struct AddressRange {
     last: u128,
 }
 
-/// A set of addresses of one or both families, stored as the fewest possible ranges: sorted, disjoint, and never adjacent.
+/// A set of addresses of one or both families, stored as the fewest possible ranges: sorted, disjoint, and never
+/// adjacent.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct AddressSet(Vec<AddressRange>);
 
@@ -44,7 +45,7 @@ pub struct Entry {
     length: Option<u8>,
 }
 
-/// A string that is no address, or an address that no machine may have.
+/// A string that is not an address, or an address that no machine may have.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct AddressError {
     text: String,
@@ -61,7 +62,7 @@ struct Refused {
     length: u8,
 }
 
-/// Kinds of such addresses. The first kind that contains an address names it in the error.
+/// Kinds of such addresses. An error reports the first kind that contains the address.
 const REFUSED: [Refused; 8] = [
     Refused::of("unspecified", "0.0.0.0/8", Family::Ipv4, 0, 8),
     Refused::of("loopback", "127.0.0.0/8", Family::Ipv4, 0x7f00_0000, 8),
@@ -71,12 +72,12 @@ const REFUSED: [Refused; 8] = [
     Refused::of("reserved", "::/96", Family::Ipv6, 0, 96),
     // Other spellings of IPv4 addresses.
     Refused::of("IPv4-mapped", "::ffff:0:0/96", Family::Ipv6, 0xffff_0000_0000, 96),
-    // Without a zone, the address is another machine on every link.
+    // Without a zone, the address means a different machine on each link.
     Refused::of("link-local", "fe80::/10", Family::Ipv6, 0xfe80 << 112, 10),
     Refused::of("multicast", "ff00::/8", Family::Ipv6, 0xff00 << 112, 8),
 ];
 
-/// Name of a string of a pool in messages.
+/// Description of a valid entry, for messages.
 const ENTRY_EXPECTED: &str = "an address, a CIDR or a range, such as 10.0.0.5, 10.0.0.0/24 or 10.0.0.5-10.0.0.9";
 
 // === impl AddressRange ===
@@ -96,8 +97,8 @@ impl AddressRange {
         self.family
     }
 
-    /// The network with this prefix length that contains an address. A prefix length above the maximum of the family counts
-    /// as the maximum.
+    /// The network with this prefix length that contains an address. A prefix length above the maximum of the family
+    /// counts as the maximum.
     pub(crate) fn subnet(address: IpAddr, length: u8) -> Self {
         let (family, number) = (Family::of(address), Family::number(address));
         let hosts = family.hosts(length);
@@ -270,8 +271,8 @@ impl Entry {
         self.range
     }
 
-    /// The prefix length of a network. `None` for a range and for a single address: `/32` is only a spelling of the address,
-    /// not the prefix length of a machine.
+    /// The prefix length of a network. `None` for a range and for a single address: `/32` is only a spelling of the
+    /// address, not the prefix length of a machine.
     #[must_use]
     pub fn length(&self) -> Option<u8> {
         self.length
@@ -381,8 +382,8 @@ pub fn parse_address(text: &str) -> Result<IpAddr, AddressError> {
     }
 }
 
-/// Reads the address of a gateway: an address that a machine may have, or a link-local IPv6 address. Routers usually have a
-/// link-local address, and every machine reaches it on its link.
+/// Reads the address of a gateway: an address that a machine may have, or a link-local IPv6 address. Routers usually
+/// have a link-local address, and every machine reaches it on its link.
 ///
 /// # Errors
 ///
@@ -411,8 +412,8 @@ pub fn is_link_local(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
 }
 
-/// Reads an address that a machine may have, with an optional prefix length: `10.0.0.5/24` or `10.0.0.5`. Records have this
-/// form.
+/// Reads an address that a machine may have, with an optional prefix length: `10.0.0.5/24` or `10.0.0.5`. Records have
+/// this form.
 ///
 /// # Errors
 ///
@@ -631,7 +632,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_read_as_an_entry_of_one_is() {
+    fn an_address_is_parsed_like_an_entry_with_one_address() {
         assert_eq!(parse_address("fd00:0::01"), Ok("fd00::1".parse().unwrap()));
         let refusal = |text: &str| parse_address(text).unwrap_err().to_string();
         assert_eq!(refusal("127.0.0.1"), r#"loopback address "127.0.0.1", expected an address outside 127.0.0.0/8"#);
@@ -707,14 +708,14 @@ mod tests {
         }
 
         #[test]
-        fn what_an_entry_is_written_as_is_read_again(text in "[0-9a-f:./-]{0,24}") {
+        fn a_written_entry_is_parsed_again(text in "[0-9a-f:./-]{0,24}") {
             if let Ok(entry) = text.parse::<Entry>() {
                 prop_assert_eq!(entry.to_string().parse(), Ok(entry));
             }
         }
 
         #[test]
-        fn every_range_is_read_but_one_that_machines_may_not_have(a in any::<u32>(), b in any::<u32>()) {
+        fn every_range_is_accepted_except_ranges_that_machines_may_not_have(a in any::<u32>(), b in any::<u32>()) {
             let [first, last] = [a.min(b), a.max(b).max(1)].map(|number| IpAddr::V4(Ipv4Addr::from(number)));
             let range = AddressRange::new(first, last).unwrap();
             let is_refused = REFUSED.iter().any(|refused| refused.range().intersection(&range).is_some());

@@ -1,8 +1,8 @@
 //! Pure decision logic: no disk, no clock, no Kubernetes.
 //!
-//! An allocator is built from the changes that a ledger reports. Each decision changes the state in memory at once and is
-//! noted in a journal. A [`Registry`](super::registry::Registry) commits the journal before it answers, or undoes the
-//! decisions. Code outside this crate can only read an allocator.
+//! An allocator is built from the changes that a ledger reports. Each decision changes the state in memory at once and
+//! is recorded in a journal. A [`Registry`](super::registry::Registry) commits the journal before it returns, or undoes
+//! the decisions. Code outside this crate can only read an allocator.
 //!
 //! Addresses are unique on a network, whichever pool they come from. An address is allocated only if
 //!
@@ -25,8 +25,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnetwork::IpNetwork;
+use jiff::Timestamp;
 
-use super::change::{Change, Journal, Update};
+use super::change::{Change, Journal, Update, storable};
 use super::claim::{Allocation, Claim, Claimant, Conflict, Lease, Machine};
 use super::pool::Pool;
 use crate::network::Family;
@@ -39,8 +40,7 @@ pub use types::{ClaimError, PoolError, Rename, Resized, Usage};
 
 /// Leases, conflicts and waiting machines of all networks, and the free addresses of all pools.
 ///
-/// Times are milliseconds since 1970, and the caller passes the time with each call. If the clock goes backwards, the
-/// latest time of an earlier call is used.
+/// The caller passes the time with each call. If the clock goes backwards, the latest time of an earlier call is used.
 #[derive(Clone, Debug, Default)]
 pub struct Allocator {
     pools: BTreeMap<Arc<str>, PoolState>,
@@ -50,8 +50,9 @@ pub struct Allocator {
     queues: Queues,
     // Names of pools that allocate nothing. The caller sets them, so no ledger reports them.
     suspended: BTreeSet<String>,
-    missing: BTreeMap<Machine, u64>,
-    now: u64,
+    missing: BTreeMap<Machine, Timestamp>,
+    // Latest time of a call. 1970 before the first call.
+    now: Timestamp,
 }
 
 /// Name of a network, and an address on this network.
@@ -60,7 +61,7 @@ type FieldPath = (Arc<str>, IpAddr);
 // === impl Allocator: changes ===
 
 impl Allocator {
-    /// Applies what a ledger reports.
+    /// Applies an update from a ledger.
     pub(crate) fn learn(&mut self, update: Update) {
         match update {
             Update::Snapshot(known) => {
@@ -85,13 +86,13 @@ impl Allocator {
         self.apply_all(before);
     }
 
-    /// Applies a change and notes it in the journal.
+    /// Applies a change and records it in the journal.
     fn decide(&mut self, change: Change, journal: &mut Journal) {
         let before = self.apply(change.clone());
         journal.push(before, change);
     }
 
-    /// Applies changes of several pools, and computes what the pools of each network reserve only once.
+    /// Applies changes of several pools, and computes the reserved addresses of each network only once.
     fn decide_pools(&mut self, changes: Vec<Change>, journal: &mut Journal) {
         let mut networks = BTreeSet::new();
         for change in changes {
@@ -101,7 +102,7 @@ impl Allocator {
         networks.iter().for_each(|network| self.refresh(network));
     }
 
-    /// Applies changes, the pools first: what a pool offers depends on all pools of its network.
+    /// Applies changes, the pools first: the addresses that a pool offers depend on all pools of its network.
     fn apply_all(&mut self, changes: Vec<Change>) {
         let mut networks = BTreeSet::new();
         let (pools, others): (Vec<Change>, Vec<Change>) =
@@ -123,8 +124,8 @@ impl Allocator {
         before
     }
 
-    /// Applies a change without computing what pools offer, and returns the state before the change. Adds to `networks`
-    /// each network for which the caller has to call `refresh`.
+    /// Applies a change without computing the addresses that pools offer, and returns the state before the change. Adds
+    /// to `networks` each network for which the caller has to call `refresh`.
     fn apply_only(&mut self, change: Change, networks: &mut BTreeSet<Arc<str>>) -> Change {
         match change {
             Change::Pool { name, pool } => {
@@ -155,8 +156,8 @@ impl Allocator {
     }
 
     /// Frees the addresses whose reuse delay is over.
-    fn advance(&mut self, now: u64) {
-        self.now = self.now.max(now);
+    fn advance(&mut self, now: Timestamp) {
+        self.now = self.now.max(storable(now));
         let networks: Vec<Arc<str>> = self.networks.keys().cloned().collect();
         for name in networks {
             while let Some(address) = self.networks.get_mut(&name).and_then(|network| network.end_delay(self.now)) {
@@ -194,6 +195,14 @@ impl Allocator {
         self.held_by(machine).into_iter().map(|(network, address, lease)| (&**network, address, lease))
     }
 
+    /// The machines of a namespace and name, with any UID, that hold an address, held one last or have a conflicting
+    /// record.
+    pub fn namesakes<'a>(&'a self, namespace: &str, name: &str) -> impl Iterator<Item = &'a Machine> + use<'a> {
+        let first = Machine { namespace: namespace.to_owned(), name: name.to_owned(), uid: String::new() };
+        let namesakes = self.paths.range(first.clone()..).take_while(move |(other, _)| is_namesake(other, &first));
+        namesakes.map(|(machine, _)| machine)
+    }
+
     /// Whether a machine waits for addresses.
     #[must_use]
     pub fn waits(&self, machine: &Machine) -> bool {
@@ -215,8 +224,8 @@ impl Allocator {
         waiters
     }
 
-    /// The missing machines, each with the time when it was first missed, in milliseconds since 1970.
-    pub fn missing(&self) -> impl Iterator<Item = (&Machine, u64)> {
+    /// The missing machines, each with the time when it was first missed.
+    pub fn missing(&self) -> impl Iterator<Item = (&Machine, Timestamp)> {
         self.missing.iter().map(|(machine, since)| (machine, *since))
     }
 
@@ -245,7 +254,8 @@ impl Allocator {
         held.filter(|(_, _, lease)| lease.claimant.machine == *machine).collect()
     }
 
-    /// All places of the machines that have the namespace and name of `machine`, with any UID.
+    /// Networks and addresses in the index for all machines that have the namespace and name of `machine`, with any
+    /// UID.
     fn paths_of_namesakes(&self, machine: &Machine) -> impl Iterator<Item = &FieldPath> {
         let first = Machine { uid: String::new(), ..machine.clone() };
         let namesakes = self.paths.range(first..).take_while(move |(other, _)| is_namesake(other, machine));

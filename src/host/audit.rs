@@ -7,6 +7,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use ipnetwork::IpNetwork;
+use jiff::Timestamp;
 
 use super::allocator::{Adoption, Allocator};
 use super::claim::{Allocation, Claimant, Conflict, Machine};
@@ -14,17 +15,16 @@ use super::ledger::{Ledger, LedgerError};
 use super::pool::Pool;
 use super::records::{Inventory, Report, Unrecorded};
 use super::registry::{Registry, Released};
-use super::timestamp::Timestamp;
 
 /// Shortest time between the audit that first missed a machine and the fetch of the lists that release the machine. By
 /// then a cache that lags behind the cluster is up to date again.
 pub const SIGHTINGS_APART: Duration = Duration::from_secs(5 * 60);
 
-/// What an audit does about missing machines.
+/// Options of an audit: how it handles missing machines.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Options {
-    /// When the lists were fetched, in milliseconds since 1970.
-    pub fetched: u64,
+    /// When the lists were fetched.
+    pub fetched: Timestamp,
     /// Whether missing machines are released.
     pub release: bool,
     /// Most machines that one audit may release. `None`: the larger of 10 and 5 % of the leases.
@@ -36,11 +36,11 @@ pub struct Options {
 /// Result of an audit.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Audit {
-    /// What a rebuild would do with the records: how many it would add, and which do not fit.
+    /// Result that a rebuild would have: the number of records to add, and the records that do not fit.
     pub adoption: Adoption,
     /// Differences between the ledger and the objects that `adoption` does not report.
     pub disagreements: Vec<Disagreement>,
-    /// Machines that the ledger knows and that no longer have an object.
+    /// Machines in the ledger that no longer have an object.
     pub missing: Vec<Missing>,
     /// Why the audit released no machine although some were due. Empty if nothing prevented the release.
     pub brakes: Vec<Brake>,
@@ -53,10 +53,10 @@ pub struct Audit {
 pub struct Missing {
     /// The missing machine.
     pub machine: Machine,
-    /// When an earlier audit first missed the machine, in milliseconds since 1970. `None` if this audit is the first.
-    pub since: Option<u64>,
-    /// Earliest time, in milliseconds since 1970, at which lists must have been fetched to release the machine.
-    pub releasable_from: u64,
+    /// When an earlier audit first missed the machine. `None` if this audit is the first.
+    pub since: Option<Timestamp>,
+    /// Earliest time at which lists must have been fetched to release the machine.
+    pub releasable_from: Timestamp,
     /// The released allocations; in a dry run, the allocations that would be released. `None` if the machine is not
     /// released.
     pub released: Option<Vec<Allocation>>,
@@ -83,7 +83,7 @@ pub enum Disagreement {
     },
     /// A guest uses an address of a pool, and neither the ledger nor a record has this address for the guest's machine.
     Reported {
-        /// What the guest reports.
+        /// The report of the guest.
         report: Report,
         /// Holder according to the ledger. `None` if nobody holds the address.
         holder: Option<Claimant>,
@@ -102,16 +102,16 @@ pub enum Brake {
     },
     /// The lists have no object of this kind.
     NoKind(&'static str),
-    /// The lists have no machine of a namespace whose machines have leases.
+    /// The lists have no machine of this namespace, but machines of this namespace have leases.
     NoNamespace(String),
     /// The lists have this number of objects whose machine cannot be identified. One of them may be a missing machine.
     Unidentified(usize),
     /// The clock is behind the latest time in the ledger.
     Clock {
-        /// Time of the audit, in milliseconds since 1970.
-        now: u64,
-        /// Latest time in the ledger, in milliseconds since 1970.
-        latest: u64,
+        /// Time of the audit.
+        now: Timestamp,
+        /// Latest time in the ledger.
+        latest: Timestamp,
     },
 }
 
@@ -127,7 +127,7 @@ pub struct Rebuilt {
 
 /// Compares the ledger with the objects of all machines.
 ///
-/// A machine that the ledger knows is missing if the lists have
+/// A machine of the ledger is missing if the lists have
 ///
 /// - no object of the machine,
 /// - no unreadable record of the machine, and none of an unknown machine with one of its addresses, and
@@ -150,7 +150,7 @@ pub fn audit<L: Ledger>(
     registry: &mut Registry<L>,
     inventory: &Inventory,
     options: &Options,
-    now: u64,
+    now: Timestamp,
 ) -> Result<Audit, LedgerError> {
     let adoption = registry.preview(inventory.records.iter().cloned(), now)?;
     let allocator = registry.state()?;
@@ -163,8 +163,9 @@ pub fn audit<L: Ledger>(
         .chain(conflicts)
         .chain(allocator.missing().map(|(machine, _)| machine.clone()))
         .collect();
-    let mut unread: BTreeSet<Machine> = unreadable(inventory).map(|(_, conflict)| conflict.claimant.machine).collect();
-    // An object of an unknown machine may belong to the holder of an address that the object names.
+    let mut unread: BTreeSet<Machine> =
+        unreadable(inventory).map(|(_, _, conflict)| conflict.claimant.machine).collect();
+    // An object of an unknown machine may belong to the holder of an address in the object.
     let nobodys = inventory.diagnostics.iter().filter(|diagnostic| diagnostic.claimant.is_none());
     let named: BTreeSet<IpAddr> = nobodys.flat_map(|diagnostic| diagnostic.addresses.iter().copied()).collect();
     let of_named = allocator.leases().filter(|(_, address, _)| named.contains(address));
@@ -180,13 +181,13 @@ pub fn audit<L: Ledger>(
     unread.extend(used.map(|(_, _, lease)| lease.claimant.machine.clone()));
     let is_there = |machine: &Machine| inventory.is_there(machine) || unread.contains(machine);
     let (there, missing): (Vec<Machine>, Vec<Machine>) = known.into_iter().partition(is_there);
-    let before: BTreeMap<Machine, u64> = allocator.missing().map(|(machine, since)| (machine.clone(), since)).collect();
-    let apart = u64::try_from(SIGHTINGS_APART.as_millis()).unwrap_or(u64::MAX);
+    let before: BTreeMap<Machine, Timestamp> =
+        allocator.missing().map(|(machine, since)| (machine.clone(), since)).collect();
     let mut missing: Vec<Missing> = missing
         .into_iter()
         .map(|machine| {
             let since = before.get(&machine).copied();
-            let releasable_from = since.unwrap_or(now).saturating_add(apart);
+            let releasable_from = since.unwrap_or(now).saturating_add(SIGHTINGS_APART).unwrap_or(Timestamp::MAX);
             Missing { machine, since, releasable_from, released: None }
         })
         .collect();
@@ -283,7 +284,13 @@ fn unknown_reports<'i>(allocator: &Allocator, inventory: &'i Inventory) -> Vec<&
     inventory.reports.iter().filter(is_unknown).collect()
 }
 
-fn brakes(allocator: &Allocator, inventory: &Inventory, options: &Options, machines: usize, now: u64) -> Vec<Brake> {
+fn brakes(
+    allocator: &Allocator,
+    inventory: &Inventory,
+    options: &Options,
+    machines: usize,
+    now: Timestamp,
+) -> Vec<Brake> {
     let mut brakes = Vec::new();
     let leases = allocator.leases().count();
     let most = options.max_release.unwrap_or_else(|| leases.div_ceil(20).max(10));
@@ -315,16 +322,20 @@ fn brakes(allocator: &Allocator, inventory: &Inventory, options: &Options, machi
 /// # Errors
 ///
 /// The ledger failed. Changes committed before the failure stay in the ledger.
-pub fn rebuild<L: Ledger>(registry: &mut Registry<L>, inventory: &Inventory, now: u64) -> Result<Rebuilt, LedgerError> {
+pub fn rebuild<L: Ledger>(
+    registry: &mut Registry<L>,
+    inventory: &Inventory,
+    now: Timestamp,
+) -> Result<Rebuilt, LedgerError> {
     registry.set_aside(unreadable(inventory), now)?;
     let adoption = registry.adopt(inventory.records.iter().cloned(), now)?;
     let allocator = registry.state()?;
     let reports = unknown_reports(allocator, inventory).into_iter().filter_map(|report| {
         let interface = Pool::DEFAULT_INTERFACE.parse().ok()?;
         let claimant = Claimant { machine: report.machine.clone(), interface };
-        Some((report.address, Conflict { claimant, source: report.source.clone() }))
+        Some((report.address, report.network.clone(), Conflict { claimant, source: report.source.clone() }))
     });
-    let reports: Vec<(IpAddr, Conflict)> = reports.collect();
+    let reports: Vec<(IpAddr, Option<String>, Conflict)> = reports.collect();
     let leased: BTreeSet<&Machine> = allocator.leases().map(|(_, _, lease)| &lease.claimant.machine).collect();
     let may_be_ours = |machine: &&Unrecorded| match &machine.node_pool {
         Some(node_pool) => allocator.pools().any(|pool| pool.name == *node_pool),
@@ -339,7 +350,7 @@ pub fn rebuild<L: Ledger>(registry: &mut Registry<L>, inventory: &Inventory, now
     Ok(Rebuilt { adoption, without_record })
 }
 
-fn unreadable(inventory: &Inventory) -> impl Iterator<Item = (IpAddr, Conflict)> {
+fn unreadable(inventory: &Inventory) -> impl Iterator<Item = (IpAddr, Option<String>, Conflict)> {
     inventory.diagnostics.iter().flat_map(|diagnostic| {
         diagnostic.addresses.iter().filter_map(|address| {
             let nobodys = || {
@@ -348,7 +359,7 @@ fn unreadable(inventory: &Inventory) -> impl Iterator<Item = (IpAddr, Conflict)>
                 Some(Claimant { machine, interface: Pool::DEFAULT_INTERFACE.parse().ok()? })
             };
             let claimant = diagnostic.claimant.clone().or_else(nobodys)?;
-            Some((*address, Conflict { claimant, source: diagnostic.to_string() }))
+            Some((*address, None, Conflict { claimant, source: diagnostic.to_string() }))
         })
     })
 }
@@ -394,8 +405,7 @@ impl fmt::Display for Brake {
                 write!(f, "{count} objects of unknown machines in the lists, expected namespace, name and UID of each")
             }
             Self::Clock { now, latest } => {
-                let (now, latest) = (Timestamp(*now), Timestamp(*latest));
-                write!(f, "the clock shows {now}, expected a time after {latest}, the latest in the ledger")
+                write!(f, "the clock shows {now:.0}, expected a time after {latest:.0}, the latest in the ledger")
             }
         }
     }
@@ -408,7 +418,7 @@ mod tests {
     use crate::host::ledger::MemoryLedger;
     use crate::host::pool::tests::pool;
     use crate::host::records::Objects;
-    use crate::host::registry::tests::registry;
+    use crate::host::registry::tests::{at, registry};
 
     #[test]
     fn a_machine_whose_address_an_unreadable_object_names_is_not_missing() {
@@ -417,7 +427,9 @@ mod tests {
         let [named, other] = ["a", "b"].map(|name| {
             let machine = Machine { namespace: "n".into(), name: name.into(), uid: "u".into() };
             let requests = vec![Request::of("default/one")];
-            registry.claim(&Claim { machine: machine.clone(), created: 0, requests, sticky: false }, 0).unwrap();
+            registry
+                .claim(&Claim { machine: machine.clone(), created: at(0), requests, sticky: false }, at(0))
+                .unwrap();
             machine
         });
         let list = r#"{"items": [{"kind": "KubevirtMachine", "metadata": {"namespace": "n", "name": "a", "uid": 7,
@@ -425,7 +437,7 @@ mod tests {
         let mut objects = Objects::default();
         objects.read("list", list.as_bytes()).unwrap();
         let mut missing = |inventory: &Inventory| {
-            let missing = audit(&mut registry, inventory, &Options::default(), 1_000).unwrap().missing;
+            let missing = audit(&mut registry, inventory, &Options::default(), at(1_000)).unwrap().missing;
             missing.into_iter().map(|missing| missing.machine).collect::<Vec<_>>()
         };
         assert_eq!(missing(&objects.inventory()), vec![other.clone()]);
@@ -433,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_that_the_ledger_knows_by_the_uid_of_its_guest_is_there_while_the_guest_is() {
+    fn a_machine_with_the_uid_of_its_guest_in_the_ledger_is_present_while_the_guest_exists() {
         let one = pool("{name: one, network: n, addresses: [10.0.0.0/24]}");
         let mut registry = registry([one]);
         let guest = r#"{"kind": "VirtualMachine", "metadata": {"namespace": "n", "name": "a", "uid": "guest",
@@ -447,8 +459,11 @@ mod tests {
             }
             objects.inventory()
         };
-        assert_eq!(rebuild(&mut registry, &inventory(&[guest]), 1).unwrap().adoption.adopted, 1);
-        assert_eq!(audit(&mut registry, &inventory(&[machine, guest]), &Options::default(), 2).unwrap().missing, []);
+        assert_eq!(rebuild(&mut registry, &inventory(&[guest]), at(1)).unwrap().adoption.adopted, 1);
+        assert_eq!(
+            audit(&mut registry, &inventory(&[machine, guest]), &Options::default(), at(2)).unwrap().missing,
+            []
+        );
     }
 
     /// Lists of a whole cluster: an object of each kind in namespace `n`, and these items.
@@ -470,13 +485,13 @@ mod tests {
         for name in names {
             let machine = Machine { namespace: "n".into(), name: (*name).into(), uid: "u".into() };
             let requests = vec![Request::of("default/one")];
-            registry.claim(&Claim { machine, created: 0, requests, sticky: false }, 0).unwrap();
+            registry.claim(&Claim { machine, created: at(0), requests, sticky: false }, at(0)).unwrap();
         }
         registry
     }
 
     fn release(fetched: u64) -> Options {
-        Options { fetched, release: true, ..Options::default() }
+        Options { fetched: at(fetched), release: true, ..Options::default() }
     }
 
     /// The machines that an audit releases, and the brakes that apply.
@@ -490,22 +505,22 @@ mod tests {
         let mut registry = registry_with(&["a"]);
         let mut look = |fetched, now| audit(&mut registry, &cluster(""), &release(fetched), now).unwrap();
         let releasable_from = |audit: &Audit| audit.missing[0].releasable_from;
-        assert_eq!(releasable_from(&look(900, 1_000)), 301_000);
+        assert_eq!(releasable_from(&look(900, at(1_000))), at(301_000));
         // The same lists again, after any time.
-        assert_eq!(released(&look(900, 10_000_000)), (vec![], &[][..]));
-        assert_eq!(released(&look(300_999, 10_000_001)), (vec![], &[][..]));
-        assert_eq!(released(&look(301_000, 10_000_002)), (vec!["a"], &[][..]));
-        assert_eq!(look(400_000, 10_000_003).missing, []);
+        assert_eq!(released(&look(900, at(10_000_000))), (vec![], &[][..]));
+        assert_eq!(released(&look(300_999, at(10_000_001))), (vec![], &[][..]));
+        assert_eq!(released(&look(301_000, at(10_000_002))), (vec!["a"], &[][..]));
+        assert_eq!(look(400_000, at(10_000_003)).missing, []);
     }
 
     #[test]
     fn a_dry_run_changes_nothing() {
         let mut registry = registry_with(&["a"]);
         let dry = |fetched| Options { dry_run: true, ..release(fetched) };
-        assert_eq!(audit(&mut registry, &cluster(""), &dry(0), 0).unwrap().missing[0].since, None);
-        assert_eq!(audit(&mut registry, &cluster(""), &release(0), 0).unwrap().missing[0].since, None);
-        let first = audit(&mut registry, &cluster(""), &dry(300_000), 300_000).unwrap();
-        let again = audit(&mut registry, &cluster(""), &dry(300_000), 300_000).unwrap();
+        assert_eq!(audit(&mut registry, &cluster(""), &dry(0), at(0)).unwrap().missing[0].since, None);
+        assert_eq!(audit(&mut registry, &cluster(""), &release(0), at(0)).unwrap().missing[0].since, None);
+        let first = audit(&mut registry, &cluster(""), &dry(300_000), at(300_000)).unwrap();
+        let again = audit(&mut registry, &cluster(""), &dry(300_000), at(300_000)).unwrap();
         assert_eq!((released(&first), &first), ((vec!["a"], &[][..]), &again));
         assert_eq!(first.missing[0].released.as_ref().unwrap()[0].addresses, ["10.0.0.1/24".parse().unwrap()]);
     }
@@ -514,10 +529,10 @@ mod tests {
     fn a_release_of_too_many_machines_releases_none() {
         let names: Vec<String> = (0..11).map(|number| number.to_string()).collect();
         let mut registry = registry_with(&names.iter().map(String::as_str).collect::<Vec<_>>());
-        audit(&mut registry, &cluster(""), &release(0), 0).unwrap();
+        audit(&mut registry, &cluster(""), &release(0), at(0)).unwrap();
         let mut look = |max_release| {
             let options = Options { max_release, ..release(300_000) };
-            let audit = audit(&mut registry, &cluster(""), &options, 300_000).unwrap();
+            let audit = audit(&mut registry, &cluster(""), &options, at(300_000)).unwrap();
             (released(&audit).0.len(), audit.brakes)
         };
         assert_eq!(look(None), (0, vec![Brake::TooMany { machines: 11, most: 10 }]));
@@ -527,12 +542,12 @@ mod tests {
     #[test]
     fn lists_that_lack_a_kind_or_a_namespace_release_nothing() {
         let mut registry = registry_with(&["a"]);
-        audit(&mut registry, &Inventory::default(), &release(0), 0).unwrap();
+        audit(&mut registry, &Inventory::default(), &release(0), at(0)).unwrap();
         let list =
             r#"{"items": [{"kind": "VirtualMachine", "metadata": {"namespace": "m", "name": "b", "uid": "v"}}, 7]}"#;
         let mut objects = Objects::default();
         objects.read("list", list.as_bytes()).unwrap();
-        let audit = audit(&mut registry, &objects.inventory(), &release(300_000), 300_000).unwrap();
+        let audit = audit(&mut registry, &objects.inventory(), &release(300_000), at(300_000)).unwrap();
         let brakes = [
             Brake::NoKind("KubevirtMachine"),
             Brake::NoKind("VirtualMachineInstance"),
@@ -545,9 +560,9 @@ mod tests {
     #[test]
     fn a_clock_that_went_backwards_releases_nothing() {
         let mut registry = registry_with(&["a"]);
-        audit(&mut registry, &cluster(""), &release(0), 1_000_000).unwrap();
-        let audit = audit(&mut registry, &cluster(""), &release(1_300_000), 999_999).unwrap();
-        let brake = Brake::Clock { now: 999_999, latest: 1_000_000 };
+        audit(&mut registry, &cluster(""), &release(0), at(1_000_000)).unwrap();
+        let audit = audit(&mut registry, &cluster(""), &release(1_300_000), at(999_999)).unwrap();
+        let brake = Brake::Clock { now: at(999_999), latest: at(1_000_000) };
         assert_eq!(released(&audit), (vec![], &[brake.clone()][..]));
         assert_eq!(
             brake.to_string(),
@@ -559,7 +574,7 @@ mod tests {
         "annotations": {"kubevirt.cluster.x-k8s.io/allocated-ip-eno101": "[\"10.0.0.1/24\"]"}}}"#;
 
     fn messages(registry: &mut Registry<MemoryLedger>, items: &str) -> Vec<String> {
-        let audit = audit(registry, &cluster(items), &Options::default(), 0).unwrap();
+        let audit = audit(registry, &cluster(items), &Options::default(), at(0)).unwrap();
         audit.disagreements.iter().map(ToString::to_string).collect()
     }
 
@@ -592,11 +607,25 @@ mod tests {
         let unknown = "list: items[3].status.interfaces[0]: 10.0.0.2 is in use by n/b (i), and neither the ledger nor a record \
             has it";
         assert_eq!(messages(&mut registry, &guest("b", "10.0.0.2")), [unknown]);
-        rebuild(&mut registry, &cluster(&guest("b", "10.0.0.2")), 0).unwrap();
+        rebuild(&mut registry, &cluster(&guest("b", "10.0.0.2")), at(0)).unwrap();
         let machine = Machine { namespace: "n".into(), name: "c".into(), uid: "u".into() };
         let requests = vec![Request::of("default/one")];
-        let given = registry.claim(&Claim { machine, created: 0, requests, sticky: false }, 0).unwrap();
+        let given = registry.claim(&Claim { machine, created: at(0), requests, sticky: false }, at(0)).unwrap();
         assert_eq!(given[0].addresses, ["10.0.0.3/24".parse().unwrap()]);
+    }
+
+    #[test]
+    fn an_unknown_address_of_a_guest_is_reserved_on_the_network_of_its_interface_alone() {
+        let guest = r#"{"kind": "VirtualMachineInstance", "metadata": {"namespace": "n", "name": "b", "uid": "i"},
+            "spec": {"networks": [{"name": "nic", "multus": {"networkName": "n/left"}}]},
+            "status": {"interfaces": [{"name": "nic", "ipAddress": "10.0.0.1"}]}}"#;
+        let pools = ["left", "right"]
+            .map(|name| pool(&format!("{{name: {name}, network: n/{name}, addresses: [10.0.0.0/24]}}")));
+        let mut registry = registry(pools);
+        rebuild(&mut registry, &cluster(guest), at(0)).unwrap();
+        let conflicts = registry.state().unwrap().conflicts();
+        let conflicts: Vec<_> = conflicts.map(|(network, address, _)| format!("{address} {network}")).collect();
+        assert_eq!(conflicts, ["10.0.0.1 n/left"]);
     }
 
     #[test]
@@ -604,8 +633,8 @@ mod tests {
         let mut registry = registry_with(&["a"]);
         let guest = r#"{"kind": "VirtualMachineInstance", "metadata": {"namespace": "n", "name": "b", "uid": "i"},
             "status": {"interfaces": [{"ipAddress": "10.0.0.1"}]}}"#;
-        assert_eq!(audit(&mut registry, &cluster(guest), &release(0), 0).unwrap().missing, []);
-        assert_eq!(audit(&mut registry, &cluster(""), &release(0), 0).unwrap().missing.len(), 1);
+        assert_eq!(audit(&mut registry, &cluster(guest), &release(0), at(0)).unwrap().missing, []);
+        assert_eq!(audit(&mut registry, &cluster(""), &release(0), at(0)).unwrap().missing.len(), 1);
     }
 
     #[test]
@@ -624,7 +653,7 @@ mod tests {
         ]
         .join(", ");
         let mut registry = registry_with(&["b"]);
-        let rebuilt = rebuild(&mut registry, &cluster(&items), 0).unwrap();
+        let rebuilt = rebuild(&mut registry, &cluster(&items), at(0)).unwrap();
         let names: Vec<&str> = rebuilt.without_record.iter().map(|machine| machine.name.as_str()).collect();
         assert_eq!(names, ["a", "c", "other"]);
     }

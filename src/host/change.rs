@@ -1,7 +1,9 @@
-//! The vocabulary that allocator and ledger share: state changes, and the journal of one transaction.
+//! State changes, which the allocator and the ledger share, and the journal of one transaction.
 
 use std::net::IpAddr;
 use std::sync::Arc;
+
+use jiff::Timestamp;
 
 use super::claim::{Claim, Claimant, Lease, Machine};
 use super::pool::Pool;
@@ -47,8 +49,8 @@ pub enum Change {
     Missing {
         /// The missing machine.
         machine: Machine,
-        /// Milliseconds since 1970. `None` if the machine was found.
-        since: Option<u64>,
+        /// `None` if the machine was found.
+        since: Option<Timestamp>,
     },
 }
 
@@ -66,6 +68,17 @@ pub enum Update {
 pub(crate) struct Journal {
     before: Vec<Change>,
     after: Vec<Change>,
+}
+
+/// The time that ledgers store for a time: the whole milliseconds, and 1970 for any earlier time.
+pub(crate) fn storable(time: Timestamp) -> Timestamp {
+    Timestamp::from_millisecond(milliseconds(time)).unwrap_or_default()
+}
+
+/// The number that ledgers store for a time: the milliseconds since 1970.
+pub(crate) fn milliseconds(time: Timestamp) -> i64 {
+    // The last second of jiff's calendar has no milliseconds.
+    time.as_millisecond().clamp(0, Timestamp::MAX.as_second() * 1000)
 }
 
 impl Journal {

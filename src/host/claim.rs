@@ -1,10 +1,11 @@
-//! The vocabulary of the host side: machines and their interfaces, claims, allocations, leases, conflicts and records.
+//! Types of the host side: machines and their interfaces, claims, allocations, leases, conflicts and records.
 
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnetwork::IpNetwork;
+use jiff::Timestamp;
 use serde::{Serialize, Serializer};
 
 use crate::network::{Family, InterfaceName, is_label};
@@ -49,14 +50,14 @@ pub struct Allocation {
 pub struct Claim {
     /// The machine that requests the addresses.
     pub machine: Machine,
-    /// When the object of the machine was created, in milliseconds since 1970. Waiting machines are served in this
-    /// order, then by namespace and name.
-    pub created: u64,
+    /// When the object of the machine was created. Waiting machines are served in this order, then by namespace and
+    /// name.
+    pub created: Timestamp,
     /// One request for each pool from which the machine needs addresses.
     pub requests: Vec<Request>,
     /// Whether to prefer the address last released by a machine of the same namespace and name, if it is still free.
     /// The ledger remembers this address until another machine gets it. Its reuse delay does not matter here: the delay
-    /// only keeps other machines away.
+    /// applies only to other machines.
     pub sticky: bool,
 }
 
@@ -82,13 +83,12 @@ pub struct Lease {
     pub pool: Arc<str>,
     /// Prefix length with which the address was allocated.
     pub prefix: u8,
-    /// When the address was allocated, in milliseconds since 1970.
-    pub since: u64,
-    /// When the address was released, in milliseconds since 1970. `None` while the address is held.
-    pub released: Option<u64>,
-    /// When the reuse delay ends, in milliseconds since 1970. Before this time no other machine gets the address.
-    /// `None` without a reuse delay.
-    pub reuse_after: Option<u64>,
+    /// When the address was allocated.
+    pub since: Timestamp,
+    /// When the address was released. `None` while the address is held.
+    pub released: Option<Timestamp>,
+    /// When the reuse delay ends. Before this time no other machine gets the address. `None` without a reuse delay.
+    pub reuse_after: Option<Timestamp>,
 }
 
 /// A claimant with a record of an address that the claimant does not hold in the ledger.
@@ -105,7 +105,7 @@ pub struct Conflict {
 /// The addresses of a machine, as one of its Kubernetes objects records them.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Record {
-    /// The claimant that holds the addresses, as the record says.
+    /// The claimant that holds the addresses, according to the record.
     pub claimant: Claimant,
     /// NodePool of the machine, as `namespace/name`. `None` if no object of the machine names one.
     pub node_pool: Option<String>,
@@ -120,7 +120,7 @@ pub struct Record {
     pub source: String,
 }
 
-/// Writes a value as JSON has it: the string that people read.
+/// Serializes a value as a string, by its `Display`.
 pub(crate) fn as_string<S: Serializer>(value: &impl fmt::Display, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(value)
 }
@@ -145,10 +145,9 @@ pub fn is_object_name(text: &str) -> bool {
 // === impl Claim ===
 
 impl Claim {
-    /// A claim of a machine without requests. `created` is the time when the object of the machine was created, in
-    /// milliseconds since 1970.
+    /// A claim of a machine without requests. `created` is the time when the object of the machine was created.
     #[must_use]
-    pub fn new(machine: Machine, created: u64) -> Self {
+    pub fn new(machine: Machine, created: Timestamp) -> Self {
         Self { machine, created, requests: Vec::new(), sticky: false }
     }
 

@@ -1,9 +1,9 @@
 //! Makes the document of one machine from a template and the machine's addresses.
 //!
 //! The template is an OpenStack `network_data.json`, as JSON or YAML. The document keeps all members of the template in
-//! their order, also members that are unknown here. Addresses are added where they are missing. The gateway and the name
-//! servers of the pool are added where the template has none. The guest's reader reads every document before the host hands
-//! it out, so the host never writes a document that the guest cannot read.
+//! their order, also members that are unknown here. Addresses are added where they are missing. The gateway and the
+//! name servers of the pool are added where the template has none. The guest's reader reads every document before the
+//! host hands it out, so the host never writes a document that the guest cannot read.
 
 mod secret;
 #[cfg(test)]
@@ -21,7 +21,7 @@ use super::claim::Allocation;
 use super::pool::TemplateFacts;
 use crate::diagnostic::{Diagnostic, Diagnostics, FieldPath, Severity};
 use crate::formats::value::{self, Object, Value};
-use crate::formats::{Meaning, address, read_network};
+use crate::formats::{Meaning, address, read_network, write_network_config};
 use crate::network::{Family, InterfaceName, NetworkConfig, parse_mac_address};
 
 /// The part of the document that all machines of a NodePool share.
@@ -64,7 +64,7 @@ pub struct Grant<'a> {
     pub mac_address: Option<MacAddr>,
 }
 
-/// A machine's `network_data.json`. The guest's reader has read the allocated addresses from it.
+/// A machine's `network_data.json`, or its network-config. The guest's reader has read the allocated addresses from it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Document {
     text: String,
@@ -75,13 +75,13 @@ pub struct Document {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ExpandError {
-    /// The template has no room for the allocated addresses. Has every reason.
+    /// The allocated addresses cannot be added to the template. Contains every reason.
     Template(Diagnostics),
     /// An interface is given twice.
     Twice(InterfaceName),
     /// An interface has no address, or two addresses of one family.
     Addresses(InterfaceName, Vec<IpNetwork>),
-    /// The guest would refuse the document. Has the guest's diagnostics.
+    /// The guest would reject the document. Contains the guest's diagnostics.
     Refused(Diagnostics),
     /// The guest would read other addresses than the allocated addresses.
     Differs {
@@ -114,8 +114,8 @@ impl Template {
     ///
     /// # Errors
     ///
-    /// [`ExpandError::Template`] when the input is neither JSON nor YAML, is no object, has a key twice, or has a number
-    /// that cannot be written again.
+    /// [`ExpandError::Template`] when the input is neither JSON nor YAML, is not an object, has a key twice, or has a
+    /// number that cannot be written again.
     pub fn parse(document: &[u8]) -> Result<Self, ExpandError> {
         let mut diagnostics = Diagnostics::default();
         let value = value::parse_strict(document).unwrap_or_else(|diagnostic| {
@@ -142,12 +142,13 @@ impl Template {
         ]))
     }
 
-    /// The settings of the template for an interface: prefix lengths, and every address that the template names. No machine
-    /// may get an address that the template names.
+    /// The settings of the template for an interface: prefix lengths, and every address that the template names. No
+    /// machine may get an address that the template names.
     ///
     /// # Errors
     ///
     /// [`ExpandError::Template`] when the template has no such interface, or an invalid netmask.
+    #[doc(hidden)]
     pub fn facts(&self, interface: &InterfaceName) -> Result<TemplateFacts, ExpandError> {
         let mut draft = Draft::new(self);
         let mut facts = TemplateFacts::default();
@@ -182,9 +183,9 @@ impl Template {
     /// Makes the document of a machine.
     ///
     /// The link of an interface is the link whose `id` or `name` is the interface. An address goes into the entry of
-    /// `networks` that the template has for the address, else into a new entry. If no link has a default route of a family,
-    /// the first gateway of this family becomes the default route, on the interface of the gateway. If the template has no
-    /// name server of a family, the name servers of the pools are added.
+    /// `networks` that the template has for the address, else into a new entry. If no link has a default route of a
+    /// family, the first gateway of this family becomes the default route, on the interface of the gateway. If the
+    /// template has no name server of a family, the name servers of the pools are added.
     ///
     /// # Errors
     ///
@@ -216,8 +217,8 @@ impl Template {
     }
 }
 
-/// Collects the addresses in a value, by the members that name them: gateways of the value's own networks, name servers, and
-/// others. A network and its netmask are no addresses of machines.
+/// Collects the addresses in a value, by the members that contain them: gateways of the value's own networks, name
+/// servers, and others. A network and its netmask are not addresses of machines.
 fn name_addresses(value: &Value, facts: &mut TemplateFacts) {
     let address = |value: &Value| match value {
         Value::String(text) => parse_interface_address(text).ok().map(|(address, _)| address),
@@ -272,7 +273,8 @@ impl Draft {
         Self { document, diagnostics: Diagnostics::default(), entries: BTreeMap::new(), links: BTreeMap::new() }
     }
 
-    /// The elements of an array of the document. An absent array is empty; a value of another type becomes a diagnostic.
+    /// The elements of an array of the document. An absent array is empty; a value of another type becomes a
+    /// diagnostic.
     fn array(&mut self, name: &str) -> Option<&mut Vec<Value>> {
         if matches!(self.document.get(name), None | Some(Value::Null)) {
             self.document.insert(name, Value::Array(Vec::new()));
@@ -291,8 +293,8 @@ impl Draft {
         }
     }
 
-    /// The index of the interface in `links`, and the `id` by which networks refer to the link. A link without `id` gets
-    /// one.
+    /// The index of the interface in `links`, and the `id` by which networks refer to the link. A link without `id`
+    /// gets one.
     fn find_link(&mut self, interface: &InterfaceName) -> Option<(usize, String)> {
         let is_it = |link: &Value| match link {
             Value::Object(link) => ["id", "name"].iter().any(|name| is_text(link.get(name), interface.as_str())),
@@ -530,8 +532,8 @@ fn static_family(entry: &Object) -> Option<Family> {
     }
 }
 
-/// The type of a network that asks a DHCP server for an address, if the machine already has an address of this family. The
-/// machine would have both addresses, and the ledger does not know the address of the DHCP server.
+/// The type of a network that requests an address from a DHCP server, if the machine already has an address of this
+/// family. The machine would have both addresses, and the address of the DHCP server is not in the ledger.
 fn dynamic_kind<'e>(entry: &'e Object, allocation: &Allocation) -> Option<&'e str> {
     let Some(Value::String(kind)) = entry.get("type") else { return None };
     let family = match kind.as_str() {
@@ -547,7 +549,7 @@ fn given<'o>(object: &'o Object, name: &str) -> Option<&'o Value> {
     object.get(name).filter(|value| !matches!(value, Value::Null) && !is_text(Some(value), ""))
 }
 
-/// Whether a value is this string, or the number that the string spells.
+/// Whether a value is this string, or the number that the string represents.
 fn is_text(value: Option<&Value>, wanted: &str) -> bool {
     match value {
         Some(Value::String(text)) => text == wanted,
@@ -584,6 +586,26 @@ impl Document {
     #[must_use]
     pub fn text(&self) -> &str {
         &self.text
+    }
+
+    /// The same network as cloud-init's network-config, version 2, for a NoCloud drive. The text is JSON on one line,
+    /// which readers of YAML accept.
+    ///
+    /// The format has name servers only on links: they are written on the link with the default route. A setting that
+    /// the format cannot express becomes a warning of the returned document, unless the setting is essential.
+    ///
+    /// # Errors
+    ///
+    /// [`ExpandError::Template`] when the format cannot express an essential setting.
+    pub fn to_network_config(&self) -> Result<Self, ExpandError> {
+        let network = match read_network(self.text.as_bytes()).meaning {
+            Meaning::Network(network) => network,
+            // The reader has already read the addresses from this text.
+            Meaning::Unconfigured | Meaning::Disabled | Meaning::Refused => NetworkConfig::default(),
+        };
+        let (text, limits) = write_network_config(&network).map_err(ExpandError::Template)?;
+        let warnings = self.warnings.iter().cloned().chain(limits).collect();
+        Ok(Self { text, warnings })
     }
 
     /// Warnings of the guest about this document, in the order of their places.

@@ -26,12 +26,12 @@ pub struct FreeRanges {
     count: u128,
 }
 
-/// Why numbers cannot be taken or given back.
+/// Why numbers cannot be taken or returned.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum FreeRangesError {
-    /// The number to be taken is not free.
+    /// The number to take is not free.
     NotFree(u128),
-    /// A number to be given back is free already.
+    /// The number to return is already free.
     AlreadyFree(u128),
     /// All 2^128 numbers would be free, one more than a `u128` can count. No pool has all of them: the unspecified
     /// address and the multicast addresses are never in a pool.
@@ -104,7 +104,7 @@ impl FreeRanges {
         }
     }
 
-    /// Gives one number back.
+    /// Returns one number to the free numbers.
     ///
     /// # Errors
     ///
@@ -113,7 +113,7 @@ impl FreeRanges {
         self.give_back_range(number, number)
     }
 
-    /// Gives the numbers from `first` to `last` back. Does nothing if `last` is below `first`.
+    /// Returns the numbers from `first` to `last` to the free numbers. Does nothing if `last` is below `first`.
     ///
     /// # Errors
     ///
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_free_already_is_named_and_nothing_is_changed() {
+    fn a_number_that_is_already_free_is_reported_and_nothing_is_changed() {
         let mut some = free(&[(5, 6)]);
         for (first, last, named) in [(5, 5, 5), (1, 5, 5), (6, 9, 6), (1, 9, 5)] {
             assert_eq!(some.give_back_range(first, last), Err(FreeRangesError::AlreadyFree(named)));
@@ -302,7 +302,7 @@ mod tests {
         #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
-        fn any_history_is_that_of_a_plain_set(steps in prop::collection::vec(step(), 0..60)) {
+        fn any_history_agrees_with_a_plain_set(steps in prop::collection::vec(step(), 0..60)) {
             let (mut ours, mut model) = (FreeRanges::default(), BTreeSet::new());
             for step in steps {
                 match step {

@@ -1,11 +1,11 @@
 //! Config drives as images: the same bytes for the same input.
 //!
-//! The module writes both layouts of KubeVirt (`kubevirt/kubevirt:pkg/cloud-init/cloud-init.go`): [`ConfigDrive`], which
-//! OpenStack defines, and [`NoCloud`], which cloud-init defines. [`Instance`] has the facts about a machine that KubeVirt
-//! writes into both.
+//! The module writes both layouts of KubeVirt (`kubevirt/kubevirt:pkg/cloud-init/cloud-init.go`): [`ConfigDrive`],
+//! which OpenStack defines, and [`NoCloud`], which cloud-init defines. [`Instance`] has the facts about a machine that
+//! KubeVirt writes into both.
 //!
-//! The image is ISO 9660 with Rock Ridge and Joliet. The image does not depend on the clock: files have the date 1970, and
-//! the volume has no date and therefore no UUID.
+//! The image is ISO 9660 with Rock Ridge and Joliet. The image does not depend on the clock: files have the date 1970,
+//! and the volume has no date and therefore no UUID.
 //!
 //! ```
 //! use glowplug::host::image::{ConfigDrive, Instance};
@@ -36,12 +36,13 @@ use serde_json::{Map, Value};
 
 use self::iso9660::Volume;
 
-/// Largest size of a file on a drive, in bytes. The guest reads no larger file, and a Secret, from which KubeVirt takes the
-/// content, cannot hold a larger one.
+/// Largest size of a file on a drive, in bytes. The guest reads no larger file, and a Secret, from which KubeVirt takes
+/// the content, cannot hold a larger one.
 #[doc(hidden)]
 pub const MAX_FILE: usize = 1024 * 1024;
 
-/// Largest size, in bytes, of user data or network data in a VirtualMachine. KubeVirt takes larger data only from a Secret.
+/// Largest size, in bytes, of user data or network data in a VirtualMachine. KubeVirt takes larger data only from a
+/// Secret.
 #[doc(hidden)]
 pub const MAX_INLINE: usize = 2048;
 
@@ -74,9 +75,11 @@ pub struct Instance<'a> {
     pub namespace: &'a str,
     /// The name of the object.
     pub name: &'a str,
-    /// The firmware UUID. cloud-init accepts no config drive without the UUID. For NoCloud, the UUID is the instance id.
+    /// The firmware UUID. cloud-init accepts no config drive without the UUID. For NoCloud, the UUID is the instance
+    /// id.
     pub uuid: Option<&'a str>,
-    /// `spec.hostname`. `None`: the hostname is the name up to its first dot, cut to 63 characters, without trailing `-`.
+    /// `spec.hostname`. `None`: the hostname is the name up to its first dot, cut to 63 characters, without trailing
+    /// `-`.
     pub hostname: Option<&'a str>,
     /// The name of the instance type.
     pub instance_type: Option<&'a str>,
@@ -191,7 +194,7 @@ impl Instance<'_> {
         self.hostname.unwrap_or_else(first)
     }
 
-    /// A map whose keys count from `"0"`.
+    /// A map with the keys `"0"`, `"1"` and so on.
     fn numbered_keys(&self) -> Option<Value> {
         let numbered = self.public_keys.iter().enumerate();
         let keys: Map<_, _> = numbered.map(|(number, key)| (number.to_string(), Value::from(*key))).collect();
@@ -225,7 +228,7 @@ mod tests {
     };
 
     #[test]
-    fn all_that_is_known_of_a_machine_is_given_in_both_documents() {
+    fn both_documents_have_all_facts_about_a_machine() {
         let keys = ["ssh-ed25519 AAAA a\nssh-ed25519 AAAA b\n", "ssh-ed25519 AAAA c"];
         let instance = Instance {
             uuid: Some("5d307ca9-b3ef-428c-8861-06e72d69f223"),

@@ -1,8 +1,8 @@
 //! Durable stores of leases.
 //!
 //! An address is recorded in a ledger before it is handed out, and released only after its machine is gone.
-//! [`SqliteLedger`] is a file that several processes of one host share. [`MemoryLedger`] keeps everything in memory, for
-//! tests and for callers that persist leases themselves.
+//! [`SqliteLedger`] is a file that several processes of one host share. [`MemoryLedger`] keeps everything in memory,
+//! for tests and for callers that persist leases themselves.
 
 mod sqlite;
 
@@ -38,7 +38,7 @@ pub trait Ledger {
     ///
     /// # Errors
     ///
-    /// The store cannot be written, or other writers do not release it.
+    /// The store cannot be written, or another writer keeps it locked for too long.
     fn begin(&mut self) -> Result<Box<dyn Transaction + '_>, LedgerError>;
 }
 
@@ -56,7 +56,7 @@ pub trait Transaction {
     ///
     /// After an error the caller undoes all of its decisions. A store that recorded only some of the changes reports
     /// the recorded ones in its next update, like the changes of other writers. A store that recorded the changes, but
-    /// whose answer was lost, does the same.
+    /// whose answer was lost, reports them in the same way.
     ///
     /// # Errors
     ///
@@ -77,7 +77,7 @@ pub enum LedgerError {
     },
     /// The ledger has no pool of the network with this name.
     UnknownNetwork(String),
-    /// The content of the store is not what this program wrote. The string describes the damage.
+    /// The store has content that this program did not write. The string describes the damage.
     Damaged(String),
     /// The store failed.
     Store {
@@ -109,7 +109,7 @@ enum Key {
 
 impl Ledger for MemoryLedger {
     fn catch_up(&mut self) -> Result<Update, LedgerError> {
-        // Nobody else writes.
+        // There are no other writers.
         if std::mem::replace(&mut self.has_reported, true) {
             return Ok(Update::Delta(Vec::new()));
         }
@@ -189,7 +189,9 @@ impl Key {
 impl fmt::Display for LedgerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Held { network, address } => write!(f, "{address} of network {network:?} is held by somebody else"),
+            Self::Held { network, address } => {
+                write!(f, "{address} of network {network:?} is held by another claimant")
+            }
             Self::UnknownNetwork(network) => write!(f, "the ledger has no pool of network {network:?}"),
             Self::Damaged(what) => write!(f, "the ledger is damaged: {what}"),
             Self::Store { doing, .. } => f.write_str(doing),

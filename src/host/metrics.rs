@@ -6,6 +6,8 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use jiff::Timestamp;
+
 use super::allocator::{Allocator, Usage};
 
 /// Name of the NodePool condition whose status is `true` when the pool is exhausted.
@@ -21,7 +23,8 @@ pub fn is_exhausted(usage: &[Usage]) -> bool {
 ///
 /// - `kubevirt_ippool_exhausted{cluster,namespace}`: 1 when a pool of the hosted cluster is exhausted, else 0. The
 ///   label
-///   `cluster` is empty for pools without a known cluster. `namespace` is the namespace of the cluster and its NodePools.
+///   `cluster` is empty for pools without a known cluster. `namespace` is the namespace of the cluster and its
+///   NodePools.
 /// - `glowplug_ippool_addresses{cluster,pool,network,family,state}`: number of addresses in each state. The states
 ///   `reserved`, `used`, `conflicting`, `reuse_delay` and `free` add up to all addresses of the pool.
 /// - `glowplug_ippool_outside_addresses{cluster,pool,network,family}`: number of addresses held from the pool that the
@@ -29,7 +32,7 @@ pub fn is_exhausted(usage: &[Usage]) -> bool {
 ///   does not offer, or no longer offers.
 /// - `glowplug_ippool_waiting_machines{cluster,pool,network}`: number of machines that wait for an address of the pool.
 #[must_use]
-pub fn text(allocator: &Allocator, now: u64) -> String {
+pub fn text(allocator: &Allocator, now: Timestamp) -> String {
     let mut exhausted = BTreeMap::new();
     let (mut addresses, mut outside, mut waiting) = (String::new(), String::new(), String::new());
     let pools: Vec<_> = allocator.pools().cloned().collect();

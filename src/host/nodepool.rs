@@ -1,14 +1,14 @@
-//! A NodePool's `bootstrapNetworkConfig`, and its translation: the fields of the KubevirtMachineTemplate, and the template
-//! of the document that every machine gets.
+//! A NodePool's `bootstrapNetworkConfig`, and its translation: the fields of the KubevirtMachineTemplate, and the
+//! template of the document that every machine gets.
 //!
-//! The API is that of openshift/enhancements pull request 1855, in both its revisions. The older revision writes a single
-//! address without a prefix length, the newer revision with the full length. This module reads both forms and writes the
-//! newer form, which both revisions accept.
+//! The API is that of openshift/enhancements pull request 1855, in both its revisions. The older revision writes a
+//! single address without a prefix length, the newer revision with the full length. This module reads both forms and
+//! writes the newer form, which both revisions accept.
 //!
 //! # Errors that the validation of the API accepts
 //!
-//! The CEL rule of the enhancement cannot check what addresses mean. The table compares the rule (measured on an API server)
-//! with this module:
+//! The CEL rule of the enhancement cannot check the meaning of addresses. The table compares the rule, as tested on an
+//! API server, with this module:
 //!
 //! | entry | CEL accepts | accepted here | reason |
 //! |---|---|---|---|
@@ -20,8 +20,8 @@
 //! | `[]` | yes | no | the pool could never allocate; an absent list means that nothing is allocated |
 //! | zones, IPv4-mapped addresses, blanks, leading zeros, ranges of three, `/33`, an empty string | no | no | |
 //!
-//! CEL checks each entry alone. [`Pool::new`] checks that gateways, name servers and exclusions fit the addresses. An API
-//! server accepts the CEL rule only with `maxItems`; this module needs no such limit.
+//! CEL checks each entry separately. [`Pool::new`] checks that gateways, name servers and exclusions fit the addresses.
+//! An API server accepts the CEL rule only with `maxItems`; this module needs no such limit.
 
 use std::collections::BTreeSet;
 
@@ -30,7 +30,6 @@ use serde_json::{Value as Json, json};
 
 use super::address::{AddressError, Entry};
 use super::pool::{Pool, PoolSpec};
-use super::timestamp::Timestamp;
 use crate::diagnostic::{Diagnostic, Diagnostics, FieldPath, Severity};
 use crate::formats::value::{Object, Value};
 use crate::host::pool::Members;
@@ -40,8 +39,8 @@ use crate::network::{Family, InterfaceName};
 #[derive(Clone, Debug, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MachineTemplate {
-    /// `acpiIndex` of the machine's first NIC, which gives the NIC the name of the interface. `None` when no index gives
-    /// this name.
+    /// `acpiIndex` of the machine's first NIC, which gives the NIC the name of the interface. `None` when no index
+    /// gives this name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub acpi_index: Option<u16>,
     /// Value of `spec.template.spec.bootstrapNetworkConfig`.
@@ -65,9 +64,9 @@ pub struct BootstrapNetworkConfig {
     pub network_data: String,
 }
 
-/// Annotation of a NodePool with the subnets of its machines, as CIDRs with commas between them, at most one CIDR of each
-/// family. The annotation takes precedence over the `machineNetwork` of the HostedCluster, because the NodePools of one
-/// HostedCluster may be on several subnets.
+/// Annotation of a NodePool with the subnets of its machines, as CIDRs with commas between them, at most one CIDR of
+/// each family. The annotation takes precedence over the `machineNetwork` of the HostedCluster, because the NodePools
+/// of one HostedCluster may be on several subnets.
 pub const MACHINE_NETWORK_ANNOTATION: &str = "ipam.glowplug.dev/machine-network";
 
 // === Reading ===
@@ -109,7 +108,7 @@ pub(crate) fn read(object: &Object, path: FieldPath<'_>, diagnostics: &mut Diagn
         Value::String(text) => Some(text.clone()),
         _ => None,
     };
-    let created = text(member(object, "metadata"), "creationTimestamp").and_then(|text| Timestamp::parse(&text));
+    let created = text(member(object, "metadata"), "creationTimestamp").and_then(|text| text.parse().ok());
     let name = text(member(object, "metadata"), "name").unwrap_or_default();
     if name.is_empty() {
         diagnostics.push(Diagnostic::without_value(Severity::Error, metadata.field("name"), "missing", "a name"));
@@ -120,9 +119,8 @@ pub(crate) fn read(object: &Object, path: FieldPath<'_>, diagnostics: &mut Diagn
     let machines = Machines {
         networks: names_of_networks(kubevirt_object, kubevirt, diagnostics),
         has_default: kubevirt_object.get("attachDefaultNetwork") != Some(&Value::Bool(false)),
-        // HyperShift's namespace of the hosted control plane, which has the machines.
         namespace: match &cluster_name {
-            Some(cluster) => format!("{namespace}-{}", cluster.replace('.', "-")),
+            Some(cluster) => machines_namespace(&namespace, cluster),
             None => namespace.clone(),
         },
     };
@@ -143,12 +141,25 @@ pub(crate) fn read(object: &Object, path: FieldPath<'_>, diagnostics: &mut Diagn
         diagnostics.push(Diagnostic::without_value(Severity::Warning, path, problem, expected));
     }
     let network = if pool.network.is_empty() { attachment.clone() } else { pool.network.clone() };
-    let (namespace, attachment, created) = (Some(namespace), Some(attachment), created.map(|created| created.0));
+    let (namespace, attachment, created) = (Some(namespace), Some(attachment), created);
     Some(PoolSpec { name, namespace, cluster_name, network, attachment, created, ..pool })
 }
 
-/// The subnets in [`MACHINE_NETWORK_ANNOTATION`]. `None` without the annotation. An invalid CIDR is reported with the path
-/// of the annotation.
+/// The namespace with the machines of a hosted cluster: HyperShift's namespace of the hosted control plane. `namespace`
+/// has the HostedCluster and its NodePools.
+///
+/// ```
+/// use glowplug::host::nodepool::machines_namespace;
+///
+/// assert_eq!(machines_namespace("clusters", "blue.prod"), "clusters-blue-prod");
+/// ```
+#[must_use]
+pub fn machines_namespace(namespace: &str, cluster: &str) -> String {
+    format!("{namespace}-{}", cluster.replace('.', "-"))
+}
+
+/// The subnets in [`MACHINE_NETWORK_ANNOTATION`]. `None` without the annotation. An invalid CIDR is reported with the
+/// path of the annotation.
 fn annotated_network(object: &Object, metadata: FieldPath<'_>, diagnostics: &mut Diagnostics) -> Option<Vec<String>> {
     let value = member(member(object, "metadata")?, "annotations")?.get(MACHINE_NETWORK_ANNOTATION)?;
     let path = metadata.field("annotations");
@@ -214,10 +225,10 @@ impl Machines {
     /// The network attachment definition of the network with this name.
     ///
     /// - An additional network with this name, with or without its namespace, is the result.
-    /// - Otherwise the result is the network of the first NIC: the first NIC has the addresses, and the enhancement allows
-    ///   any name for its network.
-    /// - With several additional networks, the name must be the name of one of them: two pools that share a network must
-    ///   have the same network name.
+    /// - Otherwise the result is the network of the first NIC: the first NIC has the addresses, and the enhancement
+    ///   allows any name for its network.
+    /// - With several additional networks, the name must be the name of one of them: two pools that share a network
+    ///   must have the same network name.
     /// - Without additional networks, the given name is the result.
     fn attachment(&self, network: &str) -> Result<String, &'static str> {
         let whole = |name: &String| {
@@ -267,8 +278,8 @@ impl MachineTemplate {
     }
 }
 
-/// The `network_data.json` of a pool's machines without their addresses. It has the interface, a network of each family with
-/// its netmask and gateway, and the name servers. Each machine adds `ip_address` to each of the networks.
+/// The `network_data.json` of a pool's machines without their addresses. It has the interface, a network of each family
+/// with its netmask and gateway, and the name servers. Each machine adds `ip_address` to each of the networks.
 ///
 /// The netmask is present because no other field of a KubevirtMachineTemplate has the prefix length.
 #[must_use]
@@ -309,7 +320,8 @@ fn netmask(family: Family, prefix: u8) -> String {
 /// The largest index that QEMU accepts for a device. Every version of systemd names NICs up to this index.
 const MAX_ACPI_INDEX: u16 = 16_383;
 
-/// The name that systemd gives to a NIC with this `acpiIndex`. `None` for an index outside 1 to 16,383, which no device has.
+/// The name that systemd gives to a NIC with this `acpiIndex`. `None` for an index outside 1 to 16,383, which no device
+/// has.
 ///
 /// ```
 /// use glowplug::host::nodepool::{acpi_index, interface_of};
@@ -458,7 +470,7 @@ mod tests {
                 {{kind: HostedCluster, metadata: {{name: blue}}, spec: {{networking: {{machineNetwork: [{{cidr: 10.0.0.0/24}}]}}}}}}]"
             );
             let (specs, mut diagnostics) = read_pools(document.as_bytes());
-            assert_eq!(specs[0].created, Some(1000));
+            assert_eq!(specs[0].created, Some("1970-01-01T00:00:01Z".parse().unwrap()));
             let pool = Pool::new(&specs[0], &TemplateFacts::default(), &mut diagnostics);
             let prefixes: Vec<u8> = pool.iter().flat_map(Pool::spaces).map(|space| space.prefix()).collect();
             (prefixes, diagnostics.kept().iter().map(ToString::to_string).collect::<Vec<_>>())
@@ -518,7 +530,8 @@ mod tests {
         assert_eq!(config.excluded_addresses, ["192.168.1.101/32"]);
     }
 
-    /// Whether the CEL rule accepts an entry, in the older and in the newer revision, and whether this module accepts it.
+    /// Whether the CEL rule accepts an entry, in the older and in the newer revision, and whether this module accepts
+    /// it.
     const DIFFERENCES: [(&str, bool, bool, bool); 17] = [
         ("10.0.0.0/24", true, true, true),
         ("10.0.0.10-10.0.0.50", true, true, true),
@@ -562,7 +575,7 @@ mod tests {
         assert_eq!(
             refusal("gateway: [10.0.0.1]"),
             [
-                "document: no pool in it, expected a pool, a list of pools, or NodePools with a bootstrapNetworkConfig"
+                "document: no pool in it, expected a pool, a list of pools, NodePools with a bootstrapNetworkConfig, or StaticIPPools"
                     .to_owned(),
                 format!(
                     "{path}.addresses: missing, expected addresses: without them no machine of this NodePool gets one"

@@ -1,15 +1,15 @@
 //! Pools: the addresses of a network that machines may get.
 //!
-//! A pool is the union of its entries. These addresses of a pool are always reserved: gateways, name servers and exclusions.
-//! Unless the pool sets `allocateReservedIPAddresses`, these addresses of each subnet are reserved, too:
+//! A pool is the union of its entries. These addresses of a pool are always reserved: gateways, name servers and
+//! exclusions. Unless the pool sets `allocateReservedIPAddresses`, these addresses of each subnet are reserved, too:
 //!
-//! - the first and the last address of an IPv4 subnet with a prefix length up to 30 (RFC 3021 allows both addresses of a
-//!   /31);
+//! - the first and the last address of an IPv4 subnet with a prefix length up to 30 (RFC 3021 allows both addresses of
+//!   a /31);
 //! - the first address of an IPv6 subnet with a prefix length up to 126 (the subnet-router anycast address of RFC 4291,
 //!   which RFC 6164 drops for a /127).
 //!
-//! A subnet has the prefix length of the pool. The rule holds for each subnet that the pool touches. There may be too many
-//! subnets to list, so their ends are only computed.
+//! A subnet has the prefix length of the pool. The rule applies to each subnet that contains addresses of the pool.
+//! There may be too many subnets to list, so their first and last addresses are computed on demand.
 
 mod file;
 mod overlap;
@@ -39,21 +39,13 @@ pub use template::TemplateFacts;
 /// The addresses of one network that the machines of one NodePool may get.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Pool {
-    /// Name of the NodePool, as `namespace/name`.
-    pub name: String,
-    /// Name of the hosted cluster of the NodePool. `None` when the cluster is unknown.
-    pub cluster: Option<String>,
-    /// Network of the addresses: `namespace/name` of the network attachment definition, or [`Pool::DEFAULT_NETWORK`]. Two
-    /// pools with the same network share its addresses.
-    pub network: String,
-    /// Interface on which machines configure the addresses.
-    pub interface: InterfaceName,
-    /// Default gateways, at most one of each family, IPv4 first.
-    pub gateways: Vec<IpAddr>,
-    /// Name servers, the most important first.
-    pub nameservers: Vec<IpAddr>,
-    /// Time after a release in which no other machine gets the address.
-    pub reuse_delay: Duration,
+    pub(crate) name: String,
+    pub(crate) cluster: Option<String>,
+    pub(crate) network: String,
+    pub(crate) interface: InterfaceName,
+    pub(crate) gateways: Vec<IpAddr>,
+    pub(crate) nameservers: Vec<IpAddr>,
+    pub(crate) reuse_delay: Duration,
     template: TemplateFacts,
     excluded: AddressSet,
     spaces: BTreeMap<Family, Space>,
@@ -77,7 +69,8 @@ pub enum Reserved {
     Gateway,
     /// The address is a name server.
     Nameserver,
-    /// The template of the machines' document names the address, as an address of another interface or as a gateway there.
+    /// The template of the machines' document contains the address, as an address of another interface or as a gateway
+    /// there.
     Template,
     /// The pool excludes the address.
     Excluded,
@@ -93,6 +86,7 @@ pub enum Reserved {
 ///
 /// `u128` is large enough: some addresses may never be in a pool, so no pool has all 2^128 addresses.
 #[derive(Clone, Debug, Eq, PartialEq)]
+#[non_exhaustive]
 pub struct Count {
     /// All addresses, reserved ones included.
     pub total: u128,
@@ -126,6 +120,67 @@ impl Pool {
         let (template, excluded) = (TemplateFacts::default(), AddressSet::default());
         let (cluster, reuse_delay) = (None, Duration::ZERO);
         Self { name, cluster, network, interface, gateways, nameservers, reuse_delay, template, excluded, spaces }
+    }
+
+    /// Name of the NodePool, as `namespace/name`.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Name of the hosted cluster of the NodePool. `None` when the cluster is unknown.
+    #[must_use]
+    pub fn cluster(&self) -> Option<&str> {
+        self.cluster.as_deref()
+    }
+
+    /// Network of the addresses: `namespace/name` of the network attachment definition, or [`Pool::DEFAULT_NETWORK`].
+    /// Two pools with the same network share its addresses.
+    #[must_use]
+    pub fn network(&self) -> &str {
+        &self.network
+    }
+
+    /// Interface on which machines configure the addresses.
+    #[must_use]
+    pub fn interface(&self) -> InterfaceName {
+        self.interface
+    }
+
+    /// Default gateways, at most one of each family, IPv4 first.
+    #[must_use]
+    pub fn gateways(&self) -> &[IpAddr] {
+        &self.gateways
+    }
+
+    /// Name servers, the most important first.
+    #[must_use]
+    pub fn nameservers(&self) -> &[IpAddr] {
+        &self.nameservers
+    }
+
+    /// Time after a release in which no other machine gets the address.
+    #[must_use]
+    pub fn reuse_delay(&self) -> Duration {
+        self.reuse_delay
+    }
+
+    /// The same pool with another name.
+    #[must_use]
+    pub fn with_name(self, name: String) -> Self {
+        Self { name, ..self }
+    }
+
+    /// The same pool in this hosted cluster.
+    #[must_use]
+    pub fn with_cluster(self, cluster: Option<String>) -> Self {
+        Self { cluster, ..self }
+    }
+
+    /// The same pool with another reuse delay.
+    #[must_use]
+    pub fn with_reuse_delay(self, reuse_delay: Duration) -> Self {
+        Self { reuse_delay, ..self }
     }
 
     /// Name of the pool in messages: `cluster/namespace/name`, or `namespace/name` when the cluster is unknown.
@@ -171,8 +226,8 @@ impl Pool {
         }
     }
 
-    /// The single addresses that the pool and its template name, each with the first reason that applies. They are reserved
-    /// on the whole network, so they may be outside the pool.
+    /// The single addresses in the pool specification and its template, each with the first reason that applies. They
+    /// are reserved on the whole network, so they may be outside the pool.
     #[must_use]
     pub fn named(&self) -> BTreeMap<IpAddr, Reserved> {
         let TemplateFacts { gateways, nameservers, addresses, .. } = &self.template;
@@ -206,8 +261,8 @@ impl Pool {
         &self.excluded
     }
 
-    /// Number of addresses of a family. `None` when the pool has no address of this family. The cost does not depend on the
-    /// number.
+    /// Number of addresses of a family. `None` when the pool has no address of this family. The cost does not depend on
+    /// the number.
     #[must_use]
     pub fn count(&self, family: Family) -> Option<Count> {
         let space = self.space(family)?;
@@ -228,8 +283,8 @@ impl Pool {
 // === impl Space ===
 
 impl Space {
-    /// A space of the addresses of `ranges`; the addresses of `reserved` are never allocated. The ranges may overlap and
-    /// have any order. Ranges of the other family are ignored.
+    /// A space of the addresses of `ranges`; the addresses of `reserved` are never allocated. The ranges may overlap
+    /// and have any order. Ranges of the other family are ignored.
     pub(crate) fn new(
         family: Family,
         prefix: u8,
@@ -268,8 +323,8 @@ impl Space {
         self.reserved.ranges()
     }
 
-    /// Whether a number is a reserved end of a subnet: the first or last address of an IPv4 subnet, or the first address of
-    /// an IPv6 subnet, if the subnet is large enough. The ends may be too many for a list in memory.
+    /// Whether a number is a reserved end of a subnet: the first or last address of an IPv4 subnet, or the first
+    /// address of an IPv6 subnet, if the subnet is large enough. The ends may be too many for a list in memory.
     #[must_use]
     pub fn is_end_of_subnet(&self, number: u128) -> bool {
         self.end(number).is_some()
@@ -307,7 +362,7 @@ impl Space {
         self.total().saturating_sub(self.reserved.count()).saturating_sub(first + last)
     }
 
-    /// Which reserved end of its subnet a number is. `None` for any other number.
+    /// Whether a number is a reserved end of its subnet, and which one. `None` for any other number.
     fn end(&self, number: u128) -> Option<Reserved> {
         Reserved::end(self.family, self.prefix, number).filter(|_| self.reserves_ends)
     }
@@ -342,7 +397,7 @@ impl Space {
 // === impl Reserved ===
 
 impl Reserved {
-    /// Which reserved end of its subnet an address is. `None` for any other address.
+    /// Whether an address is a reserved end of its subnet, and which one. `None` for any other address.
     ///
     /// ```
     /// use glowplug::host::pool::Reserved;
@@ -437,9 +492,9 @@ pub(super) mod tests {
         both_of_a_127_are_given: "addresses: ['fd00::4/127']" => Ipv6, 2, [], 2;
         three_of_a_126_are_given: "addresses: ['fd00::4/126']" => Ipv6, 4, [SubnetRouterAnycast: 1], 3;
         one_address_is_given: "addresses: [10.0.0.5/32], machineNetwork: [{cidr: 10.0.0.0/24}]" => Ipv4, 1, [], 1;
-        one_address_of_ipv6_is_given: "addresses: ['fd00::5/128'], machineNetwork: [{cidr: 'fd00::/64'}]"
+        one_address_of_ipv6_is_allocated: "addresses: ['fd00::5/128'], machineNetwork: [{cidr: 'fd00::/64'}]"
             => Ipv6, 1, [], 1;
-        the_ends_are_given_on_request: "addresses: [10.0.0.0/24], gateway: [10.0.0.1], allocateReservedIPAddresses: true"
+        the_ends_are_allocated_on_request: "addresses: [10.0.0.0/24], gateway: [10.0.0.1], allocateReservedIPAddresses: true"
             => Ipv4, 256, [Gateway: 1], 255;
         entries_that_overlap_count_once:
             "addresses: [10.0.0.10-10.0.0.20, 10.0.0.15-10.0.0.30, 10.0.0.12], machineNetwork: [{cidr: 10.0.0.0/24}]"

@@ -20,10 +20,10 @@ use std::fmt;
 use std::io::Read;
 
 use ipnetwork::IpNetwork;
+use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 use super::claim::{Allocation, Machine};
-use super::timestamp::Timestamp;
 use crate::network::InterfaceName;
 use object::{Kind, Object};
 
@@ -31,13 +31,13 @@ use object::{Kind, Object};
 #[doc(hidden)]
 pub const ANNOTATION_PREFIX: &str = "kubevirt.cluster.x-k8s.io/allocated-ip-";
 
-/// Annotation with which HyperShift names the NodePool of a machine, as `namespace/name`. Cluster API copies the
-/// annotation from the MachineDeployment to the KubevirtMachine.
+/// Annotation that HyperShift sets to the NodePool of a machine, as `namespace/name`. Cluster API copies the annotation
+/// from the MachineDeployment to the KubevirtMachine.
 #[doc(hidden)]
 pub const NODE_POOL_ANNOTATION: &str = "hypershift.openshift.io/nodePool";
 
-/// Start of the key of our own annotation that names the network of a record; the name of the interface follows. The
-/// formats of the enhancement have no field for the network, and this program does not change these formats.
+/// Start of the key of our own annotation with the network of a record; the name of the interface follows. The formats
+/// of the enhancement have no field for the network, and this program does not change these formats.
 #[doc(hidden)]
 pub const NETWORK_PREFIX: &str = "ipam.glowplug.dev/network-";
 
@@ -189,7 +189,7 @@ pub fn status_patch(
     Ok(patch)
 }
 
-/// The allocations; an error in place of each allocation of another machine.
+/// Returns each allocation, or an error for an allocation of another machine.
 fn own<'a>(
     machine: &Machine,
     allocations: &'a [Allocation],
@@ -229,8 +229,8 @@ impl Objects {
     /// The input is a list of one or several kinds, or a single object, as `kubectl get -o json` or the API server
     /// writes it. The objects may be whole or metadata only. `source` names the input in messages.
     ///
-    /// Only one object at a time is in memory as a whole. Of the objects read before, only what matters for records is
-    /// kept.
+    /// Only one object at a time is in memory as a whole. Of earlier objects, only the members that matter for records
+    /// are kept.
     ///
     /// # Errors
     ///
@@ -241,7 +241,8 @@ impl Objects {
         self.sources.push(source.1.to_owned());
         let Self { objects, diagnostics, unidentified, .. } = self;
         list::read(input, |index, text| {
-            let mut reader = object::Reader { item: index, source, diagnostics: &mut *diagnostics, doubts: Vec::new() };
+            let mut reader =
+                object::ObjectReader { item: index, source, diagnostics: &mut *diagnostics, doubts: Vec::new() };
             match reader.object(text) {
                 Some(object) => objects.push(object),
                 None => *unidentified += 1,

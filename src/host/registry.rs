@@ -5,6 +5,8 @@ use std::error::Error;
 use std::fmt;
 use std::net::IpAddr;
 
+use jiff::Timestamp;
+
 use super::allocator::{Adoption, Allocator, ClaimError, PoolError, Rename, Resized};
 use super::change::Journal;
 use super::claim::{Allocation, Claim, Claimant, Conflict, Machine, Record};
@@ -14,13 +16,14 @@ use super::pool::Pool;
 /// An allocator with its ledger: the only way to change the state of pools and addresses.
 ///
 /// Each call that may change something is one transaction of the ledger. The registry reads what other processes
-/// committed, decides, commits, and only then answers. If the commit fails, nothing has changed.
+/// committed, decides, commits, and only then returns the result. If the commit fails, nothing has changed.
 ///
 /// The ledger also keeps the pools. [`Registry::resize`] adds and changes them.
 ///
-/// Times are milliseconds since 1970, and the caller passes the time with each call.
+/// The caller passes the time with each call. A ledger stores times in milliseconds since 1970.
 ///
 /// ```
+/// use glowplug::host::Timestamp;
 /// use glowplug::host::claim::{Claim, Machine, Request};
 /// use glowplug::host::ledger::MemoryLedger;
 /// use glowplug::host::pool::Pool;
@@ -30,18 +33,19 @@ use super::pool::Pool;
 ///     b"{name: workers, network: vlan10, interface: eno101, addresses: [10.0.0.8/31], machineNetwork: [{cidr: 10.0.0.0/24}]}",
 /// )?;
 /// let mut registry = Registry::open(MemoryLedger::default())?;
-/// registry.resize(pools, &[], 0)?;
+/// registry.resize(pools, &[], Timestamp::now())?;
+/// let created: Timestamp = "2026-08-01T10:00:00Z".parse()?;
 /// let claim = |name: &str| {
 ///     let machine = Machine { namespace: "clusters".into(), name: name.into(), uid: format!("uid-of-{name}") };
-///     Claim::new(machine, 0).request(Request::of("default/workers"))
+///     Claim::new(machine, created).request(Request::of("default/workers"))
 /// };
-/// assert_eq!(registry.claim(&claim("worker-0"), 1)?[0].addresses[0].to_string(), "10.0.0.8/24");
-/// assert_eq!(registry.claim(&claim("worker-1"), 2)?[0].addresses[0].to_string(), "10.0.0.9/24");
-/// let refused = registry.claim(&claim("worker-2"), 3).unwrap_err();
+/// assert_eq!(registry.claim(&claim("worker-0"), Timestamp::now())?[0].addresses[0].to_string(), "10.0.0.8/24");
+/// assert_eq!(registry.claim(&claim("worker-1"), Timestamp::now())?[0].addresses[0].to_string(), "10.0.0.9/24");
+/// let refused = registry.claim(&claim("worker-2"), Timestamp::now()).unwrap_err();
 /// assert_eq!(refused.to_string(), "No available IPs in pool for interface eno101");
 ///
 /// // The waiting machine is served when an address is released.
-/// let released = registry.release(&claim("worker-0").machine, 4)?;
+/// let released = registry.release(&claim("worker-0").machine, Timestamp::now())?;
 /// assert_eq!(released.served[0].claimant.machine.name, "worker-2");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -53,8 +57,9 @@ pub struct Registry<L> {
 
 /// Result of several claims.
 #[derive(Clone, Debug, Eq, PartialEq)]
+#[non_exhaustive]
 pub struct Claimed {
-    /// What each claim got, or why it got nothing, in the order of the claims.
+    /// The allocations of each claim, or the reason for none, in the order of the claims.
     pub answers: Vec<Result<Vec<Allocation>, ClaimError>>,
     /// Allocations to waiting machines.
     pub served: Vec<Allocation>,
@@ -62,6 +67,7 @@ pub struct Claimed {
 
 /// Result of a release.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
+#[non_exhaustive]
 pub struct Released {
     /// The released allocations, in the order of the machines.
     pub held: Vec<Allocation>,
@@ -112,7 +118,7 @@ impl<L: Ledger> Registry<L> {
     ///
     /// - [`RegistryError::Refused`]: the claim is refused. The machine may now be waiting.
     /// - [`RegistryError::Ledger`]: the ledger failed. The caller may repeat the claim.
-    pub fn claim(&mut self, claim: &Claim, now: u64) -> Result<Vec<Allocation>, RegistryError> {
+    pub fn claim(&mut self, claim: &Claim, now: Timestamp) -> Result<Vec<Allocation>, RegistryError> {
         self.write(|allocator, journal| allocator.claim(claim, now, journal))?.map_err(RegistryError::Refused)
     }
 
@@ -122,7 +128,7 @@ impl<L: Ledger> Registry<L> {
     /// # Errors
     ///
     /// The ledger failed, and nothing was allocated.
-    pub fn claim_all(&mut self, claims: &[Claim], now: u64) -> Result<Claimed, LedgerError> {
+    pub fn claim_all(&mut self, claims: &[Claim], now: Timestamp) -> Result<Claimed, LedgerError> {
         self.write(|allocator, journal| {
             let served = allocator.serve(now, journal);
             Claimed { answers: claims.iter().map(|claim| allocator.claim(claim, now, journal)).collect(), served }
@@ -139,7 +145,7 @@ impl<L: Ledger> Registry<L> {
     /// # Errors
     ///
     /// The ledger failed, and nothing was released.
-    pub fn release(&mut self, machine: &Machine, now: u64) -> Result<Released, LedgerError> {
+    pub fn release(&mut self, machine: &Machine, now: Timestamp) -> Result<Released, LedgerError> {
         self.release_all([machine], now)
     }
 
@@ -152,7 +158,7 @@ impl<L: Ledger> Registry<L> {
     pub fn release_all<'m>(
         &mut self,
         machines: impl IntoIterator<Item = &'m Machine>,
-        now: u64,
+        now: Timestamp,
     ) -> Result<Released, LedgerError> {
         self.write(|allocator, journal| {
             let held = machines.into_iter().flat_map(|machine| allocator.release(machine, now, journal)).collect();
@@ -166,7 +172,7 @@ impl<L: Ledger> Registry<L> {
     /// # Errors
     ///
     /// The ledger failed, and nothing was released.
-    pub fn keep(&mut self, claimant: &Claimant, keep: &[IpAddr], now: u64) -> Result<Released, LedgerError> {
+    pub fn keep(&mut self, claimant: &Claimant, keep: &[IpAddr], now: Timestamp) -> Result<Released, LedgerError> {
         self.write(|allocator, journal| {
             let held = allocator.keep(claimant, keep, now, journal);
             Released { held, served: allocator.serve(now, journal) }
@@ -192,7 +198,7 @@ impl<L: Ledger> Registry<L> {
     /// # Errors
     ///
     /// The ledger failed, and no machine was served.
-    pub fn serve(&mut self, now: u64) -> Result<Vec<Allocation>, LedgerError> {
+    pub fn serve(&mut self, now: Timestamp) -> Result<Vec<Allocation>, LedgerError> {
         self.write(|allocator, journal| allocator.serve(now, journal))
     }
 
@@ -212,7 +218,7 @@ impl<L: Ledger> Registry<L> {
         &mut self,
         pools: impl IntoIterator<Item = Pool>,
         renames: &[Rename],
-        now: u64,
+        now: Timestamp,
     ) -> Result<Resized, ResizeError> {
         let pools = pools.into_iter().collect();
         let resized = self.write(|allocator, journal| allocator.resize(pools, renames, now, journal));
@@ -232,7 +238,7 @@ impl<L: Ledger> Registry<L> {
     /// # Errors
     ///
     /// [`ResizeError::Refused`] or [`ResizeError::Ledger`]; the pool stays unchanged.
-    pub fn remove_pool(&mut self, name: &str, now: u64) -> Result<(), ResizeError> {
+    pub fn remove_pool(&mut self, name: &str, now: Timestamp) -> Result<(), ResizeError> {
         let removed = self.write(|allocator, journal| allocator.remove_pool(name, now, journal));
         removed.map_err(ResizeError::Ledger)?.map_err(ResizeError::Refused)
     }
@@ -246,7 +252,11 @@ impl<L: Ledger> Registry<L> {
     /// # Errors
     ///
     /// The ledger failed, and nothing was adopted.
-    pub fn adopt(&mut self, records: impl IntoIterator<Item = Record>, now: u64) -> Result<Adoption, LedgerError> {
+    pub fn adopt(
+        &mut self,
+        records: impl IntoIterator<Item = Record>,
+        now: Timestamp,
+    ) -> Result<Adoption, LedgerError> {
         self.write(|allocator, journal| allocator.adopt(records, now, journal))
     }
 
@@ -255,32 +265,37 @@ impl<L: Ledger> Registry<L> {
     /// # Errors
     ///
     /// The ledger cannot be read.
-    pub fn preview(&mut self, records: impl IntoIterator<Item = Record>, now: u64) -> Result<Adoption, LedgerError> {
+    pub fn preview(
+        &mut self,
+        records: impl IntoIterator<Item = Record>,
+        now: Timestamp,
+    ) -> Result<Adoption, LedgerError> {
         Ok(self.state()?.clone().adopt(records, now, &mut Journal::default()))
     }
 
     /// Adds conflicts, so that nobody gets these addresses before the machines of the conflicts are released. A
-    /// conflict is added on every network that has a pool with the address.
+    /// conflict is added on the network of the address; without a network, on every network that has a pool with the
+    /// address.
     ///
     /// # Errors
     ///
     /// The ledger failed, and no conflict was added.
     pub fn set_aside(
         &mut self,
-        addresses: impl IntoIterator<Item = (IpAddr, Conflict)>,
-        now: u64,
+        addresses: impl IntoIterator<Item = (IpAddr, Option<String>, Conflict)>,
+        now: Timestamp,
     ) -> Result<(), LedgerError> {
         self.write(|allocator, journal| {
-            for (address, conflict) in addresses {
-                allocator.set_aside(address, conflict, now, journal);
+            for (address, network, conflict) in addresses {
+                allocator.set_aside(address, network.as_deref(), conflict, now, journal);
             }
         })
     }
 
     /// Records the result of a search for machines in one transaction: which machines are there, and which are missing.
     ///
-    /// Returns for each missing machine when an earlier search first missed it, in milliseconds since 1970; `None` if
-    /// this search is the first. A caller must not rely on a single search: it may come at the wrong moment.
+    /// Returns for each missing machine when an earlier search first missed it; `None` if this search is the first. A
+    /// caller must not rely on a single search: it may come at the wrong moment.
     ///
     /// # Errors
     ///
@@ -289,8 +304,8 @@ impl<L: Ledger> Registry<L> {
         &mut self,
         there: &[Machine],
         missing: &[Machine],
-        now: u64,
-    ) -> Result<Vec<Option<u64>>, LedgerError> {
+        now: Timestamp,
+    ) -> Result<Vec<Option<Timestamp>>, LedgerError> {
         self.write(|allocator, journal| {
             there.iter().for_each(|machine| allocator.note_seen(machine, journal));
             missing.iter().map(|machine| allocator.note_missing(machine, now, journal)).collect()
@@ -386,10 +401,14 @@ pub(super) mod tests {
     use crate::host::ledger::{MemoryLedger, Transaction};
     use crate::host::pool::tests::pool;
 
+    pub(in crate::host) fn at(milliseconds: u64) -> Timestamp {
+        Timestamp::from_millisecond(milliseconds.try_into().unwrap()).unwrap()
+    }
+
     /// A registry in memory with these pools.
     pub(in crate::host) fn registry(pools: impl IntoIterator<Item = Pool>) -> Registry<MemoryLedger> {
         let mut registry = Registry::open(MemoryLedger::default()).unwrap();
-        registry.resize(pools, &[], 0).unwrap();
+        registry.resize(pools, &[], at(0)).unwrap();
         registry
     }
 
@@ -399,14 +418,14 @@ pub(super) mod tests {
         let mut registry = registry([one]);
         let [holds, waits, waits_too] = [0, 1, 2].map(|created| Claim {
             machine: Machine { namespace: "n".into(), name: created.to_string(), uid: "u".into() },
-            created,
+            created: at(created),
             requests: vec![Request::of("default/one")],
             sticky: false,
         });
-        let held = registry.claim(&holds, 1).unwrap();
-        let refused = [&waits, &waits_too].map(|claim| registry.claim(claim, 1).unwrap_err().to_string());
+        let held = registry.claim(&holds, at(1)).unwrap();
+        let refused = [&waits, &waits_too].map(|claim| registry.claim(claim, at(1)).unwrap_err().to_string());
         assert_eq!(refused, ["No available IPs in pool for interface eno101"; 2]);
-        let released = registry.release_all([&holds.machine, &waits.machine], 2).unwrap();
+        let released = registry.release_all([&holds.machine, &waits.machine], at(2)).unwrap();
         assert_eq!(released.held, held);
         assert_eq!(released.served[0].claimant.machine, waits_too.machine);
         assert_eq!(registry.state().unwrap().waiters(), [] as [&Claim; 0]);
@@ -418,7 +437,7 @@ pub(super) mod tests {
 
     fn claim(name: &str, created: u64) -> Claim {
         let machine = Machine { namespace: "n".into(), name: name.into(), uid: "u".into() };
-        Claim { machine, created, requests: vec![Request::of("default/one")], sticky: false }
+        Claim { machine, created: at(created), requests: vec![Request::of("default/one")], sticky: false }
     }
 
     fn names(allocations: &[Allocation]) -> Vec<&str> {
@@ -430,10 +449,10 @@ pub(super) mod tests {
         let mut delayed = one_address("one", "10.0.0.8/32");
         delayed.reuse_delay = Duration::from_millis(10);
         let mut registry = registry([delayed]);
-        registry.claim(&claim("a", 0), 1).unwrap();
-        registry.claim(&claim("b", 0), 1).unwrap_err();
-        assert_eq!(registry.release(&claim("a", 0).machine, 2).unwrap().served, []);
-        let claimed = registry.claim_all(&[claim("c", 0)], 12).unwrap();
+        registry.claim(&claim("a", 0), at(1)).unwrap();
+        registry.claim(&claim("b", 0), at(1)).unwrap_err();
+        assert_eq!(registry.release(&claim("a", 0).machine, at(2)).unwrap().served, []);
+        let claimed = registry.claim_all(&[claim("c", 0)], at(12)).unwrap();
         assert_eq!(names(&claimed.served), ["b"]);
         assert_eq!(
             claimed.answers[0].as_ref().unwrap_err().to_string(),
@@ -444,22 +463,22 @@ pub(super) mod tests {
     #[test]
     fn a_suspended_pool_allocates_nothing_and_keeps_its_holders_and_its_queue() {
         let mut registry = registry([one_address("one", "10.0.0.8/31")]);
-        let held = registry.claim(&claim("a", 0), 1).unwrap();
-        registry.claim(&claim("b", 0), 1).unwrap();
+        let held = registry.claim(&claim("a", 0), at(1)).unwrap();
+        registry.claim(&claim("b", 0), at(1)).unwrap();
         for (name, created) in [("late", 2), ("early", 1)] {
-            registry.claim(&claim(name, created), 1).unwrap_err();
+            registry.claim(&claim(name, created), at(1)).unwrap_err();
         }
         registry.suspend(["default/one".to_owned()].into());
-        assert_eq!(registry.release(&claim("b", 0).machine, 2).unwrap().served, []);
-        assert_eq!(registry.claim(&claim("a", 0), 3).unwrap(), held);
+        assert_eq!(registry.release(&claim("b", 0).machine, at(2)).unwrap().served, []);
+        assert_eq!(registry.claim(&claim("a", 0), at(3)).unwrap(), held);
         for name in ["late", "new"] {
-            match registry.claim(&claim(name, 0), 3) {
+            match registry.claim(&claim(name, 0), at(3)) {
                 Err(RegistryError::Refused(error)) => assert_eq!(error, ClaimError::Suspended("default/one".into())),
                 other => panic!("{other:?}"),
             }
         }
         registry.suspend(BTreeSet::new());
-        assert_eq!(names(&registry.serve(4).unwrap()), ["early"]);
+        assert_eq!(names(&registry.serve(at(4)).unwrap()), ["early"]);
     }
 
     /// A ledger that records a change and loses the answer, once.
@@ -504,12 +523,12 @@ pub(super) mod tests {
         let loses = Rc::default();
         let ledger = LosesAnswer { loses: Rc::clone(&loses), ..LosesAnswer::default() };
         let mut registry = Registry::open(ledger).unwrap();
-        registry.resize([one_address("one", "10.0.0.8/32")], &[], 0).unwrap();
-        registry.claim(&claim("a", 0), 1).unwrap();
-        registry.claim(&claim("b", 0), 1).unwrap_err();
+        registry.resize([one_address("one", "10.0.0.8/32")], &[], at(0)).unwrap();
+        registry.claim(&claim("a", 0), at(1)).unwrap();
+        registry.claim(&claim("b", 0), at(1)).unwrap_err();
         loses.set(true);
-        registry.release(&claim("a", 0).machine, 2).unwrap_err();
-        let served = registry.release(&claim("a", 0).machine, 3).unwrap().served;
+        registry.release(&claim("a", 0).machine, at(2)).unwrap_err();
+        let served = registry.release(&claim("a", 0).machine, at(3)).unwrap().served;
         assert_eq!(names(&served), ["b"]);
         assert_eq!(served[0].addresses[0].to_string(), "10.0.0.8/24");
         assert_eq!(registry.state().unwrap().waiters(), [] as [&Claim; 0]);

@@ -1,13 +1,13 @@
-//! A model of a cluster. It knows which guest really uses which address, and prints lists of its objects.
+//! A model of a cluster. It tracks the addresses that each guest really uses, and prints lists of its objects.
 
 use std::net::IpAddr;
 
 use glowplug::host::claim::Machine;
-use glowplug::host::timestamp::Timestamp;
 use ipnetwork::IpNetwork;
 use serde_json::{Map, Value, json};
 
 use super::Rng;
+use crate::support::time;
 
 /// A machine with all of its objects. The index of a machine in the cluster never changes.
 #[derive(Clone, Debug)]
@@ -177,7 +177,7 @@ impl Node {
         metadata.insert("namespace".to_owned(), self.machine.namespace.as_str().into());
         metadata.insert("name".to_owned(), self.machine.name.as_str().into());
         metadata.insert("uid".to_owned(), uid.into());
-        metadata.insert("creationTimestamp".to_owned(), Timestamp(created).to_string().into());
+        metadata.insert("creationTimestamp".to_owned(), time(created).to_string().into());
         metadata
     }
 

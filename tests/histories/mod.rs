@@ -1,7 +1,7 @@
 //! Random histories of a cluster with several networks. Each history checks that no two machines get the same address.
 //!
-//! The model knows which machine of the cluster really uses which address, and every claim and record that the ledger
-//! received. It does not predict the decisions of the library. After each operation it checks these rules:
+//! The model tracks the addresses that each machine of the cluster really uses, and every claim and record that the
+//! ledger received. It does not predict the decisions of the library. After each operation it checks these rules:
 //!
 //! - An allocated address is free: no other machine holds it, no record claims it, no pool or template of the network
 //!   reserves it, and its reuse delay is over. It is the lowest free address.

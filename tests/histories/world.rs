@@ -7,6 +7,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use glowplug::host::Timestamp;
 use glowplug::host::allocator::{Adoption, Allocator, ClaimError, Rename};
 use glowplug::host::audit::{Disagreement, Options, audit, rebuild};
 use glowplug::host::claim::{Allocation, Claim, Claimant, Machine, Request};
@@ -19,6 +20,7 @@ use super::Rng;
 use super::cluster::{Cluster, Lists, Nic, Node, Part, Printed};
 use super::pools::{NETWORKS, Pools, Spec, family, reserved};
 use super::store::{Fault, Open, Store, in_file, in_memory};
+use crate::support::time;
 
 /// An operation: its kind, and the seed of its details.
 #[derive(Clone, Copy, Debug)]
@@ -141,7 +143,7 @@ pub(super) struct World {
     owed: BTreeMap<Place, BTreeSet<usize>>,
     freed: BTreeMap<Place, Freed>,
     /// Position of each waiting machine in the wait queue.
-    turns: BTreeMap<usize, u64>,
+    turns: BTreeMap<usize, Timestamp>,
     /// Real time, in milliseconds since 1970.
     time: u64,
     /// How far the clock of the host is ahead of real time, in milliseconds.
@@ -387,7 +389,7 @@ impl World {
             }
             Kind::Serve => {
                 let at = rng.below(2);
-                let served = self.processes[at].serve(now);
+                let served = self.processes[at].serve(time(now));
                 self.done(&served)?;
                 self.check(at, &Allowed::default(), true)
             }
@@ -429,7 +431,7 @@ impl World {
         let open = || Registry::open(Store::new(&self.open, &self.fault)).unwrap();
         self.processes = vec![open(), open()];
         let now = self.now();
-        self.processes[0].resize(specs.iter().map(Spec::pool), &[], now).unwrap();
+        self.processes[0].resize(specs.iter().map(Spec::pool), &[], time(now)).unwrap();
         self.pools = specs.into_iter().map(|spec| (spec.name.clone(), spec)).collect();
         (self.owed, self.freed, self.turns) = Default::default();
         self.seen = Seen::read(self.processes[1].state().unwrap());
@@ -466,13 +468,13 @@ impl World {
         }
         // A machine that claims again keeps its position, even with another creation time.
         let created = if rng.chance(20) { created + rng.number(100_000) } else { *created };
-        Claim { machine: machine.clone(), created, requests, sticky: *is_sticky }
+        Claim { machine: machine.clone(), created: time(created), requests, sticky: *is_sticky }
     }
 
     fn claim(&mut self, node: usize, rng: &mut Rng, is_named: bool) -> Outcome {
         let (at, now) = (rng.below(2), self.now());
         let claim = self.claim_of(node, rng, is_named);
-        let answer = self.processes[at].claim(&claim, now);
+        let answer = self.processes[at].claim(&claim, time(now));
         let answer = match answer {
             Ok(answer) => Ok(answer),
             Err(RegistryError::Refused(error)) => Err(error),
@@ -497,7 +499,7 @@ impl World {
             nodes.reverse();
         }
         let claims: Vec<Claim> = nodes.iter().map(|node| self.claim_of(*node, rng, false)).collect();
-        let answers = self.processes[at].claim_all(&claims, now).map(|claimed| claimed.answers);
+        let answers = self.processes[at].claim_all(&claims, time(now)).map(|claimed| claimed.answers);
         self.done(&answers)?;
         for ((node, claim), answer) in nodes.iter().zip(&claims).zip(answers.iter().flatten()) {
             self.note_turn(*node, claim, answer);
@@ -552,7 +554,7 @@ impl World {
         for machine in &machines {
             self.log.push(format!("release of {machine}"));
         }
-        let released = self.processes[at].release_all(&machines, now);
+        let released = self.processes[at].release_all(&machines, time(now));
         self.done(&released)?;
         self.check(at, &Allowed { released: machines, ..Allowed::default() }, true)
     }
@@ -571,7 +573,7 @@ impl World {
     fn resize(&mut self, specs: Vec<Spec>, renames: &[Rename], rng: &mut Rng) -> Outcome {
         let specs: Vec<Spec> = specs.into_iter().filter(|spec| spec.valid().is_some()).collect();
         let (at, now) = (rng.below(2), self.now());
-        let answer = self.processes[at].resize(specs.iter().map(Spec::pool), renames, now);
+        let answer = self.processes[at].resize(specs.iter().map(Spec::pool), renames, time(now));
         let names: Vec<&str> = specs.iter().map(|spec| spec.name.as_str()).collect();
         self.log.push(format!("resize of {names:?}, renames {renames:?}: {answer:?}"));
         match answer {
@@ -583,7 +585,7 @@ impl World {
                 // Only the ledger shows whether the change was written.
                 let expected: Vec<Pool> = specs.iter().map(|spec| self.kept(spec, renames).pool()).collect();
                 let state = self.processes[1 - at].state().map_err(|error| error.to_string())?;
-                if expected.iter().all(|pool| state.pool(&pool.name) == Some(pool)) {
+                if expected.iter().all(|pool| state.pool(pool.name()) == Some(pool)) {
                     self.settle(specs, renames);
                 }
             }
@@ -635,7 +637,7 @@ impl World {
         }
         let (at, now) = (rng.below(2), self.now());
         let is_held = self.seen.leases.values().any(|held| held.pool == *name);
-        let removed = self.processes[at].remove_pool(name, now);
+        let removed = self.processes[at].remove_pool(name, time(now));
         self.log.push(format!("removal of {name}: {removed:?}"));
         match removed {
             Ok(()) if is_held => return Err(format!("pool {name} is removed while somebody holds its addresses")),
@@ -670,7 +672,7 @@ impl World {
         let (at, now) = (rng.below(2), self.now());
         let (lists, _, which) = self.lists(rng);
         let inventory = inventory(&lists);
-        let answer = rebuild(&mut self.processes[at], &inventory, now);
+        let answer = rebuild(&mut self.processes[at], &inventory, time(now));
         self.log.push(format!("rebuild from {which} lists"));
         self.done(&answer)?;
         let allowed = Allowed { printed: lists.printed.clone(), ..Allowed::default() };
@@ -705,8 +707,8 @@ impl World {
         let releases = fetched.is_some() && rng.chance(70);
         let known = self.seen.known.clone();
         let options =
-            Options { fetched: fetched.unwrap_or(0), release: releases, max_release: Some(100), dry_run: false };
-        let answer = audit(&mut self.processes[at], &inventory, &options, now);
+            Options { fetched: time(fetched.unwrap_or(0)), release: releases, max_release: Some(100), dry_run: false };
+        let answer = audit(&mut self.processes[at], &inventory, &options, time(now));
         self.log.push(format!("audit of {which} lists, releases: {releases}"));
         self.done(&answer)?;
         let Ok(report) = answer else {
@@ -745,7 +747,7 @@ impl World {
             let is_recorded = |printed: &Printed| {
                 printed.address == place.1 && self.cluster.nodes[printed.node].is_namesake(&held.claimant.machine)
             };
-            let is_reported = |told: &Disagreement| matches!(told, Disagreement::NotRecorded { claimant, address } if *claimant == held.claimant && *address == place.1);
+            let is_reported = |disagreement: &Disagreement| matches!(disagreement, Disagreement::NotRecorded { claimant, address } if *claimant == held.claimant && *address == place.1);
             if self.cluster.nodes.iter().enumerate().any(has_object)
                 && !lists.printed.iter().any(is_recorded)
                 && !report.disagreements.iter().any(is_reported)
@@ -824,7 +826,10 @@ impl World {
             let is_occupied = self.seen.leases.contains_key(place) || self.seen.conflicts.contains_key(place);
             let has = |spec: &Spec| spec.network == place.0 && spec.contains(place.1);
             if let Some(node) = nodes.first().filter(|_| !is_occupied && self.pools.values().any(has)) {
-                return Err(format!("{place:?} is free, and the ledger was told of {:?}", self.cluster.nodes[*node]));
+                return Err(format!(
+                    "{place:?} is free, and the ledger has read a record of {:?}",
+                    self.cluster.nodes[*node]
+                ));
             }
         }
         Ok(())
@@ -922,7 +927,7 @@ impl World {
         }
         let node = self.node_of(&claimant.machine).unwrap_or(usize::MAX);
         if let Some(other) = self.owed.get(place).into_iter().flatten().find(|other| **other != node) {
-            return fail(&format!("the ledger was told of {:?}", self.cluster.nodes[*other]));
+            return fail(&format!("the ledger has read a record of {:?}", self.cluster.nodes[*other]));
         }
         let is_sticky = self.cluster.nodes.get(node).is_some_and(|node| node.is_sticky);
         if let Some(freed) = self.freed.get(place) {
@@ -1032,15 +1037,15 @@ impl World {
                     let own: Vec<String> =
                         own.map(|((network, address), held)| format!("{network} {address}/{}", held.prefix)).collect();
                     let of = |it: &&Allocation| it.claimant.interface.as_str() == spec.interface;
-                    let said = allocations.iter().filter(of).flat_map(|it| &it.addresses);
-                    let said: Vec<String> = said.map(|it| format!("{} {it}", spec.network)).collect();
-                    if own != said {
-                        return Err(format!("{} was told {said:?} and has {own:?}", claim.machine));
+                    let answered = allocations.iter().filter(of).flat_map(|it| &it.addresses);
+                    let answered: Vec<String> = answered.map(|it| format!("{} {it}", spec.network)).collect();
+                    if own != answered {
+                        return Err(format!("{} got the answer {answered:?} and has {own:?}", claim.machine));
                     }
                     for its in (0..2).filter(|its| spec.has(*its)) {
                         if !allocations.iter().filter(of).flat_map(|it| &it.addresses).any(|it| family(it.ip()) == its)
                         {
-                            return Err(format!("{} has not all of {request:?}: {said:?}", claim.machine));
+                            return Err(format!("{} has not all of {request:?}: {answered:?}", claim.machine));
                         }
                     }
                 }

@@ -6,7 +6,7 @@ use glowplug::host::claim::{Claimant, Record};
 use glowplug::host::ledger::SqliteLedger;
 use glowplug::host::registry::Registry;
 
-use super::{machine, pool, registry};
+use super::{machine, pool, registry, time};
 
 #[test]
 fn one_address_in_the_records_of_20000_machines_is_one_row_for_each() {
@@ -21,7 +21,7 @@ fn one_address_in_the_records_of_20000_machines_is_one_row_for_each() {
         addresses: vec!["10.0.0.7/16".parse().unwrap()],
         source: format!("KubevirtMachine clusters/worker-{at}"),
     });
-    let adoption = registry.adopt(records, 1).unwrap();
+    let adoption = registry.adopt(records, time(1)).unwrap();
     assert_eq!((adoption.adopted, adoption.mismatches.len()), (1, 19_999));
     assert_eq!(registry.state().unwrap().conflicts().count(), 19_999);
     drop(registry);
@@ -30,6 +30,6 @@ fn one_address_in_the_records_of_20000_machines_is_one_row_for_each() {
     // All machines are gone, and the address is free.
     let mut registry = Registry::open(SqliteLedger::open(&path).unwrap()).unwrap();
     let machines: Vec<_> = (0..20_000).map(|at| machine(&format!("worker-{at}"))).collect();
-    registry.release_all(&machines, 2).unwrap();
+    registry.release_all(&machines, time(2)).unwrap();
     assert_eq!(registry.state().unwrap().conflicts().count(), 0);
 }

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use glowplug::host::ledger::SqliteLedger;
 use glowplug::host::registry::Registry;
 
-use super::{claim, machine, pool, registry};
+use super::{claim, machine, pool, registry, time};
 
 /// Returns the next random number; each run has the same numbers.
 fn dice(state: &mut u64) -> u64 {
@@ -24,11 +24,11 @@ fn of_2000_flipped_bits_none_leads_to_a_second_holder() {
     let mut original = registry(&path, [pool("workers", "eth0", "addresses: [10.0.0.0/16]")]);
     let claims: Vec<_> = (0..200).map(|at| claim(&format!("worker-{at}"), at, &["clusters/workers"])).collect();
     let mut held: BTreeMap<IpAddr, String> = BTreeMap::new();
-    for allocation in original.claim_all(&claims, 1).unwrap().answers.into_iter().flat_map(Result::unwrap) {
+    for allocation in original.claim_all(&claims, time(1)).unwrap().answers.into_iter().flat_map(Result::unwrap) {
         held.insert(allocation.addresses[0].ip(), allocation.claimant.machine.name.clone());
     }
     for at in (0..200).step_by(10) {
-        let released = original.release(&machine(&format!("worker-{at}")), 2).unwrap().held;
+        let released = original.release(&machine(&format!("worker-{at}")), time(2)).unwrap().held;
         held.remove(&released[0].addresses[0].ip());
     }
     drop(original);
@@ -53,7 +53,7 @@ fn of_2000_flipped_bits_none_leads_to_a_second_holder() {
             };
             let names: Vec<_> = (0..25).map(|at| format!("new-{round}-{step}-{at}")).collect();
             let claims: Vec<_> = names.iter().map(|name| claim(name, 1_000, &["clusters/workers"])).collect();
-            let Ok(claimed) = registry.claim_all(&claims, 3) else {
+            let Ok(claimed) = registry.claim_all(&claims, time(3)) else {
                 noticed += 1;
                 break;
             };

@@ -15,6 +15,8 @@ use glowplug::host::ledger::SqliteLedger;
 use glowplug::host::pool::{Pool, TemplateFacts, read_pools};
 use glowplug::host::registry::Registry;
 
+use crate::support::time;
+
 /// Creates a pool on the common network of these tests, with further members as YAML.
 fn pool(name: &str, interface: &str, rest: &str) -> Pool {
     let text = format!("{{name: {name}, namespace: clusters, network: vlan10, interface: {interface}, {rest}}}");
@@ -30,14 +32,14 @@ fn machine(name: &str) -> Machine {
 /// Creates a claim of a machine with a creation time.
 fn claim(name: &str, created: u64, pools: &[&str]) -> Claim {
     let requests = pools.iter().map(|pool| Request::of(pool));
-    Claim { machine: machine(name), created, requests: requests.collect(), sticky: false }
+    Claim { machine: machine(name), created: time(created), requests: requests.collect(), sticky: false }
 }
 
 /// Opens a registry with a ledger, which is created if it does not exist.
 fn registry(path: &Path, pools: impl IntoIterator<Item = Pool>) -> Registry<SqliteLedger> {
     let ledger = SqliteLedger::create(path).or_else(|_| SqliteLedger::open(path)).unwrap();
     let mut registry = Registry::open(ledger).unwrap();
-    registry.resize(pools, &[], 0).unwrap();
+    registry.resize(pools, &[], time(0)).unwrap();
     registry
 }
 

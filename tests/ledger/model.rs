@@ -18,7 +18,7 @@ use glowplug::network::Family;
 use ipnetwork::IpNetwork;
 use proptest::prelude::*;
 
-use super::pool;
+use super::{pool, time};
 
 /// An operation of a history.
 #[derive(Clone, Debug)]
@@ -35,9 +35,9 @@ enum Fault {
     None,
     /// The store rejects the write.
     Full,
-    /// The process dies before the write.
+    /// The process crashes before the write.
     DiesBefore,
-    /// The process dies after the write and before its answer.
+    /// The process crashes after the write, before it reports the result.
     DiesAfter,
 }
 
@@ -85,9 +85,7 @@ static SIZES: LazyLock<Vec<Vec<Pool>>> =
     LazyLock::new(|| (0..3).map(|at| (0..3).map(|size| of_size(at, size)).collect()).collect());
 
 fn sized(at: usize, size: usize, delay: u64) -> Pool {
-    let mut pool = SIZES[at][size].clone();
-    pool.reuse_delay = Duration::from_millis(delay);
-    pool
+    SIZES[at][size].clone().with_reuse_delay(Duration::from_millis(delay))
 }
 
 fn of_size(at: usize, size: usize) -> Pool {
@@ -169,11 +167,11 @@ impl Model {
             for request in &claim.requests {
                 let at = POOLS.iter().position(|pool| *pool == request.pool).unwrap();
                 let pool = self.pools[at].clone();
-                let interface = pool.interface;
+                let interface = pool.interface();
                 let claimant = Claimant { machine: claim.machine.clone(), interface };
                 if let Some(&named) = request.addresses.iter().find(|named| self.of(at, Family::of(**named)).is_none())
                 {
-                    return Err(ClaimError::NotInPool { named, pool: pool.name });
+                    return Err(ClaimError::NotInPool { named, pool: pool.name().to_owned() });
                 }
                 for family in [Family::Ipv4, Family::Ipv6] {
                     if self.of(at, family).is_none() {
@@ -186,7 +184,7 @@ impl Model {
                             return Err(ClaimError::Twice { interface, family });
                         }
                         match (holds, named) {
-                            (Some((held, other)), _) if other != pool.name && !self.may_move(held, &other, at) => {
+                            (Some((held, other)), _) if other != pool.name() && !self.may_move(held, &other, at) => {
                                 return Err(ClaimError::OtherPool { interface, held, pool: other });
                             }
                             (Some((held, _)), Some(named)) if held != named => {
@@ -199,13 +197,13 @@ impl Model {
                     } else if let Some((held, _)) = holds {
                         let prefix = pool.space(family).unwrap().prefix();
                         let lease = next.held.get_mut(&held).unwrap();
-                        if lease.1 != pool.name {
-                            (lease.1, lease.2) = (pool.name.clone(), prefix);
+                        if lease.1 != pool.name() {
+                            (lease.1, lease.2) = (pool.name().to_owned(), prefix);
                         }
                     } else {
                         let address = next.pick(at, family, named, claim)?;
                         let prefix = pool.space(family).unwrap().prefix();
-                        next.held.insert(address, (claimant.clone(), pool.name.clone(), prefix));
+                        next.held.insert(address, (claimant.clone(), pool.name().to_owned(), prefix));
                         next.left.remove(&address);
                     }
                 }
@@ -215,7 +213,7 @@ impl Model {
         let mut answer: Vec<Allocation> = Vec::new();
         for request in &claim.requests {
             let at = POOLS.iter().position(|pool| *pool == request.pool).unwrap();
-            let claimant = Claimant { machine: claim.machine.clone(), interface: self.pools[at].interface };
+            let claimant = Claimant { machine: claim.machine.clone(), interface: self.pools[at].interface() };
             if answer.iter().all(|allocation| allocation.claimant != claimant) {
                 answer.push(self.allocation(claimant));
             }
@@ -236,7 +234,7 @@ impl Model {
         for request in &claim.requests {
             let at = POOLS.iter().position(|pool| *pool == request.pool).unwrap();
             for family in [Family::Ipv4, Family::Ipv6].into_iter().filter(|family| self.of(at, *family).is_some()) {
-                families.push((self.pools[at].interface, family));
+                families.push((self.pools[at].interface(), family));
             }
         }
         let claimant = |interface| Claimant { machine: claim.machine.clone(), interface };
@@ -252,25 +250,25 @@ impl Model {
     fn pick(&self, at: usize, family: Family, named: Option<IpAddr>, claim: &Claim) -> Result<IpAddr, ClaimError> {
         let (pool, offered) = (&self.pools[at], self.offered(at, family));
         if let Some(named) = named {
-            let name = pool.name.clone();
+            let name = pool.name().to_owned();
             return if !self.of(at, family).unwrap().contains(&named) {
                 Err(ClaimError::NotInPool { named, pool: name })
             } else if !offered.contains(&named) {
                 Err(ClaimError::Reserved {
                     named,
                     pool: name,
-                    why: pool.why_reserved(named).map(|why| ReservedAddress { why, pool: pool.name.clone() }),
+                    why: pool.why_reserved(named).map(|why| ReservedAddress { why, pool: pool.name().to_owned() }),
                 })
             } else if let Some((by, _, _)) = self.held.get(&named) {
                 Err(ClaimError::Taken { named, by: by.clone() })
             } else if let Some(until) = self.rests(named) {
-                Err(ClaimError::ReuseDelay { named, until })
+                Err(ClaimError::ReuseDelay { named, until: time(until) })
             } else {
                 Ok(named)
             };
         }
         if claim.sticky {
-            let own = |by: &Claimant| by.machine.name == claim.machine.name && by.interface == pool.interface;
+            let own = |by: &Claimant| by.machine.name == claim.machine.name && by.interface == pool.interface();
             let left = self.left.iter().filter(|(address, (by, _, _))| own(by) && offered.contains(address));
             let last = left.max_by_key(|(address, (_, at, _))| (*at, std::cmp::Reverse(**address)));
             if let Some((address, _)) = last {
@@ -278,7 +276,7 @@ impl Model {
             }
         }
         let free = |address: &IpAddr| !self.held.contains_key(address) && self.rests(*address).is_none();
-        let exhausted = ClaimError::Exhausted { interface: pool.interface, pool: pool.name.clone(), family };
+        let exhausted = ClaimError::Exhausted { interface: pool.interface(), pool: pool.name().to_owned(), family };
         offered.into_iter().find(free).ok_or(exhausted)
     }
 
@@ -315,7 +313,7 @@ impl Model {
         let pool = &self.pools[at];
         let mut outside: BTreeMap<Claimant, Vec<IpNetwork>> = BTreeMap::new();
         for (address, (by, from, prefix)) in &self.held {
-            if *from == pool.name && !self.offered(at, Family::of(*address)).contains(address) {
+            if *from == pool.name() && !self.offered(at, Family::of(*address)).contains(address) {
                 outside.entry(by.clone()).or_default().push(IpNetwork::new(*address, *prefix).unwrap());
             }
         }
@@ -367,7 +365,7 @@ fn claim_of(machine: &Machine, pools: &[usize], named: Option<u8>, sticky: bool)
     }
     // The order of the names differs from the order of creation.
     let created = u64::from(machine.uid.as_bytes()[0] ^ 1);
-    Claim { machine: machine.clone(), created, requests, sticky }
+    Claim { machine: machine.clone(), created: time(created), requests, sticky }
 }
 
 /// Runs a history on a model and, alternating, on registries that share one ledger.
@@ -390,7 +388,7 @@ fn live<L: Ledger + std::fmt::Debug>(
     let mut start =
         |ledger: Option<L>| Registry::open(Faulty { ledger: open(ledger), fault: Rc::clone(&next_fault) }).unwrap();
     let mut ours: Vec<Registry<Faulty<L>>> = (0..registries).map(|_| start(None)).collect();
-    ours[0].resize(pools, &[], 0).unwrap();
+    ours[0].resize(pools, &[], time(0)).unwrap();
     for (step, fault, at) in steps {
         let at = at % registries;
         model.now += 1;
@@ -407,7 +405,7 @@ fn live<L: Ledger + std::fmt::Debug>(
                 } else {
                     after.claim(&claim)
                 };
-                match ours[at].claim(&claim, now) {
+                match ours[at].claim(&claim, time(now)) {
                     Err(RegistryError::Ledger(_)) => false,
                     Err(RegistryError::Refused(error)) => {
                         assert_eq!(Err(error), expected);
@@ -421,7 +419,7 @@ fn live<L: Ledger + std::fmt::Debug>(
             }
             Step::Release(machine) => {
                 let expected = after.release(machine);
-                let released = ours[at].release(machine, now);
+                let released = ours[at].release(machine, time(now));
                 released.is_ok_and(|released| {
                     assert_eq!((released.held, released.served), expected);
                     true
@@ -431,7 +429,7 @@ fn live<L: Ledger + std::fmt::Debug>(
                 let new = sized(*pool, *size, delay);
                 after.pools[*pool] = new.clone();
                 let served = after.serve();
-                ours[at].resize([new], &[], now).is_ok_and(|resized| {
+                ours[at].resize([new], &[], time(now)).is_ok_and(|resized| {
                     assert_eq!((resized.outside, resized.served), (after.outside(*pool), served));
                     true
                 })
@@ -440,7 +438,7 @@ fn live<L: Ledger + std::fmt::Debug>(
                 model.now += more;
                 after = model.clone();
                 let served = after.serve();
-                ours[at].serve(model.now).is_ok_and(|is| {
+                ours[at].serve(time(model.now)).is_ok_and(|is| {
                     assert_eq!(is, served);
                     true
                 })
@@ -474,7 +472,7 @@ fn compare<L: Ledger>(ours: &mut [Registry<Faulty<L>>], model: &Model) {
         assert_eq!(held, expected);
         assert_eq!(allocator.waiters(), waiters.iter().collect::<Vec<_>>());
         for (at, pool) in POOLS.iter().enumerate() {
-            for usage in allocator.usage(pool, model.now).unwrap() {
+            for usage in allocator.usage(pool, time(model.now)).unwrap() {
                 let (all, offered) = (model.of(at, usage.family).unwrap(), model.offered(at, usage.family));
                 let count = |is: &dyn Fn(&IpAddr) -> bool| offered.iter().filter(|address| is(address)).count() as u128;
                 let used = count(&|address| model.held.contains_key(address));
@@ -496,7 +494,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, max_shrink_iters: 2000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_history_in_memory_is_that_of_the_model(history in history(40)) {
+    fn any_history_in_memory_agrees_with_the_model(history in history(40)) {
         live(history, 1, |ledger: Option<MemoryLedger>| {
             // The next process must read the complete state from the ledger.
             ledger.map_or_else(MemoryLedger::default, MemoryLedger::reopened)
@@ -508,7 +506,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 40, max_shrink_iters: 100, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_history_of_two_processes_at_one_file_is_that_of_the_model(history in history(30)) {
+    fn any_history_of_two_processes_with_one_file_agrees_with_the_model(history in history(30)) {
         let directory = tempfile::tempdir().unwrap();
         let path: PathBuf = directory.path().join("ledger");
         let open = |path: &PathBuf| if path.exists() { SqliteLedger::open(path) } else { SqliteLedger::create(path) };

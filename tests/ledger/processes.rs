@@ -16,7 +16,7 @@ use glowplug::host::pool::Pool;
 use glowplug::host::registry::{Registry, RegistryError};
 use rusqlite::Connection;
 
-use super::{claim, machine, pool, registry, shown};
+use super::{claim, machine, pool, registry, shown, time};
 
 /// The task of one process: takes the path of the ledger and the number of the process.
 type Work = fn(&Path, usize);
@@ -46,8 +46,8 @@ fn start<T: Fn()>(_test: T, work: &str, ledger: &Path, number: usize) -> Child {
 
 /// Runs the task in a process that [`start`] has started. Returns `false` in the test itself.
 fn has_worked() -> bool {
-    let Ok(told) = env::var(WORK) else { return false };
-    let (_, work) = WORKS.iter().find(|(name, _)| *name == told).unwrap();
+    let Ok(requested) = env::var(WORK) else { return false };
+    let (_, work) = WORKS.iter().find(|(name, _)| *name == requested).unwrap();
     let (ledger, number) = (env::var_os(LEDGER).unwrap(), env::var(NUMBER).unwrap());
     work(Path::new(&ledger), number.parse().unwrap());
     true
@@ -115,10 +115,10 @@ fn claim_and_release(path: &Path, process: usize) {
     let mut registry = registry(path, [wide()]);
     for at in 0..40 {
         let name = format!("{process}-{at}");
-        let given = registry.claim(&claim(&name, 0, &["clusters/workers"]), 1).unwrap();
-        assert_eq!(registry.claim(&claim(&name, 0, &["clusters/workers"]), 2).unwrap(), given);
+        let given = registry.claim(&claim(&name, 0, &["clusters/workers"]), time(1)).unwrap();
+        assert_eq!(registry.claim(&claim(&name, 0, &["clusters/workers"]), time(2)).unwrap(), given);
         if at % 4 == 3 {
-            assert_eq!(registry.release(&machine(&name), 3).unwrap().held, given);
+            assert_eq!(registry.release(&machine(&name), time(3)).unwrap().held, given);
         }
     }
 }
@@ -142,7 +142,7 @@ fn eight_processes_that_start_at_once_make_one_ledger() {
 }
 
 fn make_the_ledger_and_claim(path: &Path, process: usize) {
-    registry(path, [narrow()]).claim(&claim(&process.to_string(), 0, &["clusters/workers"]), 1).unwrap();
+    registry(path, [narrow()]).claim(&claim(&process.to_string(), 0, &["clusters/workers"]), time(1)).unwrap();
 }
 
 #[test]
@@ -154,7 +154,7 @@ fn machines_that_wait_in_several_processes_are_served_in_order() {
     let path = directory.path().join("ledger");
     let mut registry = registry(&path, [narrow()]);
     for at in 0..40 {
-        registry.claim(&claim(&format!("first-{at}"), 0, &["clusters/workers"]), 1).unwrap();
+        registry.claim(&claim(&format!("first-{at}"), 0, &["clusters/workers"]), time(1)).unwrap();
     }
     finish(
         (0..8)
@@ -194,7 +194,8 @@ fn ask_and_wait(path: &Path, process: usize) {
     for at in 0..10 {
         // The creation times of the processes interleave, and the latest come first.
         let number = 8 * (9 - at) + process;
-        let refused = registry.claim(&claim(&format!("waiter-{number}"), number as u64, &["clusters/workers"]), 1);
+        let refused =
+            registry.claim(&claim(&format!("waiter-{number}"), number as u64, &["clusters/workers"]), time(1));
         let Err(RegistryError::Refused(error)) = refused else { panic!("{refused:?}") };
         assert_eq!(error.to_string(), "No available IPs in pool for interface eth0");
     }
@@ -203,7 +204,7 @@ fn ask_and_wait(path: &Path, process: usize) {
 fn give_back(path: &Path, process: usize) {
     let mut registry = registry(path, [narrow()]);
     for at in 0..3 {
-        let released = registry.release(&machine(&format!("first-{}", 3 * process + at)), 2).unwrap();
+        let released = registry.release(&machine(&format!("first-{}", 3 * process + at)), time(2)).unwrap();
         assert_eq!((released.held.len(), released.served.len()), (1, 1));
     }
 }
@@ -225,18 +226,18 @@ fn a_killed_process_loses_no_committed_claim_and_duplicates_none() {
             start(a_killed_process_loses_no_committed_claim_and_duplicates_none, "claim until killed", &path, kill);
         let mut lines = BufReader::new(child.stdout.take().unwrap());
         // Wait until the process has begun, then for a random time: from none to that of some claims.
-        let mut told = String::new();
-        while !told.ends_with("begin\n") {
-            assert_ne!(lines.read_line(&mut told).unwrap(), 0, "{told}");
+        let mut printed = String::new();
+        while !printed.ends_with("begin\n") {
+            assert_ne!(lines.read_line(&mut printed).unwrap(), 0, "{printed}");
         }
         std::thread::sleep(Duration::from_micros((kill as u64 * 7_919) % 6_000));
         child.kill().unwrap();
-        lines.read_to_string(&mut told).unwrap();
+        lines.read_to_string(&mut printed).unwrap();
         child.wait().unwrap();
 
         let mut uncertain = BTreeSet::new();
         // The last line may be incomplete.
-        for line in told.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n')) {
+        for line in printed.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n')) {
             let words: Vec<&str> = line.split(' ').collect();
             match words[..] {
                 ["claiming" | "releasing", name] => {
@@ -285,13 +286,13 @@ fn claim_until_killed(path: &Path, process: usize) {
     for at in 0.. {
         let name = format!("{process}-{at}");
         say(format!("claiming {name}\n"));
-        let given = registry.claim(&claim(&name, 0, &["clusters/workers"]), 1).unwrap();
+        let given = registry.claim(&claim(&name, 0, &["clusters/workers"]), time(1)).unwrap();
         let addresses: Vec<String> = given[0].addresses.iter().map(|network| network.ip().to_string()).collect();
         say(format!("claimed {name} {}\n", addresses.join("+")));
         if at % 2 == 1 {
             let name = format!("{process}-{}", at - 1);
             say(format!("releasing {name}\n"));
-            registry.release(&machine(&name), 2).unwrap();
+            registry.release(&machine(&name), time(2)).unwrap();
             say(format!("released {name}\n"));
         }
     }
@@ -303,18 +304,18 @@ fn a_process_sees_changes_of_another_process_at_its_next_claim() {
     let path = directory.path().join("ledger");
     let (mut one, mut other) = (registry(&path, [narrow()]), registry(&path, [narrow()]));
     let given = |registry: &mut Registry<SqliteLedger>, name: &str| {
-        shown(&registry.claim(&claim(name, 0, &["clusters/workers"]), 1).unwrap())
+        shown(&registry.claim(&claim(name, 0, &["clusters/workers"]), time(1)).unwrap())
     };
     assert_eq!(given(&mut one, "a"), ["a: 10.0.0.1/16"]);
     assert_eq!(given(&mut other, "b"), ["b: 10.0.0.2/16"]);
     assert_eq!(given(&mut one, "b"), ["b: 10.0.0.2/16"]);
-    assert_eq!(shown(&other.release(&machine("a"), 2).unwrap().held), ["a: 10.0.0.1/16"]);
+    assert_eq!(shown(&other.release(&machine("a"), time(2)).unwrap().held), ["a: 10.0.0.1/16"]);
     assert_eq!(given(&mut one, "c"), ["c: 10.0.0.1/16"]);
     // So many changes that the store no longer has all of them for a process that lags behind.
     let many = pool("many", "eth1", "addresses: [10.1.0.0/16, fd01::/64]");
-    one.resize([many], &[], 3).unwrap();
+    one.resize([many], &[], time(3)).unwrap();
     let claims: Vec<_> = (0..5_001).map(|at| claim(&at.to_string(), 0, &["clusters/many"])).collect();
-    assert!(one.claim_all(&claims, 4).unwrap().answers.iter().all(Result::is_ok));
+    assert!(one.claim_all(&claims, time(4)).unwrap().answers.iter().all(Result::is_ok));
     assert_eq!(given(&mut one, "d"), ["d: 10.0.0.3/16"]);
     assert_eq!(given(&mut other, "e"), ["e: 10.0.0.4/16"]);
     assert_eq!(other.state().unwrap().leases().count(), 10_002 + 4);

@@ -7,7 +7,7 @@ use glowplug::host::ledger::SqliteLedger;
 use glowplug::host::registry::Registry;
 use rusqlite::Connection;
 
-use super::{claim, machine, pool, registry, shown};
+use super::{claim, machine, pool, registry, shown, time};
 
 fn refusal(path: &std::path::Path) -> String {
     SqliteLedger::open(path).unwrap_err().to_string()
@@ -35,7 +35,7 @@ fn a_ledger_is_created_once_and_an_interrupted_creation_is_made_again() {
     SqliteLedger::create(&path).unwrap();
     // The ledger has no pool yet.
     let workers = pool("workers", "eth0", "addresses: [10.0.0.0/24]");
-    Registry::open(SqliteLedger::create(&path).unwrap()).unwrap().resize([workers], &[], 1).unwrap();
+    Registry::open(SqliteLedger::create(&path).unwrap()).unwrap().resize([workers], &[], time(1)).unwrap();
     let error = SqliteLedger::create(&path).unwrap_err().to_string();
     assert_eq!(error, format!("{}: exists, expected no file, since a ledger is created once", path.display()));
 }
@@ -118,12 +118,12 @@ fn a_read_only_ledger_has_all_data_and_writes_nothing() {
     let path = directory.path().join("ledger");
     let workers = || pool("workers", "eth0", "addresses: [10.0.0.0/24]");
     let mut writer = registry(&path, [workers()]);
-    writer.claim(&claim("a", 0, &["clusters/workers"]), 1).unwrap();
+    writer.claim(&claim("a", 0, &["clusters/workers"]), time(1)).unwrap();
     let ledger = SqliteLedger::open_read_only(&path).unwrap();
     let mut reader = Registry::open(ledger).unwrap();
-    writer.claim(&claim("b", 0, &["clusters/workers"]), 2).unwrap();
+    writer.claim(&claim("b", 0, &["clusters/workers"]), time(2)).unwrap();
     assert_eq!(reader.state().unwrap().leases().count(), 2);
-    let error = reader.claim(&claim("c", 0, &["clusters/workers"]), 3).unwrap_err();
+    let error = reader.claim(&claim("c", 0, &["clusters/workers"]), time(3)).unwrap_err();
     assert_eq!(error.source().unwrap().to_string(), "attempt to write a readonly database");
     assert_eq!(reader.state().unwrap().leases().count(), 2);
 }
@@ -133,7 +133,7 @@ fn a_closed_ledger_is_complete_in_its_file_and_its_log_is_empty() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("ledger");
     let workers = || pool("workers", "eth0", "addresses: [10.0.0.0/24]");
-    registry(&path, [workers()]).claim(&claim("a", 0, &["clusters/workers"]), 1).unwrap();
+    registry(&path, [workers()]).claim(&claim("a", 0, &["clusters/workers"]), time(1)).unwrap();
     assert_eq!(fs::metadata(directory.path().join("ledger-wal")).unwrap().len(), 0);
     assert!(directory.path().join("ledger-shm").exists());
     let copy = directory.path().join("copy");
@@ -146,11 +146,22 @@ fn an_impossible_row_is_damage() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("ledger");
     let workers = || pool("workers", "eth0", "addresses: [10.0.0.0/24]");
-    registry(&path, [workers()]).claim(&claim("a", 0, &["clusters/workers"]), 1).unwrap();
+    registry(&path, [workers()]).claim(&claim("a", 0, &["clusters/workers"]), time(1)).unwrap();
     Connection::open(&path).unwrap().execute("UPDATE leases SET interface = 'eth0 rd.break'", []).unwrap();
     let ledger = SqliteLedger::open(&path).unwrap();
     let error = Registry::open(ledger).unwrap_err();
     assert_eq!(error.to_string(), "the ledger is damaged: Invalid column type Text at index: 6, name: interface");
+}
+
+#[test]
+fn a_time_after_the_end_of_the_calendar_is_damage() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("ledger");
+    let workers = || pool("workers", "eth0", "addresses: [10.0.0.0/24]");
+    registry(&path, [workers()]).claim(&claim("a", 0, &["clusters/workers"]), time(1)).unwrap();
+    Connection::open(&path).unwrap().execute("UPDATE leases SET reuse_after = 9223372036854775807", []).unwrap();
+    let error = Registry::open(SqliteLedger::open(&path).unwrap()).unwrap_err();
+    assert_eq!(error.to_string(), "the ledger is damaged: Integer 9223372036854775807 out of range at index 11");
 }
 
 #[test]
@@ -159,7 +170,7 @@ fn the_store_itself_refuses_an_address_that_is_held() {
     let path = directory.path().join("ledger");
     let workers = || pool("workers", "eth0", "addresses: [10.0.0.0/24]");
     let mut registry = registry(&path, [workers()]);
-    registry.claim(&claim("a", 0, &["clusters/workers"]), 1).unwrap();
+    registry.claim(&claim("a", 0, &["clusters/workers"]), time(1)).unwrap();
     let rows = Connection::open(&path).unwrap();
     let error = rows.execute(
         "INSERT INTO leases SELECT network, address, 16, 'other', 'n', 'b', 'u', 'eth1', 2, NULL, NULL, 0 FROM leases",
@@ -168,8 +179,8 @@ fn the_store_itself_refuses_an_address_that_is_held() {
     assert_eq!(error.unwrap_err().to_string(), "UNIQUE constraint failed: leases.network, leases.address");
     // A change by hand is read like any other change.
     rows.execute("DELETE FROM leases", []).unwrap();
-    assert_eq!(shown(&registry.claim(&claim("b", 0, &["clusters/workers"]), 2).unwrap()), ["b: 10.0.0.1/24"]);
-    assert_eq!(registry.release(&machine("a"), 3).unwrap().held, []);
+    assert_eq!(shown(&registry.claim(&claim("b", 0, &["clusters/workers"]), time(2)).unwrap()), ["b: 10.0.0.1/24"]);
+    assert_eq!(registry.release(&machine("a"), time(3)).unwrap().held, []);
 }
 
 #[test]
@@ -181,17 +192,17 @@ fn reuse_delays_waiting_machines_and_missing_machines_survive_a_restart() {
         registry(&path, [pool("workers", "eth0", rest)])
     };
     let (a, b) = (claim("a", 0, &["clusters/workers"]), claim("b", 0, &["clusters/workers"]));
-    open().claim(&a, 1_000).unwrap();
+    open().claim(&a, time(1_000)).unwrap();
     let missing = [a.machine.clone()];
-    assert_eq!(open().note_looked_for(&[], &missing, 2_000).unwrap(), [None]);
-    assert_eq!(open().note_looked_for(&[], &missing, 3_000).unwrap(), [Some(2_000)]);
-    assert_eq!(shown(&open().release(&a.machine, 4_000).unwrap().held), ["a: 10.0.0.8/24"]);
+    assert_eq!(open().note_looked_for(&[], &missing, time(2_000)).unwrap(), [None]);
+    assert_eq!(open().note_looked_for(&[], &missing, time(3_000)).unwrap(), [Some(time(2_000))]);
+    assert_eq!(shown(&open().release(&a.machine, time(4_000)).unwrap().held), ["a: 10.0.0.8/24"]);
     assert_eq!(open().state().unwrap().missing().count(), 0);
-    open().claim(&b, 5_000).unwrap_err();
-    assert_eq!(open().serve(63_999).unwrap(), []);
+    open().claim(&b, time(5_000)).unwrap_err();
+    assert_eq!(open().serve(time(63_999)).unwrap(), []);
     let mut last = open();
     assert_eq!(last.state().unwrap().waiters(), [&b]);
-    assert_eq!(shown(&last.serve(64_000).unwrap()), ["b: 10.0.0.8/24"]);
+    assert_eq!(shown(&last.serve(time(64_000)).unwrap()), ["b: 10.0.0.8/24"]);
     assert_eq!(last.state().unwrap().waiters(), [] as [&glowplug::host::claim::Claim; 0]);
 }
 
@@ -200,7 +211,7 @@ fn a_row_that_was_changed_without_its_checksum_is_damage_to_every_reader() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("ledger");
     let mut open = registry(&path, [pool("workers", "eth0", "addresses: [10.0.0.0/24]")]);
-    open.claim(&claim("a", 0, &["clusters/workers"]), 1).unwrap();
+    open.claim(&claim("a", 0, &["clusters/workers"]), time(1)).unwrap();
     let rows = Connection::open(&path).unwrap();
     rows.execute("UPDATE leases SET name = 'b'", []).unwrap();
     let damaged = "the ledger is damaged: a row of table leases does not match its checksum";
@@ -210,11 +221,11 @@ fn a_row_that_was_changed_without_its_checksum_is_damage_to_every_reader() {
 }
 
 #[test]
-fn a_row_that_is_lost_is_missed() {
+fn a_lost_row_is_detected() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("ledger");
     registry(&path, [pool("workers", "eth0", "addresses: [10.0.0.0/24]")])
-        .claim(&claim("a", 0, &["clusters/workers"]), 1)
+        .claim(&claim("a", 0, &["clusters/workers"]), time(1))
         .unwrap();
     let rows = Connection::open(&path).unwrap();
     rows.execute_batch("DELETE FROM leases").unwrap();
@@ -227,9 +238,9 @@ fn a_backup_of_a_ledger_in_use_is_whole_and_replaces_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let (path, copy) = (directory.path().join("ledger"), directory.path().join("copy"));
     let mut writer = registry(&path, [pool("workers", "eth0", "addresses: [10.0.0.0/24]")]);
-    writer.claim(&claim("a", 0, &["clusters/workers"]), 1).unwrap();
+    writer.claim(&claim("a", 0, &["clusters/workers"]), time(1)).unwrap();
     SqliteLedger::open_read_only(&path).unwrap().backup(&copy).unwrap();
-    writer.claim(&claim("b", 0, &["clusters/workers"]), 2).unwrap();
+    writer.claim(&claim("b", 0, &["clusters/workers"]), time(2)).unwrap();
     let mut restored = Registry::open(SqliteLedger::open(&copy).unwrap()).unwrap();
     assert_eq!(restored.state().unwrap().leases().count(), 1);
     let again = SqliteLedger::open(&path).unwrap().backup(&copy).unwrap_err();
@@ -242,14 +253,14 @@ fn the_history_has_every_holder_of_an_address_with_its_times() {
     let path = directory.path().join("ledger");
     let mut registry = registry(&path, [pool("workers", "eth0", "addresses: [10.0.0.0/24]")]);
     for (name, at) in [("a", 10), ("b", 20)] {
-        registry.claim(&claim(name, 0, &["clusters/workers"]), at).unwrap();
-        registry.release(&machine(name), at + 5).unwrap();
+        registry.claim(&claim(name, 0, &["clusters/workers"]), time(at)).unwrap();
+        registry.release(&machine(name), time(at + 5)).unwrap();
     }
-    registry.claim(&claim("c", 0, &["clusters/workers"]), 30).unwrap();
+    registry.claim(&claim("c", 0, &["clusters/workers"]), time(30)).unwrap();
     let held = registry.into_ledger().history(|tenure| tenure.address.to_string() == "10.0.0.1").unwrap();
     let held: Vec<_> = held
         .iter()
         .map(|tenure| (tenure.lease.claimant.machine.name.as_str(), tenure.lease.since, tenure.lease.released))
         .collect();
-    assert_eq!(held, [("a", 10, Some(15)), ("b", 20, Some(25)), ("c", 30, None)]);
+    assert_eq!(held, [("a", time(10), Some(time(15))), ("b", time(20), Some(time(25))), ("c", time(30), None)]);
 }

@@ -12,7 +12,7 @@ use ipnetwork::IpNetwork;
 
 use super::{check_diagnostics, kargs};
 
-/// Reads a network document. A document of another format is only read, because it belongs to another target.
+/// Reads a network document. A document of another format is not checked further, because another target checks it.
 pub(super) fn network(format: Format, document: &[u8]) {
     let reading = read_network(document);
     let config = check_reading(&reading, document);
@@ -23,7 +23,7 @@ pub(super) fn network(format: Format, document: &[u8]) {
 
 /// Checks the properties of every document. Returns its network, if it has one.
 pub(super) fn check_reading<'r>(reading: &'r Reading, document: &[u8]) -> Option<&'r NetworkConfig> {
-    let Reading { format, meaning, diagnostics } = reading;
+    let Reading { format, meaning, diagnostics, .. } = reading;
     check_diagnostics(diagnostics);
     assert_eq!(diagnostics.has_errors(), matches!(meaning, Meaning::Refused));
     let again = read_network(document);

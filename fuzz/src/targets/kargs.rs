@@ -138,15 +138,15 @@ fn made(config: &NetworkConfig, index: LinkIndex) -> bool {
 /// Checks that a line describes the network completely, and nothing else.
 pub(super) fn check(config: &NetworkConfig, devices: &[Device], text: &str, legacy: bool) {
     let line = Line::read(text);
-    let links = || config.links().iter().enumerate().map(|(at, link)| (LinkIndex(at), link));
-    let called = |index: LinkIndex| called(&devices[index.0]);
+    let links = || config.links().iter().enumerate().map(|(at, link)| (LinkIndex::new(at), link));
+    let called = |index: LinkIndex| called(&devices[index.position()]);
     assert_eq!(devices.len(), config.links().len());
     let names: BTreeSet<&String> = line.ifnames.keys().collect();
     let (mut bonds, mut bridges, mut vlans, mut ifnames) = (0, 0, 0, 0);
     let mut known = BTreeSet::new();
     for (index, link) in links() {
         let device = called(index);
-        let is_any = devices[index.0] == Device::Any;
+        let is_any = devices[index.position()] == Device::Any;
         assert!(is_any || known.insert(device.clone()), "{device} twice in {text:?}");
         match &link.kind {
             LinkKind::Nic(Nic::MacAddress { mac_address, .. }) if names.contains(&device) => {
@@ -162,7 +162,7 @@ pub(super) fn check(config: &NetworkConfig, devices: &[Device], text: &str, lega
                 assert_eq!(device, name.as_str());
                 let (written, words, mtu) = &line.bonds[&device];
                 assert_eq!(*written, ports.iter().map(|port| called(*port)).collect::<Vec<_>>(), "{text:?}");
-                assert!(words.starts_with(&format!("mode={}", options.mode)), "{text:?}");
+                assert!(words.starts_with(&format!("mode={}", options.mode())), "{text:?}");
                 assert_eq!(*mtu, link.mtu.map(|mtu| mtu.to_string()), "{text:?}");
             }
             LinkKind::Bridge { name, ports, .. } => {
@@ -190,7 +190,7 @@ pub(super) fn check(config: &NetworkConfig, devices: &[Device], text: &str, lega
     for (index, link) in links() {
         let device = called(index);
         let has_own = link.has_addresses() && config.controller_of(index).is_none() && made(config, index);
-        let is_any = devices[index.0] == Device::Any;
+        let is_any = devices[index.position()] == Device::Any;
         let is_stated = link.without_addresses && config.states_no_addresses();
         if is_any && !has_own && !is_stated && link.mtu.is_none() && link.cloned_mac_address.is_none() {
             // Only one pattern of NICs can have settings in a line, and this is another pattern.
@@ -250,7 +250,7 @@ fn check_routes(config: &NetworkConfig, devices: &[Device], line: &Line, text: &
     let mut meant: Vec<(IpNetwork, Option<IpAddr>, String)> = Vec::new();
     let mut defaults = Vec::new();
     for (at, link) in config.links().iter().enumerate() {
-        let index = LinkIndex(at);
+        let index = LinkIndex::new(at);
         if !link.has_addresses() || config.controller_of(index).is_some() || !made(config, index) {
             continue;
         }

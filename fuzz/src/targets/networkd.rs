@@ -69,7 +69,7 @@ pub(super) fn check(config: &NetworkConfig, rendered: &Rendered, has_errors: boo
     }
     let mut names = BTreeSet::new();
     for (at, (link, device)) in config.links().iter().zip(&rendered.devices).enumerate() {
-        let index = LinkIndex(at);
+        let index = LinkIndex::new(at);
         let network = &files[&(at, "network")];
         let netdev = files.get(&(at, "netdev"));
         assert_eq!(netdev.is_none(), matches!(link.kind, LinkKind::Nic(_)));
@@ -85,7 +85,7 @@ pub(super) fn check(config: &NetworkConfig, rendered: &Rendered, has_errors: boo
             assert_eq!(values(netdev, "NetDev", "Kind"), [kind]);
             assert_eq!(values(netdev, "VLAN", "Id"), id.iter().map(String::as_str).collect::<Vec<_>>());
         }
-        let on = |index: LinkIndex| match &rendered.devices[index.0] {
+        let on = |index: LinkIndex| match &rendered.devices[index.position()] {
             Device::Name(name) => name.as_str(),
             _ => "",
         };
@@ -96,7 +96,7 @@ pub(super) fn check(config: &NetworkConfig, rendered: &Rendered, has_errors: boo
         let is_on =
             |link: &glowplug::network::Link| matches!(link.kind, LinkKind::Vlan { parent, .. } if parent == index);
         let vlans = config.links().iter().enumerate().filter(|(_, link)| is_on(link));
-        let vlans: Vec<&str> = vlans.map(|(at, _)| on(LinkIndex(at))).collect();
+        let vlans: Vec<&str> = vlans.map(|(at, _)| on(LinkIndex::new(at))).collect();
         assert_eq!(values(network, "Network", "VLAN"), vlans);
 
         let has_own = controller.is_none();

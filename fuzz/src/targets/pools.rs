@@ -41,7 +41,7 @@ pub(super) fn pools(document: &[u8]) {
     let found = overlaps(&made);
     for overlap in &found.kept {
         let [first, second] = overlap.pools;
-        assert_eq!(first.network, second.network);
+        assert_eq!(first.network(), second.network());
         for range in overlap.addresses.ranges() {
             for number in [range.first(), range.last()] {
                 let address = range.family().address(number);
@@ -66,7 +66,7 @@ fn check_pool(spec: &PoolSpec, pool: &Pool) {
         if total <= 4096 {
             check_each(pool, space);
         }
-        for gateway in &pool.gateways {
+        for gateway in pool.gateways() {
             assert!(!space.offers(*gateway));
         }
     }
@@ -79,8 +79,8 @@ fn check_pool(spec: &PoolSpec, pool: &Pool) {
     let template = Template::parse(written.network_data.as_bytes()).unwrap();
     let addresses: Vec<IpNetwork> = pool.spaces().filter_map(first_offered).collect();
     let mut allocation = allocation(&addresses);
-    allocation.claimant.interface = pool.interface;
-    let (gateways, nameservers) = (&pool.gateways, &pool.nameservers);
+    allocation.claimant.interface = pool.interface();
+    let (gateways, nameservers) = (pool.gateways(), pool.nameservers());
     let grant = Grant { allocation: &allocation, gateways, nameservers, mac_address: None };
     if addresses.len() == pool.spaces().count() {
         template.expand(&[grant]).unwrap();

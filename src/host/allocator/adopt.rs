@@ -6,6 +6,8 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use jiff::Timestamp;
+
 use super::Allocator;
 use crate::host::change::{Change, Journal};
 use crate::host::claim::{Claimant, Conflict, Lease, Record};
@@ -14,10 +16,11 @@ use crate::network::{Family, InterfaceName};
 
 /// Result of an adoption.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
+#[non_exhaustive]
 pub struct Adoption {
-    /// Number of addresses that nobody held and that the claimant of their record holds now.
+    /// Number of addresses that had no holder and are now leased to the claimant of their record.
     pub adopted: usize,
-    /// Number of addresses that the claimant of their record held already.
+    /// Number of addresses that the claimant of their record already held.
     pub known: usize,
     /// The addresses that do not fit the ledger or the pools, in the order of the records.
     pub mismatches: Vec<Mismatch>,
@@ -25,6 +28,7 @@ pub struct Adoption {
 
 /// An address of a record that does not fit the ledger or the pools.
 #[derive(Clone, Debug, Eq, PartialEq)]
+#[non_exhaustive]
 pub struct Mismatch {
     /// Kind and name of the object with the record.
     pub source: String,
@@ -32,7 +36,7 @@ pub struct Mismatch {
     pub claimant: Claimant,
     /// The recorded address.
     pub address: IpAddr,
-    /// What does not fit.
+    /// Why the address does not fit.
     pub problem: Problem,
 }
 
@@ -69,7 +73,7 @@ enum Attribution {
     Pool(Arc<str>),
     /// The address belongs to one of these networks.
     Ambiguous(Vec<Arc<str>>),
-    /// The address belongs to no pool. A conflict is noted on each of these networks.
+    /// The address belongs to no pool. A conflict is recorded on each of these networks.
     NoPool(Vec<Arc<str>>),
 }
 
@@ -102,7 +106,7 @@ impl Allocator {
     pub(crate) fn adopt(
         &mut self,
         records: impl IntoIterator<Item = Record>,
-        now: u64,
+        now: Timestamp,
         journal: &mut Journal,
     ) -> Adoption {
         self.advance(now);
@@ -162,7 +166,7 @@ impl Allocator {
                 problems.push(Problem::NoPool);
                 return Outcome::Refused;
             }
-            // The record does not say which network, but the ledger has the address for this claimant.
+            // The record does not contain the network, but the ledger has a lease of the address for this claimant.
             Attribution::Ambiguous(_) | Attribution::NoPool(_) => return Outcome::Known,
         };
         let Some((pool, offers)) =
@@ -221,12 +225,20 @@ impl Allocator {
     }
 
     /// Adds a conflict, so that nobody gets the address before the machine of the conflict is released. The conflict is
-    /// added on every network that has a pool with the address.
-    pub(crate) fn set_aside(&mut self, address: IpAddr, conflict: Conflict, now: u64, journal: &mut Journal) {
+    /// added on every network that has a pool with the address; on `network` only, if the network is known.
+    pub(crate) fn set_aside(
+        &mut self,
+        address: IpAddr,
+        network: Option<&str>,
+        conflict: Conflict,
+        now: Timestamp,
+        journal: &mut Journal,
+    ) {
         self.advance(now);
         let (claimant, source) = (Arc::new(conflict.claimant), Arc::from(conflict.source));
         let origin = Origin { claimant, node_pool: None, attachments: Vec::new(), network: None, source };
-        for network in self.networks_with(address) {
+        let is_meant = |name: &Arc<str>| network.is_none_or(|network| *network == **name);
+        for network in self.networks_with(address).into_iter().filter(is_meant) {
             self.add_conflict(&network, address, &origin, journal);
         }
     }

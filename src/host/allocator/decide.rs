@@ -3,13 +3,15 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use jiff::Timestamp;
+
 use super::queue::Queue;
 use super::{Allocator, ClaimError, allocations, is_namesake, with_prefix};
-use crate::host::change::{Change, Journal};
+use crate::host::change::{Change, Journal, storable};
 use crate::host::claim::{Allocation, Claim, Claimant, Lease, Machine};
 use crate::network::Family;
 
-/// What must change to serve a claim: addresses to allocate, and held addresses that move to another pool.
+/// Changes that serve a claim: addresses to allocate, and held addresses that move to another pool.
 #[derive(Default)]
 pub(super) struct Wants {
     pub(super) lacks: Vec<Want>,
@@ -47,7 +49,7 @@ impl Allocator {
     pub(crate) fn claim(
         &mut self,
         claim: &Claim,
-        now: u64,
+        now: Timestamp,
         journal: &mut Journal,
     ) -> Result<Vec<Allocation>, ClaimError> {
         self.serve(now, journal);
@@ -74,7 +76,7 @@ impl Allocator {
     /// its addresses.
     ///
     /// Call this only when the machine is gone, that is, when it can no longer send packets from its addresses.
-    pub(crate) fn release(&mut self, machine: &Machine, now: u64, journal: &mut Journal) -> Vec<Allocation> {
+    pub(crate) fn release(&mut self, machine: &Machine, now: Timestamp, journal: &mut Journal) -> Vec<Allocation> {
         self.advance(now);
         let mut held = Vec::new();
         for (network, address) in self.paths.get(machine).cloned().unwrap_or_default() {
@@ -87,9 +89,10 @@ impl Allocator {
             }
             if let Some(lease) = lease {
                 held.push((Arc::clone(&lease.claimant), with_prefix(address, lease.prefix)));
-                let delay = self.pools.get(&lease.pool).map_or(0, |state| state.reuse_delay());
+                let delay = self.pools.get(&lease.pool).map(|state| state.pool().reuse_delay).unwrap_or_default();
+                let reuse_after = storable(self.now.saturating_add(delay).unwrap_or(Timestamp::MAX));
                 // `None` without a reuse delay: a process whose clock is behind must also see the address as free.
-                let reuse_after = (delay > 0).then(|| self.now.saturating_add(delay));
+                let reuse_after = Some(reuse_after).filter(|reuse_after| *reuse_after > self.now);
                 let lease = Some(Lease { released: Some(self.now), reuse_after, ..lease });
                 self.decide(Change::Lease { network, address, lease }, journal);
             }
@@ -105,7 +108,7 @@ impl Allocator {
         &mut self,
         claimant: &Claimant,
         keep: &[IpAddr],
-        now: u64,
+        now: Timestamp,
         journal: &mut Journal,
     ) -> Vec<Allocation> {
         self.advance(now);
@@ -125,9 +128,14 @@ impl Allocator {
         allocations(released)
     }
 
-    /// Records that a search did not find a machine. Returns when an earlier search first missed the machine, in
-    /// milliseconds since 1970, or `None` if this search is the first.
-    pub(crate) fn note_missing(&mut self, machine: &Machine, now: u64, journal: &mut Journal) -> Option<u64> {
+    /// Records that a search did not find a machine. Returns when an earlier search first missed the machine, or `None`
+    /// if this search is the first.
+    pub(crate) fn note_missing(
+        &mut self,
+        machine: &Machine,
+        now: Timestamp,
+        journal: &mut Journal,
+    ) -> Option<Timestamp> {
         self.advance(now);
         let since = self.missing.get(machine).copied();
         if since.is_none() {
@@ -164,7 +172,7 @@ impl Allocator {
         Ok(())
     }
 
-    /// Returns what must change to serve a claim.
+    /// Returns the changes that serve a claim.
     pub(super) fn wants(&self, claim: &Claim) -> Result<Wants, ClaimError> {
         let held = self.held_by(&claim.machine);
         let mut wants = Wants::default();
@@ -295,8 +303,8 @@ impl Allocator {
         self.pools.get_mut(pool)?.lowest(family)
     }
 
-    /// What the interfaces of a claim hold, in the order of its requests. If an interface holds several addresses of
-    /// one family, only the earliest is returned; for the other addresses see [`Allocator::doubles`].
+    /// The addresses that the interfaces of a claim hold, in the order of its requests. If an interface holds several
+    /// addresses of one family, only the earliest is returned; for the other addresses see [`Allocator::doubles`].
     pub(super) fn answer(&self, claim: &Claim) -> Vec<Allocation> {
         let mut held = self.held_by(&claim.machine);
         held.sort_by_key(|(_, address, lease)| (Family::of(*address), lease.since, *address));

@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use jiff::Timestamp;
+
 use super::Allocator;
 use crate::host::claim::{Claimant, Conflict, Lease, Machine};
 use crate::host::free_ranges::FreeRanges;
@@ -15,8 +17,8 @@ pub(super) struct Network {
     // Leases of held addresses, and of released addresses until another claimant gets the address.
     leases: BTreeMap<IpAddr, Lease>,
     conflicts: BTreeMap<IpAddr, BTreeMap<Machine, BTreeMap<InterfaceName, Arc<str>>>>,
-    // Reuse delays that are not over: the end in milliseconds since 1970, and the address.
-    delays: BTreeSet<(u64, IpAddr)>,
+    // Reuse delays that are not over: the end, and the address.
+    delays: BTreeSet<(Timestamp, IpAddr)>,
 }
 
 // === impl Network ===
@@ -79,7 +81,7 @@ impl Network {
 
     /// When the reuse delay of an address ends, in milliseconds since 1970. `None` if there is no reuse delay or it is
     /// over.
-    pub(super) fn delayed_until(&self, address: IpAddr) -> Option<u64> {
+    pub(super) fn delayed_until(&self, address: IpAddr) -> Option<Timestamp> {
         let until = self.lease(address)?.reuse_after?;
         self.delays.contains(&(until, address)).then_some(until)
     }
@@ -90,7 +92,7 @@ impl Network {
     }
 
     /// Removes one reuse delay that is over, and returns its address.
-    pub(super) fn end_delay(&mut self, now: u64) -> Option<IpAddr> {
+    pub(super) fn end_delay(&mut self, now: Timestamp) -> Option<IpAddr> {
         let (until, _) = *self.delays.first()?;
         if until <= now { self.delays.pop_first().map(|(_, address)| address) } else { None }
     }
@@ -154,7 +156,7 @@ impl Allocator {
         for Lease { claimant, .. } in before.iter().chain(&lease) {
             self.index(&claimant.machine, name, address);
         }
-        // The claim of a waiting machine lacks fewer or more addresses when the machine gets or loses one.
+        // When a waiting machine gets or loses an address, its claim must be evaluated again.
         for Lease { claimant, released, .. } in before.iter().chain(&lease) {
             if released.is_some() {
                 self.stir_namesakes(&claimant.machine);
@@ -207,7 +209,7 @@ impl Allocator {
         }
     }
 
-    /// Updates the index of places: whether a machine has a lease or a conflict of an address.
+    /// Updates the index of machines: whether a machine has a lease or a conflict of an address.
     fn index(&mut self, machine: &Machine, name: &Arc<str>, address: IpAddr) {
         let is_mentioned = self.networks.get(name).is_some_and(|network| network.mentions(address, machine));
         if is_mentioned {

@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use jiff::Timestamp;
+
 use super::network::Network;
 use super::{Allocator, PoolError, Rename, Resized, Usage, allocations, with_prefix};
 use crate::host::change::{Change, Journal};
@@ -32,11 +34,6 @@ impl PoolState {
     /// The pool with the reserved addresses of its whole network.
     pub(super) fn offered(&self) -> &Pool {
         &self.offered
-    }
-
-    /// The reuse delay in milliseconds.
-    pub(super) fn reuse_delay(&self) -> u64 {
-        u64::try_from(self.pool.reuse_delay.as_millis()).unwrap_or(u64::MAX)
     }
 
     /// The lowest free address of a family.
@@ -119,7 +116,7 @@ impl Allocator {
         &mut self,
         pools: Vec<Pool>,
         renames: &[Rename],
-        now: u64,
+        now: Timestamp,
         journal: &mut Journal,
     ) -> Result<Resized, PoolError> {
         self.advance(now);
@@ -160,7 +157,7 @@ impl Allocator {
     }
 
     /// Removes a pool without held addresses. The pool's reservations on its network end.
-    pub(crate) fn remove_pool(&mut self, name: &str, now: u64, journal: &mut Journal) -> Result<(), PoolError> {
+    pub(crate) fn remove_pool(&mut self, name: &str, now: Timestamp, journal: &mut Journal) -> Result<(), PoolError> {
         self.advance(now);
         let Some((name, _)) = self.pools.get_key_value(name) else { return Err(PoolError::Unknown(name.to_owned())) };
         let addresses = self.leases().filter(|(_, _, lease)| lease.pool == *name).count();
@@ -282,14 +279,14 @@ impl Allocator {
     ///
     /// The cost grows with the number of addresses known on the pool's network.
     #[must_use]
-    pub fn usage(&self, pool: &str, now: u64) -> Option<Vec<Usage>> {
+    pub fn usage(&self, pool: &str, now: Timestamp) -> Option<Vec<Usage>> {
         let state = self.pools.get(pool)?;
         let network = self.networks.get(state.pool.network.as_str())?;
         Some(state.offered.spaces().map(|space| usage(pool, space, network, now.max(self.now))).collect())
     }
 }
 
-fn usage(pool: &str, space: &Space, network: &Network, now: u64) -> Usage {
+fn usage(pool: &str, space: &Space, network: &Network, now: Timestamp) -> Usage {
     let (mut used, mut conflicting, mut reuse_delay, mut outside) = (0, 0, 0, 0);
     for (address, lease) in network.leases().filter(|(address, _)| Family::of(*address) == space.family()) {
         let is_held = lease.released.is_none();

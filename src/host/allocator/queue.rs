@@ -3,10 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use jiff::Timestamp;
+
 use super::decide::Refusal;
 use super::{Allocator, is_namesake};
 use crate::host::allocator::ClaimError;
-use crate::host::change::{Change, Journal};
+use crate::host::change::{Change, Journal, storable};
 use crate::host::claim::{Allocation, Claim, Machine};
 use crate::network::Family;
 
@@ -14,7 +16,8 @@ use crate::network::Family;
 pub(super) struct Queues {
     waiters: BTreeMap<Machine, Waiter>,
     turns: BTreeMap<Queue, BTreeSet<Turn>>,
-    // Waiting machines that may reclaim an address last held by a machine of the same name, even during its reuse delay.
+    // Waiting machines that may reclaim an address last held by a machine of the same name, even during its reuse
+    // delay.
     namesakes: BTreeSet<Turn>,
     // Waiting machines whose claim needs no further address, or can never be served. The next decision removes these
     // machines.
@@ -32,7 +35,7 @@ struct Waiter {
 pub(super) type Queue = (Arc<str>, Family);
 
 /// Creation time, then namespace and name.
-type Turn = (u64, Machine);
+type Turn = (Timestamp, Machine);
 
 // === impl Queues ===
 
@@ -68,7 +71,7 @@ impl Queues {
 
 impl Allocator {
     /// Serves the waiting machines in their order, and returns their new allocations.
-    pub(crate) fn serve(&mut self, now: u64, journal: &mut Journal) -> Vec<Allocation> {
+    pub(crate) fn serve(&mut self, now: Timestamp, journal: &mut Journal) -> Vec<Allocation> {
         self.advance(now);
         let mut served = self.leave_settled(journal);
         // Serving allocates addresses and frees none. So a claim that is refused once stays refused during this call.
@@ -101,7 +104,7 @@ impl Allocator {
 
     /// Adds a machine to the wait queue with a claim. A machine that already waits keeps its place.
     pub(super) fn wait(&mut self, claim: &Claim, journal: &mut Journal) {
-        let mut claim = claim.clone();
+        let mut claim = Claim { created: storable(claim.created), ..claim.clone() };
         if let Some(waits) = self.queues.claim_of(&claim.machine) {
             claim.created = claim.created.min(waits.created);
             if **waits == claim {
@@ -120,7 +123,7 @@ impl Allocator {
     }
 
     /// Removes the settled machines from the wait queue. Returns the allocations of those that hold every address of
-    /// their claim: a ledger without a lock records an address also when the answer to its writer is lost.
+    /// their claim: a ledger without a lock may record an address although the response to its writer is lost.
     pub(super) fn leave_settled(&mut self, journal: &mut Journal) -> Vec<Allocation> {
         let mut served = Vec::new();
         for machine in std::mem::take(&mut self.queues.settled) {

@@ -1,4 +1,5 @@
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use ipnetwork::IpNetwork;
 
@@ -6,6 +7,7 @@ use super::*;
 use crate::host::address::AddressRange;
 use crate::host::claim::{Record, Request};
 use crate::host::pool::{Space, TemplateFacts, read_pools};
+use crate::host::registry::tests::at;
 
 fn pool(name: &str, interface: &str, rest: &str) -> Pool {
     let text = format!("{{name: {name}, namespace: n, network: vlan10, interface: {interface}, {rest}}}");
@@ -24,7 +26,7 @@ fn allocator(pools: impl IntoIterator<Item = Pool>, known: impl IntoIterator<Ite
 }
 
 fn resize(allocator: &mut Allocator, pool: Pool) -> Resized {
-    allocator.resize(vec![pool], &[], 0, &mut Journal::default()).unwrap()
+    allocator.resize(vec![pool], &[], at(0), &mut Journal::default()).unwrap()
 }
 
 fn machine(name: &str, uid: &str) -> Machine {
@@ -33,11 +35,11 @@ fn machine(name: &str, uid: &str) -> Machine {
 
 fn claim(name: &str, uid: &str, pools: &[&str]) -> Claim {
     let requests = pools.iter().map(|pool| Request::of(pool));
-    Claim { machine: machine(name, uid), created: 0, requests: requests.collect(), sticky: false }
+    Claim { machine: machine(name, uid), created: at(0), requests: requests.collect(), sticky: false }
 }
 
 fn given(allocator: &mut Allocator, claim: &Claim, now: u64) -> String {
-    match allocator.claim(claim, now, &mut Journal::default()) {
+    match allocator.claim(claim, at(now), &mut Journal::default()) {
         Ok(allocations) => {
             let addresses = allocations.iter().flat_map(|allocation| &allocation.addresses);
             addresses.map(ToString::to_string).collect::<Vec<_>>().join(" ")
@@ -53,7 +55,7 @@ fn named(name: &str, uid: &str, pool: &str, addresses: &[&str]) -> Claim {
 }
 
 fn free_and_reserved(allocator: &mut Allocator, pool: &str) -> Vec<(u128, u128, u128)> {
-    let usage = allocator.usage(pool, 0).unwrap();
+    let usage = allocator.usage(pool, at(0)).unwrap();
     usage.iter().map(|usage| (usage.total, usage.reserved, usage.free)).collect()
 }
 
@@ -72,8 +74,8 @@ fn a_successor_is_another_machine_and_a_late_release_frees_only_its_own() {
     let mut allocator = allocator([pool("one", "eth0", "addresses: [10.0.0.0/24]")], []);
     assert_eq!(given(&mut allocator, &claim("a", "1", &["n/one"]), 0), "10.0.0.1/24");
     assert_eq!(given(&mut allocator, &claim("a", "2", &["n/one"]), 0), "10.0.0.2/24");
-    allocator.release(&machine("a", "1"), 1, &mut Journal::default());
-    assert_eq!(allocator.release(&machine("a", "1"), 1, &mut Journal::default()), []);
+    allocator.release(&machine("a", "1"), at(1), &mut Journal::default());
+    assert_eq!(allocator.release(&machine("a", "1"), at(1), &mut Journal::default()), []);
     assert_eq!(given(&mut allocator, &claim("b", "3", &["n/one"]), 2), "10.0.0.1/24");
     assert_eq!(given(&mut allocator, &claim("a", "2", &["n/one"]), 2), "10.0.0.2/24");
 }
@@ -84,7 +86,7 @@ fn a_machine_that_waits_for_an_absent_pool_keeps_waiting() {
     let change = Change::Waiter { machine: waits.machine.clone(), claim: Some(Arc::new(waits.clone())) };
     let mut allocator = allocator([pool("two", "eth0", "addresses: [10.0.0.0/24]")], [change]);
     let mut journal = Journal::default();
-    assert_eq!(allocator.serve(1, &mut journal), []);
+    assert_eq!(allocator.serve(at(1), &mut journal), []);
     assert_eq!((journal.changes(), allocator.waiters()), (&[][..], vec![&waits]));
     let served = resize(&mut allocator, pool("one", "eth0", "addresses: [10.0.1.0/24]")).served;
     assert_eq!(served[0].addresses, ["10.0.1.1/24".parse().unwrap()]);
@@ -95,10 +97,10 @@ fn a_machine_that_claims_is_not_missing() {
     let mut allocator = allocator([pool("one", "eth0", "addresses: [10.0.0.0/24]")], []);
     let (machine, mut journal) = (machine("a", "1"), Journal::default());
     given(&mut allocator, &claim("a", "1", &["n/one"]), 0);
-    assert_eq!(allocator.note_missing(&machine, 1, &mut journal), None);
+    assert_eq!(allocator.note_missing(&machine, at(1), &mut journal), None);
     assert_eq!(given(&mut allocator, &claim("a", "1", &["n/one"]), 2), "10.0.0.1/24");
-    assert_eq!(allocator.note_missing(&machine, 3, &mut journal), None);
-    assert_eq!(allocator.note_missing(&machine, 4, &mut journal), Some(3));
+    assert_eq!(allocator.note_missing(&machine, at(3), &mut journal), None);
+    assert_eq!(allocator.note_missing(&machine, at(4), &mut journal), Some(at(3)));
 }
 
 #[test]
@@ -109,12 +111,45 @@ fn a_sticky_claim_gets_the_last_address_of_its_name_until_another_machine_holds_
     for name in ["a", "b", "c"] {
         given(&mut allocator, &claim(name, "1", &["n/one"]), 0);
     }
-    allocator.release(&machine("a", "1"), 1, &mut Journal::default());
-    // The reuse delay only keeps other machines away.
-    allocator.release(&machine("c", "1"), 1_000, &mut Journal::default());
+    allocator.release(&machine("a", "1"), at(1), &mut Journal::default());
+    // The reuse delay applies only to other machines.
+    allocator.release(&machine("c", "1"), at(1_000), &mut Journal::default());
     assert_eq!(given(&mut allocator, &sticky("c", "2"), 1_001), "10.0.0.3/24");
     assert_eq!(given(&mut allocator, &claim("d", "1", &["n/one"]), 1_001), "10.0.0.1/24");
     assert_eq!(given(&mut allocator, &sticky("a", "2"), 1_001), "10.0.0.4/24");
+}
+
+#[test]
+fn a_time_is_kept_in_whole_milliseconds_from_1970_on() {
+    let times = ["-009999-01-02T01:59:59Z", "1969-12-31T23:59:59Z", "1970-01-01T00:00:00.0019Z"];
+    assert_eq!(times.map(|time| storable(time.parse().unwrap())), [at(0), at(0), at(1)]);
+    assert_eq!(storable(Timestamp::MAX).to_string(), "9999-12-30T22:00:00Z");
+}
+
+#[test]
+fn a_reuse_delay_ends_at_the_latest_at_the_last_time_of_all() {
+    let mut one = pool("one", "eth0", "addresses: [10.0.0.1/32], machineNetwork: [{cidr: 10.0.0.0/24}]");
+    one.reuse_delay = Duration::MAX;
+    let mut allocator = allocator([one], []);
+    given(&mut allocator, &claim("a", "1", &["n/one"]), 0);
+    allocator.release(&machine("a", "1"), at(1), &mut Journal::default());
+    let refused = given(&mut allocator, &named("b", "1", "n/one", &["10.0.0.1"]), 2);
+    assert_eq!(refused, "10.0.0.1: in its reuse delay until 9999-12-30T22:00:00Z");
+}
+
+#[test]
+fn a_waiting_claim_keeps_the_creation_time_that_a_ledger_stores() {
+    let mut allocator = allocator([pool("one", "eth0", "addresses: [10.0.0.0/31]")], []);
+    for name in ["a", "b"] {
+        given(&mut allocator, &claim(name, "1", &["n/one"]), 0);
+    }
+    let waits = Claim { created: "1970-01-01T00:00:00.0019Z".parse().unwrap(), ..claim("c", "1", &["n/one"]) };
+    let mut journal = Journal::default();
+    for _ in 0..2 {
+        allocator.claim(&waits, at(1), &mut journal).unwrap_err();
+    }
+    let stored = Arc::new(Claim { created: at(1), ..waits.clone() });
+    assert_eq!(journal.changes(), [Change::Waiter { machine: waits.machine, claim: Some(stored) }]);
 }
 
 #[test]
@@ -130,9 +165,9 @@ fn a_named_address_is_given_or_refused_with_the_reason() {
     assert_eq!(ask("b", "10.0.0.0"), r#"10.0.0.0: reserved in pool "n/one" (network address)"#);
     assert_eq!(ask("b", "10.0.1.1"), r#"10.0.1.1: not in pool "n/one""#);
     assert_eq!(ask("b", "fd00::1"), r#"fd00::1: not in pool "n/one""#);
-    allocator.release(&machine("a", "1"), 5, &mut Journal::default());
+    allocator.release(&machine("a", "1"), at(5), &mut Journal::default());
     let mut ask = |now| given(&mut allocator, &named("b", "1", "n/one", &["10.0.0.77"]), now);
-    assert_eq!(ask(1_004), "10.0.0.77: not given again before 1005 ms since 1970");
+    assert_eq!(ask(1_004), "10.0.0.77: in its reuse delay until 1970-01-01T00:00:01.005Z");
     assert_eq!(ask(1_005), "10.0.0.77/24");
     assert_eq!(allocator.waiters(), Vec::<&Claim>::new());
 }
@@ -207,7 +242,7 @@ fn a_rebuild_adds_and_reports_and_no_reported_address_is_allocated() {
         record("e", "eth0", &["10.9.9.9/16"]),
         record("f", "eth0", &["10.0.0.6"]),
     ];
-    let adoption = allocator.adopt(records.clone(), 1, &mut Journal::default());
+    let adoption = allocator.adopt(records.clone(), at(1), &mut Journal::default());
     let mismatches: Vec<String> = adoption.mismatches.iter().map(ToString::to_string).collect();
     assert_eq!((adoption.adopted, adoption.known), (3, 1));
     assert_eq!(
@@ -221,26 +256,26 @@ fn a_rebuild_adds_and_reports_and_no_reported_address_is_allocated() {
             r#"KubevirtMachine n/f: 10.0.0.6 of eth0 of n/f (1) is reserved in pool "n/one" (gateway)"#,
         ]
     );
-    let again = allocator.adopt(records, 2, &mut Journal::default());
+    let again = allocator.adopt(records, at(2), &mut Journal::default());
     assert_eq!((again.adopted, again.known, again.mismatches.len()), (0, 4, 3));
-    let usage = allocator.usage("n/one", 2).unwrap()[0];
+    let usage = allocator.usage("n/one", at(2)).unwrap()[0];
     assert_eq!((usage.used, usage.conflicting, usage.outside, usage.reserved, usage.free), (2, 2, 2, 3, 1));
     // One address is free. A released address does not become free while a conflict remains.
     assert_eq!(given(&mut allocator, &claim("x", "1", &["n/one"]), 3), "10.0.0.5/29");
-    allocator.release(&machine("a", "1"), 4, &mut Journal::default());
+    allocator.release(&machine("a", "1"), at(4), &mut Journal::default());
     assert_eq!(given(&mut allocator, &claim("y", "1", &["n/one"]), 5), "10.0.0.3/29");
     assert_eq!(given(&mut allocator, &claim("z", "1", &["n/one"]), 5), "No available IPs in pool for interface eth0");
-    allocator.release(&machine("c", "1"), 6, &mut Journal::default());
+    allocator.release(&machine("c", "1"), at(6), &mut Journal::default());
     assert_eq!(given(&mut allocator, &claim("z", "1", &["n/one"]), 7), "10.0.0.1/29");
 }
 
 #[test]
-fn an_address_that_is_set_aside_for_a_machine_is_its_own_when_its_record_is_mended() {
+fn an_address_reserved_for_a_machine_is_adopted_when_its_record_is_fixed() {
     let mut allocator = allocator([pool("one", "eth0", "addresses: [10.0.0.0/24]")], []);
     let claimant = Claimant { machine: machine("a", "1"), interface: "eth0".parse().unwrap() };
     let (address, mut journal) = ("10.0.0.1".parse().unwrap(), Journal::default());
     let conflict = Conflict { claimant: claimant.clone(), source: "unreadable".into() };
-    allocator.set_aside(address, conflict.clone(), 1, &mut journal);
+    allocator.set_aside(address, None, conflict.clone(), at(1), &mut journal);
     assert_eq!(given(&mut allocator, &claim("b", "1", &["n/one"]), 2), "10.0.0.2/24");
     let addresses = vec!["10.0.0.1/24".parse().unwrap()];
     let record = Record {
@@ -251,10 +286,10 @@ fn an_address_that_is_set_aside_for_a_machine_is_its_own_when_its_record_is_mend
         addresses,
         source: "mended".into(),
     };
-    let adoption = allocator.adopt([record], 3, &mut journal);
+    let adoption = allocator.adopt([record], at(3), &mut journal);
     assert_eq!((adoption.adopted, adoption.mismatches), (1, vec![]));
     // The holder of an address has no conflict with itself.
-    allocator.set_aside(address, conflict, 4, &mut journal);
+    allocator.set_aside(address, None, conflict, at(4), &mut journal);
     assert_eq!(allocator.conflicts().count(), 0);
 }
 
@@ -271,7 +306,7 @@ fn a_shrink_keeps_leases_and_addresses_outside_are_not_allocated_again() {
     let outside = allocator.outside("n/one");
     assert_eq!((outside.len(), &outside[0].claimant.machine), (1, &a.machine));
     assert_eq!(given(&mut allocator, &a, 1), "10.0.0.1/24");
-    allocator.release(&a.machine, 2, &mut Journal::default());
+    allocator.release(&a.machine, at(2), &mut Journal::default());
     assert_eq!(allocator.outside("n/one"), []);
     assert_eq!(given(&mut allocator, &a, 3), "10.0.0.3/24");
 }
@@ -317,7 +352,7 @@ fn records_of_equal_addresses_belong_to_the_network_of_their_node_pool() {
     let mut allocator = twins();
     let records = [("x", "n/a"), ("y", "n/b")]
         .map(|(name, pool)| Record { node_pool: Some(pool.to_owned()), ..record(name, "10.0.0.10/24") });
-    let adoption = allocator.adopt(records, 1, &mut Journal::default());
+    let adoption = allocator.adopt(records, at(1), &mut Journal::default());
     assert_eq!((adoption.adopted, problems(&adoption)), (2, vec![]));
     assert_eq!(held(&allocator), ["infra/vlan10 10.0.0.10/24 n/a x", "infra/vlan20 10.0.0.10/24 n/b y"]);
     assert_eq!(given(&mut allocator, &claim("z", "1", &["n/b"]), 2), "10.0.0.11/24");
@@ -333,7 +368,7 @@ fn a_record_without_a_known_node_pool_belongs_to_the_attached_network_then_to_it
         ..record("x", "10.0.0.10/24")
     };
     let named = Record { network: Some("infra/vlan10".to_owned()), ..record("y", "10.0.0.10/24") };
-    let adoption = allocator.adopt([attached, named], 1, &mut Journal::default());
+    let adoption = allocator.adopt([attached, named], at(1), &mut Journal::default());
     assert_eq!((adoption.adopted, problems(&adoption)), (2, vec![]));
     assert_eq!(held(&allocator), ["infra/vlan10 10.0.0.10/24 n/a y", "infra/vlan20 10.0.0.10/24 n/b x"]);
 }
@@ -345,7 +380,7 @@ fn a_record_belongs_to_its_attached_network_even_if_only_another_network_has_a_p
     let attachments = vec!["infra/vlan10".to_owned(), "infra/vlan20".to_owned()];
     let network = Some("infra/vlan20".to_owned());
     let named = Record { attachments, network, ..record("x", "10.0.0.10/24") };
-    let adoption = allocator.adopt([named], 1, &mut Journal::default());
+    let adoption = allocator.adopt([named], at(1), &mut Journal::default());
     assert_eq!((adoption.adopted, problems(&adoption)), (0, vec![Problem::NoPool]));
 }
 
@@ -353,7 +388,7 @@ fn a_record_belongs_to_its_attached_network_even_if_only_another_network_has_a_p
 fn a_record_belongs_to_no_pool_while_none_of_the_networks_of_its_object_has_one() {
     let mut allocator = twins();
     let attached = Record { attachments: vec!["infra/other".to_owned()], ..record("x", "10.0.0.10/24") };
-    let adoption = allocator.adopt([attached], 1, &mut Journal::default());
+    let adoption = allocator.adopt([attached], at(1), &mut Journal::default());
     assert_eq!((adoption.adopted, problems(&adoption)), (0, vec![Problem::NoPool]));
 }
 
@@ -363,7 +398,7 @@ fn the_answer_to_a_claim_has_no_address_of_another_network() {
     let other = on("infra/vlan20", "b", "addresses: [\"fd00::10\"], machineNetwork: [{cidr: \"fd00::/64\"}]");
     let mut allocator = allocator([one, other], []);
     let named = Record { network: Some("infra/vlan20".to_owned()), ..record("x", "fd00::10/64") };
-    allocator.adopt([named], 1, &mut Journal::default());
+    allocator.adopt([named], at(1), &mut Journal::default());
     assert_eq!(given(&mut allocator, &claim("x", "1", &["n/a"]), 2), "10.0.0.10/24");
 }
 
@@ -371,14 +406,14 @@ fn the_answer_to_a_claim_has_no_address_of_another_network() {
 fn an_ambiguous_record_is_reserved_on_every_network_where_it_may_belong_until_its_machine_is_gone() {
     let mut allocator = twins();
     let ambiguous = Problem::Ambiguous(vec!["infra/vlan10".to_owned(), "infra/vlan20".to_owned()]);
-    let adoption = allocator.adopt([record("x", "10.0.0.10/24")], 1, &mut Journal::default());
+    let adoption = allocator.adopt([record("x", "10.0.0.10/24")], at(1), &mut Journal::default());
     assert_eq!((adoption.adopted, problems(&adoption)), (0, vec![ambiguous]));
     assert_eq!(given(&mut allocator, &claim("y", "1", &["n/a"]), 2), "10.0.0.11/24");
     assert_eq!(given(&mut allocator, &claim("z", "1", &["n/b"]), 2), "10.0.0.11/24");
-    allocator.release(&machine("x", "1"), 3, &mut Journal::default());
+    allocator.release(&machine("x", "1"), at(3), &mut Journal::default());
     assert_eq!(given(&mut allocator, &claim("v", "1", &["n/a"]), 4), "10.0.0.10/24");
     // A record is not ambiguous if the ledger has the address for the claimant.
-    let adoption = allocator.adopt([record("v", "10.0.0.10/24")], 5, &mut Journal::default());
+    let adoption = allocator.adopt([record("v", "10.0.0.10/24")], at(5), &mut Journal::default());
     assert_eq!((adoption.known, problems(&adoption)), (1, vec![]));
 }
 
@@ -387,7 +422,7 @@ fn a_record_that_belongs_to_another_network_than_the_lease_is_reported() {
     let mut allocator = twins();
     given(&mut allocator, &claim("x", "1", &["n/a"]), 1);
     let elsewhere = Record { node_pool: Some("n/b".to_owned()), ..record("x", "10.0.0.10/24") };
-    let adoption = allocator.adopt([elsewhere], 2, &mut Journal::default());
+    let adoption = allocator.adopt([elsewhere], at(2), &mut Journal::default());
     assert_eq!(problems(&adoption), [Problem::OtherNetwork("infra/vlan10".to_owned())]);
     assert_eq!(given(&mut allocator, &claim("y", "1", &["n/b"]), 3), "10.0.0.11/24");
 }
@@ -431,7 +466,7 @@ fn an_address_moves_to_its_right_pool_of_the_network_without_a_release() {
     let mut allocator = allocator([a, b, c], []);
     // The record belongs to another pool of the network.
     let adopted = Record { node_pool: Some("n/a".to_owned()), ..record("x", "10.0.0.30/24") };
-    assert_eq!(allocator.adopt([adopted], 1, &mut Journal::default()).adopted, 1);
+    assert_eq!(allocator.adopt([adopted], at(1), &mut Journal::default()).adopted, 1);
     assert_eq!(given(&mut allocator, &claim("x", "1", &["n/b"]), 2), "10.0.0.30/24");
     assert_eq!(held(&allocator), ["n/vlan10 10.0.0.30/24 n/b x"]);
     let other_pool = r#"eth0: has 10.0.0.30 of pool "n/b" already, expected a release before another pool"#;
@@ -455,7 +490,7 @@ fn a_renamed_pool_keeps_its_leases_and_its_waiting_machines() {
     // A requested rename needs no other evidence.
     let rename = Rename { old: "n/new".to_owned(), new: "n/last".to_owned() };
     let far = on("vlan10", "last", "addresses: [10.0.0.30], machineNetwork: [{cidr: 10.0.0.0/24}]");
-    let resized = allocator.resize(vec![far], std::slice::from_ref(&rename), 3, &mut Journal::default()).unwrap();
+    let resized = allocator.resize(vec![far], std::slice::from_ref(&rename), at(3), &mut Journal::default()).unwrap();
     assert_eq!((resized.renamed, resized.outside.len()), (vec![rename], 2));
 }
 
@@ -502,12 +537,12 @@ fn a_pool_in_use_keeps_its_network_and_interface() {
     let rest = "addresses: [10.0.0.10], machineNetwork: [{cidr: 10.0.0.0/24}]";
     let mut allocator = allocator([on("vlan10", "a", rest)], []);
     given(&mut allocator, &claim("x", "1", &["n/a"]), 1);
-    let refused = allocator.resize(vec![on("vlan20", "a", rest)], &[], 2, &mut Journal::default()).unwrap_err();
+    let refused = allocator.resize(vec![on("vlan20", "a", rest)], &[], at(2), &mut Journal::default()).unwrap_err();
     assert_eq!(
         refused.to_string(),
         r#"pool "n/a": network "n/vlan20" differs from "n/vlan10" in the ledger, expected no change while machines hold or wait for its addresses"#
     );
-    allocator.release(&machine("x", "1"), 3, &mut Journal::default());
+    allocator.release(&machine("x", "1"), at(3), &mut Journal::default());
     resize(&mut allocator, on("vlan20", "a", rest));
     assert_eq!(allocator.pool("n/a").unwrap().network, "n/vlan20");
 }
@@ -528,10 +563,10 @@ fn a_machine_that_claims_again_keeps_its_place_in_the_queue() {
         allocator([on("vlan10", "a", "addresses: [10.0.0.10], machineNetwork: [{cidr: 10.0.0.0/24}]")], []);
     given(&mut allocator, &claim("holder", "1", &["n/a"]), 1);
     for (name, created) in [("first", 10), ("second", 20), ("first", 30)] {
-        given(&mut allocator, &Claim { created, ..claim(name, "1", &["n/a"]) }, created);
+        given(&mut allocator, &Claim { created: at(created), ..claim(name, "1", &["n/a"]) }, created);
     }
-    allocator.release(&machine("holder", "1"), 40, &mut Journal::default());
-    let served = allocator.serve(41, &mut Journal::default());
+    allocator.release(&machine("holder", "1"), at(40), &mut Journal::default());
+    let served = allocator.serve(at(41), &mut Journal::default());
     assert_eq!(served[0].claimant.machine.name, "first");
 }
 
@@ -543,7 +578,7 @@ fn a_waiting_machine_that_needs_nothing_any_more_leaves_the_queue() {
     given(&mut allocator, &claim("x", "1", &["n/a"]), 1);
     // An adoption gives the machine an address.
     let records = [Record { node_pool: Some("n/a".to_owned()), ..record("x", "10.0.0.99/24") }];
-    assert_eq!(allocator.adopt(records, 2, &mut Journal::default()).adopted, 1);
+    assert_eq!(allocator.adopt(records, at(2), &mut Journal::default()).adopted, 1);
     assert_eq!(allocator.waiters(), Vec::<&Claim>::new());
 }
 
@@ -569,7 +604,7 @@ fn a_claimant_with_two_addresses_is_found_and_keeps_the_address_that_was_handed_
         claimant: Arc::new(record("x", "10.0.0.1").claimant),
         pool: "n/a".into(),
         prefix: 24,
-        since,
+        since: at(since),
         released: None,
         reuse_after: None,
     };
@@ -582,8 +617,12 @@ fn a_claimant_with_two_addresses_is_found_and_keeps_the_address_that_was_handed_
     let mut allocator = allocator([on("vlan10", "a", "addresses: [10.0.0.0/24]")], twice);
     assert_eq!(allocator.doubles()[0].addresses.len(), 2);
     assert_eq!(given(&mut allocator, &claim("x", "1", &["n/a"]), 6), "10.0.0.2/24");
-    let released =
-        allocator.keep(&record("x", "10.0.0.1").claimant, &["10.0.0.1".parse().unwrap()], 7, &mut Journal::default());
+    let released = allocator.keep(
+        &record("x", "10.0.0.1").claimant,
+        &["10.0.0.1".parse().unwrap()],
+        at(7),
+        &mut Journal::default(),
+    );
     assert_eq!(released[0].addresses, ["10.0.0.2/24".parse().unwrap()]);
     assert_eq!(allocator.doubles(), []);
     assert_eq!(given(&mut allocator, &claim("x", "1", &["n/a"]), 8), "10.0.0.1/24");

@@ -1,8 +1,9 @@
-//! Answers of the allocator: refusals, counts, and the result of a resize.
+//! Results of the allocator: refusals, counts, and the result of a resize.
 
 use std::fmt;
 use std::net::IpAddr;
 
+use jiff::Timestamp;
 use serde::Serialize;
 
 use crate::host::claim::{Allocation, Claimant, as_string};
@@ -26,7 +27,8 @@ pub enum ClaimError {
     Nothing,
     /// No pool has this name.
     UnknownPool(String),
-    /// The pool with this name allocates nothing for now, see [`Registry::suspend`](crate::host::registry::Registry::suspend).
+    /// The pool with this name allocates nothing for now, see
+    /// [`Registry::suspend`](crate::host::registry::Registry::suspend).
     Suspended(String),
     /// The pool has no addresses of the requested family.
     NoFamily {
@@ -87,8 +89,8 @@ pub enum ClaimError {
     ReuseDelay {
         /// The address that the claim names.
         named: IpAddr,
-        /// When the reuse delay ends, in milliseconds since 1970.
-        until: u64,
+        /// When the reuse delay ends.
+        until: Timestamp,
     },
 }
 
@@ -107,7 +109,7 @@ pub struct Usage {
     pub reserved: u128,
     /// Held addresses, including addresses that were allocated from another pool of the network.
     pub used: u128,
-    /// Addresses that nobody holds and that have a conflicting record.
+    /// Addresses without a holder that have a conflicting record.
     pub conflicting: u128,
     /// Addresses in their reuse delay.
     pub reuse_delay: u128,
@@ -123,12 +125,13 @@ pub struct Usage {
 pub struct Rename {
     /// Name of the pool in the ledger.
     pub old: String,
-    /// Name of the pool from now on.
+    /// New name of the pool.
     pub new: String,
 }
 
 /// Result of a resize.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
+#[non_exhaustive]
 pub struct Resized {
     /// The renamed pools: the requested renames, and the renames that the allocator recognized.
     pub renamed: Vec<Rename>,
@@ -193,7 +196,7 @@ impl fmt::Display for ClaimError {
                 why.as_ref().map_or(Ok(()), |why| write!(f, " ({})", why.of(pool)))
             }
             Self::Taken { named, by } => write!(f, "{named}: taken by {by}"),
-            Self::ReuseDelay { named, until } => write!(f, "{named}: not given again before {until} ms since 1970"),
+            Self::ReuseDelay { named, until } => write!(f, "{named}: in its reuse delay until {until}"),
         }
     }
 }

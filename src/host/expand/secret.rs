@@ -16,9 +16,9 @@ impl Document {
 
     /// The manifest of the Secret `<machine>-networkdata` for `networkDataSecretRef`, with the key that KubeVirt reads.
     ///
-    /// Create the Secret before any reference to it. A machine waits for a Secret that is missing, but KubeVirt ignores a
-    /// Secret without the key, and the guest boots without a network. The Secret is deleted with its KubevirtMachine. The
-    /// Secret is immutable, because a guest would use another address from a changed Secret at its next start.
+    /// Create the Secret before any reference to it. A machine waits for a Secret that is missing, but KubeVirt ignores
+    /// a Secret without the key, and the guest boots without a network. The Secret is deleted with its KubevirtMachine.
+    /// The Secret is immutable, because a guest would use another address from a changed Secret at its next start.
     #[must_use]
     pub fn secret(&self, machine: &Machine) -> Value {
         let Machine { namespace, name, uid } = machine;
@@ -38,8 +38,8 @@ impl Document {
             },
             "immutable": true,
             "type": "Opaque",
-            // Not `stringData`: the API server never returns it, so a reader could not compare what was written with what is
-            // stored.
+            // Not `stringData`: the API server never returns it, so a reader could not compare what was written with
+            // what is stored.
             "data": {"networkdata": base64(self.text.as_bytes())},
         })
     }

@@ -303,6 +303,118 @@ fn an_invalid_template_is_refused() {
     );
 }
 
+// === network-config ===
+
+/// The network-config of a template with one interface, and the warnings about the document.
+fn network_config(of: &Json, addresses: &[&str], mac_address: Option<&str>) -> (String, Vec<String>) {
+    let document = expand(&template(of), addresses, mac_address).unwrap().to_network_config().unwrap();
+    (document.text().to_owned(), document.warnings().iter().map(ToString::to_string).collect())
+}
+
+#[test]
+fn a_network_config_has_the_network_of_the_document() {
+    let (text, warnings) = network_config(&json!({"links": [nic()]}), &BOTH, Some("52:54:00:12:34:56"));
+    let expected = concat!(
+        r#"{"version":2,"ethernets":{"eno101":{"match":{"macaddress":"52:54:00:12:34:56"},"#,
+        r#""addresses":["10.0.0.5/24","fd00::5/64"],"#,
+        r#""routes":[{"to":"0.0.0.0/0","via":"10.0.0.1"},{"to":"::/0","via":"fd00::1"}],"#,
+        r#""nameservers":{"addresses":["10.0.0.53","fd00::53","10.0.1.53"]}}}}"#,
+    );
+    assert_eq!((text.as_str(), warnings), (expected, vec![]));
+}
+
+#[test]
+fn a_nic_without_a_mac_address_is_the_one_with_the_name_of_its_key() {
+    let of = json!({"links": [{"id": "a", "name": "eno101", "type": "phy", "mtu": 9000}]});
+    let (text, _) = network_config(&of, &["10.0.0.5/24"], None);
+    let expected = concat!(
+        r#"{"version":2,"ethernets":{"eno101":{"mtu":9000,"addresses":["10.0.0.5/24"],"#,
+        r#""routes":[{"to":"0.0.0.0/0","via":"10.0.0.1"}],"#,
+        r#""nameservers":{"addresses":["10.0.0.53","fd00::53","10.0.1.53"]}}}}"#,
+    );
+    assert_eq!(text, expected);
+}
+
+#[test]
+fn a_name_is_set_on_the_nic_that_has_the_mac_address() {
+    let of = json!({"links": [{"id": "eno101", "name": "lan0", "type": "phy"}], "services": [dns("10.0.0.2")]});
+    let (text, _) = network_config(&of, &["fd00::5/64"], Some("52:54:00:12:34:56"));
+    let expected = concat!(
+        r#"{"version":2,"ethernets":{"lan0":{"match":{"macaddress":"52:54:00:12:34:56"},"set-name":"lan0","#,
+        r#""addresses":["fd00::5/64"],"routes":[{"to":"::/0","via":"fd00::1"}],"#,
+        r#""nameservers":{"addresses":["10.0.0.2","fd00::53"]}}}}"#,
+    );
+    assert_eq!(text, expected);
+}
+
+#[test]
+fn a_gateway_outside_the_subnet_is_on_the_link() {
+    let (text, _) = network_config(&json!({"links": [nic()]}), &["10.0.0.5/32"], None);
+    let routes = r#""routes":[{"to":"0.0.0.0/0","via":"10.0.0.1","on-link":true}]"#;
+    assert!(text.contains(routes), "{text}");
+}
+
+#[test]
+fn bonds_and_vlans_have_sections_of_their_own() {
+    let of = json!({
+        "links": [
+            {"id": "eno101", "type": "vlan", "vlan_link": "b", "vlan_id": 7, "vlan_mac_address": "02:00:00:00:00:07"},
+            {"id": "b", "type": "bond", "bond_links": ["p", "q"], "bond_mode": "active-backup", "bond_miimon": 100,
+             "bond_primary": "q", "bond_use_carrier": 0, "mtu": 9000},
+            {"id": "p", "type": "phy", "ethernet_mac_address": "52:54:00:12:34:01"},
+            {"id": "q", "type": "phy", "ethernet_mac_address": "52:54:00:12:34:02"},
+        ],
+        "networks": [{"id": "n", "link": "b", "type": "ipv4_dhcp"}, {"id": "m", "link": "b", "type": "ipv6_slaac"}],
+        "services": [dns("10.0.0.2"), dns("fd00::2")],
+    });
+    let (text, warnings) = network_config(&of, &["10.0.0.5/24"], None);
+    let expected = concat!(
+        r#"{"version":2,"vlans":{"bond0.7":{"id":7,"link":"bond0","macaddress":"02:00:00:00:00:07","#,
+        r#""addresses":["10.0.0.5/24"],"routes":[{"to":"0.0.0.0/0","via":"10.0.0.1"}],"#,
+        r#""nameservers":{"addresses":["10.0.0.2","fd00::2"]}}},"#,
+        r#""ethernets":{"p":{"match":{"macaddress":"52:54:00:12:34:01"}},"q":{"match":{"macaddress":"52:54:00:12:34:02"}}},"#,
+        r#""bonds":{"bond0":{"interfaces":["p","q"],"#,
+        r#""parameters":{"mode":"active-backup","mii-monitor-interval":100,"primary":"q"},"#,
+        r#""mtu":9000,"dhcp4":true,"accept-ra":true}}}"#,
+    );
+    let ignored = r#"links[1].bond_use_carrier: "0" ignored, network-config cannot express it"#;
+    assert_eq!((text.as_str(), warnings), (expected, vec![ignored.to_owned()]));
+}
+
+#[test]
+fn a_setting_that_network_config_cannot_express_is_a_warning() {
+    let of = json!({
+        "links": [nic(), {"id": "other", "type": "phy"}],
+        "networks": [{"id": "n", "link": "other", "type": "ipv6_dhcpv6-stateless"}],
+        "services": [dns("10.0.0.2"), dns("fd00::2")],
+    });
+    let (text, warnings) = network_config(&of, &["10.0.0.5/24"], None);
+    assert!(text.contains(r#""other":{"accept-ra":true}"#), "{text}");
+    let stateless = r#"links[1]: "dhcp6-stateless" ignored, network-config cannot express it: router advertisements alone give the settings"#;
+    assert_eq!(warnings, [stateless]);
+}
+
+#[test]
+fn a_name_of_two_nics_is_refused() {
+    let of = json!({"links": [
+        {"id": "eno101", "name": "lan0", "type": "phy"},
+        {"id": "b", "name": "lan0", "type": "phy", "ethernet_mac_address": "52:54:00:12:34:01", "mtu": 1500},
+    ]});
+    let error = expand(&template(&of), &["10.0.0.5/24"], Some("52:54:00:12:34:56")).unwrap().to_network_config();
+    let repeated = r#"links[1].name: repeated name "lan0", expected a name that no other link has"#;
+    assert_eq!(error.unwrap_err().to_string(), repeated);
+}
+
+#[test]
+fn a_secret_may_have_a_network_config() {
+    let document = expand(&Template::minimal([&"eno101".parse().unwrap()]), &BOTH, None).unwrap();
+    let document = document.to_network_config().unwrap();
+    let machine = Machine { namespace: "clusters".into(), name: "worker-0".into(), uid: "u-0".into() };
+    let start = "eyJ2ZXJzaW9uIjoyLCJldGhlcm5ldHMiOnsiZW5vMTAxIjp7ImFkZHJlc3NlcyI6";
+    assert!(document.secret(&machine)["data"]["networkdata"].as_str().unwrap().starts_with(start));
+    assert!(document.fits_inline());
+}
+
 // === Secret ===
 
 #[test]

@@ -1,15 +1,15 @@
 //! Writes ISO 9660 with a few files in one directory: the plain tree with Rock Ridge names, and the Joliet tree.
 //!
 //! The position of every block is known before the first byte is written. The blocks have this order: descriptors, path
-//! tables, the directories of each tree, files. No record may cross the end of a block. Each directory has so few records
-//! that they fit one block.
+//! tables, the directories of each tree, files. No record may cross the end of a block. Each directory has so few
+//! records that they fit one block.
 //!
 //! ECMA-119 (the file system), SUSP 1.10 and RRIP 1.10 (Rock Ridge), and the Joliet specification.
 
 const BLOCK: usize = 2048;
 
-/// Size of the image is a multiple of 1 MiB, as `xorrisofs` makes it for KubeVirt. During a live migration a placeholder
-/// image must have the same size, and a disk of whole MiB works on every bus.
+/// The size of an image is a multiple of 1 MiB, like the images that `xorrisofs` creates for KubeVirt. During a live
+/// migration, a placeholder image must have the same size. A disk whose size is a multiple of 1 MiB works on every bus.
 const ALIGNMENT: usize = 1024 * 1024;
 
 /// First block of the descriptors, one for each tree. The system area before them stays empty.
@@ -60,7 +60,7 @@ enum Names {
     Joliet,
 }
 
-/// One of the two directory trees. Both lead to the same files.
+/// One of the two directory trees. Both contain the same files.
 struct Tree<'v> {
     volume: &'v Volume<'v>,
     files: &'v [Extent],
@@ -108,8 +108,9 @@ fn entry(signature: &[u8; 2], data: &[u8]) -> Vec<u8> {
     [&signature[..], &[data.len() as u8 + 4, 1], data].concat()
 }
 
-/// Entries that announce Rock Ridge, for the first record of the root directory. They name the extension; without the name,
-/// Linux prefers Joliet. Two more strings could follow the name, but they would need another block and no reader uses them.
+/// Entries that announce Rock Ridge, for the first record of the root directory. They name the extension; without the
+/// name, Linux prefers Joliet. Two more strings could follow the name, but they would need another block and no reader
+/// uses them.
 fn rock_ridge() -> Vec<u8> {
     let name = b"RRIP_1991A";
     [entry(b"SP", &[0xbe, 0xef, 0]), entry(b"ER", &[&[name.len() as u8, 0, 0, 1], &name[..]].concat())].concat()
@@ -156,8 +157,8 @@ impl Volume<'_> {
 // === impl Extent ===
 
 impl Extent {
-    /// Allocates blocks for a file after the last used block. An empty file also gets a block: some readers treat two files
-    /// at one position as the same file.
+    /// Allocates blocks for a file after the last used block. An empty file also gets a block: some readers treat two
+    /// files at one position as the same file.
     fn after(end: &mut u32, content: &[u8]) -> Self {
         let extent = Self { block: *end, bytes: content.len() as u32 };
         *end += content.len().div_ceil(BLOCK).max(1) as u32;
@@ -175,8 +176,8 @@ impl Names {
         }
     }
 
-    /// The plain tree allows capitals, digits and underscores, up to 30 characters. The names used here stay different in
-    /// this form.
+    /// The plain tree allows capitals, digits and underscores, up to 30 characters. The names used here stay different
+    /// in this form.
     fn directory(self, name: &str) -> Vec<u8> {
         match self {
             Self::RockRidge => self.text(&name.to_ascii_uppercase().replace('-', "_")),

@@ -19,9 +19,9 @@ use rusqlite::{
 };
 
 use super::{Ledger, LedgerError};
-use crate::host::change::{Change, Update};
+use crate::host::change::{Change, Update, milliseconds};
 use crate::host::claim::{Claimant, Lease, Machine};
-use rows::{CONFLICTS, LEASES, MISSING, Octets, POOLS, Table, WAITERS, checksum, claimant, machine, requests, time};
+use rows::{CONFLICTS, LEASES, MISSING, Octets, POOLS, Table, Time, WAITERS, checksum, claimant, machine, requests};
 
 /// A ledger in an SQLite database.
 ///
@@ -37,7 +37,7 @@ use rows::{CONFLICTS, LEASES, MISSING, Octets, POOLS, Table, WAITERS, checksum, 
 pub struct SqliteLedger {
     connection: Connection,
     networks: Networks,
-    // Number of the last reported change. `None` if nothing has been reported.
+    // ID of the last reported change. `None` if nothing has been reported.
     reported: Option<i64>,
 }
 
@@ -75,6 +75,7 @@ pub enum OpenError {
 
 /// A time in which a claimant held an address.
 #[derive(Clone, Debug, Eq, PartialEq)]
+#[non_exhaustive]
 pub struct Tenure {
     /// Name of the network.
     pub network: String,
@@ -98,7 +99,7 @@ enum Access {
     Create,
 }
 
-/// What a transaction does to the totals, by the ID of the table.
+/// Changes of the totals by one transaction, by the ID of the table.
 #[derive(Default)]
 struct Totals(BTreeMap<i64, Total>);
 
@@ -599,7 +600,7 @@ fn current(transaction: &Transaction<'_>, networks: &Networks, change: &Change) 
     }
 }
 
-/// Writes or removes the row of a change, and counts what this does to the totals of the table.
+/// Writes or removes the row of a change, and updates the totals of the table.
 fn record(
     transaction: &Transaction<'_>,
     networks: &Networks,
@@ -633,8 +634,8 @@ fn record(
             let Claimant { machine: Machine { namespace, name, uid }, interface } = &*lease.claimant;
             let (id, interface) = (networks.id(network)?, interface.as_str());
             let Lease { prefix, pool, .. } = lease;
-            let (since, released) = (time(lease.since), lease.released.map(time));
-            let reuse_after = lease.reuse_after.map(time);
+            let (since, released) = (milliseconds(lease.since), lease.released.map(milliseconds));
+            let reuse_after = lease.reuse_after.map(milliseconds);
             let address_row = params![id, Octets(*address)];
             #[rustfmt::skip]
             let row = params![
@@ -679,7 +680,7 @@ fn record(
             let sql = "DELETE FROM waiters WHERE (namespace, name, uid) = (?, ?, ?) RETURNING checksum";
             totals.remove(&WAITERS, old(sql, params![namespace, name, uid])?);
             if let Some(claim) = claim {
-                let (created, requests) = (time(claim.created), requests(claim));
+                let (created, requests) = (milliseconds(claim.created), requests(claim));
                 let sql = "INSERT INTO waiters VALUES (?, ?, ?, ?, ?, ?, ?)";
                 run(sql, params![namespace, name, uid, created, claim.sticky, requests, checksum])?;
             }
@@ -690,7 +691,7 @@ fn record(
             totals.remove(&MISSING, old(sql, params![namespace, name, uid])?);
             if let Some(since) = since {
                 let sql = "INSERT INTO missing VALUES (?, ?, ?, ?, ?)";
-                run(sql, params![namespace, name, uid, time(*since), checksum])?;
+                run(sql, params![namespace, name, uid, milliseconds(*since), checksum])?;
             }
             totals.add(&MISSING, checksum);
         }
@@ -709,19 +710,20 @@ fn path(change: &Change) -> Option<(&str, IpAddr)> {
 fn tenure(row: &Row<'_>) -> rusqlite::Result<(IpAddr, Lease)> {
     let Octets(address) = row.get(1)?;
     let (claimant, prefix, pool) = (Arc::new(claimant(row, 4)?), row.get(2)?, row.get(3)?);
-    let (since, released) = (row.get(8)?, row.get(9)?);
+    let Time(since) = row.get(8)?;
+    let released = row.get::<_, Option<Time>>(9)?.map(|Time(released)| released);
     Ok((address, Lease { claimant, pool, prefix, since, released, reuse_after: None }))
 }
 
 // === impl Totals ===
 
 impl Totals {
-    /// Counts a row with this checksum. `None` is no row.
+    /// Adds a row with this checksum to the totals. `None` is no row.
     fn add(&mut self, table: &Table, checksum: Option<i64>) {
         self.count(table, 1, checksum);
     }
 
-    /// Counts that a row with this checksum is gone. `None` is no row.
+    /// Removes a row with this checksum from the totals. `None` is no row.
     fn remove(&mut self, table: &Table, checksum: Option<i64>) {
         self.count(table, -1, checksum);
     }
@@ -772,7 +774,7 @@ impl fmt::Display for OpenError {
             }
             Self::NetworkFileSystem(path, kind) => write!(
                 f,
-                "{}: on a network file system ({kind}), expected a disk of this host, whose locks hold",
+                "{}: on a network file system ({kind}), expected a local disk, on which file locks are reliable",
                 path.display()
             ),
             Self::NotALedger(path) => write!(f, "{}: not a ledger", path.display()),
@@ -804,6 +806,8 @@ impl Error for OpenError {
 
 #[cfg(test)]
 mod tests {
+    use jiff::Timestamp;
+
     use super::*;
     use crate::host::claim::{Claim, Request};
     use crate::host::pool::{Pool, TemplateFacts, read_pools};
@@ -822,7 +826,7 @@ mod tests {
     fn a_ledger_on_a_network_file_system_is_refused_with_the_reason() {
         assert_eq!(
             OpenError::NetworkFileSystem(PathBuf::from("/mnt/ledger"), "NFS").to_string(),
-            "/mnt/ledger: on a network file system (NFS), expected a disk of this host, whose locks hold"
+            "/mnt/ledger: on a network file system (NFS), expected a local disk, on which file locks are reliable"
         );
     }
 
@@ -833,10 +837,13 @@ mod tests {
         let (specs, mut diagnostics) =
             read_pools(b"{name: one, namespace: n, network: vlan10, interface: eth0, addresses: [10.0.0.0/16]}");
         let pool = Pool::new(&specs[0], &TemplateFacts::default(), &mut diagnostics).unwrap();
-        Registry::open(SqliteLedger::create(&path).unwrap()).unwrap().resize([pool], &[], 0).unwrap();
+        Registry::open(SqliteLedger::create(&path).unwrap())
+            .unwrap()
+            .resize([pool], &[], Timestamp::UNIX_EPOCH)
+            .unwrap();
         let claim = |at: usize| Claim {
             machine: Machine { namespace: "n".into(), name: at.to_string(), uid: "x".repeat(1000) },
-            created: 0,
+            created: Timestamp::UNIX_EPOCH,
             requests: vec![Request::of("n/one")],
             sticky: false,
         };
@@ -848,13 +855,13 @@ mod tests {
             Registry::open(ledger).unwrap()
         };
         let mut registry = with_room(2);
-        let full = (0..).find(|at| registry.claim(&claim(*at), 1).is_err()).unwrap();
-        let error = registry.claim(&claim(full), 1).unwrap_err();
+        let full = (0..).find(|at| registry.claim(&claim(*at), Timestamp::UNIX_EPOCH).is_err()).unwrap();
+        let error = registry.claim(&claim(full), Timestamp::UNIX_EPOCH).unwrap_err();
         let source = error.source().unwrap().to_string();
         assert_eq!((error.to_string().as_str(), source.as_str()), ("writing the ledger", "database or disk is full"));
         assert_eq!(registry.state().unwrap().leases().count(), full);
         drop(registry);
-        let given = with_room(1000).claim(&claim(full), 1).unwrap();
+        let given = with_room(1000).claim(&claim(full), Timestamp::UNIX_EPOCH).unwrap();
         assert_eq!(given[0].addresses[0].to_string(), format!("10.0.0.{}/16", full + 1));
     }
 }

@@ -11,19 +11,19 @@ use crate::host::nodepool;
 /// Reads the pools of a document, as JSON or YAML.
 ///
 /// The document is one pool, a list of pools, or an object with a list of `pools`. A pool may also be a NodePool with a
-/// `bootstrapNetworkConfig`, alone or in a list such as `kubectl get -o yaml` prints. A HostedCluster of that list sets the
-/// `machineNetwork` of its NodePools.
+/// `bootstrapNetworkConfig`, or a StaticIPPool of the controller, alone or in a list such as `kubectl get -o yaml`
+/// prints. A HostedCluster of that list sets the `machineNetwork` of its NodePools.
 ///
 /// An unknown key is an error, because the setting of a misspelt key would be lost. A repeated key is an error, too.
 /// Kubernetes objects normally have other keys, so only unknown keys within `bootstrapNetworkConfig` are reported, as
 /// warnings.
 ///
-/// The pools are not checked yet; pass them to [`Pool::new`](super::Pool::new). An error in one pool does not affect the
-/// other pools.
+/// The pools are not checked yet; pass them to [`Pool::new`](super::Pool::new). An error in one pool does not affect
+/// the other pools.
 #[must_use]
 #[doc(hidden)]
 pub fn read_pools(document: &[u8]) -> (Vec<PoolSpec>, Diagnostics) {
-    let mut reader = Reader::default();
+    let mut reader = PoolReader::default();
     match value::parse_list(document) {
         Ok(value) => reader.document(&value),
         Err(diagnostic) => reader.diagnostics.push(diagnostic),
@@ -35,8 +35,8 @@ pub fn read_pools(document: &[u8]) -> (Vec<PoolSpec>, Diagnostics) {
 impl Pool {
     /// Reads and checks the pools of a document, as JSON or YAML.
     ///
-    /// The document is one pool, a list of pools, or an object with a list of `pools`. A pool may also be a NodePool with a
-    /// `bootstrapNetworkConfig`, alone or in a list such as `kubectl get -o yaml` prints.
+    /// The document is one pool, a list of pools, or an object with a list of `pools`. A pool may also be a NodePool
+    /// with a `bootstrapNetworkConfig`, alone or in a list such as `kubectl get -o yaml` prints.
     ///
     /// ```
     /// use glowplug::host::pool::Pool;
@@ -57,7 +57,7 @@ impl Pool {
     /// # Errors
     ///
     /// The document, or a pool of it, has an error. The diagnostics have every error and every warning. A document with
-    /// warnings only is accepted, and its warnings are not returned. [`read_pools`] and [`Pool::new`] return them.
+    /// warnings only is accepted, and its warnings are not returned.
     pub fn parse(document: &[u8]) -> Result<Vec<Self>, Diagnostics> {
         let (specs, mut diagnostics) = read_pools(document);
         let template = TemplateFacts::default();
@@ -67,7 +67,7 @@ impl Pool {
 }
 
 #[derive(Default)]
-struct Reader {
+struct PoolReader {
     specs: Vec<PoolSpec>,
     /// Networks of hosted clusters, by namespace and name of the HostedCluster.
     machine_networks: BTreeMap<(String, String), MachineNetwork>,
@@ -80,12 +80,12 @@ struct MachineNetwork {
     has_errors: bool,
 }
 
-/// Name of a document with pools in messages.
-const EXPECTED: &str = "a pool, a list of pools, or NodePools with a bootstrapNetworkConfig";
+/// Description of a valid document, for messages.
+const EXPECTED: &str = "a pool, a list of pools, NodePools with a bootstrapNetworkConfig, or StaticIPPools";
 
-// === impl Reader ===
+// === impl PoolReader ===
 
-impl Reader {
+impl PoolReader {
     fn document(&mut self, document: &Value) {
         match document {
             Value::Array(elements) => {
@@ -134,13 +134,14 @@ impl Reader {
                 let has_errors = self.diagnostics.errors() > errors;
                 self.machine_networks.extend(network.map(|(name, cidrs)| (name, MachineNetwork { cidrs, has_errors })));
             }
+            Some(Value::String(kind)) if kind == "StaticIPPool" => {
+                let spec = self.static_ip_pool(object, path);
+                let has_errors = self.diagnostics.errors() > errors;
+                self.specs.push(PoolSpec { has_errors, ..spec });
+            }
             Some(kind) => {
-                self.diagnostics.push(Diagnostic::warning(
-                    path.field("kind"),
-                    "no pool",
-                    kind,
-                    "NodePool or HostedCluster",
-                ));
+                let expected = "NodePool, HostedCluster or StaticIPPool";
+                self.diagnostics.push(Diagnostic::warning(path.field("kind"), "no pool", kind, expected));
             }
         }
     }
@@ -154,6 +155,27 @@ impl Reader {
         let spec = PoolSpec::read(&mut members, diagnostics);
         members.finish(Severity::Error, diagnostics);
         PoolSpec { name, namespace, cluster_name, ..spec }
+    }
+
+    /// Reads a pool of the controller. Other keys say which machines the controller serves.
+    fn static_ip_pool(&mut self, object: &Object, path: FieldPath<'_>) -> PoolSpec {
+        let empty = Object::default();
+        let member = |name: &str| match object.get(name) {
+            Some(Value::Object(member)) => member,
+            _ => &empty,
+        };
+        let text = |name: &str| match member("metadata").get(name) {
+            Some(Value::String(text)) => Some(text.clone()),
+            _ => None,
+        };
+        let mut members = Members::new(member("spec"), path.field("spec"));
+        let spec = PoolSpec::read(&mut members, &mut self.diagnostics);
+        PoolSpec {
+            name: text("name").unwrap_or_default(),
+            namespace: text("namespace"),
+            created: text("creationTimestamp").and_then(|text| text.parse().ok()),
+            ..spec
+        }
     }
 
     /// Adds the machine networks of hosted clusters to the pools, and reports errors that concern several pools.
@@ -312,8 +334,9 @@ mod tests {
 
     #[test]
     fn a_document_without_pools_is_refused() {
-        let none =
-            ["document: no pool in it, expected a pool, a list of pools, or NodePools with a bootstrapNetworkConfig"];
+        let none = [
+            "document: no pool in it, expected a pool, a list of pools, NodePools with a bootstrapNetworkConfig, or StaticIPPools",
+        ];
         assert_eq!(refusal(""), none);
         assert_eq!(refusal("[]"), none);
         assert_eq!(refusal("pools: []"), none);
@@ -365,8 +388,40 @@ mod tests {
         assert_eq!((pool.title().as_str(), pool.network.as_str()), ("blue/clusters/workers", "clusters-blue/n"));
         assert_eq!(
             diagnostics.kept().iter().map(ToString::to_string).collect::<Vec<String>>(),
-            [r#"items[0].kind: no pool "ConfigMap", expected NodePool or HostedCluster"#]
+            [r#"items[0].kind: no pool "ConfigMap", expected NodePool, HostedCluster or StaticIPPool"#]
         );
+    }
+
+    #[test]
+    fn a_pool_of_the_controller_is_a_pool() {
+        let document = "
+            kind: List
+            items:
+            - kind: StaticIPPool
+              metadata: {name: a, namespace: clusters, creationTimestamp: '2026-08-14T10:00:00Z'}
+              spec:
+                network: n
+                addresses: [10.0.0.0/24]
+                gateway: [10.0.0.1]
+                interface: eno102
+                sticky: true
+                nodePoolRef: {name: workers}
+              status: {waiting: 1}
+            - kind: StaticIPPool
+              metadata: {name: b, namespace: clusters}
+              spec: {network: n, addresses: [x]}
+        ";
+        let (specs, mut diagnostics) = read_pools(document.as_bytes());
+        let mut pools: Vec<_> =
+            specs.iter().map(|spec| Pool::new(spec, &TemplateFacts::default(), &mut diagnostics)).collect();
+        let pool = pools.remove(0).unwrap();
+        assert_eq!(
+            (pool.name.as_str(), pool.network.as_str(), pool.interface.as_str(), specs[0].created),
+            ("clusters/a", "clusters/n", "eno102", "2026-08-14T10:00:00Z".parse().ok())
+        );
+        let lines: Vec<String> = diagnostics.kept().iter().map(ToString::to_string).collect();
+        let expected = r#"items[1].spec.addresses[0]: invalid address "x", expected an address, a CIDR or a range, such as 10.0.0.5, 10.0.0.0/24 or 10.0.0.5-10.0.0.9"#;
+        assert_eq!((pools, lines), (vec![None], vec![expected.to_owned()]));
     }
 
     /// Valid and invalid values.
@@ -402,7 +457,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(2048))]
 
         #[test]
-        fn whatever_is_written_is_a_pool_or_has_an_error(
+        fn every_specification_gives_a_pool_or_an_error(
             members in prop::collection::vec(
                 (prop::sample::select(vec![
                     "addresses", "addresses", "excludedAddresses", "gateway", "nameservers", "machineNetwork", "interface",

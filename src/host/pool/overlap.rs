@@ -9,6 +9,7 @@ use crate::network::Family;
 
 /// Two pools of one network that offer the same addresses.
 #[derive(Clone, Debug, Eq, PartialEq)]
+#[non_exhaustive]
 pub struct Overlap<'a> {
     /// The two pools, in the given order.
     pub pools: [&'a Pool; 2],
@@ -18,11 +19,12 @@ pub struct Overlap<'a> {
 
 /// The overlaps among a set of pools.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
+#[non_exhaustive]
 pub struct Overlaps<'a> {
     /// At most [`Overlaps::KEPT`] overlaps, in the order of their pools.
     pub kept: Vec<Overlap<'a>>,
-    /// Whether further overlaps, or further addresses of these overlaps, were left out. They appear after these overlaps are
-    /// fixed.
+    /// Whether further overlaps, or further addresses of these overlaps, were left out. They appear after these
+    /// overlaps are fixed.
     pub is_cut: bool,
 }
 
@@ -36,15 +38,15 @@ struct Stretch<'a> {
 // === impl Overlaps ===
 
 impl Overlaps<'_> {
-    /// Maximum number of overlaps that are kept. Among many equal pools, every two of them would overlap.
+    /// Maximum number of overlaps that are kept. With many equal pools, every pair of pools would overlap.
     pub const KEPT: usize = 1024;
 }
 
 /// Finds the addresses that two pools of one network offer.
 ///
-/// A pool does not offer its reserved addresses, so an address that one of the pools excludes is no overlap. The pools may
-/// have any namespaces and clusters; only the network matters. The function sweeps once over the sorted addresses and takes
-/// O(log n) for each range and each overlap.
+/// A pool does not offer its reserved addresses, so an address that one of the pools excludes is no overlap. The pools
+/// may have any namespaces and clusters; only the network matters. The function sweeps once over the sorted addresses
+/// and takes O(log n) for each range and each overlap.
 #[must_use]
 pub fn overlaps<'a>(pools: impl IntoIterator<Item = &'a Pool>) -> Overlaps<'a> {
     let pools: Vec<&Pool> = pools.into_iter().collect();
@@ -88,9 +90,9 @@ pub fn overlaps<'a>(pools: impl IntoIterator<Item = &'a Pool>) -> Overlaps<'a> {
 // === impl Stretch ===
 
 impl Stretch<'_> {
-    /// The range from the first to the last address that both stretches offer. No pool offers an end of a subnet, so such
-    /// ends are cut from the edges; at most two of them are adjacent. Ends of subnets inside the range stay, because they
-    /// may be too many for memory.
+    /// The range from the first to the last address that both stretches offer. No pool offers an end of a subnet, so
+    /// such ends are cut from the edges; at most two of them are adjacent. Ends of subnets inside the range stay,
+    /// because they may be too many for memory.
     fn offered_with(&self, other: &Self) -> Option<AddressRange> {
         let both = self.range.intersection(&other.range)?;
         let is_end = |number: &u128| self.space.is_end_of_subnet(*number) || other.space.is_end_of_subnet(*number);
@@ -165,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn the_network_of_pods_is_one_in_every_namespace() {
+    fn the_network_of_pods_is_the_same_in_every_namespace() {
         assert_eq!(
             messages(&[
                 "{name: a, namespace: blue, network: default, addresses: [10.0.0.0/30]}",

@@ -6,8 +6,8 @@ use super::{Pool, Reserved};
 use crate::host::address::{AddressRange, AddressSet};
 use crate::network::Family;
 
-/// The reserved addresses of a network: gateways, name servers and exclusions of all its pools, and the addresses that their
-/// templates name.
+/// The reserved addresses of a network: gateways, name servers and exclusions of all its pools, and the addresses that
+/// their templates name.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 #[doc(hidden)]
 pub struct ReservedAddresses {
@@ -59,8 +59,8 @@ impl ReservedAddresses {
         &self.ranges
     }
 
-    /// Why an address of a pool is never allocated. `None` for an address that may be allocated, or is not in the pool. A
-    /// reason of the pool itself takes precedence.
+    /// Why an address of a pool is never allocated. `None` for an address that may be allocated, or is not in the pool.
+    /// A reason of the pool itself takes precedence.
     #[must_use]
     pub fn why(&self, pool: &Pool, address: IpAddr) -> Option<ReservedAddress> {
         if !pool.contains(address) {
@@ -82,8 +82,8 @@ impl ReservedAddresses {
         pool
     }
 
-    /// Number of addresses of one family in a pool that only other pools of the network reserve. Each address counts once,
-    /// under the first reason and pool that apply. Numbers of zero are absent.
+    /// Number of addresses of one family in a pool that only other pools of the network reserve. Each address counts
+    /// once, under the first reason and pool that apply. Numbers of zero are absent.
     #[must_use]
     pub fn of_others(&self, pool: &Pool, family: Family) -> Vec<(ReservedAddress, u128)> {
         let Some(mut space) = pool.space(family).cloned() else { return Vec::new() };

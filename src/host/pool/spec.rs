@@ -5,6 +5,8 @@ use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use jiff::Timestamp;
+
 use super::{Pool, Reserved, Space, TemplateFacts};
 use crate::diagnostic::{Diagnostic, Diagnostics, FieldPath, Severity};
 use crate::formats::value::{Object, Value};
@@ -42,19 +44,20 @@ pub struct PoolSpec {
     pub gateway: Vec<String>,
     /// Name servers, the most important first.
     pub nameservers: Vec<String>,
-    /// Subnets of the machines, at most one of each family, as in a HostedCluster. Form in a document: a list of `cidr: …`.
+    /// Subnets of the machines, at most one of each family, as in a HostedCluster. Form in a document: a list of
+    /// `cidr: …`.
     pub machine_network: Vec<String>,
     /// Whether the ends of subnets are allocated, too. Key in a document: `allocateReservedIPAddresses`.
     pub allocate_reserved_ip_addresses: bool,
-    /// Whether a gateway may be outside the subnet of the machines. Machines then reach the gateway on the link, without a
-    /// route.
+    /// Whether a gateway may be outside the subnet of the machines. Machines then reach the gateway on the link,
+    /// without a route.
     pub on_link_gateway: bool,
     /// Seconds after a release in which no other machine gets the address. Key in a document:
     /// `addressReuseGracePeriodSeconds`, the name in the in-cluster provider of Cluster API.
     pub address_reuse_grace_period_seconds: u32,
-    /// Creation time of the NodePool, in milliseconds since 1970. `None` when unknown. If two pools overlap, the younger
+    /// Creation time of the NodePool. `None` when unknown. If two pools overlap, the younger
     /// pool allocates no address.
-    pub created: Option<u64>,
+    pub created: Option<Timestamp>,
     /// Whether the document has an error in this pool. Such a pool is not usable.
     pub has_errors: bool,
 }
@@ -134,9 +137,9 @@ impl Pool {
     /// `template` has the settings of the machines' template for the pool's interface: prefix lengths, and addresses to
     /// reserve.
     ///
-    /// - The prefix length of a family is that of `machineNetwork`, else that of the template. Otherwise it is that of the
-    ///   CIDRs among the pool's own addresses, if these CIDRs agree and contain all other addresses. No other value is used
-    ///   as the prefix length.
+    /// - The prefix length of a family is that of `machineNetwork`, else that of the template. Otherwise it is that of
+    ///   the CIDRs among the pool's own addresses, if these CIDRs agree and contain all other addresses. No other value
+    ///   is used as the prefix length.
     /// - A pool has one prefix length of each family, because its machines are on one network.
     /// - A gateway must be in the subnet of every machine, unless [`PoolSpec::on_link_gateway`] is set.
     ///
@@ -160,6 +163,7 @@ impl Pool {
     /// );
     /// ```
     #[must_use]
+    #[doc(hidden)]
     pub fn new(spec: &PoolSpec, template: &TemplateFacts, diagnostics: &mut Diagnostics) -> Option<Self> {
         let errors = diagnostics.errors();
         let mut check = Check { spec, diagnostics };
@@ -197,7 +201,7 @@ impl Pool {
             return None;
         }
         for space in spaces.iter().filter(|space| space.allocatable() == 0) {
-            let problem = format!("no {} address is left to give", space.family());
+            let problem = format!("no allocatable {} address", space.family());
             let expected = "more addresses than are reserved";
             diagnostics.push(Diagnostic::without_value(Severity::Warning, spec.at("addresses"), &problem, expected));
         }
@@ -211,7 +215,7 @@ impl Pool {
 
 // === impl Check ===
 
-/// Name of the machines' network in messages.
+/// Description of a valid subnet, for messages.
 const SUBNET: &str = "the CIDR of a subnet, such as 10.0.0.0/24";
 
 impl Check<'_> {
@@ -538,14 +542,14 @@ impl<'a> Members<'a> {
         }
     }
 
-    /// The elements of a list as strings. An element of another type becomes its JSON text, which the parsers of these lists
-    /// reject.
+    /// The elements of a list as strings. An element of another type becomes its JSON text, which the parsers of these
+    /// lists reject.
     pub(crate) fn texts(&mut self, name: &'static str, diagnostics: &mut Diagnostics) -> Vec<String> {
         self.list(name, diagnostics).iter().map(Value::to_string).collect()
     }
 
-    /// The CIDRs of `machineNetwork` as strings, up to the first invalid element: the index of each CIDR must stay its index
-    /// in the list.
+    /// The CIDRs of `machineNetwork` as strings, up to the first invalid element: the index of each CIDR must stay its
+    /// index in the list.
     pub(crate) fn machine_network(&mut self, diagnostics: &mut Diagnostics) -> Vec<String> {
         let path = self.path;
         let list = path.field("machineNetwork");
@@ -641,7 +645,7 @@ mod tests {
              r#"nameservers[2]: repeated address "8.8.8.8", expected each address once"#];
         a_pool_with_nothing_left_is_reported:
             "addresses: [10.0.0.4/30], excludedAddresses: [10.0.0.5-10.0.0.6]", NONE => [30],
-            ["addresses: no IPv4 address is left to give, expected more addresses than are reserved"];
+            ["addresses: no allocatable IPv4 address, expected more addresses than are reserved"];
     }
 
     macro_rules! rejects {

@@ -47,6 +47,7 @@ struct StoredFamily {
 
 /// One member in which two specifications of a pool differ.
 #[derive(Clone, Debug, Eq, PartialEq)]
+#[non_exhaustive]
 pub struct PoolDifference {
     /// Name of the member, such as `addresses` or `IPv4 prefix length`.
     pub member: String,
@@ -114,8 +115,8 @@ impl Pool {
         Some(Self { cluster: stored.cluster, excluded: excluded.into_iter().collect(), template, reuse_delay, ..pool })
     }
 
-    /// The members in which this pool differs from its specification in a ledger. Addresses that the template names count
-    /// only where the ledger's pool would allocate them.
+    /// The members in which this pool differs from its specification in a ledger. Addresses that the template names
+    /// count only where the ledger's pool would allocate them.
     #[must_use]
     pub fn differences(&self, known: &Self) -> Vec<PoolDifference> {
         // An address that the template no longer names stays reserved.

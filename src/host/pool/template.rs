@@ -7,7 +7,7 @@ use crate::network::Family;
 
 /// Settings of a template for one interface. [`Template::facts`](crate::host::expand::Template::facts) reads them.
 ///
-/// An address that a template names is never allocated. Otherwise a machine could get the address of the gateway of all
+/// An address in a template is never allocated. Otherwise a machine could get the address of the gateway of all
 /// machines.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 #[doc(hidden)]

@@ -84,7 +84,7 @@ fn read_by(chunk: usize, input: impl Read, mut each: impl FnMut(Option<usize>, &
         separator = input.punctuation(&path, b",}")?;
     }
     if input.peek()?.is_some() {
-        return Err(input.invalid(&document, "something after its end"));
+        return Err(input.invalid(&document, "data after its end"));
     }
     let Some(count) = items else {
         each(None, &format!("{{{}}}", single.join(",")));

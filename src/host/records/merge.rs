@@ -15,6 +15,7 @@ use crate::network::{Family, InterfaceName};
 
 /// A diagnostic about an object or a record.
 #[derive(Clone, Debug, Eq, PartialEq)]
+#[non_exhaustive]
 pub struct ObjectDiagnostic {
     /// Name of the list with the object.
     pub source: String,
@@ -29,6 +30,7 @@ pub struct ObjectDiagnostic {
 
 /// The combined content of the objects of all lists.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
+#[non_exhaustive]
 pub struct Inventory {
     /// Records, sorted by namespace, name and UID of the machine, then by interface. A machine has at most one record
     /// for each interface. Each record has at least one address, IPv4 first, without repeats.
@@ -59,10 +61,12 @@ pub struct Inventory {
 
 /// An address that a running guest reports.
 #[derive(Clone, Debug, Eq, PartialEq)]
+#[non_exhaustive]
 pub struct Report {
     /// The machine.
     pub machine: Machine,
-    /// Network of the interface, spelled as [`Pool::network`](crate::host::pool::Pool::network). `None` if it is unknown.
+    /// Network of the interface, spelled as [`Pool::network`](crate::host::pool::Pool::network). `None` if it is
+    /// unknown.
     pub network: Option<String>,
     /// The address.
     pub address: IpAddr,
@@ -72,6 +76,7 @@ pub struct Report {
 
 /// A KubevirtMachine without a record.
 #[derive(Clone, Debug, Eq, PartialEq)]
+#[non_exhaustive]
 pub struct Unrecorded {
     /// The machine.
     pub machine: Machine,
@@ -235,7 +240,7 @@ impl<'o> Merge<'o> {
                 self.report(|| named(uid), guest);
                 self.inventory.present.push(present(uid));
             } else {
-                // A ledger that was rebuilt without the KubevirtMachine knows the machine by the UID of its guest.
+                // A ledger that was rebuilt without the KubevirtMachine identifies the machine by the UID of its guest.
                 self.inventory.present.push(present(uid));
                 *has_doubts |= !doubts.is_empty();
                 self.tell_whose(|| named(&machine.uid), doubts);

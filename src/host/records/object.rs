@@ -5,6 +5,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 
 use ipnetwork::IpNetwork;
+use jiff::Timestamp;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::Value;
@@ -14,7 +15,6 @@ use crate::diagnostic::{Diagnostic, FieldPath, Severity};
 use crate::host::address::parse_interface_address;
 use crate::host::claim::is_object_name;
 use crate::host::pool::Pool;
-use crate::host::timestamp::Timestamp;
 use crate::network::{Family, InterfaceName};
 
 /// Kind of an object.
@@ -191,7 +191,7 @@ struct Interface {
 }
 
 /// Reads one object.
-pub(super) struct Reader<'a> {
+pub(super) struct ObjectReader<'a> {
     /// Index of the object in the list. `None` if the input is a single object.
     pub(super) item: Option<usize>,
     /// Index of the list among the lists that were read, and the name of the list.
@@ -258,9 +258,9 @@ impl Spot {
 /// The expected value of a record, for messages.
 const EXPECTED: &str = "a list of ip/prefix";
 
-// === impl Reader ===
+// === impl ObjectReader ===
 
-impl Reader<'_> {
+impl ObjectReader<'_> {
     /// Reads an object. Returns `None` and adds a diagnostic if the machine of the object cannot be identified.
     pub(super) fn object(&mut self, text: &str) -> Option<Object> {
         let items = FieldPath::Document.field("items");
@@ -325,7 +325,7 @@ impl Reader<'_> {
         });
         match object {
             Ok((kind, namespace, name, uid)) => {
-                let created = metadata.creation_timestamp.as_deref().and_then(Timestamp::parse);
+                let created = metadata.creation_timestamp.as_deref().and_then(|time| time.parse().ok());
                 let is_being_deleted = metadata.deletion_timestamp.is_some();
                 // Only labels of a VirtualMachine or an instance name another object as the machine.
                 let machine = machine.filter(|(namespace, name)| is_identity(namespace) && is_identity(name));

@@ -49,7 +49,8 @@ fn inventory_of(items: Value) -> Inventory {
     objects.inventory()
 }
 
-/// One line for every record and one for every diagnostic, with the addresses that the diagnostic keeps from others.
+/// One line for every record and one for every diagnostic, with the addresses that are not allocated because of the
+/// diagnostic.
 fn lines(inventory: &Inventory) -> (Vec<String>, Vec<String>) {
     let record = |record: &Record| {
         let Record { claimant: Claimant { machine, interface }, addresses, source, .. } = record;
@@ -124,7 +125,7 @@ fn an_allocation_of_another_machine_is_refused() {
 }
 
 #[test]
-fn what_is_written_is_read() {
+fn written_records_are_read_back() {
     let allocations = [allocation("eno101", &["10.0.0.5/24", "fd00::5/64"]), allocation("br-ex", &["10.1.0.9/16"])];
     let networks = on("eno101", "infra/vlan10");
     for patch in
@@ -308,7 +309,7 @@ fn a_machine_is_being_deleted_if_any_list_marks_it() {
         [
             KubevirtMachine {
                 machine: machine(),
-                created: Timestamp::parse("2026-08-01T10:00:00Z"),
+                created: "2026-08-01T10:00:00Z".parse().ok(),
                 is_being_deleted: true,
                 node_pool: None,
             },
@@ -359,7 +360,7 @@ fn an_impossible_owner_is_ignored() {
 }
 
 #[test]
-fn a_guests_record_is_its_machines() {
+fn a_record_of_a_guest_belongs_to_its_machine() {
     let items = json!([
         guest("VirtualMachine", "v-1", with(annotated("10.0.0.5/24"), created("2026-08-01T10:00:01Z"))),
         object("KubevirtMachine", "m-1", created("2026-08-01T10:00:00Z")),
@@ -369,7 +370,7 @@ fn a_guests_record_is_its_machines() {
 }
 
 #[test]
-fn a_guest_that_is_older_than_its_machine_is_a_predecessors() {
+fn a_guest_that_is_older_than_its_machine_belongs_to_a_predecessor() {
     let old = guest("VirtualMachine", "v-1", with(annotated("10.0.0.5/24"), created("2026-08-01T09:00:00Z")));
     let predecessors = format!(r#"clusters/w (v-1) eno101 ["10.0.0.5/24"] in list: items[0].{AT}"#);
     let new = object("KubevirtMachine", "m-2", created("2026-08-01T10:00:00Z"));
@@ -415,7 +416,7 @@ fn a_record_carries_the_node_pool_of_its_machine() {
     let node_pool = json!({"metadata": {"annotations": {NODE_POOL_ANNOTATION: "clusters/a"}}});
     let own = with(object("KubevirtMachine", "m-1", annotated("10.0.0.5/24")), node_pool.clone());
     assert_eq!(origins(json!([own])), [(Some("clusters/a".to_owned()), vec![], None)]);
-    // The machine is gone, and its guest has the annotations of its template.
+    // The machine is gone, and its guest still has the annotations from the template.
     let left = guest("VirtualMachine", "v-1", with(annotated("10.0.0.5/24"), node_pool));
     assert_eq!(origins(json!([left])), [(Some("clusters/a".to_owned()), vec![], None)]);
 }
@@ -564,7 +565,7 @@ fn a_machine_exists_as_long_as_one_of_its_objects_may_exist() {
     assert_eq!(there(json!([new()])), [false, true, false]);
     // The machine of the guest is unknown. The guest may belong to any machine of this name.
     assert_eq!(there(json!([guest("2026-08-01T10:00:01Z")])), [true, true, true]);
-    // The guest is the new machine's own, which a ledger may know by the UID of the guest.
+    // The guest belongs to the new machine. A ledger may identify this machine by the UID of the guest.
     assert_eq!(there(json!([new(), guest("2026-08-01T10:00:01Z")])), [false, true, true]);
     // The guest is older than the new machine.
     assert_eq!(there(json!([new(), guest("2026-08-01T09:00:00Z")])), [true, true, true]);

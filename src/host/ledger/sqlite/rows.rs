@@ -3,11 +3,12 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ValueRef};
 use rusqlite::{Row, ToSql};
 use serde::{Deserialize, Serialize};
 
-use crate::host::change::Change;
+use crate::host::change::{Change, milliseconds};
 use crate::host::claim::{Claim, Claimant, Lease, Machine, Request};
 use crate::host::ledger::LedgerError;
 use crate::host::pool::Pool;
@@ -50,6 +51,9 @@ struct StoredRequest {
 pub(super) struct Octets(pub(super) IpAddr);
 
 struct Interface(InterfaceName);
+
+/// A stored time.
+pub(super) struct Time(pub(super) Timestamp);
 
 // === impl Table ===
 
@@ -128,7 +132,10 @@ pub(super) fn checksum(change: &Change) -> Option<i64> {
             let Lease { claimant, pool, prefix, since, released, reuse_after } = lease.as_ref()?;
             let row = Checksum::of(&LEASES).text(network).address(*address).machine(&claimant.machine);
             let row = row.text(claimant.interface.as_str()).number(Some(i64::from(*prefix))).text(pool);
-            row.number(Some(time(*since))).number(released.map(time)).number(reuse_after.map(time)).end()
+            row.number(Some(milliseconds(*since)))
+                .number(released.map(milliseconds))
+                .number(reuse_after.map(milliseconds))
+                .end()
         }
         Change::Conflict { network, address, claimant, source } => {
             let row = Checksum::of(&CONFLICTS).text(network).address(*address).machine(&claimant.machine);
@@ -136,18 +143,13 @@ pub(super) fn checksum(change: &Change) -> Option<i64> {
         }
         Change::Waiter { machine, claim } => {
             let claim = claim.as_ref()?;
-            let row = Checksum::of(&WAITERS).machine(machine).number(Some(time(claim.created)));
+            let row = Checksum::of(&WAITERS).machine(machine).number(Some(milliseconds(claim.created)));
             row.number(Some(i64::from(claim.sticky))).text(&requests(claim)).end()
         }
         Change::Missing { machine, since } => {
-            Checksum::of(&MISSING).machine(machine).number(Some(time((*since)?))).end()
+            Checksum::of(&MISSING).machine(machine).number(Some(milliseconds((*since)?))).end()
         }
     })
-}
-
-/// A time as SQLite stores it. The integers of SQLite are signed, so a larger value becomes the largest one.
-pub(super) fn time(milliseconds: u64) -> i64 {
-    i64::try_from(milliseconds).unwrap_or(i64::MAX)
 }
 
 /// The requests of a claim as JSON.
@@ -168,7 +170,8 @@ fn pool(row: &Row<'_>) -> rusqlite::Result<Change> {
 fn lease(row: &Row<'_>, network: Arc<str>) -> rusqlite::Result<Change> {
     let Octets(address) = row.get(2)?;
     let (claimant, prefix, pool) = (Arc::new(claimant(row, 3)?), row.get(7)?, row.get(8)?);
-    let (since, released, reuse_after) = (row.get(9)?, row.get(10)?, row.get(11)?);
+    let Time(since) = row.get(9)?;
+    let [released, reuse_after] = [row.get(10)?, row.get(11)?].map(|time: Option<Time>| time.map(|Time(time)| time));
     Ok(Change::Lease { network, address, lease: Some(Lease { claimant, pool, prefix, since, released, reuse_after }) })
 }
 
@@ -190,12 +193,14 @@ fn waiter(row: &Row<'_>) -> rusqlite::Result<Change> {
         };
         requests.push(Request { family, ..Request::of(&pool) });
     }
-    let claim = Claim { machine: machine.clone(), created: row.get(4)?, requests, sticky: row.get(5)? };
+    let Time(created) = row.get(4)?;
+    let claim = Claim { machine: machine.clone(), created, requests, sticky: row.get(5)? };
     Ok(Change::Waiter { machine, claim: Some(Arc::new(claim)) })
 }
 
 fn missing(row: &Row<'_>) -> rusqlite::Result<Change> {
-    Ok(Change::Missing { machine: machine(row, 1)?, since: Some(row.get(4)?) })
+    let Time(since) = row.get(4)?;
+    Ok(Change::Missing { machine: machine(row, 1)?, since: Some(since) })
 }
 
 pub(super) fn claimant(row: &Row<'_>, at: usize) -> rusqlite::Result<Claimant> {
@@ -213,6 +218,13 @@ fn invalid(column: usize, error: impl Into<Box<dyn std::error::Error + Send + Sy
 impl FromSql for Interface {
     fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
         value.as_str()?.parse().map(Self).map_err(|_| FromSqlError::InvalidType)
+    }
+}
+
+impl FromSql for Time {
+    fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
+        let milliseconds = value.as_i64()?;
+        Timestamp::from_millisecond(milliseconds).map(Self).map_err(|_| FromSqlError::OutOfRange(milliseconds))
     }
 }
 
