@@ -13,7 +13,7 @@ CTL := $(TARGET_DIR)/release/glowplugctl
 DENY_VERSION := 0.20.2
 DENY := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/glowplug/cargo-deny-$(DENY_VERSION)
 
-# Output of `--version`: a tarball of `make dist` has its commit in a file, a clone asks git.
+# Output of `--version`: a tarball of `make dist` has its commit in a file; a clone gets it from git.
 RELEASE := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 COMMIT := $(shell grep -v Format packaging/commit || git describe --always --dirty --exclude='*' --abbrev=12 2>/dev/null)
 VERSION = $(RELEASE)$(if $(COMMIT), ($(COMMIT)))
@@ -47,7 +47,7 @@ demo:
 	@CARGO='$(CARGO)' fixtures/demo
 
 # Modules of `quick` whose tests run other programs or take long.
-ASKING := docs elder fuzz histories manual networkd readers
+ASKING := docs elder fuzz histories networkd readers
 
 # The inner loop: tests that need only a Rust toolchain and strace.
 check: format clippy
@@ -92,11 +92,11 @@ test-cluster:
 	assets=$$(controller/tests/kube-apiserver) && \
 	    KUBEBUILDER_ASSETS="$$assets" $(CARGO) test --locked $(CONTROLLER) --test cluster -- $(SCENARIO)
 
-# The controller at work, on the API server of the tests.
+# A demonstration of the controller, on the API server of the tests.
 demo-controller:
 	@$(CARGO) test --locked --quiet $(CONTROLLER) --test demo
 
-# What the controller costs, with a real API server on the same machine.
+# Benchmarks of the controller, with a real API server on the same machine.
 bench-controller:
 	assets=$$(controller/tests/kube-apiserver) && \
 	    KUBEBUILDER_ASSETS="$$assets" $(CARGO) bench --locked --quiet $(CONTROLLER) --bench load
@@ -128,7 +128,7 @@ architectures:
 	        echo "$$target: not in this toolchain"; continue; fi; \
 	    $(CARGO) check --locked --no-default-features --features guest --bin glowplug --target $$target || exit 1; done
 
-# Each public item is a promise: docs/stability.md.
+# Public items must stay compatible: docs/stability.md.
 PUBLIC_ITEMS_LIMIT := 120
 
 # Checks of the documentation and of the shell scripts.

@@ -144,7 +144,8 @@ fn the_packages_of_fedora_have_their_files_and_each_program_runs() {
 
 /// The program is linked to libraries, so dracut must copy them.
 fn the_program_starts_in_an_initramfs_that_is_made_of(root: &Path, directory: &Path) {
-    // dracut searches for modules next to its own program. The first link of a name wins, which is ours.
+    // dracut searches for modules next to its own program. If two symbolic links have one name, the first one is kept,
+    // so ours are made first.
     let tree = directory.join("dracut");
     fs::create_dir_all(tree.join("modules.d")).unwrap();
     let module = root.join("usr/lib/dracut/modules.d/50glowplug");
@@ -185,8 +186,8 @@ fn the_packages_of_debian_have_their_files_and_dependencies() {
         let listed = run("sh", &["-c", &format!("dpkg-deb --fsys-tarfile '{package}' | tar -t | sed 's,^\\.,,'")]);
         let expected = fs::read_to_string(format!("{ROOT}/tests/packaging/{name}.deb.files")).unwrap();
         assert_eq!(files(&listed), expected, "{name}");
-        let told = run("dpkg-deb", &["--field", package, "Depends"]);
-        let names: Vec<_> = told.trim().split(", ").map(|one| one.split(' ').next().unwrap()).collect();
+        let printed = run("dpkg-deb", &["--field", package, "Depends"]);
+        let names: Vec<_> = printed.trim().split(", ").map(|one| one.split(' ').next().unwrap()).collect();
         assert_eq!(names.join(", "), depends, "{name}");
     }
 }

@@ -1,7 +1,7 @@
 //! All tests except those of `slow.rs`, in one program, because linking one program per module takes longer than the
 //! tests themselves.
 //!
-//! `CONTRIBUTING.md` says what each module tests and how to add a case.
+//! `CONTRIBUTING.md` describes what each module tests and how to add a case.
 
 mod ctl;
 mod diagnostics;
@@ -14,7 +14,6 @@ mod histories;
 mod images;
 mod layers;
 mod ledger;
-mod manual;
 mod networkd;
 mod readers;
 mod records;

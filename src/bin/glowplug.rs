@@ -155,7 +155,7 @@ struct NetworkKargs {
 struct WriteAttributes {
     #[command(flatten)]
     machine: MachineOptions,
-    /// Write this file
+    /// Write to this file
     #[arg(long, value_name = "FILE")]
     output: PathBuf,
     /// Set the prefix of the names
@@ -169,7 +169,7 @@ struct WriteAttributes {
 struct WriteHostname {
     #[command(flatten)]
     machine: MachineOptions,
-    /// Write this file, such as /sysroot/etc/hostname
+    /// Write to this file, such as /sysroot/etc/hostname
     #[arg(long, value_name = "FILE")]
     output: PathBuf,
 }
@@ -386,7 +386,7 @@ fn ssh_keys(args: SshKeys, log: &Logger) -> Result<ExitCode> {
     let keys: Vec<AuthorizedKey> =
         texts.iter().flat_map(|(path, text)| ssh_keys::keys_in(text, path, &mut diagnostics)).collect();
     for diagnostic in diagnostics.kept() {
-        warn!(log, "ignored what is no public key"; "diagnostic" => %diagnostic);
+        warn!(log, "ignored an invalid public key"; "diagnostic" => %diagnostic);
     }
     let is_unsure = machine.meta_data.has_unread_keys || !diagnostics.kept().is_empty();
     if keys.is_empty() && is_unsure {
@@ -443,4 +443,18 @@ fn print(text: &str) -> Result<()> {
 
 fn exit_code(is_refused: bool) -> ExitCode {
     if is_refused { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+#[cfg(test)]
+#[path = "../../tests/support/manual.rs"]
+mod manual;
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn the_manual_pages_have_the_command_line_of_the_program() {
+        crate::manual::check(crate::Cli::command(), "8");
+    }
 }

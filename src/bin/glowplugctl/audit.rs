@@ -2,17 +2,18 @@
 
 use std::fmt;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Result, bail};
 use clap::Args;
+use glowplug::host::Timestamp;
 use glowplug::host::audit::{self, Audit, Missing, Options};
 use glowplug::host::claim::{Allocation, Machine};
 use glowplug::host::records::ObjectDiagnostic;
-use glowplug::host::timestamp::Timestamp;
 use serde::Serialize;
 
 use crate::input::{LedgerFile, Lists, Pools, fetched, read_objects};
-use crate::output::{VERSION, allocations_table, exit_code, print, print_json, say, sections, table};
+use crate::output::{VERSION, allocations_table, exit_code, print, print_json, say, sections, table, whole_seconds};
 
 /// The ledger, and everything that it is compared with.
 #[derive(Args)]
@@ -70,7 +71,7 @@ struct Rebuilt {
     added: usize,
     known: usize,
     diagnostics: Vec<String>,
-    /// Machines with neither a record nor a lease.
+    /// Machines that have neither a record nor a lease.
     without_record: Vec<Machine>,
 }
 
@@ -80,7 +81,7 @@ pub(crate) fn rebuild(args: Rebuild) -> Result<ExitCode> {
     let (objects, count) = read_objects(&lists)?;
     let inventory = objects.inventory();
     let mut registry = ledger.open(pools)?;
-    let now = Timestamp::now().0;
+    let now = Timestamp::now();
     let audit::Rebuilt { adoption, without_record } = audit::rebuild(&mut registry, &inventory, now)?;
     let diagnostics = diagnostics(&inventory.diagnostics, &adoption.mismatches);
     let is_right = diagnostics.is_empty() && without_record.is_empty();
@@ -94,8 +95,7 @@ pub(crate) fn rebuild(args: Rebuild) -> Result<ExitCode> {
         diagnostics.iter().for_each(|diagnostic| say(format_args!("error: {diagnostic}")));
         for machine in &without_record {
             say(format_args!(
-                "warning: {machine}: no record and no lease, expected a record: the machine may use an address that \
-                 nobody knows"
+                "warning: {machine}: no record and no lease, expected a record: the machine may use an unknown address"
             ));
         }
     }
@@ -136,7 +136,7 @@ impl From<&Missing> for AuditedMissing {
     fn from(missing: &Missing) -> Self {
         Self {
             machine: missing.machine.clone(),
-            missed_before: missing.since.map(|since| Timestamp(since).to_string()),
+            missed_before: missing.since.map(whole_seconds),
             releasable_from: releasable_from(missing).to_string(),
             released: missing.released.clone(),
         }
@@ -144,8 +144,9 @@ impl From<&Missing> for AuditedMissing {
 }
 
 /// Rounds up to whole seconds, so that the printed time is never too early.
-fn releasable_from(missing: &Missing) -> Timestamp {
-    Timestamp(missing.releasable_from.saturating_add(999))
+fn releasable_from(missing: &Missing) -> String {
+    let almost_a_second = Duration::from_millis(999);
+    whole_seconds(missing.releasable_from.saturating_add(almost_a_second).unwrap_or(Timestamp::MAX))
 }
 
 pub(crate) fn audit(args: AuditArgs) -> Result<ExitCode> {
@@ -153,12 +154,13 @@ pub(crate) fn audit(args: AuditArgs) -> Result<ExitCode> {
     let pools = pools.read_whole()?;
     let (objects, count) = read_objects(&lists)?;
     if count == 0 {
-        // With an empty list all machines would be missing, and the wrong cluster returns an empty list.
+        // If the list is empty, all machines would be missing. A connection to the wrong cluster also gives an empty
+        // list.
         bail!("no object in the lists, expected those of all machines");
     }
     let inventory = objects.inventory();
     let mut registry = ledger.open(pools)?;
-    let now = Timestamp::now().0;
+    let now = Timestamp::now();
     let fetched = fetched(&lists);
     let options = Options {
         // Without a release the time explains when a release would be possible.
@@ -195,7 +197,7 @@ pub(crate) fn audit(args: AuditArgs) -> Result<ExitCode> {
     brakes.iter().for_each(|brake| say(format_args!("error: nothing released: {brake}")));
     for missing in &missing {
         let Missing { machine, since, released, .. } = missing;
-        let since = since.map(|since| format!(" since {}", Timestamp(since))).unwrap_or_default();
+        let since = since.map(|since| format!(" since {since:.0}")).unwrap_or_default();
         if released.is_some() {
             let what = if args.dry_run { "would be released" } else { "released" };
             say(format_args!("note: {machine}: missing{since}, {what}"));

@@ -9,6 +9,7 @@ use std::process::ExitCode;
 
 use anyhow::{Error, Result, bail};
 use clap::{Args, ValueEnum};
+use glowplug::host::Timestamp;
 use glowplug::host::address::parse_address;
 use glowplug::host::allocator::{Adoption, Allocator, ClaimError, Problem};
 use glowplug::host::audit;
@@ -18,7 +19,6 @@ use glowplug::host::pool::{Pool, Space};
 use glowplug::host::records::{
     Inventory, KubevirtMachine, NODE_POOL_ANNOTATION, annotation_key, annotation_patch, status_patch,
 };
-use glowplug::host::timestamp::Timestamp;
 use glowplug::network::{Family, InterfaceName};
 use ipnetwork::IpNetwork;
 use pnet_base::MacAddr;
@@ -44,11 +44,13 @@ pub(crate) struct ClaimArgs {
     ledger: LedgerFile,
     #[command(flatten)]
     machines: Machines,
-    /// Print table, apply, network-data, secret, annotation or status
+    /// Print in this format; --help lists the formats
     ///
-    /// A table is for people. `apply` is one List for `kubectl apply --server-side -f -`: of each machine the record, and then
-    /// the Secret. The others are one line for each machine: its document, the Secret with its document, or the merge patch that
-    /// records its addresses in an annotation or in the status.
+    /// The formats are table, apply, network-data, network-config, secret, annotation and status. A table is for
+    /// people. `apply` is one List for `kubectl apply --server-side -f -`, with the record and then the Secret of
+    /// each machine. The other formats have one line for each machine: its document, the Secret with its document, or
+    /// the merge patch that records its addresses in an annotation or in the status. `network-config` is cloud-init's
+    /// version 2 of the document, for a NoCloud drive.
     #[arg(
         long,
         value_name = "FORMAT",
@@ -64,10 +66,10 @@ pub(crate) struct ClaimArgs {
     /// Request this address; one of each family, one machine only
     #[arg(long = "ip", value_name = "ADDRESS", value_parser = parse_address, conflicts_with = "lists")]
     ips: Vec<IpAddr>,
-    /// NodePool of machines without its annotation
+    /// NodePool of machines without the annotation
     ///
-    /// It is needed where several pools are for one interface. A machine whose annotation hypershift.openshift.io/nodePool names
-    /// another NodePool is left out.
+    /// Required if several pools serve one interface. A machine is skipped if its annotation
+    /// hypershift.openshift.io/nodePool has another NodePool.
     #[arg(long, value_name = "NAMESPACE/NAME", value_parser = named)]
     node_pool: Option<Named>,
     /// Reuse the address last released by a machine of that name
@@ -75,17 +77,18 @@ pub(crate) struct ClaimArgs {
     sticky: bool,
     /// MAC address of the machine's NIC; one machine only
     ///
-    /// Of several interfaces each with its name.
+    /// With several interfaces, each MAC address needs the name of its interface.
     #[arg(long = "mac", value_name = "[INTERFACE=]MAC", value_parser = nic, conflicts_with = "lists")]
     macs: Vec<Nic>,
 }
 
-/// What `claim` prints. The lines are one a machine.
+/// Output format of `claim`. The line formats print one line for each machine.
 #[derive(Clone, Copy, Eq, PartialEq, ValueEnum)]
 enum Format {
     Table,
     Apply,
     NetworkData,
+    NetworkConfig,
     Secret,
     Annotation,
     Status,
@@ -109,12 +112,12 @@ pub(crate) struct Release {
     pools: Vec<PathBuf>,
     /// Template of the machines' network_data.json
     ///
-    /// It may set prefix lengths. The addresses that it names are reserved.
+    /// The template may set prefix lengths. The addresses in the template are reserved.
     #[arg(long, value_name = "FILE", requires = "pools")]
     template: Option<PathBuf>,
-    /// Release machines that may still run, too
+    /// Also release machines that may still run
     ///
-    /// Without it only machines of lists are released that have a deletionTimestamp and no guest in the lists.
+    /// Without this option, a machine of a list is released only if it has a deletionTimestamp and no guest in the lists.
     #[arg(long, requires = "lists")]
     force: bool,
     /// Print JSON
@@ -155,9 +158,9 @@ enum Refusal {
     Claim(ClaimError),
     /// The pools of the machine are unknown.
     NodePool(String),
-    /// No given pool is of the machine's NodePool, which is this NodePool.
+    /// The NodePool of the machine, to which none of the given pools belongs.
     OtherNodePool(String),
-    /// The annotation of the machine names the first NodePool, and `--node-pool` the second.
+    /// The annotation of the machine has the first NodePool, and `--node-pool` the second.
     AnotherNodePool(String, String),
     /// An object records an address for the machine that does not fit, or has a record that cannot be read.
     Record(String),
@@ -179,7 +182,7 @@ impl fmt::Display for Refusal {
             }
             Self::Record(problem) => write!(f, "the record of the machine does not fit: {problem}"),
             Self::BeingDeleted => {
-                f.write_str("the machine is being deleted, it keeps what it has and gets nothing new")
+                f.write_str("the machine is being deleted: it keeps its addresses and gets no new ones")
             }
         }
     }
@@ -214,7 +217,7 @@ pub(crate) fn claim(args: ClaimArgs) -> Result<ExitCode> {
         usage_error("--ip and --mac are for one machine");
     }
     let ServedPools { pools, is_whole } = args.pools.read()?;
-    let by_name: BTreeMap<String, Pool> = pools.iter().map(|pool| (pool.name.clone(), pool.clone())).collect();
+    let by_name: BTreeMap<String, Pool> = pools.iter().map(|pool| (pool.name().to_owned(), pool.clone())).collect();
     let (claims, mut left_out) = claims(&args, &pools, is_whole, machines)?;
     let mac_addresses = match claims.as_slice() {
         [claim] if left_out.is_empty() => mac_addresses(&args.macs, &pools_of(claim, &by_name))?,
@@ -222,16 +225,17 @@ pub(crate) fn claim(args: ClaimArgs) -> Result<ExitCode> {
     };
     if matches!(args.format, Format::Annotation | Format::Apply) {
         // Check the interface names before an allocation that could not be recorded.
-        pools.iter().try_for_each(|pool| annotation_key(&pool.interface).map(drop))?;
+        pools.iter().try_for_each(|pool| annotation_key(&pool.interface()).map(drop))?;
     }
     let mut seen = BTreeSet::new();
-    let interfaces = pools.iter().map(|pool| &pool.interface).filter(|interface| seen.insert(*interface));
+    let interfaces = pools.iter().map(Pool::interface).filter(|interface| seen.insert(*interface));
+    let interfaces: Vec<InterfaceName> = interfaces.collect();
     let printer = Printer {
         format: args.format,
         json: args.json,
         template: match &args.pools.template {
             Some(path) => read_template(path)?,
-            None => Template::minimal(interfaces),
+            None => Template::minimal(&interfaces),
         },
         pools: by_name,
         mac_addresses,
@@ -247,12 +251,12 @@ pub(crate) fn claim(args: ClaimArgs) -> Result<ExitCode> {
         registry.withdraw(leaving)?;
     }
     if let Some(inventory) = &inventory {
-        let adoption = audit::rebuild(&mut registry, inventory, Timestamp::now().0)?.adoption;
+        let adoption = audit::rebuild(&mut registry, inventory, Timestamp::now())?.adoption;
         let problems = record_problems(inventory, &adoption);
         for (at, claim) in claims.iter().enumerate() {
             let claimants = pools_of(claim, &printer.pools)
                 .into_iter()
-                .map(|pool| Claimant { machine: claim.machine.clone(), interface: pool.interface });
+                .map(|pool| Claimant { machine: claim.machine.clone(), interface: pool.interface() });
             if let Some(problem) = claimants.filter_map(|claimant| problems.get(&claimant)).next() {
                 left_out.entry(at).or_insert_with(|| Refusal::Record(problem.clone()));
             }
@@ -278,7 +282,7 @@ pub(crate) fn claim(args: ClaimArgs) -> Result<ExitCode> {
             })
             .collect();
         let of_batch: Vec<claim::Claim> = batch.iter().map(|&at| claims[at].clone()).collect();
-        let answers = registry.claim_all(&of_batch, Timestamp::now().0)?.answers;
+        let answers = registry.claim_all(&of_batch, Timestamp::now())?.answers;
         outcomes.extend(batch.into_iter().zip(answers.into_iter().map(|answer| answer.map_err(Refusal::Claim))));
         progress.at(outcomes.len());
     }
@@ -328,7 +332,8 @@ fn claims(
     machines: Vec<KubevirtMachine>,
 ) -> Result<(Vec<claim::Claim>, BTreeMap<usize, Refusal>)> {
     let requested = args.node_pool.as_ref().map(ToString::to_string);
-    if let Some(requested) = requested.as_ref().filter(|requested| pools.iter().all(|pool| pool.name != **requested)) {
+    if let Some(requested) = requested.as_ref().filter(|requested| pools.iter().all(|pool| pool.name() != **requested))
+    {
         bail!("--node-pool {requested}: no pool of that NodePool, expected one of {}", names(pools));
     }
     let now = Timestamp::now();
@@ -339,7 +344,7 @@ fn claims(
             && given != own
         {
             left_out.insert(claims.len(), Refusal::AnotherNodePool(own.clone(), given.clone()));
-            let created = created.unwrap_or(now).0;
+            let created = created.unwrap_or(now);
             claims.push(claim::Claim { machine, created, requests: Vec::new(), sticky: args.sticky });
             continue;
         }
@@ -358,21 +363,21 @@ fn claims(
             left_out.insert(claims.len(), why);
             Vec::new()
         });
-        claims.push(claim::Claim { machine, created: created.unwrap_or(now).0, requests, sticky: args.sticky });
+        claims.push(claim::Claim { machine, created: created.unwrap_or(now), requests, sticky: args.sticky });
     }
     Ok((claims, left_out))
 }
 
-/// The pools of a machine, in the given order. If several pools are for one interface, only the pool of the machine's
-/// NodePool.
+/// The pools of a machine, in the given order. If several pools serve one interface, only the pool of the machine's
+/// NodePool is used.
 fn one_for_each_interface<'p>(pools: &'p [Pool], node_pool: Option<&str>) -> Result<Vec<&'p Pool>, Refusal> {
-    let is_own = |pool: &Pool| node_pool == Some(pool.name.as_str());
+    let is_own = |pool: &Pool| node_pool == Some(pool.name());
     if let Some(node_pool) = node_pool.filter(|_| !pools.iter().any(is_own)) {
         return Err(Refusal::OtherNodePool(node_pool.to_owned()));
     }
-    let mut by_interface: BTreeMap<&InterfaceName, Vec<&Pool>> = BTreeMap::new();
+    let mut by_interface: BTreeMap<InterfaceName, Vec<&Pool>> = BTreeMap::new();
     for pool in pools {
-        by_interface.entry(&pool.interface).or_default().push(pool);
+        by_interface.entry(pool.interface()).or_default().push(pool);
     }
     for (interface, several) in &by_interface {
         if several.len() > 1 && !several.iter().copied().any(is_own) {
@@ -388,16 +393,16 @@ fn one_for_each_interface<'p>(pools: &'p [Pool], node_pool: Option<&str>) -> Res
             }));
         }
     }
-    let is_only = |pool: &Pool| by_interface.get(&pool.interface).is_some_and(|pools| pools.len() == 1);
+    let is_only = |pool: &Pool| by_interface.get(&pool.interface()).is_some_and(|pools| pools.len() == 1);
     Ok(pools.iter().filter(|pool| is_only(pool) || is_own(pool)).collect())
 }
 
 fn names<'p>(pools: impl IntoIterator<Item = &'p Pool>) -> String {
-    pools.into_iter().map(|pool| pool.name.as_str()).collect::<Vec<_>>().join(", ")
+    pools.into_iter().map(|pool| pool.name()).collect::<Vec<_>>().join(", ")
 }
 
 fn requests(pools: &[&Pool], ips: &[IpAddr]) -> Vec<Request> {
-    let mut requests: Vec<Request> = pools.iter().map(|pool| Request::of(&pool.name)).collect();
+    let mut requests: Vec<Request> = pools.iter().map(|pool| Request::of(pool.name())).collect();
     for ip in ips {
         // An address outside all pools goes to the first pool, which refuses it.
         let at = pools.iter().position(|pool| pool.contains(*ip)).unwrap_or_default();
@@ -415,9 +420,9 @@ fn mac_addresses(nics: &[Nic], pools: &[&Pool]) -> Result<BTreeMap<InterfaceName
     let mut mac_addresses = BTreeMap::new();
     for nic in nics {
         let interface = match (&nic.interface, pools) {
-            (Some(interface), _) if pools.iter().any(|pool| pool.interface == *interface) => interface,
+            (Some(interface), _) if pools.iter().any(|pool| pool.interface() == *interface) => interface,
             (Some(interface), _) => bail!("--mac: no pool for interface {interface}"),
-            (None, [pool]) => &pool.interface,
+            (None, [pool]) => &pool.interface(),
             (None, _) => bail!("--mac {}: the machine has several interfaces, expected INTERFACE=MAC", nic.mac_address),
         };
         if mac_addresses.insert(*interface, nic.mac_address).is_some() {
@@ -512,7 +517,7 @@ impl Printer {
             let Ok(allocations) = outcome else { continue };
             let record = annotation_patch(&claim.machine, allocations, &self.networks(claim), None);
             match record.map_err(Error::new).and_then(|record| {
-                let document = self.expand(&pools_of(claim, &self.pools), allocations)?;
+                let document = self.document(&pools_of(claim, &self.pools), allocations)?;
                 Ok([record, document.secret(&claim.machine)])
             }) {
                 Ok(objects) => items.extend(objects),
@@ -528,23 +533,25 @@ impl Printer {
 
     fn line(&self, claim: &claim::Claim, allocations: &[Allocation]) -> Result<String> {
         let machine = &claim.machine;
-        let document = || self.expand(&pools_of(claim, &self.pools), allocations);
+        let document = || self.document(&pools_of(claim, &self.pools), allocations);
         Ok(match self.format {
             Format::Annotation => annotation_patch(machine, allocations, &self.networks(claim), None)?.to_string(),
             Format::Status => status_patch(machine, allocations, None)?.to_string(),
             Format::Secret => document()?.secret(machine).to_string(),
-            Format::NetworkData | Format::Table | Format::Apply => document()?.text().to_owned(),
+            Format::NetworkData | Format::NetworkConfig | Format::Table | Format::Apply => {
+                document()?.text().to_owned()
+            }
         })
     }
 
     /// The network of each interface of a machine.
     fn networks(&self, claim: &claim::Claim) -> BTreeMap<InterfaceName, String> {
-        pools_of(claim, &self.pools).into_iter().map(|pool| (pool.interface, pool.network.clone())).collect()
+        pools_of(claim, &self.pools).into_iter().map(|pool| (pool.interface(), pool.network().to_owned())).collect()
     }
 
     /// Checks that the template accepts addresses of the pools, before any address is allocated.
     fn check_template(&self, claims: &[claim::Claim]) -> Result<()> {
-        if self.json || !matches!(self.format, Format::NetworkData | Format::Secret | Format::Apply) {
+        if self.json || matches!(self.format, Format::Table | Format::Annotation | Format::Status) {
             return Ok(());
         }
         let example = |pool: &Pool| {
@@ -552,7 +559,7 @@ impl Printer {
                 let address = space.family().address(space.ranges().first()?.first());
                 IpNetwork::new(address, space.prefix()).ok()
             };
-            let claimant = Claimant { machine: nobody(), interface: pool.interface };
+            let claimant = Claimant { machine: nobody(), interface: pool.interface() };
             Allocation { claimant, addresses: pool.spaces().filter_map(first).collect() }
         };
         let pools = claims.iter().map(|claim| claim.requests.iter().map(|request| request.pool.as_str()).collect());
@@ -562,7 +569,7 @@ impl Printer {
         for pools in pools {
             let pools: Vec<&Pool> = pools.into_iter().filter_map(|name| self.pools.get(name)).collect();
             let examples: Vec<Allocation> = pools.iter().copied().map(example).collect();
-            for warning in self.expand(&pools, &examples)?.warnings() {
+            for warning in self.document(&pools, &examples)?.warnings() {
                 if !warnings.contains(warning) {
                     warnings.push(warning.clone());
                 }
@@ -572,16 +579,17 @@ impl Printer {
         Ok(())
     }
 
-    fn expand(&self, pools: &[&Pool], allocations: &[Allocation]) -> Result<Document> {
+    /// The document of a machine, in the format that is printed.
+    fn document(&self, pools: &[&Pool], allocations: &[Allocation]) -> Result<Document> {
         let grants: Vec<Grant<'_>> = allocations.iter().map(|allocation| self.grant(pools, allocation)).collect();
-        Ok(self.template.expand(&grants)?)
+        let document = self.template.expand(&grants)?;
+        Ok(if self.format == Format::NetworkConfig { document.to_network_config()? } else { document })
     }
 
     fn grant<'a>(&self, pools: &[&'a Pool], allocation: &'a Allocation) -> Grant<'a> {
         let interface = &allocation.claimant.interface;
-        let pool = pools.iter().find(|pool| pool.interface == *interface);
-        let (gateways, nameservers) =
-            pool.map_or((&[][..], &[][..]), |pool| (pool.gateways.as_slice(), pool.nameservers.as_slice()));
+        let pool = pools.iter().find(|pool| pool.interface() == *interface);
+        let (gateways, nameservers) = pool.map_or((&[][..], &[][..]), |pool| (pool.gateways(), pool.nameservers()));
         Grant { allocation, gateways, nameservers, mac_address: self.mac_addresses.get(interface).copied() }
     }
 }
@@ -607,7 +615,7 @@ pub(crate) fn release(args: Release) -> Result<ExitCode> {
     for batch in machines.chunks(BATCH) {
         let waiting: BTreeSet<Machine> =
             registry.state()?.waiters().into_iter().map(|claim| claim.machine.clone()).collect();
-        let done = registry.release_all(batch, Timestamp::now().0)?;
+        let done = registry.release_all(batch, Timestamp::now())?;
         let held: BTreeSet<&Machine> = done.held.iter().map(|allocation| &allocation.claimant.machine).collect();
         for machine in batch.iter().filter(|machine| !held.contains(machine) && !waiting.contains(machine)) {
             say(format_args!("warning: {machine} holds nothing{}", namesake(machine, registry.state()?)));
@@ -632,7 +640,7 @@ fn releasable(machines: Vec<KubevirtMachine>, inventory: Option<&Inventory>, for
         let problem = if !is_being_deleted {
             "not being deleted, expected a deletionTimestamp, or --force"
         } else if inventory.has_guest(&machine) {
-            "its guest is there, expected neither a VirtualMachine nor an instance of it, or --force"
+            "its guest exists, expected neither a VirtualMachine nor an instance of it, or --force"
         } else {
             return Some(machine);
         };
@@ -644,7 +652,7 @@ fn releasable(machines: Vec<KubevirtMachine>, inventory: Option<&Inventory>, for
     (releasable, kept)
 }
 
-/// Names a machine with the same name and another UID. Giving the wrong UID is a frequent mistake.
+/// Returns a machine with the same name and another UID. A wrong UID is a frequent mistake.
 fn namesake(machine: &Machine, allocator: &Allocator) -> String {
     let is_namesake = |other: &&Machine| other.namespace == machine.namespace && other.name == machine.name;
     let found = allocator.leases().map(|(_, _, lease)| &lease.claimant.machine).find(is_namesake);

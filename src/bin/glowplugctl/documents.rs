@@ -37,17 +37,17 @@ pub(crate) struct NetworkData {
     interface: InterfaceName,
     /// Default gateway, one of each family
     ///
-    /// A default route of the template counts more.
+    /// A default route in the template takes precedence.
     #[arg(long = "gateway", value_name = "ADDRESS", value_parser = parse_gateway)]
     gateways: Vec<IpAddr>,
     /// Allow a gateway outside the subnet
     ///
-    /// The machine then reaches it on the link, without a route.
+    /// The machine then reaches the gateway directly on the link, without a route.
     #[arg(long)]
     on_link_gateway: bool,
     /// Name server; may be repeated
     ///
-    /// A name server of the template of the same family counts more.
+    /// A name server of the same family in the template takes precedence.
     #[arg(long = "nameserver", value_name = "ADDRESS", value_parser = parse_address)]
     nameservers: Vec<IpAddr>,
     /// MAC address of the NIC
@@ -79,7 +79,7 @@ pub(crate) struct ConfigDriveArgs {
     /// Firmware UUID of the machine
     #[arg(long, value_name = "UUID", value_parser = uuid)]
     uuid: Option<String>,
-    /// Hostname, unless it is the name of the machine
+    /// Hostname [default: name of the machine]
     #[arg(long, value_name = "NAME")]
     hostname: Option<Hostname>,
     /// Name of the instance type

@@ -6,7 +6,6 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, anyhow, bail};
 use clap::error::ErrorKind;
@@ -14,6 +13,7 @@ use clap::{Args, CommandFactory};
 use glowplug::diagnostic::{Diagnostic, Diagnostics, Severity};
 use glowplug::formats::meta_data::is_uuid;
 use glowplug::formats::value::{MAX_BYTES, MAX_LIST_BYTES};
+use glowplug::host::Timestamp;
 use glowplug::host::address::parse_interface_address;
 use glowplug::host::claim::{Machine, is_object_name};
 use glowplug::host::expand::Template;
@@ -21,7 +21,6 @@ use glowplug::host::ledger::{OpenError, SqliteLedger};
 use glowplug::host::pool::{self, Overlap, Overlaps, Pool, PoolSpec, TemplateFacts};
 use glowplug::host::records::{Inventory, KubevirtMachine, Objects};
 use glowplug::host::registry::Registry;
-use glowplug::host::timestamp::Timestamp;
 use glowplug::network::{InterfaceName, parse_mac_address};
 use ipnetwork::IpNetwork;
 use pnet_base::MacAddr;
@@ -30,22 +29,22 @@ use crate::Cli;
 use crate::Reported;
 use crate::output::say;
 
-/// Where pools are written.
+/// The pool files, and the template that their pools use.
 #[derive(Args)]
 pub(crate) struct Pools {
     /// Pool file, YAML or JSON; may be repeated
     ///
-    /// The file has a pool, a list of pools, or NodePools with a bootstrapNetworkConfig.
+    /// The file has a pool, a list of pools, NodePools with a bootstrapNetworkConfig, or StaticIPPools.
     #[arg(long = "pool", value_name = "FILE", required = true)]
     pub(crate) files: Vec<PathBuf>,
     /// Template of the machines' network_data.json
     ///
-    /// It may set prefix lengths. The addresses that it names are reserved.
+    /// The template may set prefix lengths. The addresses in the template are reserved.
     #[arg(long, value_name = "FILE")]
     pub(crate) template: Option<PathBuf>,
 }
 
-/// Where allocations are recorded.
+/// The file in which allocations are recorded.
 #[derive(Args)]
 pub(crate) struct LedgerFile {
     /// Ledger file, on a local disk
@@ -53,7 +52,7 @@ pub(crate) struct LedgerFile {
     pub(crate) ledger: PathBuf,
 }
 
-/// Which machines.
+/// The machines to which a command applies.
 #[derive(Args)]
 pub(crate) struct Machines {
     /// KubevirtMachine, as namespace/name
@@ -71,13 +70,13 @@ pub(crate) struct Machines {
     pub(crate) lists: Vec<PathBuf>,
 }
 
-/// Everything about machines.
+/// Lists of machine objects.
 #[derive(Args)]
 pub(crate) struct Lists {
     /// JSON list of machine objects; - is standard input
     ///
     /// KubevirtMachines, VirtualMachines and VirtualMachineInstances of all namespaces, as `kubectl get -A -o json` prints
-    /// them, together or one kind a file.
+    /// them, in one file or in one file for each kind.
     #[arg(id = "lists", long = "machines", value_name = "FILE|-", num_args = 1.., required = true)]
     pub(crate) lists: Vec<PathBuf>,
 }
@@ -236,18 +235,18 @@ impl PoolFiles {
     pub(crate) fn served(files: &[PathBuf], template: Option<&Path>) -> Result<ServedPools> {
         let read = Self::read(files, template)?;
         read.tell();
-        let created: BTreeMap<String, u64> =
+        let created: BTreeMap<String, Timestamp> =
             read.specs.iter().filter_map(|spec| Some((spec.full_name(), spec.created?))).collect();
         let mut pools = read.pools;
         let count = pools.len();
         // Older pools come first. A pool without a NodePool has no creation time and counts as the oldest.
-        pools.sort_by_key(|pool| created.get(&pool.name).copied().unwrap_or_default());
+        pools.sort_by_key(|pool| created.get(pool.name()).copied().unwrap_or_default());
         loop {
             let overlaps = pool::overlaps(&pools);
             tell_overlaps(&overlaps);
             let mut left_out: BTreeSet<&str> = BTreeSet::new();
             for Overlap { pools: [older, younger], .. } in &overlaps.kept {
-                if !left_out.contains(older.name.as_str()) && left_out.insert(&younger.name) {
+                if !left_out.contains(older.name()) && left_out.insert(younger.name()) {
                     let (younger, older) = (younger.title(), older.title());
                     say(format_args!("error: pool {younger} is not served, since {older} is older"));
                 }
@@ -256,7 +255,7 @@ impl PoolFiles {
                 break;
             }
             let left_out: BTreeSet<String> = left_out.into_iter().map(str::to_owned).collect();
-            pools.retain(|pool| !left_out.contains(&pool.name));
+            pools.retain(|pool| !left_out.contains(pool.name()));
         }
         if pools.is_empty() {
             bail!(Reported);
@@ -265,7 +264,7 @@ impl PoolFiles {
         // Messages and tables use the order of the files.
         let order: BTreeMap<String, usize> =
             read.specs.iter().enumerate().map(|(at, spec)| (spec.full_name(), at)).collect();
-        pools.sort_by_key(|pool| order.get(&pool.name).copied());
+        pools.sort_by_key(|pool| order.get(pool.name()).copied());
         Ok(ServedPools { pools, is_whole })
     }
 }
@@ -306,13 +305,13 @@ pub(crate) fn tell_overlaps(overlaps: &Overlaps<'_>) {
     }
 }
 
-/// Time at which lists were fetched, in milliseconds since 1970: the oldest modification time of their files.
+/// Time at which lists were fetched: the oldest modification time of their files.
 ///
 /// # Errors
 ///
 /// A list is a pipe. A pipe has no time, so an old list could look new.
-pub(crate) fn fetched(lists: &[PathBuf]) -> Result<u64> {
-    let mut oldest = SystemTime::now();
+pub(crate) fn fetched(lists: &[PathBuf]) -> Result<Timestamp> {
+    let mut oldest = Timestamp::now();
     for path in lists {
         let metadata = if path == Path::new("-") {
             File::from(io::stdin().as_fd().try_clone_to_owned()?).metadata()
@@ -326,9 +325,9 @@ pub(crate) fn fetched(lists: &[PathBuf]) -> Result<u64> {
                 path.display()
             );
         }
-        oldest = oldest.min(metadata.modified()?);
+        oldest = oldest.min(metadata.modified()?.try_into()?);
     }
-    Ok(u64::try_from(oldest.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis()).unwrap_or(u64::MAX))
+    Ok(oldest)
 }
 
 pub(crate) fn read_objects(lists: &[PathBuf]) -> Result<(Objects, usize)> {
@@ -393,7 +392,7 @@ impl LedgerFile {
     /// Creates the ledger with the pools.
     pub(crate) fn create(&self, pools: Vec<Pool>) -> Result<Registry<SqliteLedger>> {
         let mut registry = self.registry(SqliteLedger::create, &[])?;
-        registry.resize(pools, &[], Timestamp::now().0)?;
+        registry.resize(pools, &[], Timestamp::now())?;
         Ok(registry)
     }
 
@@ -405,13 +404,13 @@ impl LedgerFile {
     /// Opens the ledger for a change of pools. A new network must be among `added`: a misspelt network name would count as
     /// another network, and its addresses would be allocated a second time.
     pub(crate) fn open_for_more(&self, added: &[String], pools: Vec<Pool>) -> Result<Registry<SqliteLedger>> {
-        let given: BTreeSet<&str> = pools.iter().map(|pool| pool.network.as_str()).collect();
+        let given: BTreeSet<&str> = pools.iter().map(|pool| pool.network()).collect();
         let list = |networks: &BTreeSet<&str>| networks.iter().copied().collect::<Vec<_>>().join(", ");
         if let Some(network) = added.iter().find(|network| !given.contains(network.as_str())) {
             bail!("--add-network {network}: no pool of that network, expected one of {}", list(&given));
         }
         let mut registry = self.registry(SqliteLedger::open, &[])?;
-        let known: BTreeSet<&str> = registry.state()?.pools().map(|pool| pool.network.as_str()).collect();
+        let known: BTreeSet<&str> = registry.state()?.pools().map(|pool| pool.network()).collect();
         let is_new = |network: &&&str| !known.contains(**network) && !added.iter().any(|added| added == **network);
         let lacks: BTreeSet<&str> = given.iter().filter(is_new).copied().collect();
         if !lacks.is_empty() {
@@ -442,7 +441,7 @@ impl LedgerFile {
         let state = registry.state()?;
         for pool in pools {
             let name = pool.title();
-            match state.pool(&pool.name).map(|known| pool.differences(known)) {
+            match state.pool(pool.name()).map(|known| pool.differences(known)) {
                 Some(differences) => {
                     if let Some(difference) = differences.first() {
                         bail!(

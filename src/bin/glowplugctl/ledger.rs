@@ -9,11 +9,10 @@ use clap::Args;
 use glowplug::host::address::parse_address;
 use glowplug::host::claim::Machine;
 use glowplug::host::ledger::Tenure;
-use glowplug::host::timestamp::Timestamp;
 use serde::Serialize;
 
 use crate::input::{LedgerFile, Named, named};
-use crate::output::{VERSION, exit_code, print, print_json, say, table};
+use crate::output::{VERSION, exit_code, print, print_json, say, table, whole_seconds};
 
 #[derive(Args)]
 pub(crate) struct Verify {
@@ -25,7 +24,7 @@ pub(crate) struct Verify {
 pub(crate) struct Backup {
     #[command(flatten)]
     ledger: LedgerFile,
-    /// The copy, a new file
+    /// New file for the copy
     #[arg(value_name = "FILE")]
     copy: PathBuf,
 }
@@ -87,15 +86,15 @@ impl Subject {
 }
 
 impl From<Tenure> for ListedTenure {
-    fn from(Tenure { network, address, lease }: Tenure) -> Self {
+    fn from(Tenure { network, address, lease, .. }: Tenure) -> Self {
         Self {
             network,
             address: format!("{address}/{}", lease.prefix),
             pool: lease.pool.to_string(),
             machine: lease.claimant.machine.clone(),
             interface: lease.claimant.interface.to_string(),
-            since: Timestamp(lease.since).to_string(),
-            released: lease.released.map(|released| Timestamp(released).to_string()),
+            since: whole_seconds(lease.since),
+            released: lease.released.map(whole_seconds),
         }
     }
 }

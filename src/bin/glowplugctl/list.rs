@@ -9,11 +9,10 @@ use clap::Args;
 use glowplug::host::address::parse_address;
 use glowplug::host::allocator::Allocator;
 use glowplug::host::claim::Machine;
-use glowplug::host::timestamp::Timestamp;
 use serde::Serialize;
 
 use crate::input::{LedgerFile, Named, named};
-use crate::output::{VERSION, print, print_json, sections, table};
+use crate::output::{VERSION, print, print_json, sections, table, whole_seconds};
 
 #[derive(Args)]
 pub(crate) struct List {
@@ -29,22 +28,22 @@ pub(crate) struct List {
     json: bool,
 }
 
-/// What is listed: that to which all of these apply.
+/// Conditions for the listed entries. All of them must apply.
 #[derive(Args)]
 struct Filter {
-    /// Print what is of the pool of this NodePool
+    /// Filter by the NodePool of the pool
     #[arg(long, value_name = "NAMESPACE/NAME", value_parser = named)]
     node_pool: Option<Named>,
-    /// Print what is of the pools of this hosted cluster
+    /// Filter by the hosted cluster of the pool
     #[arg(long, value_name = "NAME")]
     cluster: Option<String>,
-    /// Print what is of this machine, whatever its UID
+    /// Filter by machine, with any UID
     #[arg(long, value_name = "NAMESPACE/NAME", value_parser = named)]
     machine: Option<Named>,
-    /// Print what is about this address
+    /// Filter by address
     #[arg(long, value_name = "ADDRESS", value_parser = parse_address)]
     address: Option<IpAddr>,
-    /// Print what is on this network
+    /// Filter by network
     #[arg(long, value_name = "NETWORK")]
     network: Option<String>,
 }
@@ -127,7 +126,7 @@ impl Listed {
             pool: lease.pool.to_string(),
             machine: lease.claimant.machine.clone(),
             interface: lease.claimant.interface.to_string(),
-            since: Timestamp(lease.since).to_string(),
+            since: whole_seconds(lease.since),
         });
         let conflicting = allocator.conflicts().map(|(network, address, conflict)| ListedConflict {
             network: network.to_owned(),
@@ -138,12 +137,12 @@ impl Listed {
         });
         let waiting = allocator.waiters().into_iter().map(|claim| ListedWaiter {
             machine: claim.machine.clone(),
-            created: Timestamp(claim.created).to_string(),
+            created: whole_seconds(claim.created),
             pools: claim.requests.iter().map(|request| request.pool.clone()).collect(),
         });
         let missing = allocator
             .missing()
-            .map(|(machine, since)| ListedMissing { machine: machine.clone(), since: Timestamp(since).to_string() });
+            .map(|(machine, since)| ListedMissing { machine: machine.clone(), since: whole_seconds(since) });
         Self {
             version: VERSION,
             addresses: addresses.collect(),
@@ -192,7 +191,8 @@ pub(crate) fn list(args: List) -> Result<ExitCode> {
     let mut registry = args.ledger.open_read_only(Vec::new())?;
     let state = registry.state()?;
     let mut listed = Listed::of(state);
-    let clusters = state.pools().filter_map(|pool| Some((pool.name.clone(), pool.cluster.clone()?))).collect();
+    let clusters =
+        state.pools().filter_map(|pool| Some((pool.name().to_owned(), pool.cluster().map(str::to_owned)?))).collect();
     listed.retain(&args.filter, &clusters);
     if args.json {
         print_json(&listed)?;

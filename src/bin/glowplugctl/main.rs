@@ -1,4 +1,4 @@
-//! The program of the host: arguments, files, tables, exit statuses.
+//! The program of the host: command line and exit status.
 //!
 //! A cron job can distinguish these exit statuses: 0 success; 1 failed or refused; 2 usage error; 3 a pool is exhausted for
 //! at least one machine; 4 success with diagnostics. If several of 1, 3 and 4 apply, the first of them is the exit status.
@@ -48,11 +48,11 @@ enum Command {
     Init(Init),
     /// Allocate addresses to machines, or print those they hold
     Claim(ClaimArgs),
-    /// Release what machines hold or wait for, once they are gone
+    /// Release the addresses of machines that are gone
     Release(Release),
     /// List leases, conflicts, waiting and missing machines
     List(List),
-    /// Print how full the pools are, who waits and what is outside
+    /// Print pool usage, waiting machines and leases outside pools
     Status(Status),
     /// Apply changed pool files and serve waiting machines
     ///
@@ -66,7 +66,7 @@ enum Command {
     ///
     /// Reports duplicate, unknown and missing machines.
     Audit(AuditArgs),
-    /// List who held an address, or what a machine held, and when
+    /// Print the history of an address or a machine
     History(History),
     /// Check the ledger for damage
     Verify(Verify),
@@ -82,7 +82,7 @@ enum Command {
     Metrics(Metrics),
     /// Write shell completions
     Completions {
-        /// Shell to complete for
+        /// Shell that will use the completions
         shell: Shell,
     },
 }
@@ -150,4 +150,18 @@ fn completions(shell: Shell) -> Result<ExitCode> {
     clap_complete::generate(shell, &mut Cli::command(), "glowplugctl", &mut text);
     print(&String::from_utf8(text)?)?;
     Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+#[path = "../../../tests/support/manual.rs"]
+mod manual;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_manual_pages_have_the_command_line_of_the_program() {
+        manual::check(Cli::command(), "1");
+    }
 }

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Error, Result, anyhow};
 use glowplug::atomic_file;
+use glowplug::host::Timestamp;
 use glowplug::host::claim::{Allocation, Claimant};
 use glowplug::terminal::{self, acts_on_terminal, escaped};
 use serde::Serialize;
@@ -60,7 +61,7 @@ pub(crate) fn write_in_one_step(path: &Path, content: &[u8]) -> Result<()> {
     atomic_file::write(path, content)
         .map_err(|error| match (error.kind(), path.parent()) {
             (io::ErrorKind::NotFound, Some(directory)) => {
-                anyhow!("no such directory {directory:?}, expected one that is there")
+                anyhow!("no such directory {directory:?}, expected an existing directory")
             }
             _ => Error::new(error),
         })
@@ -82,6 +83,11 @@ pub(crate) fn sections<const N: usize>(tables: [String; N]) -> String {
     tables.into_iter().filter(|table| !table.is_empty()).collect::<Vec<_>>().join("\n")
 }
 
+/// Formats a time without the fraction of a second.
+pub(crate) fn whole_seconds(time: Timestamp) -> String {
+    format!("{time:.0}")
+}
+
 pub(crate) fn allocations_table<'a>(head: &str, allocations: impl IntoIterator<Item = &'a Allocation>) -> String {
     let row = |allocation: &Allocation| {
         let Claimant { machine, interface } = &allocation.claimant;
@@ -95,6 +101,15 @@ pub(crate) fn allocations_table<'a>(head: &str, allocations: impl IntoIterator<I
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_fraction_of_a_second_is_not_printed() {
+        let times = ["2025-11-20T15:13:41Z", "2025-11-20T15:13:41.999Z", "9999-12-30T22:00:00.999999999Z"];
+        assert_eq!(
+            times.map(|time| whole_seconds(time.parse().unwrap())),
+            ["2025-11-20T15:13:41Z", "2025-11-20T15:13:41Z", "9999-12-30T22:00:00Z"]
+        );
+    }
 
     #[test]
     fn no_json_acts_on_a_terminal() {

@@ -8,12 +8,12 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 use clap::Args;
 use glowplug::diagnostic::Diagnostic;
+use glowplug::host::Timestamp;
 use glowplug::host::allocator::{Rename, Resized, Usage};
 use glowplug::host::claim::Allocation;
 use glowplug::host::metrics;
 use glowplug::host::nodepool::{BootstrapNetworkConfig, MachineTemplate};
 use glowplug::host::pool::{self, Pool, ReservedAddresses};
-use glowplug::host::timestamp::Timestamp;
 use serde::Serialize;
 
 use crate::Reported;
@@ -29,7 +29,7 @@ pub(crate) struct PoolCheck {
     files: Vec<PathBuf>,
     /// Template of the machines' network_data.json
     ///
-    /// It may set prefix lengths. The addresses that it names are reserved.
+    /// The template may set prefix lengths. The addresses in the template are reserved.
     #[arg(long, value_name = "FILE")]
     template: Option<PathBuf>,
     /// Print JSON
@@ -63,7 +63,7 @@ pub(crate) struct Resize {
     added: Vec<String>,
     /// Rename a pool of the ledger; may be repeated
     ///
-    /// A new name is found without this option if only one pool fits.
+    /// Without this option, a rename is detected if only one pool of the ledger matches.
     #[arg(long = "rename", value_name = "OLD=NEW", value_parser = rename)]
     renames: Vec<Rename>,
     /// Print JSON
@@ -77,7 +77,7 @@ pub(crate) struct Metrics {
     pools: Pools,
     #[command(flatten)]
     ledger: LedgerFile,
-    /// Write this file atomically, for a textfile collector
+    /// Write to this file atomically, for textfile collectors
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 }
@@ -137,7 +137,7 @@ impl CheckedPool {
             let own = count.reserved.iter().map(|(why, count)| (why.to_string(), *count));
             let others = on_network.of_others(pool, space.family());
             let by_others: u128 = others.iter().map(|(_, count)| count).sum();
-            let others = others.iter().map(|(reserved, count)| (reserved.of(&pool.name), *count));
+            let others = others.iter().map(|(reserved, count)| (reserved.of(pool.name()), *count));
             Some(CheckedFamily {
                 family: space.family().to_string(),
                 prefix: space.prefix(),
@@ -148,12 +148,12 @@ impl CheckedPool {
             })
         });
         Self {
-            cluster: pool.cluster.clone(),
-            name: pool.name.clone(),
-            network: pool.network.clone(),
-            interface: pool.interface.to_string(),
-            gateways: pool.gateways.clone(),
-            nameservers: pool.nameservers.clone(),
+            cluster: pool.cluster().map(str::to_owned),
+            name: pool.name().to_owned(),
+            network: pool.network().to_owned(),
+            interface: pool.interface().to_string(),
+            gateways: pool.gateways().to_vec(),
+            nameservers: pool.nameservers().to_vec(),
             families: families.collect(),
         }
     }
@@ -165,12 +165,12 @@ pub(crate) fn pool_check(args: PoolCheck) -> Result<ExitCode> {
     let is_right = read.errors == 0 && overlaps.kept.is_empty();
     let mut by_network: BTreeMap<&str, Vec<&Pool>> = BTreeMap::new();
     for pool in &read.pools {
-        by_network.entry(&pool.network).or_default().push(pool);
+        by_network.entry(pool.network()).or_default().push(pool);
     }
     let reserved: BTreeMap<&str, ReservedAddresses> =
         by_network.into_iter().map(|(network, pools)| (network, ReservedAddresses::of(pools))).collect();
     let pools: Vec<CheckedPool> =
-        read.pools.iter().map(|pool| CheckedPool::new(pool, &reserved[pool.network.as_str()])).collect();
+        read.pools.iter().map(|pool| CheckedPool::new(pool, &reserved[pool.network()])).collect();
     if args.json {
         let file = |path: &Path| path.display().to_string();
         let diagnostic = |(path, diagnostic): &(PathBuf, Diagnostic)| CheckedDiagnostic {
@@ -186,7 +186,7 @@ pub(crate) fn pool_check(args: PoolCheck) -> Result<ExitCode> {
                 .iter()
                 .map(|overlap| CheckedOverlap {
                     pools: overlap.pools.map(Pool::title),
-                    network: overlap.pools[0].network.clone(),
+                    network: overlap.pools[0].network().to_owned(),
                     addresses: overlap.addresses.ranges().iter().map(ToString::to_string).collect(),
                 })
                 .collect(),
@@ -252,25 +252,26 @@ pub(crate) fn init(args: Init) -> Result<ExitCode> {
 pub(crate) fn resize(args: Resize) -> Result<ExitCode> {
     let ServedPools { pools, is_whole } = args.pools.read()?;
     let mut registry = args.ledger.open_for_more(&args.added, pools.clone())?;
-    let now = Timestamp::now().0;
+    let now = Timestamp::now();
     let row = |pool: &Pool, usage: &Usage| {
         let Usage { family, total, reserved, used, conflicting, reuse_delay, free, outside } = *usage;
         let [total, reserved, used, conflicting, reuse_delay, free, outside] =
             [total, reserved, used, conflicting, reuse_delay, free, outside].map(|count| count.to_string());
         [pool.title(), family.to_string(), total, reserved, used, conflicting, reuse_delay, free, outside]
     };
-    let Resized { renamed, prefix_changed, outside, served } = registry.resize(pools.clone(), &args.renames, now)?;
+    let Resized { renamed, prefix_changed, outside, served, .. } =
+        registry.resize(pools.clone(), &args.renames, now)?;
     for network in &args.added {
-        // An earlier rebuild did not know the new network, so it could not reserve addresses of this network.
+        // An earlier rebuild did not have the new network, so it could not reserve addresses of this network.
         say(format_args!(
             "note: {network}: new network, expected `glowplugctl rebuild` before a claim if machines use its addresses"
         ));
     }
     let (mut resized, mut rows) = (Vec::new(), Vec::new());
     for pool in pools {
-        let usage = registry.state()?.usage(&pool.name, now).unwrap_or_default();
+        let usage = registry.state()?.usage(pool.name(), now).unwrap_or_default();
         rows.extend(usage.iter().map(|usage| row(&pool, usage)));
-        let Pool { cluster, name, .. } = pool;
+        let (cluster, name) = (pool.cluster().map(str::to_owned), pool.name().to_owned());
         resized.push(ResizedPool { cluster, name, families: usage });
     }
     if args.json {
@@ -323,7 +324,7 @@ pub(crate) fn nodepool(args: Nodepool) -> Result<ExitCode> {
 pub(crate) fn metrics(args: Metrics) -> Result<ExitCode> {
     let ServedPools { pools, is_whole } = args.pools.read()?;
     let mut registry = args.ledger.open_read_only(pools)?;
-    let text = metrics::text(registry.state()?, Timestamp::now().0);
+    let text = metrics::text(registry.state()?, Timestamp::now());
     match &args.output {
         Some(path) => write_in_one_step(path, text.as_bytes())?,
         None => print(&text)?,

@@ -4,10 +4,10 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Args;
+use glowplug::host::Timestamp;
 use glowplug::host::allocator::Usage;
 use glowplug::host::claim::Allocation;
 use glowplug::host::pool::Pool;
-use glowplug::host::timestamp::Timestamp;
 use serde::Serialize;
 
 use crate::input::LedgerFile;
@@ -46,18 +46,19 @@ struct PoolStatus {
 pub(crate) fn status(args: Status) -> Result<ExitCode> {
     let mut registry = args.ledger.open_read_only(Vec::new())?;
     let allocator = registry.state()?;
-    let now = Timestamp::now().0;
+    let now = Timestamp::now();
     let by_pool: Vec<(&Pool, Vec<Usage>)> =
-        allocator.pools().map(|pool| (pool, allocator.usage(&pool.name, now).unwrap_or_default())).collect();
-    let outside: Vec<Allocation> = allocator.pools().flat_map(|pool| allocator.outside(&pool.name)).collect();
+        allocator.pools().map(|pool| (pool, allocator.usage(pool.name(), now).unwrap_or_default())).collect();
+    let outside: Vec<Allocation> = allocator.pools().flat_map(|pool| allocator.outside(pool.name())).collect();
     let waiting = Listed::of(allocator).waiting;
-    let count = |pool: &Pool| waiting.iter().filter(|waiter| waiter.pools.contains(&pool.name)).count();
+    let count =
+        |pool: &Pool| waiting.iter().filter(|waiter| waiter.pools.iter().any(|name| name == pool.name())).count();
     if args.json {
         let pools = by_pool.iter().map(|(pool, usage)| PoolStatus {
-            cluster: pool.cluster.clone(),
-            name: pool.name.clone(),
-            network: pool.network.clone(),
-            interface: pool.interface.to_string(),
+            cluster: pool.cluster().map(str::to_owned),
+            name: pool.name().to_owned(),
+            network: pool.network().to_owned(),
+            interface: pool.interface().to_string(),
             families: usage.clone(),
             waiting: count(pool),
         });
@@ -70,7 +71,7 @@ pub(crate) fn status(args: Status) -> Result<ExitCode> {
         for usage in usage {
             let counts = [usage.total, usage.reserved, usage.used, usage.free, usage.outside, count(pool) as u128];
             let [total, reserved, used, free, outside, waiting] = counts.map(|count| count.to_string());
-            let (title, network, family) = (pool.title(), pool.network.clone(), usage.family.to_string());
+            let (title, network, family) = (pool.title(), pool.network().to_owned(), usage.family.to_string());
             rows.push([title, network, family, total, reserved, used, free, outside, waiting]);
         }
     }
