@@ -67,7 +67,7 @@ pub struct Diagnostic {
     /// The value as in the document, shortened to 64 characters. `None` when the value is missing or does not matter.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub value: Option<String>,
-    /// Why: a mistake, or a limitation of the reader of our output.
+    /// Why: a mistake in the document, or a limitation of the program that reads our output.
     #[serde(flatten)]
     pub reason: Reason,
 }
@@ -76,11 +76,11 @@ pub struct Diagnostic {
 #[derive(Clone, Debug, Eq, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum Reason {
-    /// The value is a mistake of the author of the document.
+    /// The author of the document made a mistake in the value.
     Mistake {
         /// The problem without the value, such as `invalid netmask`.
         problem: String,
-        /// What the document should contain instead.
+        /// Expected content of the document.
         expected: String,
     },
     /// The value is valid, but is not used.
@@ -138,7 +138,7 @@ impl<'a> FieldPath<'a> {
         path
     }
 
-    // The formatting machinery would take several times as long, and every record of a long list has a path.
+    // The formatting machinery is several times slower, and every record of a long list has a path.
     pub(crate) fn push_onto(&self, path: &mut String) {
         match self {
             Self::Document => path.push_str("document"),
@@ -297,8 +297,8 @@ impl fmt::Write for Beginning {
 // === impl Diagnostics ===
 
 impl Diagnostics {
-    /// Number of errors that are kept; as many warnings and as many debug messages are kept, too. Nobody fixes a
-    /// document with more mistakes line by line.
+    /// Number of errors that are kept; as many warnings and as many debug messages are kept, too. A document with more
+    /// mistakes is not corrected line by line.
     pub const KEPT: usize = 256;
 
     /// Adds a diagnostic. Beyond [`Diagnostics::KEPT`] of its severity, an error or a warning is only counted, and a debug

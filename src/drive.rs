@@ -1,4 +1,4 @@
-//! Recognises a config drive, knows the layout of its files, and reads the files without trusting them.
+//! Recognises config drives, finds their documents, and reads the documents as hostile input.
 //!
 //! A drive is either a directory (a mounted drive, or a copy of a drive) or an ISO 9660 image. An image is read in
 //! process: without root, without `mount`, and without a kernel that supports the file system. Both implement
@@ -55,10 +55,10 @@ pub trait Files {
     fn list(&self, path: &str) -> Result<Option<Vec<String>>, ReadError>;
 }
 
-/// Largest number of entries that are listed of a directory.
+/// Largest number of entries that are listed for a directory.
 pub const MAX_ENTRIES: usize = 4096;
 
-/// Largest number of parts of a path on a drive.
+/// Largest number of components in a path on a drive.
 const MAX_DEPTH: usize = 32;
 
 /// Error: a file of a drive cannot be read.
@@ -80,11 +80,11 @@ pub enum ReadError {
     },
     /// The files of this file system can be read only from a mounted directory.
     NeedsMount(FileSystem),
-    /// The file system contradicts itself.
+    /// The file system is inconsistent.
     Malformed {
         /// Name of the structure that was read.
         what: &'static str,
-        /// What would have been valid.
+        /// Description of a valid value.
         expected: &'static str,
     },
     /// A system call failed.

@@ -14,6 +14,10 @@ mod reader;
 #[doc(hidden)]
 pub mod value;
 
+#[cfg(feature = "host")]
+#[doc(hidden)]
+pub use network_config::write_network_config;
+
 use std::fmt;
 
 use crate::diagnostic::{Diagnostic, Diagnostics, FieldPath, Severity};
@@ -35,6 +39,7 @@ pub enum Format {
 
 /// The result of reading a network document.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Reading {
     /// The detected format; `None` for an empty document, and for a document without a known format.
     pub format: Option<Format>,

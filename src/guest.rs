@@ -2,7 +2,7 @@
 //!
 //! [`plan()`] makes all decisions and writes nothing; [`apply()`] writes the result. A plan has these steps:
 //!
-//! 1. Do nothing if a person has configured the network at the boot loader.
+//! 1. Do nothing if a user has configured the network at the boot loader.
 //! 2. Decide whether the machine runs on KubeVirt.
 //! 3. Find the drive.
 //! 4. Read its network document.

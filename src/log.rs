@@ -10,7 +10,7 @@ use std::io::{self, IsTerminal, Write};
 use nix::time::{ClockId, clock_gettime};
 use slog::{Drain, KV, Key, Level, Logger, Never, OwnedKVList, Record, Serializer, o};
 
-/// A logger to standard error that passes over what is less important than `least`.
+/// A logger to standard error that drops messages below the level `least`.
 pub fn to_standard_error(least: Level) -> Logger {
     let priorities = !io::stderr().is_terminal();
     Logger::root(StandardError { least, priorities }.ignore_res(), o!())

@@ -1,7 +1,7 @@
 //! The model of a machine's network: links, addresses, routes and name servers.
 //!
-//! The model knows no file format and no renderer. Every [`NetworkConfig`] is consistent: each reference leads to a
-//! link of the same configuration, no link consists of itself, and a link is a member of at most one bond or bridge.
+//! The model depends on no file format and no renderer. Every [`NetworkConfig`] is consistent: each reference points to
+//! a link of the same configuration, no link consists of itself, and a link is a member of at most one bond or bridge.
 
 mod bond;
 mod bridge;
@@ -69,7 +69,7 @@ struct Uses {
 
 /// The position of a link in its [`NetworkConfig`], counted from zero.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub struct LinkIndex(pub usize);
+pub struct LinkIndex(pub(crate) usize);
 
 /// One network interface and its settings.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -219,6 +219,7 @@ pub enum Ipv6Dynamic {
 
 /// A contradiction between links, with the link to report.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[non_exhaustive]
 pub enum Contradiction {
     /// This VLAN, bond or bridge refers to a link that does not exist.
     NoSuchLink(LinkIndex),
@@ -411,6 +412,23 @@ fn loops(links: &[Link]) -> impl Iterator<Item = Contradiction> {
         .map(|(at, _)| Contradiction::Loop(LinkIndex(at)))
 }
 
+// === impl LinkIndex ===
+
+impl LinkIndex {
+    /// The index of the link at a position among the links of a configuration, counted from zero.
+    /// [`NetworkConfig::new`] rejects an index without a link.
+    #[must_use]
+    pub fn new(position: usize) -> Self {
+        Self(position)
+    }
+
+    /// The position of the link among the links of its configuration, counted from zero.
+    #[must_use]
+    pub fn position(self) -> usize {
+        self.0
+    }
+}
+
 // === impl Link ===
 
 impl Link {
@@ -524,12 +542,12 @@ impl fmt::Display for Ipv6Dynamic {
 impl fmt::Display for Contradiction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoSuchLink(at) => write!(f, "link {} refers to a link that is not there", at.0),
-            Self::Loop(at) => write!(f, "link {} is made of itself", at.0),
-            Self::PortIsNoNic(at) => write!(f, "link {} is a bond's port and no NIC", at.0),
-            Self::PortIsBridge(at) => write!(f, "link {} is a bridge's port and a bridge", at.0),
+            Self::NoSuchLink(at) => write!(f, "link {} refers to a link that does not exist", at.0),
+            Self::Loop(at) => write!(f, "link {} consists of itself", at.0),
+            Self::PortIsNoNic(at) => write!(f, "link {} is a bond member and not a NIC", at.0),
+            Self::PortIsBridge(at) => write!(f, "link {} is a bridge port and a bridge", at.0),
             Self::PortTwice(at) => write!(f, "link {} is a port twice", at.0),
-            Self::VlanTwice(at) => write!(f, "link {} is a VLAN that its parent has already", at.0),
+            Self::VlanTwice(at) => write!(f, "link {} is a VLAN with the parent and the id of another VLAN", at.0),
         }
     }
 }
@@ -581,7 +599,7 @@ mod tests {
         a_vlan_on_itself: [vlan(0, 5)] => [Loop 0];
         a_vlan_on_two_vlans_that_are_on_each_other:
             [vlan(1, 5), vlan(2, 5), vlan(1, 6), nic(), vlan(3, 5)] => [Loop 0, Loop 1, Loop 2];
-        a_parent_that_is_not_there: [vlan(9, 5), vlan(0, 6)] => [NoSuchLink 0];
+        an_unknown_parent: [vlan(9, 5), vlan(0, 6)] => [NoSuchLink 0];
         a_port_that_is_not_there: [bond(&[9])] => [NoSuchLink 0];
         a_bridge_of_a_nic_a_bond_and_a_vlan_is_fine:
             [bridge(&[1, 2, 3]), nic(), bond(&[4]), vlan(4, 5), nic(), vlan(0, 6), bridge(&[])] => [];

@@ -100,8 +100,8 @@ impl Taken {
         self.names.insert(name).then_some(name)
     }
 
-    /// Takes the next free name of `kv0`, `kv1` and so on, followed by the suffix. The names are short, so that a VLAN
-    /// id fits behind them.
+    /// Takes the next free name of `kv0`, `kv1` and so on, followed by the suffix. The names are short, so that a
+    /// suffix with a VLAN id fits into the maximum length.
     fn number(&mut self, suffix: &str) -> InterfaceName {
         loop {
             let name = format!("kv{}{suffix}", self.next);

@@ -86,7 +86,8 @@ _glowplug_network_manager() {
     local unit=NetworkManager-config-initrd.service generator
     local unit_dir="$initdir$systemdsystemunitdir"
     if [[ ! -e $unit_dir/$unit ]]; then
-        # Older versions: dracut's hook passes the output of getcmdline, which includes our file, to the generator.
+        # Older versions use a hook of dracut. The hook passes the output of getcmdline, which includes our file, to the
+        # generator.
         grep -qsr nm_generate_connections "$initdir"/{usr/lib,var/lib,lib}/dracut/hooks/cmdline \
             || _glowplug_fail "neither $unit nor a hook of dracut would read our arguments"
         return
@@ -121,8 +122,9 @@ _glowplug_networkd() {
         || dwarn "glowplug: without the dracut module systemd-resolved no program in the initramfs queries the name servers"
 }
 
-# Sets the default arguments. Fedora CoreOS sets its default in a drop-in of afterburn. Later it reads this drop-in to
-# distinguish the default network from a network that a person requested. So glowplug must use the same default.
+# Sets the default arguments. Fedora CoreOS sets its default arguments in a drop-in of afterburn. Fedora CoreOS later
+# reads this drop-in to distinguish the default network from a network that a person requested. So glowplug must use the
+# same default.
 _glowplug_default() {
     local drop_ins value
     mapfile -t drop_ins < <(_glowplug_drop_ins)
@@ -160,7 +162,7 @@ install() {
     [[ -e $initdir$systemdsystemunitdir/modprobe@.service ]] \
         || _glowplug_fail "the image has no modprobe@.service, so no driver would be there in time"
 
-    # This rule makes the link by label of a drive on a CD-ROM, which Ignition uses to find the drive.
+    # This rule creates the symbolic link by label for a drive on a CD-ROM. Ignition uses this link to find the drive.
     inst_rules 60-cdrom_id.rules
     [[ -e $initdir$udevdir/rules.d/60-cdrom_id.rules ]] || _glowplug_fail "there is no 60-cdrom_id.rules"
 
@@ -176,8 +178,8 @@ install() {
         systemd-networkd) _glowplug_networkd ;;
     esac
 
-    # afterburn supports KubeVirt too. If both programs configured the NICs of one machine, each would undo the other's
-    # names.
+    # afterburn supports KubeVirt too. If both programs configured the NICs of one machine, each would rename the NICs
+    # that the other has named.
     _glowplug_stand_back afterburn-network-kargs
 
     # With Ignition the unit runs only on the first boot, because only the first boot starts ignition-complete.target.

@@ -38,7 +38,8 @@ pub(crate) fn everywhere(family: Family) -> IpNetwork {
     network(family.address(0), 0)
 }
 
-/// Parses an address and drops its zone. The schema allows `fe80::1%eth0`, but the document names the link elsewhere.
+/// Parses an address and drops its zone. The schema allows `fe80::1%eth0`, but the document refers to the link in
+/// another member.
 pub(crate) fn address(text: &str) -> Option<IpAddr> {
     match text.split_once('%') {
         Some((address, zone)) if !zone.is_empty() => address.parse().ok().map(IpAddr::V6),
@@ -146,7 +147,7 @@ mod tests {
     addresses! {
         a_length_in_the_address: "10.0.0.5/24", None => Ok("10.0.0.5/24");
         a_mask_in_the_address: "10.0.0.5/255.255.255.0", None => Ok("10.0.0.5/24");
-        the_length_of_the_address_wins: "10.0.0.5/16", Some("255.255.255.0") => Ok("10.0.0.5/16");
+        the_length_of_the_address_takes_precedence: "10.0.0.5/16", Some("255.255.255.0") => Ok("10.0.0.5/16");
         a_dotted_mask: "10.0.0.5", Some("255.255.254.0") => Ok("10.0.0.5/23");
         a_number_as_mask: "10.0.0.5", Some("20") => Ok("10.0.0.5/20");
         a_broken_mask_next_to_a_length_is_an_error: "10.0.0.5/16", Some("255.0.255.0") => Err(Wrong::Mask);

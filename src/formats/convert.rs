@@ -504,7 +504,7 @@ fn drop_mtu_above_parents(diagnostics: &mut Diagnostics, links: &mut [Link], at:
     if let Some((limit, parent)) = least.filter(|(limit, _)| mtu > *limit) {
         let (path, expected) =
             (format!("{}.mtu", links[at].path), format!("at most {limit}, the MTU of {}", links[parent].path));
-        diagnostics.push(Diagnostic::warning(path, "MTU above that of what the VLAN is on", mtu, &expected));
+        diagnostics.push(Diagnostic::warning(path, "MTU above the MTU of the VLAN's parent", mtu, &expected));
         links[at].mtu = None;
     }
 }

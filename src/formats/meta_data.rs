@@ -21,8 +21,7 @@ pub struct MetaData {
     pub hostname: Option<String>,
     /// Paths and strings with lines for `authorized_keys`. One string may contain several lines.
     pub public_keys: Vec<(String, String)>,
-    /// Whether the document may contain public keys that could not be read. An empty list is then not the decision of
-    /// the machine's owner.
+    /// Whether the document may contain public keys that could not be read. An empty list may then be unintended.
     pub has_unread_keys: bool,
     /// Devices that the machine's owner has tagged.
     pub devices: Vec<Device>,
@@ -142,7 +141,7 @@ impl<'o, 'f> MetaDataReader<'o, 'f> {
         names.iter().find_map(|name| match self.object.get(name)? {
             Value::Null => None,
             Value::String(text) if text.is_empty() => None,
-            // The parser does not keep how the document writes these values, so they cannot serve as strings.
+            // The parser does not keep the original text of these values, so they cannot be used as strings.
             Value::Array(_) | Value::Object(_) | Value::Bool(_) | Value::Fraction => {
                 let kind = self.object.get(name).map_or("", Value::kind);
                 self.diagnostics.push(Diagnostic::warning(

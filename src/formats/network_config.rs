@@ -6,13 +6,18 @@
 //! This module reads the tree of the document directly, without a type for each version: both versions express the same
 //! settings with different names ([`Dialect`]).
 //!
-//! `docs/cloud-init.md` lists every document that means something else here than in cloud-init 22.4, with the reason.
+//! `docs/cloud-init.md` lists every document that has another meaning here than in cloud-init 22.4, with the reason.
 //! `tests/elder` checks this list.
 
 #[cfg(test)]
 mod tests;
 mod v1;
 mod v2;
+#[cfg(feature = "host")]
+mod write;
+
+#[cfg(feature = "host")]
+pub use write::write_network_config;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -499,7 +504,7 @@ impl<'d, 'f> Converter<'d, 'f> {
     /// member may be a misspelt address.
     fn report_unknown_members(&mut self, entry: &Entry<'_>, otherwise: Severity) {
         let members = (self.dialect.members)(entry.kind);
-        let consequence = if otherwise == Severity::Error { ": without it the device asks for nothing" } else { "" };
+        let consequence = if otherwise == Severity::Error { ": without it the device has no settings" } else { "" };
         self.reader.report_unknown_members(entry.object, &entry.path, members, otherwise, consequence);
     }
 
@@ -613,7 +618,8 @@ impl<'d, 'f> Converter<'d, 'f> {
     }
 }
 
-/// The first member that has a value, of several names for it. Without a value, the first name.
+/// Returns the first of several names whose member has a value, with the value. Without a value, returns the first
+/// name.
 fn member(object: &Object, names: &[&'static str]) -> (&'static str, Option<Scalar>) {
     let given = |name: &&'static str| Some((*name, Some(Scalar::of(object.get(name)?)?)));
     names.iter().find_map(given).unwrap_or((names[0], None))

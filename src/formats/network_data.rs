@@ -1,8 +1,8 @@
 //! Reads OpenStack's `network_data.json`.
 //!
-//! The schema is `openstack/nova:doc/api_schemas/network_data.json`, and the writer is
+//! The schema is from `openstack/nova:doc/api_schemas/network_data.json`, and documents are written by
 //! `openstack/nova:nova/virt/netutils.py`. The reader `canonical/cloud-init:cloudinit/sources/helpers/openstack.py`
-//! decides what a document means. The types here mirror the document and do not check its values;
+//! defines the meaning of a document. The types here mirror the document and do not check its values;
 //! [`NetworkData::convert`] checks them.
 
 mod convert;

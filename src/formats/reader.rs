@@ -44,7 +44,7 @@ impl Reader<'_> {
                 self.diagnostics.push(Diagnostic::new(otherwise, path, "invalid item", element.kind(), "an object"));
             } else if otherwise == Severity::Error && item == T::default() {
                 let expected = "the members that the schema requires";
-                self.diagnostics.push(Diagnostic::without_value(otherwise, path, "nothing known in it", expected));
+                self.diagnostics.push(Diagnostic::without_value(otherwise, path, "no known member", expected));
             }
             item
         };

@@ -471,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_read_back() {
+    fn a_written_file_is_read_back() {
         for value in VALUES {
             let attributes = Attributes([("DEVICE_12_TAGS".to_owned(), value.to_owned())].into());
             let file = attributes.environment_file(&Prefix::default());

@@ -20,7 +20,7 @@ pub struct Options {
     /// Kernel arguments of the distribution for a machine whose drive configures nothing. `Err` has the reason why
     /// required arguments are missing; it matters only if the run needs the default.
     pub default_value: Result<Option<DefaultValue>, String>,
-    /// What the run does if the document is invalid.
+    /// How the run handles an invalid document.
     pub on_error: OnError,
     /// How long to wait for a drive on a machine that is known to run on KubeVirt.
     pub wait: Duration,
@@ -51,7 +51,7 @@ pub enum Source {
     Property(Result<Option<Vec<u8>>, String>),
 }
 
-/// What a run does if the document is invalid.
+/// How a run handles an invalid document.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum OnError {
     /// The run fails, and so does the boot.

@@ -39,7 +39,7 @@ const MAX_ALL_FILES: usize = 1024 * 1024;
 /// Decisions of one run.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// What the run found and decided.
+    /// Results and decisions of the run.
     pub report: Report,
     /// Files and kernel arguments to write.
     pub output: Output,
@@ -86,13 +86,13 @@ enum Stop {
 ///
 /// # Errors
 ///
-/// One sentence that says why the drive cannot be read.
+/// One sentence with the reason why the drive cannot be read.
 pub fn machine_data(options: &Options, system: &dyn System, log: &Logger) -> Result<Option<MachineData>, String> {
     let mut planner = Planner::new(options, system, log);
     let decided = planner.command_line().and_then(|line| {
         let platform = planner.platform(&line)?;
-        // An invalid option affects the network only, so its error is ignored here. `glowplug.wait=` is for the unit
-        // that configures the network: later units do not wait for the drive.
+        // An invalid option affects the network only, so its error is ignored here. `glowplug.wait=` applies only to
+        // the unit that configures the network: later units do not wait for the drive.
         let _ = planner.override_options(&line);
         planner.read(platform, &line)
     });
@@ -157,7 +157,7 @@ impl<'a> Planner<'a> {
             Err(Stop::Default(reason)) => self.use_default(reason),
             Err(Stop::Refused(reason)) if self.options.on_error == OnError::Default => {
                 error!(self.log, "cannot use the drive's network"; "reason" => %reason);
-                self.use_default(format!("{reason}; the default was asked for in this case"))
+                self.use_default(format!("{reason}; the default is used as requested"))
             }
             Err(Stop::Refused(reason)) => {
                 self.report.outcome = Outcome::Refused;
@@ -205,7 +205,7 @@ impl<'a> Planner<'a> {
         let already = command_line.length() + self.other_fragments();
         if length > 0 && already + length > MAX_ALL_ARGUMENTS {
             let reason = format!(
-                "kernel arguments: {length} bytes in addition to {already} that are there, expected at most {MAX_ALL_ARGUMENTS}"
+                "kernel arguments: {length} bytes in addition to {already} existing bytes, expected at most {MAX_ALL_ARGUMENTS}"
             );
             return Err(Stop::Refused(reason));
         }
@@ -332,7 +332,7 @@ impl<'a> Planner<'a> {
             Meaning::Network(network) => {
                 let (mut output, devices) = self.output(&network, diagnostics);
                 if output == Output::default() && network.states_no_addresses() {
-                    return Err(Stop::NothingToDo(format!("{} asks for no addresses", document.path)));
+                    return Err(Stop::NothingToDo(format!("{} requests no addresses", document.path)));
                 }
                 if output == Output::default() {
                     return Err(Stop::Default(format!("{} configures nothing", document.path)));

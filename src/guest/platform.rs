@@ -14,14 +14,14 @@ use crate::formats::meta_data::{MetaData, is_uuid};
 pub struct Platform {
     /// `kubevirt` or the name of another platform; `None` if the platform is unknown.
     pub id: Option<String>,
-    /// Value from which the platform was concluded, for messages.
+    /// Value from which the platform was derived, for messages.
     pub reason: String,
 }
 
 /// How to decide the platform.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Selection {
-    /// Use this platform and look at nothing of the machine.
+    /// Use this platform and read no facts of the machine.
     Provider(String),
     /// Use the kernel command line only.
     CommandLine,
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_named_provider_beats_the_command_line() {
+    fn a_named_provider_takes_precedence_over_the_command_line() {
         assert_eq!(
             platform(&Selection::Provider("kubevirt".to_owned()), "ignition.platform.id=aws", &[]),
             (Some("kubevirt".to_owned()), "named by --provider kubevirt".to_owned())

@@ -11,7 +11,7 @@ use crate::network::{BridgePort, Link, LinkIndex, LinkKind, NetworkConfig, Pairs
 use crate::render::networkd::File;
 use crate::terminal::{escaped, table};
 
-/// What one run found and decided.
+/// Results and decisions of one run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
     /// Version of this format. A version may get further members, but no member changes.

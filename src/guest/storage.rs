@@ -1,8 +1,8 @@
 //! Finds the config drive of this machine: loads drivers, waits for the drive, chooses between several drives, and
 //! reads the chosen drive.
 //!
-//! udev has not run yet: there are no links by label, and only built-in drivers and the drivers that the unit requested
-//! are loaded. All facts about devices come from the kernel's own directories below the root.
+//! udev has not run yet: there are no symbolic links by label, and only built-in drivers and the drivers that the unit
+//! requested are loaded. All facts about devices come from the kernel's own directories below the root.
 //!
 //! A config drive is recognised by its label. It is the machine's own drive if its uuid is the uuid in the firmware. A
 //! label alone is weak evidence: a rescue drive, or the drive of a clone or of another machine, may be attached too.
@@ -56,7 +56,7 @@ pub struct Search<'a> {
     pub any_drive: bool,
     /// How long to wait for a drive, from the start of the search.
     pub wait: Duration,
-    /// Time between two looks at the devices, such as [`Search::POLL`].
+    /// Time between two scans of the devices, such as [`Search::POLL`].
     pub poll: Duration,
 }
 
@@ -77,12 +77,13 @@ pub struct Found {
     pub why: Why,
 }
 
-/// Result of the last look at each device, by the kernel's name of the device.
+/// Result of the last scan of each device, by the kernel's name of the device.
 type Seen = BTreeMap<String, Device>;
 
-/// Result of a look at one device.
+/// Result of one scan of a device.
 enum Device {
-    /// Not ready: the device has size zero or no medium, or it failed with this error number. The search looks again.
+    /// Not ready: the device has size zero or no medium, or it failed with this error number. The search scans the
+    /// device again.
     Silent(Option<i32>),
     /// Not a config drive.
     Other,
@@ -116,7 +117,7 @@ fn names(seen: &Seen) -> String {
 // === impl Search ===
 
 impl Search<'_> {
-    /// Default time between two looks. A device appears some milliseconds after its driver, and a look costs only a few
+    /// Default time between two scans. A device appears some milliseconds after its driver, and a scan costs only a few
     /// system calls.
     pub const POLL: Duration = Duration::from_millis(20);
 
@@ -221,7 +222,7 @@ impl Search<'_> {
         Ok(None)
     }
 
-    /// Looks at every device, or at every small device, that is new or was not ready before.
+    /// Scans every device, or every small device, that is new or was not ready before.
     fn look(&self, seen: &mut Seen, own: Option<&str>, only_small: bool) -> Result<(), SearchError> {
         let names =
             self.sysfs().block_devices().map_err(|e| SearchError::io(&Path::new("/").join(BLOCK_DEVICES), e))?;
@@ -262,7 +263,7 @@ impl Search<'_> {
         let (file, volume) = match probed {
             Ok(Some(probed)) => probed,
             Ok(None) => {
-                debug!(self.log, "looked at a device without a label"; "device" => %device.display());
+                debug!(self.log, "examined a device without a label"; "device" => %device.display());
                 return Ok(Device::Other);
             }
             Err(source) if source.kind() == ErrorKind::PermissionDenied => {
@@ -273,7 +274,7 @@ impl Search<'_> {
                 if before == Some(error) {
                     // This error was logged before.
                 } else if is_absence(&e) {
-                    debug!(self.log, "device is not there yet"; "device" => %device.display(), "reason" => %e);
+                    debug!(self.log, "device does not exist yet"; "device" => %device.display(), "reason" => %e);
                 } else {
                     warn!(self.log, "ignored a device"; "device" => %device.display(), "reason" => %e);
                 }
@@ -281,7 +282,7 @@ impl Search<'_> {
             }
         };
         if !LABELS.iter().any(|label| volume.label.eq_ignore_ascii_case(label)) {
-            debug!(self.log, "looked at a device"; "device" => %device.display(), "label" => &volume.label);
+            debug!(self.log, "examined a device"; "device" => %device.display(), "label" => &volume.label);
             return Ok(Device::Other);
         }
         match self.read(&device, &file, &volume) {
@@ -368,7 +369,7 @@ impl Search<'_> {
                     }
                 }
             };
-            info!(self.log, "did not take a config drive"; "device" => %device_path(name).display(),
+            info!(self.log, "did not use a config drive"; "device" => %device_path(name).display(),
                 "label" => &drive.volume.label, "reason" => reason);
         }
     }

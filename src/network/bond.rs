@@ -1,6 +1,6 @@
 //! The options of a bond.
 //!
-//! Options, their words and the modes that use them are those of the kernel's bonding driver
+//! The options, their values and the modes that use them come from the kernel's bonding driver
 //! (`torvalds/linux:Documentation/networking/bonding.rst`). This module also rejects the combinations that
 //! NetworkManager rejects (`NetworkManager/NetworkManager:src/libnm-core-impl/nm-setting-bond.c`): NetworkManager would
 //! reject the whole bond.
@@ -33,14 +33,10 @@ pub enum BondMode {
 /// The mode of a bond and its further options.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct BondOptions {
-    /// Path of the options in the document, such as `bonds.bond0.parameters`. Used only in messages.
-    pub path: String,
-    /// How the bond distributes the traffic over its members.
-    pub mode: BondMode,
-    /// The preferred bond member; `None` when no member is preferred.
-    pub primary: Option<LinkIndex>,
-    /// Targets of the ARP requests with which the bond checks its links.
-    pub arp_ip_target: Vec<Ipv4Addr>,
+    pub(crate) path: String,
+    pub(crate) mode: BondMode,
+    pub(crate) primary: Option<LinkIndex>,
+    pub(crate) arp_ip_target: Vec<Ipv4Addr>,
     others: Vec<BondOption>,
 }
 
@@ -55,6 +51,7 @@ pub struct BondOption {
 
 /// Why a bond option is rejected.
 #[derive(Clone, Debug, Eq, PartialEq)]
+#[non_exhaustive]
 pub enum BondOptionError {
     /// The kernel has no such option.
     Unknown,
@@ -65,12 +62,12 @@ pub enum BondOptionError {
     },
     /// The option has no effect in this mode, or has no effect together with the other options.
     Useless {
-        /// What the option needs to have an effect, for a message.
+        /// Requirement for the option to have an effect, for messages.
         expected: &'static str,
     },
 }
 
-/// The values that an option accepts.
+/// The values that an option can have.
 enum Takes {
     Number(u32, u32),
     /// The words of the option. The index of a word is its number.
@@ -193,10 +190,44 @@ impl BondOptions {
         Self { mode, ..Self::default() }
     }
 
+    /// Path of the options in the document, such as `bonds.bond0.parameters`. Used only in messages.
+    #[must_use]
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// How the bond distributes the traffic over its members.
+    #[must_use]
+    pub fn mode(&self) -> BondMode {
+        self.mode
+    }
+
+    /// The preferred bond member; `None` when no member is preferred.
+    #[must_use]
+    pub fn primary(&self) -> Option<LinkIndex> {
+        self.primary
+    }
+
+    /// Targets of the ARP requests with which the bond checks its links.
+    #[must_use]
+    pub fn arp_ip_target(&self) -> &[Ipv4Addr] {
+        &self.arp_ip_target
+    }
+
+    /// Sets the preferred bond member. Has an effect only in a mode that supports one, see [`BondOptions::reconcile`].
+    pub fn set_primary(&mut self, primary: Option<LinkIndex>) {
+        self.primary = primary;
+    }
+
+    /// Sets the targets of the ARP requests. They need an `arp_interval`, see [`BondOptions::reconcile`].
+    pub fn set_arp_ip_target(&mut self, targets: Vec<Ipv4Addr>) {
+        self.arp_ip_target = targets;
+    }
+
     /// Sets an option by its name, with underscores. The value is a number, a word, or the number of a word. A second
     /// call for the same option replaces the value.
     ///
-    /// `primary`, `arp_ip_target` and `mode` are fields of this struct; this function rejects them as unknown.
+    /// `primary`, `arp_ip_target` and `mode` have functions of their own; this function rejects them as unknown.
     ///
     /// # Errors
     ///
@@ -339,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_becomes_its_word_and_the_last_value_wins() {
+    fn a_number_becomes_its_word_and_the_last_value_is_used() {
         let options = options(
             BondMode::Ieee8023ad,
             &[("lacp_rate", "1"), ("xmit_hash_policy", "layer2"), ("miimon", "0100"), ("xmit_hash_policy", "1")],

@@ -6,8 +6,8 @@ use super::{Link, LinkIndex, NetworkConfig, Route};
 
 /// The default route of each family: the route with the lowest metric, and of equal metrics the first in the document.
 ///
-/// Without this choice, a machine with several default routes of one family would prefer one by the order in which its
-/// links come up.
+/// Without this choice, a machine with several default routes of one family would prefer one of them by the order
+/// in which its links come up.
 ///
 /// Links with the same address and the same gateway are an exception: they describe one network under several names,
 /// because the name of the interface depends on the guest. Only one of these links exists on a machine, so each of them

@@ -24,8 +24,8 @@ use super::is_label;
 /// ```
 #[derive(Clone, Copy, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct InterfaceName {
-    // Unused bytes are zero, so that arrays sort as their names do. An array instead of a `String` needs no allocation:
-    // a list of machines contains many names.
+    // Unused bytes are zero, so that arrays sort in the same order as names. An array instead of a `String` needs no
+    // allocation: a list of machines contains many names.
     bytes: [u8; Self::MAX],
     length: u8,
 }
@@ -280,7 +280,7 @@ pub fn parse_mac_address(text: &str) -> Option<MacAddr> {
 }
 
 /// Displays a MAC address with this separator between its pairs of hex digits. `MacAddr`'s own `Display` calls a
-/// formatter for each pair: a twelfth of the time that a document with 20 NICs takes.
+/// formatter for each pair, which takes a twelfth of the total time for a document with 20 NICs.
 pub(crate) struct Pairs(pub(crate) MacAddr, pub(crate) u8);
 
 impl fmt::Display for Pairs {

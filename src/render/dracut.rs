@@ -43,6 +43,7 @@ pub(super) enum Program {
 
 /// A network as kernel arguments.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
+#[non_exhaustive]
 pub struct Rendered {
     /// The arguments, in the order in which they must be written.
     pub kargs: Vec<Karg>,
@@ -78,8 +79,7 @@ pub(super) fn render_for(program: Program, config: &NetworkConfig, diagnostics: 
         let expected = format!("at most {MAX_BYTES}");
         diagnostics.push(Diagnostic::error("kernel arguments", "too many bytes", line.len(), &expected));
     }
-    // Every value was written from a type with a smaller alphabet. This is the last check before a shell reads the
-    // line.
+    // Types limit the bytes in every value. This is a second check before a shell reads the line.
     if !is_legal(&line) {
         diagnostics.push(Diagnostic::error("kernel arguments", "illegal byte", &line, ALPHABET));
     }
@@ -109,7 +109,7 @@ pub fn is_legal(line: &str) -> bool {
     line.bytes().all(|byte| byte.is_ascii_alphanumeric() || b" ._:[],/=+-".contains(&byte))
 }
 
-/// The limitation of a setting that its path names, for messages.
+/// Reason in messages about a setting that kernel arguments cannot express.
 const CANNOT_EXPRESS: &str = "kernel arguments cannot express it";
 
 struct Render<'c, 'f> {
@@ -451,8 +451,8 @@ impl Render<'_, '_> {
         }
     }
 
-    /// Reports a NIC that is identified by a pattern. An argument is for one NIC or for all NICs: it cannot have a
-    /// pattern. `has_named`: another link, which has a name or an address, needs arguments.
+    /// Reports a NIC that is identified by a pattern. An argument applies to one NIC or to all NICs: it cannot have a
+    /// pattern. `has_named`: another link, which is identified by a name or an address, needs arguments.
     fn report_pattern(&mut self, index: LinkIndex, link: &Link, has_named: bool) {
         let LinkKind::Nic(Nic::Pattern { names, drivers, .. }) = &link.kind else { return };
         let is_used = self.config.controller_of(index).is_some() || self.config.carries_vlans(index);

@@ -8,7 +8,7 @@
 //! - The static address in whose subnet the default gateway lies is kept, or else the first static address.
 //! - A static address is preferred to a dynamic address, because a static address needs no server.
 //!
-//! A warning names everything that is lost.
+//! A warning reports each setting that is lost.
 
 use std::net::IpAddr;
 

@@ -7,7 +7,7 @@
 //!
 //! networkd sorts the files of all directories by name, and a NIC uses the first file that matches. So the names of our
 //! files sort before the files of an initramfs that enable DHCP on every NIC (`99-default.network`,
-//! `zzzz-dracut-default.network`). Every link of the document has a file, even if the file only says that the NIC is
+//! `zzzz-dracut-default.network`). Every link of the document has a file, even if the file only marks the NIC as
 //! unmanaged.
 
 mod device_names;
@@ -34,6 +34,7 @@ pub const PREFIXES: [&str; 2] = ["50-glowplug-", "51-glowplug-"];
 
 /// A network as files.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
+#[non_exhaustive]
 pub struct Rendered {
     /// In the order of the document.
     pub files: Vec<File>,
@@ -43,6 +44,7 @@ pub struct Rendered {
 
 /// One file, readable by every user.
 #[derive(Clone, Debug, Eq, PartialEq)]
+#[non_exhaustive]
 pub struct File {
     /// Path below the root directory: `run/systemd/network/50-glowplug-0000-bond0.netdev`.
     pub path: String,
@@ -161,7 +163,7 @@ impl Render<'_, '_> {
     ///
     /// Some NICs change their MAC address, for example bond members. When networkd starts again in the real root, such
     /// a NIC no longer has the old address. So a NIC that changes its address is found by its permanent address. Other
-    /// NICs are found by the current address, because some drivers know no permanent address (veth and tap).
+    /// NICs are found by the current address, because some drivers provide no permanent address (veth and tap).
     fn matching(&self, index: LinkIndex, text: &mut Text) {
         text.section("Match");
         let link = self.config.link(index);
@@ -231,7 +233,7 @@ impl Render<'_, '_> {
                 self::route(link, route, *metric, text);
             }
             if !link.can_route(route) {
-                // The kernel would refuse the route, and networkd would then give up the whole link.
+                // The kernel would reject the route, and networkd would then stop configuring the link.
                 let because = "its link has no address of its family";
                 self.diagnostics.push(Diagnostic::ignored(&route.path, route.destination(), because));
             }
@@ -307,7 +309,7 @@ impl Render<'_, '_> {
         };
         let path = format!("run/systemd/network/{prefix}{:04}-{name}.{kind}", index.0);
         if let Some(value) = text.illegal {
-            // Every value was written from a type with a smaller alphabet, so this is a second check.
+            // Types limit the bytes in every value, so this is a second check.
             self.diagnostics.push(Diagnostic::error(&path, "illegal byte", value, text::ALPHABET));
         }
         self.files.push(File { path, text: text.text });
@@ -386,7 +388,7 @@ fn dhcp(link: &Link, text: &mut Text, diagnostics: &mut Diagnostics) {
         text.line("ClientIdentifier", &"mac");
         text.option("RouteMetric", options.route_metric.as_ref().map(|metric| metric.value));
         text.switch("UseRoutes", options.use_routes);
-        // NetworkManager also uses the server's MTU. If the file sets an MTU itself, networkd would complain about
+        // NetworkManager also uses the server's MTU. If the file sets an MTU itself, networkd would warn about
         // `UseMTU`.
         text.switch("UseMTU", options.use_mtu.or(Some(true)).filter(|_| link.mtu.is_none()));
         text.switch("SendHostname", options.send_hostname);

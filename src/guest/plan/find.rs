@@ -1,4 +1,4 @@
-//! Finds the document of a run: on a drive of this machine, or where a person says.
+//! Finds the document of a run: on a drive of this machine, or at a path from the command line.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -20,7 +20,7 @@ pub(super) struct FoundDocument {
     is_kubevirts: bool,
 }
 
-/// Reads a document from a path that a person named. The path may be a pipe without end by mistake, so the size is
+/// Reads a document from a path of the command line. By mistake, the path may be an endless pipe, so the size is
 /// limited.
 fn read_document(from: impl Read) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
@@ -49,15 +49,18 @@ impl Planner<'_> {
         match found {
             Some(found) if known => Ok(found),
             Some(found) if found.is_kubevirts => {
-                self.report.platform = Some(Platform::kubevirt("the drive has the shape that KubeVirt gives it"));
+                self.report.platform = Some(Platform::kubevirt("the drive has the layout of KubeVirt drives"));
                 Ok(found)
             }
             None if known => {
                 let waited = self.options.wait.as_secs();
-                Err(Stop::Default(format!("no config drive was there within {waited} s")))
+                Err(Stop::Default(format!("no config drive appeared within {waited} s")))
             }
             None => Err(not_kubevirt(&platform, "")),
-            Some(_) => Err(not_kubevirt(&platform, ", nor the shape of the drive; --provider kubevirt would")),
+            Some(_) => Err(not_kubevirt(
+                &platform,
+                ", and the drive does not have the layout of KubeVirt drives; --provider kubevirt sets the platform",
+            )),
         }
     }
 
@@ -88,7 +91,7 @@ impl Planner<'_> {
         }))
     }
 
-    /// Makes a result for a document without a drive.
+    /// Makes the result for a document that was not read from a drive.
     fn document(&mut self, path: String, bytes: io::Result<Vec<u8>>) -> Result<FoundDocument, Stop> {
         let bytes = bytes.map_err(|e| Stop::Refused(format!("reading {path}: {e}")))?;
         self.report.platform = Some(Platform::kubevirt("a document was named"));

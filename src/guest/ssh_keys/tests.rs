@@ -126,7 +126,7 @@ const DIRECTORY: &str = "home/.ssh/authorized_keys.d";
 const FILE: &str = "home/.ssh/authorized_keys.d/glowplug";
 
 #[test]
-fn everything_is_made_for_the_user_alone() {
+fn all_files_are_created_for_the_user_only() {
     let machine = FakeMachine::new();
     let second = format!("{ED25519} b");
     assert_eq!(machine.write(&[ED25519, &second]), Ok(machine.path(FILE)));

@@ -45,9 +45,9 @@ pub enum SearchError {
         /// Paths such as `/dev/vdb`, sorted.
         devices: Vec<PathBuf>,
     },
-    /// The path that a person named is not a drive.
+    /// The path from the command line is not a drive.
     NoDrive {
-        /// Path as named.
+        /// The given path.
         path: PathBuf,
     },
 }

@@ -21,8 +21,8 @@ pub(super) struct MountedDrive<'a> {
 
 /// Returns why the kernel should mount a drive that our own reader has read. `None` when the result is final.
 ///
-/// The kernel gets every drive whose network document our reader has not found or cannot read. Only two errors are
-/// final, because the kernel would give the same file: the document is too large, or is not a regular file.
+/// The kernel mounts every drive whose network document our reader has not found or cannot read. Only two errors are
+/// final, because the kernel would read the same file: the document is too large, or is not a regular file.
 ///
 /// Our reader comes first, because the first mount of ISO 9660 makes the kernel load a driver, which takes longer than
 /// the rest of a run.
@@ -72,7 +72,7 @@ impl Drop for MountedDrive<'_> {
     fn drop(&mut self) {
         match self.system.unmount(&self.at) {
             Ok(()) => remove(&self.at, self.log),
-            Err(e) => warn!(self.log, "drive stays mounted"; "path" => %self.at.display(), "reason" => %e),
+            Err(e) => warn!(self.log, "could not unmount the drive"; "path" => %self.at.display(), "reason" => %e),
         }
     }
 }
@@ -80,6 +80,6 @@ impl Drop for MountedDrive<'_> {
 /// Removes a mount point. The directory is empty, or does not exist.
 fn remove(mount_point: &Path, log: &Logger) {
     if let Err(e) = fs::remove_dir(mount_point) {
-        debug!(log, "mount point stays"; "path" => %mount_point.display(), "reason" => %e);
+        debug!(log, "could not remove the mount point"; "path" => %mount_point.display(), "reason" => %e);
     }
 }

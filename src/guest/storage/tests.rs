@@ -364,7 +364,7 @@ fn a_drive_that_is_pulled_out_while_it_is_read_is_an_error_unless_it_comes_back(
 }
 
 #[test]
-fn the_wait_ends_after_one_more_look_if_the_clock_jumps() {
+fn the_wait_ends_after_one_more_scan_if_the_clock_jumps() {
     let image = config_2(OWN, "{}");
     for comes in [true, false] {
         let mut machine = FakeMachine::without_sleep(Some(OWN));
@@ -398,7 +398,7 @@ fn the_own_drive_is_preferred_to_an_earlier_drive_of_a_clone() {
 }
 
 #[test]
-fn the_own_drive_wins_over_one_that_disagrees() {
+fn the_own_drive_takes_precedence_over_a_conflicting_drive() {
     let machine = FakeMachine::new(Some(OWN));
     machine.device("sda", config_2("", "without"));
     machine.device("vdb", config_2(OWN, "own"));
@@ -463,7 +463,7 @@ fn the_log_explains_why_each_other_drive_was_not_used() {
     machine.device("vdc", config_2(OWN, "own"));
     assert_eq!(machine.found(), Some(answer("/dev/vdb", OWN, "own", 0, Why::OwnUuid)));
     let not_taken = |device: &str, reason: &str| {
-        format!("INFO did not take a config drive reason={reason} label=config-2 device={device}")
+        format!("INFO did not use a config drive reason={reason} label=config-2 device={device}")
     };
     let expected = [
         not_taken("/dev/sda", "its uuid is another machine's"),
@@ -515,7 +515,7 @@ fn drives_that_disagree_are_an_error() {
 }
 
 #[test]
-fn drives_that_disagree_do_not_matter_once_the_own_one_is_there() {
+fn conflicting_drives_do_not_matter_once_the_own_drive_appears() {
     let own = config_2(OWN, "own");
     let mut machine = FakeMachine::with_clock(Some(OWN), move |root, nth| {
         if nth == 2 {
@@ -606,7 +606,7 @@ fn a_device_in_a_subdirectory_is_named_by_its_path() {
 }
 
 #[test]
-fn a_broken_drive_is_skipped_while_there_is_another() {
+fn a_broken_drive_is_skipped_if_another_drive_exists() {
     let machine = FakeMachine::new(Some(OWN));
     machine.device("sda", torn());
     machine.device("vdb", config_2("", "{}"));
@@ -640,7 +640,7 @@ fn a_missing_permission_is_an_error_of_its_own() {
 // === a machine that may be anything ===
 
 #[test]
-fn an_unknown_machine_is_looked_at_once() {
+fn an_unknown_machine_is_examined_only_once() {
     let mut machine = FakeMachine::without_sleep(Some(OWN));
     machine.known = false;
     machine.on_pci("0x010601", "0x8086", "0x2922", "pci:ahci");
@@ -806,7 +806,7 @@ fn a_drive_that_cannot_be_unmounted_is_still_used() {
     let at = machine.left_behind().remove(0);
     assert_eq!(fs::read(at.join("network-config")).unwrap(), b"{}");
     let reason = io::Error::from(Errno::EBUSY);
-    let line = format!("WARN drive stays mounted reason={reason} path={}", at.display());
+    let line = format!("WARN could not unmount the drive reason={reason} path={}", at.display());
     assert_eq!(machine.lines()[0], line);
 }
 
@@ -873,7 +873,7 @@ fn a_drive_without_a_matching_uuid_waits_for_the_missing_drivers() {
 }
 
 #[test]
-fn drivers_are_loaded_before_a_look_at_larger_devices() {
+fn drivers_are_loaded_before_larger_devices_are_examined() {
     let mut machine = FakeMachine::without_sleep(Some(OWN));
     machine.refuse(Errno::EBUSY);
     failing_device(machine.root.path(), "vda");

@@ -89,8 +89,8 @@ fn has_route_argument(link: &Link) -> bool {
 }
 
 /// Returns the part of a name from which the program takes the VLAN id. NetworkManager takes the digits at the end.
-/// Leading zeros are part of the result, so `lan05` is no name for VLAN 5: some readers take `05` for an octal number.
-/// network-legacy takes the part after `vlan`, or after the last dot.
+/// Leading zeros are part of the result, so `lan05` is not a name for VLAN 5: some readers take `05` for an octal
+/// number. network-legacy takes the part after `vlan`, or after the last dot.
 fn id_in(name: &InterfaceName, program: Program) -> &str {
     let name = name.as_str();
     match program {

@@ -1,4 +1,4 @@
-//! Kernel arguments, and the only code that spells them.
+//! Kernel arguments and their serialization.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -83,7 +83,7 @@ pub enum Method {
     None,
     /// No addresses at all.
     Off,
-    /// Both families are dynamic. Beside a static address neither dynamic family is required.
+    /// Both families are dynamic. If there is also a static address, neither dynamic family is required.
     On,
     /// DHCPv4 is required.
     Dhcp,

@@ -325,7 +325,7 @@ renders! {
             nic(1).v4("10.1.0.5/24").via("0.0.0.0/0", "10.1.0.1")
         ]
         => "ip=10.1.0.5::10.1.0.1:24::[52:54:00:12:34:01]:none", 1;
-    what_a_port_asks_for_itself_is_ignored: [nic(1).mtu(1400).mac(9).dhcp(), bridge("br0", &[0]).mtu(1400).dhcp()]
+    own_settings_of_a_port_are_ignored: [nic(1).mtu(1400).mac(9).dhcp(), bridge("br0", &[0]).mtu(1400).dhcp()]
         => "bridge=br0:52-54-00-12-34-01 ip=br0:dhcp:1400", 3;
     a_nic_takes_on_another_mac_address: [nic(1).v4("10.0.0.5/24").mac(9), nic(2).mac(8)]
         => "ip=10.0.0.5:::24::[52:54:00:12:34:01]:none::52:54:00:12:34:09 \
@@ -334,11 +334,11 @@ renders! {
     a_pattern_alone_is_any_nic_with_an_address:
         [nic_by_pattern("en*").v4("10.0.0.5/24").via("0.0.0.0/0", "10.0.0.1").via("10.1.0.0/16", "10.0.0.2")]
         => "ip=10.0.0.5::10.0.0.1:24:::none rd.route=10.1.0.0/16:10.0.0.2", 1;
-    a_pattern_that_asks_for_nothing_costs_nothing: [nic_by_pattern("en*"), nic(1).dhcp()]
+    a_pattern_without_settings_has_no_effect: [nic_by_pattern("en*"), nic(1).dhcp()]
         => "ip=[52:54:00:12:34:01]:dhcp";
     a_route_of_a_link_without_addresses_is_ignored: [nic(1).on_link("10.1.0.0/16"), nic(2).dhcp()]
         => "ip=[52:54:00:12:34:02]:dhcp", 1;
-    a_name_server_that_no_nic_reaches_is_reported_and_given: [nic(1).v4("10.0.0.5/24")] dns ["2001:db8::53"]
+    a_name_server_that_no_nic_reaches_is_reported_and_written: [nic(1).v4("10.0.0.5/24")] dns ["2001:db8::53"]
         => "ip=10.0.0.5:::24::[52:54:00:12:34:01]:none nameserver=2001:db8::53", 1;
 }
 
@@ -387,11 +387,11 @@ renders_for! {
         [nic(1), nic(2), bond("bond0", &[0, 1], active_backup()).mtu(1400).dynamic(Ipv6Dynamic::Slaac)]
         => "ifname=kv0:52:54:00:12:34:01 ifname=kv1:52:54:00:12:34:02 bond=bond0:kv0,kv1:mode=active-backup:1400 \
             ip=bond0:auto6";
-    legacy_a_vlan_keeps_a_name_that_says_its_id: [nic(1), vlan(0, 5, name("vlan5")).dhcp(), vlan(0, 6, name("a.6")).dhcp()]
+    legacy_a_vlan_keeps_a_name_that_contains_its_id: [nic(1), vlan(0, 5, name("vlan5")).dhcp(), vlan(0, 6, name("a.6")).dhcp()]
         => "ifname=kv0:52:54:00:12:34:01 vlan=vlan5:kv0 vlan=a.6:kv0 ip=vlan5:dhcp ip=a.6:dhcp";
     legacy_a_vlan_loses_a_name_that_only_ends_with_its_id: [nic(1), vlan(0, 5, name("lan5")).dhcp()]
         => "ifname=kv0:52:54:00:12:34:01 vlan=kv0.5:kv0 ip=kv0.5:dhcp", 1;
-    legacy_a_vlan_on_a_vlan_says_its_own_id: [nic(1), vlan(0, 5, name("vlan5")), vlan(1, 6, None).dhcp()]
+    legacy_a_vlan_on_a_vlan_has_its_own_id: [nic(1), vlan(0, 5, name("vlan5")), vlan(1, 6, None).dhcp()]
         => "ifname=kv0:52:54:00:12:34:01 vlan=vlan5:kv0 vlan=kv1.6:vlan5 ip=kv1.6:dhcp";
     legacy_nothing_is_off: [nic(1).mtu(9000), nic(2), bond("b", &[1], active_backup()), vlan(2, 5, None).mac(9)]
         => "ifname=kv0:52:54:00:12:34:02 bond=b:kv0:mode=active-backup vlan=b.5:b", 2;

@@ -58,7 +58,7 @@ pub(super) fn bond(text: &mut Text, options: &BondOptions, diagnostics: &mut Dia
     }
     let asks = options.get("arp_interval").is_some_and(|interval| interval != "0");
     if options.get("miimon").is_none() && !asks {
-        // NetworkManager's default. With the kernel's default, 0, the bond never notices a dead member.
+        // NetworkManager's default. With the kernel's default, 0, the bond never detects a failed member.
         text.line("MIIMonitorSec", &"100ms");
     }
     for (at, target) in options.arp_ip_target.iter().enumerate() {
