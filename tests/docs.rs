@@ -29,12 +29,13 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
         &[
             "kubectl get ipaddresses,staticippools -n clusters",
             "make demo    # from a pool of addresses to kernel arguments, each step shown",
-            "make demo-controller    # the controller without a cluster: a pool, claims, exhaustion, growth",
+            "make demo-controller    # the controller without a cluster: pools, claims, machines, exhaustion, growth",
             "make test    # tests, and five boots of whole machines, in minutes; `make test-all` runs everything",
             "cargo build --release && PATH=\"$PWD/target/release:$PATH\"    # both programs, for what follows here",
             "kubectl get kubevirtmachines -A -o json | \
              glowplugctl claim --pool pools.yaml --ledger ledger --machines - --format apply | \
              kubectl apply --server-side -f -",
+            "make boot BOOT=ignition_fetches_over_the_network_that_the_controller_gives_the_machine",
         ],
     ),
     (
@@ -65,7 +66,44 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
             "glowplug ssh-keys --user core",
         ],
     ),
+    (
+        "docs/hypershift.md",
+        &[
+            "kubectl apply --server-side -k install",
+            "kubectl rollout status deployment/glowplug-controller-manager -n ipam-glowplug-system",
+            "kubectl get nodepool workers -n clusters -o jsonpath='{.spec.platform.kubevirt}'",
+            "kubectl apply -f workers.yaml",
+            "kubectl get staticippool workers -n clusters",
+            "kubectl get namespace clusters-c1 --show-labels",
+            "kubectl scale nodepool workers -n clusters --replicas=3",
+            "kubectl get staticipleases",
+            "kubectl get vmi -n clusters-c1 -o wide",
+            "kubectl delete machine NAME -n clusters-c1",
+            "kubectl get kubevirtmachine NAME -n clusters-c1 -o jsonpath='{.status.conditions}'",
+            "kubectl describe vm NAME -n clusters-c1",
+            "kubectl patch staticippool workers -n clusters --type merge -p '{\"spec\":{\"nodePoolRef\":null}}'",
+            "kubectl delete machine NAME -n clusters-c1",
+            "kubectl delete staticippool workers -n clusters",
+            "kubectl delete -k install",
+        ],
+    ),
     ("docs/image-builders.md", &["make install-guest DESTDIR=$image PREFIX=/usr"]),
+    (
+        "docs/recovery.md",
+        &[
+            "kubectl scale deployment glowplug-controller-manager -n ipam-glowplug-system --replicas=0",
+            "kubectl get staticippools -A -o yaml > pools.yaml",
+            "kubectl get kubevirtmachines,vm,vmi -A -o json > machines.json",
+            "kubectl get staticipleases -o yaml > leases.yaml",
+            "kubectl annotate kubevirtmachine worker-2 -n clusters-c1 kubevirt.cluster.x-k8s.io/allocated-ip-eno101-",
+            "kubectl delete staticiplease 192-168-1-100.infra.vlan10",
+            "kubectl delete machine worker-2 -n clusters-c1",
+            "kubectl scale deployment glowplug-controller-manager -n ipam-glowplug-system --replicas=2",
+            "kubectl rollout status deployment/glowplug-controller-manager -n ipam-glowplug-system",
+            "kubectl get staticippools -A -o jsonpath='{range .items[*]}{.metadata.name} {.status.conditions[?(@.type==\"DuplicateRecords\")].status}{\"\\n\"}{end}'",
+            "kubectl get staticipleases",
+        ],
+    ),
     (
         "docs/troubleshooting.md",
         &[
@@ -98,8 +136,10 @@ documents! {
     formats_and_renderers_md "docs/formats-and-renderers.md"
     from_afterburn_md "docs/from-afterburn.md"
     guest_md "docs/guest.md"
+    hypershift_md "docs/hypershift.md"
     image_builders_md "docs/image-builders.md"
     measurements_md "docs/measurements.md"
+    recovery_md "docs/recovery.md"
     stability_md "docs/stability.md"
     troubleshooting_md "docs/troubleshooting.md"
     vmware_md "docs/vmware.md"
@@ -155,21 +195,21 @@ fn document(path: &str) {
     let directory = tempfile::tempdir().unwrap();
     symlink(repository().join("fixtures"), directory.path().join("fixtures")).unwrap();
     let mut elsewhere = Vec::new();
-    let said = run(&expected, directory.path(), &mut elsewhere);
+    let output = run(&expected, directory.path(), &mut elsewhere);
     if crate::support::is_update() {
-        fs::write(repository().join(path), &said).unwrap();
+        fs::write(repository().join(path), &output).unwrap();
     }
-    for (number, (said, expected)) in said.lines().zip(expected.lines()).enumerate() {
-        assert_eq!(said, expected, "{path}:{}", number + 1);
+    for (number, (output, expected)) in output.lines().zip(expected.lines()).enumerate() {
+        assert_eq!(output, expected, "{path}:{}", number + 1);
     }
-    assert_eq!(said.len(), expected.len());
+    assert_eq!(output.len(), expected.len());
     let named = ELSEWHERE.iter().find(|(document, _)| *document == path).map_or(&[][..], |(_, commands)| commands);
     assert_eq!(elsewhere, named);
 }
 
 /// Returns the document with the actual output of its commands.
 fn run(document: &str, directory: &Path, elsewhere: &mut Vec<String>) -> String {
-    let mut said = String::new();
+    let mut output = String::new();
     let mut fence = None;
     let mut script = String::new();
     for line in document.lines() {
@@ -184,11 +224,11 @@ fn run(document: &str, directory: &Path, elsewhere: &mut Vec<String>) -> String 
                 fence = None;
             }
             (Some("console"), None) => {
-                said += &command.map(|command| printed(line, directory, command)).unwrap_or_default();
+                output += &command.map(|command| printed(line, directory, command)).unwrap_or_default();
                 continue;
             }
             (Some("console repository"), None) => {
-                said += &command.map(|command| printed(line, repository(), command)).unwrap_or_default();
+                output += &command.map(|command| printed(line, repository(), command)).unwrap_or_default();
                 continue;
             }
             (Some("console elsewhere"), None) => elsewhere.extend(command.map(str::to_owned)),
@@ -196,9 +236,9 @@ fn run(document: &str, directory: &Path, elsewhere: &mut Vec<String>) -> String 
             (Some(info), None) => assert!(CONTENT.contains(&info) && command.is_none(), "{info:?}: {line}"),
             (None, None) => {}
         }
-        said += &format!("{line}\n");
+        output += &format!("{line}\n");
     }
-    said
+    output
 }
 
 fn printed(line: &str, directory: &Path, command: &str) -> String {

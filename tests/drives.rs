@@ -217,7 +217,7 @@ fn joliet_names_need_no_rock_ridge() {
 }
 
 #[test]
-fn rock_ridge_names_win_over_joliet() {
+fn rock_ridge_names_take_precedence_over_joliet() {
     assert_eq!(read_all(&iso(&rich(), KUBEVIRT)), rich());
 }
 
@@ -228,7 +228,7 @@ fn plain_names_are_lower_case_without_version() {
 }
 
 #[test]
-fn mangled_names_count_only_where_there_is_no_other() {
+fn mangled_names_are_used_only_without_other_names() {
     let mangled = "openstac/latest/network_.jso";
     for (arguments, expected) in
         [(&["--norock"][..], true), (&["--norock", "-joliet"], false), (&["-rock"], false), (KUBEVIRT, false)]
@@ -272,7 +272,7 @@ fn an_image_label_keeps_its_case() {
 }
 
 #[test]
-fn a_directory_that_contains_itself_is_no_trap() {
+fn a_directory_that_contains_itself_does_not_cause_an_endless_loop() {
     let mut image = iso(&kubevirt(), KUBEVIRT);
     // Make the record of `openstack/latest` point to the root. xorrisofs had placed it in block 19.
     let root: [u8; 4] = image[32768 + 158..][..4].try_into().unwrap();
@@ -368,7 +368,7 @@ fn a_fat_label_is_that_of_the_root_directory_else_of_the_boot_sector() {
 }
 
 #[test]
-fn a_fat_without_label_is_still_one() {
+fn a_fat_volume_without_label_is_recognised() {
     assert_eq!(probe(&fat_of(256, &kubevirt(), &[])), Some((FileSystem::Vfat, String::new())));
 }
 
@@ -451,7 +451,7 @@ fn a_truncated_image_is_read_rightly_or_not_at_all() {
 
 /// Reads a few thousand images, each with some changed bytes in its structures.
 #[test]
-fn no_image_makes_the_reader_panic_or_wander() {
+fn no_image_makes_the_reader_panic_or_read_without_end() {
     let mut tree = rich();
     // The image has little content, so most changes hit its structures.
     tree.retain(|path, _| path != "large" && (!path.starts_with("content/") || path.ends_with("9.json")));

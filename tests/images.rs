@@ -204,7 +204,7 @@ fn the_guest_understands_the_metadata_of_the_host() {
 }
 
 #[test]
-fn xorriso_extracts_every_file_and_has_nothing_to_remark() {
+fn xorriso_extracts_every_file_without_a_remark() {
     for case in cases() {
         let disk = OnDisk::new(&case.image);
         let (image, out) = (disk.path("image"), disk.path("out"));
@@ -271,8 +271,8 @@ fn isoinfo_and_isovfy_find_the_path_tables_right() {
     assert_eq!(disk.isoinfo_text(&["-p"]), table);
     for case in cases() {
         let disk = OnDisk::new(&case.image);
-        let said = String::from_utf8(run_tool("genisoimage", "isovfy", &[&disk.path("image")])).unwrap();
-        assert_eq!(said, "Root at extent 17, 2048 bytes\n[0 0]\nNo errors found\n");
+        let printed = String::from_utf8(run_tool("genisoimage", "isovfy", &[&disk.path("image")])).unwrap();
+        assert_eq!(printed, "Root at extent 17, 2048 bytes\n[0 0]\nNo errors found\n");
     }
 }
 
@@ -281,11 +281,11 @@ fn blkid_sees_the_label_and_no_uuid() {
     for case in cases() {
         let disk = OnDisk::new(&case.image);
         let names = ["LABEL", "TYPE", "UUID", "PTTYPE", "USAGE"].map(|name| ["-s", name]).concat();
-        let said =
+        let printed =
             run_tool("util-linux", "blkid", &[&["-p", "-o", "export"], &names[..], &[&disk.path("image")]].concat());
-        let mut said: Vec<String> = String::from_utf8(said).unwrap().lines().map(str::to_owned).collect();
-        said.retain(|line| !line.starts_with("DEVNAME="));
-        assert_eq!(said, [&format!("LABEL={}", case.label), "TYPE=iso9660", "USAGE=filesystem"]);
+        let mut printed: Vec<String> = String::from_utf8(printed).unwrap().lines().map(str::to_owned).collect();
+        printed.retain(|line| !line.starts_with("DEVNAME="));
+        assert_eq!(printed, [&format!("LABEL={}", case.label), "TYPE=iso9660", "USAGE=filesystem"]);
     }
 }
 

@@ -59,8 +59,8 @@ fn ask(network: fn(u64) -> NetworkConfig) {
     disagreements.sort();
     let (count, total) = (disagreements.len(), seeds.len());
     disagreements.truncate(DISAGREEMENTS);
-    let told: Vec<String> = disagreements.into_iter().map(|(_, disagreement)| disagreement).collect();
-    assert!(count == 0, "{count} of {total} networks are not as they were meant:\n{}", told.join("\n"));
+    let reports: Vec<String> = disagreements.into_iter().map(|(_, disagreement)| disagreement).collect();
+    assert!(count == 0, "{count} of {total} networks are not as they were meant:\n{}", reports.join("\n"));
 }
 
 /// Milliseconds without a log line after which a case ends. On a busy host networkd may be silent because it had to

@@ -50,7 +50,7 @@ fn kargs(drive: &Path, renderer: &str) -> Result<String, String> {
         .map_err(|e| format!("running glowplug: {e}"))?;
     let log = String::from_utf8_lossy(&answer.stderr);
     if !answer.status.success() {
-        return Err(format!("glowplug ended with {} and said:\n{log}", answer.status));
+        return Err(format!("glowplug ended with {} and printed:\n{log}", answer.status));
     }
     let text = String::from_utf8(answer.stdout).map_err(|e| format!("the arguments are no UTF-8: {e}"))?;
     // For a NIC with only an MTU, network-legacy has no argument.
@@ -118,7 +118,7 @@ fn compare_networks(render: Render, ask: fn(&str, Meaning) -> Answer) {
             let mut diagnostics = Diagnostics::default();
             let line = render(&network, &mut diagnostics).line;
             let meaning = networks::meaning(&network);
-            let told = match meaning {
+            let difference = match meaning {
                 None if diagnostics.has_errors() => {
                     refused.fetch_add(1, Ordering::Relaxed);
                     continue;
@@ -136,7 +136,7 @@ fn compare_networks(render: Render, ask: fn(&str, Meaning) -> Answer) {
                     Err(e) => format!("nothing: {e}"),
                 },
             };
-            return Err(format!("version {version}, seed {seed}\n{document:#}\narguments: {line}\n\n{told}"));
+            return Err(format!("version {version}, seed {seed}\n{document:#}\narguments: {line}\n\n{difference}"));
         }
         Ok(())
     });
@@ -145,7 +145,8 @@ fn compare_networks(render: Render, ask: fn(&str, Meaning) -> Answer) {
     assert!(env::var_os("READERS_SEEDS").is_some() || refused * 2 <= seeds, "{refused} of {} are refused", seeds * 2);
 }
 
-/// The profiles that a program makes of arguments, and the expected profiles, reduced to its features.
+/// The profiles that a network program makes from arguments, and the expected profiles, reduced to the features of the
+/// program.
 type Answer = Result<(Profiles, Profiles), String>;
 
 type Ask = fn(&str, &Case) -> Answer;
@@ -182,8 +183,8 @@ fn for_all(seeds: Range<u64>, compare: impl Fn(u64) -> Result<(), String> + Sync
     });
     let mut disagreements = disagreements.into_inner().unwrap();
     disagreements.sort();
-    let told: Vec<String> = disagreements.into_iter().map(|(_, disagreement)| disagreement).collect();
-    assert!(told.is_empty(), "{}", told.join("\n"));
+    let differences: Vec<String> = disagreements.into_iter().map(|(_, disagreement)| disagreement).collect();
+    assert!(differences.is_empty(), "{}", differences.join("\n"));
     seeds.end - seeds.start
 }
 
@@ -217,14 +218,14 @@ fn a_seed_always_gives_the_same_document_and_meaning() {
 /// Without a mixture in the generator, no test would check it.
 #[test]
 fn the_documents_have_every_mixture_of_addresses_that_network_manager_supports() {
-    let told = |family: &Family| {
+    let spelled = |family: &Family| {
         let required = if family.required { ", required" } else { "" };
         let addresses = if family.addresses.is_empty() { "" } else { ", with addresses" };
         format!("{:?}{required}{addresses}", family.method)
     };
     let profiles = SEEDS.flat_map(|seed| case(seed).meant.0.into_values());
     let mixtures: BTreeSet<String> =
-        profiles.map(|profile| format!("{} | {}", told(&profile.ipv4), told(&profile.ipv6))).collect();
+        profiles.map(|profile| format!("{} | {}", spelled(&profile.ipv4), spelled(&profile.ipv6))).collect();
     let expected = [
         "Auto | Auto",
         "Auto | Manual, required, with addresses",
@@ -345,7 +346,7 @@ fn no_fixture_is_left_without_a_test_and_a_line_in_the_index() {
         fs::read_dir(fixtures()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     assert_eq!(directories, BOOTS.iter().map(ToString::to_string).collect());
     let index = fs::read_to_string(fixtures().join("../INDEX.md")).unwrap();
-    let told = index.lines().filter_map(|line| line.strip_prefix("- `guest/")?.split_once('`'));
-    let told: BTreeSet<String> = told.map(|(name, _)| name.to_owned()).collect();
-    assert_eq!(told, directories);
+    let listed = index.lines().filter_map(|line| line.strip_prefix("- `guest/")?.split_once('`'));
+    let listed: BTreeSet<String> = listed.map(|(name, _)| name.to_owned()).collect();
+    assert_eq!(listed, directories);
 }

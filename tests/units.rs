@@ -156,12 +156,13 @@ fn the_units_reach_little() {
         let path = Path::new(directory).join(unit);
         let threshold = format!("--threshold={most}");
         let arguments = ["security", "--offline=yes", "--no-pager", &threshold, path.to_str().unwrap()];
-        let said = ask("systemd-analyze", "systemd", &arguments);
-        assert!(!said.ends_with("failed"), "{said}");
+        let printed = ask("systemd-analyze", "systemd", &arguments);
+        assert!(!printed.ends_with("failed"), "{printed}");
     }
 }
 
-/// A comment above each line gives its reason. Without a reason, nobody would dare to remove an ordering.
+/// A comment above each line gives its reason. Without the reason, a maintainer cannot decide whether an ordering may
+/// be removed.
 #[test]
 fn every_ordering_and_condition_has_a_comment_with_its_reason() {
     let explained = ["After=", "Before=", "Condition", "DefaultDependencies=", "OnFailure=", "Requires=", "Wants="];

@@ -88,6 +88,22 @@ pub(crate) fn of_the_host(mac_address: &str, user_data: &str) -> Vec<u8> {
     fs::read(path("drive")).unwrap()
 }
 
+/// Returns the drive of the first machine of a NodePool that the controller serves. The machine has this UUID, and its
+/// NIC has this MAC address. The drive is built from the Secrets of the machine, as KubeVirt does.
+pub(crate) fn of_the_controller(uuid: &str, mac_address: &str, user_data: &str) -> Vec<u8> {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name).into_os_string().into_string().unwrap();
+    fs::write(path("user_data"), user_data).unwrap();
+    let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/controller/Cargo.toml");
+    let output = Command::new(env!("CARGO"))
+        .args(["test", "--locked", "--quiet", "--manifest-path", manifest, "--test", "demo", "--"])
+        .args([uuid, mac_address, &path("user_data"), &path("drive")])
+        .output()
+        .unwrap_or_else(|e| panic!("cargo: {e}"));
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    fs::read(path("drive")).unwrap()
+}
+
 /// Builds a FAT drive with the same files as [`iso`].
 pub(crate) fn fat(label: &str, uuid: &str, network_data: &str) -> Vec<u8> {
     let directory = tempfile::tempdir().unwrap();

@@ -49,7 +49,7 @@ pub(crate) enum Network {
     Silent,
     /// QEMU's user network 192.168.1.0/24. 192.168.1.1 is the loopback address of the host.
     User,
-    /// The same network without a way out. It has a DHCP server, which offers no router.
+    /// QEMU's user network with a DHCP server, but without a route to other networks: the server offers no router.
     Dhcp,
 }
 
@@ -132,8 +132,8 @@ fn made(names: &[&str]) -> PathBuf {
 /// Builds an image with these dracut modules. Returns whether dracut succeeded, and its messages about our module.
 pub(crate) fn try_image(modules: &str) -> (bool, Vec<String>) {
     let output = Command::new(SCRIPT).arg("try").args(modules.split(' ')).stdin(Stdio::null()).output().unwrap();
-    let said = String::from_utf8(output.stdout).unwrap();
-    let ours = said.lines().filter_map(|line| line.strip_prefix("dracut: glowplug: ")).map(str::to_owned).collect();
+    let printed = String::from_utf8(output.stdout).unwrap();
+    let ours = printed.lines().filter_map(|line| line.strip_prefix("dracut: glowplug: ")).map(str::to_owned).collect();
     (output.status.success(), ours)
 }
 
@@ -507,8 +507,8 @@ impl Report {
     /// Returns the debug messages of our unit, each with the time since the start of the kernel.
     fn stamps(&self) -> Vec<(String, Duration)> {
         let stamp = |line: &str| {
-            let (said, seconds) = line.split_once("]: ")?.1.split_once(" monotonic=")?;
-            let words: Vec<&str> = said.split(' ').take_while(|word| !word.contains('=')).collect();
+            let (printed, seconds) = line.split_once("]: ")?.1.split_once(" monotonic=")?;
+            let words: Vec<&str> = printed.split(' ').take_while(|word| !word.contains('=')).collect();
             Some((words.join(" "), Duration::from_secs_f64(seconds.parse().ok()?)))
         };
         self.part("journal").lines().filter_map(stamp).collect()

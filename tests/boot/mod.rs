@@ -14,7 +14,7 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use self::drives::{HOSTILE, KEY, fat, iso, iso_with_user_data, iso_without_network, of_the_host};
+use self::drives::{HOSTILE, KEY, fat, iso, iso_with_user_data, iso_without_network, of_the_controller, of_the_host};
 use crate::support::{cases, models, state};
 use glowplug::network::{LinkKind, NetworkConfig};
 
@@ -137,9 +137,9 @@ fn the_default_route_is_on_the_right_one_of_two_nics() {
     assert_eq!(Found { addresses, routes, nameservers }, expected);
 }
 
-/// The NIC has only one of the two names. NetworkManager waits for the other name and gives up.
+/// The NIC has only one of the two names. NetworkManager waits for the other name until a timeout.
 #[test]
-fn one_network_under_two_names_reaches_the_interface_that_is_there() {
+fn one_network_under_two_names_uses_the_existing_interface() {
     let report = with("one-network-two-names").argument("net.ifnames=0").boot();
     let expected = found(
         &["eth0 10.0.0.5/24"],
@@ -285,7 +285,7 @@ fn other_disks_do_not_matter() {
 fn without_a_drive_the_default_applies() {
     let report = VirtualMachine::new(Image::Plain).argument("glowplug.wait=1").boot();
     assert_eq!(report.found(), as_default());
-    assert_eq!(outcome(&report), words("default", "no config drive was there within 1 s"));
+    assert_eq!(outcome(&report), words("default", "no config drive appeared within 1 s"));
 }
 
 #[test]
@@ -321,8 +321,8 @@ fn the_drive_of_another_machine_stops_the_boot_and_the_console_shows_the_error()
     );
     assert!(report.is_emergency());
     assert_eq!((outcome(&report), report.fragment()), (words("refused", &reason), ""));
-    let said = format!("refused to configure the network reason={reason:?}");
-    assert_eq!(report.messages().last(), Some(&said.as_str()));
+    let message = format!("refused to configure the network reason={reason:?}");
+    assert_eq!(report.messages().last(), Some(&message.as_str()));
 }
 
 /// The drive would stop any other boot.
@@ -335,7 +335,7 @@ fn a_crash_kernel_reaches_the_vmcore_with_any_drive() {
 }
 
 #[test]
-fn elsewhere_nothing_of_ours_acts() {
+fn on_other_platforms_no_unit_of_glowplug_acts() {
     let platform = "ignition.platform.id=metal";
     let report = with("static-ipv4").elsewhere().without_arguments().argument(platform).boot();
     assert_eq!(report.found(), found(&[], &[], &[]));
@@ -344,7 +344,7 @@ fn elsewhere_nothing_of_ours_acts() {
 }
 
 #[test]
-fn a_network_from_the_boot_loader_wins() {
+fn a_network_from_the_boot_loader_takes_precedence() {
     let argument = "ip=192.168.1.50::192.168.1.1:24::eno101:none";
     let report = with("static-ipv4").argument(argument).boot();
     let reason = format!("the kernel command line configures the network with {argument}");
@@ -365,10 +365,10 @@ fn a_unit_of_networkmanager_reads_our_arguments() {
 }
 
 #[test]
-fn an_image_without_a_network_program_that_we_know_is_not_made() {
-    let said = "the image has no network program: \
+fn an_image_without_a_supported_network_program_is_not_built() {
+    let message = "the image has no network program: \
                 add the dracut module network-manager, systemd-networkd or network-legacy";
-    assert_eq!(machine::try_image(&format!("{SYSTEMD} connman glowplug")), (false, vec![said.to_owned()]));
+    assert_eq!(machine::try_image(&format!("{SYSTEMD} connman glowplug")), (false, vec![message.to_owned()]));
 }
 
 #[test]
@@ -451,6 +451,13 @@ fn ignition_fetches_over_the_network_that_the_host_gives_the_machine() {
 }
 
 #[test]
+fn ignition_fetches_over_the_network_that_the_controller_gives_the_machine() {
+    let drive = |user_data: &str| of_the_controller(OWN, machine::MACS[0], user_data);
+    let report = fetch_with(Image::Ignition, Bus::VirtioBlk, drive);
+    assert_eq!((report.found(), report.part("hostname")), (as_static(), "workers-0\n"));
+}
+
+#[test]
 fn ignition_fetches_over_the_network_that_networkd_makes() {
     let report = fetch(Image::Networkd, "static-ipv4");
     let expected = found(
@@ -484,7 +491,7 @@ fn networkd_has_the_default_of_a_machine_without_network_data() {
 }
 
 #[test]
-fn of_afterburn_and_us_only_we_act_on_kubevirt_with_the_default_that_afterburn_was_given() {
+fn only_glowplug_acts_on_kubevirt_with_the_default_of_afterburn() {
     let machine = VirtualMachine::new(Image::Ignition).argument("rd.neednet=1");
     let report = machine.drive(Bus::VirtioBlk, &iso_without_network(OWN)).boot();
     let expected = found(
@@ -500,7 +507,7 @@ fn of_afterburn_and_us_only_we_act_on_kubevirt_with_the_default_that_afterburn_w
 }
 
 #[test]
-fn of_afterburn_and_us_only_afterburn_acts_elsewhere() {
+fn on_other_platforms_only_afterburn_acts() {
     let platform = "ignition.firstboot ignition.platform.id=metal";
     let machine = VirtualMachine::new(Image::Ignition).elsewhere().without_arguments().argument(platform);
     let report = machine.drive(Bus::VirtioBlk, &own("static-ipv4")).boot();
@@ -511,7 +518,7 @@ fn of_afterburn_and_us_only_afterburn_acts_elsewhere() {
 }
 
 #[test]
-fn with_ignition_nothing_of_ours_runs_after_the_first_boot() {
+fn with_ignition_no_unit_of_glowplug_runs_after_the_first_boot() {
     let machine = VirtualMachine::new(Image::Ignition).without_arguments().argument("ignition.platform.id=kubevirt");
     let report = machine.drive(Bus::VirtioBlk, &own("static-ipv4")).boot();
     assert_eq!((report.plan(), report.fragment(), report.part("hostname")), (serde_json::Value::Null, "", ""));

@@ -31,10 +31,12 @@ fn source(place: &Path) -> String {
 fn every_test_of_the_table_exists() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let named = named(&fs::read_to_string(root.join("docs/enhancement-tests.md")).unwrap());
-    assert_eq!(named.len(), 34);
+    assert_eq!(named.len(), 41);
     let is_absent = |(place, name): &&(String, String)| {
         let source = source(&root.join(place));
-        !source.lines().any(|line| line.trim_start().trim_start_matches("fn ").trim_end_matches("() {") == name)
+        // Sessions are listed by their names alone.
+        let is_listed = source.lines().any(|line| line.trim() == name);
+        !is_listed && !source.contains(&format!("fn {name}("))
     };
     assert_eq!(named.iter().filter(is_absent).collect::<Vec<_>>(), Vec::<&(String, String)>::new());
 }

@@ -87,16 +87,16 @@ fn at_every_write(others: &[&str], machine: &str, addresses: &str, fault: &str, 
             }
             let inject = format!("inject={name}:{fault}:when={nth}{on}");
             let run = claim(directory.path(), machine, &["-e", &format!("trace={name}"), "-e", &inject]);
-            let (code, told) = (run.status.code(), String::from_utf8(run.stdout).unwrap());
+            let (code, printed) = (run.status.code(), String::from_utf8(run.stdout).unwrap());
             let log = fs::read_to_string(directory.path().join("strace")).unwrap();
             assert!(log.contains("(INJECTED)") || log.contains("+++ killed by SIGKILL"), "{inject}: {log}");
 
             let held_now = held(directory.path());
             let holds = held_now.get(machine).map(String::as_str);
-            let is_reported = code == Some(0) || !told.is_empty();
+            let is_reported = code == Some(0) || !printed.is_empty();
             assert!(
                 holds == Some(addresses) || (holds.is_none() && !is_reported),
-                "{inject}: {code:?} {told} {holds:?}"
+                "{inject}: {code:?} {printed} {holds:?}"
             );
             let others_now = held_now.iter().filter(|(name, _)| *name != machine);
             let others_then = expected.iter().filter(|(name, _)| *name != machine);

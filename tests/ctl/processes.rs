@@ -44,9 +44,9 @@ fn allocations(child: Child) -> Vec<(String, String)> {
     let output = child.wait_with_output().unwrap();
     // Progress is shown only on a terminal.
     assert_eq!((output.status.code(), String::from_utf8(output.stderr).unwrap().as_str()), (Some(0), ""));
-    let told: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let printed: Value = serde_json::from_slice(&output.stdout).unwrap();
     let text = |value: &Value| value.as_str().unwrap().to_owned();
-    let allocations = told["allocations"].as_array().unwrap();
+    let allocations = printed["allocations"].as_array().unwrap();
     allocations.iter().map(|given| (text(&given["name"]), text(&given["addresses"][0]))).collect()
 }
 
@@ -80,8 +80,8 @@ fn several_processes_that_claim_for_the_same_machines_give_the_same() {
     assert_eq!(addresses.collect::<BTreeSet<_>>(), lowest(50));
 }
 
-/// After an interrupt at any time, the ledger has whole batches with all printed addresses. The next claim gives the
-/// rest.
+/// After an interrupt at any time, the ledger has whole batches with all printed addresses. The next claim allocates
+/// the remaining addresses.
 #[test]
 fn an_interrupted_claim_continues_after_its_last_batch() {
     let directory = with_ledger();
@@ -125,8 +125,8 @@ fn a_user_who_may_only_read_the_ledger_gets_lists_and_metrics() {
     let run = |arguments: &[&str]| {
         let mut command = Command::new(path("glowplugctl"));
         let output = as_nobody(command.args(arguments).current_dir(directory.path())).output().unwrap();
-        let [told, complaints] = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
-        (output.status.code(), told.lines().count(), complaints)
+        let [printed, complaints] = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+        (output.status.code(), printed.lines().count(), complaints)
     };
     let list = ["list", "--ledger", "ledger"];
     assert_eq!(run(&list), (Some(0), 2, String::new()));

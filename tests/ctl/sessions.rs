@@ -2,6 +2,7 @@
 
 use std::os::unix::fs::symlink;
 use std::path::Path;
+use std::time::Duration;
 use std::{env, fs};
 
 use glowplug::host::change::{Change, Update};
@@ -96,7 +97,7 @@ fn pass(ledger: &Path, minutes: u64) {
     let (Update::Snapshot(known) | Update::Delta(known)) = transaction.catch_up().unwrap();
     let earlier = known.into_iter().filter_map(|change| match change {
         Change::Missing { machine, since } => {
-            Some(Change::Missing { machine, since: since.map(|since| since - 60_000 * minutes) })
+            Some(Change::Missing { machine, since: since.map(|since| since - Duration::from_secs(60 * minutes)) })
         }
         _ => None,
     });
@@ -108,18 +109,18 @@ fn session(name: &str) {
     let expected = fs::read_to_string(&path).unwrap();
     let directory = tempfile::tempdir().unwrap();
     symlink(fixtures(), directory.path().join("host")).unwrap();
-    let mut said = String::new();
+    let mut printed = String::new();
     for line in expected.lines() {
         if let Some(command) = line.strip_prefix("$ ") {
-            said += &format!("$ {command}\n{}", shell::run(directory.path(), command, "! "));
+            printed += &format!("$ {command}\n{}", shell::run(directory.path(), command, "! "));
         } else if let Some(pause) = line.strip_prefix("~ ") {
             let minutes = pause.strip_suffix(" minutes later").unwrap().parse().unwrap();
             pass(&directory.path().join("ledger"), minutes);
-            said += &format!("{line}\n");
+            printed += &format!("{line}\n");
         }
     }
     if crate::support::is_update() {
-        fs::write(&path, &said).unwrap();
+        fs::write(&path, &printed).unwrap();
     }
-    assert_eq!(said, expected);
+    assert_eq!(printed, expected);
 }

@@ -110,14 +110,14 @@ fn no_damaged_document_is_silently_another_network() {
     let mut number = 0;
     for path in &paths {
         let text = fs::read_to_string(path).unwrap();
-        let Outcome::Configured(line, said) = outcome(&text) else { continue };
+        let Outcome::Configured(line, before) = outcome(&text) else { continue };
         let is_json = text.trim_start().starts_with('{');
         for (what, damaged) in damages(&text, is_json) {
             number += 1;
             let problem = match outcome(&damaged) {
                 Outcome::Refused => continue,
                 Outcome::Configured(other, _) if other == line => continue,
-                Outcome::Configured(_, now) if now.difference(&said).next().is_some() => continue,
+                Outcome::Configured(_, now) if now.difference(&before).next().is_some() => continue,
                 Outcome::Configured(other, _) => format!("silently {other}"),
                 Outcome::Default => "the default".to_owned(),
             };

@@ -1,8 +1,8 @@
 //! Every diagnostic of a document with its exact text, and the result of the document.
 //!
 //! If the severity of a diagnostic depends on the use of the value, both severities have a case. Two diagnostics are
-//! unreachable and have no case: a link reference that is broken after it was resolved, and a byte in the arguments
-//! that no type writes.
+//! unreachable and have no case: a reference to a link that is broken after its check, and an illegal byte in the
+//! arguments.
 #![allow(clippy::unwrap_used, reason = "a helper of a test may fail the test")]
 
 mod damage;
@@ -41,26 +41,26 @@ fn diagnose(document: &[u8]) -> (&'static str, Vec<String>) {
             _ => "configured",
         },
     };
-    (verdict, told(&reading.diagnostics))
+    (verdict, printed(&reading.diagnostics))
 }
 
-fn told(diagnostics: &Diagnostics) -> Vec<String> {
+fn printed(diagnostics: &Diagnostics) -> Vec<String> {
     assert_eq!(diagnostics.further(), 0);
-    let told = |diagnostic: &Diagnostic| match diagnostic.severity {
+    let line = |diagnostic: &Diagnostic| match diagnostic.severity {
         Severity::Error => format!("error {diagnostic}"),
         Severity::Warning => format!("warning {diagnostic}"),
         Severity::Debug => format!("debug {diagnostic}"),
     };
-    diagnostics.kept().iter().map(told).collect()
+    diagnostics.kept().iter().map(line).collect()
 }
 
 /// Creates a test for each document: text, result, diagnostics.
 macro_rules! texts {
     ($($name:ident: $text:expr => $verdict:ident [$($diagnostic:literal),*];)*) => {
         $(#[test] fn $name() {
-            let told: Vec<String> = vec![$(format!($diagnostic)),*];
+            let expected: Vec<String> = vec![$(format!($diagnostic)),*];
             let text = Vec::from($text);
-            assert_eq!(diagnose(&text), (stringify!($verdict), told));
+            assert_eq!(diagnose(&text), (stringify!($verdict), expected));
         })*
     };
 }
@@ -68,9 +68,9 @@ macro_rules! texts {
 // === The document as a whole ===
 
 texts! {
-    an_empty_document_says_nothing: "" => unconfigured [];
-    a_document_of_comments_says_nothing: "# nothing\n\n  # here\r\n" => unconfigured [];
-    an_empty_object_says_nothing: "{}" => unconfigured [];
+    an_empty_document_configures_nothing: "" => unconfigured [];
+    a_document_of_comments_configures_nothing: "# nothing\n\n  # here\r\n" => unconfigured [];
+    an_empty_object_configures_nothing: "{}" => unconfigured [];
     null_says_nothing: "null" => unconfigured [];
     a_byte_order_mark_is_no_content: "\u{feff}{}" => unconfigured [];
     unknown_keys_alone_configure_nothing: r#"{"name": "test", "size": 1, "network": {}, "nothing": null}"#

@@ -2,13 +2,13 @@
 
 use glowplug::formats::{Meaning, read_network};
 
-use super::{DESTINATION, MAC, MASK, MODE, NAME, told};
+use super::{DESTINATION, MAC, MASK, MODE, NAME, printed};
 
 const ADDRESS: &str = "an IP address of a machine";
 const EITHER: &str =
     "either OpenStack's links, networks and services, or cloud-init's network-config, bare or as a whole under network";
 const INSIDE: &str = "it inside of an item of config, which takes more indentation in YAML";
-const ALONE: &str = "without it the device asks for nothing";
+const ALONE: &str = "without it the device has no settings";
 /// Members that every version 2 device may have, before and after the members of its kind.
 const COMMON: &str = "accept-ra, addresses, dhcp4, dhcp4-overrides, dhcp6, dhcp6-overrides, gateway4, gateway6";
 const NIC: &str = "macaddress, match, mtu, nameservers, routes or set-name";
@@ -30,7 +30,7 @@ fn diagnose(document: &str) -> (&'static str, Vec<String>) {
         Meaning::Disabled => "disabled",
         Meaning::Network(_) => "read",
     };
-    (verdict, told(&reading.diagnostics))
+    (verdict, printed(&reading.diagnostics))
 }
 
 /// Creates a test for each document: text, result, diagnostics. The text is a whole document, or the content of a
@@ -41,8 +41,8 @@ macro_rules! texts {
     (@v1 $text:expr) => { format!("version: 1\nconfig: {}", $text) };
     ($($name:ident: $kind:ident $text:expr => $verdict:ident [$($diagnostic:literal),*];)*) => {
         $(#[test] fn $name() {
-            let told: Vec<String> = vec![$(format!($diagnostic)),*];
-            assert_eq!(diagnose(&texts!(@$kind $text)), (stringify!($verdict), told));
+            let expected: Vec<String> = vec![$(format!($diagnostic)),*];
+            assert_eq!(diagnose(&texts!(@$kind $text)), (stringify!($verdict), expected));
         })*
     };
 }
@@ -50,13 +50,13 @@ macro_rules! texts {
 // === The document as a whole ===
 
 texts! {
-    an_empty_wrapper_says_nothing: raw "network: {}"
+    an_empty_wrapper_configures_nothing: raw "network: {}"
         => unconfigured [];
-    a_wrapper_of_null_says_nothing: raw "network: # nothing"
+    a_wrapper_of_null_configures_nothing: raw "network: # nothing"
         => unconfigured [];
-    a_version_alone_says_nothing: raw "version: 2"
+    a_version_alone_configures_nothing: raw "version: 2"
         => unconfigured [];
-    a_list_of_nothing_says_nothing: raw "network: {version: 1, config: }"
+    an_empty_list_configures_nothing: raw "network: {version: 1, config: }"
         => unconfigured [];
     a_version_as_text_is_a_version: raw r#"{"version": "1", "config": [{"type": "physical", "name": "a", "subnets": [{"type": "dhcp"}]}]}"#
         => read [];
@@ -114,7 +114,7 @@ texts! {
         => refused [
             r#"error line 2 column 32: repeated key "a", expected each key of a mapping once"#
         ];
-    anchors_and_merges_are_what_they_stand_for: raw "version: 2\nethernets:\n  a: &NIC {dhcp4: true, mtu: 5}\n  b: {<<: *NIC, mtu: 1500}\n"
+    anchors_and_merges_are_expanded: raw "version: 2\nethernets:\n  a: &NIC {dhcp4: true, mtu: 5}\n  b: {<<: *NIC, mtu: 1500}\n"
         => read [
             r#"warning ethernets.a.mtu: invalid MTU "5", expected 68 to 65535 bytes"#
         ];
@@ -133,7 +133,7 @@ texts! {
         => refused [
             r#"error nameservers: unknown section "an object", expected {SECTION}"#
         ];
-    what_holds_nothing_beside_the_sections: v2 "ethernets: {a: {dhcp4: true}}\nrenderer: networkd\nopenvswitch: {}\nethernet: []\nname: x\nvlans:\nnothing:"
+    members_without_devices_next_to_the_sections: v2 "ethernets: {a: {dhcp4: true}}\nrenderer: networkd\nopenvswitch: {}\nethernet: []\nname: x\nvlans:\nnothing:"
         => read [
             r#"warning ethernet: unknown section "an array", expected {SECTION}"#,
             r#"warning name: unknown section "x", expected {SECTION}"#
@@ -189,7 +189,7 @@ texts! {
             r#"warning hostname: unknown member "x", expected network alone"#,
             r#"warning version: unknown member "2", expected network alone"#
         ];
-    a_link_local_address_that_is_not_given: v2 "ethernets: {a: {dhcp4: true, link-local: [ipv4, ipv6]}, b: {dhcp4: true, link-local: [ipv6]}}"
+    an_ipv4_link_local_address: v2 "ethernets: {a: {dhcp4: true, link-local: [ipv4, ipv6]}, b: {dhcp4: true, link-local: [ipv6]}}"
         => read [
             r#"warning ethernets.a.link-local[0]: "ipv4" ignored, only IPv6 link-local addresses are supported"#
         ];
@@ -214,7 +214,7 @@ texts! {
             r#"error config[0].subnets[0].address: address without a prefix length "10.20.3.7", expected a prefix length or a netmask: with /24 the gateway 10.20.0.1 is out of reach"#,
             r#"warning config[1].destination: route without a prefix length "10.9.0.1", expected a prefix length or a netmask: /32 is taken"#
         ];
-    a_far_gateway_that_is_given_to_be_on_the_link_proves_nothing: v2 "ethernets: {a: {addresses: [10.20.3.7], routes: [{to: default, via: 10.20.0.1, on-link: true}]}}"
+    a_far_on_link_gateway_proves_no_mistake: v2 "ethernets: {a: {addresses: [10.20.3.7], routes: [{to: default, via: 10.20.0.1, on-link: true}]}}"
         => read [
             r#"warning ethernets.a.addresses[0]: address without a prefix length "10.20.3.7", expected a prefix length or a netmask: /24 is taken"#
         ];
@@ -258,7 +258,7 @@ texts! {
         => refused [
             r#"error ethernets.a.match.driver: empty pattern "an array", expected {PATTERN}"#
         ];
-    a_match_by_a_name_that_is_none: v2 "ethernets: {a: {match: {name: -en}, dhcp4: true}}"
+    a_match_by_an_invalid_name: v2 "ethernets: {a: {match: {name: -en}, dhcp4: true}}"
         => refused [
             r#"error ethernets.a.match.name: invalid interface name "-en", expected {NAME}"#
         ];
@@ -431,7 +431,7 @@ texts! {
         => read [
             r#"warning ethernets.a.nameservers: invalid item "an array", expected an object"#
         ];
-    name_servers_and_domains_that_are_none: v2 "ethernets: {a: {dhcp4: true, nameservers: {addresses: [dns.example, 0.0.0.0], search: [a_b., -x]}}}"
+    invalid_name_servers_and_domains: v2 "ethernets: {a: {dhcp4: true, nameservers: {addresses: [dns.example, 0.0.0.0], search: [a_b., -x]}}}"
         => read [
             r#"warning ethernets.a.nameservers.addresses[0]: invalid nameserver "dns.example", expected an IP address"#,
             r#"warning ethernets.a.nameservers.addresses[1]: invalid nameserver "0.0.0.0", expected an IP address"#,
@@ -506,9 +506,9 @@ texts! {
             r#"error vlans.v.id: invalid VLAN id "4095", expected 1 to 4094"#,
             r#"error vlans.v.link: unknown device "a/b", expected the name of a device"#
         ];
-    an_mtu_above_that_of_what_it_is_on: v2 "ethernets: {a: {mtu: 1500}, b: {}}\nvlans: {v: {id: 5, link: w, mtu: 9000}, w: {id: 6, link: a}, x: {id: 7, link: a, mtu: 1500}, y: {id: 5, link: b, mtu: 9000}}"
+    an_mtu_above_the_mtu_of_the_parent: v2 "ethernets: {a: {mtu: 1500}, b: {}}\nvlans: {v: {id: 5, link: w, mtu: 9000}, w: {id: 6, link: a}, x: {id: 7, link: a, mtu: 1500}, y: {id: 5, link: b, mtu: 9000}}"
         => read [
-            r#"warning vlans.v.mtu: MTU above that of what the VLAN is on "9000", expected at most 1500, the MTU of ethernets.a"#
+            r#"warning vlans.v.mtu: MTU above the MTU of the VLAN's parent "9000", expected at most 1500, the MTU of ethernets.a"#
         ];
     a_vlan_on_itself: v2 "vlans: {v: {id: 5, link: w}, w: {id: 6, link: v}}"
         => refused [
@@ -566,7 +566,7 @@ texts! {
             r#"warning config[2].bond_interfaces[0]: device without an entry "a", expected {TAKEN}"#,
             r#"error config[2].name: invalid interface name "b b", expected {NAME}"#
         ];
-    a_mac_address_that_is_none: v1 "[{type: physical, name: a, mac_address: 52:54}, {type: vlan, name: a.5, vlan_link: a, vlan_id: 5, mac_address: x}]"
+    an_invalid_mac_address: v1 "[{type: physical, name: a, mac_address: 52:54}, {type: vlan, name: a.5, vlan_link: a, vlan_id: 5, mac_address: x}]"
         => refused [
             r#"error config[0].mac_address: invalid MAC address "52:54", expected {MAC}"#,
             r#"error config[1].mac_address: invalid MAC address "x", expected {MAC}"#
@@ -635,7 +635,7 @@ texts! {
         => refused [
             r#"error config[0].subnets[0].type: unknown subnet type "dhcpv4", expected {SUBNET}"#
         ];
-    addresses_that_are_none_in_version_1: v1 "[{type: physical, name: a, subnets: [{type: static}, {type: static, address: 10.0.0.5, netmask: 255.0.255.0}, {type: static6, address: 10.0.0.5/24}, {type: static, address: x}, {type: static, address: 10.0.0.5, prefix: 33}]}]"
+    invalid_addresses_in_version_1: v1 "[{type: physical, name: a, subnets: [{type: static}, {type: static, address: 10.0.0.5, netmask: 255.0.255.0}, {type: static6, address: 10.0.0.5/24}, {type: static, address: x}, {type: static, address: 10.0.0.5, prefix: 33}]}]"
         => refused [
             "error config[0].subnets[0].address: missing, expected {ADDRESS}",
             r#"error config[0].subnets[1].netmask: invalid netmask "255.0.255.0", expected {MASK}"#,
@@ -647,7 +647,7 @@ texts! {
         => read [
             r#"warning config[0].subnets[0].address: "10.0.0.5/24" ignored, the type of the subnet is not static"#
         ];
-    gateways_and_routes_that_are_none: v1 "[{type: physical, name: a, subnets: [{type: static, address: 10.0.0.5/24, gateway: 'fe80::1', routes: [{destination: 10.0.0.0/8, gateway: x}, {gateway: 10.0.0.1}, 5]}]}]"
+    invalid_gateways_and_routes: v1 "[{type: physical, name: a, subnets: [{type: static, address: 10.0.0.5/24, gateway: 'fe80::1', routes: [{destination: 10.0.0.0/8, gateway: x}, {gateway: 10.0.0.1}, 5]}]}]"
         => refused [
             r#"error config[0].subnets[0].gateway: invalid gateway "fe80::1", expected the IPv4 address of a router"#,
             r#"error config[0].subnets[0].routes[0].gateway: invalid gateway "x", expected the IPv4 address of a router"#,
@@ -659,7 +659,7 @@ texts! {
             r#"warning config[0].subnets[0].metric: invalid metric "x", expected a number of 0 to 4294967295"#,
             r#"warning config[0].subnets[0].mtu: second MTU "9000", expected the NIC's other MTU, 1500"#
         ];
-    name_servers_of_a_subnet_that_are_none: v1 "[{type: physical, name: a, subnets: [{type: dhcp, dns_nameservers: 8.8.8.8 x, dns_search: [-a]}]}]"
+    invalid_name_servers_of_a_subnet: v1 "[{type: physical, name: a, subnets: [{type: dhcp, dns_nameservers: 8.8.8.8 x, dns_search: [-a]}]}]"
         => read [
             r#"warning config[0].subnets[0].dns_nameservers[1]: invalid nameserver "x", expected an IP address"#,
             r#"warning config[0].subnets[0].dns_search[0]: invalid search domain "-a", expected a domain name"#
@@ -669,7 +669,7 @@ texts! {
 // === Version 1: name servers and routes of the machine ===
 
 texts! {
-    name_servers_that_are_none: v1 "[{type: nameserver}, {type: nameserver, address: [x], search: '-a b'}, {type: nameserver, address: 8.8.8.8, interface: eth9}]"
+    invalid_name_servers: v1 "[{type: nameserver}, {type: nameserver, address: [x], search: '-a b'}, {type: nameserver, address: 8.8.8.8, interface: eth9}]"
         => read [
             "warning config[0].address: missing, expected IP addresses",
             r#"warning config[1].address[0]: invalid nameserver "x", expected an IP address"#,

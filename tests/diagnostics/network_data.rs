@@ -73,8 +73,8 @@ macro_rules! diagnoses {
         $(#[test] fn $name() {
             let document = json!({"links": [$($links)*], "networks": [$($networks)*]});
             $(let document = with(document, json!({$($more)*}));)?
-            let told: Vec<String> = vec![$(format!($diagnostic)),*];
-            assert_eq!(diagnose(document.to_string().as_bytes()), (stringify!($verdict), told), "{document}");
+            let expected: Vec<String> = vec![$(format!($diagnostic)),*];
+            assert_eq!(diagnose(document.to_string().as_bytes()), (stringify!($verdict), expected), "{document}");
         })*
     };
 }
@@ -102,17 +102,17 @@ diagnoses! {
             r#"error networks[0]: invalid item "a number", expected an object"#,
             r#"error networks[2].link: unknown link "b", expected {LINK}"#
         ];
-    a_network_that_says_nothing: [nic!("a")], [{"id": "n", "network_id": "n"}]
-        => refused ["error networks[0]: nothing known in it, expected the members that the schema requires"];
+    a_network_without_settings: [nic!("a")], [{"id": "n", "network_id": "n"}]
+        => refused ["error networks[0]: no known member, expected the members that the schema requires"];
     a_service_that_is_no_object: [nic!("a")], [dhcp!("a")] { "services": ["8.8.8.8"] }
         => configured [r#"warning services[0]: invalid item "a string", expected an object"#];
-    a_service_that_says_nothing_is_nothing: [nic!("a")], [dhcp!("a")] { "services": [{}] } => configured [];
+    a_service_without_settings_has_no_effect: [nic!("a")], [dhcp!("a")] { "services": [{}] } => configured [];
     routes_that_are_no_array: [nic!("a")], [v4!("a", "routes": "default")]
         => refused [r#"error networks[0].routes: invalid list "a string", expected an array"#];
     a_route_that_is_no_object: [nic!("a")], [v4!("a", "routes": [[]])]
         => refused [r#"error networks[0].routes[0]: invalid item "an array", expected an object"#];
-    a_route_that_says_nothing: [nic!("a")], [v4!("a", "routes": [{}])]
-        => refused ["error networks[0].routes[0]: nothing known in it, expected the members that the schema requires"];
+    a_route_without_settings: [nic!("a")], [v4!("a", "routes": [{}])]
+        => refused ["error networks[0].routes[0]: no known member, expected the members that the schema requires"];
     servers_that_are_no_list: [nic!("a")], [v4!("a", "dns_nameservers": 8, "dns_search": {})]
         => configured [
             r#"warning networks[0].dns_nameservers: invalid list "a number", expected an array"#,
@@ -287,7 +287,7 @@ diagnoses! {
             "error links[0].vlan_id: missing, expected 1 to 4094",
             "error links[0].vlan_link: missing, expected {LINK}"
         ];
-    a_vlan_on_what_is_not_there: [vlan!("v", "x", 5)], []
+    a_vlan_on_an_unknown_link: [vlan!("v", "x", 5)], []
         => refused [r#"error links[0].vlan_link: unknown link "x", expected {LINK}"#];
     a_vlan_id_out_of_range:
         [nic!("a"), vlan!("u", "a", 0), vlan!("v", "a", 4095), vlan!("w", "a", "five")], []
@@ -442,17 +442,17 @@ diagnoses! {
 // === Networks ===
 
 diagnoses! {
-    a_static_network_on_what_is_not_there: [nic!("a")], [v4!("x"), v6!(null)]
+    a_static_network_on_an_unknown_link: [nic!("a")], [v4!("x"), v6!(null)]
         => refused [
             r#"error networks[0].link: unknown link "x", expected {LINK}"#,
             "error networks[1].link: missing, expected {LINK}"
         ];
-    a_dynamic_network_on_what_is_not_there: [nic!("a")], [v4!("a"), dhcp!("x"), dhcp!(null)]
+    a_dynamic_network_on_an_unknown_link: [nic!("a")], [v4!("a"), dhcp!("x"), dhcp!(null)]
         => configured [
             r#"warning networks[1].link: unknown link "x", expected {LINK}"#,
             "warning networks[2].link: missing, expected {LINK}"
         ];
-    a_dynamic_network_on_what_is_not_there_alone: [nic!("a")], [dhcp!("x")]
+    a_dynamic_network_on_an_unknown_link_alone: [nic!("a")], [dhcp!("x")]
         => refused [r#"error networks[0].link: unknown link "x", expected {LINK}"#];
     a_network_without_its_link_is_looked_at_all_the_same:
         [nic!("a")], [dhcp!("a"), dhcp!("x", "gateway": "y", "dns_nameservers": ["z", "8.8.8.8"])]
@@ -470,7 +470,7 @@ diagnoses! {
     an_unknown_network_type_alone:
         [nic!("a")], [{"type": "ipv5", "link": "a", "routes": [{"network": "10.0.0.0/8"}]}]
         => refused [r#"error networks[0].type: unknown network type "ipv5", expected {TYPE}"#];
-    an_unknown_network_type_on_what_is_not_there: [nic!("a")], [dhcp!("a"), {"type": "ipv5", "link": "x"}]
+    an_unknown_network_type_on_an_unknown_link: [nic!("a")], [dhcp!("a"), {"type": "ipv5", "link": "x"}]
         => refused [
             r#"error networks[1].link: unknown link "x", expected {LINK}"#,
             r#"error networks[1].type: unknown network type "ipv5", expected {TYPE}"#

@@ -15,7 +15,7 @@ import json
 import logging
 import sys
 
-# What tests/setup unpacked comes before what is installed.
+# The package that tests/setup unpacked takes precedence over an installed package.
 sys.path[:0] = sys.argv[1:]
 
 from cloudinit import net, util, version
@@ -24,12 +24,12 @@ from cloudinit.sources.helpers import openstack
 
 logging.disable(logging.CRITICAL)
 
-# It is for people who watch, and it is most of the time that a document takes.
+# This output is only for debugging, and takes most of the time of a document.
 network_state.NetworkStateInterpreter.dump_network_state = lambda self: None
 
 NIC = "nic"
 
-# In the document's order, which the state does not keep.
+# In the order of the document, which the state does not keep.
 bonds = {}
 handle_bond = network_state.NetworkStateInterpreter.handle_bond
 
@@ -42,7 +42,7 @@ def remember_bond(self, command):
 network_state.NetworkStateInterpreter.handle_bond = remember_bond
 network_state.NetworkStateInterpreter.command_handlers["bond"] = remember_bond
 
-# The words of the kernel's bonding driver in the order of their numbers, and the switch of bridges.
+# The values of options of the kernel's bonding driver, in the order of their numbers, and the switch of bridges.
 WORDS = {
     "mode": ["balance-rr", "active-backup", "balance-xor", "broadcast", "802.3ad", "balance-tlb", "balance-alb"],
     "lacp_rate": ["slow", "fast"],
@@ -72,7 +72,7 @@ def convert(request, tree):
         return openstack.convert_net_json(tree, known_macs=macs)
     if tree is unreadable:
         raise ValueError("not readable")
-    # As in cloudinit.stages, which would bring all of cloud-init along.
+    # As in cloudinit.stages. An import of that module would load all of cloud-init.
     return tree["network"] if tree and "network" in tree else tree
 
 
@@ -250,7 +250,7 @@ def main():
         try:
             request = json.loads(line)
             tree = read(request)
-            # The conversion changes it.
+            # The conversion changes the tree, so copy the tree first.
             told["read"] = None if tree is unreadable else copy.deepcopy(tree)
             told["understood"] = answer(request, tree)
         except Exception as why:  # whatever cloud-init raises, it makes no network of the document

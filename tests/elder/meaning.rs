@@ -26,7 +26,7 @@ pub(crate) fn is_refused(meaning: &Value) -> bool {
 
 fn network(config: &NetworkConfig) -> Value {
     let links: Map<String, Value> =
-        config.links().iter().enumerate().map(|(at, of)| (key(config, LinkIndex(at)), link(config, of))).collect();
+        config.links().iter().enumerate().map(|(at, of)| (key(config, LinkIndex::new(at)), link(config, of))).collect();
     json!({"links": links, "routes": [], "dns": dns(&config.dns)})
 }
 
@@ -72,7 +72,7 @@ fn link(config: &NetworkConfig, link: &Link) -> Value {
     let mut routes: Vec<String> = link.routes.iter().map(route).collect();
     routes.sort_unstable();
     routes.dedup();
-    let mut told = json!({
+    let mut described = json!({
         "name": name(link),
         "mac": link.cloned_mac_address.map(|address| address.to_string()),
         "mtu": link.mtu.map(|mtu| mtu.to_string().parse::<u32>().unwrap()),
@@ -87,43 +87,43 @@ fn link(config: &NetworkConfig, link: &Link) -> Value {
     });
     match &link.kind {
         LinkKind::Nic(_) => {}
-        LinkKind::Bond { options, .. } => told["options"] = bond_options(config, options),
+        LinkKind::Bond { options, .. } => described["options"] = bond_options(config, options),
         LinkKind::Bridge { options, ports, .. } => {
-            told["options"] = bridge_options(config, options);
-            told["ports"] = keys(config, ports).into();
+            described["options"] = bridge_options(config, options);
+            described["ports"] = keys(config, ports).into();
         }
         LinkKind::Vlan { parent, id, .. } => {
             // The usual name of a VLAN, which is not a requested name.
             let usual = name(config.link(*parent)).map(|parent| format!("{parent}.{id}"));
             if usual.is_some() && name(link) == usual {
-                told["name"] = Value::Null;
+                described["name"] = Value::Null;
             }
         }
     }
-    told
+    described
 }
 
 fn bond_options(config: &NetworkConfig, options: &BondOptions) -> Value {
-    let mut told = Map::new();
-    told.insert("mode".into(), options.mode.to_string().into());
-    if let Some(primary) = options.primary {
-        told.insert("primary".into(), key(config, primary).into());
+    let mut described = Map::new();
+    described.insert("mode".into(), options.mode().to_string().into());
+    if let Some(primary) = options.primary() {
+        described.insert("primary".into(), key(config, primary).into());
     }
-    if !options.arp_ip_target.is_empty() {
-        let targets: Vec<String> = options.arp_ip_target.iter().map(ToString::to_string).collect();
-        told.insert("arp_ip_target".into(), targets.join(",").into());
+    if !options.arp_ip_target().is_empty() {
+        let targets: Vec<String> = options.arp_ip_target().iter().map(ToString::to_string).collect();
+        described.insert("arp_ip_target".into(), targets.join(",").into());
     }
     for option in options.others() {
-        told.insert(option.name.into(), option.value.clone().into());
+        described.insert(option.name.into(), option.value.clone().into());
     }
-    told.into()
+    described.into()
 }
 
 fn bridge_options(config: &NetworkConfig, options: &BridgeOptions) -> Value {
-    let mut told = Map::new();
+    let mut described = Map::new();
     let mut tell = |name: &str, value: Option<String>| {
         if let Some(value) = value {
-            told.insert(name.into(), value.into());
+            described.insert(name.into(), value.into());
         }
     };
     let text = |number: Option<u32>| number.map(|number| number.to_string());
@@ -142,7 +142,7 @@ fn bridge_options(config: &NetworkConfig, options: &BridgeOptions) -> Value {
         pairs.sort_unstable();
         tell(name, (!pairs.is_empty()).then(|| pairs.join(" ")));
     }
-    told.into()
+    described.into()
 }
 
 fn route(route: &Route) -> String {

@@ -77,7 +77,7 @@ fn the_debug_log_names_each_examined_device() {
     let expected = [
         format!("<7>started version={}", glowplug::VERSION),
         "<7>decided the platform platform=kubevirt reason=\"DMI has sys_vendor \\\"KubeVirt\\\"\"".to_owned(),
-        "<7>looked at a device device=/dev/vda label=root".to_owned(),
+        "<7>examined a device device=/dev/vda label=root".to_owned(),
     ];
     for (line, option) in [("", "-v"), ("", "--verbose"), ("glowplug.debug", "--wait=0")] {
         let machine = FakeMachine::kubevirt().with("proc/cmdline", line).with_disk("vda", labelled("root"));
@@ -129,7 +129,7 @@ fn two_runs_write_the_same() {
 }
 
 #[test]
-fn a_network_from_the_boot_loader_wins() {
+fn a_network_from_the_boot_loader_takes_precedence() {
     let machine = FakeMachine::kubevirt()
         .with("proc/cmdline", "root=/dev/vda ip=10.9.9.9::10.9.9.1:24::eth0:none quiet\n")
         .with_disk("vdb", hypershift());
@@ -157,7 +157,7 @@ fn arguments_that_configure_no_nic_do_not_stop_the_program() {
 }
 
 #[test]
-fn another_platform_is_left_alone() {
+fn another_platform_is_not_configured() {
     let machine =
         FakeMachine::kubevirt().with("proc/cmdline", "ignition.platform.id=openstack\n").with_disk("vdb", hypershift());
     let Run { code, stderr, .. } = machine.network_kargs(&["--default-value", "ip=auto"]);
@@ -178,7 +178,7 @@ fn a_machine_without_dmi_is_recognised_by_the_layout_of_its_drive() {
 }
 
 #[test]
-fn a_machine_of_which_nothing_is_known_and_without_a_drive_is_left_alone_at_once() {
+fn an_unknown_machine_without_a_drive_is_not_configured_and_does_not_wait() {
     let machine = FakeMachine::new().with_disk("vda", vec![0; 65_536]);
     let Run { code, stderr, .. } = machine.network_kargs(&["--default-value", "ip=auto", "--wait", "3600"]);
     assert_eq!(code, Some(0));
@@ -194,7 +194,7 @@ fn without_a_drive_the_default_applies() {
     let Run { code, .. } = machine.network_kargs(&["--wait", "0", "--default-value", "ip=dhcp,dhcp6 rd.neednet=1"]);
     assert_eq!(code, Some(0));
     assert_eq!(machine.fragment().as_deref(), Some("ip=dhcp,dhcp6 rd.neednet=1\n"));
-    assert_eq!(recorded(&machine), ("default".to_owned(), "no config drive was there within 0 s".to_owned()));
+    assert_eq!(recorded(&machine), ("default".to_owned(), "no config drive appeared within 0 s".to_owned()));
 }
 
 const STATIC: &str = r#"{"links":[{"id":"a","type":"phy","ethernet_mac_address":"52:54:00:12:34:56"}],
@@ -216,7 +216,7 @@ fn with_variable(
     (code, machine.fragment(), recorded(machine).1)
 }
 
-const NO_DRIVE: &str = "no config drive was there within 0 s";
+const NO_DRIVE: &str = "no config drive appeared within 0 s";
 
 #[test]
 fn the_distributions_variable_is_the_default_unless_the_option_is_given() {
@@ -323,7 +323,7 @@ fn a_broken_document_boots_with_the_default_on_request() {
             recorded(&machine),
             (
                 "default".to_owned(),
-                "openstack/latest/network_data.json: 1 error; the default was asked for in this case".to_owned()
+                "openstack/latest/network_data.json: 1 error; the default is used as requested".to_owned()
             )
         );
     }
@@ -400,7 +400,7 @@ fn files_of_one_renderer_are_removed_when_another_renderer_runs() {
 }
 
 #[test]
-fn a_file_of_an_earlier_run_for_whichever_nic_there_is_goes_too() {
+fn a_file_of_an_earlier_run_for_any_nic_is_removed_too() {
     let machine = FakeMachine::kubevirt();
     let pattern = drive("version: 2\nethernets: {all: {match: {driver: virtio_net}, dhcp4: true}}\n");
     let path = pattern.path("");
@@ -440,7 +440,7 @@ fn a_document_of_nics_without_addresses_is_never_the_default() {
     let version_2 = r#"{"version":2,"ethernets":{"a":{"match":{"macaddress":"52:54:00:12:34:56"},"dhcp4":false,
         "dhcp6":false}}}"#;
     for document in [openstack, version_1, version_2] {
-        let told = |renderer: &str| {
+        let configured_by = |renderer: &str| {
             let (machine, drive) = (FakeMachine::kubevirt(), drive(document));
             let path = drive.path("");
             let arguments = ["--config-drive", path.to_str().unwrap(), "--renderer", renderer];
@@ -452,11 +452,11 @@ fn a_document_of_nics_without_addresses_is_never_the_default() {
             (Some(0), line.map(str::to_owned), files, outcome.to_owned())
         };
         let line = "ip=[52:54:00:12:34:56]:off\n";
-        assert_eq!(told("network-manager"), outcome(Some(line), &[], "configured"), "{document}");
+        assert_eq!(configured_by("network-manager"), outcome(Some(line), &[], "configured"), "{document}");
         let file = "50-glowplug-0000-52-54-00-12-34-56.network";
-        assert_eq!(told("systemd-networkd"), outcome(None, &[file], "configured"), "{document}");
+        assert_eq!(configured_by("systemd-networkd"), outcome(None, &[file], "configured"), "{document}");
         // network-legacy has no argument for "no address", and any other argument would start DHCP.
-        assert_eq!(told("network-legacy"), outcome(None, &[], "nothing-to-do"), "{document}");
+        assert_eq!(configured_by("network-legacy"), outcome(None, &[], "nothing-to-do"), "{document}");
     }
 }
 
@@ -479,7 +479,7 @@ fn a_machine_with_network_legacy_has_one_address_on_a_nic_and_reports_what_is_lo
 }
 
 #[test]
-fn arguments_that_would_crowd_out_the_others_are_refused() {
+fn arguments_that_leave_no_room_for_other_arguments_are_rejected() {
     let machine = FakeMachine::kubevirt()
         .with("proc/cmdline", "quiet\n")
         .with("etc/cmdline.d/10-image.conf", vec![b'x'; 98_230])
@@ -488,7 +488,7 @@ fn arguments_that_would_crowd_out_the_others_are_refused() {
     assert_eq!(machine.network_kargs(&[]).code, Some(1));
     assert_eq!(
         recorded(&machine).1,
-        "kernel arguments: 147 bytes in addition to 98236 that are there, expected at most 98304"
+        "kernel arguments: 147 bytes in addition to 98236 existing bytes, expected at most 98304"
     );
 }
 
@@ -514,7 +514,7 @@ fn a_fragment_that_cannot_be_written_fails_the_run_and_is_recorded() {
 }
 
 #[test]
-fn check_without_a_path_shows_what_the_boot_did() {
+fn check_without_a_path_prints_the_report_of_the_boot() {
     let machine = FakeMachine::kubevirt().with_disk("vdb", hypershift());
     machine.network_kargs(&[]);
     let Run { code, stdout, stderr } = machine.run(&["check"]);

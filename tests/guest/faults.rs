@@ -159,8 +159,8 @@ fn paths(machine: &FakeMachine) -> Vec<String> {
     paths.filter(|path| path != "strace").collect()
 }
 
-/// Kills the program at every call. Checks that the network is the old or the new one, and that the report never claims
-/// more than exists. Returns the calls after which no arguments exist.
+/// Kills the program at every call. Checks that the network is the old or the new one, and that the report lists only
+/// files that exist. Returns the calls after which no arguments exist.
 fn end_at_every_call(case: &Case) -> Vec<Call> {
     let new = case.whole();
     let old = left(&(case.machine)());
@@ -221,12 +221,12 @@ fn fail_at_every_call(case: &Case) {
 }
 
 #[test]
-fn a_call_that_fails_costs_the_whole_network_or_nothing() {
+fn a_failing_call_leaves_the_whole_network_or_none() {
     fail_at_every_call(&Case::disk());
 }
 
 #[test]
-fn a_call_that_fails_costs_all_files_or_nothing() {
+fn a_failing_call_leaves_all_files_or_none() {
     fail_at_every_call(&Case::files(&drive(BOND)));
 }
 
@@ -260,7 +260,7 @@ fn a_drive_that_fails_is_refused_wherever_that_begins() {
 
 #[test]
 fn a_drive_that_vanishes_while_it_is_read_is_refused() {
-    let no_drive = "no config drive was there within 0 s".to_owned();
+    let no_drive = "no config drive appeared within 0 s".to_owned();
     let default = Left::from([(FRAGMENT.to_owned(), "ip=dhcp\n".to_owned())]);
     for fault in ["error=ENXIO", "error=ENODEV", "retval=0"] {
         let ended = fail_from_each_read_on(fault);
@@ -327,7 +327,7 @@ fn without_room_for_all_files_the_run_fails_and_leaves_no_file() {
 }
 
 #[test]
-fn without_room_for_the_record_the_network_is_there_all_the_same() {
+fn without_room_for_the_report_the_network_is_still_written() {
     let case = Case::disk();
     let machine = (case.machine)();
     let (code, stderr, left) = run_where(&machine, "mount -t tmpfs -o nr_inodes=1 tmpfs run/glowplug", &[]);
@@ -346,11 +346,11 @@ fn on_a_read_only_file_system_the_run_fails_and_the_old_arguments_stay() {
     assert_eq!((code, left.get(FRAGMENT)), (Some(1), old.get(FRAGMENT)));
     let error = format!("writing /{FRAGMENT}: read-only filesystem or storage medium");
     assert_eq!(refusal(&machine), error);
-    let said: Vec<&str> = stderr.lines().rev().take(2).collect();
+    let last: Vec<&str> = stderr.lines().rev().take(2).collect();
     let removing = format!(
         "<4>cannot remove the written files error=\"writing /{FRAGMENT}: Read-only file system (os error 30)\""
     );
-    assert_eq!(said, [format!("<3>failed error=\"{error}\""), removing]);
+    assert_eq!(last, [format!("<3>failed error=\"{error}\""), removing]);
 }
 
 /// Builds the C library `strange.c`, which is preloaded into the program.

@@ -46,7 +46,7 @@ fn a_file_of_16_mib() {
 }
 
 #[test]
-fn a_network_document_that_cannot_be_read_does_not_cost_the_machine_its_name() {
+fn an_unreadable_network_document_does_not_affect_the_hostname() {
     let drive = drive(vec![b' '; 5 * 1024 * 1024]);
     let path = drive.path("");
     let Run { code, stdout, .. } = run(&["metadata", "--config-drive", path.to_str().unwrap(), "hostname"]);

@@ -28,7 +28,7 @@ fn with_drive(drive: &FakeMachine, arguments: &[&str]) -> Run {
     run(&[arguments, &["--config-drive", path.to_str().unwrap()]].concat())
 }
 
-fn told(run: Run) -> (Option<i32>, String, String) {
+fn printed(run: Run) -> (Option<i32>, String, String) {
     (run.code, run.stdout, run.stderr)
 }
 
@@ -48,22 +48,22 @@ name           worker-0
 namespace      clusters
 uuid           5d307ca9-b3ef-428c-8861-06e72d69f223
 ";
-    assert_eq!(told(with_drive(&typical(), &["metadata"])), answer(0, table));
+    assert_eq!(printed(with_drive(&typical(), &["metadata"])), answer(0, table));
 }
 
 #[test]
 fn with_keys_only_the_values_are_printed_one_a_line() {
     let drive = typical();
-    assert_eq!(told(with_drive(&drive, &["metadata", "instance-type"])), answer(0, "u1 large\n"));
+    assert_eq!(printed(with_drive(&drive, &["metadata", "instance-type"])), answer(0, "u1 large\n"));
     let several = ["metadata", "ipv4", "GLOWPLUG_KUBEVIRT_HOSTNAME"];
-    assert_eq!(told(with_drive(&drive, &several)), answer(0, "10.0.0.5\nworker-0\n"));
+    assert_eq!(printed(with_drive(&drive, &several)), answer(0, "10.0.0.5\nworker-0\n"));
 }
 
 #[test]
 fn a_known_key_that_the_machine_does_not_have_ends_quietly_with_1() {
     let drive = typical();
-    assert_eq!(told(with_drive(&drive, &["metadata", "ipv6"])), answer(1, ""));
-    assert_eq!(told(with_drive(&drive, &["metadata", "ipv6", "ipv4"])), answer(1, "\n10.0.0.5\n"));
+    assert_eq!(printed(with_drive(&drive, &["metadata", "ipv6"])), answer(1, ""));
+    assert_eq!(printed(with_drive(&drive, &["metadata", "ipv6", "ipv4"])), answer(1, "\n10.0.0.5\n"));
 }
 
 #[test]
@@ -97,21 +97,21 @@ fn the_file_of_the_unit_answers_before_any_drive_is_looked_for() {
     let file = "GLOWPLUG_KUBEVIRT_HOSTNAME=\"a \\\"b\\\"\"\nGLOWPLUG_KUBEVIRT_IPV4=10.0.0.9\n";
     // The disk is not readable, so success shows that the file was used.
     let machine = FakeMachine::kubevirt().with("run/metadata/glowplug", file).with("sys/class/block", "");
-    assert_eq!(told(machine.run(&["metadata", "hostname"])), answer(0, "a \"b\"\n"));
-    assert_eq!(told(machine.run(&["metadata", "uuid"])), answer(1, ""));
+    assert_eq!(printed(machine.run(&["metadata", "hostname"])), answer(0, "a \"b\"\n"));
+    assert_eq!(printed(machine.run(&["metadata", "uuid"])), answer(1, ""));
 }
 
 #[test]
 fn without_a_file_the_drive_of_the_machine_answers() {
     let image = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/images/hypershift.iso");
     let machine = FakeMachine::kubevirt().with_disk("vdb", fs::read(image).unwrap());
-    assert_eq!(told(machine.run(&["metadata", "namespace"])), answer(0, "clusters-prod\n"));
+    assert_eq!(printed(machine.run(&["metadata", "namespace"])), answer(0, "clusters-prod\n"));
 }
 
 #[test]
-fn a_machine_that_is_not_ours_knows_nothing() {
+fn a_machine_of_another_platform_has_no_metadata() {
     let machine = FakeMachine::new();
-    assert_eq!(told(machine.run(&["metadata", "hostname"])), answer(1, ""));
+    assert_eq!(printed(machine.run(&["metadata", "hostname"])), answer(1, ""));
     let Run { code, stderr, .. } = machine.run(&["attributes", "--output", machine.path("out").to_str().unwrap()]);
     assert_eq!(code, Some(0));
     assert_eq!(
@@ -129,7 +129,7 @@ fn a_drive_that_is_named_on_another_machine_is_used_when_that_is_given() {
     let arguments = ["attributes", "--config-drive", path.to_str().unwrap(), "--output", output.to_str().unwrap()];
     let Run { code, stderr, .. } = machine.run(&arguments);
     let reason = "this is not known to be KubeVirt: neither the kernel command line nor DMI names it, \
-                  nor the shape of the drive; --provider kubevirt would";
+                  and the drive does not have the layout of KubeVirt drives; --provider kubevirt sets the platform";
     assert_eq!((code, stderr), (Some(0), format!("<6>nothing to do reason=\"{reason}\"\n")));
     assert_eq!(machine.run(&[&arguments[..], &["--provider", "kubevirt"]].concat()).code, Some(0));
     assert_eq!(machine.read("out").as_deref(), Some("GLOWPLUG_KUBEVIRT_HOSTNAME=web1\n"));
@@ -186,18 +186,18 @@ fn attributes_are_written_even_if_the_network_is_refused() {
     let out = FakeMachine::new();
     let file = out.path("out");
     let run = with_drive(&drive, &["attributes", "--provider", "kubevirt", "--output", file.to_str().unwrap()]);
-    assert_eq!(told(run), answer(0, ""));
+    assert_eq!(printed(run), answer(0, ""));
     assert_eq!(out.read("out").as_deref(), Some("GLOWPLUG_KUBEVIRT_HOSTNAME=worker-0\n"));
 }
 
 #[test]
-fn an_invalid_network_option_at_the_boot_loader_costs_no_attribute() {
+fn an_invalid_network_option_at_the_boot_loader_removes_no_attribute() {
     let drive = typical();
     let machine = FakeMachine::kubevirt().with("proc/cmdline", "glowplug.renderer=none glowplug.on-error=x");
     let (named, output) = (drive.path(""), machine.path("attributes"));
     let run =
         machine.run(&["attributes", "--config-drive", named.to_str().unwrap(), "--output", output.to_str().unwrap()]);
-    assert_eq!(told(run), answer(0, ""));
+    assert_eq!(printed(run), answer(0, ""));
     assert!(machine.read("attributes").unwrap().starts_with("GLOWPLUG_KUBEVIRT_HOSTNAME=worker-0\n"));
 }
 
@@ -217,8 +217,8 @@ fn hostname(meta_data: &str) -> (Option<i32>, String, Option<String>) {
     let file = out.path("etc/hostname");
     let arguments = ["hostname", "--provider", "kubevirt", "--output", file.to_str().unwrap()];
     let Run { code, stderr, .. } = with_drive(&openstack(meta_data), &arguments);
-    let said = stderr.lines().last().unwrap_or_default().replace(file.to_str().unwrap(), "FILE");
-    (code, said, out.read("etc/hostname"))
+    let message = stderr.lines().last().unwrap_or_default().replace(file.to_str().unwrap(), "FILE");
+    (code, message, out.read("etc/hostname"))
 }
 
 #[test]
@@ -230,16 +230,16 @@ fn the_hostname_of_the_drive_is_written() {
 }
 
 #[test]
-fn a_drive_without_a_hostname_is_nothing_to_do() {
+fn without_a_hostname_on_the_drive_nothing_is_written() {
     assert_eq!(hostname("{}"), (Some(0), String::new(), None));
 }
 
 #[test]
 fn an_invalid_hostname_is_refused_with_its_value() {
-    let (code, said, file) = hostname(r#"{"hostname":"a\nb"}"#);
+    let (code, message, file) = hostname(r#"{"hostname":"a\nb"}"#);
     assert_eq!((code, file), (Some(1), None));
     assert_eq!(
-        said,
+        message,
         "<3>failed error=\"hostname: invalid hostname \\\"a\\\\nb\\\", expected a host name: at most 64 letters, digits, '-' and '.', each label 1 to 63 and not with '-' at an end\""
     );
 }
@@ -269,7 +269,7 @@ fn the_keys_of_the_drive_are_written_and_a_bad_one_is_named() {
         [0o600, 0o700, 0o700]
     );
     let first = stderr.lines().next().unwrap();
-    assert!(first.starts_with("<4>ignored what is no public key diagnostic=\"public_keys.0 line 3: "), "{first}");
+    assert!(first.starts_with("<4>ignored an invalid public key diagnostic=\"public_keys.0 line 3: "), "{first}");
 }
 
 #[test]
@@ -302,7 +302,7 @@ fn an_unknown_user_is_refused() {
     let arguments =
         ["ssh-keys", "--provider", "kubevirt", "--user", "core", "--config-drive", drive_path.to_str().unwrap()];
     assert_eq!(
-        told(machine.run(&arguments)),
+        printed(machine.run(&arguments)),
         (
             Some(1),
             String::new(),

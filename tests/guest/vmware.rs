@@ -52,7 +52,7 @@ fn a_hypervisor_that_does_not_answer_is_an_error() {
 }
 
 #[test]
-fn a_person_at_the_boot_loader_wins() {
+fn arguments_of_the_boot_loader_take_precedence() {
     let reason = "the kernel command line configures the network with ip=dhcp";
     assert_eq!(decided("ip=dhcp", Ok(Some("ip=off"))), expected("nothing to do", reason, None));
 }

@@ -18,12 +18,12 @@ fn nic(number: u8) -> Link {
 }
 
 fn bridge(ports: &[usize]) -> Link {
-    let ports = ports.iter().copied().map(LinkIndex).collect();
+    let ports = ports.iter().copied().map(LinkIndex::new).collect();
     link(LinkKind::Bridge { name: "br0".parse().unwrap(), ports, options: BridgeOptions::default() })
 }
 
 fn vlan(parent: usize, id: i64) -> Link {
-    link(LinkKind::Vlan { name: None, parent: LinkIndex(parent), id: VlanId::try_from(id).unwrap() })
+    link(LinkKind::Vlan { name: None, parent: LinkIndex::new(parent), id: VlanId::try_from(id).unwrap() })
 }
 
 fn with_address(mut link: Link) -> Link {

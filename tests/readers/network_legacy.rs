@@ -55,7 +55,7 @@ pub(crate) fn read(line: &str) -> Result<Profiles, String> {
     let text = String::from_utf8_lossy(&answer.stdout).into_owned();
     let complaints = String::from_utf8_lossy(&answer.stderr);
     if !answer.status.success() || !complaints.is_empty() {
-        return Err(format!("{SCRIPT} ended with {} and said: {complaints}{text}", answer.status));
+        return Err(format!("{SCRIPT} ended with {} and printed: {complaints}{text}", answer.status));
     }
     understand(&text)
 }
@@ -244,7 +244,7 @@ fn reduced_profile(key: &DeviceKey, profile: &Profile, on_link: &OnLink, read: &
     let is_static = family.method == Method::Manual;
     let is_used = family.method != Method::Disabled;
     let mut reduced = Profile { name: profile.name.clone(), ..Profile::default() };
-    // network-legacy reads the VLAN id from another part of the name.
+    // network-legacy parses the VLAN id from a different part of the name.
     if matches!(key, DeviceKey::Vlan(..)) {
         reduced.name = None;
     }
@@ -278,8 +278,8 @@ fn reduced_family(family: &Family, on_link: &OnLink, read: &Family) -> Family {
     };
     kept.method = Method::Manual;
     kept.addresses = [chosen].into();
-    let told = kept.clone();
-    kept.routes.retain(|(_, via)| is_expressible(&told, family, *via));
+    let before = kept.clone();
+    kept.routes.retain(|(_, via)| is_expressible(&before, family, *via));
     add_routes_to_gateways(&mut kept, on_link);
     kept
 }

@@ -69,7 +69,7 @@ pub(crate) fn read(line: &str) -> Result<Profiles, String> {
         // A timestamp precedes the message.
         let messages = complaints.lines().map(|line| line.rsplit_once("> ").map_or(line, |(_, message)| message));
         let messages: Vec<&str> = messages.map(|message| message.split_once("] ").unwrap_or(("", message)).1).collect();
-        return Err(format!("nm-initrd-generator ended with {} and said: {}", answer.status, messages.join("; ")));
+        return Err(format!("nm-initrd-generator ended with {} and printed: {}", answer.status, messages.join("; ")));
     }
     let text = String::from_utf8(answer.stdout).map_err(|e| format!("the answer is no UTF-8: {e}"))?;
     understand(&text, &arguments)
@@ -369,7 +369,7 @@ method=disabled
     }
 
     #[test]
-    fn a_name_of_the_kernels_is_given_to_no_nic() {
+    fn no_nic_gets_a_name_that_the_kernel_assigns() {
         let error = understand(STATIC, &["ifname=eth1:52:54:00:12:34:56"]).unwrap_err();
         let argument = r#""ifname=eth1:52:54:00:12:34:56""#;
         assert_eq!(error, format!("{argument} gives a name that the kernel may have given to another NIC"));
@@ -395,7 +395,7 @@ method=disabled
     fn an_argument_that_is_dropped_is_an_error_although_the_status_is_zero() {
         assert_eq!(
             read("ip=10.0.0.5:::24::eth0:none nameserver=resolver.example.com"),
-            Err("nm-initrd-generator ended with exit status: 0 and said: cmdline-reader: Unknown address family: \
+            Err("nm-initrd-generator ended with exit status: 0 and printed: cmdline-reader: Unknown address family: \
                  resolver.example.com"
                 .to_owned())
         );

@@ -25,7 +25,7 @@ pub(crate) type OnLink = BTreeSet<(Cidr, IpAddr)>;
 /// Returns the meaning of a network. `None` if arguments cannot express it: they cannot match NICs by a pattern, but
 /// only apply to every NIC.
 pub(crate) fn meaning(config: &NetworkConfig) -> Option<Meaning> {
-    let indices = || (0..config.links().len()).map(LinkIndex);
+    let indices = || (0..config.links().len()).map(LinkIndex::new);
     let is_pattern = |at: LinkIndex| matches!(config.link(at).kind, LinkKind::Nic(Nic::Pattern { .. }));
     let asking = indices().filter(|at| asks(config.link(*at))).count();
     // Several patterns with the same settings are expressed as "every NIC".
@@ -111,11 +111,11 @@ fn profile(config: &NetworkConfig, at: LinkIndex, defaults: &[DefaultRoute]) -> 
         LinkKind::Bridge { name, .. } => profile.name = Some(name.to_string()),
         LinkKind::Bond { name, options, .. } => {
             profile.name = Some(name.to_string());
-            let told = options.others().iter().map(|option| (option.name, option.value.clone()));
+            let further = options.others().iter().map(|option| (option.name, option.value.clone()));
             // An argument accepts one target.
-            let target = options.arp_ip_target.first().map(|target| ("arp_ip_target", target.to_string()));
-            let primary = options.primary.map(|port| ("primary", key(config, port).bare()));
-            let all = told.chain(target).chain(primary).chain([("mode", options.mode.to_string())]);
+            let target = options.arp_ip_target().first().map(|target| ("arp_ip_target", target.to_string()));
+            let primary = options.primary().map(|port| ("primary", key(config, port).bare()));
+            let all = further.chain(target).chain(primary).chain([("mode", options.mode().to_string())]);
             profile.bond_options = all.map(|(name, value)| (name.to_owned(), value)).collect();
         }
         LinkKind::Vlan { name, id, .. } => {
@@ -157,7 +157,7 @@ fn profile(config: &NetworkConfig, at: LinkIndex, defaults: &[DefaultRoute]) -> 
 /// Whether a link is another name of the default route's link: it has an address and the gateway of that link.
 fn is_other_name(config: &NetworkConfig, at: LinkIndex, best: &DefaultRoute) -> bool {
     let link = config.link(at);
-    let mut of_best = (0..config.links().len()).map(LinkIndex).filter(|other| key(config, *other) == best.key);
+    let mut of_best = (0..config.links().len()).map(LinkIndex::new).filter(|other| key(config, *other) == best.key);
     let shares = |other: LinkIndex| {
         let (ipv4, ipv6) = (&config.link(other).ipv4.addresses, &config.link(other).ipv6.addresses);
         let is_shared4 = link.ipv4.addresses.iter().any(|address| ipv4.contains(address));
@@ -206,7 +206,7 @@ fn is_expressible(link: &Link, route: &Route) -> bool {
 fn defaults(config: &NetworkConfig) -> Vec<DefaultRoute> {
     let mut defaults = Vec::new();
     for (at, link) in config.links().iter().enumerate() {
-        let at = LinkIndex(at);
+        let at = LinkIndex::new(at);
         if config.controller_of(at).is_some() || !is_made(config, at) {
             continue;
         }

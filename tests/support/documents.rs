@@ -119,10 +119,10 @@ fn machine(random: &mut Random) -> MachineNetwork {
     let mut links: Vec<Link> = Vec::new();
     for index in 0..random.between(1, 4) {
         let known_by = random.between(0, 9);
-        // The kernel assigns eth0 itself, so this name neither identifies a NIC nor is a name to give.
+        // The kernel assigns eth0 itself, so this name can neither identify a NIC nor be assigned to a NIC.
         let name = names.pop().filter(|name| known_by >= 6 && (*name != "eth0" || known_by < 9));
         let (id, name, mac) = match (known_by, name) {
-            // The name identifies the NIC, or the id, which is then used as the name.
+            // Either the name identifies the NIC, or the id, which is then used as the name.
             (9, Some(name)) => (format!("interface{index}"), Some(name.to_owned()), None),
             (8, Some(name)) if name != "eth0" => (name.to_owned(), None, None),
             // The document has both; the MAC address identifies the NIC.
@@ -300,7 +300,7 @@ fn networks_of(link: &str, index: usize, random: &mut Random) -> Vec<Network> {
         9 => kinds.extend([v4(dhcp()), v6(dynamic_ipv6(random))]),
         10 | 11 => kinds.extend([v4(static_ipv4(index, 0, random)), v6(dynamic_ipv6(random))]),
         12 | 13 => kinds.extend([v4(dhcp()), v6(static_ipv6(index, 0, random))]),
-        // One family is both static and dynamic, the other family is anything.
+        // One family is both static and dynamic. The other family may have any configuration.
         14 => {
             kinds.extend([v4(dhcp()), v4(static_ipv4(index, 0, random))]);
             if random.chance(1, 3) {

@@ -1,4 +1,4 @@
-//! What several test modules share: generators of documents and networks, and the comparison of networks.
+//! Helpers that several test modules share: generators of documents and networks, and the comparison of networks.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
 #![allow(dead_code, reason = "`quick` and `slow` use different parts of these modules")]
@@ -10,6 +10,13 @@ pub(crate) mod network_config;
 pub(crate) mod profiles;
 pub(crate) mod shell;
 pub(crate) mod state;
+
+use glowplug::host::Timestamp;
+
+/// A time in milliseconds since 1970.
+pub(crate) fn time(milliseconds: u64) -> Timestamp {
+    Timestamp::from_millisecond(milliseconds.try_into().unwrap()).unwrap()
+}
 
 /// Whether `UPDATE=1` is set: tests then rewrite the expected files with the current output.
 pub(crate) fn is_update() -> bool {

@@ -35,7 +35,7 @@ pub(crate) fn model(seed: u64) -> NetworkConfig {
         }
     }
     if random.chance(1, 4) {
-        let (at, parent) = (links.len(), LinkIndex(*random.pick(&free)));
+        let (at, parent) = (links.len(), LinkIndex::new(*random.pick(&free)));
         let id = VlanId::try_from(random.between(1, 4094) as i64).unwrap();
         let name = random.chance(1, 2).then(|| "storage".parse().unwrap());
         free.push(at);
@@ -64,7 +64,7 @@ pub(crate) fn model(seed: u64) -> NetworkConfig {
     let of_bridge = |link: &Link| matches!(link.kind, LinkKind::Bridge { .. }).then(|| link.kind.made_of().to_vec());
     let ports: Vec<LinkIndex> = links.iter().filter_map(of_bridge).flatten().collect();
     for (at, link) in links.iter_mut().enumerate() {
-        if random.chance(1, 5) && !ports.contains(&LinkIndex(at)) {
+        if random.chance(1, 5) && !ports.contains(&LinkIndex::new(at)) {
             link.mtu = Some(Mtu::try_from(*random.pick(&[1400, 1450, 1500])).unwrap());
         }
         if random.chance(1, 12) && !matches!(link.kind, LinkKind::Nic(Nic::Pattern { .. })) {
@@ -81,7 +81,7 @@ pub(crate) fn model(seed: u64) -> NetworkConfig {
 pub(crate) fn fitted(network: &NetworkConfig) -> NetworkConfig {
     let mut links = network.links().to_vec();
     let of_bridge = |at: usize| {
-        let controller = network.controller_of(LinkIndex(at)).map(|controller| &network.link(controller).kind);
+        let controller = network.controller_of(LinkIndex::new(at)).map(|controller| &network.link(controller).kind);
         matches!(controller, Some(LinkKind::Bridge { .. }))
     };
     for (at, link) in links.iter_mut().enumerate() {
@@ -153,7 +153,7 @@ fn take_ports(free: &mut Vec<usize>, links: &[Link], count: usize, random: &mut 
         }
         let port = *random.pick(&nics);
         free.retain(|at| *at != port);
-        ports.push(LinkIndex(port));
+        ports.push(LinkIndex::new(port));
     }
     ports
 }
@@ -191,9 +191,10 @@ fn bond_options(ports: &[LinkIndex], random: &mut Random) -> BondOptions {
         }
     }
     if options.get("arp_interval").is_some() {
-        options.arp_ip_target = vec!["10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap()];
+        options.set_arp_ip_target(vec!["10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap()]);
     }
-    options.primary = ports.last().copied().filter(|_| options.mode.has_primary() && random.chance(1, 2));
+    let primary = ports.last().copied().filter(|_| options.mode().has_primary() && random.chance(1, 2));
+    options.set_primary(primary);
     options.reconcile();
     options
 }

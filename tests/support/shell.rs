@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::{env, iter};
 
-use glowplug::host::timestamp::Timestamp;
+use glowplug::host::Timestamp;
 
 /// Runs a command in a directory, with the built programs in `PATH`. Returns standard output, then each line of
 /// standard error after the prefix `stderr`, then the exit status in brackets unless it is 0.
@@ -17,11 +17,11 @@ pub(crate) fn run(directory: &Path, command: &str, stderr: &str) -> String {
     let mut shell = Command::new("sh");
     shell.args(["-c", command]).current_dir(directory).env("PATH", env::join_paths(path).unwrap()).env("LC_ALL", "C");
     let Output { status, stdout, stderr: complaints } = shell.output().unwrap();
-    let [mut said, complaints] = [stdout, complaints].map(|text| without_times(&String::from_utf8(text).unwrap()));
-    said.extend(complaints.lines().map(|line| format!("{stderr}{line}\n")));
+    let [mut printed, complaints] = [stdout, complaints].map(|text| without_times(&String::from_utf8(text).unwrap()));
+    printed.extend(complaints.lines().map(|line| format!("{stderr}{line}\n")));
     match status.code().unwrap() {
-        0 => said,
-        code => format!("{said}[{code}]\n"),
+        0 => printed,
+        code => format!("{printed}[{code}]\n"),
     }
 }
 
@@ -45,13 +45,13 @@ pub(crate) fn run_tool(package: &str, program: &str, arguments: &[&str]) -> Vec<
 /// Replaces each time of the clock with TIME. Times of fixtures, all in 2020, are kept.
 fn without_times(text: &str) -> String {
     const LENGTH: usize = "2020-11-25T10:00:00Z".len();
-    let (mut rest, mut said) = (text, String::new());
+    let (mut rest, mut printed) = (text, String::new());
     while let Some(next) = rest.chars().next() {
-        let is_time =
-            rest.get(..LENGTH).and_then(Timestamp::parse).is_some_and(|time| time.to_string().as_str() > "2021");
+        let time: Option<Timestamp> = rest.get(..LENGTH).and_then(|text| text.parse().ok());
+        let is_time = time.is_some_and(|time| time.to_string().as_str() > "2021");
         let (piece, length) = if is_time { ("TIME", LENGTH) } else { (&rest[..next.len_utf8()], next.len_utf8()) };
-        said.push_str(piece);
+        printed.push_str(piece);
         rest = &rest[length..];
     }
-    said
+    printed
 }

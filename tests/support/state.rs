@@ -79,7 +79,7 @@ impl KernelAbilities {
 pub(crate) fn nics(network: &NetworkConfig) -> String {
     let mut nics = String::new();
     for (at, link) in network.links().iter().enumerate() {
-        let index = LinkIndex(at);
+        let index = LinkIndex::new(at);
         match &link.kind {
             LinkKind::Nic(Nic::MacAddress { mac_address, .. }) => {
                 nics += &format!("{} {mac_address}\n", key(network, index));
@@ -94,11 +94,11 @@ pub(crate) fn nics(network: &NetworkConfig) -> String {
 /// Key of a device: the name of a NIC, a bond or a bridge; the VLAN id and the parent of a VLAN, whose name is free.
 fn key(network: &NetworkConfig, index: LinkIndex) -> String {
     match &network.link(index).kind {
-        LinkKind::Nic(Nic::MacAddress { .. }) => format!("nic{}", index.0),
+        LinkKind::Nic(Nic::MacAddress { .. }) => format!("nic{}", index.position()),
         LinkKind::Nic(Nic::Name(name)) | LinkKind::Bond { name, .. } | LinkKind::Bridge { name, .. } => {
             name.to_string()
         }
-        LinkKind::Nic(Nic::Pattern { .. }) => format!("pat{}", index.0),
+        LinkKind::Nic(Nic::Pattern { .. }) => format!("pat{}", index.position()),
         LinkKind::Vlan { parent, id, .. } => format!("vlan {id} on {}", key(network, *parent)),
     }
 }
@@ -110,7 +110,7 @@ impl State {
         let routes = routes(network);
         let mut devices = BTreeMap::new();
         for (at, link) in network.links().iter().enumerate() {
-            let index = LinkIndex(at);
+            let index = LinkIndex::new(at);
             if !machine.is_whole && !is_possible_here(network, index) {
                 continue;
             }
@@ -201,9 +201,9 @@ impl State {
             }
         }
         for line in read("log").lines() {
-            let Some((name, said)) = line.split_once(": ") else { continue };
+            let Some((name, message)) = line.split_once(": ") else { continue };
             let Some(device) = keys.get(name).and_then(|key| devices.get_mut(key)) else { continue };
-            device.asks.extend(ASKS.iter().filter(|(_, words)| said.starts_with(words)).map(|(whom, _)| *whom));
+            device.asks.extend(ASKS.iter().filter(|(_, words)| message.starts_with(words)).map(|(whom, _)| *whom));
         }
         devices.retain(|key, _| meant.0.contains_key(key));
         Self(devices)
@@ -246,15 +246,15 @@ fn routes(network: &NetworkConfig) -> Vec<BTreeSet<String>> {
     }
     for ((table, destination), mut group) in groups {
         group.sort_unstable();
-        let mut told = Vec::new();
+        let mut seen = Vec::new();
         let mut last = if destination.contains(':') { Some(0) } else { None };
         for (metric, link, at) in group {
-            let it = network.link(LinkIndex(link));
+            let it = network.link(LinkIndex::new(link));
             let route = &it.routes[at];
-            if told.contains(&(link, route.gateway())) {
+            if seen.contains(&(link, route.gateway())) {
                 continue;
             }
-            told.push((link, route.gateway()));
+            seen.push((link, route.gateway()));
             let metric = last.map_or(metric, |last: u64| metric.max(last + 1));
             last = Some(metric);
             let table = table.map_or_else(|| "main".to_owned(), |table| table.to_string());
@@ -356,7 +356,7 @@ fn mac(network: &NetworkConfig, index: LinkIndex) -> Option<String> {
     {
         // A bond sets its MAC address on its members, unless `fail_over_mac` or a balancing mode prevents it.
         let keeps = options.get("fail_over_mac").is_some_and(|policy| policy != "none");
-        let balances = matches!(options.mode, BondMode::BalanceTlb | BondMode::BalanceAlb);
+        let balances = matches!(options.mode(), BondMode::BalanceTlb | BondMode::BalanceAlb);
         return if keeps || balances { None } else { mac(network, controller) };
     }
     match &link.kind {
@@ -378,10 +378,10 @@ fn mac(network: &NetworkConfig, index: LinkIndex) -> Option<String> {
 
 /// Returns the options of a bond, a bridge or a port, with the names of `ip -d`.
 fn options(network: &NetworkConfig, index: LinkIndex) -> BTreeMap<String, String> {
-    let mut told = BTreeMap::new();
+    let mut known = BTreeMap::new();
     match &network.link(index).kind {
         LinkKind::Bond { options, .. } => {
-            told.insert("mode".to_owned(), options.mode.to_string());
+            known.insert("mode".to_owned(), options.mode().to_string());
             for option in options.others() {
                 // networkd 252 accepts `LearnPacketIntervalSec=` but does not apply it. ip prints a disabled ARP check as null,
                 // and switches as numbers.
@@ -397,17 +397,17 @@ fn options(network: &NetworkConfig, index: LinkIndex) -> BTreeMap<String, String
                     other => other,
                 };
                 if !differs {
-                    told.insert(name.to_owned(), value);
+                    known.insert(name.to_owned(), value);
                 }
             }
-            if let Some(primary) = options.primary {
-                told.insert("primary".to_owned(), key(network, primary));
+            if let Some(primary) = options.primary() {
+                known.insert("primary".to_owned(), key(network, primary));
             }
         }
         LinkKind::Bridge { options, .. } => {
             let mut tell = |name: &str, value: Option<u32>| {
                 if let Some(value) = value {
-                    told.insert(name.to_owned(), value.to_string());
+                    known.insert(name.to_owned(), value.to_string());
                 }
             };
             tell("stp_state", options.stp.map(u32::from));
@@ -424,8 +424,8 @@ fn options(network: &NetworkConfig, index: LinkIndex) -> BTreeMap<String, String
         && let LinkKind::Bridge { options, .. } = &network.link(controller).kind
         && let Some(port) = options.ports.iter().find(|port| port.port == index)
     {
-        told.extend(port.path_cost.map(|cost| ("cost".to_owned(), cost.to_string())));
-        told.extend(port.priority.map(|priority| ("priority".to_owned(), priority.to_string())));
+        known.extend(port.path_cost.map(|cost| ("cost".to_owned(), cost.to_string())));
+        known.extend(port.priority.map(|priority| ("priority".to_owned(), priority.to_string())));
     }
-    told
+    known
 }

@@ -552,14 +552,14 @@ fn everywhere(document: &Value, meaning: &mut Value) {
         let routes: Vec<String> =
             objects(device, "routes").filter_map(bare_route).filter(|route| route.starts_with("::/0")).collect();
         let Some(link) = link(document, meaning, key) else { continue };
-        let Some(mut told) = link["routes"].as_array().cloned() else { continue };
-        for route in &mut told {
+        let Some(mut written) = link["routes"].as_array().cloned() else { continue };
+        for route in &mut written {
             let right = route.as_str().map(|route| route.replacen("::/64", "::/0", 1)).unwrap_or_default();
             if route.as_str().is_some_and(|route| route.starts_with("::/64")) && routes.contains(&right) {
                 *route = right.into();
             }
         }
-        link["routes"] = sorted(told);
+        link["routes"] = sorted(written);
     }
 }
 
@@ -575,15 +575,15 @@ fn routes_alone(document: &Value, meaning: &mut Value) {
 fn route_members(document: &Value, meaning: &mut Value) {
     for (_, key, device) in devices(document) {
         let Some(link) = link(document, meaning, key) else { continue };
-        let Some(told) = link["routes"].as_array().cloned() else { continue };
-        let mut routes = told.clone();
+        let Some(written) = link["routes"].as_array().cloned() else { continue };
+        let mut routes = written.clone();
         let gateways = ["gateway4", "gateway6"].into_iter().filter_map(|name| text(device, name));
         let gateways: Vec<Value> = gateways.map(|gateway| default_route(gateway).into()).collect();
         let mut full = Vec::new();
         for route in objects(device, "routes") {
             let Some(mut text) = bare_route(route) else { continue };
             let base = Value::from(text.clone());
-            if !told.contains(&base) {
+            if !written.contains(&base) {
                 continue;
             }
             for name in ["metric", "table"] {

@@ -330,8 +330,8 @@ fn key(document: &Value, id: &str) -> String {
 fn link_names(document: &Value, meaning: &mut Value) {
     for link in objects(document, "links").filter(|link| !is_nic(link)) {
         let (Some(name), Some(id)) = (text(link, "name"), text(link, "id")) else { continue };
-        if let Some(told) = meaning["links"].get_mut(key(document, id)) {
-            told["name"] = name.into();
+        if let Some(link) = meaning["links"].get_mut(key(document, id)) {
+            link["name"] = name.into();
         }
     }
 }
