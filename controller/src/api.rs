@@ -1,7 +1,7 @@
-//! The kinds of group `ipam.glowplug.dev`: pools of addresses, and the leases that record who holds them.
+//! The kinds of group `ipam.glowplug.dev`: pools of addresses, and the leases that record their holders.
 //!
-//! Descriptions are what `kubectl explain` prints. The manifests in `config/crd` are written from these types by
-//! `glowplug-controller crd`.
+//! The descriptions are the output of `kubectl explain`. `glowplug-controller crd` generates the manifests in
+//! `config/crd` from these types.
 
 #![allow(unreachable_pub, reason = "KubeSchema repeats each struct in a function")]
 
@@ -16,16 +16,17 @@ use glowplug::host::pool::{Pool, TemplateFacts, read_pools};
 use glowplug::network::Family;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, LabelSelector, MicroTime};
+use kube::core::{ParseExpressionError, Selector};
 use kube::{CustomResource, CustomResourceExt, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use name::{NameError, lease_name, parse_lease_name};
 
-/// The API group of every kind here.
+/// The API group of all these kinds.
 pub const GROUP: &str = "ipam.glowplug.dev";
 
-/// The label that names the cluster of an object, as Cluster API sets it.
+/// Label with the name of the cluster of an object. Cluster API sets the label.
 pub const CLUSTER_LABEL: &str = "cluster.x-k8s.io/cluster-name";
 
 /// The finalizer that keeps a pool while a lease names the pool.
@@ -338,7 +339,8 @@ pub fn definitions() -> Vec<CustomResourceDefinition> {
 
 // === impl PoolSpec ===
 
-/// Members of the specification that say whom a pool serves, and how. Pool files have no such members.
+/// Members of the specification that select machines, or change the way of serving them. Pool files do not have these
+/// members.
 const NOT_OF_FILES: [&str; 4] = ["sticky", "template", "nodePoolRef", "machineSelector"];
 
 impl PoolSpec {
@@ -370,15 +372,18 @@ impl PoolSpec {
                 "one of the two",
             ));
         }
+        let selector = self.machine_selector.clone().map(Selector::try_from);
+        if let Some(Err(ParseExpressionError(problem))) = selector {
+            let expected = "matchLabels and matchExpressions with the operators In, NotIn, Exists and DoesNotExist";
+            diagnostics.push(Diagnostic::error("machineSelector", "invalid selector", &problem, expected));
+        }
         let template = self.template_facts(&mut diagnostics);
         let pool = specs.first().and_then(|spec| Pool::new(spec, &template, &mut diagnostics));
         if let Some(pool) = &pool {
             check_lease_names(pool, &mut diagnostics);
         }
-        let mut pool = pool.filter(|_| !diagnostics.has_errors());
-        if let (Some(pool), None) = (&mut pool, namespace) {
-            name.clone_into(&mut pool.name);
-        }
+        let pool = pool.filter(|_| !diagnostics.has_errors());
+        let pool = if namespace.is_none() { pool.map(|pool| pool.with_name(name.to_owned())) } else { pool };
         (pool, diagnostics)
     }
 
@@ -419,18 +424,18 @@ impl PoolSpec {
     }
 }
 
-/// Refuses a network that the name of a lease cannot hold.
+/// Rejects a network that cannot be part of the name of a lease.
 fn check_lease_names(pool: &Pool, diagnostics: &mut Diagnostics) {
     let longest = pool.spaces().map(|space| match space.family() {
         Family::Ipv4 => IpAddr::from([u8::MAX; 4]),
         Family::Ipv6 => IpAddr::from([u16::MAX; 8]),
     });
-    let (problem, expected) = match longest.map(|address| lease_name(address, &pool.network)).find_map(Result::err) {
+    let (problem, expected) = match longest.map(|address| lease_name(address, pool.network())).find_map(Result::err) {
         Some(NameError::Network(_)) => ("invalid network", "namespace/name or default"),
         Some(NameError::TooLong(_)) => ("name too long", "at most 253 bytes with the address of a lease"),
         None => return,
     };
-    diagnostics.push(Diagnostic::error("network", problem, &pool.network, expected));
+    diagnostics.push(Diagnostic::error("network", problem, pool.network(), expected));
 }
 
 #[cfg(test)]
@@ -441,21 +446,21 @@ mod tests {
 
     use super::*;
 
-    /// Whether there is a pool, and what is said about it.
+    /// Whether the specification is accepted, and its diagnostics.
     type Verdict = (bool, Vec<String>);
 
     fn verdict(pool: Option<&Pool>, diagnostics: &Diagnostics) -> Verdict {
         (pool.is_some(), diagnostics.kept().iter().map(ToString::to_string).collect())
     }
 
-    /// Of an object, as the controller reads it. `None` when the schema of its kind refuses it.
+    /// Result of the controller for an object. `None` when the schema of its kind rejects the object.
     fn of_object(spec: &Value) -> Option<Verdict> {
         let spec: PoolSpec = serde_json::from_value(spec.clone()).ok()?;
         let (pool, diagnostics) = spec.check(Some("clusters"), "workers");
         Some(verdict(pool.as_ref(), &diagnostics))
     }
 
-    /// Of a pool file with the same members, as `glowplugctl` reads it.
+    /// Result of `glowplugctl` for a pool file with the same members.
     fn of_file(spec: &Value) -> Verdict {
         let mut file = spec.clone();
         file["name"] = "workers".into();
@@ -487,7 +492,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_schema_refuses_a_pool_file_refuses_too() {
+    fn a_pool_file_with_values_that_the_schema_rejects_is_rejected_too() {
         for members in [
             json!({"addresses": "10.0.0.0/24"}),
             json!({"addresses": [["10.0.0.0/24"]]}),
@@ -572,7 +577,7 @@ mod tests {
                 address_reuse_grace_period_seconds: seconds,
                 ..PoolSpec::default()
             };
-            spec.check(Some("a"), "b").0.map(|pool| pool.reuse_delay)
+            spec.check(Some("a"), "b").0.map(|pool| pool.reuse_delay())
         };
         assert_eq!([delay(None), delay(Some(300))], [Some(Duration::ZERO), Some(Duration::from_secs(300))]);
     }
@@ -580,8 +585,27 @@ mod tests {
     #[test]
     fn pools_of_the_two_kinds_never_have_one_name() {
         let spec = PoolSpec { network: "default".into(), addresses: vec!["10.0.0.0/24".into()], ..PoolSpec::default() };
-        let name = |namespace| spec.check(namespace, "workers").0.unwrap().name;
+        let name = |namespace| spec.check(namespace, "workers").0.unwrap().name().to_owned();
         assert_eq!([name(Some("default")), name(None)], ["default/workers", "workers"]);
+    }
+
+    #[test]
+    fn a_selector_that_cannot_be_read_is_an_error() {
+        let term = |operator: &str| json!({"matchExpressions": [{"key": "a", "operator": operator, "values": ["b"]}]});
+        let check = |selector: Value| {
+            let spec = PoolSpec {
+                network: "default".into(),
+                addresses: vec!["10.0.0.0/24".into()],
+                machine_selector: serde_json::from_value(selector).unwrap(),
+                ..PoolSpec::default()
+            };
+            let (pool, diagnostics) = spec.check(Some("clusters"), "workers");
+            verdict(pool.as_ref(), &diagnostics)
+        };
+        assert_eq!(check(term("In")), (true, Vec::new()));
+        let error = "machineSelector: invalid selector \"Invalid expression operator\", expected matchLabels and \
+                     matchExpressions with the operators In, NotIn, Exists and DoesNotExist";
+        assert_eq!(check(term("Near")), (false, vec![error.to_owned()]));
     }
 
     #[test]

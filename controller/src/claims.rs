@@ -1,60 +1,54 @@
-//! Cluster API's IPAM provider: serves each IPAddressClaim on our pools with an IPAddress of its name.
+//! Cluster API's IPAM provider: creates an IPAddress for each IPAddressClaim on our pools. The IPAddress has the name
+//! of its claim.
 //!
-//! Watches feed an index; a name whose claim may need something gets a pass; a pass decides the next request, makes it, and
-//! decides again. Passes of different names run side by side, and a name has one pass at a time. A pass that fails is
-//! repeated with back-off. Nothing here relies on being the only leader: the names of leases and IPAddresses and the versions
-//! of objects refuse what another leader has done already.
+//! Watches update an index. A name whose claim may need work gets a pass. A pass decides the next request, makes the
+//! request, and decides again. This code is safe with two leaders: the names of leases and IPAddresses, and the versions of
+//! objects, make the API server reject a request that another leader has already made.
 //!
-//! At the start every IPAddress is adopted before any address is allocated, and the outstanding claims are made together, in
-//! the order of their creation.
+//! At the start, every IPAddress is adopted before any address is allocated. Then the outstanding claims are processed
+//! together, in the order of their creation.
 
 mod decision;
 mod index;
-mod queue;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
-use std::fmt;
-use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures::stream::{self, FuturesUnordered};
-use futures::{Stream, StreamExt as _, future};
+use futures::{Stream, StreamExt as _, stream};
 use glowplug::host::claim::{Claim, Record};
-use k8s_openapi::jiff::Timestamp;
-use kube::api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams, Preconditions};
-use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use kube::api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions};
+use kube::runtime::events::EventType;
 use kube::{Api, Client, Resource as _};
 use serde_json::Value;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::sleep;
 
 use self::decision::{Adoptee, Problem, Recorded, Step, View, decide};
-use self::index::{Index, Kind, version_of};
-use self::queue::Queue;
-use crate::api::{HolderKind, LeaseSpec, StaticIPLease, lease_name};
+use self::index::{Index, Kind};
+use crate::api::HolderKind;
 use crate::cluster_api::{IpAddress, IpAddressClaim, Key, Kinds, NotReady, Readiness};
+use crate::events::Events;
 use crate::index::{PoolFacts, PoolId};
 use crate::metrics::Metrics;
+use crate::opening::Opening;
+use crate::passes::{self, Ended, Error, LONGEST_PASS, Names, PASSES, ask, stored, version_of};
 use crate::pools::Scope;
-use crate::registry::{RegistryHandle, Served, Stopped};
+use crate::registry::{Allocations, RegistryHandle, Stopped};
 use crate::watch::{Change, changes};
 
-/// How many passes run side by side.
-const PASSES: usize = 64;
-/// How many requests of one pass are enough for every case.
-const LONGEST_PASS: usize = 32;
-/// How long a request may take.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// Pause before a claim on a pool is made again that the registry does not have yet.
+/// Pause before the next attempt for a claim on a pool that the registry does not have yet.
 const EARLY: Duration = Duration::from_secs(1);
-/// How often the API server is asked for the kinds of Cluster API.
+/// Time between two checks whether the API server has the kinds of Cluster API.
 const DISCOVERY: Duration = Duration::from_secs(60);
+/// Name of this part in the opening.
+const PART: &str = "claims";
 /// Pause after a failure at the start.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// What claims have to know of each pool, by its name.
+/// Facts about each pool that claims need, by the name of the pool.
 type Facts = BTreeMap<String, PoolFacts>;
 
 /// The IPAM provider of a leader.
@@ -62,25 +56,23 @@ type Facts = BTreeMap<String, PoolFacts>;
 pub struct Provider {
     client: Client,
     registry: RegistryHandle,
-    recorder: Recorder,
+    events: Events,
+    opening: Opening,
     metrics: Arc<Metrics>,
     scope: Scope,
 }
 
-/// The provider while the API server has the kinds.
+/// The provider while the API server serves the kinds of Cluster API.
 struct Work<'p> {
     provider: &'p Provider,
     kinds: Kinds,
     index: Mutex<Index>,
 }
 
-/// How a pass ended.
-enum Ended {
-    /// Nothing is left to be done before something changes.
-    Well,
-    /// The claim has to be made again a moment later.
-    Early,
-    /// The next step is this claim, and it has to wait for claims of others.
+/// Where a pass stopped.
+enum Pause {
+    Ended(Ended),
+    /// The next step is this claim. It must wait for earlier claims.
     Claims(Claim),
 }
 
@@ -91,31 +83,25 @@ enum Until {
     Claim,
 }
 
-/// Why a pass failed.
-#[derive(Debug)]
-enum Error {
-    Request(kube::Error),
-    Unanswered,
-    Unreadable(serde_json::Error),
-    Stopped,
-    /// The registry does not know a lease yet that another leader has written.
-    Behind,
-    Endless,
-}
-
 // === impl Provider ===
 
 impl Provider {
-    /// A provider that works on the claims of `scope`.
+    /// A provider for the claims of `scope`. The provider is a part of `opening`.
     #[must_use]
-    pub fn new(client: Client, registry: RegistryHandle, metrics: Arc<Metrics>, scope: Scope) -> Self {
-        let recorder = Recorder::new(client.clone(), Reporter::from("glowplug-controller"));
-        Self { client, registry, recorder, metrics, scope }
+    pub fn new(
+        client: Client,
+        registry: RegistryHandle,
+        opening: Opening,
+        metrics: Arc<Metrics>,
+        scope: Scope,
+    ) -> Self {
+        let events = Events::start(client.clone());
+        Self { client, registry, events, opening, metrics, scope }
     }
 
-    /// Serves claims until the future is dropped. `is_ready` becomes `true` when the claims that were there are served.
+    /// Serves claims until the future is dropped. Calls `is_ready` after all claims that existed at the start are served.
     ///
-    /// `pools` has the pools that the registry was given, and `served` reports claims that no longer wait.
+    /// `pools` has the pools of the registry, and `served` reports claims that no longer wait.
     ///
     /// # Errors
     ///
@@ -123,12 +109,13 @@ impl Provider {
     pub async fn run(
         &self,
         mut pools: watch::Receiver<Facts>,
-        mut served: Served,
-        is_ready: &watch::Sender<bool>,
+        mut served: Allocations,
+        is_ready: impl Fn(),
     ) -> Result<Infallible, Stopped> {
         loop {
             let Some(kinds) = self.discover().await else {
-                is_ready.send_replace(true);
+                self.opening.claim(PART, Vec::new()).await?;
+                is_ready();
                 sleep(DISCOVERY).await;
                 continue;
             };
@@ -136,18 +123,18 @@ impl Provider {
             let index = Mutex::new(Index::new(kinds.version, &self.scope.watch_filter));
             let work = Work { provider: self, kinds, index };
             tokio::select! {
-                result = work.run(&mut pools, &mut served, is_ready) => return result,
+                result = work.run(&mut pools, &mut served, &is_ready) => return result,
                 () = self.until_other_than(&work.kinds) => tracing::info!("the kinds of Cluster API have changed"),
             }
         }
     }
 
-    /// The kinds of Cluster API. `None`: the API server does not have them.
+    /// Finds the kinds of Cluster API. `None` when the API server does not serve these kinds.
     async fn discover(&self) -> Option<Kinds> {
         loop {
             match ask(Kinds::discover(&self.client)).await {
                 Ok(kinds) => return kinds,
-                Err(error) => tracing::warn!(%error, "could not ask for the kinds of Cluster API"),
+                Err(error) => tracing::warn!(%error, "could not discover the kinds of Cluster API"),
             }
             sleep(PAUSE).await;
         }
@@ -169,8 +156,8 @@ impl Work<'_> {
     async fn run(
         &self,
         pools: &mut watch::Receiver<Facts>,
-        served: &mut Served,
-        is_ready: &watch::Sender<bool>,
+        served: &mut Allocations,
+        is_ready: impl Fn(),
     ) -> Result<Infallible, Stopped> {
         let mut changes = Box::pin(self.changes());
         let mut lists = 2 + usize::from(self.kinds.clusters.is_some());
@@ -188,12 +175,13 @@ impl Work<'_> {
             tracing::warn!(%error, "could not start to serve claims");
             sleep(PAUSE).await;
         }
-        is_ready.send_replace(true);
+        is_ready();
         self.serve(changes, pools, served).await
     }
 
-    /// Brings the registry to what is there: adopts every IPAddress, and makes the outstanding claims in the order of their
-    /// creation. What the claims left that are gone is released later, since each of them needs requests of its own.
+    /// Synchronizes the registry with the cluster: adopts every IPAddress, and processes the outstanding claims in the
+    /// order of their creation. Addresses of deleted claims are released later, because each of these claims needs
+    /// requests of its own.
     async fn start(&self) -> Result<(), Error> {
         self.note_holders().await?;
         self.adopt(None).await?;
@@ -202,108 +190,56 @@ impl Work<'_> {
             let ended = self.pass(&key, Until::Claim).await;
             (key, ended)
         });
-        let passes: Vec<(Key, Result<Ended, Error>)> = passes.buffered(PASSES).collect().await;
+        let passes: Vec<(Key, Result<Pause, Error>)> = passes.buffered(PASSES).collect().await;
         let mut claims = Vec::new();
         for (key, ended) in passes {
             match ended {
-                Ok(Ended::Claims(claim)) => claims.push((claim, HolderKind::IpAddressClaim)),
+                Ok(Pause::Claims(claim)) => claims.push((claim, HolderKind::IpAddressClaim)),
                 Ok(_) => {}
                 Err(Error::Stopped) => return Err(Error::Stopped),
-                // It has a pass of its own later.
+                // This claim gets a pass of its own later.
                 Err(error) => tracing::warn!(claim = %key, %error, "could not prepare a claim"),
             }
         }
         // A pass may have found another IPAddress.
         self.adopt(None).await?;
-        self.provider.registry.claim_all(claims).await?;
+        self.provider.opening.claim(PART, claims).await?;
         Ok(())
     }
 
-    /// Notes which claims hold addresses: those that are gone have to be released.
+    /// Collects the claims that hold addresses. If such a claim no longer exists, its addresses must be released.
     async fn note_holders(&self) -> Result<(), Error> {
-        let leases: Api<DynamicObject> =
-            Api::all_with(self.provider.client.clone(), &ApiResource::erase::<StaticIPLease>(&()));
-        let mut params = ListParams::default().limit(500);
-        loop {
-            let page = ask(leases.list(&params)).await?;
-            for object in page.items {
-                // The ledger reports leases that cannot be read.
-                let Ok(LeaseSpec { holder, released: None, .. }) = serde_json::from_value(object.data["spec"].clone())
-                else {
-                    continue;
-                };
-                let is_here =
-                    self.provider.scope.namespace.is_empty() || self.provider.scope.namespace == holder.namespace;
-                if holder.kind == HolderKind::IpAddressClaim && is_here {
-                    self.index().note_holder(&Key { namespace: holder.namespace, name: holder.name }, &holder.uid);
-                }
-            }
-            match page.metadata.continue_.filter(|token| !token.is_empty()) {
-                Some(token) => params = params.continue_token(&token),
-                None => return Ok(()),
+        let holders = self.provider.registry.holders().await?;
+        let scope = &self.provider.scope;
+        for (holder, _) in holders.into_iter().filter(|(_, kind)| *kind == HolderKind::IpAddressClaim) {
+            if scope.namespace.is_empty() || scope.namespace == holder.namespace {
+                self.index().note_holder(&Key::of_machine(&holder), &holder.uid);
             }
         }
+        Ok(())
     }
 
     async fn serve(
         &self,
-        mut changes: impl Stream<Item = (Kind, Change)> + Unpin,
+        changes: impl Stream<Item = (Kind, Change)> + Unpin,
         pools: &mut watch::Receiver<Facts>,
-        served: &mut Served,
+        served: &mut Allocations,
     ) -> Result<Infallible, Stopped> {
-        let mut queue = Queue::default();
-        let mut passes = FuturesUnordered::new();
-        let mut names: BTreeSet<Key> = BTreeSet::new();
-        let now = Instant::now();
-        self.index().by_age().into_iter().for_each(|key| queue.add(key, now));
-        loop {
-            let now = Instant::now();
-            std::mem::take(&mut names).into_iter().for_each(|key| queue.add(key, now));
-            while passes.len() < PASSES
-                && let Some(key) = queue.next(now)
-            {
-                passes.push(async move {
-                    let ended = self.pass(&key, Until::Nothing).await;
-                    (key, ended)
-                });
-            }
-            let until = queue.next_time().filter(|_| passes.len() < PASSES);
-            let wait = async {
-                match until {
-                    Some(time) => sleep_until(time).await,
-                    None => future::pending().await,
-                }
-            };
-            tokio::select! {
-                change = changes.next() => match change {
-                    Some((kind, change)) => names = self.learn(kind, change),
-                    None => return Err(Stopped),
-                },
-                Some((key, ended)) = passes.next() => {
-                    let now = Instant::now();
-                    queue.end(&key, ended.is_ok(), now);
-                    match ended {
-                        Ok(Ended::Early) => queue.add(key, now + EARLY),
-                        Ok(Ended::Well | Ended::Claims(_)) => {}
-                        Err(Error::Stopped) => return Err(Stopped),
-                        Err(error) => tracing::warn!(claim = %key, %error, "could not serve a claim"),
-                    }
-                }
-                changed = pools.changed() => {
-                    changed.map_err(|_| Stopped)?;
-                    let facts = pools.borrow_and_update().clone();
-                    names = self.index().set_pools(facts);
-                }
-                allocation = served.recv() => {
-                    let machine = allocation.ok_or(Stopped)?.claimant.machine;
-                    names = [Key { namespace: machine.namespace, name: machine.name }].into();
-                }
-                () = wait => {}
-            }
-        }
+        let changes = changes.map(|(kind, change)| -> Names { Some(self.learn(kind, change)) });
+        let pools = passes::each_value(pools, |facts| self.index().set_pools(facts));
+        let served = passes::each_message(served, |allocation| [Key::of_machine(&allocation.claimant.machine)].into());
+        let wakes = stream::select(changes.chain(stream::iter([None])), stream::select(pools, served));
+        let names: Vec<Key> = self.index().by_age();
+        let names = names.into_iter().map(|key| (key, Duration::ZERO));
+        let pass = async |key: &Key| match self.pass(key, Until::Nothing).await? {
+            Pause::Ended(ended) => Ok(ended),
+            Pause::Claims(_) => Ok(Ended::Well),
+        };
+        let pass = &pass;
+        Err(passes::serve("claim", names, Box::pin(wakes), |key| async move { pass(&key).await }).await)
     }
 
-    /// The changes of every kind that is watched.
+    /// The changes of all watched kinds.
     fn changes(&self) -> impl Stream<Item = (Kind, Change)> + use<'_> {
         let Kinds { claims, addresses, clusters, .. } = &self.kinds;
         let kinds = [(Kind::Claim, Some(claims)), (Kind::Address, Some(addresses)), (Kind::Cluster, clusters.as_ref())];
@@ -330,14 +266,14 @@ impl Work<'_> {
         }
     }
 
-    /// Does what is to be done for the claim of a name.
-    async fn pass(&self, key: &Key, until: Until) -> Result<Ended, Error> {
+    /// Makes the requests that the claim of a name needs.
+    async fn pass(&self, key: &Key, until: Until) -> Result<Pause, Error> {
         let mut view = self.look(key, false).await?;
         for _ in 0..LONGEST_PASS {
             match decide(&view, Timestamp::now()) {
-                Step::Wait if view.is_early() => return Ok(Ended::Early),
-                Step::Wait => return Ok(Ended::Well),
-                Step::Claim(claim) if until == Until::Claim => return Ok(Ended::Claims(claim)),
+                Step::Wait if view.is_early() => return Ok(Pause::Ended(Ended::Again(EARLY))),
+                Step::Wait => return Ok(Pause::Ended(Ended::Well)),
+                Step::Claim(claim) if until == Until::Claim => return Ok(Pause::Claims(claim)),
                 step => {
                     if !self.apply(step, &mut view).await? {
                         view = self.look(key, true).await?;
@@ -348,14 +284,14 @@ impl Work<'_> {
         Err(Error::Endless)
     }
 
-    /// Collects what is known of a name. The claim and the IPAddress are read from the API server when `is_outdated`, and
-    /// when something may be released: then their absence has to be certain.
+    /// Collects the state of a name. The claim and the IPAddress are read from the API server when `is_outdated`, and
+    /// when an address may be released: a release requires certainty that the objects do not exist.
     async fn look(&self, key: &Key, is_outdated: bool) -> Result<View, Error> {
         let mut view = self.index().view(key);
         if view.is_empty() {
             return Ok(view);
         }
-        // This is done for a paused claim too: no other claim may get the address.
+        // This is also done for a paused claim, because no other claim may get the address.
         let pool = view.address.as_ref().and_then(|address| address.pool.resolve(&key.namespace));
         if let Some(pool) = pool.filter(|pool| self.index().is_unrecorded(pool, key)) {
             self.adopt(Some(&pool)).await?;
@@ -364,7 +300,8 @@ impl Work<'_> {
         if is_outdated || may_release {
             let known = view.address.as_ref().map(|address| version_of(&address.metadata));
             self.read(Kind::Address, &self.kinds.addresses, key, known).await?;
-            // Each of these was there before it is looked for: if the claim that is read is another one, they are gone.
+            // The candidates are collected before the claim is read. If the claim that is read has another UID, the
+            // candidates no longer exist.
             let mut candidates = self.index().view(key).former;
             candidates.extend(view.claim.as_ref().map(|claim| claim.uid().to_owned()));
             let known = view.claim.as_ref().map(|claim| version_of(&claim.metadata));
@@ -376,12 +313,12 @@ impl Work<'_> {
         Ok(view)
     }
 
-    /// Reads an object of a name from the API server into the index, which knows the version `known`.
+    /// Reads an object of a name from the API server into the index, which has the version `known`.
     async fn read(&self, kind: Kind, resource: &ApiResource, key: &Key, known: Option<u64>) -> Result<(), Error> {
         let object = ask(self.api(resource, key).get_opt(&key.name)).await?;
         match (object, known) {
             (Some(object), _) => drop(self.index().apply(kind, object)),
-            // A watch may have reported a newer object meanwhile: that one stays.
+            // A watch may have reported a newer object meanwhile. The newer object is kept.
             (None, Some(known)) if kind == Kind::Address => self.index().forget_address(key, known),
             (None, Some(known)) => drop(self.index().remove(kind, key, Some(known))),
             (None, None) => {}
@@ -401,7 +338,7 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Makes a request and takes over its answer. `false`: an object is not what it was, and has to be read.
+    /// Makes a request and applies its result. `false` when an object has changed and must be read again.
     async fn apply(&self, step: Step, view: &mut View) -> Result<bool, Error> {
         let Self { provider, kinds, .. } = self;
         let registry = &provider.registry;
@@ -420,7 +357,7 @@ impl Work<'_> {
                 let Some(object) = stored(answer)? else { return Ok(false) };
                 self.take_claim(view, object)?;
                 view.is_status_written = true;
-                self.publish(view, &readiness).await;
+                self.publish(view, &readiness);
             }
             Step::CreateAddress(address) => {
                 let object = typed(&kinds.addresses, address).map_err(Error::Unreadable)?;
@@ -479,7 +416,7 @@ impl Work<'_> {
                     view.is_released = true;
                     for held in std::mem::take(&mut view.ledger.held) {
                         let note = format!("Released {}", held.address);
-                        self.publish_event(view, EventType::Normal, "IPAddressReleased", note).await;
+                        self.publish_event(view, EventType::Normal, "IPAddressReleased", &note);
                     }
                 } else {
                     self.index().forget(&key, &uid);
@@ -489,7 +426,7 @@ impl Work<'_> {
         Ok(true)
     }
 
-    /// Has the registry adopt the IPAddresses of a pool, or of all pools, that it may not know.
+    /// Makes the registry adopt the IPAddresses of a pool, or of all pools, that may be missing from the registry.
     async fn adopt(&self, pool: Option<&PoolId>) -> Result<(), Error> {
         let unrecorded = self.index().unrecorded(pool);
         if unrecorded.is_empty() {
@@ -510,8 +447,7 @@ impl Work<'_> {
         let records: Vec<Record> = records.into_iter().filter_map(Result::transpose).collect::<Result<_, _>>()?;
         if !records.is_empty() {
             for Record { claimant, .. } in &records {
-                let key = Key { namespace: claimant.machine.namespace.clone(), name: claimant.machine.name.clone() };
-                self.index().note_holder(&key, &claimant.machine.uid);
+                self.index().note_holder(&Key::of_machine(&claimant.machine), &claimant.machine.uid);
             }
             let adoption = registry.adopt(records, HolderKind::IpAddressClaim).await?;
             tracing::info!(adopted = adoption.adopted, known = adoption.known, "adopted the addresses of claims");
@@ -522,17 +458,11 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Whether the API server has a lease for what an IPAddress records. Another leader has written the lease, and the
-    /// registry learns of it a moment later.
+    /// Whether the API server has the lease of the address that an IPAddress records.
     async fn is_leased(&self, record: &Record, network: &str) -> Result<bool, Error> {
-        let leases: Api<StaticIPLease> = Api::all(self.provider.client.clone());
         for address in &record.addresses {
-            // An address that no lease can name is refused by the registry.
-            let Ok(name) = lease_name(address.ip(), network) else { continue };
-            let lease = ask(leases.get_opt(&name)).await?;
-            if lease.is_some_and(|lease| {
-                lease.spec.released.is_none() && lease.spec.holder.uid == record.claimant.machine.uid
-            }) {
+            let uid = &record.claimant.machine.uid;
+            if passes::is_leased(&self.provider.client, address.ip(), network, uid).await? {
                 return Ok(true);
             }
         }
@@ -561,15 +491,15 @@ impl Work<'_> {
         Ok(())
     }
 
-    async fn publish(&self, view: &View, readiness: &Readiness) {
+    fn publish(&self, view: &View, readiness: &Readiness) {
         let is_mismatch = matches!(view.problem, Some(Problem::Mismatch(_)));
         let (kind, reason, note) = match readiness {
             Readiness::Ready => {
                 let address = view.ledger.held.first().map(|held| held.address.to_string()).unwrap_or_default();
                 tracing::info!(claim = %view.key, address, "allocated an address to a claim");
                 let created = view.claim.as_ref().map(IpAddressClaim::created).unwrap_or_default();
-                let now = u64::try_from(Timestamp::now().as_millisecond()).unwrap_or_default();
-                let waited = Duration::from_millis(now.saturating_sub(created));
+                // The clock of the API server may be ahead.
+                let waited = Timestamp::now().duration_since(created).max(SignedDuration::ZERO);
                 self.provider.metrics.allocation_seconds.observe(waited.as_secs_f64());
                 (EventType::Normal, "IPAddressAllocated", format!("Allocated {address}"))
             }
@@ -582,24 +512,13 @@ impl Work<'_> {
             }
             Readiness::NotReady(..) => return,
         };
-        self.publish_event(view, kind, reason, note).await;
+        self.publish_event(view, kind, reason, &note);
     }
 
-    /// Publishes an event of the claim. Without it nothing is lost that the status does not say.
-    async fn publish_event(&self, view: &View, type_: EventType, reason: &str, note: String) {
+    fn publish_event(&self, view: &View, type_: EventType, reason: &str, note: &str) {
         let Some(claim) = &view.claim else { return };
         let object = DynamicObject { types: None, metadata: claim.metadata.clone(), data: Value::Null };
-        let event = Event {
-            type_,
-            reason: reason.to_owned(),
-            note: Some(note),
-            action: "Allocate".to_owned(),
-            secondary: None,
-        };
-        let reference = object.object_ref(&self.kinds.claims);
-        if let Err(error) = ask(self.provider.recorder.publish(&event, &reference)).await {
-            tracing::warn!(claim = %view.key, reason, %error, "could not publish an event");
-        }
+        self.provider.events.publish(object.object_ref(&self.kinds.claims), type_, reason, note);
     }
 
     fn api(&self, resource: &ApiResource, key: &Key) -> Api<DynamicObject> {
@@ -611,20 +530,7 @@ impl Work<'_> {
     }
 }
 
-async fn ask<T>(request: impl Future<Output = kube::Result<T>>) -> Result<T, Error> {
-    timeout(PATIENCE, request).await.map_err(|_| Error::Unanswered)?.map_err(Error::Request)
-}
-
-/// What a write stored. `None`: another version of the object is stored, or none is.
-fn stored<T>(answer: Result<T, Error>) -> Result<Option<T>, Error> {
-    match answer {
-        Ok(object) => Ok(Some(object)),
-        Err(Error::Request(kube::Error::Api(status))) if matches!(status.code, 404 | 409) => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
-/// Whether a write that took the last finalizer off a deleted object has removed it.
+/// Whether the object is gone after a write that removed its last finalizer.
 fn is_gone(object: &DynamicObject) -> bool {
     let finalizers = object.metadata.finalizers.as_ref();
     object.metadata.deletion_timestamp.is_some() && finalizers.is_none_or(Vec::is_empty)
@@ -634,25 +540,4 @@ fn typed(resource: &ApiResource, mut object: Value) -> Result<DynamicObject, ser
     object["apiVersion"] = resource.api_version.clone().into();
     object["kind"] = resource.kind.clone().into();
     serde_json::from_value(object)
-}
-
-// === impl Error ===
-
-impl From<Stopped> for Error {
-    fn from(_: Stopped) -> Self {
-        Self::Stopped
-    }
-}
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Request(error) => error.fmt(f),
-            Self::Unanswered => f.write_str("no answer of the API server"),
-            Self::Unreadable(error) => write!(f, "the API server answered with another object: {error}"),
-            Self::Stopped => Stopped.fmt(f),
-            Self::Behind => f.write_str("the registry does not know the lease of the IPAddress yet"),
-            Self::Endless => write!(f, "{LONGEST_PASS} requests did not bring the claim to an end"),
-        }
-    }
 }

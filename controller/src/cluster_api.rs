@@ -1,8 +1,9 @@
 //! The kinds of Cluster API that the controller works on: IPAddressClaim, IPAddress and Cluster.
 //!
-//! Only the members that the controller needs are read; everything else of an object stays as it is. `v1beta1` and `v1beta2`
-//! have the same members, except for conditions: each version has a list of its own and, elsewhere, a list in the form of
-//! the other version. No conversion turns one list into the other, so the controller writes both.
+//! Only the members that the controller needs are read; all other members of an object are left unchanged. `v1beta1`
+//! and `v1beta2` have the same members, except for conditions: each version has its own list and, in another member, a
+//! list in the form of the other version. API servers do not convert one list into the other, so the controller writes
+//! both.
 //!
 //! Source: `docs/book/src/developer/providers/contracts/ipam.md` of Cluster API.
 
@@ -13,12 +14,14 @@ use std::net::IpAddr;
 
 use glowplug::host::claim::Machine;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::jiff::Timestamp;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
 use kube::{Client, ResourceExt as _};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::api::{CLUSTER_LABEL, GROUP as POOL_GROUP, GlobalStaticIPPool, StaticIPPool};
+use crate::client::serves;
 use crate::index::PoolId;
 
 pub use status::{NotReady, Readiness};
@@ -27,30 +30,30 @@ pub use status::{NotReady, Readiness};
 pub const GROUP: &str = "ipam.cluster.x-k8s.io";
 /// API group of clusters.
 pub const CLUSTER_GROUP: &str = "cluster.x-k8s.io";
-/// Finalizer of a claim until its address is released.
+/// Finalizer that keeps a claim until its address is released.
 pub const CLAIM_FINALIZER: &str = "ipam.glowplug.dev/release-address";
-/// Finalizer of an IPAddress while its claim needs the address.
+/// Finalizer that keeps an IPAddress while its claim needs the address.
 pub const ADDRESS_FINALIZER: &str = "ipam.glowplug.dev/protect-address";
 /// Annotation of a claim on a pool of two families: `IPv4` or `IPv6`.
 pub const FAMILY_ANNOTATION: &str = "ipam.glowplug.dev/family";
-/// Annotation of an object that controllers leave alone.
+/// Annotation of a paused object. Controllers do not change a paused object.
 pub const PAUSED_ANNOTATION: &str = "cluster.x-k8s.io/paused";
-/// Label that says which controller works on an object, when several do.
+/// Label that selects the controller of an object, when several controllers run.
 pub const WATCH_FILTER_LABEL: &str = "cluster.x-k8s.io/watch-filter";
 
-/// Finalizers of Kubernetes itself: they say how dependents are deleted, and nothing about the use of an object.
+/// Finalizers of Kubernetes itself. They define how dependents are deleted. They do not mean that an object is in use.
 const GARBAGE_COLLECTION: [&str; 2] = ["foregroundDeletion", "orphan"];
 
 /// A version of Cluster API.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Version {
-    /// Served for a long time, and deprecated.
+    /// Deprecated, but still served.
     V1Beta1,
-    /// The version in which current releases store objects.
+    /// Version in which current releases store objects.
     V1Beta2,
 }
 
-/// The kinds of Cluster API that a cluster serves.
+/// The kinds of Cluster API that the API server serves.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Kinds {
     /// Version of claims and addresses.
@@ -59,7 +62,7 @@ pub struct Kinds {
     pub claims: ApiResource,
     /// IPAddress.
     pub addresses: ApiResource,
-    /// Cluster. `None`: the API server does not have this kind.
+    /// Cluster. `None` when the API server does not serve this kind.
     pub clusters: Option<ApiResource>,
 }
 
@@ -72,14 +75,14 @@ pub struct Key {
     pub name: String,
 }
 
-/// A reference to a pool, as a claim has it.
+/// The reference to a pool in a claim.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PoolRef {
     /// API group of the pool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub api_group: Option<String>,
-    /// Kind of the pool, or what Machine API writes there: the plural or the singular of the kind, in any case.
+    /// Kind of the pool. Machine API may write the plural or the singular of the kind, in any case.
     pub kind: String,
     /// Name of the pool.
     pub name: String,
@@ -90,15 +93,15 @@ pub struct PoolRef {
 pub struct IpAddressClaim {
     /// Metadata, without managed fields.
     pub metadata: ObjectMeta,
-    /// The pool that the claim asks for an address.
+    /// The pool from which the claim requests an address.
     pub pool: PoolRef,
     /// Name of the Cluster to which the claim belongs. `None`: the claim belongs to no Cluster.
     pub cluster: Option<String>,
-    /// The status as it is stored; null without a status.
+    /// The stored status; null without a status.
     status: Value,
 }
 
-/// An address that was handed out to a claim.
+/// An IPAddress: the address that a claim received.
 #[derive(Clone, Debug, PartialEq)]
 pub struct IpAddress {
     /// Metadata, without managed fields.
@@ -107,16 +110,16 @@ pub struct IpAddress {
     pub pool: PoolRef,
     /// Name of the claim, in the namespace of the address.
     pub claim: String,
-    /// The address, as it is written there.
+    /// The address, as stored in the object.
     pub address: String,
-    /// Prefix length of the address, as it is written there.
+    /// Prefix length of the address, as stored in the object.
     pub prefix: i64,
 }
 
 // === impl Version ===
 
 impl Version {
-    /// The version as it stands in `apiVersion`.
+    /// The version, as in `apiVersion`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -129,20 +132,18 @@ impl Version {
 // === impl Kinds ===
 
 impl Kinds {
-    /// Asks the API server for the kinds. `None`: it does not have claims and addresses.
+    /// Requests the kinds from the API server. `None` when it does not serve claims and addresses.
     ///
     /// # Errors
     ///
     /// A request failed.
     pub async fn discover(client: &Client) -> kube::Result<Option<Self>> {
-        let Some(version) = served(client, GROUP, "ipaddressclaims").await? else { return Ok(None) };
-        let clusters = served(client, CLUSTER_GROUP, "clusters").await?;
-        Ok(Some(Self {
-            version,
-            claims: resource(GROUP, version, "IPAddressClaim", "ipaddressclaims"),
-            addresses: resource(GROUP, version, "IPAddress", "ipaddresses"),
-            clusters: clusters.map(|version| resource(CLUSTER_GROUP, version, "Cluster", "clusters")),
-        }))
+        let Some((version, claims)) = served(client, GROUP, "IPAddressClaim", "ipaddressclaims").await? else {
+            return Ok(None);
+        };
+        let addresses = resource(GROUP, version, "IPAddress", "ipaddresses");
+        let clusters = served(client, CLUSTER_GROUP, "Cluster", "clusters").await?.map(|(_, clusters)| clusters);
+        Ok(Some(Self { version, claims, addresses, clusters }))
     }
 }
 
@@ -150,20 +151,23 @@ fn resource(group: &str, version: Version, kind: &str, plural: &str) -> ApiResou
     ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version.name(), kind), plural)
 }
 
-/// The newest version in which the API server has a kind.
-async fn served(client: &Client, group: &str, plural: &str) -> kube::Result<Option<Version>> {
+/// A kind in the newest version that the API server serves.
+async fn served(
+    client: &Client,
+    group: &str,
+    kind: &str,
+    plural: &str,
+) -> kube::Result<Option<(Version, ApiResource)>> {
     for version in [Version::V1Beta2, Version::V1Beta1] {
-        match client.list_api_group_resources(&format!("{group}/{}", version.name())).await {
-            Ok(list) if list.resources.iter().any(|resource| resource.name == plural) => return Ok(Some(version)),
-            Ok(_) => {}
-            Err(kube::Error::Api(status)) if status.code == 404 => {}
-            Err(error) => return Err(error),
+        let resource = resource(group, version, kind, plural);
+        if serves(client, &resource).await? {
+            return Ok(Some((version, resource)));
         }
     }
     Ok(None)
 }
 
-/// Whether a Cluster is paused: everything that belongs to it stays as it is.
+/// Whether a Cluster is paused. Controllers do not change the objects of a paused Cluster.
 #[must_use]
 pub fn is_paused(cluster: &DynamicObject) -> bool {
     cluster.data["spec"]["paused"] == true || cluster.annotations().contains_key(PAUSED_ANNOTATION)
@@ -181,7 +185,13 @@ impl Key {
         }
     }
 
-    /// The claim of this key with a UID, as the ledger identifies the holder of an address.
+    /// The key of the object of a holder in the ledger.
+    #[must_use]
+    pub fn of_machine(machine: &Machine) -> Self {
+        Self { namespace: machine.namespace.clone(), name: machine.name.clone() }
+    }
+
+    /// The object of this key and UID, as the holder in the ledger.
     #[must_use]
     pub fn holder(&self, uid: &str) -> Machine {
         Machine { namespace: self.namespace.clone(), name: self.name.clone(), uid: uid.to_owned() }
@@ -197,7 +207,8 @@ impl fmt::Display for Key {
 // === impl PoolRef ===
 
 impl PoolRef {
-    /// The pool of ours that an object of `namespace` names. `None`: the pool is of another provider.
+    /// Our pool to which the reference of an object in `namespace` points. `None` when the pool belongs to another
+    /// provider.
     ///
     /// ```
     /// use glowplug_controller::cluster_api::PoolRef;
@@ -242,7 +253,7 @@ impl IpAddressClaim {
     ///
     /// # Errors
     ///
-    /// The specification has another form.
+    /// The specification does not have the expected structure.
     pub fn read(object: DynamicObject) -> Result<Self, serde_json::Error> {
         let (metadata, mut data) = (without_managers(object.metadata), object.data);
         let ClaimSpec { pool_ref, cluster_name } = serde_json::from_value(data["spec"].take())?;
@@ -264,11 +275,10 @@ impl IpAddressClaim {
         self.metadata.uid.as_deref().unwrap_or_default()
     }
 
-    /// When the claim was created, in milliseconds since 1970.
+    /// When the claim was created.
     #[must_use]
-    pub fn created(&self) -> u64 {
-        let created = self.metadata.creation_timestamp.as_ref().map(|time| time.0.as_millisecond());
-        created.and_then(|created| created.try_into().ok()).unwrap_or_default()
+    pub fn created(&self) -> Timestamp {
+        self.metadata.creation_timestamp.as_ref().map(|time| time.0).unwrap_or_default()
     }
 
     /// Whether the claim is being deleted.
@@ -277,10 +287,10 @@ impl IpAddressClaim {
         self.metadata.deletion_timestamp.is_some()
     }
 
-    /// Whether an infrastructure provider still needs the address: its finalizer is on the claim.
+    /// Whether an infrastructure provider still needs the address: the claim has a finalizer of the provider.
     ///
-    /// Providers of infrastructure keep a finalizer on the claims of a machine until the machine is gone, as Machine API's
-    /// `machine.openshift.io/ip-claim-protection`.
+    /// Infrastructure providers keep a finalizer on the claims of a machine until the machine is gone. An example is
+    /// `machine.openshift.io/ip-claim-protection` of Machine API.
     #[must_use]
     pub fn is_in_use(&self) -> bool {
         let finalizers = self.metadata.finalizers.iter().flatten();
@@ -310,7 +320,7 @@ impl IpAddress {
     ///
     /// # Errors
     ///
-    /// The specification has another form.
+    /// The specification does not have the expected structure.
     pub fn read(object: DynamicObject) -> Result<Self, serde_json::Error> {
         let (metadata, mut data) = (without_managers(object.metadata), object.data);
         let AddressSpec { pool_ref, claim_ref, address, prefix } = serde_json::from_value(data["spec"].take())?;
@@ -323,7 +333,7 @@ impl IpAddress {
         Key::of(&self.metadata)
     }
 
-    /// Whether this object is the hand-out of a claim with its name on one of our pools.
+    /// Whether this IPAddress was created for a claim of its name on one of our pools.
     #[must_use]
     pub fn is_ours(&self) -> bool {
         let key = self.key();
@@ -339,7 +349,7 @@ impl IpAddress {
         claims.find(|owner| owner.controller == Some(true)).map(|owner| owner.uid.as_str())
     }
 
-    /// The address as a value. `None`: it is not an address.
+    /// The address as a value. `None` when the string is not an address.
     #[must_use]
     pub fn ip(&self) -> Option<IpAddr> {
         self.address.parse().ok()
@@ -358,7 +368,7 @@ pub fn has_finalizer(metadata: &ObjectMeta, finalizer: &str) -> bool {
     metadata.finalizers.iter().flatten().any(|name| name == finalizer)
 }
 
-/// The kind of a pool, as owner references name it.
+/// The kind of a pool, for owner references.
 #[must_use]
 pub fn pool_kind(pool: &PoolId) -> ApiResource {
     match pool.namespace {
@@ -419,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn a_finalizer_of_an_infrastructure_provider_says_that_the_address_is_in_use() {
+    fn a_finalizer_of_an_infrastructure_provider_means_that_the_address_is_in_use() {
         let is_in_use = |finalizers: &[&str]| claim(json!({"finalizers": finalizers}), json!({})).is_in_use();
         assert!(!is_in_use(&[]));
         assert!(!is_in_use(&[CLAIM_FINALIZER, "foregroundDeletion", "orphan"]));

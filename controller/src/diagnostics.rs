@@ -1,4 +1,4 @@
-//! What the program says about itself: `/healthz`, `/readyz` and `/metrics`.
+//! The endpoints `/healthz`, `/readyz` and `/metrics`.
 
 use std::sync::Arc;
 
@@ -14,23 +14,23 @@ use tokio::sync::watch;
 use crate::metrics::Metrics;
 use crate::serve::{Phase, answer};
 
-/// Answers probes, and metrics where it has them.
+/// Responds to probes, and to requests for metrics if there are metrics.
 #[derive(Clone)]
 pub struct Diagnostics {
     phase: watch::Receiver<Phase>,
     is_ready: watch::Receiver<bool>,
     metrics: Option<Arc<Metrics>>,
-    /// The API server that says who may read the metrics. `None`: everybody may.
+    /// API server that authorizes readers of the metrics. `None`: no authorization.
     authority: Option<Client>,
 }
 
-/// What the metrics are written in.
+/// Content type of the metrics.
 const TEXT: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 // === impl Diagnostics ===
 
 impl Diagnostics {
-    /// Probes alone. The program is ready while `is_ready` is `true` and `phase` is [`Phase::Serving`].
+    /// Responds to probes only. The program is ready while `is_ready` is `true` and `phase` is [`Phase::Serving`].
     #[must_use]
     pub fn probes(phase: watch::Receiver<Phase>, is_ready: watch::Receiver<bool>) -> Self {
         Self { phase, is_ready, metrics: None, authority: None }
@@ -43,10 +43,10 @@ impl Diagnostics {
         Self { metrics: Some(metrics), authority, ..self }
     }
 
-    /// Answers a request.
+    /// Responds to a request.
     pub async fn answer(self, request: Request<Bytes>) -> Response<Full<Bytes>> {
         if request.method() != Method::GET && request.method() != Method::HEAD {
-            return text(StatusCode::METHOD_NOT_ALLOWED, "only GET is answered\n");
+            return text(StatusCode::METHOD_NOT_ALLOWED, "only GET is supported\n");
         }
         match (request.uri().path(), &self.metrics) {
             ("/healthz", _) => text(StatusCode::OK, "ok\n"),
@@ -70,7 +70,7 @@ impl Diagnostics {
         let token = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
         let token = token.and_then(|value| value.strip_prefix("Bearer ")).ok_or(StatusCode::UNAUTHORIZED)?;
         let unavailable = |error: kube::Error| {
-            tracing::warn!(%error, "could not ask the API server who reads the metrics");
+            tracing::warn!(%error, "could not authorize a reader of the metrics");
             StatusCode::SERVICE_UNAVAILABLE
         };
         let spec = TokenReviewSpec { token: Some(token.to_owned()), ..TokenReviewSpec::default() };

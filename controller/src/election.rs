@@ -1,9 +1,10 @@
-//! Leader election over a Lease, so that one replica works and the others wait.
+//! Leader election over a Lease: one replica works and the others wait.
 //!
-//! Election is for economy: what keeps two leaders from allocating one address is the name of a lease object. It follows
-//! client-go: a candidate counts a Lease as expired when it has not seen it change for as long as its holder promised, by
-//! the candidate's own monotonic clock, and takes it with a `PUT` of the `resourceVersion` that it saw. So clocks of nodes
-//! are not compared, two candidates never both win, and a leader whose renewals fail stops before another one starts.
+//! The election only saves work. The names of the lease objects prevent two leaders from allocating one address. The
+//! protocol is the one of client-go. A candidate measures by its own monotonic clock how long the Lease has not
+//! changed. After the lease duration of the holder, the candidate takes the Lease with a `PUT` of the `resourceVersion`
+//! that it read. So clocks of nodes are not compared, two candidates never both win, and a leader whose renewals fail
+//! stops before another candidate starts.
 
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use kube::{Api, Client};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
-/// A replica that wants to lead.
+/// A replica that takes part in the election.
 #[derive(Debug)]
 pub struct Candidate {
     api: Api<Lease>,
@@ -23,18 +24,18 @@ pub struct Candidate {
     view: View,
 }
 
-/// What a candidate knows, without the server.
+/// State of a candidate, without the API server.
 #[derive(Debug)]
 struct View {
     identity: String,
     duration: Duration,
-    /// The version of the Lease that was seen last, and when it was seen first.
+    /// The last version of the Lease that was seen, and the time when it was first seen.
     seen: Option<(String, Instant)>,
-    /// Until when this candidate leads.
+    /// Time until which this candidate leads.
     leads_until: Option<Instant>,
 }
 
-/// What a candidate does with the Lease that it read.
+/// Action of a candidate after it has read the Lease.
 #[derive(Debug, PartialEq)]
 enum Step {
     Create(LeaseSpec),
@@ -45,15 +46,16 @@ enum Step {
 // === impl Candidate ===
 
 impl Candidate {
-    /// A candidate called `identity` for the Lease `namespace/name`. A leader that cannot renew the Lease leads for at most
-    /// `duration`.
+    /// A candidate with the name `identity` for the Lease `namespace/name`. A leader that cannot renew the Lease leads
+    /// for at most `duration`.
     #[must_use]
     pub fn new(client: Client, namespace: &str, name: &str, identity: &str, duration: Duration) -> Self {
         let view = View { identity: identity.to_owned(), duration, seen: None, leads_until: None };
         Self { api: Api::namespaced(client, namespace), name: name.to_owned(), view }
     }
 
-    /// Campaigns until `stop` is `true`, then gives the Lease back. `leading` is `true` while this candidate leads.
+    /// Takes part in the election until `stop` is `true`, then releases the Lease. `leading` is `true` while this
+    /// candidate leads.
     pub async fn run(mut self, leading: watch::Sender<bool>, mut stop: watch::Receiver<bool>) {
         let period = self.view.duration / 5;
         let set = |leads: bool| {
@@ -74,7 +76,7 @@ impl Candidate {
             }
             let now = Instant::now();
             set(self.view.leads(now));
-            // The end of leadership is told on time, also when the server does not answer.
+            // The end of leadership is reported on time, even if the API server does not respond.
             let until = self.view.leads_until.map_or(period, |until| until.saturating_duration_since(now)).min(period);
             tokio::select! {
                 () = sleep(until) => set(self.view.leads(Instant::now())),
@@ -83,13 +85,13 @@ impl Candidate {
         }
         set(false);
         if let Err(error) = self.resign().await {
-            tracing::warn!(%error, lease = self.name, "could not give the Lease back: it expires");
+            tracing::warn!(%error, lease = self.name, "could not release the Lease: it expires later");
         }
     }
 
     async fn campaign(&mut self) -> kube::Result<()> {
         let lease = self.api.get_opt(&self.name).await?;
-        // Others count from when they see the write, which is later.
+        // Other candidates measure from the time at which they see the write, which is later.
         let now = Instant::now();
         let written = match self.view.decide(lease, now, Timestamp::now()) {
             Step::Wait => return Ok(()),
@@ -104,7 +106,7 @@ impl Candidate {
                 self.view.leads_until = Some(now + self.view.duration);
                 Ok(())
             }
-            // Another candidate was faster: its Lease is read the next time.
+            // Another candidate was faster. The next attempt reads its Lease.
             Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
             Err(error) => Err(error),
         }
@@ -200,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_that_was_given_back_is_taken_with_its_version() {
+    fn a_released_lease_is_taken_with_its_version() {
         for holder in [None, Some("")] {
             let step = view("a").decide(Some(lease(holder, "7", 3)), Instant::now(), Timestamp::UNIX_EPOCH);
             assert_eq!(step, Step::Replace(Box::new(lease(Some("a"), "7", 4))));
@@ -226,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_that_does_not_change_for_its_duration_is_taken_whatever_its_times_say() {
+    fn a_lease_that_does_not_change_for_its_duration_is_taken_regardless_of_its_times() {
         let (mut view, now) = (view("a"), Instant::now());
         let mut seen = lease(Some("b"), "7", 3);
         seen.spec.as_mut().unwrap().renew_time = Some(MicroTime(Timestamp::MAX));
@@ -238,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_leader_that_sees_another_holder_leads_no_more() {
+    fn a_leader_that_sees_another_holder_stops_leading() {
         let (mut view, now) = (view("a"), Instant::now());
         view.leads_until = Some(now + DURATION);
         assert!(view.leads(now));

@@ -1,5 +1,5 @@
-//! The pools of a cluster, and what their status has to say. Pure: watches and the registry feed the index, and it emits the
-//! changes that one place applies. It asks no server and no clock.
+//! The pools of a cluster and the status that each pool should have. Pure: the watches and the registry feed the index,
+//! and the index returns the changes to make. It uses no API server and no clock.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,11 +11,12 @@ use glowplug::host::metrics::is_exhausted;
 use glowplug::host::pool::{Pool, overlaps};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time};
 use k8s_openapi::jiff::Timestamp;
+use kube::api::DynamicObject;
 use serde_json::{Value, json};
 
 use crate::api::{AddressCount, CLUSTER_LABEL, FamilyCount, POOL_FINALIZER, PoolSpec, PoolStatus};
 
-/// Which pool. The two kinds never share a name.
+/// Identity of a pool. The two kinds never share a name.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub struct PoolId {
     /// Namespace of a [`StaticIPPool`](crate::api::StaticIPPool). `None`: a
@@ -25,23 +26,23 @@ pub struct PoolId {
     pub name: String,
 }
 
-/// A pool as a watch shows it.
+/// A pool, as reported by a watch.
 #[derive(Clone, Debug)]
 pub struct PoolObject {
     /// Metadata of the object.
     pub metadata: ObjectMeta,
-    /// The specification, or why it cannot be read.
+    /// The specification, or the reason why it cannot be read.
     pub spec: Result<PoolSpec, String>,
-    /// The status that is stored.
+    /// The stored status.
     pub status: Option<PoolStatus>,
 }
 
-/// What the registry knows of a pool.
+/// State of a pool in the registry.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Observation {
-    /// Count of each family. Empty while the registry does not have the pool.
+    /// Counts for each family. Empty while the registry does not have the pool.
     pub usage: Vec<Usage>,
-    /// Number of leases that name the pool and are held.
+    /// Number of held leases of the pool.
     pub held: usize,
     /// Number of claims and machines that wait for an address of the pool.
     pub waiting: u32,
@@ -49,31 +50,31 @@ pub struct Observation {
     pub conflicts: Vec<String>,
 }
 
-/// What the registry knows, by the name of the pool.
+/// States of the pools in the registry, by the name of the pool.
 pub type Observations = BTreeMap<String, Observation>;
 
-/// A pool as its claims need it.
+/// Facts about a pool that claims need.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct PoolFacts {
     /// UID of the object.
     pub uid: String,
-    /// Whether a claim prefers the address that an earlier claim of the same name had.
+    /// Whether a claim reuses the address that an earlier claim of the same name had.
     pub sticky: bool,
-    /// Whether the pool allocates addresses; if not, why.
+    /// Whether the pool allocates addresses; if not, the reason.
     pub ready: Result<(), String>,
 }
 
-/// A change of a pool that is wanted.
+/// A change of a pool that must be written.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Update {
     /// The pool.
     pub id: PoolId,
     /// UID of the object.
     pub uid: Option<String>,
-    /// The endpoint of the object that takes the patch.
+    /// The endpoint to which the patch is sent.
     pub part: Part,
-    /// A merge patch. It has the `resourceVersion` that it was made from. If the object has changed since then, the API server
-    /// refuses the patch, and the watch reports the new object.
+    /// A merge patch with the `resourceVersion` from which it was made. If the object has changed since then, the API
+    /// server rejects the patch, and the watch reports the new object.
     pub patch: Value,
     /// Events of the change: reason and note.
     pub events: Vec<(&'static str, String)>,
@@ -92,7 +93,9 @@ pub enum Part {
 #[derive(Debug, Default)]
 pub struct Index {
     pools: BTreeMap<PoolId, Entry>,
-    /// Changes that the registry refused, by the name of the pool.
+    /// Names of clusters, by pool, from the NodePools of the pools.
+    clusters: BTreeMap<PoolId, String>,
+    /// Changes that the registry rejected, by the name of the pool.
     refused: BTreeMap<String, String>,
 }
 
@@ -101,7 +104,7 @@ struct Entry {
     metadata: ObjectMeta,
     status: PoolStatus,
     is_sticky: bool,
-    /// The pool, or every error of its specification.
+    /// The pool, or all errors of its specification.
     pool: Result<Pool, String>,
 }
 
@@ -112,18 +115,18 @@ struct Verdict {
     message: String,
 }
 
-/// Reason of a pool whose change the registry refuses.
+/// Reason of a pool whose change the registry rejects.
 const IN_USE: &str = "InUse";
-/// Longest message of a condition, in bytes, that an API server accepts.
+/// Longest message of a condition that an API server accepts, in bytes.
 const MAX_MESSAGE: usize = 32_768;
 
-/// Returns what the registry knows of the pools.
+/// Returns the state of the pools in the registry.
 #[must_use]
-pub fn observe(allocator: &Allocator, now: u64) -> Observations {
+pub fn observe(allocator: &Allocator, now: Timestamp) -> Observations {
     let mut observations = Observations::new();
     for pool in allocator.pools() {
-        let usage = allocator.usage(&pool.name, now).unwrap_or_default();
-        observations.insert(pool.name.clone(), Observation { usage, ..Observation::default() });
+        let usage = allocator.usage(pool.name(), now).unwrap_or_default();
+        observations.insert(pool.name().to_owned(), Observation { usage, ..Observation::default() });
     }
     let mut holders = BTreeMap::new();
     for (network, address, lease) in allocator.leases() {
@@ -139,20 +142,34 @@ pub fn observe(allocator: &Allocator, now: u64) -> Observations {
     for (network, address, conflict) in allocator.conflicts() {
         let holder = match holders.get(&(network, address)) {
             Some(holder) => format!("held by {holder}"),
-            None => "held by nobody".to_owned(),
+            None => "without a holder".to_owned(),
         };
         let line = format!("{address}: {} records it for {}, {holder}", conflict.source, conflict.claimant);
-        for pool in allocator.pools().filter(|pool| pool.network == network && pool.contains(address)) {
-            observations.entry(pool.name.clone()).or_default().conflicts.push(line.clone());
+        for pool in allocator.pools().filter(|pool| pool.network() == network && pool.contains(address)) {
+            observations.entry(pool.name().to_owned()).or_default().conflicts.push(line.clone());
         }
     }
     observations
 }
 
+// === impl PoolObject ===
+
+impl PoolObject {
+    /// Reads a pool of either kind. A specification that cannot be read is an error in the pool.
+    #[must_use]
+    pub fn read(object: DynamicObject) -> Self {
+        let member = |name: &str| object.data.get(name).cloned().unwrap_or_default();
+        let spec = serde_json::from_value(member("spec")).map_err(|error| format!("spec: {error}"));
+        // A status that cannot be read is replaced.
+        let status = serde_json::from_value(member("status")).unwrap_or_default();
+        Self { metadata: object.metadata, spec, status }
+    }
+}
+
 // === impl Index ===
 
 impl Index {
-    /// Takes over a pool, unless a newer version of it is known.
+    /// Stores a pool, unless a newer version is known.
     pub fn apply(&mut self, object: PoolObject) {
         let PoolObject { metadata, spec, status } = object;
         let id = PoolId::of(&metadata);
@@ -160,11 +177,14 @@ impl Index {
             return;
         }
         let is_sticky = spec.as_ref().is_ok_and(|spec| spec.sticky);
-        let pool = spec.and_then(|spec| check(&spec, &id)).map(|mut pool| {
-            pool.cluster = metadata.labels.as_ref().and_then(|labels| labels.get(CLUSTER_LABEL)).cloned();
-            pool
-        });
+        let cluster = metadata.labels.as_ref().and_then(|labels| labels.get(CLUSTER_LABEL)).cloned();
+        let pool = spec.and_then(|spec| id.check_lines(&spec)).map(|pool| pool.with_cluster(cluster));
         self.pools.insert(id, Entry { metadata, status: status.unwrap_or_default(), is_sticky, pool });
+    }
+
+    /// Sets the names of the clusters of pools. The label of a pool takes precedence.
+    pub fn set_clusters(&mut self, clusters: BTreeMap<PoolId, String>) {
+        self.clusters = clusters;
     }
 
     /// Removes a pool that is deleted.
@@ -177,17 +197,22 @@ impl Index {
         self.pools.retain(|id, _| is_there(id));
     }
 
-    /// Whether the registry refused a change of a pool.
+    /// Whether the registry rejected a change of a pool.
     #[must_use]
     pub fn is_refused(&self) -> bool {
         !self.refused.is_empty()
     }
 
-    /// Every pool with a valid specification, and the names of those that allocate nothing.
+    /// Every pool with a valid specification, and the names of the pools that allocate nothing.
     #[must_use]
     pub fn pools(&self) -> (Vec<Pool>, BTreeSet<String>) {
-        let pools = self.pools.values().filter_map(|entry| entry.pool.as_ref().ok().cloned()).collect();
-        // Whether the registry still refuses a change is asked again.
+        let with_cluster = |(id, entry): (&PoolId, &Entry)| {
+            let pool = entry.pool.as_ref().ok()?.clone();
+            let cluster = pool.cluster().map(str::to_owned).or_else(|| self.clusters.get(id).cloned());
+            Some(pool.with_cluster(cluster))
+        };
+        let pools = self.pools.iter().filter_map(with_cluster).collect();
+        // The registry is asked again whether it rejects a change.
         let allocates = |id: &PoolId, ready: &Verdict| {
             (ready.status == "True" || ready.reason == IN_USE) && self.pools[id].is_protected()
         };
@@ -195,7 +220,7 @@ impl Index {
         (pools, suspended.map(|(id, _)| id.to_string()).collect())
     }
 
-    /// What claims have to know of each pool, by the name of the pool.
+    /// Facts that claims need, by the name of the pool.
     #[must_use]
     pub fn facts(&self) -> BTreeMap<String, PoolFacts> {
         let facts = self.verdicts().into_iter().map(|(id, verdict)| {
@@ -211,12 +236,13 @@ impl Index {
         facts.collect()
     }
 
-    /// Takes over which changes of pools the registry refused.
+    /// Stores the changes of pools that the registry rejected.
     pub fn refuse(&mut self, refused: Vec<(String, PoolError)>) {
         self.refused = refused.into_iter().map(|(name, error)| (name, error.to_string())).collect();
     }
 
-    /// The changes that make every pool what it should be, at most one for each. `now` is the time of a transition.
+    /// The changes that bring every pool to its desired state, at most one for each pool. `now` is the time of a
+    /// transition.
     #[must_use]
     pub fn updates(&self, observations: &Observations, now: Timestamp) -> Vec<Update> {
         let none = Observation::default();
@@ -230,14 +256,14 @@ impl Index {
 
     /// The condition `Ready` of each pool.
     fn verdicts(&self) -> BTreeMap<&PoolId, Verdict> {
-        // Of two pools the one that was there first keeps allocating.
+        // If two pools conflict, the older pool keeps allocating.
         let mut by_age: Vec<(&PoolId, &Entry, &Pool)> =
             self.pools.iter().filter_map(|(id, entry)| Some((id, entry, entry.pool.as_ref().ok()?))).collect();
         by_age.sort_by_key(|(id, entry, _)| (entry.created(), *id));
         let mut overlapped: BTreeMap<&str, Vec<String>> = BTreeMap::new();
         for overlap in overlaps(by_age.iter().map(|(_, _, pool)| *pool)).kept {
             let [_, younger] = overlap.pools;
-            overlapped.entry(&younger.name).or_default().push(overlap.to_string());
+            overlapped.entry(younger.name()).or_default().push(overlap.to_string());
         }
         let verdict = |id: &PoolId, entry: &Entry| {
             let name = id.to_string();
@@ -257,16 +283,7 @@ impl Index {
     }
 }
 
-/// Reads a specification. The error has every mistake on a line of its own.
-fn check(spec: &PoolSpec, id: &PoolId) -> Result<Pool, String> {
-    let (pool, diagnostics) = id.check(spec);
-    pool.ok_or_else(|| {
-        let lines: Vec<String> = diagnostics.kept().iter().map(ToString::to_string).collect();
-        lines.join("\n")
-    })
-}
-
-/// The version of an object. API servers write a number that grows with each write.
+/// The version of an object as a number. API servers increase the number with each write.
 fn version(metadata: &ObjectMeta) -> u64 {
     metadata.resource_version.as_ref().and_then(|version| version.parse().ok()).unwrap_or_default()
 }
@@ -274,7 +291,7 @@ fn version(metadata: &ObjectMeta) -> u64 {
 // === impl Entry ===
 
 impl Entry {
-    /// Objects without a time are of tests and of nobody else: they are the youngest.
+    /// Only objects in tests have no creation time. They count as the youngest.
     fn created(&self) -> (Reverse<bool>, Option<Timestamp>) {
         let created = self.metadata.creation_timestamp.as_ref().map(|time| time.0);
         (Reverse(created.is_some()), created)
@@ -284,12 +301,13 @@ impl Entry {
         self.metadata.deletion_timestamp.is_some()
     }
 
-    /// Whether the object stays until this program lets it go.
+    /// Whether the object has our finalizer.
     fn is_protected(&self) -> bool {
         self.metadata.finalizers.iter().flatten().any(|finalizer| finalizer == POOL_FINALIZER)
     }
 
-    /// The patch of the finalizers: a pool gets ours before its first lease, and loses it after its last one.
+    /// The patch of the finalizers. A pool gets our finalizer before its first lease, and loses it after its last
+    /// lease.
     fn finalize(&self, id: &PoolId, observation: &Observation) -> Option<Update> {
         let mut finalizers = self.metadata.finalizers.clone().unwrap_or_default();
         match (self.is_deleted(), self.is_protected()) {
@@ -303,20 +321,20 @@ impl Entry {
         Some(Update { id: id.clone(), uid: self.metadata.uid.clone(), part: Part::Object, patch, events: Vec::new() })
     }
 
-    /// The patch of the status. `None` when the status is already right.
+    /// The patch of the status. `None` when the status is correct.
     fn report(&self, id: &PoolId, ready: Verdict, observation: &Observation, now: Timestamp) -> Option<Update> {
         let interface =
-            self.pool.as_ref().map_or(Pool::DEFAULT_INTERFACE.to_owned(), |pool| pool.interface.to_string());
+            self.pool.as_ref().map_or(Pool::DEFAULT_INTERFACE.to_owned(), |pool| pool.interface().to_string());
         let exhausted = match &observation.usage[..] {
             [] => Verdict::of("Unknown", "NotReady", "The addresses of the pool are not known"),
-            // The enhancement prescribes this string, and its users search for it.
+            // The enhancement prescribes this message, and users search for it.
             usage if is_exhausted(usage) => {
                 Verdict::of("True", "NoFreeAddress", &format!("No available IPs in pool for interface {interface}"))
             }
             _ => Verdict::of("False", "FreeAddresses", "The pool has free addresses"),
         };
         let duplicates = match &observation.conflicts[..] {
-            [] => Verdict::of("False", "NoDuplicates", "No two records name one address"),
+            [] => Verdict::of("False", "NoDuplicates", "Every address has at most one record"),
             lines => Verdict::of("True", "ConflictingRecords", &lines.join("\n")),
         };
         let verdicts = [("DuplicateRecords", duplicates), ("Exhausted", exhausted), ("Ready", ready)];
@@ -390,7 +408,7 @@ impl Verdict {
 // === impl PoolId ===
 
 impl PoolId {
-    /// The pool of this metadata.
+    /// The pool with this metadata.
     #[must_use]
     pub fn of(metadata: &ObjectMeta) -> Self {
         Self { namespace: metadata.namespace.clone(), name: metadata.name.clone().unwrap_or_default() }
@@ -400,6 +418,19 @@ impl PoolId {
     #[must_use]
     pub fn check(&self, spec: &PoolSpec) -> (Option<Pool>, Diagnostics) {
         spec.check(self.namespace.as_deref(), &self.name)
+    }
+
+    /// Checks the specification of this pool.
+    ///
+    /// # Errors
+    ///
+    /// The specification is invalid. The error has one line for each diagnostic.
+    pub fn check_lines(&self, spec: &PoolSpec) -> Result<Pool, String> {
+        let (pool, diagnostics) = self.check(spec);
+        pool.ok_or_else(|| {
+            let lines: Vec<String> = diagnostics.kept().iter().map(ToString::to_string).collect();
+            lines.join("\n")
+        })
     }
 }
 
@@ -448,10 +479,10 @@ mod tests {
     /// The pools that allocate addresses.
     fn serving(index: &Index) -> Vec<String> {
         let (pools, suspended) = index.pools();
-        pools.into_iter().map(|pool| pool.name).filter(|name| !suspended.contains(name)).collect()
+        pools.into_iter().map(|pool| pool.name().to_owned()).filter(|name| !suspended.contains(name)).collect()
     }
 
-    /// What the registry knows of a pool of these counts.
+    /// State of a pool with these counts in the registry.
     fn observation(free: u128, used: u128) -> Observation {
         let usage = Usage {
             family: glowplug::network::Family::Ipv4,
@@ -488,7 +519,7 @@ mod tests {
         (id.to_owned(), ["False", reason, message].map(str::to_owned))
     }
 
-    /// The object after a change of its status is stored.
+    /// The object after an update of its status is stored.
     fn stored(mut object: PoolObject, update: &Update) -> PoolObject {
         object.status = Some(serde_json::from_value(update.patch["status"].clone()).unwrap());
         object.metadata.resource_version = Some("8".to_owned());
@@ -517,7 +548,7 @@ mod tests {
                 }],
                 "waiting": 0,
                 "conditions": [
-                    condition("DuplicateRecords", "False", "NoDuplicates", "No two records name one address"),
+                    condition("DuplicateRecords", "False", "NoDuplicates", "Every address has at most one record"),
                     condition("Exhausted", "False", "FreeAddresses", "The pool has free addresses"),
                     condition("Ready", "True", "Serving", "The pool allocates addresses"),
                 ],
@@ -540,7 +571,7 @@ mod tests {
     }
 
     #[test]
-    fn claims_learn_which_pools_allocate_and_why_others_do_not() {
+    fn claims_receive_the_pools_that_allocate_and_the_reasons_of_the_others() {
         let (mut sticky, mut new) = (pool("a", 1, "10.0.0.0/25"), pool("b", 1, "10.0.0.128/25"));
         sticky.spec.as_mut().unwrap().sticky = true;
         new.metadata.finalizers = None;
@@ -637,6 +668,18 @@ mod tests {
     }
 
     #[test]
+    fn a_pool_has_the_cluster_of_its_label_else_of_its_node_pool() {
+        let mut labelled = pool("b", 1, "10.1.0.0/24");
+        labelled.metadata.labels = Some([(CLUSTER_LABEL.to_owned(), "blue".to_owned())].into());
+        let mut index = index([pool("a", 1, "10.0.0.0/24"), labelled, pool("c", 1, "10.2.0.0/24")]);
+        let cluster = |name: &str| (PoolId::of(&metadata(Some("clusters"), name, 1)), "red".to_owned());
+        index.set_clusters([cluster("a"), cluster("b")].into());
+        let (pools, _) = index.pools();
+        let clusters: Vec<Option<&str>> = pools.iter().map(Pool::cluster).collect();
+        assert_eq!(clusters, [Some("red"), Some("blue"), None]);
+    }
+
+    #[test]
     fn a_refused_change_is_in_the_condition_and_is_asked_again() {
         let mut index = index([pool("a", 1, "10.0.0.0/24")]);
         let error = PoolError::InUse {
@@ -671,7 +714,7 @@ mod tests {
         assert_eq!(condition(&update, "Exhausted"), ["True", "NoFreeAddress", message]);
         assert_eq!(update.patch["status"]["waiting"], 2);
         assert_eq!(update.events, [("IPPoolExhausted", message.to_owned())]);
-        // Another machine waits: the status changes, and the pool is exhausted as before.
+        // Another machine waits. The status changes, and the pool is still exhausted.
         index.apply(stored(pool("a", 1, "10.0.0.0/24"), &update));
         let known = observations([("clusters/a", Observation { waiting: 3, ..observation(0, 254) })]);
         let update = index.updates(&known, at(200)).remove(0);

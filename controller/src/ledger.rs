@@ -1,10 +1,10 @@
-//! The ledger of the library over [`StaticIPLease`] objects: one object for one address of one network.
+//! Stores the ledger of the library in [`StaticIPLease`] objects: one object for each address of a network.
 //!
-//! The API server refuses a second object of one name, and a `PUT` of an old `resourceVersion`. So no address has two
-//! holders, with two leaders, with a leader that was paused, and after a crash between two writes. A write that is refused
-//! tells what is stored instead, and the next update tells it to the allocator.
+//! The API server rejects a second object of the same name, and a `PUT` with an old `resourceVersion`. So no address
+//! has two holders: not with two leaders, not with a leader that was paused, and not after a crash between two writes.
+//! If a write is rejected, the stored object is read, and the next update reports it to the allocator.
 //!
-//! The allocator of the library is synchronous: a thread of its own owns it, and this ledger blocks that thread.
+//! The allocator of the library is synchronous. It runs on its own thread, and this ledger blocks that thread.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -30,9 +30,9 @@ use tokio::time::{Instant, timeout};
 use crate::api::{Holder, HolderKind, LeaseSpec, StaticIPLease, lease_name, parse_lease_name};
 use crate::metrics::Metrics;
 
-/// How many writes are on their way at once.
+/// Largest number of concurrent writes.
 const IN_FLIGHT: usize = 32;
-/// How long a request may take, and how long the first list.
+/// Timeout of a request and of the first list.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The leases of a cluster.
@@ -41,70 +41,71 @@ pub struct ApiLedger {
     api: Api<DynamicObject>,
     runtime: Handle,
     metrics: Arc<Metrics>,
-    /// By name. Names of deleted leases stay: an event from before the deletion may come after it.
+    /// State of each lease, by name. Names of deleted leases are kept, because an older event may arrive after the
+    /// deletion.
     known: BTreeMap<String, Known>,
     kinds: Kinds,
     events: mpsc::Receiver<Event<DynamicObject>>,
     watch: AbortHandle,
-    /// Names of the list that is coming, while one is.
+    /// Names in the list that is being received. `None` between lists.
     listed: Option<BTreeSet<String>>,
-    /// Whether a list has come to its end.
+    /// Whether a complete list has been received.
     is_listed: bool,
-    /// What the next update tells.
+    /// Changes that the next update reports.
     untold: Vec<Change>,
-    /// Names whose object may be another one than is known.
+    /// Names whose stored object may differ from the known object.
     doubtful: BTreeSet<String>,
-    /// Names of leases that are gone although nobody released them.
+    /// Names of leases that were deleted without a release.
     lost: BTreeSet<String>,
     has_reported: bool,
 }
 
-/// Kinds of the objects that claim, by UID. A lease names the kind, and a claim does not.
+/// Kinds of the claiming objects, by UID. A lease contains the kind, and a claim does not.
 #[derive(Clone, Debug, Default)]
 pub struct Kinds(Arc<Mutex<HashMap<String, HolderKind>>>);
 
-/// What is known of a name.
+/// State of the lease of one name.
 #[derive(Clone, Debug, Default)]
 struct Known {
-    /// The newest version that was seen. What is not newer is old news.
+    /// The newest version that was seen. Older versions are ignored.
     version: u64,
-    /// The lease as it was stored last in a form that can be read. `None`: there is no object.
+    /// The last readable version of the lease. `None` when the object does not exist.
     spec: Option<LeaseSpec>,
 }
 
-/// A lease that is to be written.
+/// A lease to write.
 #[derive(Clone, Debug)]
 struct Write {
     name: String,
     network: Arc<str>,
     address: IpAddr,
-    /// The version that it replaces. `None`: there is no object.
+    /// The version to replace. `None` when the object does not exist.
     version: Option<u64>,
-    /// `None`: the object is to be deleted.
+    /// `None`: delete the object.
     spec: Option<LeaseSpec>,
 }
 
-/// What became of a write.
+/// Result of a write.
 #[derive(Debug)]
 enum Outcome {
-    /// The object is as it should be, or, with `None`, gone.
+    /// The object is stored as requested or, with `None`, deleted.
     Done(Option<DynamicObject>),
-    /// Another object is stored, or none is.
+    /// Another version of the object is stored, or, with `None`, the object does not exist.
     Refused(Option<DynamicObject>),
-    /// The request failed. Whether it was done is not known when `is_doubtful`.
+    /// The request failed. `is_doubtful`: the API server may have stored the object.
     Failed { error: kube::Error, is_doubtful: bool },
-    /// There was no answer in time.
+    /// The API server did not respond in time.
     Unanswered,
 }
 
-/// A write of the ledger. It locks nothing: its commit says who was faster.
+/// A write transaction of the ledger. It takes no lock: a conflict is detected at commit.
 struct ApiTransaction<'l>(&'l mut ApiLedger);
 
 // === impl ApiLedger ===
 
 impl ApiLedger {
-    /// The ledger of the cluster of `client`. Its requests run on `runtime`, which is not the runtime of the thread that
-    /// calls the ledger.
+    /// The ledger of the cluster of `client`. Requests run on `runtime`, which must not be the runtime of the thread
+    /// that calls the ledger.
     #[must_use]
     pub fn new(client: Client, runtime: Handle, metrics: Arc<Metrics>) -> Self {
         let api: Api<DynamicObject> = Api::all_with(client, &ApiResource::erase::<StaticIPLease>(&()));
@@ -140,7 +141,7 @@ impl ApiLedger {
         }
     }
 
-    /// Where the kinds of objects are noted before they claim.
+    /// The table for the kinds of objects. The kind of an object is added before the object claims.
     #[must_use]
     pub fn kinds(&self) -> Kinds {
         self.kinds.clone()
@@ -182,7 +183,8 @@ impl ApiLedger {
             }
             Event::InitDone => {
                 let listed = self.listed.take().unwrap_or_default();
-                // A list tells of no deletion. It may also be older than what is known, so each name is asked for.
+                // A list does not report deletions, and it may be older than the known state. So each missing name is
+                // requested separately.
                 let there = self.known.iter().filter(|(_, known)| known.spec.is_some()).map(|(name, _)| name);
                 self.doubtful.extend(there.filter(|name| !listed.contains(*name)).cloned());
                 self.is_listed = true;
@@ -197,17 +199,17 @@ impl ApiLedger {
         }
     }
 
-    /// Takes over an object, and tells it in the next update.
+    /// Stores an object, and reports it in the next update.
     fn tell_object(&mut self, object: &DynamicObject) {
         let change = self.learn_object(object);
         self.untold.extend(change);
     }
 
-    /// Takes over an object and returns what is new, unless something newer is known of its name.
+    /// Stores an object and returns the change. `None` when a newer version is known.
     fn learn_object(&mut self, object: &DynamicObject) -> Option<Change> {
         let (name, version) = (object.name_any(), version_of(object));
         let Some((address, network)) = parse_lease_name(&name) else {
-            tracing::warn!(name, "a StaticIPLease whose name is no address of a network means nothing");
+            tracing::warn!(name, "ignored a StaticIPLease whose name does not contain an address and a network");
             return None;
         };
         let known = self.known.entry(name.clone()).or_default();
@@ -218,10 +220,14 @@ impl ApiLedger {
         self.lost.remove(&name);
         let lease = match read(object, address, &network) {
             Ok((spec, lease)) => {
+                if spec.released.is_none() {
+                    self.kinds.note(&lease.claimant.machine, spec.holder.kind);
+                }
                 known.spec = Some(spec);
                 lease
             }
-            // It is held as it was before it was damaged; otherwise by nobody who is known, so that nobody gets it.
+            // A damaged lease keeps its last readable holder. Without a readable version, the lease gets an unknown
+            // holder, so that the address is not allocated.
             Err(error) => {
                 tracing::error!(name, error, "a StaticIPLease cannot be read; its address is not allocated");
                 if known.spec.as_ref().is_some_and(|spec| spec.released.is_none()) {
@@ -233,7 +239,8 @@ impl ApiLedger {
         Some(Change::Lease { network: network.into(), address, lease: Some(lease) })
     }
 
-    /// Takes over that there is no object of a name. One that nobody released is not free: it is written again.
+    /// Records that the object of a name does not exist. If the lease was not released, its address is not free, and
+    /// the lease is written again.
     fn learn_absence(&mut self, name: &str, version: u64) {
         let known = self.known.entry(name.to_owned()).or_default();
         known.version = known.version.max(version);
@@ -247,7 +254,7 @@ impl ApiLedger {
         }
     }
 
-    /// Reads every name of which it is not known what is stored.
+    /// Reads every name whose stored object is uncertain.
     fn resolve(&mut self) -> Result<(), LedgerError> {
         let names: Vec<String> = self.doubtful.iter().cloned().collect();
         let api = &self.api;
@@ -276,7 +283,7 @@ impl ApiLedger {
         failed.map_or(Ok(()), Err)
     }
 
-    /// Writes leases again that are gone. One that cannot be written stays held: the next update tries again.
+    /// Writes deleted leases again. If a write fails, the address stays held, and the next update tries again.
     fn restore(&mut self) {
         let mut writes = Vec::new();
         for name in &self.lost {
@@ -307,12 +314,11 @@ impl ApiLedger {
         }
     }
 
-    /// The writes that make `changes` true, one for each address. Nothing is refused but what takes an address from its
-    /// holder.
+    /// The writes for `changes`, one for each address. Only a change that takes an address from its holder is rejected.
     fn writes(&self, changes: &[Change]) -> Result<Vec<Write>, LedgerError> {
         let mut last: BTreeMap<String, Write> = BTreeMap::new();
         for change in changes {
-            // Who waits, is missing or has a conflicting record is told by the objects of machines.
+            // Waiting machines, missing machines and conflicting records are read from the machine objects.
             let Change::Lease { network, address, lease } = change else { continue };
             let name = lease_name(*address, network).map_err(|error| store("naming a lease", error))?;
             let known = self.known.get(&name);
@@ -357,9 +363,9 @@ impl ApiLedger {
                 uid: machine.uid.clone(),
                 interface: interface.to_string(),
             },
-            since: time(lease.since),
-            released: lease.released.map(time),
-            reuse_after: lease.reuse_after.map(time),
+            since: MicroTime(lease.since),
+            released: lease.released.map(MicroTime),
+            reuse_after: lease.reuse_after.map(MicroTime),
         })
     }
 
@@ -382,7 +388,8 @@ impl ApiLedger {
 
     fn commit(&mut self, changes: &[Change]) -> Result<(), LedgerError> {
         let writes = self.writes(changes)?;
-        // The allocator takes everything back if something fails, and is then told what was recorded all the same.
+        // If something fails, the allocator undoes all changes. The next update then reports the changes that were
+        // stored nevertheless.
         let (mut decided, mut others) = (Vec::new(), Vec::new());
         let (mut held, mut failed) = (None, None);
         for (write, outcome) in self.write(writes) {
@@ -456,16 +463,18 @@ impl Transaction for ApiTransaction<'_> {
 // === impl Kinds ===
 
 impl Kinds {
-    /// Notes the kind of an object that claims.
+    /// Stores the kind of an object that claims.
     pub fn note(&self, machine: &Machine, kind: HolderKind) {
         self.lock().insert(machine.uid.clone(), kind);
     }
 
-    fn get(&self, machine: &Machine) -> Option<HolderKind> {
+    /// The kind of an object that claims or holds an address.
+    #[must_use]
+    pub fn get(&self, machine: &Machine) -> Option<HolderKind> {
         self.lock().get(&machine.uid).copied()
     }
 
-    /// Forgets the kind of an object that will not claim again.
+    /// Removes the kind of an object that will not claim again.
     pub fn forget(&self, machine: &Machine) {
         self.lock().remove(&machine.uid);
     }
@@ -511,23 +520,24 @@ impl Write {
         object.data(serde_json::json!({ "spec": spec }))
     }
 
-    /// Whether an object that is there says what this write would say: an answer was lost, or another leader was faster.
+    /// Whether the stored object already has the content of this write: a response was lost, or another leader was
+    /// faster.
     fn is_done_by(&self, object: &DynamicObject) -> bool {
         let (Ok(is), Some(wanted)) = (spec_of(object), &self.spec) else { return false };
         is.holder == wanted.holder && is.released.is_some() == wanted.released.is_some()
     }
 }
 
-/// What is being done while a lease is written.
+/// Description of the operation, for errors.
 const WRITING: &str = "writing a lease";
-/// Why a request failed that took too long.
+/// Error of a request that timed out.
 const UNANSWERED: &str = "no answer of the API server";
 
 fn store(doing: &'static str, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> LedgerError {
     LedgerError::Store { doing, source: source.into() }
 }
 
-/// The version of an object. API servers write a number that grows with each write.
+/// The version of an object as a number. API servers increase the number with each write.
 fn version_of(object: &DynamicObject) -> u64 {
     object.resource_version().and_then(|version| version.parse().ok()).unwrap_or_default()
 }
@@ -536,7 +546,7 @@ fn spec_of(object: &DynamicObject) -> Result<LeaseSpec, serde_json::Error> {
     serde_json::from_value(object.data.get("spec").cloned().unwrap_or_default())
 }
 
-/// The lease of an object whose name says the address and the network.
+/// The lease in an object. The name of the object contains the address and the network.
 fn read(object: &DynamicObject, address: IpAddr, network: &str) -> Result<(LeaseSpec, Lease), String> {
     let spec = spec_of(object).map_err(|error| format!("spec: {error}"))?;
     if spec.network != network || spec.address.parse() != Ok(address) {
@@ -558,14 +568,15 @@ fn read(object: &DynamicObject, address: IpAddr, network: &str) -> Result<(Lease
         claimant: Arc::new(Claimant { machine, interface }),
         pool: spec.pool.as_str().into(),
         prefix: spec.prefix,
-        since: milliseconds(&spec.since),
-        released: spec.released.as_ref().map(milliseconds),
-        reuse_after: spec.reuse_after.as_ref().map(milliseconds),
+        since: spec.since.0,
+        released: spec.released.as_ref().map(|time| time.0),
+        reuse_after: spec.reuse_after.as_ref().map(|time| time.0),
     };
     Ok((spec, lease))
 }
 
-/// A lease of nobody, so that an address is not allocated. `None` never happens: the interface has a valid name.
+/// A lease with an unknown holder, so that the address is not allocated. `None` never happens: the interface has a
+/// valid name.
 fn unreadable(object: &DynamicObject, address: IpAddr) -> Option<Lease> {
     let machine = Machine {
         namespace: String::new(),
@@ -577,17 +588,8 @@ fn unreadable(object: &DynamicObject, address: IpAddr) -> Option<Lease> {
         claimant: Arc::new(Claimant { machine, interface }),
         pool: "".into(),
         prefix: if address.is_ipv4() { 32 } else { 128 },
-        since: 0,
+        since: Timestamp::UNIX_EPOCH,
         released: None,
         reuse_after: None,
     })
-}
-
-fn time(milliseconds: u64) -> MicroTime {
-    let milliseconds = i64::try_from(milliseconds).unwrap_or(i64::MAX);
-    MicroTime(Timestamp::from_millisecond(milliseconds).unwrap_or(Timestamp::MAX))
-}
-
-fn milliseconds(time: &MicroTime) -> u64 {
-    u64::try_from(time.0.as_millisecond()).unwrap_or_default()
 }

@@ -1,23 +1,32 @@
 //! The controller of glowplug: allocates the first-boot addresses of machines on Kubernetes.
 //!
-//! | module | what it knows |
+//! | module | contents |
 //! |---|---|
 //! | [`api`] | the kinds of pools and leases, and the names of leases |
-//! | [`index`] | which pools allocate addresses, and what their conditions say; pure |
-//! | [`ledger`] | the library's ledger over lease objects: why no address has two holders |
-//! | [`registry`] | the thread that decides and records, and the handle to it |
-//! | [`pools`] | what the leader does with pools: the registry has them, and their status is right |
-//! | [`watch`] | watches of objects, and which objects are gone |
+//! | [`index`] | which pools allocate addresses, and their conditions; pure |
+//! | [`ledger`] | the ledger of the library, stored in lease objects |
+//! | [`registry`] | the thread that allocates and records addresses, and its handle |
+//! | [`pools`] | work of the leader on pools: registers them and updates their status |
+//! | [`watch`] | watches of objects, with detection of deleted objects |
 //! | [`cluster_api`] | the kinds of Cluster API: claims, addresses, clusters, and the status of a claim |
-//! | [`claims`] | Cluster API's IPAM provider: what is done for a claim, and when |
-//! | [`election`] | which replica works |
+//! | [`claims`] | IPAM provider for Cluster API: requests for claims |
+//! | [`machine`] | members of a VirtualMachine, and the labels of capk and HyperShift |
+//! | [`namespaces`] | the label of the namespaces with machines of pools |
+//! | [`node_pools`] | the condition of NodePools, and the pools that are derived from them |
+//! | [`selection`] | which pools serve a machine, and on which interface |
+//! | [`events`] | events of objects |
+//! | [`opening`] | the first claims of a leader, in the order of their creation |
+//! | `passes` | which names get a pass, when, and again after a failure |
+//! | [`machines`] | machines of KubeVirt: what each VirtualMachine needs |
+//! | [`election`] | leader election |
 //! | [`webhook`] | whether a change of a pool is allowed |
-//! | [`serve`] | HTTP and TLS, and how connections end |
-//! | [`diagnostics`], [`metrics`] | probes, and figures for Prometheus |
-//! | [`client`] | the client of the API server |
-//! | [`run`] | the program: options, start and end |
+//! | [`serve`] | HTTP and TLS servers, and their graceful end |
+//! | [`diagnostics`], [`metrics`] | probes, and metrics for Prometheus |
+//! | [`client`] | client of the API server |
+//! | [`run`] | the program: options, start and stop |
 //!
-//! The tests run against an API server in process (`make test-controller`) and against a real one (`make test-cluster`).
+//! The tests run against an API server in the test process (`make test-controller`) and against a real API server
+//! (`make test-cluster`).
 
 pub mod api;
 pub mod claims;
@@ -25,12 +34,20 @@ pub mod client;
 pub mod cluster_api;
 pub mod diagnostics;
 pub mod election;
+pub mod events;
 pub mod index;
 pub mod ledger;
+pub mod machine;
+pub mod machines;
 pub mod metrics;
+pub mod namespaces;
+pub mod node_pools;
+pub mod opening;
+mod passes;
 pub mod pools;
 pub mod registry;
 pub mod run;
+pub mod selection;
 pub mod serve;
 pub mod watch;
 pub mod webhook;

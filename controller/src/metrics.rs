@@ -1,4 +1,4 @@
-//! Figures for Prometheus.
+//! Metrics for Prometheus.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, PoisonError};
@@ -23,29 +23,30 @@ pub struct Metrics {
     registry: Registry,
     leading: Gauge,
     leads: watch::Receiver<bool>,
-    /// What the library writes of the pools, while this replica leads.
+    /// The metrics of the pools from the library, while this replica leads.
     pools: Mutex<String>,
     duplicate_records: Gauge,
     claims: Family<[(&'static str, &'static str); 1], Counter>,
-    /// `glowplug_allocation_seconds`: time from the creation of a claim to its condition `Ready`. The API server stores whole
-    /// seconds of the creation.
+    /// `glowplug_allocation_seconds`: time from the creation of a claim to its condition `Ready`, or of a VirtualMachine to its
+    /// Secret. The API server stores whole seconds of the creation.
     pub allocation_seconds: Histogram,
     /// `glowplug_rebuild_seconds`: time from the last election of this replica until it served claims.
     pub rebuild_seconds: Gauge<f64, AtomicU64>,
-    /// `glowplug_ledger_conflicts_total`: writes of leases that the API server refused for another one.
+    /// `glowplug_ledger_conflicts_total`: writes of leases that the API server rejected because another version was
+    /// stored.
     pub ledger_conflicts: Counter,
     /// `glowplug_ledger_write_seconds`: time of a write of a lease.
     pub ledger_write_seconds: Histogram,
-    /// `glowplug_webhook_seconds`: time of an answer of a webhook, by the labels `webhook` and `result`.
+    /// `glowplug_webhook_seconds`: time of a webhook response, by the labels `webhook` and `result`.
     pub webhook_seconds: Histograms,
 }
 
 // === impl Metrics ===
 
 impl Metrics {
-    /// The metrics of a replica that leads while `leads` is `true`.
+    /// The metrics of a replica. The replica leads while `leads` is `true`.
     ///
-    /// `glowplug_leading` is 1 while it does.
+    /// `glowplug_leading` is 1 while the replica leads.
     #[must_use]
     pub fn new(leads: watch::Receiver<bool>) -> Self {
         let mut registry = Registry::with_prefix("glowplug");
@@ -55,20 +56,20 @@ impl Metrics {
         let help = "Addresses with a conflicting record";
         registry.register("duplicate_records", help, duplicate_records.clone());
         let allocation_seconds = seconds();
-        let help = "Time from the creation of a claim to its condition Ready";
+        let help = "Time from the creation of a claim or VirtualMachine to its address";
         registry.register("allocation_seconds", help, allocation_seconds.clone());
         let rebuild_seconds = Gauge::default();
         let help = "Time from the last election of this replica until it served claims";
         registry.register("rebuild_seconds", help, rebuild_seconds.clone());
         let claims = Family::default();
-        registry.register("claims", "Answers to claims, repeated claims included", claims.clone());
+        registry.register("claims", "Results of claims, including repeated claims", claims.clone());
         let ledger_conflicts = Counter::default();
-        let help = "Writes of leases that the API server refused because another lease was there";
+        let help = "Writes of leases that the API server rejected because another lease existed";
         registry.register("ledger_conflicts", help, ledger_conflicts.clone());
         let ledger_write_seconds = seconds();
         registry.register("ledger_write_seconds", "Time of a write of a lease", ledger_write_seconds.clone());
         let webhook_seconds = Family::new_with_constructor(seconds as fn() -> Histogram);
-        registry.register("webhook_seconds", "Time of an answer of a webhook", webhook_seconds.clone());
+        registry.register("webhook_seconds", "Time of a webhook response", webhook_seconds.clone());
         let pools = Mutex::default();
         Self {
             registry,
@@ -85,7 +86,7 @@ impl Metrics {
         }
     }
 
-    /// Counts the answer to a claim: `glowplug_claims_total{result="allocated|exhausted|refused"}`.
+    /// Counts the result of a claim: `glowplug_claims_total{result="allocated|exhausted|refused"}`.
     pub fn count_claim(&self, answer: &Answer) {
         let result = match answer {
             Ok(_) => "allocated",
@@ -95,7 +96,8 @@ impl Metrics {
         self.claims.get_or_create(&[("result", result)]).inc();
     }
 
-    /// Sets the metrics of pools, as [`glowplug::host::metrics::text`] writes them, and the number of conflicting records.
+    /// Sets the metrics of pools, in the format of [`glowplug::host::metrics::text`], and the number of conflicting
+    /// records.
     pub fn set_pools(&self, text: String, conflicts: usize) {
         self.duplicate_records.set(i64::try_from(conflicts).unwrap_or(i64::MAX));
         *self.pools.lock().unwrap_or_else(PoisonError::into_inner) = text;
@@ -105,9 +107,9 @@ impl Metrics {
     #[must_use]
     pub fn text(&self) -> String {
         self.leading.set(i64::from(*self.leads.borrow()));
-        // The metrics of the registry end the document.
+        // The metrics of the registry come last.
         let mut text = self.pools.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        // A string takes whatever is written.
+        // Writing to a `String` cannot fail.
         let _ = encode(&mut text, &self.registry);
         text
     }

@@ -1,6 +1,6 @@
-//! The pools of the cluster: watches them, gives them to the registry, and writes their status.
+//! Watches the pools of the cluster, passes them to the registry, and writes their status.
 //!
-//! The leader alone does this. What is to be written is decided by the [`index`](crate::index); this module makes the requests.
+//! Only the leader does this. The [`index`](crate::index) decides what to write; this module makes the requests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -12,56 +12,60 @@ use futures::{FutureExt as _, StreamExt as _};
 use glowplug::host::metrics;
 use glowplug::host::pool::Pool;
 use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{ApiResource, DynamicObject, Patch, PatchParams};
 use kube::runtime::WatchStreamExt as _;
-use kube::runtime::events::{Event as Notice, EventType, Recorder, Reporter};
+use kube::runtime::events::EventType;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 use crate::api::{GlobalStaticIPPool, StaticIPPool};
+use crate::cluster_api::WATCH_FILTER_LABEL;
+use crate::events::Events;
 use crate::index::{Index, Part, PoolFacts, PoolId, PoolObject, Update, observe};
 use crate::metrics::Metrics;
 use crate::registry::{RegistryHandle, Stopped};
+use crate::selection::{Selection, SelectionCache};
 
-/// Pause between two passes: while claims come, each pass writes a status.
+/// Pause between two passes. While claims arrive, each pass writes a status.
 const PAUSE: Duration = Duration::from_millis(200);
-/// How many writes are on their way at once.
+/// Largest number of concurrent writes.
 const IN_FLIGHT: usize = 16;
-/// How long a request may take.
+/// Timeout of a request.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Longest note of an event, in bytes, that an API server accepts.
-const MAX_NOTE: usize = 1024;
 
 /// The objects that the program works on.
 #[derive(Clone, Debug, Default)]
 pub struct Scope {
-    /// The only namespace. Empty: every namespace. Objects of the cluster are always in the scope.
+    /// The only namespace. Empty: every namespace. Cluster-scoped objects are always in the scope.
     pub namespace: String,
-    /// Value of the label `cluster.x-k8s.io/watch-filter`. Empty: every value, and no label.
+    /// Value of the label `cluster.x-k8s.io/watch-filter`. Empty: objects with any value, or without the label.
     pub watch_filter: String,
 }
 
-/// The task that works on pools.
+/// The task that manages pools.
 pub struct Pools {
     registry: RegistryHandle,
     metrics: Arc<Metrics>,
     writer: Writer,
     index: Index,
     events: BoxStream<'static, (Kind, Event<DynamicObject>)>,
-    /// Pools of the lists that are coming, while they are.
+    /// Pools of the lists that are being received. `None` between lists.
     listed: [Option<BTreeSet<PoolId>>; 2],
-    /// What the registry was given last.
+    /// The pools that were last passed to the registry.
     given: Option<(Vec<Pool>, BTreeSet<String>)>,
     facts: watch::Sender<BTreeMap<String, PoolFacts>>,
+    /// The selection, from which pools get the names of their clusters.
+    selections: Option<watch::Receiver<Option<Arc<Selection>>>>,
 }
 
-/// Makes the requests that an update needs.
+/// Makes the requests for updates.
 struct Writer {
     client: Client,
-    recorder: Recorder,
+    events: Events,
 }
 
 /// The kinds of pools.
@@ -74,11 +78,11 @@ enum Kind {
 // === impl Pools ===
 
 impl Pools {
-    /// Lists the pools and gives them to the registry.
+    /// Lists the pools and passes them to the registry.
     ///
     /// # Errors
     ///
-    /// The registry has ended.
+    /// The registry has stopped.
     pub async fn start(
         client: Client,
         scope: &Scope,
@@ -89,16 +93,17 @@ impl Pools {
             watch(&client, scope, Kind::OfNamespace, &scope.namespace),
             watch(&client, scope, Kind::OfCluster, ""),
         );
-        let recorder = Recorder::new(client.clone(), Reporter::from("glowplug-controller"));
+        let writer = Writer { events: Events::start(client.clone()), client };
         let mut pools = Self {
             registry,
             metrics,
-            writer: Writer { client, recorder },
+            writer,
             index: Index::default(),
             events: events.boxed(),
             listed: [Some(BTreeSet::new()), Some(BTreeSet::new())],
             given: None,
             facts: watch::Sender::default(),
+            selections: None,
         };
         while pools.listed.iter().any(Option::is_some) {
             pools.learn().await;
@@ -107,36 +112,53 @@ impl Pools {
         Ok(pools)
     }
 
-    /// What claims have to know of each pool, by its name. A pool that is ready there allocates addresses.
+    /// Sets the cluster of each pool, from its NodePool. The cluster is a label of the metrics of the pool.
+    #[must_use]
+    pub fn with_clusters_of(mut self, selection: &SelectionCache) -> Self {
+        self.selections = Some(selection.subscribe());
+        self
+    }
+
+    /// Facts about each pool that claims need, by the name of the pool. A pool that is ready here allocates addresses.
     #[must_use]
     pub fn facts(&self) -> watch::Receiver<BTreeMap<String, PoolFacts>> {
         self.facts.subscribe()
     }
 
-    /// Follows the pools and the registry, and never ends by itself.
+    /// Follows the pools and the registry. Does not return while the registry runs.
     ///
     /// # Errors
     ///
-    /// The registry has ended.
+    /// The registry has stopped.
     pub async fn run(mut self) -> Result<Infallible, Stopped> {
         let mut changes = self.registry.changes();
+        let mut selections = self.selections.clone();
         loop {
             self.pass().await?;
             sleep(PAUSE).await;
+            let selected = async {
+                // The cache runs until the program stops.
+                if let Some(selections) = &mut selections
+                    && selections.changed().await.is_ok()
+                {
+                    return;
+                }
+                std::future::pending().await
+            };
             tokio::select! {
                 () = self.learn() => {}
                 changed = changes.changed() => changed.map_err(|_| Stopped)?,
+                () = selected => {}
             }
             while self.learn().now_or_never().is_some() {}
         }
     }
 
-    /// Gives the registry what has changed, and writes what is not as it should be.
+    /// Passes changed pools to the registry, and writes the status of pools that need an update.
     async fn pass(&mut self) -> Result<(), Stopped> {
         self.resize().await?;
         let now = Timestamp::now();
-        let milliseconds = u64::try_from(now.as_millisecond()).unwrap_or_default();
-        let read = move |allocator: &_| (observe(allocator, milliseconds), metrics::text(allocator, milliseconds));
+        let read = move |allocator: &_| (observe(allocator, now), metrics::text(allocator, now));
         let (observations, text) = self.registry.read(read).await?;
         let conflicts: BTreeSet<&String> = observations.values().flat_map(|known| &known.conflicts).collect();
         self.metrics.set_pools(text, conflicts.len());
@@ -144,14 +166,17 @@ impl Pools {
         let writer = &self.writer;
         let written: Vec<_> = updates.map(|update| writer.write(update)).buffer_unordered(IN_FLIGHT).collect().await;
         for object in written.into_iter().flatten() {
-            self.index.apply(read_pool(object));
+            self.index.apply(PoolObject::read(object));
         }
         Ok(())
     }
 
-    /// Gives the pools to the registry if they have changed, or if it refused a change: leases may be released by now. Then
-    /// reports the facts to the claims.
+    /// Passes the pools to the registry if they have changed, or if the registry rejected a change: leases may have
+    /// been released since then. Then reports the facts for claims.
     async fn resize(&mut self) -> Result<(), Stopped> {
+        if let Some(selection) = self.selections.as_ref().and_then(|selections| selections.borrow().clone()) {
+            self.index.set_clusters(selection.clusters());
+        }
         let pools = self.index.pools();
         if self.given.as_ref() != Some(&pools) || self.index.is_refused() {
             let (all, suspended) = pools.clone();
@@ -167,7 +192,7 @@ impl Pools {
         Ok(())
     }
 
-    /// Takes over the next event of the watches.
+    /// Handles the next event of the watches.
     async fn learn(&mut self) {
         // Watches never end.
         let Some((kind, event)) = self.events.next().await else { return std::future::pending().await };
@@ -176,14 +201,14 @@ impl Pools {
             Event::Init => *listed = Some(BTreeSet::new()),
             Event::InitApply(object) => {
                 listed.get_or_insert_default().insert(PoolId::of(&object.metadata));
-                self.index.apply(read_pool(object));
+                self.index.apply(PoolObject::read(object));
             }
             Event::InitDone => {
-                // A list tells of no deletion.
+                // A list does not report deletions.
                 let listed = listed.take().unwrap_or_default();
                 self.index.retain(|id| Kind::of(id) != kind || listed.contains(id));
             }
-            Event::Apply(object) => self.index.apply(read_pool(object)),
+            Event::Apply(object) => self.index.apply(PoolObject::read(object)),
             Event::Delete(object) => self.index.remove(&PoolId::of(&object.metadata)),
         }
     }
@@ -192,8 +217,7 @@ impl Pools {
 // === impl Writer ===
 
 impl Writer {
-    /// Writes an update. Returns the object as it is stored then, or `None` when the update failed: the next pass decides
-    /// again.
+    /// Writes an update. Returns the stored object, or `None` when the update failed: the next pass decides again.
     async fn write(&self, update: Update) -> Option<DynamicObject> {
         let kind = Kind::of(&update.id);
         let api = kind.api(self.client.clone(), update.id.namespace.as_deref());
@@ -207,7 +231,7 @@ impl Writer {
         };
         let object = match timeout(PATIENCE, written).await {
             Ok(Ok(object)) => object,
-            // The watch tells what has changed.
+            // The watch reports the change.
             Ok(Err(kube::Error::Api(status))) if matches!(status.code, 404 | 409) => return None,
             Ok(Err(error)) => {
                 tracing::warn!(pool = %update.id, %error, "could not write a pool");
@@ -220,12 +244,12 @@ impl Writer {
         };
         for (reason, note) in &update.events {
             tracing::warn!(pool = %update.id, reason, note);
-            self.notify(kind, &update, reason, note).await;
+            self.notify(kind, &update, reason, note);
         }
         Some(object)
     }
 
-    async fn notify(&self, kind: Kind, update: &Update, reason: &str, note: &str) {
+    fn notify(&self, kind: Kind, update: &Update, reason: &str, note: &str) {
         let resource = kind.resource();
         let object = ObjectReference {
             api_version: Some(resource.api_version),
@@ -235,21 +259,7 @@ impl Writer {
             uid: update.uid.clone(),
             ..ObjectReference::default()
         };
-        let end = (0..=MAX_NOTE.min(note.len())).rev().find(|end| note.is_char_boundary(*end));
-        let event = Notice {
-            type_: EventType::Warning,
-            reason: reason.to_owned(),
-            note: Some(note[..end.unwrap_or_default()].to_owned()),
-            action: "Allocate".to_owned(),
-            secondary: None,
-        };
-        match timeout(PATIENCE, self.recorder.publish(&event, &object)).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::warn!(pool = %update.id, reason, %error, "could not write an event"),
-            Err(_) => {
-                tracing::warn!(pool = %update.id, reason, "could not write an event: no answer of the API server")
-            }
-        }
+        self.events.publish(object, EventType::Warning, reason, note);
     }
 }
 
@@ -276,7 +286,7 @@ impl Kind {
     }
 }
 
-/// Watches the pools of a kind in a namespace, or, with an empty name, everywhere.
+/// Watches the pools of a kind in a namespace or, with an empty name, in all namespaces.
 fn watch(
     client: &Client,
     scope: &Scope,
@@ -291,25 +301,23 @@ fn watch(
     events.boxed()
 }
 
-/// Reads the object of a pool. One that cannot be read is a pool that is not valid.
-fn read_pool(object: DynamicObject) -> PoolObject {
-    let member = |name: &str| object.data.get(name).cloned().unwrap_or_default();
-    let spec = serde_json::from_value(member("spec")).map_err(|error| format!("spec: {error}"));
-    // A status that cannot be read is written anew.
-    let status = serde_json::from_value(member("status")).unwrap_or_default();
-    PoolObject { metadata: object.metadata, spec, status }
-}
-
 // === impl Scope ===
 
 impl Scope {
-    /// What a watch of objects of the scope asks for.
+    /// Configuration of a watch for objects of the scope.
     #[must_use]
     pub fn config(&self) -> watcher::Config {
         let config = watcher::Config::default();
         match self.watch_filter.as_str() {
             "" => config,
-            value => config.labels(&format!("cluster.x-k8s.io/watch-filter={value}")),
+            value => config.labels(&format!("{WATCH_FILTER_LABEL}={value}")),
         }
+    }
+
+    /// Whether an object has the label that the scope requires.
+    #[must_use]
+    pub fn has_label(&self, metadata: &ObjectMeta) -> bool {
+        let value = metadata.labels.as_ref().and_then(|labels| labels.get(WATCH_FILTER_LABEL));
+        self.watch_filter.is_empty() || value == Some(&self.watch_filter)
     }
 }

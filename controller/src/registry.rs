@@ -1,10 +1,11 @@
-//! The owner of the registry: one thread that decides and records. Asynchronous code asks the owner through a handle.
+//! The thread that owns the registry: it allocates and records addresses. Asynchronous code sends commands to the owner
+//! through a handle.
 //!
-//! The owner answers only after the API server has stored the leases. A request that fails is repeated with back-off until
-//! it succeeds or every handle is gone, so callers never mistake a failure for a refusal. Claims that queued up meanwhile are
-//! made together, and their leases are written concurrently.
+//! The owner responds only after the API server has stored the leases. A request that fails is repeated with back-off
+//! until it succeeds or every handle is gone, so callers never mistake a failure for a refusal. Claims that arrive
+//! meanwhile are processed together, and their leases are written concurrently.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::error::Error;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -12,12 +13,14 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel}
 use std::time::{Duration, Instant};
 use std::{fmt, io, thread};
 
+use glowplug::host::Timestamp;
 use glowplug::host::allocator::{Adoption, Allocator, ClaimError, PoolError};
-use glowplug::host::claim::{Allocation, Claim, Claimant, Machine, Record};
+use glowplug::host::audit::{self, Rebuilt};
+use glowplug::host::claim::{Allocation, Claim, Claimant, Conflict, Machine, Record};
 use glowplug::host::ledger::LedgerError;
 use glowplug::host::pool::Pool;
+use glowplug::host::records::Inventory;
 use glowplug::host::registry::{Claimed, Registry, ResizeError};
-use glowplug::host::timestamp::Timestamp;
 use kube::Client;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -26,16 +29,16 @@ use crate::api::HolderKind;
 use crate::ledger::{ApiLedger, Kinds};
 use crate::metrics::Metrics;
 
-/// Largest number of single claims that are made together.
+/// Largest number of single claims that are processed together.
 const GROUP: usize = 64;
-/// How often the owner looks for reuse delays that are over and for leases that somebody else changed.
+/// Time between two checks for ended reuse delays, and for leases that another client changed.
 const PERIOD: Duration = Duration::from_secs(1);
-/// Pause after a write for which another leader was faster. After failures the pause doubles each time.
+/// Pause after a write that lost against another leader. After failures the pause doubles each time.
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 /// Longest pause after a failure.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// Access to the registry. The owner ends when every clone is dropped.
+/// Handle to the registry. The owner stops when every clone is dropped.
 #[derive(Clone)]
 pub struct RegistryHandle {
     commands: Sender<Command>,
@@ -43,27 +46,36 @@ pub struct RegistryHandle {
     works: watch::Receiver<bool>,
 }
 
-/// Allocations to machines that waited, each at least once.
-pub type Served = mpsc::UnboundedReceiver<Allocation>;
+/// Allocations to claimants that had to wait. Each allocation is sent at least once.
+pub type Allocations = mpsc::UnboundedReceiver<Allocation>;
 
-/// What a claim got, or why it got nothing.
+/// Allocations to claimants that had to wait, by the kind of the claimant.
+#[derive(Debug)]
+pub struct Served {
+    /// Allocations to IPAddressClaims.
+    pub claims: Allocations,
+    /// Allocations to machines.
+    pub machines: Allocations,
+}
+
+/// Result of a claim: the allocations, or the reason for none.
 pub type Answer = Result<Vec<Allocation>, ClaimError>;
 
-/// The registry has no owner any more.
+/// Error: the owner of the registry has stopped.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Stopped;
 
-/// Work on the registry, repeated until it succeeds.
+/// A job for the registry. It is repeated until it succeeds.
 type Job = Box<dyn FnMut(&mut Owner) -> Result<(), LedgerError> + Send>;
 
-/// What a handle asks of the owner.
+/// Commands for the owner.
 enum Command {
     Claims(Claims),
     Write(Job),
     Read(Job),
 }
 
-/// Claims of one caller, and where their answers arrive.
+/// Claims of one caller, and the channel for their results.
 struct Claims {
     claims: Vec<(Claim, HolderKind)>,
     answers: oneshot::Sender<Vec<Answer>>,
@@ -77,20 +89,26 @@ struct Owner {
     link: Link,
 }
 
-/// The owner's end of the handles.
+/// The receiving side of the handles.
 struct Link {
     commands: Receiver<Command>,
-    /// Commands that have arrived and are not carried out yet.
+    /// Commands that have arrived and have not run yet.
     queued: VecDeque<Command>,
-    served: mpsc::UnboundedSender<Allocation>,
+    served: Announcer,
     changes: watch::Sender<u64>,
     works: watch::Sender<bool>,
+}
+
+/// Sends allocations to the receivers for claimants that had to wait.
+struct Announcer {
+    claims: mpsc::UnboundedSender<Allocation>,
+    machines: mpsc::UnboundedSender<Allocation>,
 }
 
 // === impl RegistryHandle ===
 
 impl RegistryHandle {
-    /// Starts the owner of the leases of a cluster. It lists the leases before it answers anything.
+    /// Starts the owner of the leases of a cluster. The owner lists the leases before it responds to commands.
     ///
     /// # Errors
     ///
@@ -98,10 +116,12 @@ impl RegistryHandle {
     ///
     /// # Panics
     ///
-    /// Outside a tokio runtime, as every function that uses one.
+    /// Outside a tokio runtime.
     pub fn start(client: Client, metrics: Arc<Metrics>) -> io::Result<(Self, Served)> {
         let (sender, commands) = channel();
-        let (served, allocations) = mpsc::unbounded_channel();
+        let (claims, of_claims) = mpsc::unbounded_channel();
+        let (machines, of_machines) = mpsc::unbounded_channel();
+        let served = Announcer { claims, machines };
         let (changes, changed) = watch::channel(0);
         let (works, is_working) = watch::channel(true);
         let link = Link { commands, queued: VecDeque::new(), served, changes, works };
@@ -111,22 +131,26 @@ impl RegistryHandle {
                 owner.run();
             }
         })?;
-        Ok((Self { commands: sender, changes: changed, works: is_working }, allocations))
+        Ok((
+            Self { commands: sender, changes: changed, works: is_working },
+            Served { claims: of_claims, machines: of_machines },
+        ))
     }
 
-    /// Allocates every address the claim requests, or none. The leases are stored before the claim is answered. A repeated
-    /// claim gets the same answer. After [`ClaimError::Exhausted`] the claimant waits, and [`Served`] tells when it is served.
+    /// Allocates every address the claim requests, or none. The leases are stored before this returns. A repeated claim
+    /// has the same result. After [`ClaimError::Exhausted`] the claimant waits, and [`Served`] reports when the
+    /// claimant gets its addresses.
     ///
     /// `kind` is the kind of the claimant's object.
     ///
     /// # Errors
     ///
-    /// [`Stopped`]; the inner error says why the claim is refused.
+    /// [`Stopped`]; the inner error is the reason for the rejection of the claim.
     pub async fn claim(&self, claim: Claim, kind: HolderKind) -> Result<Answer, Stopped> {
         self.claim_all(vec![(claim, kind)]).await?.pop().ok_or(Stopped)
     }
 
-    /// Makes claims in one transaction, in their order. The answers have the order of the claims.
+    /// Processes claims in one transaction, in their order. The results have the order of the claims.
     ///
     /// # Errors
     ///
@@ -145,9 +169,9 @@ impl RegistryHandle {
     /// [`Stopped`].
     pub async fn release(&self, machine: Machine) -> Result<(), Stopped> {
         self.write(move |owner| {
-            let released = owner.registry.release(&machine, now())?;
+            let released = owner.registry.release(&machine, Timestamp::now())?;
             owner.kinds.forget(&machine);
-            owner.link.announce(released.served);
+            owner.announce(released.served);
             Ok(())
         })
         .await
@@ -161,28 +185,31 @@ impl RegistryHandle {
     pub async fn withdraw(&self, machine: Machine) -> Result<(), Stopped> {
         self.write(move |owner| {
             owner.registry.withdraw([&machine])?;
-            owner.kinds.forget(&machine);
+            if owner.registry.state()?.leases_of(&machine).next().is_none() {
+                owner.kinds.forget(&machine);
+            }
             Ok(())
         })
         .await
     }
 
-    /// Keeps the addresses of `keep`, and releases the claimant's other addresses of the same families. Two leaders may have
-    /// served one claim; the claimant never got these other addresses.
+    /// Keeps the addresses of `keep`, and releases the claimant's other addresses of the same families. Two leaders may
+    /// have allocated addresses to one claim; the claimant never received the other addresses.
     ///
     /// # Errors
     ///
     /// [`Stopped`].
     pub async fn keep(&self, claimant: Claimant, keep: Vec<IpAddr>) -> Result<(), Stopped> {
         self.write(move |owner| {
-            let released = owner.registry.keep(&claimant, &keep, now())?;
-            owner.link.announce(released.served);
+            let released = owner.registry.keep(&claimant, &keep, Timestamp::now())?;
+            owner.announce(released.served);
             Ok(())
         })
         .await
     }
 
-    /// Adopts what objects of one kind record. An address that does not fit is reported and is not allocated to anybody.
+    /// Adopts the records in objects of one kind. An address that does not fit is reported and is not allocated to any
+    /// machine.
     ///
     /// # Errors
     ///
@@ -190,15 +217,68 @@ impl RegistryHandle {
     pub async fn adopt(&self, records: Vec<Record>, kind: HolderKind) -> Result<Adoption, Stopped> {
         self.write(move |owner| {
             records.iter().for_each(|record| owner.kinds.note(&record.claimant.machine, kind));
-            owner.registry.adopt(records.iter().cloned(), now())
+            owner.registry.adopt(records.iter().cloned(), Timestamp::now())
+        })
+        .await
+    }
+
+    /// Rebuilds the ledger from the records on the objects of a cluster, see [`rebuild`](audit::rebuild). `kinds` has
+    /// the kinds of the objects by UID; an object without an entry is a VirtualMachine.
+    ///
+    /// # Errors
+    ///
+    /// [`Stopped`].
+    pub async fn rebuild(&self, inventory: Inventory, kinds: HashMap<String, HolderKind>) -> Result<Rebuilt, Stopped> {
+        self.write(move |owner| {
+            let records = inventory.records.iter().map(|record| &record.claimant.machine);
+            let doubtful = inventory.diagnostics.iter().filter_map(|it| it.claimant.as_ref().map(|it| &it.machine));
+            let reporting = inventory.reports.iter().map(|report| &report.machine);
+            for machine in records.chain(doubtful).chain(reporting) {
+                let kind = kinds.get(&machine.uid).copied().unwrap_or(HolderKind::VirtualMachine);
+                owner.kinds.note(machine, kind);
+            }
+            audit::rebuild(&mut owner.registry, &inventory, Timestamp::now())
+        })
+        .await
+    }
+
+    /// Adds conflicts of objects of one kind. The addresses are not allocated before the objects are released: on a network,
+    /// or on every network that has a pool with the address.
+    ///
+    /// # Errors
+    ///
+    /// [`Stopped`].
+    pub async fn set_aside(
+        &self,
+        conflicts: Vec<(IpAddr, Option<String>, Conflict)>,
+        kind: HolderKind,
+    ) -> Result<(), Stopped> {
+        self.write(move |owner| {
+            conflicts.iter().for_each(|(_, _, conflict)| owner.kinds.note(&conflict.claimant.machine, kind));
+            owner.registry.set_aside(conflicts.iter().cloned(), Timestamp::now())
+        })
+        .await
+    }
+
+    /// The objects that hold an address or have a conflicting record, with their kinds.
+    ///
+    /// # Errors
+    ///
+    /// [`Stopped`].
+    pub async fn holders(&self) -> Result<BTreeMap<Machine, HolderKind>, Stopped> {
+        self.read_with_kinds(|state, kinds| {
+            let holders = state.leases().map(|(_, _, lease)| lease.claimant.machine.clone());
+            let holders = holders.chain(state.conflicts().map(|(_, _, conflict)| conflict.claimant.machine));
+            holders.filter_map(|machine| kinds.get(&machine).map(|kind| (machine, kind))).collect()
         })
         .await
     }
 
     /// Replaces the pools, and serves waiting machines. Pools of `suspended` allocate nothing.
     ///
-    /// A pool of the registry that is not among `pools` is removed. While machines hold its addresses it stays, suspended.
-    /// A pool whose change is refused stays as it was, suspended. Returns the refused changes.
+    /// Removes pools of the registry that are not among `pools`. A pool with held addresses is not removed but
+    /// suspended. A pool whose change is rejected keeps its previous definition and is suspended. Returns the rejected
+    /// changes.
     ///
     /// # Errors
     ///
@@ -211,7 +291,7 @@ impl RegistryHandle {
         self.write(move |owner| owner.resize(&pools, &suspended)).await
     }
 
-    /// Reads the state of the allocator, with what others wrote.
+    /// Reads the state of the allocator, after the changes of other processes are applied.
     ///
     /// # Errors
     ///
@@ -220,10 +300,22 @@ impl RegistryHandle {
         &self,
         read: impl FnOnce(&Allocator) -> T + Send + 'static,
     ) -> Result<T, Stopped> {
+        self.read_with_kinds(|allocator, _| read(allocator)).await
+    }
+
+    /// Reads the state of the allocator, and the kinds of the objects that claim or hold addresses.
+    ///
+    /// # Errors
+    ///
+    /// [`Stopped`].
+    pub async fn read_with_kinds<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&Allocator, &Kinds) -> T + Send + 'static,
+    ) -> Result<T, Stopped> {
         let mut read = Some(read);
         let (job, answer) = job(move |owner| {
             let allocator = owner.registry.state()?;
-            Ok(read.take().map(|read| read(allocator)))
+            Ok(read.take().map(|read| read(allocator, &owner.kinds)))
         });
         self.send(Command::Read(job))?;
         answer.await.ok().flatten().ok_or(Stopped)
@@ -235,7 +327,7 @@ impl RegistryHandle {
         self.changes.clone()
     }
 
-    /// `false` while the API server fails: nothing is allocated then.
+    /// Whether the API server works. While it fails, the value is `false` and nothing is allocated.
     #[must_use]
     pub fn works(&self) -> watch::Receiver<bool> {
         self.works.clone()
@@ -255,7 +347,7 @@ impl RegistryHandle {
     }
 }
 
-/// A job, and where its result arrives.
+/// A job, and the channel for its result.
 fn job<T: Send + 'static>(
     mut work: impl FnMut(&mut Owner) -> Result<T, LedgerError> + Send + 'static,
 ) -> (Job, oneshot::Receiver<T>) {
@@ -264,7 +356,7 @@ fn job<T: Send + 'static>(
     let job = move |owner: &mut Owner| {
         let value = work(owner)?;
         if let Some(sender) = sender.take() {
-            // The caller may have given up.
+            // The caller may have stopped waiting.
             let _ = sender.send(value);
         }
         Ok(())
@@ -275,7 +367,7 @@ fn job<T: Send + 'static>(
 // === impl Owner ===
 
 impl Owner {
-    /// Lists the leases. `None` when every handle is gone before.
+    /// Lists the leases. `None` when every handle is dropped first.
     fn open(client: &Client, runtime: &Handle, metrics: Arc<Metrics>, mut link: Link) -> Option<Self> {
         let open = |_: &mut Link| {
             let ledger = ApiLedger::new(client.clone(), runtime.clone(), Arc::clone(&metrics));
@@ -286,7 +378,7 @@ impl Owner {
         Some(Self { registry, kinds, metrics, link })
     }
 
-    /// Carries out commands until every handle is gone.
+    /// Runs commands until every handle is dropped.
     fn run(&mut self) -> Option<()> {
         let mut next_serve = Instant::now();
         loop {
@@ -307,7 +399,7 @@ impl Owner {
         }
     }
 
-    /// Makes claims together with the claims that queued up behind them.
+    /// Processes claims, together with claims that have arrived in the queue.
     fn claim(&mut self, Claims { claims: mut group, answers }: Claims) -> Option<()> {
         let mut callers = vec![(group.len(), answers)];
         while group.len() < GROUP
@@ -318,23 +410,24 @@ impl Owner {
         }
         group.iter().for_each(|(claim, kind)| self.kinds.note(&claim.machine, *kind));
         let group: Vec<Claim> = group.into_iter().map(|(claim, _)| claim).collect();
-        let Claimed { answers, served } = self.repeat(|owner| owner.registry.claim_all(&group, now()))?;
-        self.link.announce(served);
+        let Claimed { answers, served, .. } =
+            self.repeat(|owner| owner.registry.claim_all(&group, Timestamp::now()))?;
+        self.announce(served);
         let mut answers = answers.into_iter();
         for (count, caller) in callers {
             let answers: Vec<Answer> = answers.by_ref().take(count).collect();
             answers.iter().for_each(|answer| self.metrics.count_claim(answer));
-            // The caller may have given up.
+            // The caller may have stopped waiting.
             let _ = caller.send(answers);
         }
         self.link.note_change();
         Some(())
     }
 
-    /// Serves machines that waited for the end of a reuse delay, or for an address that another leader released.
+    /// Allocates addresses to waiting machines after the end of a reuse delay, or after a release by another leader.
     fn serve(&mut self) -> Option<()> {
-        let served = self.repeat(|owner| owner.registry.serve(now()))?;
-        self.link.announce(served);
+        let served = self.repeat(|owner| owner.registry.serve(Timestamp::now()))?;
+        self.announce(served);
         self.link.note_change();
         Some(())
     }
@@ -345,14 +438,14 @@ impl Owner {
         suspended: &BTreeSet<String>,
     ) -> Result<Vec<(String, PoolError)>, LedgerError> {
         let (mut pools, mut suspended) = (pools.to_vec(), suspended.clone());
-        let is_gone = |known: &&Pool| !pools.iter().any(|pool| pool.name == known.name);
+        let is_gone = |known: &&Pool| !pools.iter().any(|pool| pool.name() == known.name());
         let gone: Vec<Pool> = self.registry.state()?.pools().filter(is_gone).cloned().collect();
         for pool in gone {
-            match self.registry.remove_pool(&pool.name, now()) {
+            match self.registry.remove_pool(pool.name(), Timestamp::now()) {
                 Ok(()) => {}
                 Err(ResizeError::Ledger(error)) => return Err(error),
                 Err(ResizeError::Refused(_)) => {
-                    suspended.insert(pool.name.clone());
+                    suspended.insert(pool.name().to_owned());
                     pools.push(pool);
                 }
             }
@@ -360,10 +453,10 @@ impl Owner {
         let mut refused = Vec::new();
         loop {
             self.registry.suspend(suspended.clone());
-            // Every pool that the registry has is given: so no new pool counts as a renamed one.
-            match self.registry.resize(pools.clone(), &[], now()) {
+            // Every pool of the registry is passed, so that no new pool is taken for a renamed pool.
+            match self.registry.resize(pools.clone(), &[], Timestamp::now()) {
                 Ok(resized) => {
-                    self.link.announce(resized.served);
+                    self.announce(resized.served);
                     return Ok(refused);
                 }
                 Err(ResizeError::Ledger(error)) => return Err(error),
@@ -372,7 +465,7 @@ impl Owner {
                     | PoolError::Held { pool: name, .. }
                     | PoolError::Unknown(name)
                     | PoolError::NewName(name)) = error.clone();
-                    pools.retain(|pool| pool.name != name);
+                    pools.retain(|pool| pool.name() != name);
                     pools.extend(self.registry.state()?.pool(&name).cloned());
                     suspended.insert(name.clone());
                     refused.push((name, error));
@@ -381,12 +474,21 @@ impl Owner {
         }
     }
 
+    fn announce(&self, served: Vec<Allocation>) {
+        let Announcer { claims, machines } = &self.link.served;
+        for allocation in served {
+            let is_claim = self.kinds.get(&allocation.claimant.machine) == Some(HolderKind::IpAddressClaim);
+            // An error means that there is no receiver, which is allowed.
+            let _ = if is_claim { claims.send(allocation) } else { machines.send(allocation) };
+        }
+    }
+
     fn repeat<T>(&mut self, work: impl FnMut(&mut Self) -> Result<T, LedgerError>) -> Option<T> {
         repeat(self, |owner| &mut owner.link, work)
     }
 }
 
-/// Repeats `work` until it succeeds. `None` when every handle is gone before.
+/// Repeats `work` until it succeeds. `None` when every handle is dropped first.
 fn repeat<S, T>(
     subject: &mut S,
     link: fn(&mut S) -> &mut Link,
@@ -399,7 +501,7 @@ fn repeat<S, T>(
                 link(subject).works.send_if_modified(|works| !std::mem::replace(works, true));
                 return Some(value);
             }
-            // The ledger has learnt who holds the address, so the next decision is another one.
+            // The ledger now has the holder of the address, so the next attempt makes another decision.
             Err(error @ LedgerError::Held { .. }) => {
                 tracing::debug!(%error, "another leader was faster");
                 pause = FIRST_PAUSE;
@@ -417,11 +519,6 @@ fn repeat<S, T>(
     }
 }
 
-/// The time in milliseconds since 1970.
-fn now() -> u64 {
-    Timestamp::now().0
-}
-
 // === impl Link ===
 
 impl Link {
@@ -437,7 +534,7 @@ impl Link {
         }
     }
 
-    /// The next command, if it has arrived and has claims.
+    /// The next command, if it has arrived and is a command for claims.
     fn next_claims(&mut self) -> Option<Claims> {
         self.take_arrived();
         match self.queued.pop_front()? {
@@ -449,7 +546,7 @@ impl Link {
         }
     }
 
-    /// Queues the commands that have arrived. `false` when every handle is gone.
+    /// Queues the commands that have arrived. `false` when every handle is dropped.
     fn take_arrived(&mut self) -> bool {
         loop {
             match self.commands.try_recv() {
@@ -457,13 +554,6 @@ impl Link {
                 Err(TryRecvError::Empty) => return true,
                 Err(TryRecvError::Disconnected) => return false,
             }
-        }
-    }
-
-    fn announce(&self, served: Vec<Allocation>) {
-        for allocation in served {
-            // Without a receiver nobody needs to know.
-            let _ = self.served.send(allocation);
         }
     }
 

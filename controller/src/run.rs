@@ -1,4 +1,4 @@
-//! The running program: what is started, in which order it ends.
+//! Runs the program: starts its tasks, and stops them in order.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -20,59 +20,66 @@ use crate::claims::Provider;
 use crate::client::connect;
 use crate::diagnostics::Diagnostics;
 use crate::election::Candidate;
+use crate::events::Events;
+use crate::machines::Machines;
 use crate::metrics::Metrics;
+use crate::namespaces::Namespaces;
+use crate::node_pools::NodePools;
+use crate::opening::Opening;
 use crate::pools::{Pools, Scope};
 use crate::registry::{RegistryHandle, Stopped};
+use crate::selection::SelectionCache;
 use crate::serve::{Certificate, Phase, serve};
 use crate::webhook::Webhooks;
 
 /// Name of the Lease that the leader holds, in the namespace of the program.
 const LEASE: &str = "glowplug-controller";
-/// How long a leader leads without an answer of the API server, as in other controllers.
+/// Time for which a leader leads without a response of the API server. Other controllers use the same value.
 const LEASE_DURATION: Duration = Duration::from_secs(15);
-/// How long requests are served on after `/readyz` said no: the endpoints of a Service follow later.
+/// Time for which requests are still served after `/readyz` fails: the endpoints of a Service change later.
 const LINGER: Duration = Duration::from_secs(10);
 
-/// Options of `glowplug-controller run`: those that clusterctl and the operator of Cluster API give a provider, and ours.
+/// Options of `glowplug-controller run`: the options that clusterctl and the Cluster API operator pass to every
+/// provider, and our own options.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
-    /// Read the address of the API server from this file, not from the pod
+    /// Connect with this kubeconfig file instead of the service account of the pod
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
-    /// Work in this namespace only; empty: in all
+    /// Work in this namespace only; empty: in all namespaces
     #[arg(long, value_name = "NAME", default_value = "")]
     pub namespace: String,
     /// Work only while this replica holds the Lease
     #[arg(long, num_args = 0..=1, default_value_t = false, default_missing_value = "true", require_equals = true)]
     pub leader_elect: bool,
-    /// Work only on objects whose label cluster.x-k8s.io/watch-filter is this
+    /// Work only on objects with this value of the label cluster.x-k8s.io/watch-filter
     #[arg(long, value_name = "VALUE", default_value = "")]
     pub watch_filter: String,
-    /// Serve /healthz, /readyz and /metrics here; empty: nowhere
+    /// Serve /healthz, /readyz and /metrics on this address; empty: do not serve them
     #[arg(long, value_name = "ADDRESS", default_value = ":8443", value_parser = address)]
     pub diagnostics_address: Address,
-    /// Serve diagnostics as plain HTTP, to everybody
+    /// Serve diagnostics over plain HTTP, without authorization
     #[arg(long, num_args = 0..=1, default_value_t = false, default_missing_value = "true", require_equals = true)]
     pub insecure_diagnostics: bool,
-    /// Serve /healthz and /readyz here as plain HTTP; empty: nowhere
+    /// Serve /healthz and /readyz on this address over plain HTTP; empty: do not serve them
     #[arg(long, value_name = "ADDRESS", default_value = ":9440", value_parser = address)]
     pub health_addr: Address,
     /// Serve webhooks on this port
     #[arg(long, value_name = "PORT", default_value_t = 9443)]
     pub webhook_port: u16,
-    /// Read tls.crt and tls.key of webhooks and diagnostics here
+    /// Read tls.crt and tls.key of webhooks and diagnostics from this folder
     #[arg(long, value_name = "FOLDER", default_value = "/tmp/k8s-webhook-server/serving-certs")]
     pub webhook_cert_dir: PathBuf,
 }
 
-/// Where to listen. `None`: nowhere.
+/// Address to listen on. `None`: do not listen.
 pub type Address = Option<SocketAddr>;
 
-/// Reads an address as Go's programs take it: `:8443` is port 8443 of every address. The empty string is nowhere.
+/// Parses an address in the notation of Go programs: `:8443` is port 8443 of every address. The empty string is `None`.
 ///
 /// # Errors
 ///
-/// The text is no address with a port.
+/// The string is not an address with a port.
 pub fn address(text: &str) -> Result<Address, String> {
     let full = if text.starts_with(':') { format!("[::]{text}") } else { text.replace("localhost:", "127.0.0.1:") };
     match text {
@@ -81,12 +88,12 @@ pub fn address(text: &str) -> Result<Address, String> {
     }
 }
 
-/// Runs until SIGTERM or SIGINT. Then it turns unready, serves on for ten seconds, closes its connections after their
-/// requests, and gives the Lease back. A second signal ends it at once.
+/// Runs until SIGTERM or SIGINT. Then the program becomes unready, continues to serve requests for ten seconds, closes
+/// its connections after their requests, and releases the Lease. A second signal stops the program at once.
 ///
 /// # Errors
 ///
-/// The API server is not configured; an address cannot be listened on; a task ended before its time.
+/// The API server is not configured, the program cannot listen on an address, or a task stopped early.
 pub async fn run(options: Options) -> anyhow::Result<()> {
     let client = connect(config(&options).await?).context("connecting to the API server")?;
     let (phase, phases) = watch::channel(Phase::Serving);
@@ -121,7 +128,9 @@ pub async fn work(options: &Options, client: Client, phase: watch::Receiver<Phas
         tasks.spawn(serve(listen(address).await?, certificate, handler, phase.clone()));
     }
     let address = SocketAddr::from(([0_u16; 8], options.webhook_port));
-    let webhooks = Webhooks::new(client.clone(), Arc::clone(&metrics));
+    let scope = Scope { namespace: options.namespace.clone(), watch_filter: options.watch_filter.clone() };
+    let selection = Arc::new(SelectionCache::new(client.clone(), scope.clone()));
+    let webhooks = Webhooks::new(client.clone(), Arc::clone(&metrics), Arc::clone(&selection));
     let handler = move |request| webhooks.clone().answer(request);
     tasks.spawn(serve(listen(address).await?, Some(certificate), handler, phase.clone()));
 
@@ -130,8 +139,12 @@ pub async fn work(options: &Options, client: Client, phase: watch::Receiver<Phas
         let candidate = Candidate::new(client.clone(), client.default_namespace(), LEASE, &identity(), LEASE_DURATION);
         (stop, tokio::spawn(candidate.run(leading.clone(), stopped)))
     });
-    let scope = Scope { namespace: options.namespace.clone(), watch_filter: options.watch_filter.clone() };
-    let mut leader = tokio::spawn(lead(client, scope, metrics, leads, ready));
+    let parts = (scope, Arc::clone(&selection));
+    let cache = tokio::spawn(async move {
+        let never = selection.run().await;
+        match never {}
+    });
+    let mut leader = tokio::spawn(lead(client, parts, metrics, leads, ready));
     tracing::info!(namespace = options.namespace, watch_filter = options.watch_filter, "started");
 
     loop {
@@ -142,23 +155,24 @@ pub async fn work(options: &Options, client: Client, phase: watch::Receiver<Phas
             },
             ended = &mut leader => ended.context("leading")??,
         }
-        anyhow::ensure!(*phase.borrow() == Phase::Closing, "a task ended before its time");
+        anyhow::ensure!(*phase.borrow() == Phase::Closing, "a task ended unexpectedly");
     }
     leader.abort();
-    // Last of all: nobody else may work while a request of this replica is answered.
+    cache.abort();
+    // The Lease is released last: no other replica may lead while a request of this replica is running.
     if let Some((stop, task)) = election {
         stop.send_replace(true);
-        task.await.context("giving the Lease back")?;
+        task.await.context("releasing the Lease")?;
     }
     tracing::info!("ended");
     Ok(())
 }
 
-/// Works while `leads` is `true`, each time from the start. A replica that does not lead is ready: it serves webhooks. The
-/// leader is ready after its start, while the API server answers.
+/// Works while `leads` is `true`. Each time, the work begins from the start. A replica that does not lead is ready,
+/// because it serves webhooks. A leader is ready after its start, while the API server responds.
 async fn lead(
     client: Client,
-    scope: Scope,
+    (scope, selection): (Scope, Arc<SelectionCache>),
     metrics: Arc<Metrics>,
     mut leads: watch::Receiver<bool>,
     ready: watch::Sender<bool>,
@@ -168,37 +182,58 @@ async fn lead(
         leads.wait_for(|leads| *leads).await.context("waiting for the Lease")?;
         ready.send_replace(false);
         tokio::select! {
-            ended = reconcile(&client, &scope, &metrics, &ready) => match ended? {},
+            ended = reconcile(&client, &scope, &selection, &metrics, &ready) => match ended? {},
             lost = leads.wait_for(|leads| !*leads) => drop(lost.context("keeping the Lease")?),
         }
         metrics.set_pools(String::new(), 0);
     }
 }
 
-/// Reads the leases, the pools and the claims, then serves. It ends with an error only.
-async fn reconcile(
+/// The work of a leader: reads the leases, the pools, the claims and the machines, then serves them. `ready` becomes
+/// `true` when all existing claims and machines are served. While the API server does not respond, `ready` is `false`.
+///
+/// `selection` must be running. The work stops when the future is dropped.
+///
+/// # Errors
+///
+/// A thread cannot be started, or the registry has stopped. The function does not return otherwise.
+pub async fn reconcile(
     client: &Client,
     scope: &Scope,
+    selection: &Arc<SelectionCache>,
     metrics: &Arc<Metrics>,
     ready: &watch::Sender<bool>,
 ) -> anyhow::Result<Infallible> {
     let began = Instant::now();
     let (registry, served) = RegistryHandle::start(client.clone(), Arc::clone(metrics)).context("starting a thread")?;
     let pools = Pools::start(client.clone(), scope, registry.clone(), Arc::clone(metrics)).await?;
-    let provider = Provider::new(client.clone(), registry.clone(), Arc::clone(metrics), scope.clone());
-    let (started, mut is_started) = watch::channel(false);
-    let claims = provider.run(pools.facts(), served, &started);
+    let pools = pools.with_clusters_of(selection);
+    let namespaces = Namespaces::new(client.clone(), Arc::clone(selection));
+    let node_pools = NodePools::new(client.clone(), Arc::clone(selection), Events::start(client.clone()));
+    let around = async {
+        let (never, _) = tokio::join!(namespaces.run(), node_pools.run());
+        Ok::<_, Stopped>(never)
+    };
+    let opening = Opening::new(registry.clone(), 2);
+    let (of_claims, of_machines) = (opening.clone(), opening);
+    let provider = Provider::new(client.clone(), registry.clone(), of_claims, Arc::clone(metrics), scope.clone());
+    let (selection, metrics_of_machines) = (Arc::clone(selection), Arc::clone(metrics));
+    let machines =
+        Machines::new(client.clone(), registry.clone(), of_machines, selection, metrics_of_machines, scope.clone());
+    let (started, mut is_started) = watch::channel([false; 2]);
+    let claims = provider.run(pools.facts(), served.claims, || started.send_modify(|[claims, _]| *claims = true));
+    let machines = machines.run(served.machines, || started.send_modify(|[_, machines]| *machines = true));
     let report = async {
-        is_started.wait_for(|started| *started).await.map_err(|_| Stopped)?;
+        is_started.wait_for(|started| *started == [true; 2]).await.map_err(|_| Stopped)?;
         metrics.rebuild_seconds.set(began.elapsed().as_secs_f64());
         tracing::info!(seconds = began.elapsed().as_secs_f64(), "serving");
         report(registry.works(), ready).await
     };
-    let (never, _, _) = tokio::try_join!(pools.run(), claims, report)?;
+    let (never, _, _, _, _) = tokio::try_join!(pools.run(), claims, machines, around, report)?;
     Ok(never)
 }
 
-/// Keeps `ready` as the registry says.
+/// Sets `ready` to the state of the registry.
 async fn report(mut works: watch::Receiver<bool>, ready: &watch::Sender<bool>) -> Result<Infallible, Stopped> {
     loop {
         ready.send_replace(*works.borrow_and_update());
@@ -221,7 +256,7 @@ async fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
     TcpListener::bind(address).await.with_context(|| format!("listening on {address}"))
 }
 
-/// The name of the pod, which is the name of its host.
+/// The name of the pod, which is also its host name.
 fn identity() -> String {
     let host = std::env::var("HOSTNAME").unwrap_or_else(|_| "glowplug-controller".to_owned());
     format!("{host}_{}", std::process::id())

@@ -1,4 +1,4 @@
-//! HTTP for others: probes, metrics and webhooks, with and without TLS.
+//! HTTP servers for probes, metrics and webhooks, with and without TLS.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -23,26 +23,28 @@ use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
-/// How far a stop of the program has come.
+/// Progress of the stop of the program.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
 pub enum Phase {
     /// Requests are served.
     #[default]
     Serving,
-    /// Requests are served, and `/readyz` says that no more should come: endpoints follow some seconds later.
+    /// Requests are served, but `/readyz` fails, so that no new requests arrive. Endpoints change some seconds later.
     Unready,
-    /// No new connection is accepted, and open ones end after their requests.
+    /// No new connection is accepted. Open connections close after their requests.
     Closing,
 }
 
-/// Longest body of a request, in bytes. API servers store objects of 1.5 MiB, and a review has an old and a new one.
+/// Longest body of a request, in bytes. API servers store objects of up to 1.5 MiB, and a review contains an old and a
+/// new object.
 const MAX_BODY: usize = 8 << 20;
-/// How long a TLS handshake and the head of a request may take.
+/// Timeout of a TLS handshake, and of the head of a request.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long requests that are being served have when the program ends.
+/// Time that running requests have when the program stops.
 const DRAIN: Duration = Duration::from_secs(10);
 
-/// A certificate and its key in two files, which are read for each connection: who renews them tells nobody.
+/// A certificate and its key in two files. The files are read for each connection, because their renewal is not
+/// announced.
 #[derive(Debug)]
 pub struct Certificate {
     chain: PathBuf,
@@ -50,17 +52,18 @@ pub struct Certificate {
     last: Mutex<Option<Loaded>>,
 }
 
-/// The bytes of both files, and what was made of them.
+/// The bytes of both files, and the configuration made from them.
 #[derive(Clone, Debug)]
 struct Loaded {
     bytes: (Vec<u8>, Vec<u8>),
     config: Arc<ServerConfig>,
 }
 
-/// Serves `handler` on `listener` until `phase` is [`Phase::Closing`] and the requests before that are answered, or ten
-/// seconds are over. HTTP/1.1 and HTTP/2.
+/// Serves `handler` on `listener`. When `phase` becomes [`Phase::Closing`], waits at most ten seconds for the running
+/// requests, and returns. Supports HTTP/1.1 and HTTP/2.
 ///
-/// With a certificate that cannot be read, connections are refused and logged; the next one reads it again.
+/// If the certificate cannot be read, the connection is refused and the error is logged. The next connection reads the
+/// certificate again.
 pub async fn serve<H, F>(
     listener: TcpListener,
     certificate: Option<Arc<Certificate>>,
@@ -79,7 +82,7 @@ pub async fn serve<H, F>(
         let stream = match accepted {
             Ok((stream, _)) => stream,
             Err(error) => {
-                // Without file descriptors every accept fails at once.
+                // Without free file descriptors, every accept fails at once.
                 tracing::warn!(%error, "could not accept a connection");
                 sleep(Duration::from_millis(100)).await;
                 continue;
@@ -103,7 +106,7 @@ pub async fn serve<H, F>(
     }
     drop(listener);
     if timeout(DRAIN, graceful.shutdown()).await.is_err() {
-        tracing::warn!("closed connections with requests that were not answered");
+        tracing::warn!("closed connections with unfinished requests");
     }
 }
 
@@ -133,7 +136,7 @@ where
     }
 }
 
-/// A response of one body.
+/// A response with this body.
 pub fn answer(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(body.into()));
     *response.status_mut() = status;
@@ -144,18 +147,19 @@ pub fn answer(status: StatusCode, content_type: &'static str, body: impl Into<By
 // === impl Certificate ===
 
 impl Certificate {
-    /// The certificate `tls.crt` with the key `tls.key` of `folder`, the names of a Secret of type `kubernetes.io/tls`.
+    /// The certificate `tls.crt` with the key `tls.key` of `folder`. These are the names in a Secret of type
+    /// `kubernetes.io/tls`.
     #[must_use]
     pub fn of(folder: &Path) -> Self {
         Self { chain: folder.join("tls.crt"), key: folder.join("tls.key"), last: Mutex::default() }
     }
 
-    /// What accepts a connection with the certificate as it is now. While the files do not fit each other, as in the middle
-    /// of a renewal, it is the certificate before.
+    /// Returns an acceptor with the current certificate. While the certificate and the key do not match, for example
+    /// during a renewal, returns the previous acceptor.
     ///
     /// # Errors
     ///
-    /// A file cannot be read or is no certificate or key, and there is no certificate from before.
+    /// A file cannot be read, or is not a certificate or key, and there is no previous certificate.
     fn acceptor(&self) -> io::Result<TlsAcceptor> {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         match self.load(last.as_ref()) {

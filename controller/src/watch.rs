@@ -1,4 +1,4 @@
-//! Watches of objects, with what a list does not tell: which objects are gone.
+//! Watches objects, and detects deleted objects, which a list does not report.
 
 use std::collections::BTreeSet;
 
@@ -13,25 +13,25 @@ use crate::cluster_api::Key;
 /// A change of the objects of one kind.
 #[derive(Clone, Debug)]
 pub enum Change {
-    /// An object is there, in this version.
+    /// An object exists, in this version.
     Apply(DynamicObject),
     /// An object was deleted. This is its last version.
     Delete(DynamicObject),
-    /// A list does not have an object that was there.
+    /// A list no longer has this object.
     Gone(Key),
     /// A list is complete.
     Listed,
 }
 
-/// Objects that are known to be there.
+/// Objects that are known to exist.
 #[derive(Debug, Default)]
 struct Known {
     keys: BTreeSet<Key>,
-    /// Objects of the list that is coming, while one is.
+    /// Objects of the list that is being received. Empty between lists.
     listed: BTreeSet<Key>,
 }
 
-/// Watches the objects of `api`. A broken watch begins again with a list; errors are logged.
+/// Watches the objects of `api`. After an error, a watch begins again with a list; errors are logged.
 pub fn changes(api: Api<DynamicObject>) -> impl Stream<Item = Change> + Send {
     let events = watcher(api, watcher::Config::default()).default_backoff();
     let mut known = Known::default();
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_breaks_off_says_nothing_about_absence() {
+    fn an_incomplete_list_does_not_prove_absence() {
         let mut known = Known::default();
         told(&mut known, vec![Event::Init, Event::InitApply(object("a")), Event::InitDone]);
         let broken = vec![Event::Init, Event::Init, Event::InitApply(object("a")), Event::InitDone];

@@ -1,10 +1,13 @@
-//! The validating webhook for pools: refuses an invalid pool before the API server stores it.
+//! The admission webhooks. They reject an invalid pool before the API server stores it, and add the reference to the
+//! network data to the machines of pools.
 //!
-//! [`validate`] and [`warn_of_holders`] are pure. [`Webhooks`] reads what they compare with from the API server and answers
-//! over HTTP. It keeps no state and writes nothing, so every replica may answer, also for a dry run.
+//! [`validate`], [`warn_of_holders`] and [`decide`] are pure. [`Webhooks`] reads their input from the API server and
+//! responds over HTTP. The webhooks write nothing, so every replica may respond, also to a dry run.
 //!
-//! The webhook is a help for administrators, not a guard of addresses: the controller checks every pool again, and the name
-//! of a lease is what keeps an address from a second machine.
+//! The webhooks do not prevent duplicate addresses. The controller checks every pool and every machine again. The
+//! unique name of a lease prevents a second machine from getting the same address.
+
+mod machines;
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -24,22 +27,28 @@ use kube::{Api, Client, Resource};
 use serde::Deserialize;
 use tokio::time::timeout;
 
-use crate::api::{GROUP, GlobalStaticIPPool, LeaseSpec, PoolSpec, StaticIPLease, StaticIPPool};
+use crate::api::{GROUP, GlobalStaticIPPool, Holder, HolderKind, LeaseSpec, PoolSpec, StaticIPLease, StaticIPPool};
+use crate::cluster_api::Key;
 use crate::index::PoolId;
+use crate::machine::{VirtualMachine, virtual_machines};
 use crate::metrics::Metrics;
+use crate::selection::SelectionCache;
 use crate::serve::answer;
+
+pub use machines::{Decision, MACHINES_PATH, decide};
 
 /// Path of the webhook for both kinds of pools.
 pub const POOLS_PATH: &str = "/validate-pools";
 
-/// How long the leases of a pool are counted. The count is for a warning, so it must not use up the time of the request.
+/// Timeout for counting the leases of a pool. The count is only for a warning, so it must not use up the time of the
+/// request.
 const COUNT_LIMIT: Duration = Duration::from_secs(2);
-/// Number of leases that one request lists.
+/// Maximum number of leases in the response to one list request.
 const PAGE: u32 = 500;
-/// Number of addresses that a warning names. API servers cut longer warnings.
+/// Maximum number of addresses that a warning lists. API servers truncate long warnings.
 const NAMED: usize = 5;
 
-/// A change of a pool that somebody asks the API server to store.
+/// A change of a pool that a client asks the API server to store.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Change {
     /// A new pool.
@@ -55,12 +64,12 @@ pub enum Change {
     Delete,
 }
 
-/// The answer to a change of a pool.
+/// The response to a change of a pool.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Verdict {
-    /// Every reason to refuse the change, one line each. Empty: the change is allowed.
+    /// Every reason to reject the change, one line each. Empty: the change is allowed.
     pub errors: Vec<String>,
-    /// Warnings for the person who makes the change, one line each.
+    /// Warnings for the user who makes the change, one line each.
     pub warnings: Vec<String>,
 }
 
@@ -69,12 +78,14 @@ pub struct Verdict {
 pub struct Webhooks {
     client: Client,
     metrics: Arc<Metrics>,
+    selection: Arc<SelectionCache>,
 }
 
-/// Checks a change of the pool `id`. `others` are the valid pools of the cluster without this one.
+/// Checks a change of the pool `id`. `others` are the valid pools of the cluster without this pool.
 ///
-/// Overlaps are refused, with the names of both pools and the addresses that both offer. An overlap that the stored
-/// specification already has is a warning: otherwise nobody could change the pool until the other pool is fixed.
+/// A change that makes two pools overlap is rejected. The message has the names of both pools and their common
+/// addresses. If the stored specification already has the overlap, the result is only a warning. An administrator
+/// can then change one of the two pools without changing the other pool first.
 #[must_use]
 pub fn validate(id: &PoolId, change: &Change, others: &[Pool]) -> Verdict {
     let (old, new) = match change {
@@ -104,9 +115,10 @@ pub fn validate(id: &PoolId, change: &Change, others: &[Pool]) -> Verdict {
     verdict
 }
 
-/// Warns that machines and claims keep addresses that the pool no longer allocates after the change. `None`: there are none.
+/// Warns that machines and claims keep addresses that the pool no longer allocates after the change. `None`: there are
+/// no such addresses.
 ///
-/// `leases` may be those of any pool.
+/// `leases` may contain leases of other pools, which are ignored.
 #[must_use]
 pub fn warn_of_holders<'a>(
     id: &PoolId,
@@ -142,7 +154,7 @@ pub fn warn_of_holders<'a>(
 // === impl Change ===
 
 impl Change {
-    /// Whether the change may take an address out of the pool `id`, so that its leases have to be counted.
+    /// Whether the change may remove an address from the pool `id`, so that the leases of the pool must be counted.
     #[must_use]
     pub fn may_shrink(&self, id: &PoolId) -> bool {
         let (old, new) = match self {
@@ -155,7 +167,7 @@ impl Change {
             pool.iter().flat_map(Pool::spaces).flat_map(|space| space.ranges().iter().copied()).collect()
         };
         let kept = ranges(new);
-        // With the same other members, an address is reserved now exactly if it was before.
+        // If only the addresses differ, the change neither adds nor removes a reservation.
         let only_addresses_differ = PoolSpec { addresses: old.addresses.clone(), ..new.clone() } == *old;
         !only_addresses_differ || !ranges(old).ranges().iter().all(|range| kept.covers(range))
     }
@@ -180,17 +192,19 @@ impl Verdict {
 // === impl Webhooks ===
 
 impl Webhooks {
-    /// Webhooks that read pools and leases through `client`.
+    /// Creates webhooks that read pools and leases through `client`, and the pools of machines from `selection`.
     #[must_use]
-    pub fn new(client: Client, metrics: Arc<Metrics>) -> Self {
-        Self { client, metrics }
+    pub fn new(client: Client, metrics: Arc<Metrics>, selection: Arc<SelectionCache>) -> Self {
+        Self { client, metrics, selection }
     }
 
-    /// Answers a request of an API server.
+    /// Responds to a request of an API server.
     pub async fn answer(self, request: Request<Bytes>) -> Response<Full<Bytes>> {
-        if request.uri().path() != POOLS_PATH {
-            return text(StatusCode::NOT_FOUND, "no such webhook\n");
-        }
+        let webhook = match request.uri().path() {
+            POOLS_PATH => "pools",
+            MACHINES_PATH => "machines",
+            _ => return text(StatusCode::NOT_FOUND, "no such webhook\n"),
+        };
         if request.method() != Method::POST {
             return text(StatusCode::METHOD_NOT_ALLOWED, "only POST is answered\n");
         }
@@ -202,16 +216,20 @@ impl Webhooks {
             );
         };
         let started = Instant::now();
-        let response = self.review(&request).await;
+        let response = match webhook {
+            "machines" => self.review_machine(&request).await,
+            _ => self.review_pool(&request).await,
+        };
         let result = if response.allowed { "allowed" } else { "refused" };
-        let labels = [("webhook", "pools"), ("result", result)];
+        let labels = [("webhook", webhook), ("result", result)];
         self.metrics.webhook_seconds.get_or_create(&labels).observe(started.elapsed().as_secs_f64());
         match serde_json::to_vec(&response.into_review()) {
             Ok(body) => answer(StatusCode::OK, "application/json", body),
             Err(_) => text(StatusCode::INTERNAL_SERVER_ERROR, "the answer cannot be written as JSON\n"),
         }
     }
-    async fn review(&self, request: &AdmissionRequest<DynamicObject>) -> AdmissionResponse {
+
+    async fn review_pool(&self, request: &AdmissionRequest<DynamicObject>) -> AdmissionResponse {
         let mut response = AdmissionResponse::from(request);
         let Verdict { errors, warnings } = match self.verdict(request).await {
             Ok(verdict) => verdict,
@@ -229,7 +247,93 @@ impl Webhooks {
         response
     }
 
-    /// The verdict on a request, or the reason why there is none.
+    async fn review_machine(&self, request: &AdmissionRequest<DynamicObject>) -> AdmissionResponse {
+        let mut response = AdmissionResponse::from(request);
+        let refusal = match self.decide_machine(request).await {
+            Ok(Decision::NotSelected) => return response,
+            Ok(Decision::Allow(warnings)) => {
+                response.warnings = Some(warnings).filter(|warnings| !warnings.is_empty());
+                return response;
+            }
+            Ok(Decision::Patch(operations)) if operations.is_empty() => return response,
+            Ok(Decision::Patch(operations)) => {
+                let unchanged = response.clone();
+                let patch = serde_json::from_value(operations.into()).ok();
+                match patch.and_then(|patch| response.with_patch(patch).ok()) {
+                    Some(response) => return response,
+                    None => {
+                        response = unchanged;
+                        let message = "the patch of the machine cannot be written as JSON";
+                        failure(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", message)
+                    }
+                }
+            }
+            Ok(Decision::Refuse(message)) => failure(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", &message),
+            Ok(Decision::Exhausted(message, _)) => failure(StatusCode::FORBIDDEN, "Forbidden", &message),
+            Err(status) => status,
+        };
+        response.allowed = false;
+        response.result = *refusal;
+        response
+    }
+
+    /// Decides on the creation of a machine. `Err`: the reason why no decision is possible.
+    ///
+    /// Most decisions use only the cache. Before a machine is created without a pool or is rejected, the webhook asks
+    /// the API server: the pool may have changed a moment ago, and capk may wait for minutes before it retries.
+    async fn decide_machine(&self, request: &AdmissionRequest<DynamicObject>) -> Result<Decision, Box<Status>> {
+        let (kind, expected) = (&request.kind, virtual_machines());
+        let object = match (&request.operation, &request.object) {
+            (Operation::Create, Some(object)) if (&kind.group, &kind.kind) == (&expected.group, &expected.kind) => {
+                object
+            }
+            (operation, _) => {
+                let message = format!("{operation:?} of {:?}, expected Create of VirtualMachine", kind.kind);
+                return Err(failure(StatusCode::BAD_REQUEST, "BadRequest", &message));
+            }
+        };
+        let mut object = object.clone();
+        object.metadata.namespace = object.metadata.namespace.or_else(|| request.namespace.clone());
+        let machine = VirtualMachine::read(object);
+        if let Some(selection) = self.selection.current() {
+            match decide(&machine, &selection, &BTreeSet::new()) {
+                Decision::NotSelected | Decision::Refuse(_) | Decision::Exhausted(..) => {}
+                decision => return Ok(decision),
+            }
+        }
+        let unavailable = |error: kube::Error| {
+            let message = format!("could not list the pools of the machine: {error}");
+            failure(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", &message)
+        };
+        // This list needs no timeout: the API server ends the request when it no longer waits for the response.
+        let selection = self.selection.list().await.map_err(unavailable)?;
+        let decision = decide(&machine, &selection, &BTreeSet::new());
+        let Decision::Exhausted(_, pools) = &decision else { return Ok(decision) };
+        let held = self.held(&machine, pools).await.map_err(unavailable)?;
+        Ok(decide(&machine, &selection, &held))
+    }
+
+    /// Returns those of `pools` from which this machine, or another machine of the same name, holds an address.
+    async fn held(&self, machine: &VirtualMachine, pools: &[PoolId]) -> kube::Result<BTreeSet<PoolId>> {
+        let names = [
+            (HolderKind::KubevirtMachine, machine.kubevirt_machine()),
+            (HolderKind::VirtualMachine, Some(machine.key())),
+        ];
+        let is_machine = |holder: &Holder| {
+            let key = Key { namespace: holder.namespace.clone(), name: holder.name.clone() };
+            names.iter().any(|(kind, name)| *kind == holder.kind && name.as_ref() == Some(&key))
+        };
+        let mut held = BTreeSet::new();
+        for pool in pools {
+            let leases = self.leases(pool).await?;
+            if leases.iter().any(|lease| lease.released.is_none() && is_machine(&lease.holder)) {
+                held.insert(pool.clone());
+            }
+        }
+        Ok(held)
+    }
+
+    /// Decides on a change of a pool. `Err`: the reason why no decision is possible.
     async fn verdict(&self, request: &AdmissionRequest<DynamicObject>) -> Result<Verdict, Box<Status>> {
         let bad_request = |message: &str| failure(StatusCode::BAD_REQUEST, "BadRequest", message);
         let kind = &request.kind;
@@ -241,7 +345,8 @@ impl Webhooks {
         }
         let (object, change) = match (&request.operation, &request.object, &request.old_object) {
             (Operation::Create, Some(new), _) => (new, Change::Create(specification(new)?)),
-            // Labels, annotations and finalizers: the controller must be able to release an invalid pool.
+            // The change concerns only labels, annotations and finalizers. It is allowed, because the controller must
+            // be able to remove its finalizer from an invalid pool.
             (Operation::Update, Some(new), Some(old)) if new.data["spec"] == old.data["spec"] => {
                 return Ok(Verdict::default());
             }
@@ -274,7 +379,8 @@ impl Webhooks {
         Ok(verdict)
     }
 
-    /// The valid pools of the cluster without the pool `id`. The other pools allocate nothing, so no pool overlaps them.
+    /// Lists the valid pools of the cluster without the pool `id`. Invalid pools allocate nothing, so they cannot
+    /// overlap.
     async fn others(&self, id: &PoolId) -> kube::Result<Vec<Pool>> {
         let mut pools = Vec::new();
         for kind in [ApiResource::erase::<StaticIPPool>(&()), ApiResource::erase::<GlobalStaticIPPool>(&())] {
@@ -288,7 +394,7 @@ impl Webhooks {
         Ok(pools)
     }
 
-    /// The leases of the pool `id`.
+    /// Lists the leases of the pool `id`.
     async fn leases(&self, id: &PoolId) -> kube::Result<Vec<LeaseSpec>> {
         let kind = ApiResource::erase::<StaticIPLease>(&());
         let objects: Api<DynamicObject> = Api::all_with(self.client.clone(), &kind);
@@ -305,7 +411,7 @@ impl Webhooks {
     }
 }
 
-/// The specification of a pool of either kind. Both have the same members.
+/// Reads the specification of a pool of either kind. Both kinds have the same members.
 fn specification(object: &DynamicObject) -> Result<PoolSpec, Box<Status>> {
     PoolSpec::deserialize(&object.data["spec"])
         .map_err(|error| failure(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", &format!("spec: {error}")))

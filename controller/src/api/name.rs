@@ -48,7 +48,8 @@ pub fn lease_name(address: IpAddr, network: &str) -> Result<String, NameError> {
     if name.len() > MAX { Err(NameError::TooLong(network.to_owned())) } else { Ok(name) }
 }
 
-/// Reads the address and the network from the name of a lease. `None` for every name that [`lease_name`] does not write.
+/// Parses the address and the network from the name of a lease. `None` for every name that [`lease_name`] does not
+/// produce.
 ///
 /// ```
 /// use glowplug_controller::api::parse_lease_name;
@@ -69,7 +70,7 @@ pub fn parse_lease_name(name: &str) -> Option<(IpAddr, String)> {
         let segments = <[&str; 8]>::try_from(&*groups).ok()?;
         Ipv6Addr::from(all(segments.map(|segment| u16::from_str_radix(segment, 16).ok()))?).into()
     };
-    // Leading zeros, signs and capitals have a second spelling: two names would be one address.
+    // A number with leading zeros, a sign or capital letters would be a second spelling: two names for one address.
     (lease_name(address, &network).as_deref() == Ok(name)).then_some((address, network))
 }
 
@@ -171,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_spelling_is_no_name() {
+    fn a_second_spelling_is_rejected() {
         for name in [
             "10-0-0-05.default",
             "10-0-0-5.other",

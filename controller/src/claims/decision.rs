@@ -1,13 +1,14 @@
-//! What is to be done for the claim of one name. Pure: objects in, the next request out; no server, no clock.
+//! Decides the next request for the claim of one name. Pure: the input is objects, the output is a request. No API
+//! server and no clock.
 //!
-//! A pass decides, makes the request, takes over the answer and decides again, until nothing is left to be done. Each request
-//! is decided from what is there, so a pass may end anywhere and another process goes on.
+//! A pass decides a request, makes the request, applies its result and decides again, until no request is needed. Each
+//! decision uses only the current state. So a pass may stop at any point, and another process can continue.
 //!
-//! | a claim | requests, in this order |
+//! | state of the claim | requests, in this order |
 //! |---|---|
-//! | that needs an address | finalizer on the claim, lease, IPAddress, status |
-//! | that is deleted | IPAddress (finalizer off, then deletion), release of the lease, finalizer off the claim |
-//! | that is gone, by a consistent read | IPAddress, release of the lease |
+//! | needs an address | finalizer on the claim, lease, IPAddress, status |
+//! | is being deleted | remove the finalizer of the IPAddress, delete the IPAddress, release the lease, remove the finalizer of the claim |
+//! | does not exist, by a consistent read | delete the IPAddress, release the lease |
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -28,24 +29,25 @@ use crate::cluster_api::{
 };
 use crate::index::{PoolFacts, PoolId};
 
-/// What is known about one name: the claim and the IPAddress of that name, and what they depend on.
+/// State of one name: the claim and the IPAddress of that name, and the objects on which they depend.
 #[derive(Clone, Debug)]
 pub(super) struct View {
     pub(super) key: Key,
     pub(super) version: Version,
     /// `None`: a consistent read found no claim.
     pub(super) claim: Option<IpAddressClaim>,
-    /// As a consistent read found it, when the claim is deleted or gone.
+    /// The IPAddress. From a consistent read if the claim is deleted or gone.
     pub(super) address: Option<IpAddress>,
-    /// UIDs of earlier claims of this name that are gone, as a consistent read proves, and may hold an address.
+    /// UIDs of earlier claims of this name that may hold an address. A consistent read has proved that these claims are
+    /// gone.
     pub(super) former: BTreeSet<String>,
     pub(super) cluster: Cluster,
-    /// Whether this controller works on the claim, as its watch filter says.
+    /// Whether the watch filter of this controller selects the claim.
     pub(super) is_watched: bool,
-    /// The pool of the claim. `None`: there is no such object.
+    /// The pool of the claim. `None` when the pool does not exist.
     pub(super) pool: Option<PoolFacts>,
     pub(super) ledger: Recorded,
-    /// Why the registry did not allocate or adopt in this pass.
+    /// Why the registry did not allocate or adopt an address in this pass.
     pub(super) problem: Option<Problem>,
     /// Whether this pass has released the addresses of the claim.
     pub(super) is_released: bool,
@@ -60,20 +62,20 @@ pub(super) enum Cluster {
     None,
     Running,
     Paused,
-    /// The claim names a Cluster that is not there.
+    /// The claim names a Cluster that does not exist.
     Absent,
 }
 
-/// What the registry knows of a claim and its pool.
+/// State of a claim and of its pool in the registry.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Recorded {
     /// `None`: the registry does not have the pool.
     pub(super) pool: Option<RegisteredPool>,
-    /// Addresses that the claim holds, the earliest first. Two leaders may have given one each.
+    /// Addresses that the claim holds, the earliest first. More than one if two leaders allocated an address.
     pub(super) held: Vec<Held>,
     /// Whether the claim waits for an address.
     pub(super) waits: bool,
-    /// Whether the owner of the IPAddress holds that address, when the owner is another claim of the same name.
+    /// Whether the IPAddress belongs to another claim of the same name, which holds the address.
     pub(super) is_left_over: bool,
 }
 
@@ -93,10 +95,10 @@ pub(super) struct Held {
     pub(super) interface: InterfaceName,
 }
 
-/// Why the registry did not do what a claim needs.
+/// Why the registry rejected the request for a claim.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Problem {
-    /// The registry refused the claim.
+    /// The registry rejected the claim.
     Refused(ClaimError),
     /// The registry did not adopt the address of the IPAddress, for this reason.
     Mismatch(String),
@@ -105,11 +107,11 @@ pub(super) enum Problem {
 /// The next request.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Step {
-    /// Nothing is to be done before something changes.
+    /// No request is needed until something changes.
     Wait,
     /// Merges this into the claim.
     PatchClaim(Value),
-    /// Merges this into the status of the claim, which then says the readiness.
+    /// Merges this into the status of the claim, which then has this readiness.
     PatchStatus(Value, Readiness),
     /// Creates this IPAddress.
     CreateAddress(Value),
@@ -121,7 +123,7 @@ pub(super) enum Step {
     Adopt(Record, String),
     /// Claims an address.
     Claim(Claim),
-    /// Keeps this address of the claimant and releases the others, which it never got.
+    /// Keeps this address of the claimant and releases the other addresses, which the claimant never received.
     Keep(Claimant, IpAddr),
     /// Removes the claim from the wait queue.
     Withdraw,
@@ -142,12 +144,12 @@ pub(super) fn decide(view: &View, now: Timestamp) -> Step {
 // === impl View ===
 
 impl View {
-    /// Whether nothing has this name.
+    /// Whether neither a claim nor an IPAddress of this name exists.
     pub(super) fn is_empty(&self) -> bool {
         self.claim.is_none() && self.address.is_none() && self.former.is_empty()
     }
 
-    /// Whether the registry does not allocate from a pool that is ready: the registry may follow a moment later.
+    /// Whether a pool is ready but the registry does not allocate from it yet. The registry may do so a moment later.
     pub(super) fn is_early(&self) -> bool {
         let is_unknown = self.ledger.pool.is_none()
             || matches!(&self.problem, Some(Problem::Refused(error)) if allocates_nothing(error));
@@ -166,12 +168,14 @@ impl View {
         is_paused || is_stopped || !self.is_watched
     }
 
-    /// A claim that waits must not get an address now. Then `step` follows.
+    /// Removes a waiting claim from the wait queue, because it must not get an address now. Returns `step` for a claim
+    /// that does not wait.
     fn hold_back(&self, step: Step) -> Step {
         if self.ledger.waits { Step::Withdraw } else { step }
     }
 
-    /// Removes what earlier claims of this name left: the IPAddress first, so that no two objects ever name one address.
+    /// Removes the objects of earlier claims of this name. The IPAddress is removed first, so that two objects never
+    /// have the same address.
     fn clean_up(&self) -> Option<Step> {
         let is_left = |address: &&IpAddress| {
             let is_orphan = address.owner().is_none() && has_finalizer(&address.metadata, ADDRESS_FINALIZER);
@@ -247,7 +251,7 @@ impl View {
         self.release_former().unwrap_or_else(|| self.say(claim, &Readiness::Ready, now))
     }
 
-    /// The IPAddress names an address that the claim does not hold.
+    /// Adopts the address of the IPAddress, which the claim does not hold yet.
     fn adopt(
         &self,
         claim: &IpAddressClaim,
@@ -349,7 +353,7 @@ impl View {
         Step::CreateAddress(json!({"metadata": metadata, "spec": spec}))
     }
 
-    /// The patch that protects the IPAddress of a claim and makes the claim its owner. `None`: it is as it should be.
+    /// The patch that protects the IPAddress of a claim and makes the claim its owner. `None` when nothing must change.
     fn repair(&self, claim: &IpAddressClaim, pool: &PoolId, address: &IpAddress) -> Option<Value> {
         let is_owned = address.owner() == Some(claim.uid());
         let is_protected = has_finalizer(&address.metadata, ADDRESS_FINALIZER) || address.is_deleted();
@@ -391,7 +395,7 @@ impl View {
         })
     }
 
-    /// Says why a claim gets no address, and that waiting does not help.
+    /// Reports in the status why a claim gets no address, when waiting does not help.
     fn refuse(&self, claim: &IpAddressClaim, reason: NotReady, message: String, now: Timestamp) -> Step {
         self.hold_back(self.say(claim, &Readiness::NotReady(reason, message), now))
     }
@@ -407,14 +411,19 @@ impl View {
 impl RegisteredPool {
     fn of(pool: &Pool) -> Self {
         let families = pool.spaces().map(|space| space.family()).collect();
-        Self { network: pool.network.clone(), interface: pool.interface, families, gateways: pool.gateways.clone() }
+        Self {
+            network: pool.network().to_owned(),
+            interface: pool.interface(),
+            families,
+            gateways: pool.gateways().to_vec(),
+        }
     }
 }
 
 // === impl Recorded ===
 
 impl Recorded {
-    /// Reads what the registry knows of the claim `uid` of a name, of its pool, and of its IPAddress.
+    /// Reads the state of the claim `uid` of a name, of its pool, and of its IPAddress in the registry.
     pub(super) fn read(
         allocator: &Allocator,
         key: &Key,
@@ -439,17 +448,17 @@ impl Recorded {
     }
 }
 
-/// An IPAddress, and what the registry has to adopt of it.
+/// An IPAddress, and the record that the registry must adopt.
 pub(super) struct Adoptee {
     pub(super) address: IpAddress,
-    /// The record, and the network of the pool. `None`: the registry has a lease of the address.
+    /// The record, and the network of the pool. `None` when the registry already has a lease of the address.
     pub(super) record: Option<(Record, String)>,
 }
 
 // === impl Adoptee ===
 
 impl Adoptee {
-    /// Compares the IPAddress of claim `uid` with the registry. `None`: the registry does not have the pool yet.
+    /// Compares the IPAddress of claim `uid` with the registry. `None` when the registry does not have the pool yet.
     pub(super) fn read(allocator: &Allocator, address: IpAddress, uid: &str) -> Option<Self> {
         let (key, ip) = (address.key(), address.ip()?);
         let is_known = |uid: &str| holds(allocator, &key.holder(uid), ip);
@@ -457,8 +466,8 @@ impl Adoptee {
             return Some(Self { address, record: None });
         }
         let pool = allocator.pool(&address.pool.resolve(&key.namespace)?.to_string())?;
-        let record = record(&address, ip, uid, pool.interface);
-        Some(Self { address, record: Some((record, pool.network.clone())) })
+        let record = record(&address, ip, uid, pool.interface());
+        Some(Self { address, record: Some((record, pool.network().to_owned())) })
     }
 }
 
@@ -466,7 +475,7 @@ fn holds(allocator: &Allocator, holder: &Machine, ip: IpAddr) -> bool {
     allocator.leases_of(holder).any(|(_, address, _)| address == ip)
 }
 
-/// What an IPAddress records: the claim `uid` of its name has its address on the interface of the pool.
+/// The record in an IPAddress: the claim `uid` of the same name has the address on the interface of the pool.
 pub(super) fn record(address: &IpAddress, ip: IpAddr, uid: &str, interface: InterfaceName) -> Record {
     let key = address.key();
     let prefix = address.prefix.try_into().unwrap_or(u8::MAX);
@@ -480,12 +489,13 @@ pub(super) fn record(address: &IpAddress, ip: IpAddr, uid: &str, interface: Inte
     }
 }
 
-/// Whether a claim is refused because of the state of its pool.
+/// Whether a claim is rejected because of the state of its pool.
 fn allocates_nothing(error: &ClaimError) -> bool {
     matches!(error, ClaimError::UnknownPool(_) | ClaimError::Suspended(_))
 }
 
-/// An address with its prefix length. An invalid length becomes the full length, which means an unknown one.
+/// An address with its prefix length. An invalid prefix length is replaced by the longest one, which means that the
+/// length is unknown.
 fn with_prefix(address: IpAddr, prefix: u8) -> IpNetwork {
     IpNetwork::new(address, prefix).unwrap_or_else(|_| IpNetwork::from(address))
 }
@@ -506,7 +516,8 @@ fn without(metadata: &ObjectMeta, finalizer: &str) -> Vec<String> {
     metadata.finalizers.iter().flatten().filter(|name| *name != finalizer).cloned().collect()
 }
 
-/// The patch that sets the finalizers of an object. It names the version of the object, since it replaces the list.
+/// The patch that sets the finalizers of an object. The patch has the version of the object, because it replaces the
+/// whole list.
 fn finalizers(metadata: &ObjectMeta, finalizers: Vec<String>) -> Value {
     json!({"metadata": {"resourceVersion": metadata.resource_version, "finalizers": finalizers}})
 }

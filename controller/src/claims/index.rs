@@ -1,51 +1,55 @@
-//! What watches and answers reported of claims, and of what claims depend on. Pure: objects in, the names to look at out.
+//! State of claims and of the objects on which they depend, from watches and from responses of the API server. Pure:
+//! the input is objects, the output is the names that need a pass.
 //!
-//! Events and answers arrive in any order, so an object never replaces a newer version of itself.
+//! Events and responses arrive in any order, so an object never replaces a newer version of itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::jiff::Timestamp;
 use kube::api::DynamicObject;
 
 use super::Facts;
 use super::decision::{Cluster, Recorded, View};
 use crate::cluster_api::{IpAddress, IpAddressClaim, Key, Version, WATCH_FILTER_LABEL, is_paused};
 use crate::index::PoolId;
+use crate::passes::version_of;
 
-/// Everything that is known, by name.
+/// All known objects, by name.
 #[derive(Debug)]
 pub(super) struct Index {
     version: Version,
-    /// Value of the label that a claim needs. Empty: no label.
+    /// Value of the label that selects claims. Empty: claims need no label.
     watch_filter: String,
     entries: BTreeMap<Key, Entry>,
     /// Whether each Cluster is paused.
     clusters: BTreeMap<Key, bool>,
-    /// By the name of the pool.
+    /// Facts about pools, by the name of the pool.
     pools: Facts,
-    /// IPAddresses that the registry may not know, by pool.
+    /// IPAddresses that may be missing from the registry, by pool.
     unrecorded: BTreeSet<(PoolId, Key)>,
 }
 
-/// What is known of one name. Only claims on our pools have an entry, and IPAddresses of our pools.
+/// State of one name. Only names with a claim or an IPAddress on our pools have an entry.
 #[derive(Debug, Default)]
 struct Entry {
     claim: Option<IpAddressClaim>,
     address: Option<IpAddress>,
     /// UIDs of claims that may be gone and may hold an address.
     former: BTreeSet<String>,
-    /// Versions of a claim and of an IPAddress that are gone, until a watch reports it: older versions may come before that.
+    /// Versions of a claim and of an IPAddress that are gone. Kept until a watch reports the deletion, because events
+    /// of older versions may arrive before that.
     ended: Ended,
 }
 
-/// Last known versions of objects that are gone.
+/// Last known versions of deleted objects.
 #[derive(Debug, Default, PartialEq)]
 struct Ended {
     claim: Option<u64>,
     address: Option<u64>,
 }
 
-/// The kinds that are watched.
+/// The watched kinds.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Kind {
     Claim,
@@ -67,21 +71,21 @@ impl Index {
         }
     }
 
-    /// Takes over an object. Returns the names whose decision may have changed.
+    /// Stores an object. Returns the names whose decision may have changed.
     pub(super) fn apply(&mut self, kind: Kind, object: DynamicObject) -> BTreeSet<Key> {
         let key = Key::of(&object.metadata);
         match kind {
             Kind::Claim => match IpAddressClaim::read(object) {
                 Ok(claim) => self.apply_claim(claim),
                 Err(error) => {
-                    tracing::error!(claim = %key, %error, "an IPAddressClaim cannot be read; it is left alone");
+                    tracing::error!(claim = %key, %error, "ignored an IPAddressClaim that cannot be read");
                     BTreeSet::new()
                 }
             },
             Kind::Address => match IpAddress::read(object) {
                 Ok(address) => self.apply_address(address),
                 Err(error) => {
-                    tracing::error!(address = %key, %error, "an IPAddress cannot be read; it is left alone");
+                    tracing::error!(address = %key, %error, "ignored an IPAddress that cannot be read");
                     BTreeSet::new()
                 }
             },
@@ -93,7 +97,7 @@ impl Index {
         }
     }
 
-    /// Takes over the pools. Returns the names whose decision may have changed.
+    /// Stores the facts about the pools. Returns the names whose decision may have changed.
     pub(super) fn set_pools(&mut self, pools: Facts) -> BTreeSet<Key> {
         let before = std::mem::replace(&mut self.pools, pools);
         let is_changed = |pool: &PoolId| {
@@ -107,9 +111,9 @@ impl Index {
         self.keys(has_changed)
     }
 
-    /// Takes over that an object is gone. Returns the names whose decision may have changed.
+    /// Removes an object. Returns the names whose decision may have changed.
     ///
-    /// `version` is the last version of the object. `None`: a list does not have the object any more.
+    /// `version` is the last version of the object. `None` when a list no longer has the object.
     pub(super) fn remove(&mut self, kind: Kind, key: &Key, version: Option<u64>) -> BTreeSet<Key> {
         let is_gone = |metadata: &ObjectMeta| version.is_none_or(|version| version_of(metadata) <= version);
         let is_reported = |ended: &mut u64| version.is_none_or(|version| *ended <= version);
@@ -138,8 +142,8 @@ impl Index {
         }
     }
 
-    /// Notes that the claim `uid` of a name holds an address in the ledger: if there is no such claim, the address has to be
-    /// released.
+    /// Records that the claim `uid` of a name holds an address in the ledger. If the claim does not exist, the address
+    /// must be released.
     pub(super) fn note_holder(&mut self, key: &Key, uid: &str) {
         let entry = self.entries.entry(key.clone()).or_default();
         if entry.claim.as_ref().is_none_or(|claim| claim.uid() != uid) {
@@ -147,7 +151,7 @@ impl Index {
         }
     }
 
-    /// Forgets a claim of a name: nothing of it is left.
+    /// Forgets a claim of a name after all its objects and leases are removed.
     pub(super) fn forget(&mut self, key: &Key, uid: &str) {
         if let Some(entry) = self.entries.get_mut(key) {
             entry.former.remove(uid);
@@ -157,26 +161,26 @@ impl Index {
         }
     }
 
-    /// Forgets the IPAddress of a name, which a consistent read did not find after `version`.
+    /// Forgets the IPAddress of a name. A consistent read after `version` did not find it.
     pub(super) fn forget_address(&mut self, key: &Key, version: u64) {
         self.remove(Kind::Address, key, Some(version));
         self.entries.entry(key.clone()).or_default().ended.address = Some(version);
     }
 
-    /// All names, those of older claims first.
+    /// All names. Names of older claims come first.
     pub(super) fn by_age(&self) -> Vec<Key> {
-        let mut all: Vec<(u64, &Key)> = self.entries.iter().map(|(key, entry)| (entry.created(), key)).collect();
+        let mut all: Vec<(Timestamp, &Key)> = self.entries.iter().map(|(key, entry)| (entry.created(), key)).collect();
         all.sort_unstable();
         all.into_iter().map(|(_, key)| key.clone()).collect()
     }
 
-    /// The names that have a claim, those of older claims first.
+    /// The names that have a claim. Names of older claims come first.
     pub(super) fn claimed_by_age(&self) -> Vec<Key> {
         let has_claim = |key: &Key| self.entries.get(key).is_some_and(|entry| entry.claim.is_some());
         self.by_age().into_iter().filter(has_claim).collect()
     }
 
-    /// What is known of a name, without the registry.
+    /// The state of a name, without the part from the registry.
     pub(super) fn view(&self, key: &Key) -> View {
         let empty = Entry::default();
         let entry = self.entries.get(key).unwrap_or(&empty);
@@ -201,25 +205,26 @@ impl Index {
         }
     }
 
-    /// The IPAddresses that the registry may not know, of one pool or of all, each with the UID of its claim.
+    /// The IPAddresses of one pool, or of all pools, that may be missing from the registry, each with the UID of its
+    /// claim.
     pub(super) fn unrecorded(&self, pool: Option<&PoolId>) -> Vec<(IpAddress, String)> {
         let of_pool = |(id, _): &&(PoolId, Key)| pool.is_none_or(|pool| pool == id);
         let unrecorded = self.unrecorded.iter().filter(of_pool).filter_map(|(_, key)| {
             let entry = self.entries.get(key)?;
             let address = entry.address.as_ref()?;
-            // The claim of the name, else the claim that the address was made for.
+            // The claim of the name, else the claim for which the IPAddress was created.
             let uid = entry.claim.as_ref().map(IpAddressClaim::uid).or(address.owner())?;
             Some((address.clone(), uid.to_owned()))
         });
         unrecorded.collect()
     }
 
-    /// Whether the registry may not know the IPAddress of a name.
+    /// Whether the IPAddress of a name may be missing from the registry.
     pub(super) fn is_unrecorded(&self, pool: &PoolId, key: &Key) -> bool {
         self.unrecorded.contains(&(pool.clone(), key.clone()))
     }
 
-    /// Notes that the registry knows an IPAddress.
+    /// Records that the registry has an IPAddress.
     pub(super) fn note_recorded(&mut self, address: &IpAddress) {
         let key = address.key();
         if let Some(pool) = address.pool.resolve(&key.namespace) {
@@ -309,14 +314,9 @@ impl Index {
 // === impl Entry ===
 
 impl Entry {
-    fn created(&self) -> u64 {
+    fn created(&self) -> Timestamp {
         self.claim.as_ref().map(IpAddressClaim::created).unwrap_or_default()
     }
-}
-
-/// The version of an object. API servers write a number that grows with each write.
-pub(super) fn version_of(metadata: &ObjectMeta) -> u64 {
-    metadata.resource_version.as_ref().and_then(|version| version.parse().ok()).unwrap_or_default()
 }
 
 fn is_newer(one: &ObjectMeta, known: &ObjectMeta) -> bool {
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_that_changes_concerns_its_claims() {
+    fn a_changed_cluster_affects_its_claims() {
         let mut index = index();
         index.apply(Kind::Claim, claim("a", "u1", 1));
         let cluster = |name: &str, paused: bool| {
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ipaddress_is_unrecorded_until_the_registry_knows_it() {
+    fn an_ipaddress_is_unrecorded_until_the_registry_has_it() {
         let mut index = index();
         index.apply(Kind::Address, address("a", 1));
         assert_eq!(index.unrecorded(None), [], "nobody owns it");

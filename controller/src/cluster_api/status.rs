@@ -9,21 +9,21 @@ use super::{IpAddressClaim, Version};
 /// Longest message of a `v1beta1` condition, in bytes.
 const MAX_MESSAGE: usize = 10_240;
 
-/// What the condition `Ready` of a claim says.
+/// State of the condition `Ready` of a claim.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Readiness {
-    /// `True`, `AddressAllocated`: the IPAddress with the name of the claim is there.
+    /// `True`, `AddressAllocated`: the IPAddress with the name of the claim exists.
     Ready,
     /// `False`: a reason, and a message for people.
     NotReady(NotReady, String),
 }
 
-/// Reasons of the contract for a claim without an address.
+/// Reasons for a claim without an address, as the IPAM contract defines them.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum NotReady {
     /// The claim, or an object with its name, prevents the allocation.
     AllocationFailed,
-    /// The pool is absent or allocates nothing, or has two families of which the claim names none.
+    /// The pool does not exist or allocates nothing, or it has two families and the claim requests neither.
     PoolNotReady,
     /// The pool has no free address.
     PoolExhausted,
@@ -81,10 +81,10 @@ impl NotReady {
 // === impl IpAddressClaim ===
 
 impl IpAddressClaim {
-    /// The merge patch that gives the status this readiness. `None`: the status says it already.
+    /// The merge patch that sets this readiness in the status. `None` when the status already has this readiness.
     ///
-    /// The patch names the version of the claim, since it replaces whole lists: conditions of others stay in them.
-    /// `now` is the time of a transition.
+    /// The patch has the version of the claim, because it replaces whole lists. Conditions of other controllers are
+    /// kept. `now` is the time of a transition.
     #[must_use]
     pub fn status_patch(&self, version: Version, readiness: &Readiness, now: Timestamp) -> Option<Value> {
         let (current, old) = match version {
@@ -108,7 +108,7 @@ impl IpAddressClaim {
     }
 }
 
-/// The stored conditions with `ready` in the place of the stored `Ready`.
+/// The stored conditions, with `ready` instead of the stored `Ready`.
 fn conditions(stored: &Value, mut ready: Value, now: Timestamp) -> Vec<Value> {
     let mut conditions = stored.as_array().cloned().unwrap_or_default();
     let before = conditions.iter_mut().find(|condition| condition["type"] == "Ready");
@@ -121,7 +121,7 @@ fn conditions(stored: &Value, mut ready: Value, now: Timestamp) -> Vec<Value> {
     conditions
 }
 
-/// Whether `value` has every member of `wanted`, and the same lists.
+/// Whether `value` has every member of `wanted`. Lists must be equal.
 fn contains(value: &Value, wanted: &Value) -> bool {
     match wanted {
         Value::Object(members) => members.iter().all(|(name, member)| contains(&value[name], member)),
@@ -129,7 +129,7 @@ fn contains(value: &Value, wanted: &Value) -> bool {
     }
 }
 
-/// As much of a message as every version accepts.
+/// The beginning of a message, as long as every version accepts.
 fn head(message: &str) -> &str {
     let end = (0..=MAX_MESSAGE.min(message.len())).rev().find(|end| message.is_char_boundary(*end));
     &message[..end.unwrap_or_default()]

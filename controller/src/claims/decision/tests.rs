@@ -1,4 +1,4 @@
-//! The decisions as values.
+//! Tests of the decisions.
 
 use kube::api::DynamicObject;
 
@@ -100,7 +100,7 @@ fn next(view: &View) -> Step {
     decide(view, Timestamp::from_second(100).unwrap())
 }
 
-/// What a step says in the status: a reason, or nothing, and a message.
+/// Reason and message that a step writes into the status.
 fn said(view: &View) -> (NotReady, String) {
     match next(view) {
         Step::PatchStatus(_, Readiness::NotReady(reason, message)) => (reason, message),
@@ -126,7 +126,7 @@ fn holder(uid: &str) -> Machine {
 
 fn request(family: Option<Family>) -> Claim {
     let request = Request { pool: "n/p".to_owned(), family, addresses: Vec::new() };
-    Claim { machine: holder("u1"), created: 5000, requests: vec![request], sticky: false }
+    Claim { machine: holder("u1"), created: Timestamp::from_second(5).unwrap(), requests: vec![request], sticky: false }
 }
 
 #[test]
@@ -176,7 +176,7 @@ fn an_address_without_a_gateway_of_its_family_has_no_gateway() {
 }
 
 #[test]
-fn a_claim_with_its_ipaddress_is_ready_and_then_left_alone() {
+fn a_claim_with_its_ipaddress_is_ready_and_then_unchanged() {
     let Step::PatchStatus(patch, readiness) = next(&served()) else { panic!() };
     assert_eq!((readiness, &patch["status"]["addressRef"]), (Readiness::Ready, &json!({"name": "c"})));
     let done = View { claim: Some(claim(&json!({"status": patch["status"]}))), ..served() };
@@ -189,7 +189,7 @@ fn a_status_that_the_server_does_not_keep_is_written_once_in_a_pass() {
 }
 
 #[test]
-fn a_claim_on_a_pool_of_two_families_names_one_of_them() {
+fn a_claim_on_a_pool_of_two_families_must_select_one() {
     let mut view = view();
     view.ledger.pool.as_mut().unwrap().families = vec![Family::Ipv4, Family::Ipv6];
     let message =
@@ -256,7 +256,7 @@ fn a_claim_that_cannot_be_served_waits_no_longer() {
 }
 
 #[test]
-fn a_paused_claim_is_left_alone() {
+fn a_paused_claim_is_not_changed() {
     let paused = claim(&json!({"metadata": {"finalizers": [], "annotations": {(PAUSED_ANNOTATION): "true"}}}));
     let new = Some(claim(&json!({"metadata": {"finalizers": []}})));
     let stopped = [
@@ -291,7 +291,7 @@ fn a_deleted_claim_ends_with_its_ipaddress_then_its_lease_then_its_finalizer() {
 }
 
 #[test]
-fn an_address_is_not_released_while_somebody_keeps_its_ipaddress() {
+fn an_address_is_not_released_while_a_finalizer_keeps_its_ipaddress() {
     let kept = json!({"metadata": {"finalizers": ["example.com/keep"], "deletionTimestamp": "1970-01-01T00:00:09Z"}});
     let view = View { claim: Some(claim(&deleted())), address: address(&kept), ..served() };
     assert_eq!(next(&view), Step::Wait);
@@ -373,7 +373,7 @@ fn an_ipaddress_that_is_deleted_while_its_claim_lives_stays() {
 }
 
 #[test]
-fn what_an_earlier_claim_of_the_name_left_is_removed_and_released_first() {
+fn the_ipaddress_of_an_earlier_claim_is_removed_and_released_first() {
     let left = json!({"metadata": {"ownerReferences": [owner("u0")]}});
     let mut view = View { address: address(&left), former: ["u0".to_owned()].into(), ..view() };
     view.ledger.is_left_over = true;
@@ -387,7 +387,7 @@ fn what_an_earlier_claim_of_the_name_left_is_removed_and_released_first() {
 }
 
 #[test]
-fn what_a_claim_left_that_is_gone_is_removed_and_then_released() {
+fn the_ipaddress_of_a_deleted_claim_is_removed_and_then_released() {
     let mut view = View { claim: None, former: ["u1".to_owned()].into(), ..served() };
     assert_eq!(next(&view), address_finalizers(&[]));
     view.address = address(&json!({"metadata": {"finalizers": []}}));
@@ -410,7 +410,7 @@ fn of_two_leases_of_one_claim_the_one_that_was_handed_out_is_kept() {
 }
 
 #[test]
-fn a_claim_whose_pool_became_another_providers_is_left_alone_until_it_is_deleted() {
+fn a_claim_that_moved_to_a_pool_of_another_provider_is_not_changed_until_it_is_deleted() {
     let other = json!({"spec": {"poolRef": {"apiGroup": "example.com"}}});
     assert_eq!(next(&View { claim: Some(claim(&other)), ..view() }), Step::Wait);
     let mut ended = deleted();

@@ -1,4 +1,4 @@
-//! Which names to look at, and when. Pure: the caller passes the time.
+//! Queue of the names that need a pass, with the time of each pass. Pure: the caller passes the time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -7,17 +7,17 @@ use tokio::time::Instant;
 
 use crate::cluster_api::Key;
 
-/// Pause after the first failure of a pass. It doubles with each further failure.
+/// Pause after the first failure of a pass. The pause doubles with each further failure.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 /// Longest pause after a failure.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
-/// Names that wait for a pass. At most one pass for each name is under way.
+/// Names that wait for a pass. At most one pass for each name is running.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     due: BTreeSet<(Instant, Key)>,
     times: BTreeMap<Key, Instant>,
-    /// Names with a pass, each with the time from which it needs another one.
+    /// Names with a running pass, each with the time of its next pass.
     under_way: BTreeMap<Key, Option<Instant>>,
     failures: BTreeMap<Key, u32>,
 }
@@ -25,7 +25,7 @@ pub(super) struct Queue {
 // === impl Queue ===
 
 impl Queue {
-    /// Asks for a pass at `at`, or earlier if an earlier one was asked for.
+    /// Requests a pass at `at`, unless an earlier one is requested.
     pub(super) fn add(&mut self, key: Key, at: Instant) {
         if let Some(again) = self.under_way.get_mut(&key) {
             *again = Some(again.map_or(at, |again| again.min(at)));
@@ -41,7 +41,7 @@ impl Queue {
         self.due.insert((at, key));
     }
 
-    /// The next name whose time has come. Its pass is under way from now on.
+    /// Removes and returns the next name that is due, and marks its pass as running.
     pub(super) fn next(&mut self, now: Instant) -> Option<Key> {
         self.due.first().filter(|(at, _)| *at <= now)?;
         let (_, key) = self.due.pop_first()?;
@@ -50,12 +50,12 @@ impl Queue {
         Some(key)
     }
 
-    /// When the next name is due. `None`: no name waits.
+    /// Time at which the next name is due. `None` when no name waits.
     pub(super) fn next_time(&self) -> Option<Instant> {
         self.due.first().map(|(at, _)| *at)
     }
 
-    /// Takes over that the pass for a name has ended: well, or with a failure.
+    /// Records that the pass for a name has ended, with or without success.
     pub(super) fn end(&mut self, key: &Key, is_well: bool, now: Instant) {
         let again = self.under_way.remove(key).flatten();
         if is_well {

@@ -1,0 +1,330 @@
+//! The members of a VirtualMachine of KubeVirt that the controller reads, and the labels that capk and HyperShift set
+//! on it.
+//!
+//! Reading never fails. KubeVirt validates its own objects, so a member with an unexpected structure counts as absent.
+//!
+//! Sources: `staging/src/kubevirt.io/api/core/v1/schema.go` of kubevirt/kubevirt; `pkg/kubevirt/machine.go` of
+//! kubernetes-sigs/cluster-api-provider-kubevirt; `hypershift-operator/controllers/nodepool/kubevirt` of openshift/hypershift.
+
+use glowplug::host::pool::Pool;
+use glowplug::network::parse_mac_address;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
+use pnet_base::MacAddr;
+use serde_json::Value;
+
+use crate::cluster_api::Key;
+
+/// Label of a VirtualMachine with the name of its KubevirtMachine. capk sets the label.
+pub const MACHINE_NAME_LABEL: &str = "capk.cluster.x-k8s.io/kubevirt-machine-name";
+/// Label of a VirtualMachine with the namespace of its KubevirtMachine. capk sets the label.
+pub const MACHINE_NAMESPACE_LABEL: &str = "capk.cluster.x-k8s.io/kubevirt-machine-namespace";
+/// Label of a VirtualMachine with the name of its NodePool. HyperShift sets the label.
+pub const NODE_POOL_LABEL: &str = "hypershift.openshift.io/nodepool-name";
+/// Label of a namespace whose VirtualMachines the webhook must receive. The controller sets the label to `"true"`.
+pub const MACHINES_LABEL: &str = "ipam.glowplug.dev/machines";
+/// Key of the document in the Secret of a machine. KubeVirt reads this key.
+pub const NETWORK_DATA_KEY: &str = "networkdata";
+
+/// A VirtualMachine.
+#[derive(Clone, Debug, PartialEq)]
+pub struct VirtualMachine {
+    /// Metadata, without managed fields.
+    pub metadata: ObjectMeta,
+    /// Networks that have an interface, in the order of the interfaces.
+    pub networks: Vec<Attachment>,
+    /// The first cloud-init volume: KubeVirt fills only this volume. `None`: the machine has no such volume.
+    pub cloud_init: Option<CloudInit>,
+}
+
+/// The attachment of a machine to a network.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Attachment {
+    /// KubeVirt's name of the interface and of its network. The guest does not see this name.
+    pub name: String,
+    /// Index of the interface in `domain.devices.interfaces`, from 0.
+    pub index: usize,
+    /// The network in the notation of [`Pool::network`]: `namespace/name` of the network attachment definition, or
+    /// `default` for the network of pods.
+    pub network: String,
+    /// `acpiIndex` of the interface, from which the guest derives the name of the interface. `None`: not set.
+    pub acpi_index: Option<u32>,
+    /// MAC address of the interface. `None`: neither KubeVirt nor KubeMacPool has chosen an address yet.
+    pub mac: Option<MacAddr>,
+}
+
+/// The volume from which the guest reads its configuration.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct CloudInit {
+    /// Format of the volume.
+    pub kind: CloudInitKind,
+    /// Index of the volume in `spec.template.spec.volumes`, from 0.
+    pub volume: usize,
+    /// The network data of the volume.
+    pub network_data: NetworkData,
+}
+
+/// The formats of a cloud-init volume.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum CloudInitKind {
+    /// `cloudInitConfigDrive`: the guest reads `network_data.json`.
+    ConfigDrive,
+    /// `cloudInitNoCloud`: the guest reads `network-config`.
+    NoCloud,
+}
+
+/// The network data of a cloud-init volume.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum NetworkData {
+    /// The volume has no network data.
+    None,
+    /// The network data is in this Secret, in the namespace of the machine.
+    Secret(String),
+    /// The network data is in the VirtualMachine itself.
+    Inline,
+}
+
+/// API resource of the kind `VirtualMachine` of KubeVirt.
+#[must_use]
+pub fn virtual_machines() -> ApiResource {
+    resource("kubevirt.io", "v1", "VirtualMachine", "virtualmachines")
+}
+
+/// API resource of the kind `VirtualMachineInstance` of KubeVirt: a running guest.
+#[must_use]
+pub fn instances() -> ApiResource {
+    resource("kubevirt.io", "v1", "VirtualMachineInstance", "virtualmachineinstances")
+}
+
+/// API resource of the kind `KubevirtMachine` of capk.
+#[must_use]
+pub fn kubevirt_machines() -> ApiResource {
+    resource("infrastructure.cluster.x-k8s.io", "v1alpha1", "KubevirtMachine", "kubevirtmachines")
+}
+
+/// API resource of the kind `NodePool` of HyperShift.
+#[must_use]
+pub fn node_pools() -> ApiResource {
+    resource("hypershift.openshift.io", "v1beta1", "NodePool", "nodepools")
+}
+
+/// API resource of the kind `HostedCluster` of HyperShift.
+#[must_use]
+pub fn hosted_clusters() -> ApiResource {
+    resource("hypershift.openshift.io", "v1beta1", "HostedCluster", "hostedclusters")
+}
+
+fn resource(group: &str, version: &str, kind: &str, plural: &str) -> ApiResource {
+    ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural)
+}
+
+// === impl VirtualMachine ===
+
+impl VirtualMachine {
+    /// Reads a VirtualMachine.
+    #[must_use]
+    pub fn read(object: DynamicObject) -> Self {
+        let metadata = ObjectMeta { managed_fields: None, ..object.metadata };
+        let spec = &object.data["spec"]["template"]["spec"];
+        let networks = attachments(spec, metadata.namespace.as_deref().unwrap_or_default());
+        let cloud_init = items(&spec["volumes"]).enumerate().find_map(|(index, volume)| CloudInit::read(index, volume));
+        Self { metadata, networks, cloud_init }
+    }
+
+    /// Returns the namespace and name of the VirtualMachine.
+    #[must_use]
+    pub fn key(&self) -> Key {
+        Key::of(&self.metadata)
+    }
+
+    /// Returns the value of a label. `None`: the VirtualMachine does not have the label.
+    #[must_use]
+    pub fn label(&self, name: &str) -> Option<&str> {
+        self.metadata.labels.as_ref()?.get(name).map(String::as_str)
+    }
+
+    /// Returns the namespace and name of the KubevirtMachine, from the labels of capk. The KubevirtMachine may be in
+    /// another cluster. `None`: the VirtualMachine does not have these labels.
+    #[must_use]
+    pub fn kubevirt_machine(&self) -> Option<Key> {
+        let [namespace, name] = [MACHINE_NAMESPACE_LABEL, MACHINE_NAME_LABEL].map(|label| self.label(label));
+        Some(Key { namespace: namespace?.to_owned(), name: name?.to_owned() })
+    }
+
+    /// Returns the name of the Secret with the network data of the machine. The Secret is in the namespace of the
+    /// machine.
+    #[must_use]
+    pub fn secret_name(&self) -> String {
+        format!("{}-networkdata", self.metadata.name.as_deref().unwrap_or_default())
+    }
+}
+
+/// Returns the networks of a machine in `namespace` that have an interface.
+fn attachments(spec: &Value, namespace: &str) -> Vec<Attachment> {
+    let network_of = |name: &str| {
+        let network = items(&spec["networks"]).find(|network| network["name"] == name)?;
+        match network["multus"]["networkName"].as_str().filter(|network| !network.is_empty()) {
+            Some(network) if network.contains('/') => Some(network.to_owned()),
+            Some(network) => Some(format!("{namespace}/{network}")),
+            None => network["pod"].is_object().then(|| Pool::DEFAULT_NETWORK.to_owned()),
+        }
+    };
+    let attachment = |(index, interface): (usize, &Value)| {
+        let name = interface["name"].as_str()?;
+        Some(Attachment {
+            name: name.to_owned(),
+            index,
+            network: network_of(name)?,
+            acpi_index: interface["acpiIndex"]
+                .as_u64()
+                .and_then(|index| index.try_into().ok())
+                .filter(|index| *index > 0),
+            mac: interface["macAddress"].as_str().and_then(parse_mac_address),
+        })
+    };
+    items(&spec["domain"]["devices"]["interfaces"]).enumerate().filter_map(attachment).collect()
+}
+
+/// Returns the items of a list. A value that is not a list has no items.
+fn items(list: &Value) -> impl Iterator<Item = &Value> {
+    list.as_array().into_iter().flatten()
+}
+
+// === impl CloudInit ===
+
+impl CloudInit {
+    fn read(volume: usize, object: &Value) -> Option<Self> {
+        let kinds = [CloudInitKind::ConfigDrive, CloudInitKind::NoCloud];
+        let (kind, source) =
+            kinds.into_iter().map(|kind| (kind, &object[kind.member()])).find(|(_, source)| source.is_object())?;
+        let has_text = |name: &str| source[name].as_str().is_some_and(|text| !text.is_empty());
+        let network_data = match &source["networkDataSecretRef"] {
+            Value::Object(secret) => {
+                let name = secret.get("name").and_then(Value::as_str);
+                NetworkData::Secret(name.unwrap_or_default().to_owned())
+            }
+            _ if has_text("networkData") || has_text("networkDataBase64") => NetworkData::Inline,
+            _ => NetworkData::None,
+        };
+        Some(Self { kind, volume, network_data })
+    }
+}
+
+// === impl CloudInitKind ===
+
+impl CloudInitKind {
+    /// Returns the name of the volume member for a source of this kind.
+    #[must_use]
+    pub fn member(self) -> &'static str {
+        match self {
+            Self::ConfigDrive => "cloudInitConfigDrive",
+            Self::NoCloud => "cloudInitNoCloud",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn machine(spec: &Value) -> VirtualMachine {
+        let object =
+            json!({"metadata": {"namespace": "clusters-c1", "name": "w-0"}, "spec": {"template": {"spec": spec}}});
+        VirtualMachine::read(serde_json::from_value(object).unwrap())
+    }
+
+    fn cloud_init(volumes: &Value) -> Option<CloudInit> {
+        machine(&json!({"volumes": volumes})).cloud_init
+    }
+
+    #[test]
+    fn an_interface_is_attached_to_the_network_of_its_name() {
+        let interfaces = json!([
+            {"name": "default", "masquerade": {}},
+            {"name": "iface1_infra-vlan10", "bridge": {}, "acpiIndex": 101, "macAddress": "02:00:00:00:00:01"},
+            {"name": "storage", "bridge": {}, "acpiIndex": 0, "macAddress": ""},
+            {"name": "without-network", "bridge": {}},
+        ]);
+        let networks = json!([
+            {"name": "storage", "multus": {"networkName": "storage"}},
+            {"name": "iface1_infra-vlan10", "multus": {"networkName": "infra/vlan10"}},
+            {"name": "without-interface", "multus": {"networkName": "infra/vlan20"}},
+            {"name": "default", "pod": {}},
+        ]);
+        let attachment = |index, name: &str, network: &str| Attachment {
+            name: name.to_owned(),
+            index,
+            network: network.to_owned(),
+            acpi_index: None,
+            mac: None,
+        };
+        let spec = json!({"domain": {"devices": {"interfaces": interfaces}}, "networks": networks});
+        let expected = [
+            attachment(0, "default", "default"),
+            Attachment {
+                acpi_index: Some(101),
+                mac: Some(MacAddr::new(2, 0, 0, 0, 0, 1)),
+                ..attachment(1, "iface1_infra-vlan10", "infra/vlan10")
+            },
+            attachment(2, "storage", "clusters-c1/storage"),
+        ];
+        assert_eq!(machine(&spec).networks, expected);
+    }
+
+    #[test]
+    fn the_first_cloud_init_volume_counts() {
+        let volumes = json!([
+            {"name": "root", "dataVolume": {"name": "root"}},
+            {"name": "cloudinitvolume", "cloudInitConfigDrive": {"secretRef": {"name": "u-userdata"}}},
+            {"name": "second", "cloudInitNoCloud": {"networkData": "x"}},
+        ]);
+        let expected = CloudInit { kind: CloudInitKind::ConfigDrive, volume: 1, network_data: NetworkData::None };
+        assert_eq!(cloud_init(&volumes), Some(expected));
+        assert_eq!(cloud_init(&json!([{"name": "root", "dataVolume": {"name": "root"}}])), None);
+    }
+
+    #[test]
+    fn network_data_is_in_a_secret_or_in_the_object_or_absent() {
+        let network_data = |source: Value| cloud_init(&json!([{"cloudInitNoCloud": source}])).unwrap().network_data;
+        assert_eq!(network_data(json!({"userData": "x"})), NetworkData::None);
+        assert_eq!(network_data(json!({"networkData": "", "networkDataSecretRef": null})), NetworkData::None);
+        assert_eq!(network_data(json!({"networkData": "x"})), NetworkData::Inline);
+        assert_eq!(network_data(json!({"networkDataBase64": "eA=="})), NetworkData::Inline);
+        assert_eq!(network_data(json!({"networkDataSecretRef": {"name": "s"}})), NetworkData::Secret("s".to_owned()));
+        assert_eq!(network_data(json!({"networkDataSecretRef": {}})), NetworkData::Secret(String::new()));
+    }
+
+    #[test]
+    fn members_of_another_form_count_as_absent() {
+        for spec in [
+            json!(null),
+            json!([]),
+            json!({"networks": 1, "volumes": {}, "domain": {"devices": {"interfaces": {"name": "x"}}}}),
+            json!({"networks": ["x", {"name": 1, "pod": {}}], "volumes": ["x", {"cloudInitConfigDrive": true}]}),
+            json!({"networks": [{"name": "x", "multus": "y"}], "domain": {"devices": {"interfaces": [{"name": "x"}]}}}),
+        ] {
+            let machine = machine(&spec);
+            assert_eq!((machine.networks, machine.cloud_init), (Vec::new(), None), "{spec}");
+        }
+    }
+
+    #[test]
+    fn the_labels_of_capk_name_the_kubevirt_machine() {
+        let of = |labels: Value| {
+            let object = json!({"metadata": {"namespace": "n", "name": "w-0", "labels": labels}});
+            VirtualMachine::read(serde_json::from_value(object).unwrap()).kubevirt_machine()
+        };
+        let key = Key { namespace: "clusters-c1".to_owned(), name: "w-0".to_owned() };
+        let labels = json!({(MACHINE_NAME_LABEL): "w-0", (MACHINE_NAMESPACE_LABEL): "clusters-c1"});
+        assert_eq!(of(labels), Some(key));
+        assert_eq!(of(json!({(MACHINE_NAME_LABEL): "w-0"})), None);
+        assert_eq!(of(json!({})), None);
+    }
+
+    #[test]
+    fn the_secret_has_the_name_of_the_machine() {
+        assert_eq!(machine(&json!({})).secret_name(), "w-0-networkdata");
+    }
+}

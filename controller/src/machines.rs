@@ -1,0 +1,757 @@
+//! Serves the machines of KubeVirt: creates a Secret with network data for each VirtualMachine that a pool selects.
+//!
+//! Watches fill an index of objects. When a machine may need a change, its name gets a pass. A pass decides the next
+//! request, sends the request, and decides again. The module stays correct while two leaders run at the same time: the
+//! API server rejects a second lease or Secret of the same name, and a write to an outdated version of an object.
+//!
+//! At the start, the registry first adopts all addresses that objects record and guests report. Only then does the
+//! registry allocate addresses: it processes the outstanding claims together with those of Cluster API, in the order of
+//! their creation.
+
+mod decision;
+mod index;
+mod objects;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::convert::Infallible;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures::{Stream, StreamExt as _, stream};
+use glowplug::host::claim::{Claim, Machine, Record};
+use glowplug::host::records::Objects;
+use k8s_openapi::api::core::v1::{ObjectReference, Secret};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions};
+use kube::runtime::events::EventType;
+use kube::{Api, Client};
+use serde_json::Value;
+use tokio::sync::watch;
+use tokio::time::sleep;
+
+use self::decision::{Guest, Notice, PoolWishes, Problem, Proof, Recorded, Step, Verdict, View, Written, decide};
+use self::index::{Index, Kind};
+use self::objects::{KubevirtMachine, NetworkSecret, STATUS_MAP, read_records};
+use crate::api::HolderKind;
+use crate::client::serves;
+use crate::cluster_api::Key;
+use crate::events::Events;
+use crate::machine::{VirtualMachine, instances, kubevirt_machines, virtual_machines};
+use crate::metrics::Metrics;
+use crate::opening::Opening;
+use crate::passes::{self, Ended, Error, LONGEST_PASS, Names, PASSES, ask, stored, version_of};
+use crate::pools::Scope;
+use crate::registry::{Allocations, RegistryHandle, Stopped};
+use crate::selection::{Selection, SelectionCache};
+use crate::watch::{Change, changes};
+use crate::webhook::{self, Decision};
+
+/// Pause before the controller makes capk retry again: the webhook of another replica may have rejected the machine
+/// once more.
+const RETRY: Duration = Duration::from_secs(10);
+/// Interval between two checks whether the API server serves the kinds of KubeVirt.
+const DISCOVERY: Duration = Duration::from_secs(60);
+/// Pause between the first passes of two machines whose objects are only compared after the start.
+const COMPARISON: Duration = Duration::from_millis(2);
+/// Name of this part of the leader in [`Opening::claim`].
+const PART: &str = "machines";
+/// Pause after a failure at the start.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// The part of a leader that serves the machines of KubeVirt.
+#[derive(Clone)]
+pub struct Machines {
+    client: Client,
+    registry: RegistryHandle,
+    opening: Opening,
+    selection: Arc<SelectionCache>,
+    events: Events,
+    metrics: Arc<Metrics>,
+    scope: Scope,
+}
+
+/// The optional kinds that the API server serves.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+struct Kinds {
+    has_kubevirt_machines: bool,
+}
+
+/// Serves machines as long as the API server serves the same `kinds`.
+struct Work<'m> {
+    machines: &'m Machines,
+    kinds: Kinds,
+    index: Mutex<Index>,
+    /// Whether KubevirtMachines may have a status map. `false` after the API server has dropped the map from a write.
+    has_status_map: AtomicBool,
+}
+
+/// The state in which a pass stopped.
+enum Pause {
+    Ended(Ended),
+    /// The next step is this claim. It must be processed together with the claims of other machines.
+    Claims(Claim, HolderKind),
+}
+
+/// The step before which a pass has to stop.
+#[derive(Clone, Copy, Eq, PartialEq)]
+enum Until {
+    Nothing,
+    Claim,
+}
+
+// === impl Machines ===
+
+impl Machines {
+    /// Creates the part that serves the machines of the pools in `selection`. `opening` must count this part.
+    #[must_use]
+    pub fn new(
+        client: Client,
+        registry: RegistryHandle,
+        opening: Opening,
+        selection: Arc<SelectionCache>,
+        metrics: Arc<Metrics>,
+        scope: Scope,
+    ) -> Self {
+        let events = Events::start(client.clone());
+        Self { client, registry, opening, selection, events, metrics, scope }
+    }
+
+    /// Serves machines until the future is dropped. Calls `is_ready` after the claims of the machines that existed at
+    /// the start are processed.
+    ///
+    /// `served` receives the allocations of machines that waited for an address.
+    ///
+    /// # Errors
+    ///
+    /// [`Stopped`]: the registry has ended.
+    pub async fn run(&self, mut served: Allocations, is_ready: impl Fn()) -> Result<Infallible, Stopped> {
+        loop {
+            let Some(kinds) = self.discover().await else {
+                self.opening.claim(PART, Vec::new()).await?;
+                is_ready();
+                sleep(DISCOVERY).await;
+                continue;
+            };
+            tracing::info!(has_kubevirt_machines = kinds.has_kubevirt_machines, "serving the machines of KubeVirt");
+            let work = Work { machines: self, kinds, index: Mutex::default(), has_status_map: AtomicBool::new(true) };
+            tokio::select! {
+                result = work.run(&mut served, &is_ready) => return result,
+                () = self.until_other_than(kinds) => tracing::info!("the kinds of KubeVirt have changed"),
+            }
+        }
+    }
+
+    /// Asks the API server which kinds it serves. `None`: it does not serve VirtualMachines.
+    async fn discover(&self) -> Option<Kinds> {
+        loop {
+            let kinds = async {
+                let has_machines = ask(serves(&self.client, &virtual_machines())).await?;
+                let has_kubevirt_machines = ask(serves(&self.client, &kubevirt_machines())).await?;
+                Ok::<_, Error>(has_machines.then_some(Kinds { has_kubevirt_machines }))
+            };
+            match kinds.await {
+                Ok(kinds) => return kinds,
+                Err(error) => tracing::warn!(%error, "could not ask for the kinds of KubeVirt"),
+            }
+            sleep(PAUSE).await;
+        }
+    }
+
+    async fn until_other_than(&self, kinds: Kinds) {
+        loop {
+            sleep(DISCOVERY).await;
+            if self.discover().await != Some(kinds) {
+                return;
+            }
+        }
+    }
+}
+
+// === impl Work ===
+
+impl Work<'_> {
+    async fn run(&self, served: &mut Allocations, is_ready: impl Fn()) -> Result<Infallible, Stopped> {
+        let mut selections = self.machines.selection.subscribe();
+        let selection = selections.wait_for(Option::is_some).await.map_err(|_| Stopped)?.clone().unwrap_or_default();
+        self.index().set_selection(selection);
+        let mut changes = Box::pin(self.changes());
+        let mut lists = 2 + usize::from(self.kinds.has_kubevirt_machines);
+        let mut records = Objects::default();
+        while lists > 0 {
+            let Some((kind, change)) = changes.next().await else { return Err(Stopped) };
+            lists -= usize::from(matches!(change, Change::Listed));
+            if let Change::Apply(object) = &change {
+                read_records(&mut records, &kind.resource().kind, object);
+            }
+            self.learn(kind, change);
+        }
+        self.rebuild(records).await?;
+        while let Err(error) = self.start().await {
+            if let Error::Stopped = error {
+                return Err(Stopped);
+            }
+            tracing::warn!(%error, "could not start to serve machines");
+            sleep(PAUSE).await;
+        }
+        is_ready();
+        self.serve(changes, selections, served).await
+    }
+
+    /// Lets the registry adopt the addresses that machine objects record, and reserve the addresses that guests report.
+    async fn rebuild(&self, records: Objects) -> Result<(), Stopped> {
+        let kinds: HashMap<String, HolderKind> =
+            self.index().machine_uids().map(|uid| (uid, HolderKind::KubevirtMachine)).collect();
+        let inventory = records.inventory();
+        for diagnostic in &inventory.diagnostics {
+            tracing::warn!(%diagnostic, "a record of a machine cannot be used; its addresses are not allocated");
+        }
+        let rebuilt = self.machines.registry.rebuild(inventory, kinds).await?;
+        let (adopted, known) = (rebuilt.adoption.adopted, rebuilt.adoption.known);
+        let without_record = rebuilt.without_record.len();
+        tracing::info!(adopted, known, without_record, "adopted the addresses of machines");
+        for mismatch in &rebuilt.adoption.mismatches {
+            tracing::warn!(%mismatch, "a record of a machine does not fit");
+        }
+        Ok(())
+    }
+
+    /// Submits the outstanding claims. All other work is done later, because it needs requests for each machine.
+    async fn start(&self) -> Result<(), Error> {
+        let holders = self.machines.registry.holders().await?;
+        let mut names = self.index().by_age();
+        names.retain(|key| {
+            let index = self.index();
+            let has_pool = !matches!(index.selected(key), Ok(selected) if selected.is_empty());
+            let is_held = index.relatives_of(key).iter().any(|relative| {
+                let of_name = relative.holder("")..;
+                holders.range(of_name).next().is_some_and(|(holder, _)| Key::of_machine(holder) == *relative)
+            });
+            has_pool && !is_held
+        });
+        let passes = stream::iter(names).map(|key| async move {
+            let ended = self.pass(&key, Until::Claim).await;
+            (key, ended)
+        });
+        let passes: Vec<(Key, Result<Pause, Error>)> = passes.buffered(PASSES).collect().await;
+        let mut claims = Vec::new();
+        for (key, ended) in passes {
+            match ended {
+                Ok(Pause::Claims(claim, kind)) => {
+                    self.index().remember(&key, |memory| memory.claimed.extend([(claim.machine.clone(), kind)]));
+                    claims.push((claim, kind));
+                }
+                Ok(Pause::Ended(_)) => {}
+                Err(Error::Stopped) => return Err(Error::Stopped),
+                // The machine gets another pass later.
+                Err(error) => tracing::warn!(machine = %key, %error, "could not prepare a claim"),
+            }
+        }
+        self.machines.opening.claim(PART, claims).await?;
+        Ok(())
+    }
+
+    async fn serve(
+        &self,
+        changes: impl Stream<Item = (Kind, Change)> + Unpin,
+        mut selections: watch::Receiver<Option<Arc<Selection>>>,
+        served: &mut Allocations,
+    ) -> Result<Infallible, Stopped> {
+        let changes = changes.map(|(kind, change)| -> Names { Some(self.learn(kind, change)) });
+        let selections = passes::each_value(&mut selections, |selection| {
+            selection.map(|selection| self.index().set_selection(selection)).unwrap_or_default()
+        });
+        let served = passes::each_message(served, |allocation| {
+            self.index().homes_of(&Key::of_machine(&allocation.claimant.machine))
+        });
+        let wakes = stream::select(changes.chain(stream::iter([None])), stream::select(selections, served));
+        let names = self.names_at_the_start().await?;
+        let pass = async |key: &Key| match self.pass(key, Until::Nothing).await? {
+            Pause::Ended(ended) => Ok(ended),
+            Pause::Claims(..) => Ok(Ended::Well),
+        };
+        let pass = &pass;
+        Err(passes::serve("machine", names, Box::pin(wakes), |key| async move { pass(&key).await }).await)
+    }
+
+    /// Returns the names that get a pass after the start, each with its pause. A machine that may wait for its Secret
+    /// gets its pass at once. Machines whose objects are only compared get their passes one after another, so that a
+    /// new machine does not wait for thousands of comparisons.
+    async fn names_at_the_start(&self) -> Result<Vec<(Key, Duration)>, Stopped> {
+        let holders = self.machines.registry.holders().await?;
+        let index = self.index();
+        let (done, mut names): (Vec<Key>, Vec<Key>) =
+            index.by_age().into_iter().partition(|key| index.is_annotated(key));
+        // Machines that no longer exist may still hold addresses.
+        let holders = holders.into_iter().filter(|(_, kind)| *kind != HolderKind::IpAddressClaim);
+        let left: BTreeSet<Key> = holders.flat_map(|(holder, _)| index.homes_of(&Key::of_machine(&holder))).collect();
+        let known: BTreeSet<Key> = done.iter().chain(&names).cloned().collect();
+        names.extend(left.into_iter().filter(|key| !known.contains(key)));
+        let now = names.into_iter().map(|key| (key, Duration::ZERO));
+        let later = done.into_iter().zip(1..).map(|(key, nth)| (key, COMPARISON.saturating_mul(nth)));
+        Ok(now.chain(later).collect())
+    }
+
+    /// Watches every kind and returns the changes of its objects.
+    fn changes(&self) -> impl Stream<Item = (Kind, Change)> + use<> {
+        let machines = self.kinds.has_kubevirt_machines.then_some(Kind::KubevirtMachine);
+        let kinds = machines.into_iter().chain([Kind::VirtualMachine, Kind::Instance]);
+        let watches = kinds.map(|kind| {
+            let client = self.machines.client.clone();
+            let api = Api::all_with(client, &kind.resource());
+            changes(api).map(move |change| (kind, change)).boxed()
+        });
+        stream::select_all(watches.collect::<Vec<_>>())
+    }
+
+    fn learn(&self, kind: Kind, change: Change) -> BTreeSet<Key> {
+        match change {
+            Change::Apply(object) => self.index().apply(kind, object),
+            Change::Delete(object) => {
+                let version = Some(version_of(&object.metadata));
+                self.index().remove(kind, &Key::of(&object.metadata), version)
+            }
+            Change::Gone(key) => self.index().remove(kind, &key, None),
+            Change::Listed => BTreeSet::new(),
+        }
+    }
+
+    /// Runs a pass for the machine of a name: decides and sends requests until nothing is left to do.
+    async fn pass(&self, key: &Key, until: Until) -> Result<Pause, Error> {
+        let mut view = self.look(key).await?;
+        for _ in 0..LONGEST_PASS {
+            match decide(&view) {
+                Step::Wait if view.is_early() => {
+                    let problem = view.problem.as_ref().map(ToString::to_string);
+                    return Err(Error::NotReady(problem.unwrap_or_default()));
+                }
+                Step::Wait if view.written.retry => return Ok(Pause::Ended(Ended::Again(RETRY))),
+                Step::Wait => return Ok(Pause::Ended(Ended::Well)),
+                Step::Claim(claim, kind) if until == Until::Claim => return Ok(Pause::Claims(claim, kind)),
+                step => self.apply(step, &mut view).await?,
+            }
+        }
+        Err(Error::Endless)
+    }
+
+    /// Collects the known state of a name from the index and the registry.
+    async fn look(&self, key: &Key) -> Result<View, Error> {
+        let mut view = View {
+            key: key.clone(),
+            vm: None,
+            machine: None,
+            instance: None,
+            there: BTreeSet::new(),
+            has_machines: self.kinds.has_kubevirt_machines,
+            has_status_map: true,
+            is_machine_read: false,
+            selected: Ok(Vec::new()),
+            operations: Vec::new(),
+            pools: BTreeMap::new(),
+            is_exhausted: true,
+            secret: None,
+            ledger: Recorded::default(),
+            memory: index::Memory::default(),
+            granted: None,
+            problem: None,
+            is_adopted: false,
+            proven: BTreeSet::new(),
+            written: Written::default(),
+        };
+        {
+            let index = self.index();
+            // The pools do not change during a pass: a change of the selection causes another pass.
+            view.selected = index.selected(key);
+            view.pools = wishes(index.selection(), &view.selected);
+        }
+        self.look_again(&mut view);
+        self.read_registry(&mut view).await?;
+        Ok(view)
+    }
+
+    /// Updates the view with the objects that watches and responses have reported since.
+    fn look_again(&self, view: &mut View) {
+        let index = self.index();
+        let key = &view.key;
+        view.vm = index.vm(key).cloned();
+        view.instance = index.instance(key).cloned();
+        view.memory = index.memory(key);
+        view.has_status_map = self.has_status_map.load(Ordering::Relaxed);
+        let relatives = index.relatives_of(key);
+        let label = view.vm.as_ref().and_then(VirtualMachine::kubevirt_machine);
+        let machines = || relatives.iter().filter_map(|relative| index.machine(relative));
+        let is_home = |machine: &&KubevirtMachine| machine.home == *key;
+        let labelled = label.as_ref().and_then(|label| index.machine(label));
+        view.machine = labelled.or_else(|| machines().find(is_home)).cloned();
+        view.there = machines().filter_map(|machine| machine.metadata.uid.clone()).collect();
+        let selection = index.selection();
+        let refused = view.machine.as_ref().and_then(|machine| machine.refused.as_ref());
+        view.is_exhausted = refused.is_some_and(|refused| is_exhausted(selection, refused));
+        view.operations = view.vm.as_ref().map(|vm| operations(selection, vm, &view.selected)).unwrap_or_default();
+    }
+
+    async fn read_registry(&self, view: &mut View) -> Result<(), Error> {
+        let names = self.index().relatives_of(&view.key);
+        let (claimed, instance) = (view.memory.claimed.clone(), view.instance.clone());
+        let selected = view.selected.iter().flatten();
+        let pools: Vec<String> = selected.map(|selected| selected.pool.to_string()).collect();
+        let scope = self.machines.scope.namespace.clone();
+        let read = self.machines.registry.read_with_kinds(move |allocator, kinds| {
+            Recorded::read(allocator, kinds, &names, &claimed, &pools, instance.as_ref(), &scope)
+        });
+        view.ledger = read.await?;
+        Ok(())
+    }
+
+    /// Sends the request of a step, and updates the view with the response.
+    async fn apply(&self, step: Step, view: &mut View) -> Result<(), Error> {
+        let key = view.key.clone();
+        let registry = &self.machines.registry;
+        let changes_registry = step.changes_registry();
+        let merge = PatchParams::default();
+        match step {
+            Step::Wait => return Ok(()),
+            Step::ReadMachine(machine) => {
+                self.read(Kind::KubevirtMachine, &machine).await?;
+                view.is_machine_read = true;
+            }
+            Step::ReadSecret => view.secret = Some(self.read_secret(&key).await?),
+            Step::PatchVm(patch, notice) => {
+                let Ok(patch) = serde_json::from_value(patch) else { return Ok(()) };
+                let answer =
+                    ask(self.api(Kind::VirtualMachine, &key).patch(&key.name, &merge, &Patch::<()>::Json(patch))).await;
+                view.written.reference = self.take(Kind::VirtualMachine, &key, patched(answer)?).await?;
+                if let Some(notice) = notice.filter(|_| view.written.reference) {
+                    self.publish(view, &notice);
+                }
+            }
+            Step::Claim(claim, kind) => {
+                let machine = claim.machine.clone();
+                self.index().remember(&key, |memory| memory.claimed.extend([(machine, kind)]));
+                match registry.claim(claim, kind).await? {
+                    Ok(allocations) => view.granted = Some(allocations),
+                    Err(error) => view.problem = Some(Problem::Refused(error)),
+                }
+            }
+            Step::CreateSecret(secret, warnings) => {
+                for warning in warnings {
+                    tracing::warn!(machine = %key, warning, "the guest may miss a setting of its network data");
+                }
+                let answer = ask(self.secrets(&key).create(&PostParams::default(), &secret)).await;
+                match stored(answer)? {
+                    Some(secret) => {
+                        view.secret = Some(NetworkSecret::read(Some(secret)));
+                        self.note_hand_out(view);
+                    }
+                    // Another leader has created the Secret first, or the namespace is gone.
+                    None => view.secret = Some(self.read_secret(&key).await?),
+                }
+                if let Some(NetworkSecret::Absent) = view.secret {
+                    return Err(Error::Behind);
+                }
+            }
+            Step::Adopt(records, kind) => self.adopt(view, records, kind).await?,
+            Step::Keep(claimant, addresses) => {
+                tracing::info!(machine = %claimant, ?addresses, "released addresses that the machine never got");
+                registry.keep(claimant, addresses).await?;
+            }
+            Step::PatchMachine(patch) => {
+                view.written.annotation = true;
+                self.patch_machine(view, patch, false).await?;
+            }
+            Step::Retry(patch) => {
+                view.written.retry = true;
+                self.patch_machine(view, patch, false).await?;
+            }
+            Step::PatchStatus(patch) => {
+                view.written.status = true;
+                let wanted = patch["status"][STATUS_MAP].clone();
+                let kept = self.patch_machine(view, patch, true).await?;
+                if kept.is_some_and(|kept| kept.data["status"][STATUS_MAP] != wanted) {
+                    self.note_pruned();
+                }
+            }
+            Step::AnnotateVm(patch) => {
+                view.written.annotation = true;
+                let answer =
+                    ask(self.api(Kind::VirtualMachine, &key).patch(&key.name, &merge, &Patch::Merge(patch))).await;
+                self.take(Kind::VirtualMachine, &key, stored(answer)?).await?;
+            }
+            Step::SetAside(conflicts, kind, notice) => {
+                view.written.conflicts = true;
+                registry.set_aside(conflicts, kind).await?;
+                if let Some(notice) = notice {
+                    self.publish(view, &notice);
+                }
+            }
+            Step::Withdraw(machine) => {
+                registry.withdraw(machine.clone()).await?;
+                self.index().remember(&key, |memory| memory.claimed.retain(|holder, _| *holder != machine));
+            }
+            Step::Prove(holder, kind) => self.prove(view, holder, kind).await?,
+            Step::Report(notice) => {
+                self.publish(view, &notice);
+                self.index().remember(&key, |memory| memory.notice = Some(notice));
+            }
+        }
+        self.look_again(view);
+        if changes_registry {
+            self.read_registry(view).await?;
+        }
+        Ok(())
+    }
+
+    /// Reads every object that may use an address of a holder, and releases the addresses if no such object exists.
+    async fn prove(&self, view: &mut View, holder: Machine, kind: HolderKind) -> Result<(), Error> {
+        let (name, held) = (Key::of_machine(&holder), view.ledger.held.iter());
+        let held = held.filter(|held| held.claimant.machine == holder).map(|held| held.address).collect();
+        let homes = self.index().homes_of(&name);
+        let mut proof = Proof { holder: holder.clone(), kind, held, guests: Vec::new(), machine: None };
+        for key in homes {
+            let secret = self.read_secret(&key).await?;
+            if key == view.key {
+                view.secret = Some(secret.clone());
+            }
+            if self.kinds.has_kubevirt_machines {
+                self.read(Kind::KubevirtMachine, &name).await?;
+            }
+            self.read(Kind::VirtualMachine, &key).await?;
+            self.read(Kind::Instance, &key).await?;
+            let index = self.index();
+            proof.machine = index.machine(&name).cloned();
+            let is_stripped = index.memory(&key).stripped.contains(&holder);
+            let (vm, instance) = (index.vm(&key).cloned(), index.instance(&key).cloned());
+            proof.guests.push(Guest { key, secret, vm, instance, is_stripped });
+        }
+        match proof.verdict() {
+            Verdict::Strip(key, uid) => {
+                self.delete_secret(&key, uid).await?;
+                (view.secret, view.problem) = (None, None);
+            }
+            Verdict::Kept(stripped) => {
+                for key in stripped {
+                    self.index().remember(&key, |memory| memory.stripped.extend([holder.clone()]));
+                }
+                view.proven.insert(holder);
+            }
+            Verdict::Gone => {
+                self.machines.registry.release(holder.clone()).await?;
+                tracing::info!(machine = %holder, "released the addresses of a machine");
+                for held in view.ledger.held.iter().filter(|held| held.claimant.machine == holder) {
+                    let note = format!("Released {} of {}", held.address, held.claimant.interface);
+                    let notice = Notice { is_warning: false, reason: "IPAddressReleased", note };
+                    let reference = reference(kind_of(kind), &holder);
+                    self.publish_about(reference, &notice);
+                }
+                self.index().forget_holder(&holder);
+                view.proven.insert(holder);
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets the registry adopt the addresses that a Secret hands out.
+    async fn adopt(&self, view: &mut View, records: Vec<Record>, kind: HolderKind) -> Result<(), Error> {
+        for record in &records {
+            for address in &record.addresses {
+                let (network, uid) = (record.network.as_deref().unwrap_or_default(), &record.claimant.machine.uid);
+                if passes::is_leased(&self.machines.client, address.ip(), network, uid).await? {
+                    return Err(Error::Behind);
+                }
+            }
+        }
+        let adoption = self.machines.registry.adopt(records, kind).await?;
+        view.is_adopted = true;
+        for mismatch in &adoption.mismatches {
+            tracing::warn!(%mismatch, "a Secret does not fit");
+        }
+        let mismatch = adoption.mismatches.first().map(|mismatch| Problem::Mismatch(mismatch.to_string()));
+        view.problem = mismatch.or(view.problem.take());
+        Ok(())
+    }
+
+    async fn delete_secret(&self, key: &Key, uid: String) -> Result<(), Error> {
+        let same = Preconditions { uid: Some(uid), resource_version: None };
+        let params = DeleteParams::default().preconditions(same);
+        stored(ask(self.secrets(key).delete(&secret_name(key), &params)).await)?;
+        Ok(())
+    }
+
+    async fn read_secret(&self, key: &Key) -> Result<NetworkSecret, Error> {
+        let secret = NetworkSecret::read(ask(self.secrets(key).get_opt(&secret_name(key))).await?);
+        Ok(self.index().check(key, secret))
+    }
+
+    /// Reads an object from the API server into the index.
+    async fn read(&self, kind: Kind, key: &Key) -> Result<(), Error> {
+        let known = self.index().version(kind, key);
+        let object = ask(self.api(kind, key).get_opt(&key.name)).await?;
+        self.index().take(kind, key, known, object);
+        Ok(())
+    }
+
+    /// Updates the index with the object that a write stored. `false`: the write was not stored, and the index now has
+    /// the object that a read returned, or none.
+    async fn take(&self, kind: Kind, key: &Key, object: Option<DynamicObject>) -> Result<bool, Error> {
+        match object {
+            Some(object) => {
+                self.index().apply(kind, object);
+                Ok(true)
+            }
+            None => {
+                self.read(kind, key).await?;
+                Ok(false)
+            }
+        }
+    }
+
+    /// Merges a patch into the KubevirtMachine or, if `is_status`, into its status. Returns the stored object. `None`:
+    /// the patch was not stored.
+    async fn patch_machine(&self, view: &View, patch: Value, is_status: bool) -> Result<Option<DynamicObject>, Error> {
+        let Some(machine) = &view.machine else { return Ok(None) };
+        let key = Key::of(&machine.metadata);
+        let (api, params, patch) = (self.api(Kind::KubevirtMachine, &key), PatchParams::default(), Patch::Merge(patch));
+        let answer = match is_status {
+            true => ask(api.patch_status(&key.name, &params, &patch)).await,
+            false => ask(api.patch(&key.name, &params, &patch)).await,
+        };
+        let object = stored(answer)?;
+        self.take(Kind::KubevirtMachine, &key, object.clone()).await?;
+        Ok(object)
+    }
+
+    fn note_pruned(&self) {
+        if self.has_status_map.swap(false, Ordering::Relaxed) {
+            tracing::warn!(
+                "the CRD of KubevirtMachine has no status.{STATUS_MAP}: only the annotations record the addresses"
+            );
+        }
+    }
+
+    /// Publishes and logs that a machine has its addresses, and records how long the machine waited.
+    fn note_hand_out(&self, view: &View) {
+        let Some(NetworkSecret::Ours(hand_out)) = &view.secret else { return };
+        let interfaces = hand_out.interfaces.iter().map(|handed| {
+            let addresses: Vec<String> = handed.addresses.iter().map(ToString::to_string).collect();
+            format!("{} to {}", addresses.join(", "), handed.interface)
+        });
+        let interfaces: Vec<String> = interfaces.collect();
+        let note = format!("Allocated {}", interfaces.join(", "));
+        tracing::info!(machine = %hand_out.machine, "{note}");
+        let created = view.vm.as_ref().and_then(|vm| objects::created(&vm.metadata));
+        if let Some(created) = created {
+            let waited = Timestamp::now().as_millisecond().saturating_sub(created.as_millisecond());
+            let waited = Duration::from_millis(u64::try_from(waited).unwrap_or_default());
+            self.machines.metrics.allocation_seconds.observe(waited.as_secs_f64());
+        }
+        self.index().remember(&view.key, |memory| memory.notice = None);
+        self.publish(view, &Notice { is_warning: false, reason: "IPAddressAllocated", note });
+    }
+
+    /// Publishes an event about the VirtualMachine and an event about its KubevirtMachine.
+    fn publish(&self, view: &View, notice: &Notice) {
+        if let Some(vm) = &view.vm {
+            self.publish_about(reference_to(Kind::VirtualMachine, &vm.metadata), notice);
+        }
+        if let Some(machine) = &view.machine {
+            self.publish_about(reference_to(Kind::KubevirtMachine, &machine.metadata), notice);
+        }
+    }
+
+    fn publish_about(&self, object: ObjectReference, notice: &Notice) {
+        let Notice { is_warning, reason, note } = notice;
+        let type_ = if *is_warning {
+            tracing::warn!(machine = object.name, reason, "{note}");
+            EventType::Warning
+        } else {
+            EventType::Normal
+        };
+        self.machines.events.publish(object, type_, reason, note);
+    }
+
+    fn api(&self, kind: Kind, key: &Key) -> Api<DynamicObject> {
+        Api::namespaced_with(self.machines.client.clone(), &key.namespace, &kind.resource())
+    }
+
+    fn secrets(&self, key: &Key) -> Api<Secret> {
+        Api::namespaced(self.machines.client.clone(), &key.namespace)
+    }
+
+    fn index(&self) -> MutexGuard<'_, Index> {
+        self.index.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Returns the object that a JSON patch stored. `None`: the API server has another version of the object, or no object.
+fn patched(answer: Result<DynamicObject, Error>) -> Result<Option<DynamicObject>, Error> {
+    match answer {
+        // The patch tests the version of the object; the API server responds with 422 when this test fails.
+        Err(Error::Request(kube::Error::Api(status))) if status.code == 422 => Ok(None),
+        answer => stored(answer),
+    }
+}
+
+fn secret_name(key: &Key) -> String {
+    format!("{}-networkdata", key.name)
+}
+
+fn kind_of(kind: HolderKind) -> Kind {
+    match kind {
+        HolderKind::KubevirtMachine => Kind::KubevirtMachine,
+        HolderKind::VirtualMachine | HolderKind::IpAddressClaim => Kind::VirtualMachine,
+    }
+}
+
+fn reference(kind: Kind, machine: &Machine) -> ObjectReference {
+    let resource = kind.resource();
+    ObjectReference {
+        api_version: Some(resource.api_version),
+        kind: Some(resource.kind),
+        namespace: Some(machine.namespace.clone()),
+        name: Some(machine.name.clone()),
+        uid: Some(machine.uid.clone()),
+        ..ObjectReference::default()
+    }
+}
+
+fn reference_to(kind: Kind, metadata: &ObjectMeta) -> ObjectReference {
+    reference(kind, &Key::of(metadata).holder(objects::uid(metadata)))
+}
+
+/// Whether the webhook would find a pool of a machine exhausted. `true` also when no pool selects the machine.
+fn is_exhausted(selection: &Selection, vm: &VirtualMachine) -> bool {
+    let selected = selection.of(vm).unwrap_or_default();
+    let pools = selected.iter().filter_map(|selected| selection.pool(&selected.pool));
+    selected.is_empty() || pools.into_iter().any(|pool| pool.exhausted.is_some())
+}
+
+/// Returns the JSON patch operations of the webhook for a VirtualMachine that needs no free address.
+fn operations(selection: &Selection, vm: &VirtualMachine, selected: &index::Chosen) -> Vec<Value> {
+    let pools = selected.iter().flatten().map(|selected| selected.pool.clone()).collect();
+    match webhook::decide(vm, selection, &pools) {
+        Decision::Patch(operations) => operations,
+        _ => Vec::new(),
+    }
+}
+
+fn wishes(selection: &Selection, selected: &index::Chosen) -> BTreeMap<String, PoolWishes> {
+    let pools = selected.iter().flatten().filter_map(|selected| selection.pool(&selected.pool));
+    let wishes = pools.map(|pool| {
+        let (is_sticky, template) = (pool.spec.sticky, pool.spec.template.clone().filter(|text| !text.is_empty()));
+        (pool.id.to_string(), PoolWishes { is_sticky, template })
+    });
+    wishes.collect()
+}
+
+// === impl Kind ===
+
+impl Kind {
+    fn resource(self) -> ApiResource {
+        match self {
+            Self::KubevirtMachine => kubevirt_machines(),
+            Self::VirtualMachine => virtual_machines(),
+            Self::Instance => instances(),
+        }
+    }
+}

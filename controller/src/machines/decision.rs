@@ -1,0 +1,788 @@
+//! Decides the next request for the machine of one name. Pure: the input is objects, the output is a request. This
+//! module uses no server and no clock.
+//!
+//! A pass decides, sends the request, updates its view with the response and decides again, until nothing is left to
+//! do. Each decision depends only on the current state, so a pass may end after any request and another process can
+//! continue.
+//!
+//! | state of the machine | requests, in this order |
+//! |---|---|
+//! | needs its network data | reference to the Secret in the VirtualMachine, leases, Secret, annotation, status map |
+//! | VirtualMachine is being deleted | delete the Secret |
+//! | gone, according to consistent reads | delete the Secret, release the leases |
+//!
+//! These rules prevent two machines from using the same address:
+//!
+//! - A Secret is created once and never changed. When the Secret of a machine and the leases differ, the Secret is
+//!   right, and the controller changes the leases.
+//! - An address is released only when its machine is gone and no guest that still exists can have read its Secret.
+//! - A VirtualMachine gets the addresses of a KubevirtMachine only if capk creates this VirtualMachine for that
+//!   machine. Labels alone are no proof: any user who may create a VirtualMachine can choose its labels.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::net::IpAddr;
+
+use glowplug::host::allocator::{Allocator, ClaimError};
+use glowplug::host::claim::{Allocation, Claim, Claimant, Conflict, Machine, Record, Request};
+use glowplug::host::expand::{Document, Grant, Template};
+use glowplug::host::pool::Pool;
+use glowplug::host::records::{Report, annotation_key, annotation_patch, status_patch};
+use glowplug::network::{Family, InterfaceName};
+use ipnetwork::IpNetwork;
+use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::index::{Chosen, Memory};
+use super::objects::{
+    HandOut, Handed, Instance, KubevirtMachine, NetworkSecret, STATUS_MAP, created, is_deleted, secret, uid,
+};
+use crate::api::HolderKind;
+use crate::cluster_api::Key;
+use crate::ledger::Kinds;
+use crate::machine::{CloudInitKind, NetworkData, VirtualMachine};
+use crate::selection::Selected;
+
+/// Annotation of a KubevirtMachine. The controller changes the value so that capk retries at once.
+const RETRY_ANNOTATION: &str = "ipam.glowplug.dev/retry";
+
+/// The known state of the machine of one name: the complete input of a decision.
+#[derive(Clone, Debug)]
+pub(super) struct View {
+    /// Name of the VirtualMachine.
+    pub(super) key: Key,
+    pub(super) vm: Option<VirtualMachine>,
+    /// The KubevirtMachine of the VirtualMachine. Without one, the KubevirtMachine for which capk creates a
+    /// VirtualMachine of this name.
+    pub(super) machine: Option<KubevirtMachine>,
+    pub(super) instance: Option<Instance>,
+    /// UIDs of the existing KubevirtMachines to which this VirtualMachine may belong.
+    pub(super) there: BTreeSet<String>,
+    /// Whether the API server serves the kind KubevirtMachine.
+    pub(super) has_machines: bool,
+    /// Whether KubevirtMachines may have a status map. `true` until the API server drops the map from a write.
+    pub(super) has_status_map: bool,
+    /// Whether this pass has read the KubevirtMachine with a consistent read.
+    pub(super) is_machine_read: bool,
+    /// The pools that serve the machine, or the reason why the choice is ambiguous.
+    pub(super) selected: Chosen,
+    /// JSON patch operations of the webhook for the VirtualMachine. Empty: the VirtualMachine needs no change.
+    pub(super) operations: Vec<Value>,
+    /// Settings of the pools that serve the machine, by name of the pool.
+    pub(super) pools: BTreeMap<String, PoolWishes>,
+    /// Whether a pool for the rejected VirtualMachine is still exhausted, according to the data that the webhook uses.
+    pub(super) is_exhausted: bool,
+    /// The Secret of the machine. `None`: not read in this pass.
+    pub(super) secret: Option<NetworkSecret>,
+    pub(super) ledger: Recorded,
+    pub(super) memory: Memory,
+    /// Addresses that the registry allocated in this pass. `None`: no successful claim in this pass.
+    pub(super) granted: Option<Vec<Allocation>>,
+    /// Reason why the registry did not allocate or adopt in this pass. `None`: no failure.
+    pub(super) problem: Option<Problem>,
+    /// Whether this pass has asked the registry to adopt the addresses in the Secret.
+    pub(super) is_adopted: bool,
+    /// Holders whose absence this pass has checked. Each of them may be absent or present.
+    pub(super) proven: BTreeSet<Machine>,
+    /// Writes of this pass. Each write is made once in a pass: an API server may drop the written members, and a
+    /// comparison would then never succeed.
+    pub(super) written: Written,
+}
+
+/// Writes that a pass has made.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Written {
+    pub(super) annotation: bool,
+    pub(super) status: bool,
+    pub(super) retry: bool,
+    pub(super) reference: bool,
+    pub(super) conflicts: bool,
+}
+
+/// The settings of a pool that a decision about its machines needs.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct PoolWishes {
+    pub(super) is_sticky: bool,
+    pub(super) template: Option<String>,
+}
+
+/// State of the machines of a name in the registry.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Recorded {
+    /// The pools that serve the machine, by name.
+    pub(super) pools: BTreeMap<String, Pool>,
+    /// Addresses that machines of this name hold, oldest lease first.
+    pub(super) held: Vec<Held>,
+    /// Machines of this name that hold an address or have a conflicting record.
+    pub(super) known: BTreeMap<Machine, HolderKind>,
+    /// Machines of this name that wait for an address.
+    pub(super) waiting: BTreeSet<Machine>,
+    /// Pool addresses that the guest reports and that machines of this name neither hold nor have a conflicting record
+    /// of. Each report has its source.
+    pub(super) reported: Vec<Report>,
+}
+
+/// An address that a machine holds.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Held {
+    pub(super) claimant: Claimant,
+    pub(super) network: String,
+    pub(super) address: IpAddr,
+}
+
+/// The reason why the registry did not allocate or adopt for a machine.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Problem {
+    Refused(ClaimError),
+    /// The registry did not adopt the addresses in the Secret. The text is the reason.
+    Mismatch(String),
+}
+
+/// An event about a machine.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Notice {
+    pub(super) is_warning: bool,
+    pub(super) reason: &'static str,
+    pub(super) note: String,
+}
+
+/// The next request of a pass.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Step {
+    /// Nothing is to do until an object or a pool changes.
+    Wait,
+    /// Reads the KubevirtMachine of this name.
+    ReadMachine(Key),
+    /// Reads the Secret of the machine.
+    ReadSecret,
+    /// Applies this JSON patch to the VirtualMachine, then publishes this event.
+    PatchVm(Value, Option<Notice>),
+    /// Claims addresses.
+    Claim(Claim, HolderKind),
+    /// Creates the Secret, which hands out the addresses. The texts are warnings about the network data in the Secret.
+    CreateSecret(Box<Secret>, Vec<String>),
+    /// Records that a machine holds the addresses in its Secret.
+    Adopt(Vec<Record>, HolderKind),
+    /// Keeps these addresses of the claimant and releases its other addresses, which the claimant never received.
+    Keep(Claimant, Vec<IpAddr>),
+    /// Applies this merge patch to the KubevirtMachine.
+    PatchMachine(Value),
+    /// Applies this merge patch to the VirtualMachine.
+    AnnotateVm(Value),
+    /// Applies this merge patch to the status of the KubevirtMachine.
+    PatchStatus(Value),
+    /// Applies this merge patch to the KubevirtMachine, so that capk retries.
+    Retry(Value),
+    /// Reserves these addresses, so that no machine gets them, then publishes this event.
+    SetAside(Vec<(IpAddr, Option<String>, Conflict)>, HolderKind, Option<Notice>),
+    /// Removes a machine from the wait queue.
+    Withdraw(Machine),
+    /// Reads all objects of a machine with consistent reads, and releases its addresses if no object may use them.
+    Prove(Machine, HolderKind),
+    /// Publishes an event.
+    Report(Notice),
+}
+
+/// All objects that may use an address of a holder, from consistent reads in the order of the members.
+#[derive(Clone, Debug)]
+pub(super) struct Proof {
+    pub(super) holder: Machine,
+    pub(super) kind: HolderKind,
+    /// Addresses that the holder holds.
+    pub(super) held: Vec<IpAddr>,
+    /// The objects that may belong to the holder, one entry for each VirtualMachine name.
+    pub(super) guests: Vec<Guest>,
+    /// The KubevirtMachine with the name of the holder. `None`: it does not exist.
+    pub(super) machine: Option<KubevirtMachine>,
+}
+
+/// The objects at the name of one VirtualMachine that may use an address.
+#[derive(Clone, Debug)]
+pub(super) struct Guest {
+    pub(super) key: Key,
+    pub(super) secret: NetworkSecret,
+    pub(super) vm: Option<VirtualMachine>,
+    pub(super) instance: Option<Instance>,
+    /// Whether an earlier pass found the holder's Secret gone. A guest that started later cannot have read the Secret.
+    pub(super) is_stripped: bool,
+}
+
+/// The conclusion from a proof.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Verdict {
+    /// The Secret of the VirtualMachine with this name must be deleted first. The text is the UID of the Secret.
+    Strip(Key, String),
+    /// An object may still use an address. At these names, a guest that starts from now on cannot read the holder's
+    /// Secret.
+    Kept(Vec<Key>),
+    /// No object uses the addresses.
+    Gone,
+}
+
+/// Decides the next request.
+pub(super) fn decide(view: &View) -> Step {
+    if let Some(step) = view.look_for_the_gone() {
+        return step;
+    }
+    match &view.vm {
+        Some(vm) if is_deleted(&vm.metadata) => view.end(vm),
+        Some(vm) => view.serve(vm),
+        None => view.wake(),
+    }
+}
+
+// === impl Problem ===
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Refused(error) => error.fmt(f),
+            Self::Mismatch(message) => f.write_str(message),
+        }
+    }
+}
+
+// === impl Step ===
+
+impl Step {
+    /// Whether the request may change the state of the registry.
+    pub(super) fn changes_registry(&self) -> bool {
+        use Step::{Adopt, Claim, Keep, Prove, SetAside, Withdraw};
+        matches!(self, Adopt(..) | Claim(..) | Keep(..) | Prove(..) | SetAside(..) | Withdraw(_))
+    }
+}
+
+// === impl Proof ===
+
+impl Proof {
+    /// Concludes whether the holder is gone.
+    pub(super) fn verdict(&self) -> Verdict {
+        let is_there = self.machine.as_ref().is_some_and(|machine| uid(&machine.metadata) == self.holder.uid);
+        let mut stripped = Vec::new();
+        let mut is_used = is_there;
+        for guest in &self.guests {
+            let has_vm = guest.vm.as_ref().is_some_and(|vm| self.is_vm_of(vm, &guest.secret));
+            if let NetworkSecret::Ours(hand_out) = &guest.secret
+                && hand_out.machine == self.holder
+                && guest.vm.as_ref().is_none_or(|vm| uid(&vm.metadata) != hand_out.vm || is_ending(vm))
+            {
+                return Verdict::Strip(guest.key.clone(), hand_out.uid.clone());
+            }
+            let has_secret = guest.secret.names(&self.holder, &self.held);
+            let has_instance = guest.instance.as_ref().is_some_and(|instance| self.is_instance_of(instance, guest));
+            if !has_secret && (guest.instance.is_none() || has_instance) {
+                stripped.push(guest.key.clone());
+            }
+            let may_have_read = guest.instance.is_some() && !guest.is_stripped;
+            is_used |= has_vm || has_secret || has_instance || may_have_read;
+        }
+        if is_used { Verdict::Kept(stripped) } else { Verdict::Gone }
+    }
+
+    /// Whether a VirtualMachine is the holder, or may belong to the holder.
+    fn is_vm_of(&self, vm: &VirtualMachine, secret: &NetworkSecret) -> bool {
+        let is_named = matches!(secret, NetworkSecret::Ours(hand_out)
+            if hand_out.machine == self.holder && hand_out.vm == uid(&vm.metadata));
+        let is_of_another = match (self.kind, &self.machine) {
+            (HolderKind::KubevirtMachine, Some(machine)) => {
+                uid(&machine.metadata) != self.holder.uid
+                    && machine.home == vm.key()
+                    && created(&vm.metadata).zip(created(&machine.metadata)).is_some_and(|(vm, machine)| vm >= machine)
+            }
+            // capk removes a KubevirtMachine before its VirtualMachine is gone.
+            (HolderKind::KubevirtMachine, None) => false,
+            (HolderKind::VirtualMachine | HolderKind::IpAddressClaim, _) => true,
+        };
+        uid(&vm.metadata) == self.holder.uid || is_named || !is_of_another
+    }
+
+    /// Whether an instance may be a guest of the holder.
+    fn is_instance_of(&self, instance: &Instance, guest: &Guest) -> bool {
+        let Some(vm) = guest.vm.as_ref().filter(|_| uid(&instance.metadata) != self.holder.uid) else { return true };
+        let is_of_vm = instance.owner.as_deref() == Some(uid(&vm.metadata));
+        // In KubeVirt, a new VirtualMachine adopts an orphan instance. Such an instance is older than the
+        // VirtualMachine.
+        let is_younger =
+            created(&instance.metadata).zip(created(&vm.metadata)).is_some_and(|(instance, vm)| instance >= vm);
+        !(is_of_vm && is_younger) || self.is_vm_of(vm, &guest.secret)
+    }
+}
+
+/// Whether a VirtualMachine is being deleted and will not start a guest again.
+fn is_ending(vm: &VirtualMachine) -> bool {
+    // An instance that the deletion orphans may migrate, and a migration needs the Secret.
+    is_deleted(&vm.metadata) && !vm.metadata.finalizers.iter().flatten().any(|finalizer| finalizer == "orphan")
+}
+
+// === impl View ===
+
+impl View {
+    /// Whether the registry does not allocate yet from a pool that is ready. The registry may receive the pool a moment
+    /// later.
+    pub(super) fn is_early(&self) -> bool {
+        matches!(&self.problem, Some(Problem::Refused(ClaimError::UnknownPool(_) | ClaimError::Suspended(_))))
+    }
+
+    /// Returns a check of a holder of this name that may be gone, or whose VirtualMachine is being deleted. `None`: all
+    /// such holders are checked.
+    fn look_for_the_gone(&self) -> Option<Step> {
+        let known = self.ledger.known.iter().chain(&self.memory.claimed);
+        let mut known = known.filter(|(holder, _)| !self.proven.contains(holder));
+        let vm = self.vm.as_ref();
+        let may_be_gone = |holder: &Machine| {
+            let is_there = self.there.contains(&holder.uid) || vm.is_some_and(|vm| uid(&vm.metadata) == holder.uid);
+            let is_ending = vm.is_some_and(is_ending) && !self.memory.stripped.contains(holder);
+            !is_there || is_ending
+        };
+        known.find(|(holder, _)| may_be_gone(holder)).map(|(holder, kind)| Step::Prove(holder.clone(), *kind))
+    }
+
+    /// Makes capk retry the creation of a rejected VirtualMachine when the pools have free addresses again.
+    fn wake(&self) -> Step {
+        let refused =
+            self.machine.as_ref().filter(|machine| machine.refused.is_some() && !is_deleted(&machine.metadata));
+        match refused {
+            Some(machine) if !self.is_exhausted && !self.written.retry => {
+                // Each attempt changes the version of the machine, so the next value of the annotation is different.
+                let value = machine.metadata.resource_version.clone().unwrap_or_default();
+                Step::Retry(json!({"metadata": {
+                    "uid": machine.metadata.uid, "annotations": {(RETRY_ANNOTATION): value},
+                }}))
+            }
+            _ => Step::Wait,
+        }
+    }
+
+    /// Removes a VirtualMachine that is being deleted from the wait queue, so that it gets no address.
+    fn end(&self, vm: &VirtualMachine) -> Step {
+        let is_own = |holder: &&Machine| holder.uid == uid(&vm.metadata);
+        self.ledger.waiting.iter().find(is_own).map_or(Step::Wait, |holder| Step::Withdraw(holder.clone()))
+    }
+
+    fn serve(&self, vm: &VirtualMachine) -> Step {
+        let is_selected = self.selected.as_ref().map_or(true, |selected| !selected.is_empty());
+        // A user may have created a Secret with this name. A machine that no pool selects concerns this program only if
+        // the registry knows a machine of this name.
+        if !is_selected && (!refers(vm) || self.ledger.known.is_empty()) {
+            return self.hold_back(Step::Wait);
+        }
+        let claimant = match self.claimant(vm) {
+            Ok(claimant) => claimant,
+            Err(step) => return step,
+        };
+        match &self.secret {
+            None => Step::ReadSecret,
+            Some(NetworkSecret::Foreign(problem, addresses)) => self.refuse_foreign(vm, problem, addresses),
+            Some(NetworkSecret::Ours(hand_out)) if hand_out.vm == uid(&vm.metadata) => self.settle(vm, hand_out),
+            Some(NetworkSecret::Ours(hand_out)) => self.replace(hand_out),
+            Some(NetworkSecret::Absent) => self.hand_out(vm, claimant),
+        }
+    }
+
+    /// Handles a Secret of an earlier VirtualMachine. The Secret is deleted if a consistent read shows that the earlier
+    /// VirtualMachine is gone.
+    fn replace(&self, hand_out: &HandOut) -> Step {
+        let holder = &hand_out.machine;
+        match self.adopt(hand_out) {
+            Some(adopt @ Step::Adopt(..)) => adopt,
+            // The address may belong to another machine by now. In this case, no guest may read the Secret.
+            _ if !self.proven.contains(holder) => Step::Prove(holder.clone(), hand_out.kind),
+            _ => Step::Wait,
+        }
+    }
+
+    /// Returns the object that claims addresses for a VirtualMachine. `None`: no object may claim now. `Err`: the
+    /// object is not known before this step is done.
+    fn claimant(&self, vm: &VirtualMachine) -> Result<Option<Claimed>, Step> {
+        let own = self.key.clone();
+        let label = vm.kubevirt_machine().filter(|label| label.name == self.key.name);
+        let itself = |key: Key| {
+            let machine = key.holder(uid(&vm.metadata));
+            Claimed { machine, kind: HolderKind::VirtualMachine, created: created(&vm.metadata).unwrap_or_default() }
+        };
+        let Some(label) = label else { return Ok(Some(itself(own))) };
+        if !self.has_machines {
+            return Ok(Some(itself(label)));
+        }
+        match &self.machine {
+            Some(machine) if Key::of(&machine.metadata) == label && machine.home == self.key => {
+                let claimed = Claimed {
+                    machine: machine.holder(),
+                    kind: HolderKind::KubevirtMachine,
+                    created: created(&machine.metadata).unwrap_or_default(),
+                };
+                Ok(Some(claimed).filter(|_| !is_deleted(&machine.metadata)))
+            }
+            _ if !self.is_machine_read => Err(Step::ReadMachine(label)),
+            // The labels name a KubevirtMachine that has another VirtualMachine.
+            Some(machine) if Key::of(&machine.metadata) == label => Ok(Some(itself(own))),
+            // The KubevirtMachine is gone. Its guest keeps the addresses that this machine holds.
+            _ if self.ledger.known.values().any(|kind| *kind == HolderKind::KubevirtMachine) => Ok(None),
+            _ => Ok(Some(itself(label))),
+        }
+    }
+
+    /// Decides the next step for a VirtualMachine without a Secret: claim addresses, then create the Secret.
+    fn hand_out(&self, vm: &VirtualMachine, claimant: Option<Claimed>) -> Step {
+        let selected = match &self.selected {
+            Ok(selected) => selected,
+            Err(problem) => return self.refuse(problem.clone()),
+        };
+        if selected.is_empty() {
+            return self
+                .refuse(format!("Secret {:?} does not exist, and no pool selects the machine", vm.secret_name()));
+        }
+        let Some(cloud_init) = &vm.cloud_init else {
+            return self.refuse("no cloud-init volume, expected cloudInitConfigDrive or cloudInitNoCloud".to_owned());
+        };
+        if let NetworkData::Inline = cloud_init.network_data {
+            return self.hold_back(Step::Wait);
+        }
+        if let NetworkData::Secret(name) = &cloud_init.network_data
+            && *name != vm.secret_name()
+        {
+            return self.hold_back(Step::Wait);
+        }
+        let keys = selected.iter().map(|selected| annotation_key(&selected.interface));
+        if let Err(error) = keys.collect::<Result<Vec<String>, _>>() {
+            return self.refuse(error.to_string());
+        }
+        let Some(claimant) = claimant else { return Step::Wait };
+        if claimant.kind == HolderKind::KubevirtMachine && !self.is_machine_read {
+            // A new machine may have replaced this machine under the same name, and the watch may not have reported it
+            // yet.
+            return Step::ReadMachine(Key::of_machine(&claimant.machine));
+        }
+        if cloud_init.network_data == NetworkData::None && !self.operations.is_empty() && !self.written.reference {
+            let notice = self.instance.as_ref().map(|_| Notice {
+                is_warning: true,
+                reason: "NetworkDataMissing",
+                note: "The guest started without its network data: restart the machine".to_owned(),
+            });
+            return Step::PatchVm(patch(vm, &self.operations), notice);
+        }
+        match (&self.granted, &self.problem) {
+            (Some(allocations), _) => self.write_secret(vm, selected, &claimant, allocations),
+            (None, None) => Step::Claim(self.claim(selected, &claimant), claimant.kind),
+            (None, Some(Problem::Refused(error @ ClaimError::Exhausted { .. }))) => {
+                self.report("IPPoolExhausted", error.to_string())
+            }
+            (None, Some(Problem::Refused(_))) if self.is_early() => Step::Wait,
+            (None, Some(Problem::Refused(error))) => self.refuse(error.to_string()),
+            (None, Some(Problem::Mismatch(message))) => self.refuse(message.clone()),
+        }
+    }
+
+    fn claim(&self, selected: &[Selected], claimant: &Claimed) -> Claim {
+        let is_sticky =
+            |selected: &Selected| self.pools.get(&selected.pool.to_string()).is_some_and(|pool| pool.is_sticky);
+        Claim {
+            machine: claimant.machine.clone(),
+            created: claimant.created,
+            requests: selected.iter().map(|selected| Request::of(&selected.pool.to_string())).collect(),
+            // A VirtualMachine that is created again has another UID, so it is another holder.
+            sticky: claimant.kind == HolderKind::VirtualMachine || selected.iter().any(is_sticky),
+        }
+    }
+
+    fn write_secret(
+        &self,
+        vm: &VirtualMachine,
+        selected: &[Selected],
+        claimant: &Claimed,
+        allocations: &[Allocation],
+    ) -> Step {
+        let document = match self.document(vm, selected, allocations) {
+            Ok(document) => document,
+            Err(problem) => return self.refuse(problem),
+        };
+        let interfaces = selected.iter().filter_map(|selected| {
+            let allocation = allocations.iter().find(|it| it.claimant.interface == selected.interface)?;
+            Some(Handed {
+                interface: selected.interface,
+                network: selected.network.clone(),
+                pool: selected.pool.to_string(),
+                addresses: allocation.addresses.clone(),
+            })
+        });
+        let holder = (&claimant.machine, claimant.kind);
+        let warnings = document.warnings().iter().map(ToString::to_string).collect();
+        Step::CreateSecret(Box::new(secret(vm, holder, interfaces.collect(), document.text())), warnings)
+    }
+
+    /// Creates the network data of the machine: one document with the addresses of all pools.
+    fn document(
+        &self,
+        vm: &VirtualMachine,
+        selected: &[Selected],
+        allocations: &[Allocation],
+    ) -> Result<Document, String> {
+        let mut grants = Vec::new();
+        let mut templates = BTreeMap::new();
+        for selected in selected {
+            let name = selected.pool.to_string();
+            let pool = self.ledger.pools.get(&name).ok_or_else(|| format!("unknown pool {name:?}"))?;
+            let allocation = allocations.iter().find(|it| it.claimant.interface == selected.interface);
+            let allocation = allocation.ok_or_else(|| format!("pool {name:?} allocated nothing"))?;
+            let attachment = vm.networks.iter().find(|attachment| attachment.name == selected.attachment);
+            let (gateways, nameservers) = (pool.gateways(), pool.nameservers());
+            let mac_address = attachment.and_then(|attachment| attachment.mac);
+            grants.push(Grant { allocation, gateways, nameservers, mac_address });
+            if let Some(text) = self.pools.get(&name).and_then(|pool| pool.template.as_deref()) {
+                templates.insert(text, name);
+            }
+        }
+        if templates.len() > 1 {
+            let pools: Vec<String> = templates.into_values().collect();
+            return Err(format!("pools {} have different templates, expected one template", pools.join(" and ")));
+        }
+        let interfaces = selected.iter().map(|selected| &selected.interface);
+        let document = match templates.first_key_value() {
+            Some((text, _)) => Template::parse(text.as_bytes()).and_then(|template| template.expand(&grants)),
+            None => Template::minimal(interfaces).expand(&grants),
+        };
+        let is_no_cloud = vm.cloud_init.as_ref().is_some_and(|it| it.kind == CloudInitKind::NoCloud);
+        let document = if is_no_cloud { document.and_then(|it| it.to_network_config()) } else { document };
+        document.map_err(|error| format!("template: {error}"))
+    }
+
+    /// Decides the next step for a VirtualMachine with a Secret: changes leases, annotation and status map to match the
+    /// Secret.
+    fn settle(&self, vm: &VirtualMachine, hand_out: &HandOut) -> Step {
+        if let Some(step) = self.adopt(hand_out).or_else(|| self.keep(hand_out)) {
+            return step;
+        }
+        let has_data = vm.cloud_init.as_ref().is_none_or(|cloud_init| cloud_init.network_data != NetworkData::None);
+        if !has_data && !self.operations.is_empty() && !self.written.reference {
+            return Step::PatchVm(patch(vm, &self.operations), None);
+        }
+        self.project(vm, hand_out).or_else(|| self.set_aside(hand_out)).unwrap_or(Step::Wait)
+    }
+
+    /// Records the addresses that the Secret hands out and that the machine does not hold. `None`: the machine holds
+    /// all of them.
+    fn adopt(&self, hand_out: &HandOut) -> Option<Step> {
+        let records = hand_out.interfaces.iter().filter_map(|handed| {
+            let claimant = Claimant { machine: hand_out.machine.clone(), interface: handed.interface };
+            let is_held = |address: &IpNetwork| {
+                self.ledger.held.iter().any(|held| {
+                    held.address == address.ip() && held.network == handed.network && held.claimant == claimant
+                })
+            };
+            let addresses: Vec<IpNetwork> = handed.addresses.iter().filter(|it| !is_held(it)).copied().collect();
+            (!addresses.is_empty()).then(|| Record {
+                claimant: claimant.clone(),
+                node_pool: Some(handed.pool.clone()),
+                attachments: Vec::new(),
+                network: Some(handed.network.clone()),
+                addresses,
+                source: format!("Secret {}/{}-networkdata", self.key.namespace, self.key.name),
+            })
+        });
+        let records: Vec<Record> = records.collect();
+        match &self.problem {
+            _ if records.is_empty() => None,
+            Some(Problem::Mismatch(message)) => Some(self.report("IPAddressConflict", message.clone())),
+            _ if self.is_adopted => Some(Step::Wait),
+            _ => Some(Step::Adopt(records, hand_out.kind)),
+        }
+    }
+
+    /// Releases a second address of the same interface and family that is not in the Secret. Two leaders may have
+    /// leased one address each; the address in the Secret is kept.
+    fn keep(&self, hand_out: &HandOut) -> Option<Step> {
+        hand_out.interfaces.iter().find_map(|handed| {
+            let claimant = Claimant { machine: hand_out.machine.clone(), interface: handed.interface };
+            let addresses: Vec<IpAddr> = handed.addresses.iter().map(IpNetwork::ip).collect();
+            let is_double = |held: &&Held| {
+                let of_family = |address: &IpAddr| Family::of(*address) == Family::of(held.address);
+                held.claimant == claimant && !addresses.contains(&held.address) && addresses.iter().any(of_family)
+            };
+            self.ledger.held.iter().find(is_double).map(|_| Step::Keep(claimant, addresses))
+        })
+    }
+
+    /// Writes the annotation and the status map, which other programs read. `None`: both are correct or already
+    /// written.
+    fn project(&self, vm: &VirtualMachine, hand_out: &HandOut) -> Option<Step> {
+        let allocations: Vec<Allocation> =
+            hand_out.interfaces.iter().map(|handed| handed.allocation(hand_out)).collect();
+        let networks: BTreeMap<InterfaceName, String> =
+            hand_out.interfaces.iter().map(|handed| (handed.interface, handed.network.clone())).collect();
+        let patch = annotation_patch(&hand_out.machine, &allocations, &networks, None).ok()?;
+        let annotations = &patch["metadata"]["annotations"];
+        let has = |metadata: &ObjectMeta| {
+            let given = metadata.annotations.as_ref();
+            annotations.as_object().into_iter().flatten().all(|(name, value)| {
+                given.and_then(|given| given.get(name)).is_some_and(|given| Some(given.as_str()) == value.as_str())
+            })
+        };
+        if hand_out.kind == HolderKind::VirtualMachine {
+            let patch = json!({"metadata": {"uid": vm.metadata.uid, "annotations": annotations}});
+            return (!has(&vm.metadata) && !self.written.annotation).then_some(Step::AnnotateVm(patch));
+        }
+        let machine = self.machine.as_ref().filter(|machine| uid(&machine.metadata) == hand_out.machine.uid)?;
+        if !has(&machine.metadata) && !self.written.annotation {
+            return Some(Step::PatchMachine(patch));
+        }
+        let status = status_patch(&hand_out.machine, &allocations, None).ok()?;
+        let is_right = machine.status_map == status["status"][STATUS_MAP];
+        (!is_right && self.has_status_map && !self.written.status).then_some(Step::PatchStatus(status))
+    }
+
+    /// Reserves addresses that the guest uses in addition to those in its Secret, so that no machine gets them.
+    fn set_aside(&self, hand_out: &HandOut) -> Option<Step> {
+        let interface = hand_out.interfaces.first()?.interface;
+        let conflict = |report: &Report| {
+            let claimant = Claimant { machine: hand_out.machine.clone(), interface };
+            (report.address, report.network.clone(), Conflict { claimant, source: report.source.clone() })
+        };
+        let conflicts: Vec<_> = self.ledger.reported.iter().map(conflict).collect();
+        let Report { address: first, source, .. } = self.ledger.reported.first().filter(|_| !self.written.conflicts)?;
+        let others = match conflicts.len() - 1 {
+            0 => String::new(),
+            others => format!(" and {others} more"),
+        };
+        let note =
+            format!("{source}: the guest uses {first}{others}, expected its allocated addresses; nobody gets them");
+        let notice = Notice { is_warning: true, reason: "IPAddressConflict", note };
+        Some(Step::SetAside(conflicts, hand_out.kind, Some(notice)))
+    }
+
+    /// Reports a Secret of another author, which is not changed, and reserves its addresses, so that no machine gets
+    /// them.
+    fn refuse_foreign(&self, vm: &VirtualMachine, problem: &str, addresses: &[IpAddr]) -> Step {
+        let name = vm.secret_name();
+        let interface = self.selected.as_ref().ok().and_then(|selected| selected.first()).map(|it| it.interface);
+        let Some(interface) = interface.or_else(|| Pool::DEFAULT_INTERFACE.parse().ok()) else { return Step::Wait };
+        let claimant = Claimant { machine: self.key.holder(uid(&vm.metadata)), interface };
+        let is_held = |address: &&IpAddr| self.ledger.held.iter().any(|held| held.address == **address);
+        let source = format!("Secret {}/{name}", self.key.namespace);
+        let networks: Vec<Option<String>> = match &self.selected {
+            Ok(selected) => selected.iter().map(|selected| Some(selected.network.clone())).collect(),
+            Err(_) => vec![None],
+        };
+        let unheld: Vec<&IpAddr> = addresses.iter().filter(|address| !is_held(address)).collect();
+        let of_network = |network: &Option<String>| {
+            let conflict = Conflict { claimant: claimant.clone(), source: source.clone() };
+            unheld.iter().map(|address| (**address, network.clone(), conflict.clone())).collect::<Vec<_>>()
+        };
+        let conflicts: Vec<_> = networks.iter().flat_map(of_network).collect();
+        if !conflicts.is_empty() && !self.written.conflicts {
+            return Step::SetAside(conflicts, HolderKind::VirtualMachine, None);
+        }
+        let note = format!("Secret {name:?} is not of this controller ({problem}), expected none of this name");
+        self.hold_back(self.report("IPAddressConflict", note))
+    }
+
+    /// Reports why the machine gets no network data, and removes it from the wait queue, because waiting does not help.
+    fn refuse(&self, note: String) -> Step {
+        self.hold_back(self.report("NetworkDataMissing", note))
+    }
+
+    /// Removes a waiting machine from the wait queue, because it must not get an address now. Returns `step` if no
+    /// machine of this name waits.
+    fn hold_back(&self, step: Step) -> Step {
+        self.ledger.waiting.first().map_or(step, |holder| Step::Withdraw(holder.clone()))
+    }
+
+    fn report(&self, reason: &'static str, note: String) -> Step {
+        let notice = Notice { is_warning: true, reason, note };
+        if self.memory.notice.as_ref() == Some(&notice) { Step::Wait } else { Step::Report(notice) }
+    }
+}
+
+/// The object that claims addresses for a machine.
+pub(super) struct Claimed {
+    machine: Machine,
+    kind: HolderKind,
+    created: Timestamp,
+}
+
+/// Whether the network data of a VirtualMachine is in the Secret with the controller's name for it,
+/// [`VirtualMachine::secret_name`].
+fn refers(vm: &VirtualMachine) -> bool {
+    let cloud_init = vm.cloud_init.as_ref();
+    cloud_init.is_some_and(|it| it.network_data == NetworkData::Secret(vm.secret_name()))
+}
+
+/// Returns a JSON patch with the operations of the webhook. The patch fails if the VirtualMachine has another version.
+fn patch(vm: &VirtualMachine, operations: &[Value]) -> Value {
+    let test = json!({"op": "test", "path": "/metadata/resourceVersion", "value": vm.metadata.resource_version});
+    [test].into_iter().chain(operations.iter().cloned()).collect()
+}
+
+// === impl Handed ===
+
+impl Handed {
+    fn allocation(&self, hand_out: &HandOut) -> Allocation {
+        let claimant = Claimant { machine: hand_out.machine.clone(), interface: self.interface };
+        Allocation { claimant, addresses: self.addresses.clone() }
+    }
+}
+
+// === impl Recorded ===
+
+impl Recorded {
+    /// Reads the state of the machines of `names`, of the pools of a VirtualMachine, and of the addresses that its
+    /// guest reports.
+    pub(super) fn read(
+        allocator: &Allocator,
+        kinds: &Kinds,
+        names: &BTreeSet<Key>,
+        claimed: &BTreeMap<Machine, HolderKind>,
+        pools: &[String],
+        instance: Option<&Instance>,
+        scope: &str,
+    ) -> Self {
+        let machines = names.iter().flat_map(|name| allocator.namesakes(&name.namespace, &name.name));
+        let conflicting: BTreeSet<Machine> =
+            allocator.conflicts().map(|(_, _, conflict)| conflict.claimant.machine).collect();
+        let mut recorded = Self::default();
+        let mut since = Vec::new();
+        for machine in machines {
+            let Some(kind) = kinds.get(machine).filter(|kind| *kind != HolderKind::IpAddressClaim) else { continue };
+            let before = since.len();
+            // Leases from pools of other namespaces belong to another controller.
+            let is_ours = |pool: &str| scope.is_empty() || pool.split_once('/').is_some_and(|(name, _)| name == scope);
+            let leases = allocator.leases_of(machine).filter(|(_, _, lease)| is_ours(&lease.pool));
+            since.extend(leases.map(|(network, address, lease)| {
+                let claimant = Claimant::clone(&lease.claimant);
+                ((lease.since, address), Held { claimant, network: network.to_owned(), address })
+            }));
+            if since.len() > before || conflicting.contains(machine) {
+                recorded.known.insert(machine.clone(), kind);
+            }
+        }
+        since.sort_by_key(|(since, _)| *since);
+        recorded.held = since.into_iter().map(|(_, held)| held).collect();
+        recorded.waiting = claimed.keys().filter(|machine| allocator.waits(machine)).cloned().collect();
+        recorded.pools = pools.iter().filter_map(|name| Some((name.clone(), allocator.pool(name)?.clone()))).collect();
+        recorded.reported = recorded.reported(allocator, instance);
+        recorded
+    }
+
+    /// Returns the pool addresses that a guest reports and that machines of its name neither hold nor have a
+    /// conflicting record of.
+    fn reported(&self, allocator: &Allocator, instance: Option<&Instance>) -> Vec<Report> {
+        let reports = instance.into_iter().flat_map(|instance| &instance.reports);
+        let is_unknown = |network: &str, address: IpAddr| {
+            let is_held = self.held.iter().any(|held| held.network == network && held.address == address);
+            let is_noted = || {
+                allocator.conflicts().any(|(of, at, conflict)| {
+                    of == network && at == address && self.known.contains_key(&conflict.claimant.machine)
+                })
+            };
+            let mut of_pools = allocator.pools().filter(|pool| pool.network() == network);
+            of_pools.any(|pool| pool.contains(address)) && !is_held && !is_noted()
+        };
+        let unknown =
+            reports.filter(|report| report.network.as_ref().is_some_and(|network| is_unknown(network, report.address)));
+        unknown.cloned().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests;

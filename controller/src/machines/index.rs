@@ -1,0 +1,411 @@
+//! Index of the machine objects that watches and responses have reported. Pure: the input is objects, the output is the
+//! names whose decision may have changed.
+//!
+//! Each of these names is the name of a VirtualMachine, because its KubevirtMachine may be in another namespace. Events
+//! and responses arrive in any order, so an older version of an object never replaces a newer version.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use glowplug::host::claim::Machine;
+use glowplug::host::records::ANNOTATION_PREFIX;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::DynamicObject;
+
+use super::decision::Notice;
+use super::objects::{Instance, KubevirtMachine, NetworkSecret};
+use crate::api::HolderKind;
+use crate::cluster_api::Key;
+use crate::machine::VirtualMachine;
+use crate::passes::version_of;
+use crate::selection::{Selected, Selection};
+
+/// The kinds that the leader watches.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Kind {
+    KubevirtMachine,
+    VirtualMachine,
+    Instance,
+}
+
+/// All known objects of machines, with the pools that select them.
+#[derive(Debug, Default)]
+pub(super) struct Index {
+    machines: Objects<KubevirtMachine>,
+    vms: Objects<VirtualMachine>,
+    instances: Objects<Instance>,
+    /// Names of the VirtualMachines that may belong or have belonged to a KubevirtMachine, by the name of the
+    /// KubevirtMachine.
+    homes: BTreeMap<Key, BTreeSet<Key>>,
+    /// Names of the KubevirtMachines to which a VirtualMachine may belong, by the name of the VirtualMachine.
+    relatives: BTreeMap<Key, BTreeSet<Key>>,
+    selection: Arc<Selection>,
+    /// The pools that serve each existing VirtualMachine.
+    selected: BTreeMap<Key, Chosen>,
+    /// State of each name that no object records.
+    memory: BTreeMap<Key, Memory>,
+}
+
+/// The pools that serve a machine, or the reason why the choice is ambiguous.
+pub(super) type Chosen = Result<Vec<Selected>, String>;
+
+/// The controller's own state for a name, which no object records.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Memory {
+    /// Holders that have claimed. They may wait for an address or hold one.
+    pub(super) claimed: BTreeMap<Machine, HolderKind>,
+    /// Holders whose Secret is gone. A guest that starts later cannot read their addresses.
+    pub(super) stripped: BTreeSet<Machine>,
+    /// The last reported event. `None`: the next event is always published.
+    pub(super) notice: Option<Notice>,
+}
+
+/// All objects of one kind, by name.
+#[derive(Debug)]
+struct Objects<T>(BTreeMap<Key, Known<T>>);
+
+#[derive(Debug)]
+struct Known<T> {
+    version: u64,
+    /// `None`: a consistent read did not find the object. The entry is kept until a watch reports the deletion, because
+    /// the watch may report older versions before.
+    object: Option<T>,
+}
+
+// === impl Objects ===
+
+impl<T> Default for Objects<T> {
+    fn default() -> Self {
+        Self(BTreeMap::new())
+    }
+}
+
+impl<T> Objects<T> {
+    fn get(&self, key: &Key) -> Option<&T> {
+        self.0.get(key)?.object.as_ref()
+    }
+
+    /// Stores a version of an object. Returns `false` if this version or a newer version is already known.
+    fn apply(&mut self, key: &Key, version: u64, object: T) -> bool {
+        if self.0.get(key).is_some_and(|known| known.version >= version) {
+            return false;
+        }
+        self.0.insert(key.clone(), Known { version, object: Some(object) });
+        true
+    }
+
+    /// Removes an object that a watch reports as deleted at `version`. `None`: a list no longer contains the object.
+    /// Returns whether the object was removed.
+    fn remove(&mut self, key: &Key, version: Option<u64>) -> bool {
+        let is_gone = self.0.get(key).is_some_and(|known| version.is_none_or(|version| known.version <= version));
+        is_gone && self.0.remove(key).is_some()
+    }
+
+    /// Records that a consistent read did not find the object. `version` is the version that was known before the read.
+    fn forget(&mut self, key: &Key, version: u64) {
+        if let Some(known) = self.0.get_mut(key).filter(|known| known.version <= version) {
+            known.object = None;
+        }
+    }
+
+    fn version(&self, key: &Key) -> Option<u64> {
+        self.0.get(key).map(|known| known.version)
+    }
+}
+
+// === impl Index ===
+
+impl Index {
+    /// Stores an object. Returns the names whose decision may have changed.
+    pub(super) fn apply(&mut self, kind: Kind, object: DynamicObject) -> BTreeSet<Key> {
+        let (key, version) = (Key::of(&object.metadata), version_of(&object.metadata));
+        match kind {
+            Kind::KubevirtMachine => {
+                let machine = KubevirtMachine::read(object);
+                let home = machine.home.clone();
+                if !self.machines.apply(&key, version, machine) {
+                    return BTreeSet::new();
+                }
+                self.relate(&key, &home);
+                self.homes_of(&key)
+            }
+            Kind::VirtualMachine => {
+                let vm = VirtualMachine::read(object);
+                // capk gives the VirtualMachine the name of its KubevirtMachine.
+                let relative = vm.kubevirt_machine().filter(|relative| relative.name == key.name);
+                let selected = self.choose(&vm);
+                if !self.vms.apply(&key, version, vm) {
+                    return BTreeSet::new();
+                }
+                self.selected.insert(key.clone(), selected);
+                if let Some(relative) = relative {
+                    self.relate(&relative, &key);
+                }
+                [key].into()
+            }
+            Kind::Instance => {
+                let is_new = self.instances.apply(&key, version, Instance::read(object));
+                is_new.then_some(key).into_iter().collect()
+            }
+        }
+    }
+
+    /// Removes an object that is gone. Returns the names whose decision may have changed.
+    ///
+    /// `version` is the last version of the object. `None`: a list no longer contains the object.
+    pub(super) fn remove(&mut self, kind: Kind, key: &Key, version: Option<u64>) -> BTreeSet<Key> {
+        let is_gone = match kind {
+            Kind::KubevirtMachine => self.machines.remove(key, version),
+            Kind::VirtualMachine => self.vms.remove(key, version),
+            Kind::Instance => self.instances.remove(key, version),
+        };
+        match kind {
+            _ if !is_gone => BTreeSet::new(),
+            Kind::KubevirtMachine => self.homes_of(key),
+            Kind::VirtualMachine => {
+                self.selected.remove(key);
+                self.remember(key, |memory| memory.notice = None);
+                [key.clone()].into()
+            }
+            Kind::Instance => [key.clone()].into(),
+        }
+    }
+
+    /// Stores the result of a consistent read. `known` is the version that was known before the read.
+    pub(super) fn take(&mut self, kind: Kind, key: &Key, known: Option<u64>, object: Option<DynamicObject>) {
+        match (object, known) {
+            (Some(object), _) => drop(self.apply(kind, object)),
+            (None, None) => {}
+            (None, Some(version)) => match kind {
+                Kind::KubevirtMachine => self.machines.forget(key, version),
+                Kind::VirtualMachine => self.vms.forget(key, version),
+                Kind::Instance => self.instances.forget(key, version),
+            },
+        }
+    }
+
+    /// Returns the known version of an object. `None`: the object is unknown.
+    pub(super) fn version(&self, kind: Kind, key: &Key) -> Option<u64> {
+        match kind {
+            Kind::KubevirtMachine => self.machines.version(key),
+            Kind::VirtualMachine => self.vms.version(key),
+            Kind::Instance => self.instances.version(key),
+        }
+    }
+
+    /// Replaces the selection. Returns the names whose decision may have changed.
+    pub(super) fn set_selection(&mut self, selection: Arc<Selection>) -> BTreeSet<Key> {
+        self.selection = selection;
+        let mut names = BTreeSet::new();
+        for (key, vm) in self.vms.0.iter().filter_map(|(key, known)| Some((key, known.object.as_ref()?))) {
+            let selected = self.selection.of(vm).map_err(|problem| problem.to_string());
+            if self.selected.get(key) != Some(&selected) {
+                self.selected.insert(key.clone(), selected);
+                names.insert(key.clone());
+            }
+        }
+        // The pools may have free addresses again.
+        let refused = self.machines.0.values().filter_map(|known| known.object.as_ref());
+        names.extend(refused.filter(|machine| machine.refused.is_some()).map(|machine| machine.home.clone()));
+        names
+    }
+
+    pub(super) fn selection(&self) -> &Arc<Selection> {
+        &self.selection
+    }
+
+    pub(super) fn machine(&self, key: &Key) -> Option<&KubevirtMachine> {
+        self.machines.get(key)
+    }
+
+    pub(super) fn vm(&self, key: &Key) -> Option<&VirtualMachine> {
+        self.vms.get(key)
+    }
+
+    pub(super) fn instance(&self, key: &Key) -> Option<&Instance> {
+        self.instances.get(key)
+    }
+
+    /// Returns the pools that serve an existing VirtualMachine.
+    pub(super) fn selected(&self, key: &Key) -> Chosen {
+        self.selected.get(key).cloned().unwrap_or_else(|| Ok(Vec::new()))
+    }
+
+    /// Returns the names of the VirtualMachines that may belong or have belonged to a machine, including the machine's
+    /// own name.
+    pub(super) fn homes_of(&self, machine: &Key) -> BTreeSet<Key> {
+        let homes = self.homes.get(machine).into_iter().flatten();
+        homes.chain([machine]).cloned().collect()
+    }
+
+    /// Returns the names of the machines to which a VirtualMachine may belong or have belonged, including its own name.
+    pub(super) fn relatives_of(&self, vm: &Key) -> BTreeSet<Key> {
+        let relatives = self.relatives.get(vm).into_iter().flatten();
+        relatives.chain([vm]).cloned().collect()
+    }
+
+    /// Checks that the Secret of VirtualMachine `key` names a machine to which this VirtualMachine may belong. Any
+    /// other Secret is returned as [`NetworkSecret::Foreign`]: otherwise a user who may create Secrets in one namespace
+    /// could take addresses from machines of other namespaces.
+    pub(super) fn check(&self, key: &Key, secret: NetworkSecret) -> NetworkSecret {
+        let NetworkSecret::Ours(hand_out) = secret else { return secret };
+        let machine = Key::of_machine(&hand_out.machine);
+        let is_home = || self.machines.get(&machine).is_some_and(|machine| machine.home == *key);
+        if machine == *key || is_home() {
+            return NetworkSecret::Ours(hand_out);
+        }
+        let addresses = hand_out.interfaces.iter().flat_map(|handed| &handed.addresses).map(|address| address.ip());
+        let problem = format!("it names {}, which is not the machine of {key}", hand_out.machine);
+        NetworkSecret::Foreign(problem, addresses.collect())
+    }
+
+    /// The controller's own state for a name, which no object records.
+    pub(super) fn memory(&self, key: &Key) -> Memory {
+        self.memory.get(key).cloned().unwrap_or_default()
+    }
+
+    /// Updates the controller's own state for a name.
+    pub(super) fn remember(&mut self, key: &Key, note: impl FnOnce(&mut Memory)) {
+        let memory = self.memory.entry(key.clone()).or_default();
+        note(memory);
+        if memory.claimed.is_empty() && memory.stripped.is_empty() && memory.notice.is_none() {
+            self.memory.remove(key);
+        }
+    }
+
+    /// Removes a released holder from the controller's own state.
+    pub(super) fn forget_holder(&mut self, holder: &Machine) {
+        for key in self.homes_of(&Key::of_machine(holder)) {
+            let is_gone = self.vm(&key).is_none() && self.instance(&key).is_none();
+            self.remember(&key, |memory| {
+                memory.claimed.remove(holder);
+                memory.stripped.remove(holder);
+                memory.notice.take_if(|_| is_gone);
+            });
+        }
+    }
+
+    /// Returns the names with a VirtualMachine or a KubevirtMachine, ordered by the creation of their oldest object.
+    pub(super) fn by_age(&self) -> Vec<Key> {
+        let of = |metadata: &ObjectMeta| super::objects::created(metadata);
+        let vms = self.vms.0.iter().filter_map(|(key, known)| Some((of(&known.object.as_ref()?.metadata), key)));
+        let machines = self.machines.0.values().filter_map(|known| known.object.as_ref());
+        let machines = machines.map(|machine| (of(&machine.metadata), &machine.home));
+        let mut all: Vec<_> = vms.chain(machines).collect();
+        all.sort_unstable();
+        let mut seen = BTreeSet::new();
+        all.into_iter().filter(|(_, key)| seen.insert(*key)).map(|(_, key)| key.clone()).collect()
+    }
+
+    /// Whether the VirtualMachine or its KubevirtMachine has the annotation with the addresses. The controller writes
+    /// this annotation after the Secret.
+    pub(super) fn is_annotated(&self, key: &Key) -> bool {
+        let machines = self.relatives_of(key);
+        let machines = machines.iter().filter_map(|machine| Some(&self.machine(machine)?.metadata));
+        let mut all = machines.chain(self.vm(key).map(|vm| &vm.metadata));
+        all.any(|metadata| {
+            let names = metadata.annotations.iter().flat_map(|all| all.keys());
+            names.into_iter().any(|name| name.starts_with(ANNOTATION_PREFIX))
+        })
+    }
+
+    /// Returns the UIDs of all KubevirtMachines.
+    pub(super) fn machine_uids(&self) -> impl Iterator<Item = String> {
+        let machines = self.machines.0.values().filter_map(|known| known.object.as_ref());
+        machines.filter_map(|machine| machine.metadata.uid.clone())
+    }
+
+    fn choose(&self, vm: &VirtualMachine) -> Chosen {
+        self.selection.of(vm).map_err(|problem| problem.to_string())
+    }
+
+    fn relate(&mut self, machine: &Key, vm: &Key) {
+        if machine != vm {
+            self.homes.entry(machine.clone()).or_default().insert(vm.clone());
+            self.relatives.entry(vm.clone()).or_default().insert(machine.clone());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::machines::objects::HandOut;
+
+    fn key(namespace: &str, name: &str) -> Key {
+        Key { namespace: namespace.to_owned(), name: name.to_owned() }
+    }
+
+    fn object(namespace: &str, name: &str, version: u64, more: &Value) -> DynamicObject {
+        let mut object = json!({"metadata": {"namespace": namespace, "name": name, "uid": format!("{namespace}-{name}"),
+            "resourceVersion": version.to_string()}});
+        json_patch::merge(&mut object, more);
+        serde_json::from_value(object).unwrap()
+    }
+
+    #[test]
+    fn an_older_version_never_replaces_a_newer_one() {
+        let mut index = Index::default();
+        let names: BTreeSet<Key> = [key("n", "w")].into();
+        assert_eq!(index.apply(Kind::VirtualMachine, object("n", "w", 9, &json!({}))), names);
+        assert_eq!(index.apply(Kind::VirtualMachine, object("n", "w", 8, &json!({}))), [].into());
+        assert_eq!(index.remove(Kind::VirtualMachine, &key("n", "w"), Some(8)), [].into());
+        assert_eq!(index.remove(Kind::VirtualMachine, &key("n", "w"), Some(10)), names);
+        assert_eq!(index.vm(&key("n", "w")), None);
+    }
+
+    #[test]
+    fn a_machine_that_a_consistent_read_did_not_find_is_not_revived_by_a_late_event() {
+        let mut index = Index::default();
+        index.apply(Kind::Instance, object("n", "w", 9, &json!({})));
+        index.take(Kind::Instance, &key("n", "w"), Some(9), None);
+        assert_eq!(index.apply(Kind::Instance, object("n", "w", 9, &json!({}))), [].into());
+        assert_eq!(index.instance(&key("n", "w")), None);
+        index.remove(Kind::Instance, &key("n", "w"), Some(10));
+        assert_eq!(index.apply(Kind::Instance, object("n", "w", 12, &json!({}))), [key("n", "w")].into());
+    }
+
+    #[test]
+    fn a_kubevirt_machine_concerns_the_virtual_machines_that_it_may_have() {
+        let mut index = Index::default();
+        let template = json!({"spec": {"virtualMachineTemplate": {"metadata": {"namespace": "infra"}}}});
+        let names = index.apply(Kind::KubevirtMachine, object("n", "w", 1, &template));
+        assert_eq!(names, [key("infra", "w"), key("n", "w")].into());
+        assert_eq!(index.relatives_of(&key("infra", "w")), [key("infra", "w"), key("n", "w")].into());
+        // The relation is kept: the guest of that VirtualMachine may still use an address.
+        assert_eq!(index.remove(Kind::KubevirtMachine, &key("n", "w"), None), names);
+        assert_eq!(index.homes_of(&key("n", "w")), names);
+    }
+
+    #[test]
+    fn a_secret_names_no_machine_of_another_virtual_machine() {
+        let mut index = Index::default();
+        let template = json!({"spec": {"virtualMachineTemplate": {"metadata": {"namespace": "infra"}}}});
+        index.apply(Kind::KubevirtMachine, object("n", "w", 1, &template));
+        let hand_out = HandOut {
+            uid: "s-1".to_owned(),
+            vm: "v-1".to_owned(),
+            machine: key("n", "w").holder("m-1"),
+            kind: HolderKind::KubevirtMachine,
+            interfaces: Vec::new(),
+        };
+        let ours = NetworkSecret::Ours(hand_out);
+        for home in ["n", "infra"] {
+            assert_eq!(index.check(&key(home, "w"), ours.clone()), ours);
+        }
+        let problem = "it names n/w (m-1), which is not the machine of other/w".to_owned();
+        assert_eq!(index.check(&key("other", "w"), ours), NetworkSecret::Foreign(problem, Vec::new()));
+    }
+
+    #[test]
+    fn names_come_in_the_order_of_their_oldest_object() {
+        let mut index = Index::default();
+        let at = |second: u32| json!({"metadata": {"creationTimestamp": format!("2026-08-01T10:00:{second:02}Z")}});
+        index.apply(Kind::VirtualMachine, object("n", "a", 1, &at(30)));
+        index.apply(Kind::VirtualMachine, object("n", "b", 2, &at(20)));
+        index.apply(Kind::KubevirtMachine, object("n", "a", 3, &at(10)));
+        assert_eq!(index.by_age(), [key("n", "a"), key("n", "b")]);
+    }
+}

@@ -1,0 +1,426 @@
+//! Reads the objects of a machine: its KubevirtMachine, its instance and its Secret.
+
+use std::net::IpAddr;
+
+use glowplug::formats::{Meaning, read_network};
+use glowplug::host::claim::Machine;
+use glowplug::host::records::{Objects, Report};
+use glowplug::network::InterfaceName;
+use ipnetwork::IpNetwork;
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use kube::api::DynamicObject;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::api::HolderKind;
+use crate::cluster_api::Key;
+use crate::machine::{MACHINE_NAME_LABEL, MACHINE_NAMESPACE_LABEL, NETWORK_DATA_KEY, VirtualMachine, virtual_machines};
+
+/// Annotation of a Secret. Its value is the allocation that the Secret hands out, as JSON.
+pub(super) const ALLOCATION_ANNOTATION: &str = "ipam.glowplug.dev/allocation";
+/// Beginning of the message with which the webhook rejects a machine of an exhausted pool. The enhancement defines this
+/// text.
+const EXHAUSTED: &str = "No available IPs in pool for interface ";
+/// Name of the status map: the member of the status of a KubevirtMachine with the addresses.
+pub(super) const STATUS_MAP: &str = "allocatedBootstrapAddresses";
+
+/// The members of a KubevirtMachine that the controller reads.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct KubevirtMachine {
+    /// Metadata, without managed fields.
+    pub(super) metadata: ObjectMeta,
+    /// Name of the VirtualMachine that capk creates for the machine. It may be in another namespace.
+    pub(super) home: Key,
+    /// The status map. Null if the status has no map.
+    pub(super) status_map: Value,
+    /// The VirtualMachine that the webhook rejected because a pool is exhausted. `None`: no such rejection.
+    pub(super) refused: Option<Box<VirtualMachine>>,
+}
+
+/// A VirtualMachineInstance: a running guest.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Instance {
+    /// Metadata, without managed fields.
+    pub(super) metadata: ObjectMeta,
+    /// UID of the VirtualMachine that owns the instance. `None`: the instance is an orphan.
+    pub(super) owner: Option<String>,
+    /// The addresses that the guest reports.
+    pub(super) reports: Vec<Report>,
+}
+
+/// The Secret `NAME-networkdata` of VirtualMachine `NAME`.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum NetworkSecret {
+    Absent,
+    /// A Secret that this program has written.
+    Ours(HandOut),
+    /// A Secret of another author: the reason for this conclusion, and the addresses in its network data.
+    Foreign(String, Vec<IpAddr>),
+}
+
+/// The content of a Secret that this program has written. The Secret is immutable, so its content never changes.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct HandOut {
+    /// UID of the Secret.
+    pub(super) uid: String,
+    /// UID of the VirtualMachine for which the Secret was created.
+    pub(super) vm: String,
+    /// The object that holds the addresses.
+    pub(super) machine: Machine,
+    pub(super) kind: HolderKind,
+    pub(super) interfaces: Vec<Handed>,
+}
+
+/// The addresses that a Secret hands out to one interface.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub(super) struct Handed {
+    #[serde(with = "as_text")]
+    pub(super) interface: InterfaceName,
+    pub(super) network: String,
+    pub(super) pool: String,
+    #[serde(with = "as_texts")]
+    pub(super) addresses: Vec<IpNetwork>,
+}
+
+/// The value of [`ALLOCATION_ANNOTATION`].
+#[derive(Deserialize, Serialize)]
+struct Note {
+    kind: HolderKind,
+    machine: Named,
+    interfaces: Vec<Handed>,
+}
+
+#[derive(Deserialize, Serialize)]
+struct Named {
+    namespace: String,
+    name: String,
+    uid: String,
+}
+
+mod as_text {
+    use std::fmt::Display;
+    use std::str::FromStr;
+
+    use serde::de::Error as _;
+    use serde::{Deserialize as _, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(value: &impl Display, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(value)
+    }
+
+    pub(super) fn deserialize<'de, T: FromStr, D: Deserializer<'de>>(from: D) -> Result<T, D::Error> {
+        let text = String::deserialize(from)?;
+        text.parse().map_err(|_| D::Error::custom(format!("invalid value {text:?}")))
+    }
+}
+
+mod as_texts {
+    use std::fmt::Display;
+    use std::str::FromStr;
+
+    use serde::de::Error as _;
+    use serde::{Deserialize as _, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(values: &[impl Display], serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(values.iter().map(ToString::to_string))
+    }
+
+    pub(super) fn deserialize<'de, T: FromStr, D: Deserializer<'de>>(from: D) -> Result<Vec<T>, D::Error> {
+        let invalid = |text: &str| D::Error::custom(format!("invalid value {text:?}"));
+        Vec::<String>::deserialize(from)?.iter().map(|text| text.parse().map_err(|_| invalid(text))).collect()
+    }
+}
+
+/// Creation time of an object. `None`: the object is not stored.
+pub(super) fn created(metadata: &ObjectMeta) -> Option<k8s_openapi::jiff::Timestamp> {
+    metadata.creation_timestamp.as_ref().map(|time| time.0)
+}
+
+/// UID of an object.
+pub(super) fn uid(metadata: &ObjectMeta) -> &str {
+    metadata.uid.as_deref().unwrap_or_default()
+}
+
+pub(super) fn is_deleted(metadata: &ObjectMeta) -> bool {
+    metadata.deletion_timestamp.is_some()
+}
+
+// === impl KubevirtMachine ===
+
+impl KubevirtMachine {
+    /// Reads a KubevirtMachine. A member with an unexpected structure counts as absent.
+    pub(super) fn read(object: DynamicObject) -> Self {
+        let DynamicObject { metadata, mut data, .. } = object;
+        let metadata = ObjectMeta { managed_fields: None, ..metadata };
+        let mut template = data["spec"]["virtualMachineTemplate"].take();
+        let namespace = template["metadata"]["namespace"].as_str().filter(|namespace| !namespace.is_empty());
+        let own = metadata.namespace.clone().unwrap_or_default();
+        let home = Key {
+            namespace: namespace.map_or_else(|| own.clone(), str::to_owned),
+            name: metadata.name.clone().unwrap_or_default(),
+        };
+        let conditions = data["status"]["conditions"].as_array().into_iter().flatten();
+        let is_refused = conditions.into_iter().any(|condition| {
+            condition["type"] == "VMProvisioned"
+                && condition["status"] == "False"
+                && condition["message"].as_str().is_some_and(|message| message.contains(EXHAUSTED))
+        });
+        let refused = is_refused.then(|| {
+            let labels = template["metadata"]["labels"].take();
+            let mut labels: std::collections::BTreeMap<String, String> =
+                serde_json::from_value(labels).unwrap_or_default();
+            labels.insert(MACHINE_NAME_LABEL.to_owned(), home.name.clone());
+            labels.insert(MACHINE_NAMESPACE_LABEL.to_owned(), own);
+            let metadata = ObjectMeta {
+                namespace: Some(home.namespace.clone()),
+                name: Some(home.name.clone()),
+                labels: Some(labels),
+                ..ObjectMeta::default()
+            };
+            let data = json!({"spec": template["spec"].take()});
+            Box::new(VirtualMachine::read(DynamicObject { types: None, metadata, data }))
+        });
+        Self { metadata, home, status_map: data["status"][STATUS_MAP].take(), refused }
+    }
+
+    /// Returns the machine as the ledger identifies it: namespace, name and UID.
+    pub(super) fn holder(&self) -> Machine {
+        Key::of(&self.metadata).holder(uid(&self.metadata))
+    }
+}
+
+// === impl Instance ===
+
+impl Instance {
+    /// Reads an instance. A member with an unexpected structure counts as absent.
+    pub(super) fn read(object: DynamicObject) -> Self {
+        let reports = match object.data["status"]["interfaces"].as_array() {
+            Some(interfaces) if !interfaces.is_empty() => reports(&object),
+            _ => Vec::new(),
+        };
+        let metadata = ObjectMeta { managed_fields: None, ..object.metadata };
+        let owners = metadata.owner_references.iter().flatten();
+        let owner = owners.into_iter().find(|owner| owner.kind == "VirtualMachine").map(|owner| owner.uid.clone());
+        Self { metadata, owner, reports }
+    }
+}
+
+fn reports(object: &DynamicObject) -> Vec<Report> {
+    let mut objects = Objects::default();
+    read_records(&mut objects, "VirtualMachineInstance", object);
+    objects.inventory().reports
+}
+
+/// Adds the records of an object to `objects`.
+pub(super) fn read_records(objects: &mut Objects, kind: &str, object: &DynamicObject) {
+    #[derive(Serialize)]
+    struct Item<'a> {
+        kind: &'a str,
+        metadata: &'a ObjectMeta,
+        spec: &'a Value,
+        status: &'a Value,
+    }
+    let (spec, status) = (&object.data["spec"], &object.data["status"]);
+    let metadata = ObjectMeta { managed_fields: None, ..object.metadata.clone() };
+    let source = format!("{kind} {}", Key::of(&metadata));
+    let read = serde_json::to_vec(&Item { kind, metadata: &metadata, spec, status })
+        .map_err(|error| error.to_string())
+        .and_then(|json| objects.read(&source, json.as_slice()).map_err(|error| error.to_string()));
+    if let Err(error) = read {
+        tracing::error!(source, error, "could not read the records of an object");
+    }
+}
+
+// === impl NetworkSecret ===
+
+impl NetworkSecret {
+    /// Determines whether this program has written a Secret, and reads its addresses.
+    pub(super) fn read(secret: Option<Secret>) -> Self {
+        let Some(Secret { metadata, data, .. }) = secret else { return Self::Absent };
+        let document = data.and_then(|mut data| data.remove(NETWORK_DATA_KEY)).map(|ByteString(bytes)| bytes);
+        let addresses = document.map(|document| addresses(&document)).unwrap_or_default();
+        match HandOut::read(&metadata, &addresses) {
+            Ok(hand_out) => Self::Ours(hand_out),
+            Err(problem) => Self::Foreign(problem, addresses),
+        }
+    }
+
+    /// Whether a guest that reads the Secret may use an address of `machine`. `held` are the addresses that `machine`
+    /// holds.
+    pub(super) fn names(&self, machine: &Machine, held: &[IpAddr]) -> bool {
+        match self {
+            Self::Absent => false,
+            Self::Ours(hand_out) => hand_out.machine == *machine,
+            Self::Foreign(_, addresses) => addresses.iter().any(|address| held.contains(address)),
+        }
+    }
+}
+
+/// Returns the addresses that a guest reads from a network data document.
+fn addresses(document: &[u8]) -> Vec<IpAddr> {
+    let Meaning::Network(network) = read_network(document).meaning else { return Vec::new() };
+    let of_link = network.links().iter().flat_map(|link| {
+        let ipv4 = link.ipv4.addresses.iter().map(|address| IpAddr::V4(address.ip()));
+        ipv4.chain(link.ipv6.addresses.iter().map(|address| IpAddr::V6(address.ip())))
+    });
+    of_link.collect()
+}
+
+// === impl HandOut ===
+
+impl HandOut {
+    fn read(metadata: &ObjectMeta, addresses: &[IpAddr]) -> Result<Self, String> {
+        let annotation = metadata.annotations.as_ref().and_then(|all| all.get(ALLOCATION_ANNOTATION));
+        let annotation = annotation.ok_or_else(|| format!("no annotation {ALLOCATION_ANNOTATION}"))?;
+        let note: Note =
+            serde_json::from_str(annotation).map_err(|error| format!("annotation {ALLOCATION_ANNOTATION}: {error}"))?;
+        let owners = metadata.owner_references.iter().flatten();
+        let owner = owners.into_iter().find(|owner| owner.kind == "VirtualMachine").ok_or("no owner VirtualMachine")?;
+        let noted = note.interfaces.iter().flat_map(|handed| &handed.addresses);
+        if let Some(absent) = noted.into_iter().find(|noted| !addresses.contains(&noted.ip())) {
+            return Err(format!("annotation {ALLOCATION_ANNOTATION}: {absent} is not in the network data"));
+        }
+        let Named { namespace, name, uid } = note.machine;
+        Ok(Self {
+            uid: self::uid(metadata).to_owned(),
+            vm: owner.uid.clone(),
+            machine: Machine { namespace, name, uid },
+            kind: note.kind,
+            interfaces: note.interfaces,
+        })
+    }
+}
+
+/// Creates the Secret of a machine. `document` is its network data.
+pub(super) fn secret(
+    vm: &VirtualMachine,
+    (machine, kind): (&Machine, HolderKind),
+    interfaces: Vec<Handed>,
+    document: &str,
+) -> Secret {
+    let resource = virtual_machines();
+    let owner = OwnerReference {
+        api_version: resource.api_version,
+        kind: resource.kind,
+        name: vm.key().name,
+        uid: uid(&vm.metadata).to_owned(),
+        controller: None,
+        block_owner_deletion: None,
+    };
+    let Machine { namespace, name, uid } = machine.clone();
+    let note = Note { kind, machine: Named { namespace, name, uid }, interfaces };
+    // The note contains only strings, so its conversion to JSON cannot fail.
+    let note = serde_json::to_string(&note).unwrap_or_default();
+    Secret {
+        metadata: ObjectMeta {
+            namespace: vm.metadata.namespace.clone(),
+            name: Some(vm.secret_name()),
+            labels: Some([("app.kubernetes.io/managed-by".to_owned(), "glowplug".to_owned())].into()),
+            annotations: Some([(ALLOCATION_ANNOTATION.to_owned(), note)].into()),
+            owner_references: Some(vec![owner]),
+            ..ObjectMeta::default()
+        },
+        immutable: Some(true),
+        type_: Some("Opaque".to_owned()),
+        data: Some([(NETWORK_DATA_KEY.to_owned(), ByteString(document.as_bytes().to_vec()))].into()),
+        ..Secret::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn vm() -> VirtualMachine {
+        let object = json!({"metadata": {"namespace": "n", "name": "w", "uid": "v-1"}});
+        VirtualMachine::read(serde_json::from_value(object).unwrap())
+    }
+
+    fn handed() -> Handed {
+        Handed {
+            interface: "eno101".parse().unwrap(),
+            network: "infra/vlan10".to_owned(),
+            pool: "n/p".to_owned(),
+            addresses: vec!["10.0.0.8/24".parse().unwrap()],
+        }
+    }
+
+    const DOCUMENT: &str = r#"{"links": [{"id": "eno101", "type": "phy"}], "networks": [
+        {"id": "a", "type": "ipv4", "link": "eno101", "ip_address": "10.0.0.8", "netmask": "255.255.255.0"}]}"#;
+
+    fn written() -> Secret {
+        let machine = Machine { namespace: "n".to_owned(), name: "w".to_owned(), uid: "m-1".to_owned() };
+        let mut secret = secret(&vm(), (&machine, HolderKind::KubevirtMachine), vec![handed()], DOCUMENT);
+        secret.metadata.uid = Some("s-1".to_owned());
+        secret
+    }
+
+    #[test]
+    fn a_secret_says_whose_addresses_it_hands_out() {
+        let machine = Machine { namespace: "n".to_owned(), name: "w".to_owned(), uid: "m-1".to_owned() };
+        let expected = HandOut {
+            uid: "s-1".to_owned(),
+            vm: "v-1".to_owned(),
+            machine: machine.clone(),
+            kind: HolderKind::KubevirtMachine,
+            interfaces: vec![handed()],
+        };
+        let read = NetworkSecret::read(Some(written()));
+        assert_eq!(read, NetworkSecret::Ours(expected));
+        assert!(read.names(&machine, &[]));
+        assert!(!read.names(&Machine { uid: "m-2".to_owned(), ..machine }, &[]));
+        assert_eq!(written().metadata.name.as_deref(), Some("w-networkdata"));
+    }
+
+    #[test]
+    fn a_secret_of_another_author_names_the_addresses_of_its_document() {
+        let mut secret = written();
+        secret.metadata.annotations = None;
+        let address: IpAddr = "10.0.0.8".parse().unwrap();
+        let problem = format!("no annotation {ALLOCATION_ANNOTATION}");
+        let read = NetworkSecret::read(Some(secret));
+        assert_eq!(read, NetworkSecret::Foreign(problem, vec![address]));
+        let machine = Machine { namespace: "n".to_owned(), name: "w".to_owned(), uid: "m-1".to_owned() };
+        assert!(read.names(&machine, &[address]));
+        assert!(!read.names(&machine, &[]));
+    }
+
+    #[test]
+    fn an_annotation_that_contradicts_the_document_is_not_believed() {
+        let mut secret = written();
+        let note = secret.metadata.annotations.as_mut().unwrap().get_mut(ALLOCATION_ANNOTATION).unwrap();
+        *note = note.replace("10.0.0.8", "10.0.0.9");
+        let problem = format!("annotation {ALLOCATION_ANNOTATION}: 10.0.0.9/24 is not in the network data");
+        let expected = NetworkSecret::Foreign(problem, vec!["10.0.0.8".parse().unwrap()]);
+        assert_eq!(NetworkSecret::read(Some(secret)), expected);
+    }
+
+    #[test]
+    fn a_machine_that_was_refused_shows_the_machine_that_capk_tries_to_make() {
+        let text = "Failed vm creation: admission webhook \"machines.ipam.glowplug.dev\" denied the request: \
+                    No available IPs in pool for interface eno101";
+        let object = json!({
+            "metadata": {"namespace": "n", "name": "w", "uid": "m-1"},
+            "spec": {"virtualMachineTemplate": {
+                "metadata": {"namespace": "infra", "labels": {"hypershift.openshift.io/nodepool-name": "workers"}},
+                "spec": {"template": {"spec": {
+                    "networks": [{"name": "a", "multus": {"networkName": "vlan10"}}],
+                    "domain": {"devices": {"interfaces": [{"name": "a"}]}},
+                }}},
+            }},
+            "status": {"conditions": [{"type": "VMProvisioned", "status": "False", "message": text}]},
+        });
+        let machine = KubevirtMachine::read(serde_json::from_value(object.clone()).unwrap());
+        assert_eq!(machine.home, Key { namespace: "infra".to_owned(), name: "w".to_owned() });
+        let refused = machine.refused.unwrap();
+        assert_eq!(refused.key(), machine.home);
+        assert_eq!(refused.networks[0].network, "infra/vlan10");
+        assert_eq!(refused.kubevirt_machine(), Some(Key { namespace: "n".to_owned(), name: "w".to_owned() }));
+        assert_eq!(refused.label("hypershift.openshift.io/nodepool-name"), Some("workers"));
+        let mut other = object;
+        other["status"]["conditions"][0]["message"] = "quota exceeded".into();
+        assert_eq!(KubevirtMachine::read(serde_json::from_value(other).unwrap()).refused, None);
+    }
+}

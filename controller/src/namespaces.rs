@@ -1,0 +1,184 @@
+//! Labels the namespaces that have machines of pools, so that the API server calls the webhook for these machines.
+//!
+//! Only the leader does this. The label is written by server-side apply. When no pool serves a namespace any more, the
+//! controller removes its own field; a label that a user has set is kept.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use k8s_openapi::api::core::v1::Namespace;
+use kube::api::{ApiResource, DynamicObject, Patch, PatchParams};
+use kube::{Api, Client};
+use serde_json::json;
+use tokio::time::{sleep, timeout};
+
+use crate::machine::MACHINES_LABEL;
+use crate::selection::SelectionCache;
+use crate::watch::{Change, changes};
+
+/// Timeout of a request.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Pause after a failure.
+const PAUSE: Duration = Duration::from_secs(5);
+
+/// The task that labels namespaces.
+pub struct Namespaces {
+    api: Api<DynamicObject>,
+    selection: Arc<SelectionCache>,
+    known: Known,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    /// Whether each namespace has the label.
+    labelled: BTreeMap<String, bool>,
+    /// Namespaces from which the controller removed its field and which still have the label: a user has set it.
+    given_up: BTreeSet<String>,
+    is_listed: bool,
+}
+
+// === impl Namespaces ===
+
+impl Namespaces {
+    /// Creates the task, which labels the namespaces of `selection`.
+    #[must_use]
+    pub fn new(client: Client, selection: Arc<SelectionCache>) -> Self {
+        let api = Api::all_with(client, &ApiResource::erase::<Namespace>(&()));
+        Self { api, selection, known: Known::default() }
+    }
+
+    /// Watches the namespaces and the selection, and updates the labels. Never returns.
+    pub async fn run(mut self) -> Infallible {
+        let mut namespaces = Box::pin(changes(self.api.clone()));
+        let mut selections = self.selection.subscribe();
+        loop {
+            let selection = selections.borrow_and_update().clone();
+            let mut is_done = true;
+            if let Some(selection) = selection.filter(|_| self.known.is_listed) {
+                for (name, is_served) in self.known.updates(&selection.namespaces().collect()) {
+                    match self.label(&name, is_served).await {
+                        Ok(()) => self.known.note(&name, is_served),
+                        Err(error) => {
+                            tracing::warn!(namespace = name, error, "could not label a namespace");
+                            is_done = false;
+                        }
+                    }
+                }
+            }
+            tokio::select! {
+                Some(change) = namespaces.next() => self.known.learn(change),
+                Ok(()) = selections.changed() => {}
+                () = sleep(PAUSE), if !is_done => {}
+            }
+        }
+    }
+
+    async fn label(&self, name: &str, is_served: bool) -> Result<(), String> {
+        let labels = if is_served { json!({(MACHINES_LABEL): "true"}) } else { json!({}) };
+        let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}});
+        let params = PatchParams::apply("glowplug-controller");
+        match timeout(PATIENCE, self.api.patch(name, &params, &Patch::Apply(namespace))).await {
+            Ok(Ok(_)) => Ok(()),
+            // The namespace is gone. An apply would create it, but the controller has no right to do so.
+            Ok(Err(kube::Error::Api(status))) if matches!(status.code, 403 | 404) && !is_served => Ok(()),
+            Ok(Err(error)) => Err(error.to_string()),
+            Err(_) => Err("no answer of the API server".to_owned()),
+        }
+    }
+}
+
+// === impl Known ===
+
+impl Known {
+    fn learn(&mut self, change: Change) {
+        match change {
+            Change::Apply(object) if object.metadata.deletion_timestamp.is_none() => {
+                let labels = object.metadata.labels.unwrap_or_default();
+                let name = object.metadata.name.unwrap_or_default();
+                let is_labelled = labels.contains_key(MACHINES_LABEL);
+                if !is_labelled {
+                    self.given_up.remove(&name);
+                }
+                self.labelled.insert(name, is_labelled);
+            }
+            Change::Apply(object) | Change::Delete(object) => {
+                self.remove(&object.metadata.name.unwrap_or_default());
+            }
+            Change::Gone(key) => self.remove(&key.name),
+            Change::Listed => self.is_listed = true,
+        }
+    }
+
+    fn remove(&mut self, name: &str) {
+        self.labelled.remove(name);
+        self.given_up.remove(name);
+    }
+
+    /// Returns the namespaces that need the label (`true`), and the namespaces from which the label may be removed
+    /// (`false`).
+    fn updates(&self, served: &BTreeSet<&str>) -> Vec<(String, bool)> {
+        let update = |(name, is_labelled): (&String, &bool)| match (served.contains(name.as_str()), is_labelled) {
+            (true, false) => Some((name.clone(), true)),
+            (false, true) if !self.given_up.contains(name) => Some((name.clone(), false)),
+            _ => None,
+        };
+        self.labelled.iter().filter_map(update).collect()
+    }
+
+    fn note(&mut self, name: &str, is_served: bool) {
+        if is_served {
+            self.given_up.remove(name);
+            self.labelled.entry(name.to_owned()).and_modify(|is_labelled| *is_labelled = true);
+        } else {
+            self.given_up.insert(name.to_owned());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn namespace(name: &str, labels: &[&str]) -> Change {
+        let labels: BTreeMap<&str, &str> = labels.iter().map(|label| (*label, "true")).collect();
+        Change::Apply(serde_json::from_value(json!({"metadata": {"name": name, "labels": labels}})).unwrap())
+    }
+
+    fn known(changes: impl IntoIterator<Item = Change>) -> Known {
+        let mut known = Known::default();
+        changes.into_iter().for_each(|change| known.learn(change));
+        known
+    }
+
+    #[test]
+    fn a_namespace_of_a_pool_gets_the_label_once() {
+        let mut known = known([namespace("a", &[]), namespace("b", &["other"]), namespace("c", &[MACHINES_LABEL])]);
+        let served = BTreeSet::from(["a", "c", "absent"]);
+        assert_eq!(known.updates(&served), [("a".to_owned(), true)]);
+        known.note("a", true);
+        assert_eq!(known.updates(&served), []);
+    }
+
+    #[test]
+    fn a_namespace_that_no_pool_serves_loses_the_label_unless_a_person_has_set_it() {
+        let mut known = known([namespace("a", &[MACHINES_LABEL])]);
+        assert_eq!(known.updates(&BTreeSet::new()), [("a".to_owned(), false)]);
+        known.note("a", false);
+        known.learn(namespace("a", &[MACHINES_LABEL]));
+        assert_eq!(known.updates(&BTreeSet::new()), []);
+        known.learn(namespace("a", &[]));
+        known.learn(namespace("a", &[MACHINES_LABEL]));
+        assert_eq!(known.updates(&BTreeSet::new()), [("a".to_owned(), false)]);
+    }
+
+    #[test]
+    fn a_namespace_that_is_being_deleted_stays_as_it_is() {
+        let mut known = known([namespace("a", &[])]);
+        let deleted = json!({"metadata": {"name": "a", "deletionTimestamp": "2026-08-14T10:00:00Z"}});
+        known.learn(Change::Apply(serde_json::from_value(deleted).unwrap()));
+        assert_eq!(known.updates(&BTreeSet::from(["a"])), []);
+    }
+}

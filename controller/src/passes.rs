@@ -1,0 +1,194 @@
+//! Runs passes over names: a name gets a pass when its objects may need a change. Passes of different names run at the
+//! same time, but a name has at most one running pass. A pass that fails is repeated with back-off.
+
+mod queue;
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::future::Future;
+use std::time::Duration;
+
+use futures::stream::{self, FuturesUnordered};
+use futures::{Stream, StreamExt as _, future};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::{Api, Client};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep_until, timeout};
+
+use self::queue::Queue;
+use crate::api::{StaticIPLease, lease_name};
+use crate::cluster_api::Key;
+use crate::registry::Stopped;
+
+/// Maximum number of passes that run at the same time.
+pub(crate) const PASSES: usize = 64;
+/// Maximum number of requests in one pass. No correct pass needs more.
+pub(crate) const LONGEST_PASS: usize = 32;
+/// Timeout of a request.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Names that need a pass. `None`: the stream will yield no further names.
+pub(crate) type Names = Option<BTreeSet<Key>>;
+
+/// The result of a successful pass.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Ended {
+    /// Nothing is left to do until an object or a pool changes.
+    Well,
+    /// The name needs another pass after this pause.
+    Again(Duration),
+}
+
+/// Why a pass failed.
+#[derive(Debug)]
+pub(crate) enum Error {
+    /// The API server rejected a request, or could not be reached.
+    Request(kube::Error),
+    /// A request got no response before its timeout.
+    Unanswered,
+    /// A response has an unexpected structure.
+    Unreadable(serde_json::Error),
+    /// The registry has ended.
+    Stopped,
+    /// Another leader has written a lease that the registry has not received yet.
+    Behind,
+    /// The registry rejects a claim because of the state of its pool, which may change. The text is the reason.
+    NotReady(String),
+    /// The pass still had a next request after [`LONGEST_PASS`] requests.
+    Endless,
+}
+
+/// Runs a pass for each of `names` after its pause, and for each name that `wakes` yields. Returns when the registry or
+/// `wakes` has ended.
+///
+/// `what` is the noun for the served objects in log messages. Example: `machine`.
+pub(crate) async fn serve<F>(
+    what: &'static str,
+    names: impl IntoIterator<Item = (Key, Duration)>,
+    mut wakes: impl Stream<Item = Names> + Unpin,
+    pass: impl Fn(Key) -> F,
+) -> Stopped
+where
+    F: Future<Output = Result<Ended, Error>>,
+{
+    let mut queue = Queue::default();
+    let mut passes = FuturesUnordered::new();
+    let now = Instant::now();
+    names.into_iter().for_each(|(key, pause)| queue.add(key, now + pause));
+    loop {
+        let now = Instant::now();
+        while passes.len() < PASSES
+            && let Some(key) = queue.next(now)
+        {
+            let ended = pass(key.clone());
+            passes.push(async move { (key, ended.await) });
+        }
+        let until = queue.next_time().filter(|_| passes.len() < PASSES);
+        let wait = async {
+            match until {
+                Some(time) => sleep_until(time).await,
+                None => future::pending().await,
+            }
+        };
+        tokio::select! {
+            names = wakes.next() => match names.flatten() {
+                Some(names) => {
+                    let now = Instant::now();
+                    names.into_iter().for_each(|key| queue.add(key, now));
+                }
+                None => return Stopped,
+            },
+            Some((key, ended)) = passes.next() => {
+                let now = Instant::now();
+                queue.end(&key, ended.is_ok(), now);
+                match ended {
+                    Ok(Ended::Again(pause)) => queue.add(key, now + pause),
+                    Ok(Ended::Well) => {}
+                    Err(Error::Stopped) => return Stopped,
+                    Err(error) => tracing::warn!(name = %key, %error, "could not serve a {what}"),
+                }
+            }
+            () = wait => {}
+        }
+    }
+}
+
+/// Turns each new value of a channel into the names that need a pass.
+pub(crate) fn each_value<'a, T: Clone + 'a>(
+    values: &'a mut watch::Receiver<T>,
+    names: impl Fn(T) -> BTreeSet<Key> + 'a,
+) -> impl Stream<Item = Names> + 'a {
+    let values = stream::unfold((values, names), |(values, names)| async move {
+        values.changed().await.ok()?;
+        let value = values.borrow_and_update().clone();
+        Some((Some(names(value)), (values, names)))
+    });
+    values.chain(stream::iter([None]))
+}
+
+/// Turns each message into the names that need a pass.
+pub(crate) fn each_message<'a, T: 'a>(
+    messages: &'a mut mpsc::UnboundedReceiver<T>,
+    names: impl Fn(T) -> BTreeSet<Key> + 'a,
+) -> impl Stream<Item = Names> + 'a {
+    let messages = stream::unfold((messages, names), |(messages, names)| async move {
+        let message = messages.recv().await?;
+        Some((Some(names(message)), (messages, names)))
+    });
+    messages.chain(stream::iter([None]))
+}
+
+/// Sends a request and waits for the response, at most 30 seconds.
+pub(crate) async fn ask<T>(request: impl Future<Output = kube::Result<T>>) -> Result<T, Error> {
+    timeout(PATIENCE, request).await.map_err(|_| Error::Unanswered)?.map_err(Error::Request)
+}
+
+/// Returns the object that a write stored. `None`: the API server has another version of the object, or no object.
+pub(crate) fn stored<T>(answer: Result<T, Error>) -> Result<Option<T>, Error> {
+    match answer {
+        Ok(object) => Ok(Some(object)),
+        Err(Error::Request(kube::Error::Api(status))) if matches!(status.code, 404 | 409) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether the API server has a lease of this address and network for the object with this UID. Another leader may have
+/// written the lease a moment ago, before the registry receives it.
+pub(crate) async fn is_leased(
+    client: &Client,
+    address: std::net::IpAddr,
+    network: &str,
+    uid: &str,
+) -> Result<bool, Error> {
+    // The registry rejects an address for which no lease name exists.
+    let Ok(name) = lease_name(address, network) else { return Ok(false) };
+    let lease = ask(Api::<StaticIPLease>::all(client.clone()).get_opt(&name)).await?;
+    Ok(lease.is_some_and(|lease| lease.spec.released.is_none() && lease.spec.holder.uid == uid))
+}
+
+/// Returns the version of an object. API servers use a number that increases with each write.
+pub(crate) fn version_of(metadata: &ObjectMeta) -> u64 {
+    metadata.resource_version.as_ref().and_then(|version| version.parse().ok()).unwrap_or_default()
+}
+
+// === impl Error ===
+
+impl From<Stopped> for Error {
+    fn from(_: Stopped) -> Self {
+        Self::Stopped
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Request(error) => error.fmt(f),
+            Self::Unanswered => f.write_str("no answer of the API server"),
+            Self::Unreadable(error) => write!(f, "the API server answered with another object: {error}"),
+            Self::Stopped => Stopped.fmt(f),
+            Self::Behind => f.write_str("the registry does not know a lease of the API server yet"),
+            Self::NotReady(reason) => f.write_str(reason),
+            Self::Endless => write!(f, "{LONGEST_PASS} requests did not come to an end"),
+        }
+    }
+}
