@@ -1,6 +1,7 @@
-//! What the controller costs: `make bench-controller`. One table; API server, etcd, load and controller share the machine.
+//! Measures the controller: `make bench-controller`. Prints one table. The API server, etcd, the load and the
+//! controller share the machine.
 //!
-//! Rates stand beside that of creating objects with 32 clients and no controller, in the same run.
+//! Each rate is printed with the rate of creating objects with 32 clients and without a controller, from the same run.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -9,41 +10,54 @@ mod support;
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::net::TcpListener;
-use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::pin::pin;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use futures::{StreamExt, stream};
+use futures::{StreamExt, TryStreamExt, future, stream};
 use glowplug::host::claim::{Claim, Request};
 use glowplug::host::pool::Pool;
 use glowplug_controller::api::{Holder, HolderKind, LeaseSpec, MachineNetwork, PoolSpec, StaticIPLease, StaticIPPool};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use glowplug_controller::pools::Scope;
+use glowplug_controller::selection::SelectionCache;
+use glowplug_controller::webhook::MACHINES_PATH;
+use http_body_util::BodyExt;
+use hyper::body::Bytes;
+use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, MicroTime};
 use k8s_openapi::jiff::Timestamp;
-use kube::Api;
-use kube::api::{DynamicObject, ListParams, Patch, PatchParams, PostParams};
+use kube::api::{DynamicObject, ListParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams};
+use kube::runtime::WatchStreamExt;
 use kube::runtime::wait::await_condition;
-use serde_json::json;
+use kube::runtime::watcher::{self, watcher};
+use kube::{Api, ResourceExt};
+use serde_json::{Value, json};
 use tokio::net::TcpStream;
 use tokio::time::sleep;
 
 use support::controller::{Controller, Site, condition};
+use support::hosted::definitions::{KUBEVIRT_MACHINE, VIRTUAL_MACHINE, resource};
+use support::hosted::provider::{next_mac, object};
 use support::http::get;
 use support::leader::{Work, claim, machine, name, owner};
 use support::real::RealServer;
+use support::replica::webhooks;
 use support::{Cluster, soak};
 
-/// Objects and claims of one measurement.
+/// Number of objects and claims in one measurement.
 const COUNT: usize = 1000;
-/// Leases of the measurement of a start.
-const LEASES: usize = 10_000;
+/// Number of machines for the measurement of a start.
+const MACHINES: usize = 10_000;
 const KIND: HolderKind = HolderKind::IpAddressClaim;
 
 #[tokio::main]
 async fn main() {
     let assets =
         std::env::var_os("KUBEBUILDER_ASSETS").expect("KUBEBUILDER_ASSETS: not set, see `make bench-controller`");
-    let server = RealServer::start(&PathBuf::from(assets)).await;
+    let server = RealServer::start(&PathBuf::from(&assets)).await;
     let cluster = Cluster::new(server.config()).await;
     println!("{:<58} {:>16} {:>16}", "measurement", "result", "limit");
 
@@ -70,15 +84,184 @@ async fn main() {
     row("pool exhausted to its condition", &milliseconds(exhausted), "<= 2000 ms");
     row("pool grown to stored leases of 100 waiting claims", &milliseconds(grown), "<= 3000 ms");
 
-    fill(&cluster).await;
-    let (time, full) = start(&server).await;
-    row("start with 10,000 leases until /readyz", &milliseconds(time), "<= 5000 ms");
-    row("memory of a leader with 10,000 leases", &megabytes(full), "<= 200 MB");
     drop(server);
+
+    machines_of_hosted_clusters(&PathBuf::from(assets)).await;
 
     let rate = soak::run(10_000, 200).await;
     row("two leaders, 10,000 claims, 200 faults: duplicates", "0", "0");
     row("claims of that run, on the API server of the tests", &per_second(rate), "");
+}
+
+/// The rows of machines, on a server of their own.
+async fn machines_of_hosted_clusters(assets: &Path) {
+    let server = RealServer::start(assets).await;
+    let cluster = Cluster::new(server.config()).await;
+    let mut fleet = Fleet::new(&cluster).await;
+    let webhook = fleet.ask_the_webhook(&cluster, 16, 4000).await;
+    row("machine in the webhook, 16 at once, p99", &microseconds(percentile(&webhook, 99)), "<= 5000 µs");
+
+    let mut controller = Controller::of(&cluster, &fleet.namespace);
+    controller.until_ready().await;
+    let mut times = Vec::new();
+    for _ in 0..200 {
+        times.push(fleet.serve(1, 1).await);
+    }
+    row("VirtualMachine created to its Secret, one client, p50", &milliseconds(percentile(&times, 50)), "");
+    row("VirtualMachine created to its Secret, one client, p99", &milliseconds(percentile(&times, 99)), "<= 250 ms");
+    let time = fleet.serve(COUNT, 16).await;
+    row("1,000 VirtualMachines created to the last Secret", &milliseconds(time), "<= 10000 ms");
+    fleet.serve(MACHINES - fleet.count, 16).await;
+    drop(controller);
+
+    let (time, memory) = start(&server).await;
+    row("start with 10,000 machines until /readyz", &milliseconds(time), "<= 5000 ms");
+    row("memory of a leader with 10,000 machines", &megabytes(memory), "<= 200 MB");
+    let time = fleet.lose_the_leader(&server).await;
+    row("leader killed to the Secret of the next machine", &milliseconds(time), "<= 18000 ms");
+}
+
+/// The time that a share of the measurements, in percent, does not exceed.
+fn percentile(times: &[Duration], percent: usize) -> Duration {
+    let mut times = times.to_vec();
+    times.sort_unstable();
+    times[(times.len() * percent).div_ceil(100) - 1]
+}
+
+fn microseconds(time: Duration) -> String {
+    format!("{} µs", time.as_micros())
+}
+
+/// Machines of a namespace with a pool, without KubeVirt.
+struct Fleet {
+    namespace: String,
+    network: String,
+    machines: Api<DynamicObject>,
+    vms: Api<DynamicObject>,
+    secrets: Api<Secret>,
+    /// Number of machines that were created.
+    count: usize,
+}
+
+// === impl Fleet ===
+
+impl Fleet {
+    async fn new(cluster: &Cluster) -> Self {
+        let namespace = cluster.namespace().await;
+        let network = format!("{namespace}/vlan10");
+        let spec = PoolSpec {
+            network: network.clone(),
+            addresses: vec!["10.0.0.0/16".to_owned()],
+            machine_selector: Some(LabelSelector::default()),
+            ..PoolSpec::default()
+        };
+        let pools: Api<StaticIPPool> = Api::namespaced(cluster.client(), &namespace);
+        pools.create(&PostParams::default(), &StaticIPPool::new("p", spec)).await.unwrap();
+        let api = |names| Api::namespaced_with(cluster.client(), &namespace, &resource(names));
+        Self {
+            machines: api(KUBEVIRT_MACHINE),
+            vms: api(VIRTUAL_MACHINE),
+            secrets: Api::namespaced(cluster.client(), &namespace),
+            network,
+            namespace,
+            count: 0,
+        }
+    }
+
+    /// The n-th machine, as capk creates it and the webhook changes it.
+    fn vm(&self, n: usize) -> DynamicObject {
+        let name = format!("worker-{n}");
+        let source = json!({
+            "secretRef": {"name": format!("{name}-userdata")},
+            "networkDataSecretRef": {"name": format!("{name}-networkdata")},
+        });
+        let interface = json!({"name": "iface1", "bridge": {}, "acpiIndex": 101, "macAddress": next_mac()});
+        let vm = json!({
+            "metadata": {"name": name, "labels": {
+                "capk.cluster.x-k8s.io/kubevirt-machine-name": name,
+                "capk.cluster.x-k8s.io/kubevirt-machine-namespace": self.namespace,
+            }},
+            "spec": {"template": {"spec": {
+                "domain": {"devices": {"interfaces": [interface]}},
+                "networks": [{"name": "iface1", "multus": {"networkName": self.network}}],
+                "volumes": [{"name": "cloudinitvolume", "cloudInitConfigDrive": source}],
+            }}},
+        });
+        object(VIRTUAL_MACHINE, vm)
+    }
+
+    /// Creates machines with some clients. Returns the time from the first VirtualMachine to the last Secret.
+    async fn serve(&mut self, count: usize, clients: usize) -> Duration {
+        let numbers = self.count..self.count + count;
+        let create = async |n: usize| {
+            let machine = object(KUBEVIRT_MACHINE, json!({"metadata": {"name": format!("worker-{n}")}}));
+            drop(self.machines.create(&PostParams::default(), &machine).await.unwrap());
+        };
+        stream::iter(numbers.clone()).for_each_concurrent(clients, create).await;
+        let vms: Vec<DynamicObject> = numbers.map(|n| self.vm(n)).collect();
+        let version = self.secrets.list(&ListParams::default().limit(1)).await.unwrap().metadata.resource_version;
+        let secrets = self.secrets.watch(&WatchParams::default(), &version.unwrap()).await.unwrap();
+        let added = secrets.filter(|event| future::ready(matches!(event, Ok(WatchEvent::Added(_)))));
+        let began = Instant::now();
+        let create = async |vm: &DynamicObject| drop(self.vms.create(&PostParams::default(), vm).await.unwrap());
+        let creating = stream::iter(&vms).for_each_concurrent(clients, create);
+        let ((), served) = future::join(creating, added.take(count).count()).await;
+        assert_eq!(served, count);
+        self.count += count;
+        began.elapsed()
+    }
+
+    /// Asks the webhook about machines. Returns how long each answer took.
+    async fn ask_the_webhook(&self, cluster: &Cluster, clients: usize, requests: usize) -> Vec<Duration> {
+        let selection = Arc::new(SelectionCache::new(cluster.controller(), Scope::default()));
+        let webhooks = webhooks(cluster, &selection);
+        let mut selections = selection.subscribe();
+        let running = Arc::clone(&selection);
+        let cache = tokio::spawn(async move { match running.run().await {} });
+        selections.wait_for(Option::is_some).await.unwrap();
+        let mut vm = self.vm(0);
+        let drive = &mut vm.data["spec"]["template"]["spec"]["volumes"][0]["cloudInitConfigDrive"];
+        drive.as_object_mut().unwrap().remove("networkDataSecretRef");
+        vm.metadata.namespace = Some(self.namespace.clone());
+        let review = json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
+            "uid": "1234", "operation": "CREATE", "userInfo": {}, "object": vm,
+            "kind": {"group": "kubevirt.io", "version": "v1", "kind": "VirtualMachine"},
+            "resource": {"group": "kubevirt.io", "version": "v1", "resource": "virtualmachines"},
+            "name": "worker-0", "namespace": self.namespace,
+        }});
+        let review = Bytes::from(review.to_string());
+        let ask = |_| {
+            let (webhooks, review) = (webhooks.clone(), review.clone());
+            tokio::spawn(async move {
+                let began = Instant::now();
+                let answer = webhooks.answer(http::Request::post(MACHINES_PATH).body(review).unwrap()).await;
+                let time = began.elapsed();
+                let answer = answer.into_body().collect().await.unwrap().to_bytes();
+                let answer: Value = serde_json::from_slice(&answer).unwrap();
+                assert!(answer["response"]["patch"].is_array() || answer["response"]["patch"].is_string(), "{answer}");
+                time
+            })
+        };
+        let times = stream::iter(0..requests).map(ask).buffer_unordered(clients).map(Result::unwrap).collect().await;
+        cache.abort();
+        times
+    }
+
+    /// Kills the leader of two replicas. Returns the time from then to the Secret of a machine that was created meanwhile.
+    async fn lose_the_leader(&mut self, server: &RealServer) -> Duration {
+        let (mut first, health) = run(server, &["--leader-elect"]);
+        until_ready(health).await;
+        let (mut second, health) = run(server, &["--leader-elect"]);
+        until_ready(health).await;
+        first.kill().unwrap();
+        let began = Instant::now();
+        first.wait().unwrap();
+        self.serve(1, 1).await;
+        let time = began.elapsed();
+        second.kill().unwrap();
+        second.wait().unwrap();
+        time
+    }
 }
 
 fn row(what: &str, result: &str, limit: &str) {
@@ -97,7 +280,7 @@ fn megabytes(bytes: u64) -> String {
     format!("{} MB", bytes / 1_000_000)
 }
 
-/// Creates leases that no controller looks at. Returns the number in a second.
+/// Creates leases that the controller does not watch. Returns the number per second.
 async fn creates(cluster: &Cluster, clients: usize) -> f64 {
     let network = format!("{}/raw", cluster.namespace().await);
     let apis: Vec<Api<StaticIPLease>> = (0..clients).map(|_| Api::all(cluster.client())).collect();
@@ -121,7 +304,6 @@ fn lease(network: &str, n: usize) -> StaticIPLease {
         prefix: 16,
         pool: "clusters/raw".to_owned(),
         holder: Holder {
-            // The controller does not read the objects of this kind.
             kind: HolderKind::KubevirtMachine,
             namespace: holder.namespace,
             name: holder.name,
@@ -139,10 +321,10 @@ fn rate(count: usize, began: Instant) -> f64 {
     count as f64 / began.elapsed().as_secs_f64()
 }
 
-/// Claims addresses of a pool with 64 tasks. Returns the number of claims in a second.
+/// Claims addresses of a pool with 64 tasks. Returns the number of claims per second.
 async fn claims(cluster: &Cluster, name: &str, addresses: &[&str]) -> f64 {
     let namespace = cluster.namespace().await;
-    // The pool and its network have one name.
+    // The pool has the name of its network.
     let network = format!("{namespace}/{name}");
     let (registry, _served) = owner(cluster.client());
     let addresses = addresses.iter().map(|cidr| (*cidr).to_owned()).collect();
@@ -160,7 +342,8 @@ async fn claims(cluster: &Cluster, name: &str, addresses: &[&str]) -> f64 {
     rate(COUNT, began)
 }
 
-/// Creates claims of Cluster API with 32 clients, and waits until all of them are ready. Returns the number of claims in a second.
+/// Creates claims of Cluster API with 32 clients, and waits until all of them are ready. Returns the number of claims
+/// per second.
 async fn claims_of_cluster_api(cluster: &Cluster) -> f64 {
     let site = Site::new(cluster).await;
     site.pool("p", &["10.0.0.0/16"]).await;
@@ -171,18 +354,22 @@ async fn claims_of_cluster_api(cluster: &Cluster) -> f64 {
         let site = &site;
         async move { drop(site.claim(&format!("c{n}"), &json!({})).await) }
     };
-    stream::iter(0..COUNT).for_each_concurrent(32, create).await;
-    let is_ready = |claim: &DynamicObject| condition(claim)["status"] == "True";
-    while site.claims.list(&ListParams::default()).await.unwrap().items.iter().filter(|claim| is_ready(claim)).count()
-        < COUNT
-    {
-        sleep(Duration::from_millis(100)).await;
-    }
+    // A watch is used, because repeated lists of all claims would cost more than the claims.
+    let all_ready = async {
+        let claims = watcher(site.claims.clone(), watcher::Config::default()).applied_objects();
+        let ready = claims.try_filter(|claim| future::ready(condition(claim)["status"] == "True"));
+        let mut ready = pin!(ready);
+        let mut names = BTreeSet::new();
+        while names.len() < COUNT {
+            names.insert(ready.next().await.unwrap().unwrap().name_any());
+        }
+    };
+    tokio::join!(stream::iter(0..COUNT).for_each_concurrent(32, create), all_ready);
     rate(COUNT, began)
 }
 
-/// The time from the last allocation of a pool to its condition, and the time from its growth until 100 waiting claims have
-/// stored leases.
+/// Returns the time from the last allocation of a pool to its condition, and the time from its growth until 100 waiting
+/// claims have stored leases.
 async fn exhaust(cluster: &Cluster) -> (Duration, Duration) {
     let namespace = cluster.namespace().await;
     let pools: Api<StaticIPPool> = Api::namespaced(cluster.client(), &namespace);
@@ -220,38 +407,16 @@ async fn exhaust(cluster: &Cluster) -> (Duration, Duration) {
     let grown = json!({"spec": spec("10.0.1.1-10.0.1.200")});
     pools.patch("p", &PatchParams::default(), &Patch::Merge(grown)).await.unwrap();
     for _ in 0..100 {
-        work.served.recv().await.unwrap();
+        work.served.claims.recv().await.unwrap();
     }
     (exhausted, began.elapsed())
 }
 
-/// Creates leases until there are enough of them.
-async fn fill(cluster: &Cluster) {
-    let leases: Api<StaticIPLease> = Api::all(cluster.client());
-    let there = leases.list(&ListParams::default()).await.unwrap().items.len();
-    let network = format!("{}/fill", cluster.namespace().await);
-    let create = |n| {
-        let (leases, lease) = (&leases, lease(&network, n));
-        async move { drop(leases.create(&PostParams::default(), &lease).await.unwrap()) }
-    };
-    stream::iter(0..LEASES.checked_sub(there).expect("fewer leases before")).for_each_concurrent(32, create).await;
-}
-
 /// Starts the program and waits until it is ready. Returns the time, and the memory that the program has then.
 async fn start(server: &RealServer) -> (Duration, u64) {
-    let [diagnostics, health, webhook] =
-        [(); 3].map(|()| TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap());
     let began = Instant::now();
-    let mut program = Command::new(env!("CARGO_BIN_EXE_glowplug-controller"))
-        .args(["run", "--insecure-diagnostics", "--diagnostics-address", &diagnostics.to_string(), "--kubeconfig"])
-        .arg(server.kubeconfig())
-        .args(["--health-addr", &health.to_string(), "--webhook-port", &webhook.port().to_string()])
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    while TcpStream::connect(health).await.is_err() || get(health, "/readyz", None).await.0 != 200 {
-        sleep(Duration::from_millis(5)).await;
-    }
+    let (mut program, health) = run(server, &[]);
+    until_ready(health).await;
     let time = began.elapsed();
     let status = fs::read_to_string(format!("/proc/{}/status", program.id())).unwrap();
     let resident = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
@@ -259,4 +424,25 @@ async fn start(server: &RealServer) -> (Duration, u64) {
     program.kill().unwrap();
     program.wait().unwrap();
     (time, kibibytes * 1024)
+}
+
+/// Starts the program. Returns the program and the address of its probes.
+fn run(server: &RealServer, options: &[&str]) -> (Child, SocketAddr) {
+    let [diagnostics, health, webhook] =
+        [(); 3].map(|()| TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap());
+    let program = Command::new(env!("CARGO_BIN_EXE_glowplug-controller"))
+        .args(["run", "--insecure-diagnostics", "--diagnostics-address", &diagnostics.to_string(), "--kubeconfig"])
+        .arg(server.kubeconfig())
+        .args(["--health-addr", &health.to_string(), "--webhook-port", &webhook.port().to_string()])
+        .args(options)
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    (program, health)
+}
+
+async fn until_ready(health: SocketAddr) {
+    while TcpStream::connect(health).await.is_err() || get(health, "/readyz", None).await.0 != 200 {
+        sleep(Duration::from_millis(5)).await;
+    }
 }

@@ -1,66 +1,25 @@
-//! Claims of Cluster API when requests, answers and leaders fail.
+//! Tests claims of Cluster API when requests, responses and leaders fail.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures::StreamExt;
-use futures::stream::{self, FuturesUnordered};
+use futures::stream;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{DeleteParams, DynamicObject, PostParams, WatchEvent};
-use kube::{Api, Client};
+use kube::Api;
+use kube::api::{DeleteParams, DynamicObject, PostParams};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
+use crate::support::Cluster;
 use crate::support::cluster_api::definitions_of;
 use crate::support::controller::{Controller, Site, until};
-use crate::support::server::{Call, Fault, Server};
-use crate::support::{CONTROLLER, Cluster};
+use crate::support::server::Server;
+use crate::support::trouble::{Trouble, history, run_all, trouble_at};
 
-/// What happens to one write of the controller.
-#[derive(Clone, Copy, Debug)]
-enum Trouble {
-    /// The process crashes before the write.
-    CrashBefore,
-    /// The process crashes after the write.
-    CrashAfter,
-    /// The answer is lost.
-    LostAnswer,
-    /// The API server changes nothing and answers with 409 or, at every other write, with 503.
-    Refused,
-}
-
-/// Causes trouble at the n-th write of the controller. Returns whether that write came.
-fn trouble_at(server: &Server, trouble: Trouble, n: usize) -> Arc<AtomicBool> {
-    let (came, count) = (Arc::new(AtomicBool::new(false)), AtomicUsize::new(0));
-    let happened = Arc::clone(&came);
-    server.set_faults(move |call| {
-        if call.user != CONTROLLER {
-            return Fault::None;
-        }
-        let is_dead = came.load(Ordering::SeqCst) && matches!(trouble, Trouble::CrashBefore | Trouble::CrashAfter);
-        if is_dead {
-            return Fault::LostRequest;
-        }
-        if is_read(call) || count.fetch_add(1, Ordering::SeqCst) != n {
-            return Fault::None;
-        }
-        came.store(true, Ordering::SeqCst);
-        match trouble {
-            Trouble::CrashBefore => Fault::LostRequest,
-            Trouble::CrashAfter | Trouble::LostAnswer => Fault::LostAnswer,
-            Trouble::Refused => Fault::Status(if n.is_multiple_of(2) { 409 } else { 503 }),
-        }
-    });
-    happened
-}
-
-fn is_read(call: &Call) -> bool {
-    matches!(call.verb, "get" | "list" | "watch")
-}
-
-/// Keeps a leader running: after a crash another process begins.
+/// Keeps a leader running. After a crash, a new process starts.
 fn supervise(server: Arc<Server>, cluster: Arc<Cluster>, site: Site, crashed: Arc<AtomicBool>) -> JoinHandle<()> {
     tokio::spawn(async move {
         let first = Controller::start(&cluster, &site);
@@ -74,7 +33,7 @@ fn supervise(server: Arc<Server>, cluster: Arc<Cluster>, site: Site, crashed: Ar
     })
 }
 
-/// Every flow of a claim: it gets an address, waits for one, gets one that was released, and ends.
+/// Every flow of a claim: the claim gets an address, waits for an address, gets a released address, and is deleted.
 async fn script(site: &Site) {
     site.claim("a", &json!({})).await;
     site.address_of("a").await;
@@ -88,7 +47,7 @@ async fn script(site: &Site) {
     site.until_empty().await;
 }
 
-/// Runs the script with trouble at the n-th write. Returns whether that write came.
+/// Runs the script with a failure at the n-th write. Returns whether the script made that write.
 async fn run(trouble: Trouble, n: usize) -> bool {
     let server = Arc::new(Server::start().await);
     let cluster = Arc::new(Cluster::of(&server).await);
@@ -104,47 +63,8 @@ async fn run(trouble: Trouble, n: usize) -> bool {
     came.load(Ordering::SeqCst)
 }
 
-/// Runs the script with trouble at each write of it.
-async fn run_all(trouble: Trouble) {
-    let mut next = 0;
-    let mut runs = FuturesUnordered::new();
-    loop {
-        while runs.len() < 8 {
-            runs.push(run(trouble, next));
-            next += 1;
-        }
-        if !runs.next().await.unwrap() {
-            break;
-        }
-    }
-    while runs.next().await.is_some() {}
-    assert!(next > 20, "the script has more than {next} writes");
-}
-
-/// Reads everything that happened to the objects of a kind, in order: version, whether the object is gone, and the object.
-async fn history(server: &Server, client: Client, path: &str) -> Vec<(u64, bool, Value)> {
-    let path = format!("{path}?watch=1&resourceVersion=1&allowWatchBookmarks=true");
-    let mut lines = Box::pin(client.request_events::<Value>(get(&path)).await.unwrap());
-    // The bookmark comes after everything that happened before it.
-    server.send_bookmarks();
-    let mut events = Vec::new();
-    loop {
-        let (is_gone, object) = match lines.next().await.unwrap().unwrap() {
-            WatchEvent::Added(object) | WatchEvent::Modified(object) => (false, object),
-            WatchEvent::Deleted(object) => (true, object),
-            WatchEvent::Bookmark(_) => return events,
-            WatchEvent::Error(status) => panic!("{status:?}"),
-        };
-        let version = object["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap();
-        events.push((version, is_gone, object));
-    }
-}
-
-fn get(path: &str) -> hyper::Request<Vec<u8>> {
-    hyper::Request::get(path).body(Vec::new()).unwrap()
-}
-
-/// What has to hold at every moment: no two IPAddresses have one address, and each has a lease of its claim that is older.
+/// Checks the history: at no time did two IPAddresses have one address, and each IPAddress has an older lease of its
+/// claim.
 async fn check_history(server: &Server, cluster: &Cluster, site: &Site) {
     let leases = history(server, cluster.client(), "/apis/ipam.glowplug.dev/v1alpha1/staticipleases").await;
     let path = format!("/apis/ipam.cluster.x-k8s.io/v1beta2/namespaces/{}/ipaddresses", site.namespace);
@@ -177,22 +97,22 @@ async fn check_history(server: &Server, cluster: &Cluster, site: &Site) {
 
 #[tokio::test]
 async fn after_a_crash_before_any_write_the_next_leader_goes_on() {
-    run_all(Trouble::CrashBefore).await;
+    run_all(Trouble::CrashBefore, run).await;
 }
 
 #[tokio::test]
 async fn after_a_crash_behind_any_write_the_next_leader_goes_on() {
-    run_all(Trouble::CrashAfter).await;
+    run_all(Trouble::CrashAfter, run).await;
 }
 
 #[tokio::test]
 async fn a_lost_answer_of_any_write_changes_nothing() {
-    run_all(Trouble::LostAnswer).await;
+    run_all(Trouble::LostAnswer, run).await;
 }
 
 #[tokio::test]
 async fn a_write_that_is_refused_once_is_made_again() {
-    run_all(Trouble::Refused).await;
+    run_all(Trouble::Refused, run).await;
 }
 
 #[tokio::test]
@@ -211,7 +131,7 @@ async fn two_leaders_at_once_give_each_claim_one_address() {
     allocated.sort();
     let distinct: BTreeSet<&String> = allocated.iter().map(|(address, _)| address).collect();
     assert_eq!(distinct.len(), 40);
-    // A second lease that a claim got from the other leader is released.
+    // The second lease of a claim, which the other leader wrote, is released.
     while site.held().await != allocated {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
@@ -228,7 +148,7 @@ async fn two_leaders_at_once_give_each_claim_one_address() {
 }
 
 #[tokio::test]
-async fn claims_are_served_where_only_v1beta1_is_there() {
+async fn claims_are_served_with_only_v1beta1() {
     let server = Server::start().await;
     let cluster = Cluster::of(&server).await;
     let definitions: Api<CustomResourceDefinition> = Api::all(cluster.client());

@@ -1,4 +1,5 @@
-//! Every scenario against a real API server: `make test-cluster`. A word of the command line chooses scenarios by name.
+//! Runs every scenario against a real API server: `make test-cluster`. Words on the command line select scenarios by
+//! name.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 

@@ -1,30 +1,63 @@
-//! `make demo-controller`: the controller at work, on the API server of the tests. Tables are printed as kubectl prints them.
+//! `make demo-controller`: shows the controller on the API server of the tests. Prints tables in the format of kubectl.
+//!
+//! If a UUID, a MAC address, a file with user data and an output file for the drive are given, the first machine has
+//! this UUID, MAC address and user data, and its drive is written to the file. `tests/boot` boots from this drive.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod support;
 
-use glowplug_controller::api::definitions;
+use std::fs;
+use std::path::PathBuf;
+
+use glowplug_controller::api::{StaticIPLease, StaticIPPool, definitions};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use k8s_openapi::jiff::Timestamp;
 use kube::Api;
-use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams};
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams};
 use kube::runtime::wait::await_condition;
 use serde_json::{Value, json};
 
 use support::Cluster;
 use support::controller::{Controller, Site};
+use support::hosted::provider::PATCH_ANNOTATION;
+use support::hosted::{Hosted, USER_DATA};
+use support::installed::Installed;
 use support::server::Server;
 
 /// A column of a table: its name, and the path of its value.
 type Column = (String, String);
 
+/// Properties of the first machine.
+struct Machine {
+    uuid: String,
+    mac: String,
+    user_data: String,
+    drive: PathBuf,
+}
+
 #[tokio::main]
 async fn main() {
     let server = Server::start().await;
     let cluster = Cluster::of(&server).await;
-    let site = Site::new(&cluster).await;
-    let mut controller = Controller::start(&cluster, &site);
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match arguments.as_slice() {
+        [uuid, mac, user_data, drive] => {
+            let (uuid, mac, drive) = (uuid.clone(), mac.clone(), drive.into());
+            let user_data = fs::read_to_string(user_data).unwrap();
+            machines(&cluster, Some(Machine { uuid, mac, user_data, drive })).await;
+        }
+        _ => {
+            claims_of_cluster_api(&cluster).await;
+            machines(&cluster, None).await;
+        }
+    }
+}
+
+/// Claims of Cluster API, without machines.
+async fn claims_of_cluster_api(cluster: &Cluster) {
+    let site = Site::new(cluster).await;
+    let mut controller = Controller::start(cluster, &site);
     controller.until_ready().await;
 
     say("A pool of two addresses.");
@@ -44,7 +77,7 @@ async fn main() {
     until_counted(&site, 0, 1).await;
     claims(&site).await;
     pools(&site).await;
-    events(&cluster, &site).await;
+    events(cluster, &site).await;
 
     say("The pool grows by one address, and the waiting claim gets it.");
     run(r#"kubectl patch staticippool workers --type merge -p '{"spec":{"addresses":["10.0.0.8-10.0.0.10"]}}'"#);
@@ -64,6 +97,79 @@ async fn main() {
     claims(&site).await;
     addresses(&site).await;
     leases(&site).await;
+}
+
+/// Machines of a hosted cluster, from the NodePool to the drive. The programs of the hosted cluster are stand-ins.
+async fn machines(cluster: &Cluster, first: Option<Machine>) {
+    let clusters = cluster.namespace().await;
+    let user_data = first.as_ref().map_or(USER_DATA, |machine| &machine.user_data);
+    let mut hosted = Hosted::start(cluster, &clusters, "blue", user_data).await;
+    hosted.network = "infra/vlan10".to_owned();
+    let installed = Installed::start(cluster).await;
+
+    say("A pool for the machines of NodePool workers, with two addresses of network infra/vlan10.");
+    run("kubectl apply -f pool.yaml");
+    let spec = json!({
+        "network": "infra/vlan10", "addresses": ["192.168.1.100-192.168.1.101"], "gateway": ["192.168.1.1"],
+        "nameservers": ["8.8.8.8", "8.8.4.4"], "machineNetwork": [{"cidr": "192.168.1.0/24"}],
+        "nodePoolRef": {"name": "workers"},
+    });
+    let pool = StaticIPPool::new("workers", serde_json::from_value(spec).unwrap());
+    hosted.pools.create(&PostParams::default(), &pool).await.unwrap();
+    let of_vm = first.as_ref().map(|Machine { uuid, mac, .. }| {
+        let interface = "/spec/template/spec/domain/devices/interfaces/0/macAddress";
+        let patch = json!([
+            {"op": "add", "path": interface, "value": mac},
+            {"op": "add", "path": "/spec/template/spec/domain/firmware", "value": {"uuid": uuid}},
+        ]);
+        json!({"metadata": {"annotations": {PATCH_ANNOTATION: patch.to_string()}}})
+    });
+    hosted.node_pool("workers", 0, &of_vm.unwrap_or_else(|| json!({}))).await;
+    installed.until_asked(&hosted, "workers").await;
+
+    say(
+        "HyperShift and its provider create a machine. The webhook adds a reference to a Secret, and KubeVirt waits for it.",
+    );
+    run("kubectl scale nodepool workers --replicas 1");
+    hosted.scale("workers", 1).await;
+    let drive = hosted.until_running("workers-0").await;
+    if let Some(machine) = first {
+        fs::write(machine.drive, drive.image()).unwrap();
+        return installed.stop().await;
+    }
+    run("kubectl get virtualmachine workers-0 -o json | jq '.spec.template.spec.volumes[1]'");
+    let vm = hosted.vms.get("workers-0").await.unwrap();
+    println!("{:#}", vm.data["spec"]["template"]["spec"]["volumes"][1]);
+    run("kubectl get secret workers-0-networkdata -o json | jq '.data.networkdata | @base64d | fromjson'");
+    println!("{:#}", drive.document());
+
+    say("The pool is exhausted by two machines. The third machine is refused, and its object says why.");
+    run("kubectl scale nodepool workers --replicas 3");
+    hosted.scale("workers", 2).await;
+    hosted.until_running("workers-1").await;
+    hosted.until_condition("workers", "Exhausted").await;
+    hosted.scale("workers", 3).await;
+    run("kubectl get kubevirtmachine workers-2 -o json | jq -r '.status.conditions[0].message'");
+    println!("{}", hosted.until_refused("workers-2").await);
+
+    say("The pool grows. The controller wakes up the machine, which gets its address.");
+    run(
+        r#"kubectl patch staticippool workers --type merge -p '{"spec":{"addresses":["192.168.1.100-192.168.1.110"]}}'"#,
+    );
+    hosted.resize("workers", &["192.168.1.100-192.168.1.110"]).await;
+    assert_eq!(hosted.address_of("workers-2").await, "192.168.1.102");
+    hosted.until_held(3).await;
+    run("kubectl get staticipleases");
+    let leases: Api<StaticIPLease> = Api::all(cluster.client());
+    let of_network = |lease: &Value| lease["spec"]["network"] == hosted.network;
+    let leases: Vec<Value> = values(&leases).await.into_iter().filter(of_network).collect();
+    print(&leases, &columns_of("StaticIPLease"));
+
+    say("A smaller NodePool. An address is released when its guest has ended.");
+    run("kubectl scale nodepool workers --replicas 2");
+    hosted.scale("workers", 2).await;
+    hosted.until_held(2).await;
+    installed.stop().await;
 }
 
 fn say(text: &str) {
@@ -117,7 +223,7 @@ async fn addresses(site: &Site) {
 async fn events(cluster: &Cluster, site: &Site) {
     let kind = ApiResource::from_gvk(&GroupVersionKind::gvk("events.k8s.io", "v1", "Event"));
     let events: Api<DynamicObject> = Api::namespaced_with(cluster.client(), &site.namespace, &kind);
-    // Each allocation has one, and so has each refusal: that of the pool, and that of the claim.
+    // Each allocation has one event. Each refusal has two: one of the pool, and one of the claim.
     let mut all = Vec::new();
     while all.len() < 4 {
         all = values(&events).await;

@@ -1,4 +1,4 @@
-//! The faults of the API server of the tests: the tests of crashes and of two leaders rely on them.
+//! Tests the faults of the test API server. The tests of crashes and of two leaders depend on these faults.
 
 use std::sync::Arc;
 
@@ -67,7 +67,7 @@ async fn a_status_is_answered_once_and_changes_nothing() {
 }
 
 #[tokio::test]
-async fn a_request_that_is_held_is_served_when_it_is_let_go() {
+async fn a_held_request_is_served_after_its_release() {
     let (server, secrets) = secrets().await;
     let gate = Arc::new(Semaphore::new(0));
     let closed = Arc::clone(&gate);

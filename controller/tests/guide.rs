@@ -1,13 +1,17 @@
-//! The guide `docs/controller.md` agrees with the program.
+//! Checks that the guide `docs/controller.md` agrees with the program.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
 
 use glowplug_controller::api::{LeaseSpec, PoolSpec, definitions};
-use glowplug_controller::index::PoolId;
+use glowplug_controller::index::{PoolId, PoolObject};
+use glowplug_controller::machine::{NODE_POOL_LABEL, VirtualMachine};
 use glowplug_controller::metrics::Metrics;
-use glowplug_controller::webhook::{Change, validate, warn_of_holders};
+use glowplug_controller::selection::{MachinePool, Selection};
+use glowplug_controller::webhook::{Change, Decision, decide, validate, warn_of_holders};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
@@ -20,13 +24,30 @@ fn guide() -> String {
     read("../docs/controller.md")
 }
 
+/// The content of all files in these folders of the package, and in their folders.
+fn sources(folders: &[&str]) -> String {
+    let mut sources = String::new();
+    let mut folders: Vec<_> = folders.iter().map(|folder| Path::new(env!("CARGO_MANIFEST_DIR")).join(folder)).collect();
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                sources += &fs::read_to_string(path).unwrap();
+            }
+        }
+    }
+    sources
+}
+
 /// The content of the blocks that begin with a fence.
 fn blocks<'a>(guide: &'a str, fence: &str) -> Vec<&'a str> {
     let start = format!("\n```{fence}\n");
     guide.split(start.as_str()).skip(1).map(|rest| rest.split("\n```").next().unwrap_or_default()).collect()
 }
 
-/// The first words in backquotes of the cells of all table rows below a heading.
+/// For all table rows below a heading: the first word in backquotes of each cell.
 fn named<'a>(guide: &'a str, heading: &str) -> Vec<&'a str> {
     let (_, section) = guide.split_once(&format!("\n## {heading}\n")).unwrap_or_else(|| panic!("no heading {heading}"));
     let section = section.split("\n## ").next().unwrap_or_default();
@@ -50,7 +71,7 @@ fn id() -> PoolId {
 }
 
 #[test]
-fn the_pool_of_the_guide_is_valid_and_has_as_many_addresses_as_the_guide_says() {
+fn the_pool_of_the_guide_is_valid_and_has_the_number_of_addresses_in_the_guide() {
     let (pool, diagnostics) = id().check(&pool());
     let total: u128 = pool.unwrap().spaces().map(|space| space.allocatable()).sum();
     assert_eq!((total, diagnostics.kept()), (41, &[][..]));
@@ -97,14 +118,7 @@ fn the_columns_are_those_of_the_kinds() {
 #[test]
 fn every_reason_and_metric_is_one_of_the_program() {
     let guide = guide();
-    let mut sources = String::new();
-    let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src")];
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() { folders.push(path) } else { sources += &fs::read_to_string(path).unwrap() }
-        }
-    }
+    let sources = sources(&["src"]);
     let standard = ["True", "False", "Unknown"];
     let reasons = ["Conditions", "Events"].iter().flat_map(|heading| named(&guide, heading));
     let mut missing: Vec<&str> =
@@ -112,11 +126,72 @@ fn every_reason_and_metric_is_one_of_the_program() {
     let metrics = Metrics::new(watch::channel(true).1);
     metrics.count_claim(&Ok(Vec::new()));
     metrics.webhook_seconds.get_or_create(&[("webhook", "pools"), ("result", "allowed")]).observe(0.001);
-    // Those of pools are of the library.
+    // The library has the metrics of pools.
     let text = metrics.text() + &read("../src/host/metrics.rs");
     let is_there = |name: &&str| text.contains(&format!("# TYPE {} ", name.trim_end_matches("_total")));
     missing.extend(named(&guide, "Metrics").into_iter().filter(|name| name.contains('_') && !is_there(name)));
     assert_eq!(missing, [] as [&str; 0]);
+}
+
+#[test]
+fn every_test_of_the_recovery_exists() {
+    let guide = read("../docs/recovery.md");
+    let (_, table) = guide.split_once("\n## Tests\n").unwrap();
+    let names: Vec<&str> = table.split('`').skip(1).step_by(2).collect();
+    assert_eq!(names.len(), 3);
+    let sources = sources(&["tests"]);
+    let missing: Vec<&&str> = names.iter().filter(|name| !sources.contains(&format!("fn {name}("))).collect();
+    assert_eq!(missing, [] as [&&str; 0]);
+}
+
+#[test]
+fn the_pool_and_the_refusals_of_the_page_for_hypershift_are_those_of_the_program() {
+    let page = read("../docs/hypershift.md");
+    let yaml = blocks(&page, "yaml")[0];
+    let pool: Value = serde_saphyr::from_str(yaml).unwrap();
+    let machine = |interfaces: &[(&str, &str, u32)]| {
+        let networks =
+            interfaces.iter().map(|(name, network, _)| json!({"name": name, "multus": {"networkName": network}}));
+        let devices = interfaces.iter().map(|(name, _, index)| json!({"name": name, "acpiIndex": index}));
+        let (networks, devices): (Vec<Value>, Vec<Value>) = (networks.collect(), devices.collect());
+        let spec = json!({"networks": networks, "domain": {"devices": {"interfaces": devices}}});
+        let metadata = json!({
+            "namespace": "clusters-c1", "name": "w-0", "labels": {(NODE_POOL_LABEL): "workers"},
+        });
+        let object = json!({"metadata": metadata, "spec": {"template": {"spec": spec}}});
+        VirtualMachine::read(serde_json::from_value(object).unwrap())
+    };
+    let decide = |pools: &[Value], machine: &VirtualMachine| {
+        let pools = pools
+            .iter()
+            .map(|pool| Arc::new(MachinePool::read(PoolObject::read(serde_json::from_value(pool.clone()).unwrap()))));
+        let node_pool =
+            json!({"metadata": {"namespace": "clusters", "name": "workers"}, "spec": {"clusterName": "c1"}});
+        let selection = Selection::new(pools, [Arc::new(serde_json::from_value(node_pool).unwrap())]);
+        match decide(machine, &selection, &BTreeSet::new()) {
+            Decision::Refuse(message) | Decision::Exhausted(message, _) => message,
+            other => panic!("{other:?}"),
+        }
+    };
+    let changed = |name: &str, changes: Value| {
+        let mut pool = pool.clone();
+        pool["metadata"]["name"] = name.into();
+        json_patch::merge(&mut pool, &changes);
+        pool
+    };
+    let on_network = machine(&[("iface1", "infra/vlan10", 0)]);
+    let two = [changed("a", json!({})), changed("b", json!({}))];
+    let one_interface = [changed("a", json!({})), changed("b", json!({"spec": {"network": "infra/vlan20"}}))];
+    let refusals = [
+        decide(&two, &on_network),
+        decide(&one_interface, &machine(&[("iface1", "infra/vlan10", 0), ("iface2", "infra/vlan20", 0)])),
+        decide(std::slice::from_ref(&pool), &machine(&[("iface1", "infra/vlan20", 0)])),
+        decide(std::slice::from_ref(&pool), &machine(&[("iface1", "infra/vlan10", 7)])),
+        decide(std::slice::from_ref(&pool), &on_network),
+    ];
+    for refusal in refusals {
+        assert!(page.contains(&format!("| `{refusal}` |")), "{refusal}");
+    }
 }
 
 #[test]

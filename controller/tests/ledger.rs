@@ -1,4 +1,4 @@
-//! The ledger when requests, answers, watches and processes fail.
+//! Tests the ledger when requests, responses, watches and processes fail.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -29,7 +29,7 @@ async fn server() -> (Server, Cluster) {
     (server, cluster)
 }
 
-/// Has the first write end in a fault, and serves all others.
+/// Makes the first write end in a fault, and serves all others.
 fn fault_once(server: &Server, fault: Fault) {
     let mut fault = Some(fault);
     server.set_faults(move |call| if is_write(call) { fault.take().unwrap_or(Fault::None) } else { Fault::None });
@@ -48,7 +48,7 @@ async fn after_a_lost_answer_the_machine_gets_the_address_that_was_stored() {
         fault_once(&server, fault);
         let refused = leader.claim(machine(NETWORK, 0)).await.unwrap_err();
         assert!(refused.starts_with(error), "{refused}");
-        // Another machine comes first: it must not get the address that may be stored.
+        // Another machine claims first. It must not get the address that may already be stored.
         let other = leader.claim(machine(NETWORK, 1)).await.unwrap();
         let first = leader.claim(machine(NETWORK, 0)).await.unwrap();
         assert_ne!(other, first);
@@ -60,7 +60,7 @@ async fn after_a_lost_answer_the_machine_gets_the_address_that_was_stored() {
 }
 
 #[tokio::test]
-async fn a_release_whose_answer_is_lost_is_a_release() {
+async fn a_release_with_a_lost_response_takes_effect() {
     let (server, cluster) = server().await;
     let mut leader = Leader::start(cluster.controller(), pool(NETWORK, &["10.0.0.8/32"])).await;
     leader.claim(machine(NETWORK, 0)).await.unwrap();
@@ -83,11 +83,11 @@ async fn while_an_outcome_is_unknown_nothing_is_allocated() {
 }
 
 #[tokio::test]
-async fn a_leader_that_knows_nothing_of_another_one_is_refused_and_learns() {
+async fn a_leader_without_the_changes_of_another_leader_is_rejected_and_updated() {
     let (server, cluster) = server().await;
     let pool = pool(NETWORK, &["10.0.0.8/29"]);
     let mut paused = Leader::start(cluster.controller(), pool.clone()).await;
-    // No watch tells the paused leader anything from now on.
+    // From now on, the paused leader receives no watch events.
     let gate = Arc::new(Semaphore::new(0));
     server.set_faults(move |call| if call.verb == "watch" { Fault::Hold(Arc::clone(&gate)) } else { Fault::None });
     server.cut_watches();
@@ -95,12 +95,12 @@ async fn a_leader_that_knows_nothing_of_another_one_is_refused_and_learns() {
     assert_eq!(other.claim(machine(NETWORK, 0)).await, Ok(addresses(["10.0.0.8"])));
 
     let refused = paused.claim(machine(NETWORK, 1)).await;
-    assert_eq!(refused, Err(format!("10.0.0.8 of network {NETWORK:?} is held by somebody else")));
+    assert_eq!(refused, Err(format!("10.0.0.8 of network {NETWORK:?} is held by another claimant")));
     assert_eq!(paused.claim(machine(NETWORK, 1)).await, Ok(addresses(["10.0.0.9"])));
-    // The same machine at both: the lease is its own, whoever wrote it.
+    // Both leaders claim for the same machine: the lease belongs to the machine, whichever leader wrote it.
     assert_eq!(
         other.claim(machine(NETWORK, 2)).await,
-        Err(format!("10.0.0.9 of network {NETWORK:?} is held by somebody else"))
+        Err(format!("10.0.0.9 of network {NETWORK:?} is held by another claimant"))
     );
     assert_eq!(other.claim(machine(NETWORK, 2)).await, Ok(addresses(["10.0.0.10"])));
     assert_eq!(paused.claim(machine(NETWORK, 2)).await, Ok(addresses(["10.0.0.10"])));
@@ -119,15 +119,15 @@ async fn a_paused_leader_takes_nothing_back() {
     let mut other = Leader::start(cluster.controller(), pool).await;
     other.release(machine(NETWORK, 0)).await.unwrap();
     other.claim(machine(NETWORK, 1)).await.unwrap();
-    // To the paused leader worker-0 still holds the address. Its release is one of an old version.
+    // For the paused leader, worker-0 still holds the address. Its release has an old version.
     let refused = paused.release(machine(NETWORK, 0)).await;
-    assert_eq!(refused, Err(format!("10.0.0.8 of network {NETWORK:?} is held by somebody else")));
+    assert_eq!(refused, Err(format!("10.0.0.8 of network {NETWORK:?} is held by another claimant")));
     assert_eq!(stored(cluster.client(), NETWORK).await, [("10.0.0.8".to_owned(), "worker-1".to_owned(), false)]);
     assert_eq!(paused.release(machine(NETWORK, 0)).await, Ok(()));
 }
 
 #[tokio::test]
-async fn what_happened_while_no_watch_was_open_is_learnt_from_the_next_list() {
+async fn changes_without_an_open_watch_are_read_from_the_next_list() {
     let (server, cluster) = server().await;
     let mut leader = Leader::start(cluster.controller(), pool(NETWORK, &["10.0.0.8/30"])).await;
     for n in [0, 1] {
@@ -146,7 +146,7 @@ async fn what_happened_while_no_watch_was_open_is_learnt_from_the_next_list() {
     server.compact();
     server.clear_faults();
     gate.add_permits(1000);
-    // The lease of a machine is written again; the one that was released is no more.
+    // The lease of a machine is written again. The released lease is not.
     while leases.get_opt(&before.metadata.name.clone().unwrap()).await.unwrap().is_none() {
         leader.holders(NETWORK).await;
     }
@@ -170,7 +170,7 @@ async fn at_most_32_writes_are_on_their_way_and_a_claim_of_many_is_one_group() {
         writes += server.take_calls().iter().filter(|call| is_write(call)).count();
         tokio::task::yield_now().await;
     }
-    // Nothing more comes before an answer goes.
+    // No further request arrives before a response is sent.
     for _ in 0..1000 {
         writes += server.take_calls().iter().filter(|call| is_write(call)).count();
         tokio::task::yield_now().await;
@@ -180,7 +180,7 @@ async fn at_most_32_writes_are_on_their_way_and_a_claim_of_many_is_one_group() {
     assert_eq!(claims.await.unwrap().unwrap().len(), 64);
 }
 
-/// What a run does: three machines at once, one is released, and a fourth takes its place.
+/// The steps of a run: three machines claim at once, one is released, and a fourth gets its address.
 async fn flow(leader: &mut Leader) -> Result<(), String> {
     leader.claim_all((0..3).map(|n| machine(NETWORK, n)).collect()).await?;
     leader.release(machine(NETWORK, 1)).await?;

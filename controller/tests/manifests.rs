@@ -1,4 +1,5 @@
-//! The manifests in `config` agree with the program, with each other, and with what Cluster API asks of a provider.
+//! Checks that the manifests in `config` agree with the program, with each other, and with the requirements of Cluster
+//! API for a provider.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -7,19 +8,22 @@ use std::process::Command;
 
 use clap::Parser;
 use glowplug_controller::api::definitions;
+use glowplug_controller::machine::{MACHINE_NAME_LABEL, MACHINES_LABEL, virtual_machines};
 use glowplug_controller::run::Options;
-use glowplug_controller::webhook::POOLS_PATH;
+use glowplug_controller::webhook::{MACHINES_PATH, POOLS_PATH};
 use serde_json::{Value, json};
 
 use crate::support::manifests::{config, documents, object, render};
 use crate::support::{CONTROLLER, SYSTEM};
 
-/// The folders that a cluster is installed from.
+/// The folders from which a cluster is installed.
 const INSTALLED: [&str; 3] = ["default", "openshift", "clusterctl"];
 /// The Deployment and its service account, its roles and their bindings.
 const MANAGER: &str = "glowplug-controller-manager";
-/// The Service, the webhook configuration and the certificate.
+/// The Service, the webhook configurations and the certificate.
 const SERVICE: &str = "glowplug-controller";
+/// The kinds of webhook configurations.
+const WEBHOOKS: [&str; 2] = ["ValidatingWebhookConfiguration", "MutatingWebhookConfiguration"];
 
 /// The arguments of `glowplug-controller run`.
 #[derive(Parser)]
@@ -32,7 +36,7 @@ fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_else(|| panic!("{value} is no string"))
 }
 
-/// A string in which each `${NAME:=default}` is its default, as clusterctl writes it for somebody who sets no variable.
+/// The string with each `${NAME:=default}` replaced by its default, as clusterctl does for a user who sets no variable.
 fn substituted(text: &str) -> String {
     let mut parts = text.split("${");
     let first = parts.next().unwrap_or_default().to_owned();
@@ -79,7 +83,7 @@ fn every_member_has_a_description_and_what_can_be_written_an_example() {
         for (name, member) in schema["properties"].as_object().into_iter().flatten() {
             let at = format!("{at}.{name}");
             let description = member["description"].as_str().unwrap_or_default();
-            // Of the types of Kubernetes itself the descriptions are Kubernetes' own.
+            // Types of Kubernetes itself have Kubernetes' own descriptions.
             let is_foreign = ["machineSelector", "conditions"].contains(&name.as_str());
             let is_leaf = member.get("properties").is_none();
             let has_example = description.contains("Example: `")
@@ -218,27 +222,54 @@ fn the_api_server_asks_the_webhook_for_every_change_of_a_pool() {
 }
 
 #[test]
-fn cert_manager_signs_the_name_of_the_service_and_tells_the_api_server() {
+fn the_api_server_asks_the_webhook_for_new_machines_of_capk_in_namespaces_of_pools() {
+    let objects = render("default");
+    let configuration = object(&objects, "MutatingWebhookConfiguration", SERVICE);
+    let service = object(&objects, "Service", SERVICE);
+    let machines = virtual_machines();
+    let expected = json!([{
+        "name": "machines.ipam.glowplug.dev",
+        "rules": [{
+            "apiGroups": [machines.group], "apiVersions": [machines.version], "resources": [machines.plural],
+            "operations": ["CREATE"],
+        }],
+        "namespaceSelector": {"matchLabels": {MACHINES_LABEL: "true"}},
+        "objectSelector": {"matchExpressions": [{"key": MACHINE_NAME_LABEL, "operator": "Exists"}]},
+        "clientConfig": {"service": {
+            "name": SERVICE, "namespace": SYSTEM, "path": MACHINES_PATH,
+            "port": port(&service["spec"]["ports"], "webhook")["port"],
+        }},
+        "admissionReviewVersions": ["v1"], "sideEffects": "None", "failurePolicy": "Fail",
+        "matchPolicy": "Equivalent", "reinvocationPolicy": "IfNeeded", "timeoutSeconds": 5,
+    }]);
+    assert_eq!(configuration["webhooks"], expected);
+}
+
+#[test]
+fn cert_manager_signs_the_name_of_the_service_and_injects_its_ca() {
     for folder in ["default", "clusterctl"] {
         let objects = render(folder);
         let certificate = &object(&objects, "Certificate", SERVICE)["spec"];
         assert_eq!(certificate["dnsNames"][0], format!("{SERVICE}.{SYSTEM}.svc"));
         assert_eq!(certificate["secretName"], pod(&objects).0["volumes"][0]["secret"]["secretName"]);
         object(&objects, text(&certificate["issuerRef"]["kind"]), text(&certificate["issuerRef"]["name"]));
-        let configuration = object(&objects, "ValidatingWebhookConfiguration", SERVICE);
         let expected = json!({"cert-manager.io/inject-ca-from": format!("{SYSTEM}/{SERVICE}")});
-        assert_eq!(configuration["metadata"]["annotations"], expected);
+        for kind in WEBHOOKS {
+            assert_eq!(object(&objects, kind, SERVICE)["metadata"]["annotations"], expected);
+        }
     }
 }
 
 #[test]
-fn the_service_ca_of_openshift_signs_the_name_of_the_service_and_tells_the_api_server() {
+fn the_service_ca_of_openshift_signs_the_name_of_the_service_and_injects_its_ca() {
     let objects = render("openshift");
     let secret = &pod(&objects).0["volumes"][0]["secret"]["secretName"];
     let annotations = |kind: &str| object(&objects, kind, SERVICE)["metadata"]["annotations"].clone();
     assert_eq!(annotations("Service"), json!({"service.beta.openshift.io/serving-cert-secret-name": secret}));
     let expected = json!({"service.beta.openshift.io/inject-cabundle": "true"});
-    assert_eq!(annotations("ValidatingWebhookConfiguration"), expected);
+    for kind in WEBHOOKS {
+        assert_eq!(annotations(kind), expected);
+    }
 }
 
 #[test]

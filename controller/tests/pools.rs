@@ -1,4 +1,4 @@
-//! The work on pools when the controller crashes.
+//! Tests the work on pools when the controller crashes.
 
 use std::sync::Arc;
 
@@ -15,7 +15,8 @@ use crate::support::{CONTROLLER, Cluster};
 
 const NETWORK: &str = "infra/vlan10";
 
-/// Has the controller crash at its n-th write, counted from 0: nothing that it asks later is served. Others are served.
+/// Makes the controller crash at its n-th write, counted from 0: its later requests get no response. Other clients are
+/// served.
 fn crash_at(server: &Server, n: usize, is_done: bool) -> Arc<Notify> {
     let crashed = Arc::new(Notify::new());
     let (crash, mut writes) = (Arc::clone(&crashed), 0);
@@ -34,7 +35,8 @@ fn crash_at(server: &Server, n: usize, is_done: bool) -> Arc<Notify> {
     crashed
 }
 
-/// A pool serves a claim and is deleted; its lease is released, and the pool is gone. What is done already is not done again.
+/// A pool serves a claim and is deleted, its lease is released, and the pool is removed. The flow skips steps that are
+/// already done.
 async fn flow(cluster: &Cluster, work: &Work) {
     let pools: Api<StaticIPPool> = Api::namespaced(cluster.client(), "default");
     let is_serving = |pool: Option<&StaticIPPool>| {
@@ -91,7 +93,8 @@ async fn after_a_crash_at_any_write_the_next_process_finishes_what_was_begun() {
             assert!(leases.iter().all(|(_, _, is_released)| *is_released), "crash at write {n}: {leases:?}");
         }
         if !has_crashed {
-            // The finalizer, a status, the lease, its release, and the finalizer again. Others may be one or several.
+            // The writes: the finalizer, a status, the lease, its release, and the finalizer again. The number of other
+            // writes varies.
             assert!(n >= 5, "{n}");
             return;
         }

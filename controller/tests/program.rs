@@ -1,4 +1,4 @@
-//! The program itself.
+//! Tests the program as a process.
 
 use std::net::SocketAddr;
 use std::process::Stdio;
@@ -34,7 +34,8 @@ fn send(program: &Child, signal: &str) {
     assert!(std::process::Command::new("kill").args([signal, &id]).status().unwrap().success());
 }
 
-/// The program in front of a server, with the rights of its service account, with its log and its diagnostics.
+/// Starts the program for a server, with the rights of its service account, and returns its log and its diagnostics
+/// address.
 async fn start(server: &Server, folder: &std::path::Path) -> (Child, Lines<BufReader<ChildStderr>>, SocketAddr) {
     Cluster::of(server).await;
     let file = folder.join("kubeconfig");
@@ -60,7 +61,7 @@ async fn start(server: &Server, folder: &std::path::Path) -> (Child, Lines<BufRe
     (program, lines, diagnostics)
 }
 
-/// Waits until the program is ready. It becomes ready after it leads, in a task of its own.
+/// Waits until the program is ready. A separate task sets it ready, after it leads.
 async fn until_ready(diagnostics: SocketAddr) {
     while get(diagnostics, "/readyz", None).await.0 != 200 {
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -68,7 +69,7 @@ async fn until_ready(diagnostics: SocketAddr) {
 }
 
 #[tokio::test]
-async fn it_leads_and_a_signal_turns_it_unready_first() {
+async fn the_program_leads_and_becomes_unready_first_after_a_signal() {
     let (server, folder) = (Server::start().await, tempfile::tempdir().unwrap());
     let (mut program, mut lines, diagnostics) = start(&server, folder.path()).await;
     until(&mut lines, "leadership changed").await;
@@ -91,7 +92,7 @@ async fn it_leads_and_a_signal_turns_it_unready_first() {
 }
 
 #[tokio::test]
-async fn a_second_signal_ends_it_at_once() {
+async fn a_second_signal_stops_the_program_at_once() {
     let (server, folder) = (Server::start().await, tempfile::tempdir().unwrap());
     let (mut program, mut lines, _) = start(&server, folder.path()).await;
     until(&mut lines, "leadership changed").await;

@@ -6,6 +6,7 @@ mod claims;
 mod faults;
 mod guide;
 mod ledger;
+mod machines;
 mod manifests;
 mod pools;
 mod program;

@@ -1,4 +1,4 @@
-//! The owner of the registry when requests and answers fail.
+//! Tests the owner of the registry when requests and responses fail.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ async fn server() -> (Server, Cluster) {
     (server, cluster)
 }
 
-/// Has the next `count` writes end in a fault.
+/// Makes the next `count` writes end in a fault.
 fn fault(server: &Server, fault: Fault, mut count: usize) {
     server.set_faults(move |call| {
         if is_write(call) && count > 0 {
@@ -54,7 +54,7 @@ async fn a_claim_is_repeated_until_it_is_stored() {
 }
 
 #[tokio::test]
-async fn the_owner_says_that_it_does_not_work_while_the_server_fails() {
+async fn the_owner_reports_a_failure_while_the_server_fails() {
     let (server, cluster) = server().await;
     let (registry, _served) = owner(cluster.controller());
     registry.resize(vec![pool(NETWORK, &["10.0.0.8/29"])], BTreeSet::new()).await.unwrap();
@@ -81,7 +81,7 @@ async fn a_machine_is_announced_also_when_the_answer_to_its_lease_was_lost() {
     registry.claim(claim(&machine(NETWORK, 1)), KIND).await.unwrap().unwrap_err();
     fault(&server, Fault::LostAnswer, 1);
     registry.release(machine(NETWORK, 0)).await.unwrap();
-    let allocation = served.recv().await.unwrap();
+    let allocation = served.claims.recv().await.unwrap();
     assert_eq!(allocation.claimant.machine, machine(NETWORK, 1));
     assert_eq!(stored(cluster.client(), NETWORK).await, [row("10.0.0.8", "worker-1", false)]);
 }
@@ -110,7 +110,7 @@ async fn claims_that_queue_up_behind_a_write_are_one_group() {
     let mut others = futures::future::join_all((1..21).map(claim_of));
     assert!((&mut others).now_or_never().is_none(), "the first poll sends every claim");
     gate.add_permits(1);
-    // None of these has an answer, and all of them are on their way.
+    // All of these requests are sent, and none has a response.
     until_writes(20).await;
     gate.add_permits(1000);
     let mut answers = others.await;

@@ -1,4 +1,5 @@
-//! The rights of the service account: the controller has each right that it uses, and uses each right that it has.
+//! Checks the rights of the service account: the controller has each right that it uses, and uses each right that it
+//! has.
 
 use std::collections::BTreeSet;
 
@@ -41,7 +42,8 @@ fn of_call(call: &Call) -> Right {
     (call.verb.to_owned(), resource, scope.to_owned())
 }
 
-/// The rights that OpenShift asks for in addition: whoever sets `blockOwnerDeletion` may update the finalizers of the owner.
+/// The additional rights that OpenShift requires: to set `blockOwnerDeletion`, a user needs the right to update the
+/// finalizers of the owner.
 fn of_owners(call: &Call) -> Vec<Right> {
     let owners = call.body["metadata"]["ownerReferences"].as_array().into_iter().flatten();
     let blocking = owners.filter(|owner| owner["blockOwnerDeletion"] == true);

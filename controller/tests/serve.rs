@@ -1,4 +1,4 @@
-//! What is served, with and without TLS, and how it ends.
+//! Tests the HTTP servers, with and without TLS, and their graceful end.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -14,9 +14,9 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 
-use crate::support::http::{Answer, get, get_over_tls, send};
+use crate::support::http::{Answer, ask, connect_over_tls, get, get_over_tls, send};
 
-/// What a client says of a certificate that none of its roots signed.
+/// Error of a client for a certificate that none of its roots has signed.
 const NOT_SIGNED: &str = "invalid peer certificate: BadSignature";
 
 async fn listener() -> (TcpListener, SocketAddr) {
@@ -40,7 +40,7 @@ fn write(folder: &Path, certificate: &str, key: &str) {
     fs::write(folder.join("tls.key"), key).unwrap();
 }
 
-/// Why a client refused the server.
+/// The reason why a client rejected the server.
 fn refusal(result: Result<Answer, Box<dyn std::error::Error>>) -> String {
     result.unwrap_err().to_string()
 }
@@ -82,11 +82,11 @@ async fn in_the_middle_of_a_renewal_the_old_certificate_is_used() {
 }
 
 #[tokio::test]
-async fn a_certificate_that_comes_late_is_used_when_it_is_there() {
+async fn a_late_certificate_is_used_when_it_exists() {
     let folder = tempfile::tempdir().unwrap();
     let (address, _phase) = over_tls(folder.path()).await;
     let (new, key) = certificate();
-    // The connection ends; whether the client reads its end or a reset first is open.
+    // The connection ends. The client may see its end or a reset first.
     get_over_tls(address, "/", &new).await.unwrap_err();
     write(folder.path(), &new, &key);
     get_over_tls(address, "/", &new).await.unwrap();
@@ -102,8 +102,11 @@ async fn a_body_over_the_limit_is_refused() {
     assert_eq!(send(address, post((8 << 20) + 1)).await.0, 413);
 }
 
-/// A server whose requests wait for a permit, and how many wait.
-async fn slow(gate: &Arc<Semaphore>) -> (SocketAddr, watch::Sender<Phase>, JoinHandle<()>, watch::Receiver<usize>) {
+/// A server whose requests wait for a permit, and the number of waiting requests.
+async fn slow(
+    gate: &Arc<Semaphore>,
+    certificate: Option<&Path>,
+) -> (SocketAddr, watch::Sender<Phase>, JoinHandle<()>, watch::Receiver<usize>) {
     let (listener, address) = listener().await;
     let (phase, phases) = watch::channel(Phase::Serving);
     let (came, coming) = watch::channel(0);
@@ -116,17 +119,18 @@ async fn slow(gate: &Arc<Semaphore>) -> (SocketAddr, watch::Sender<Phase>, JoinH
             answer(StatusCode::OK, "text/plain", "late")
         }
     };
-    (address, phase, tokio::spawn(serve(listener, None, handler, phases)), coming)
+    let certificate = certificate.map(|folder| Arc::new(Certificate::of(folder)));
+    (address, phase, tokio::spawn(serve(listener, certificate, handler, phases)), coming)
 }
 
 #[tokio::test]
 async fn a_request_that_is_being_served_is_answered_before_the_end() {
     let gate = Arc::new(Semaphore::new(0));
-    let (address, phase, server, mut coming) = slow(&gate).await;
+    let (address, phase, server, mut coming) = slow(&gate, None).await;
     let request = tokio::spawn(async move { get(address, "/", None).await });
     coming.wait_for(|count| *count == 1).await.unwrap();
     phase.send_replace(Phase::Closing);
-    // The listener is closed before the last answer.
+    // The listener is closed before the last response.
     while TcpStream::connect(address).await.is_ok() {
         tokio::task::yield_now().await;
     }
@@ -134,6 +138,35 @@ async fn a_request_that_is_being_served_is_answered_before_the_end() {
     gate.add_permits(1);
     assert_eq!(request.await.unwrap(), (StatusCode::OK, "late".to_owned()));
     server.await.unwrap();
+}
+
+/// An API server uses one connection for all requests to a webhook until the connection ends.
+#[tokio::test]
+async fn a_connection_that_stays_open_over_the_stop_loses_no_request() {
+    let folder = tempfile::tempdir().unwrap();
+    let (roots, key) = certificate();
+    write(folder.path(), &roots, &key);
+    let gate = Arc::new(Semaphore::new(1));
+    let (address, phase, server, mut coming) = slow(&gate, Some(folder.path())).await;
+    let (connection, ended) = connect_over_tls(address, &roots).await.unwrap();
+    let late = (StatusCode::OK, "late".to_owned());
+    assert_eq!(ask(connection.clone(), "/").await.unwrap(), late);
+    phase.send_replace(Phase::Unready);
+    assert_eq!(ask(connection.clone(), "/").await.unwrap(), late);
+    // This request is running when the stop begins.
+    let permit = gate.acquire().await.unwrap();
+    let last = tokio::spawn(ask(connection.clone(), "/"));
+    coming.wait_for(|count| *count == 3).await.unwrap();
+    phase.send_replace(Phase::Closing);
+    while TcpStream::connect(address).await.is_ok() {
+        tokio::task::yield_now().await;
+    }
+    drop(permit);
+    assert_eq!(last.await.unwrap().unwrap(), late);
+    // The connection ends without an error. The client opens another connection, to another replica.
+    ended.await.unwrap().unwrap();
+    server.await.unwrap();
+    assert_eq!(*coming.borrow(), 3);
 }
 
 #[tokio::test]

@@ -1,13 +1,13 @@
-//! The leading controller of the tests, without servers and election, and what the tests do around it.
+//! The leading controller of the tests, without HTTP servers and election, and the helpers of its tests.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use glowplug_controller::api::{MachineNetwork, PoolSpec, StaticIPLease, StaticIPPool};
-use glowplug_controller::claims::Provider;
 use glowplug_controller::metrics::Metrics;
-use glowplug_controller::pools::{Pools, Scope};
-use glowplug_controller::registry::RegistryHandle;
+use glowplug_controller::pools::Scope;
+use glowplug_controller::run::reconcile;
+use glowplug_controller::selection::SelectionCache;
 use kube::api::{
     ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams,
 };
@@ -20,10 +20,10 @@ use tokio::time::timeout;
 
 use super::Cluster;
 
-/// How long a state may take that always comes.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// Timeout for a state that always comes.
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A leader. Dropping it is a crash: requests that are on their way may still be done.
+/// A leader. Dropping it simulates a crash: requests that were sent may still be processed.
 pub struct Controller {
     is_ready: watch::Receiver<bool>,
     task: JoinHandle<()>,
@@ -43,9 +43,14 @@ pub struct Site {
 // === impl Controller ===
 
 impl Controller {
-    /// Starts a leader that works in one namespace.
+    /// Starts a leader that works in the namespace of a site.
     pub fn start(cluster: &Cluster, site: &Site) -> Self {
-        Self::with_scope(cluster.controller(), Scope { namespace: site.namespace.clone(), ..Scope::default() })
+        Self::of(cluster, &site.namespace)
+    }
+
+    /// Starts a leader that works in one namespace, or in all namespaces if the name is empty.
+    pub fn of(cluster: &Cluster, namespace: &str) -> Self {
+        Self::with_scope(cluster.controller(), Scope { namespace: namespace.to_owned(), ..Scope::default() })
     }
 
     /// Starts a leader with a scope.
@@ -53,16 +58,16 @@ impl Controller {
         let (ready, is_ready) = watch::channel(false);
         let task = tokio::spawn(async move {
             let metrics = Arc::new(Metrics::new(watch::channel(true).1));
-            let (registry, served) = RegistryHandle::start(client.clone(), Arc::clone(&metrics)).unwrap();
-            let pools = Pools::start(client.clone(), &scope, registry.clone(), Arc::clone(&metrics)).await.unwrap();
-            let provider = Provider::new(client, registry, metrics, scope);
-            let claims = provider.run(pools.facts(), served, &ready);
-            let _ = tokio::join!(pools.run(), claims);
+            let selection = Arc::new(SelectionCache::new(client.clone(), scope.clone()));
+            tokio::select! {
+                never = selection.run() => match never {},
+                ended = reconcile(&client, &scope, &selection, &metrics, &ready) => match ended.unwrap() {},
+            }
         });
         Self { is_ready, task }
     }
 
-    /// Waits until the claims that were there are served.
+    /// Waits until the claims that existed at the start are served.
     pub async fn until_ready(&mut self) {
         let ready = timeout(PATIENCE, self.is_ready.wait_for(|ready| *ready)).await;
         assert!(ready.expect("ready in time").is_ok(), "the leader ended");
@@ -82,7 +87,7 @@ impl Site {
         Self::of(cluster, &cluster.namespace().await, "v1beta2")
     }
 
-    /// A namespace whose objects are read and written in a version.
+    /// A namespace. Its objects are read and written in this version.
     pub fn of(cluster: &Cluster, namespace: &str, version: &str) -> Self {
         let api = |group: &str, kind: &str, plural: &str| {
             let kind = ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural);
@@ -136,7 +141,7 @@ impl Site {
         address.data["spec"]["address"].as_str().unwrap().to_owned()
     }
 
-    /// Waits until the claim is not ready for a reason, and returns the message.
+    /// Waits until the claim is not ready with this reason, and returns the message.
     pub async fn until_not_ready(&self, name: &str, reason: &str) -> String {
         let claim = until(&self.claims, name, |claim| is_ready(claim, "False", reason)).await;
         condition(&claim)["message"].as_str().unwrap().to_owned()
@@ -146,7 +151,7 @@ impl Site {
         wait(&self.claims, name, |claim: Option<&DynamicObject>| claim.is_none()).await;
     }
 
-    /// The leases of claims of this namespace that are held: address and holder, sorted.
+    /// The held leases of claims of this namespace: address and holder, sorted.
     pub async fn held(&self) -> Vec<(String, String)> {
         let leases = self.leases.list(&ListParams::default()).await.unwrap().items.into_iter().map(|lease| lease.spec);
         let held = leases.filter(|lease| lease.released.is_none() && lease.holder.namespace == self.namespace);
@@ -165,7 +170,7 @@ impl Site {
         rows
     }
 
-    /// Waits until nothing holds an address, and no IPAddress is left.
+    /// Waits until no address is held and no IPAddress exists.
     pub async fn until_empty(&self) {
         let empty = async {
             while !self.held().await.is_empty() || !self.handed_out().await.is_empty() {
@@ -196,12 +201,13 @@ pub async fn merge(api: &Api<DynamicObject>, name: &str, patch: &Value) -> Dynam
     api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap()
 }
 
-/// Waits until an object is as it should be.
+/// Waits until an object meets the condition.
 pub async fn until(api: &Api<DynamicObject>, name: &str, is: impl Fn(&DynamicObject) -> bool) -> DynamicObject {
     wait(api, name, |object: Option<&DynamicObject>| object.is_some_and(&is)).await.unwrap()
 }
 
-async fn wait(api: &Api<DynamicObject>, name: &str, is: impl Condition<DynamicObject>) -> Option<DynamicObject> {
+/// The same for an object that may not exist.
+pub async fn wait(api: &Api<DynamicObject>, name: &str, is: impl Condition<DynamicObject>) -> Option<DynamicObject> {
     match timeout(PATIENCE, await_condition(api.clone(), name, is)).await {
         Ok(object) => object.unwrap(),
         Err(_) => panic!("{name} is not as it should be: {:#?}", api.get_opt(name).await),

@@ -1,4 +1,4 @@
-//! A client for what the program serves.
+//! An HTTP client for the servers of the program.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -11,12 +11,13 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
 use tokio_rustls::TlsConnector;
 
-/// Code and text of an answer.
+/// Status code and body of a response.
 pub type Answer = (StatusCode, String);
 
-/// Asks over plain HTTP/1.1, on a connection of its own.
+/// Sends a GET request over plain HTTP/1.1, on a new connection.
 pub async fn get(address: SocketAddr, path: &str, token: Option<&str>) -> Answer {
     let mut request = Request::get(path).header("host", "test");
     if let Some(token) = token {
@@ -25,7 +26,7 @@ pub async fn get(address: SocketAddr, path: &str, token: Option<&str>) -> Answer
     send(address, request.body(Full::default()).unwrap()).await
 }
 
-/// Sends a request over plain HTTP/1.1, on a connection of its own.
+/// Sends a request over plain HTTP/1.1, on a new connection.
 pub async fn send(address: SocketAddr, request: Request<Full<Bytes>>) -> Answer {
     let stream = TcpStream::connect(address).await.unwrap();
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
@@ -35,8 +36,15 @@ pub async fn send(address: SocketAddr, request: Request<Full<Bytes>>) -> Answer 
     (code, String::from_utf8(response.into_body().collect().await.unwrap().to_bytes().into()).unwrap())
 }
 
-/// Asks over TLS and HTTP/2. An error when the server has no certificate that `roots` signs for `localhost`.
-pub async fn get_over_tls(address: SocketAddr, path: &str, roots: &str) -> Result<Answer, Box<dyn std::error::Error>> {
+/// A connection over TLS and HTTP/2.
+pub type Connection = hyper::client::conn::http2::SendRequest<Full<Bytes>>;
+
+/// Connects over TLS and HTTP/2. An error when the server has no certificate for `localhost` that `roots` signs. The
+/// task ends with the connection.
+pub async fn connect_over_tls(
+    address: SocketAddr,
+    roots: &str,
+) -> Result<(Connection, JoinHandle<hyper::Result<()>>), Box<dyn std::error::Error>> {
     let mut store = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(roots.as_bytes()) {
         store.add(certificate?)?;
@@ -48,11 +56,25 @@ pub async fn get_over_tls(address: SocketAddr, path: &str, roots: &str) -> Resul
     config.alpn_protocols = vec![b"h2".to_vec()];
     let stream = TcpStream::connect(address).await?;
     let stream = TlsConnector::from(Arc::new(config)).connect(ServerName::try_from("localhost")?, stream).await?;
-    let (mut sender, connection) =
+    let (sender, connection) =
         hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await?;
-    tokio::spawn(connection);
-    let request = Request::get(format!("https://localhost{path}")).body(Full::<Bytes>::default())?;
-    let response = sender.send_request(request).await?;
+    Ok((sender, tokio::spawn(connection)))
+}
+
+/// Sends a GET request on a connection.
+pub async fn ask(mut connection: Connection, path: &str) -> hyper::Result<Answer> {
+    connection.ready().await?;
+    let request = Request::get(format!("https://localhost{path}")).body(Full::<Bytes>::default()).unwrap();
+    let response = connection.send_request(request).await?;
     let code = response.status();
-    Ok((code, String::from_utf8(response.into_body().collect().await?.to_bytes().into())?))
+    let body = response.into_body().collect().await?.to_bytes();
+    Ok((code, String::from_utf8(body.into()).unwrap()))
+}
+
+/// Sends a GET request over TLS and HTTP/2, on a new connection.
+///
+/// An error when the server has no certificate for `localhost` that `roots` signs.
+pub async fn get_over_tls(address: SocketAddr, path: &str, roots: &str) -> Result<Answer, Box<dyn std::error::Error>> {
+    let (connection, _) = connect_over_tls(address, roots).await?;
+    Ok(ask(connection, path).await?)
 }

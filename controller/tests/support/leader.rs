@@ -1,8 +1,10 @@
-//! A leader of the tests: a registry over the leases of a cluster, in a thread of its own as in the program.
+//! A leader for the tests: a registry with the leases of a cluster, in its own thread as in the program.
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
+use glowplug::host::Timestamp;
 use glowplug::host::claim::{Allocation, Claim, Lease, Machine, Request};
 use glowplug::host::pool::Pool;
 use glowplug::host::registry::Registry;
@@ -17,25 +19,29 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, spawn_blocking};
 
-/// The time of every call.
-pub const NOW: u64 = 1_786_700_000_123;
+/// The time that every call uses.
+pub const NOW: Timestamp = Timestamp::constant(1_786_700_000, 123_000_000);
 
 pub struct Leader(Option<Registry<ApiLedger>>, pub Kinds);
 
 /// A pool `clusters/workers` of these addresses, each in a subnet of its own family.
 pub fn pool(network: &str, addresses: &[&str]) -> Pool {
+    pool_spec(network, addresses).check(Some("clusters"), "workers").0.unwrap()
+}
+
+/// The specification of a pool with these addresses.
+pub fn pool_spec(network: &str, addresses: &[&str]) -> PoolSpec {
     let networks =
         ["10.0.0.0/16", "fd00::/64"].map(|cidr| glowplug_controller::api::MachineNetwork { cidr: cidr.to_owned() });
-    let spec = PoolSpec {
+    PoolSpec {
         network: network.to_owned(),
         addresses: addresses.iter().map(|text| (*text).to_owned()).collect(),
         machine_network: networks.into(),
         ..PoolSpec::default()
-    };
-    spec.check(Some("clusters"), "workers").0.unwrap()
+    }
 }
 
-/// The n-th machine of a network. Its UID is of the network, since a cluster has one machine of a UID.
+/// The n-th machine of a network. Its UID contains the network, because a UID must be unique in a cluster.
 pub fn machine(network: &str, n: usize) -> Machine {
     Machine { namespace: "clusters".to_owned(), name: format!("worker-{n}"), uid: format!("{network}-{n}") }
 }
@@ -43,7 +49,7 @@ pub fn machine(network: &str, n: usize) -> Machine {
 /// The claim of a machine for an address of each family of the pool.
 pub fn claim(machine: &Machine) -> Claim {
     let request = Request { pool: "clusters/workers".to_owned(), addresses: Vec::new(), family: None };
-    Claim { machine: machine.clone(), created: 0, requests: vec![request], sticky: false }
+    Claim { machine: machine.clone(), created: Timestamp::UNIX_EPOCH, requests: vec![request], sticky: false }
 }
 
 /// The leases of a network: address, holder, and whether it is released.
@@ -75,7 +81,7 @@ pub fn owner(client: Client) -> (RegistryHandle, Served) {
     RegistryHandle::start(client, Arc::new(Metrics::new(watch::channel(true).1))).unwrap()
 }
 
-/// A leader that works on the pools of a namespace, as the program does. Dropping it is its death.
+/// A leader that works on the pools of a namespace, as the program does. Dropping it simulates a crash.
 pub struct Work {
     pub registry: RegistryHandle,
     pub served: Served,
@@ -106,12 +112,12 @@ impl Drop for Work {
 // === impl Leader ===
 
 impl Leader {
-    /// Reads the leases and leads.
+    /// Reads the leases and becomes the leader.
     pub async fn start(client: Client, pool: Pool) -> Self {
         Self::try_start(client, pool).await.unwrap()
     }
 
-    /// The same where the server may fail.
+    /// The same for a server that may fail.
     pub async fn try_start(client: Client, pool: Pool) -> Result<Self, String> {
         let runtime = Handle::current();
         let metrics = Arc::new(Metrics::new(watch::channel(true).1));
@@ -125,7 +131,7 @@ impl Leader {
         spawn_blocking(open).await.unwrap().map(|registry| Self(Some(registry), kinds))
     }
 
-    /// Does something in the thread of the registry.
+    /// Runs a function in the thread of the registry.
     pub async fn run<T: Send + 'static>(
         &mut self,
         f: impl FnOnce(&mut Registry<ApiLedger>) -> T + Send + 'static,
@@ -156,7 +162,8 @@ impl Leader {
         .await
     }
 
-    /// Claims until it is served, as the controller does: a watch tells of another writer some time later.
+    /// Repeats a claim until it is served, as the controller does: the watch reports the write of another leader some
+    /// time later.
     pub async fn claim_until_done(&mut self, machine: &Machine) -> Vec<IpAddr> {
         let mut last = Ok(Vec::new());
         for _ in 0..60_000 {
@@ -185,12 +192,12 @@ impl Leader {
         .await
     }
 
-    /// Releases what a machine holds.
+    /// Releases everything that a machine holds.
     pub async fn release(&mut self, machine: Machine) -> Result<(), String> {
-        self.run(move |registry| registry.release(&machine, NOW + 1000).map(drop).map_err(text)).await
+        self.run(move |registry| registry.release(&machine, NOW + Duration::from_secs(1)).map(drop).map_err(text)).await
     }
 
-    /// Who holds which address of a network, with what others did.
+    /// The holder of each address of a network, with the changes of other leaders.
     pub async fn holders(&mut self, network: &str) -> Vec<(String, String)> {
         let network = network.to_owned();
         self.run(move |registry| {
@@ -206,7 +213,7 @@ impl Leader {
     }
 }
 
-/// An error with what caused it.
+/// An error with its causes.
 fn text(error: impl std::error::Error) -> String {
     error.source().map_or_else(|| error.to_string(), |source| format!("{error}: {source}"))
 }

@@ -1,4 +1,4 @@
-//! The manifests in `config`, rendered as `kubectl kustomize` renders them.
+//! The manifests in `config`, rendered as by `kubectl kustomize`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-/// What is read of a `kustomization.yaml`. A member that is not here is an error, so no manifest uses what this renderer
-/// does not do.
+/// The supported members of a `kustomization.yaml`. Any other member is an error, so no manifest uses a feature that
+/// this renderer does not support.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Kustomization {
@@ -81,9 +81,9 @@ pub fn object<'a>(objects: &'a [Value], kind: &str, name: &str) -> &'a Value {
     found[0]
 }
 
-/// The webhooks of the cluster, at `url` with the certificate `roots` in place of a Service.
-pub fn webhooks_at(url: &str, roots: &str) -> Value {
-    let mut configuration = object(&render("webhook"), "ValidatingWebhookConfiguration", "glowplug-controller").clone();
+/// The configuration of webhooks of a kind, with `url` and the certificate `roots` instead of a Service.
+pub fn webhooks_at(kind: &str, url: &str, roots: &str) -> Value {
+    let mut configuration = object(&render("webhook"), kind, "glowplug-controller").clone();
     for webhook in configuration["webhooks"].as_array_mut().unwrap() {
         let path = webhook["clientConfig"]["service"]["path"].as_str().unwrap().to_owned();
         let bundle = k8s_openapi::ByteString(roots.as_bytes().to_vec());

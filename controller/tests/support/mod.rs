@@ -1,16 +1,20 @@
-//! What the tests run against: the server of the tests in process, or a real one.
+//! The API servers of the tests: a server in the test process, or a real server.
 
 #![allow(dead_code, unreachable_pub, reason = "each test program uses a part of it")]
 
 pub mod cluster_api;
 pub mod controller;
+pub mod hosted;
 pub mod http;
+pub mod installed;
 pub mod leader;
 pub mod manifests;
 pub mod real;
+pub mod replica;
 pub mod scenarios;
 pub mod server;
 pub mod soak;
+pub mod trouble;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -28,10 +32,12 @@ use serde_json::json;
 /// Namespace of the controller in the manifests.
 pub const SYSTEM: &str = "ipam-glowplug-system";
 
-/// The user that the controller is in a cluster.
+/// The user name of the controller in a cluster.
 pub const CONTROLLER: &str = "system:serviceaccount:ipam-glowplug-system:glowplug-controller-manager";
 
-/// An API server with the CRDs of the controller and of Cluster API, and with the rights of its service account.
+/// An API server with the CRDs of the controller, of Cluster API and of hosted clusters, and with the rights of the service
+/// account.
+#[derive(Clone)]
 pub struct Cluster {
     config: Config,
 }
@@ -39,11 +45,13 @@ pub struct Cluster {
 // === impl Cluster ===
 
 impl Cluster {
-    /// The cluster that `config` names, with the CRDs and the rights installed.
+    /// The cluster of `config`, with the CRDs and the rights installed.
     pub async fn new(config: Config) -> Self {
         let cluster = Self { config };
         let definitions_api: Api<CustomResourceDefinition> = Api::all(cluster.client());
-        for definition in definitions().into_iter().chain(cluster_api::definitions()) {
+        let definitions =
+            definitions().into_iter().chain(cluster_api::definitions()).chain(hosted::definitions::definitions());
+        for definition in definitions {
             let name = definition.metadata.name.clone().unwrap();
             definitions_api.create(&PostParams::default(), &definition).await.unwrap();
             await_condition(definitions_api.clone(), &name, is_crd_established()).await.unwrap();
@@ -64,7 +72,7 @@ impl Cluster {
             };
             api.create(&PostParams::default(), &object).await.unwrap();
         }
-        // A real server learns of roles and bindings from watches.
+        // A real server receives roles and bindings through watches.
         let leases: Api<StaticIPLease> = Api::all(self.controller());
         let elections: Api<Lease> = Api::namespaced(self.controller(), SYSTEM);
         while leases.list(&ListParams::default()).await.is_err() || elections.get_opt("none").await.is_err() {
@@ -72,18 +80,18 @@ impl Cluster {
         }
     }
 
-    /// The cluster of a server in process.
+    /// The cluster of a server in the test process.
     pub async fn of(server: &server::Server) -> Self {
         let config = Config::new(server.url().parse().unwrap());
         Self::new(config).await
     }
 
-    /// A client that may do everything, with connections of its own.
+    /// A client with all rights, with connections of its own.
     pub fn client(&self) -> Client {
         connect(self.config.clone()).unwrap()
     }
 
-    /// A client with exactly the rights of the controller. Whatever the controller does in a test, it does with this client.
+    /// A client with exactly the rights of the controller. The controller uses this client in every test.
     pub fn controller(&self) -> Client {
         self.client_as(CONTROLLER)
     }

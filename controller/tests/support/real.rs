@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 use super::server::TOKEN;
 
-/// Both programs, which end with it.
+/// Both programs. Dropping this value stops them.
 pub struct RealServer {
     programs: Vec<Child>,
     config: Config,
@@ -30,7 +30,7 @@ impl RealServer {
         let [client, peer, secure] = [(); 3].map(|()| free_port());
         let (client, peer) = (format!("http://127.0.0.1:{client}"), format!("http://127.0.0.1:{peer}"));
         let mut etcd = Command::new(assets.join("etcd"));
-        // What is stored here is gone in a minute: no write has to reach the disk.
+        // The stored data is needed for a minute only, so no write has to reach the disk.
         etcd.args(["--unsafe-no-fsync", "--data-dir", &path("etcd")]);
         etcd.args(["--listen-client-urls", &client, "--advertise-client-urls", &client]);
         etcd.args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer]);
@@ -52,7 +52,7 @@ impl RealServer {
         ]);
         server.args(["--authorization-mode", "RBAC", "--service-cluster-ip-range", "10.0.0.0/24"]);
         server.args(["--endpoint-reconciler-type", "none", "--disable-admission-plugins", "ServiceAccount"]);
-        // OpenShift has it: who blocks the deletion of an owner needs a right on the owner.
+        // OpenShift enables this plugin: to block the deletion of an owner, a user needs a right on the owner.
         server.args(["--enable-admission-plugins", "OwnerReferencesPermissionEnforcement"]);
 
         let programs = [(etcd, "etcd.log"), (server, "kube-apiserver.log")].map(|(mut command, log)| {
@@ -66,12 +66,12 @@ impl RealServer {
         running
     }
 
-    /// How to reach the server as a user who may do everything.
+    /// Configuration of a client with all rights.
     pub fn config(&self) -> Config {
         self.config.clone()
     }
 
-    /// A file for a program that is that user.
+    /// A kubeconfig file for a program with all rights.
     pub fn kubeconfig(&self) -> PathBuf {
         self.folder.path().join("kubeconfig")
     }
@@ -116,7 +116,7 @@ impl RealServer {
 impl Drop for RealServer {
     fn drop(&mut self) {
         for program in self.programs.iter_mut().rev() {
-            // It may have ended by itself.
+            // The program may have ended already.
             let _ = program.kill();
             let _ = program.wait();
         }

@@ -1,5 +1,5 @@
-//! Many claims at two leaders, while requests fail, answers are lost, watches break and leaders are replaced: no
-//! address has two holders at any time.
+//! Sends many claims to two leaders, while requests fail, responses are lost, watches break and leaders are replaced.
+//! No address has two holders at any time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -40,13 +40,14 @@ impl Leaders {
         registry
     }
 
-    /// Replaces a leader. The one before does not know, and goes on with what it was asked.
+    /// Replaces a leader. The old leader is not stopped, and finishes its commands.
     async fn replace(&self, n: usize) {
         let next = Self::leader(&self.cluster).await;
         self.leading.lock().unwrap()[n % 2] = next;
     }
 
-    /// Releases what a machine holds. A new leader may not have seen the lease yet: a consistent read shows that it has.
+    /// Releases everything that a machine holds. A new leader may not have seen the lease yet, so a consistent read
+    /// checks the release.
     async fn release(&self, n: usize, machine: Machine, address: IpAddr) {
         let leases: Api<StaticIPLease> = Api::all(self.cluster.client());
         let name = name(NETWORK, &address.to_string());
@@ -64,7 +65,7 @@ impl Leaders {
     }
 }
 
-/// Has every `period`-th write fail, each in another way, until `faults` have failed.
+/// Makes every `period`-th write fail, each in another way, until `faults` have failed.
 fn fail(server: &Server, period: usize, faults: usize) -> Arc<AtomicUsize> {
     let count = Arc::new(AtomicUsize::new(0));
     let (counted, mut writes) = (Arc::clone(&count), 0);
@@ -89,8 +90,8 @@ fn fail(server: &Server, period: usize, faults: usize) -> Arc<AtomicUsize> {
     count
 }
 
-/// Makes `claims` claims at two leaders while `faults` of the writes fail. A third of the machines is released. Returns the
-/// number of claims in a second. Panics when an address has two holders.
+/// Sends `claims` claims to two leaders while `faults` of the writes fail. A third of the machines is released. Returns
+/// the number of claims per second. Panics when an address has two holders.
 pub async fn run(claims: usize, faults: usize) -> f64 {
     let server = Server::start().await;
     let leaders = Leaders::start(Cluster::of(&server).await).await;
@@ -112,7 +113,7 @@ pub async fn run(claims: usize, faults: usize) -> f64 {
             let other = holders.lock().unwrap().insert(address, n);
             assert_eq!(other, None, "{address} has a second holder, machine {n}");
             if n % 3 == 0 {
-                // From here on the machine does not use the address.
+                // From here on, the machine does not use the address.
                 holders.lock().unwrap().remove(&address);
                 leaders.release(n, machine, address).await;
             }

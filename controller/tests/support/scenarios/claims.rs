@@ -1,4 +1,4 @@
-//! Claims of Cluster API, from the claim to the IPAddress and back.
+//! Claims of Cluster API: from the claim to the IPAddress, and its removal.
 
 use glowplug_controller::api::{GlobalPoolSpec, GlobalStaticIPPool, StaticIPPool};
 use glowplug_controller::pools::Scope;
@@ -129,7 +129,7 @@ pub async fn a_claim_of_a_paused_or_absent_cluster_waits_for_it(cluster: &Cluste
     site.claim("a", &json!({"spec": {"clusterName": "paused"}})).await;
     site.claim("b", &json!({"metadata": {"labels": {"cluster.x-k8s.io/cluster-name": "absent"}}})).await;
     site.claim("c", &json!({"metadata": {"annotations": {"cluster.x-k8s.io/paused": "true"}}})).await;
-    // A claim that comes later is served: so the others would have been.
+    // A later claim is served. So this server would have served the other claims, too.
     site.claim("d", &json!({})).await;
     site.address_of("d").await;
     for name in ["a", "b", "c"] {
@@ -142,13 +142,13 @@ pub async fn a_claim_of_a_paused_or_absent_cluster_waits_for_it(cluster: &Cluste
     site.address_of("b").await;
     merge(&site.claims, "c", &json!({"metadata": {"annotations": null}})).await;
     site.address_of("c").await;
-    // A Cluster vanishes before the claims of its machines.
+    // A Cluster is deleted before the claims of its machines.
     site.clusters.delete("absent", &DeleteParams::default()).await.unwrap();
     site.delete("b").await;
     site.until_gone("b").await;
 }
 
-pub async fn a_claim_on_a_pool_of_two_families_names_one(cluster: &Cluster) {
+pub async fn a_claim_on_a_pool_of_two_families_selects_one_family(cluster: &Cluster) {
     let (site, _controller) = site(cluster, &["10.0.0.8/30", "fd00::8/125"]).await;
     site.claim("a", &json!({})).await;
     let message = format!(
@@ -203,7 +203,7 @@ pub async fn a_claim_of_machine_api_is_released_after_its_machine(cluster: &Clus
     site.claim("b", &json!({})).await;
     site.until_not_ready("b", "PoolExhausted").await;
     site.delete("a").await;
-    // The machine still uses the address. A claim that comes later is answered: so the address would have been released.
+    // The machine still uses the address. A later claim is rejected. So the address was not released meanwhile.
     site.claim("c", &json!({})).await;
     site.until_not_ready("c", "PoolExhausted").await;
     assert_eq!(site.held().await, rows([("10.0.0.8", "a")]));
@@ -214,7 +214,7 @@ pub async fn a_claim_of_machine_api_is_released_after_its_machine(cluster: &Clus
     assert_eq!(site.address_of("b").await, "10.0.0.8");
 }
 
-/// Claims and IPAddresses as `clusterctl move` makes them: new UIDs, owner references that follow, and no status.
+/// Creates a claim and an IPAddress as `clusterctl move` does: with new UIDs, adapted owner references, and no status.
 async fn move_in(site: &Site, name: &str, address: &str) {
     let claim = site.claim(name, &json!({"spec": {"clusterName": "moved"}, "metadata": {"finalizers": ["ipam.glowplug.dev/release-address"]}})).await;
     let owner = json!({
@@ -232,7 +232,7 @@ async fn move_in(site: &Site, name: &str, address: &str) {
 }
 
 pub async fn a_moved_claim_keeps_its_address(cluster: &Cluster) {
-    // While nobody leads, and while somebody does.
+    // Once without a leader, and once with a leader.
     for is_leading in [false, true] {
         let site = Site::new(cluster).await;
         let mut controller = is_leading.then(|| Controller::start(cluster, &site));
@@ -263,7 +263,7 @@ pub async fn an_ipaddress_that_is_removed_by_force_is_written_again(cluster: &Cl
     site.claim("a", &json!({})).await;
     assert_eq!(site.address_of("a").await, "10.0.0.8");
     let before = site.addresses.get("a").await.unwrap().uid();
-    // Its finalizer keeps an IPAddress that somebody deletes.
+    // The finalizer keeps an IPAddress that a user deletes.
     site.addresses.delete("a", &DeleteParams::default()).await.unwrap();
     assert!(site.addresses.get("a").await.unwrap().metadata.deletion_timestamp.is_some());
     merge(&site.addresses, "a", &json!({"metadata": {"finalizers": []}})).await;
@@ -283,7 +283,7 @@ pub async fn a_claim_that_is_removed_by_force_leaves_nothing_behind(cluster: &Cl
     };
     remove("a").await;
     until_only(&site, "b").await;
-    // The same while nobody leads.
+    // The same without a leader.
     drop(controller);
     remove("b").await;
     let _controller = Controller::start(cluster, &site);
@@ -315,7 +315,7 @@ pub async fn a_claim_made_again_under_its_name_does_not_inherit(cluster: &Cluste
     until_only(&site, "a").await;
 }
 
-pub async fn a_watch_filter_leaves_other_claims_alone(cluster: &Cluster) {
+pub async fn a_watch_filter_excludes_other_claims(cluster: &Cluster) {
     let site = Site::new(cluster).await;
     let label = json!({"metadata": {"labels": {"cluster.x-k8s.io/watch-filter": "blue"}}});
     let mut pool = StaticIPPool::new("p", site.spec(&["10.0.0.8/30"]));

@@ -1,4 +1,4 @@
-//! Who may read what the program says about itself.
+//! Access to the diagnostics of the program.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Who leads.
+//! Leader election.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use tokio::task::JoinHandle;
 
 use crate::support::{Cluster, SYSTEM};
 
-// Long, so that a busy machine does not lose a Lease.
+// Long enough that a busy machine does not lose a Lease.
 const DURATION: Duration = Duration::from_secs(10);
 
-/// A candidate that runs.
+/// A running candidate.
 struct Running {
     leading: watch::Receiver<bool>,
     stop: watch::Sender<bool>,
@@ -58,7 +58,7 @@ pub async fn one_candidate_leads_and_another_follows_it(cluster: &Cluster) {
     assert_eq!(holder(&leases, "one-leads").await, None);
 }
 
-pub async fn a_leader_whose_lease_is_taken_leads_no_more(cluster: &Cluster) {
+pub async fn a_leader_whose_lease_is_taken_stops_leading(cluster: &Cluster) {
     let leases: Api<Lease> = Api::namespaced(cluster.client(), SYSTEM);
     let mut first = Running::start(cluster, "taken", "first");
     first.until(true).await;
@@ -72,7 +72,7 @@ pub async fn a_leader_whose_lease_is_taken_leads_no_more(cluster: &Cluster) {
 pub async fn of_many_candidates_one_leads(cluster: &Cluster) {
     let names = ["a", "b", "c"];
     let mut candidates: Vec<Running> = names.iter().map(|name| Running::start(cluster, "one-of-many", name)).collect();
-    // Each of them leads once, and while it does, nobody else.
+    // Each candidate leads once, and never at the same time as another one.
     while !candidates.is_empty() {
         let waits = candidates.iter_mut().map(|candidate| Box::pin(candidate.until(true)));
         let ((), leader, rest) = futures::future::select_all(waits).await;

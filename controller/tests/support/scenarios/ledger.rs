@@ -1,11 +1,10 @@
-//! Leases as a ledger.
+//! Leases as the storage of a ledger.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use glowplug_controller::api::{HolderKind, StaticIPLease};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
-use k8s_openapi::jiff::Timestamp;
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::json;
@@ -35,7 +34,7 @@ pub async fn an_address_is_stored_before_it_is_known(cluster: &Cluster) {
     assert_eq!(leader.claim(machine(&network, 0)).await, Ok(addresses(["10.0.0.8", "fd00::8"])));
     let leases: Api<StaticIPLease> = Api::all(cluster.client());
     let spec = leases.get(&name(&network, "fd00::8")).await.unwrap().spec;
-    let time = MicroTime(Timestamp::from_millisecond(i64::try_from(NOW).unwrap()).unwrap());
+    let time = MicroTime(NOW);
     assert_eq!(
         (spec.network, spec.address.as_str(), spec.prefix, spec.pool.as_str()),
         (network.clone(), "fd00::8", 64, "clusters/workers")
@@ -47,11 +46,11 @@ pub async fn an_address_is_stored_before_it_is_known(cluster: &Cluster) {
         (holder.namespace, holder.name, holder.uid),
         ("clusters".to_owned(), "worker-0".to_owned(), format!("{network}-0"))
     );
-    // Claiming again is claiming once.
+    // A repeated claim has no further effect.
     assert_eq!(leader.claim(machine(&network, 0)).await, Ok(addresses(["10.0.0.8", "fd00::8"])));
 }
 
-pub async fn another_leader_knows_what_was_stored(cluster: &Cluster) {
+pub async fn another_leader_reads_the_stored_leases(cluster: &Cluster) {
     let network = network(cluster).await;
     let pool = pool(&network, &["10.0.0.8/29"]);
     let mut first = Leader::start(cluster.controller(), pool.clone()).await;
@@ -113,7 +112,7 @@ pub async fn a_deleted_lease_of_a_machine_is_written_again(cluster: &Cluster) {
     let (leases, name): (Api<StaticIPLease>, _) = (Api::all(cluster.client()), name(&network, "10.0.0.8"));
     let before = leases.get(&name).await.unwrap();
     leases.delete(&name, &DeleteParams::default()).await.unwrap();
-    // Whether the leader has learnt of the deletion or not, the address stays with its machine.
+    // Whether or not the leader has received the deletion, the address stays with its machine.
     assert_eq!(leader.claim(machine(&network, 1)).await, Ok(addresses(["10.0.0.9"])));
     while leases.get_opt(&name).await.unwrap().is_none() {
         leader.holders(&network).await;
@@ -154,7 +153,7 @@ pub async fn an_address_whose_lease_cannot_be_read_is_not_allocated(cluster: &Cl
     assert_eq!(second.claim_until_done(&machine(&network, 2)).await, addresses(["10.0.0.8"]));
 }
 
-pub async fn a_machine_whose_kind_is_not_known_gets_nothing(cluster: &Cluster) {
+pub async fn a_machine_of_an_unknown_kind_gets_no_address(cluster: &Cluster) {
     let network = network(cluster).await;
     let mut leader = Leader::start(cluster.controller(), pool(&network, &["10.0.0.8/30"])).await;
     let error = leader.claim_without_kind(machine(&network, 0)).await;

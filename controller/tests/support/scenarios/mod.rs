@@ -1,13 +1,17 @@
-//! Scenarios, which run against the server of the tests and against a real one.
+//! Scenarios for the server of the tests and for a real server.
 //!
-//! Each makes a namespace of its own, so that they can run side by side.
+//! Each scenario creates its own namespace, so that scenarios can run concurrently.
 
 mod claims;
 mod diagnostics;
 mod election;
+mod hosted;
 mod ledger;
+mod machines;
 mod manifests;
+mod node_pools;
 mod pools;
+mod reconciler;
 mod registry;
 mod server;
 mod webhook;
@@ -17,10 +21,10 @@ use std::pin::Pin;
 
 use super::Cluster;
 
-/// A name, and what runs.
-pub type Scenario = (&'static str, for<'c> fn(&'c Cluster) -> Pin<Box<dyn Future<Output = ()> + Send + 'c>>);
+/// Name and function of a scenario.
+pub type Scenario = (&'static str, for<'c> fn(&'c Cluster) -> Pin<Box<dyn Future<Output = ()> + 'c>>);
 
-/// Lists scenarios in `ALL`, and makes a test of each against a server of its own.
+/// Lists scenarios in `ALL`, and defines a test for each scenario with its own server.
 macro_rules! scenarios {
     ($($module:ident::$name:ident),* $(,)?) => {
         /// Every scenario.
@@ -44,16 +48,16 @@ scenarios! {
     server::a_deletion_has_preconditions,
     server::a_finalizer_keeps_a_deleted_object,
     server::a_list_comes_in_pages,
-    server::a_watch_tells_every_change_after_the_list,
-    server::a_watch_with_a_selector_tells_who_leaves_it,
+    server::a_watch_reports_every_change_after_the_list,
+    server::a_watch_with_a_selector_reports_objects_that_no_longer_match,
     server::a_dry_run_stores_nothing,
     server::the_status_is_an_endpoint_of_its_own,
     server::an_apply_conflicts_with_another_manager,
-    server::an_apply_gives_up_what_it_no_longer_names,
+    server::an_apply_releases_fields_that_it_no_longer_has,
     server::a_json_patch_tests_before_it_changes,
     server::a_merge_patch_removes_with_null,
-    server::what_the_schema_does_not_know_is_pruned,
-    server::what_the_schema_forbids_is_refused,
+    server::members_outside_the_schema_are_pruned,
+    server::values_that_the_schema_forbids_are_rejected,
     server::an_immutable_secret_keeps_its_data,
     server::metadata_alone_can_be_listed,
     server::discovery_names_the_kinds,
@@ -63,19 +67,47 @@ scenarios! {
     manifests::an_api_server_takes_over_every_member_of_the_manifests,
     diagnostics::metrics_need_a_token_of_a_user_who_may_read_them,
     election::one_candidate_leads_and_another_follows_it,
-    election::a_leader_whose_lease_is_taken_leads_no_more,
+    election::a_leader_whose_lease_is_taken_stops_leading,
     election::of_many_candidates_one_leads,
+    hosted::a_node_pool_has_machines_with_the_labels_of_hypershift,
+    hosted::a_guest_starts_when_the_secrets_of_its_drive_exist,
+    hosted::a_refused_virtual_machine_is_created_when_its_machine_changes,
+    hosted::a_virtual_machine_that_is_gone_is_created_again,
+    hosted::a_machine_is_gone_before_its_guest_has_ended,
+    hosted::a_smaller_node_pool_deletes_its_newest_machines,
+    machines::a_machine_of_a_node_pool_starts_with_its_address,
+    machines::a_hundred_machines_of_two_clusters_have_equal_addresses_on_two_networks,
+    machines::a_machine_that_an_exhausted_pool_refuses_is_created_when_the_pool_grows,
+    machines::machines_that_wait_get_addresses_in_the_order_of_their_creation,
+    machines::a_virtual_machine_that_is_not_stored_leaves_nothing,
+    machines::without_a_replica_machines_of_served_namespaces_are_refused_and_no_others,
+    machines::a_secret_that_is_deleted_by_hand_is_written_again,
+    machines::a_secret_of_somebody_else_stays_and_its_machine_gets_no_address,
+    machines::a_machine_keeps_its_address_while_guests_come_and_go,
+    machines::an_address_is_allocated_again_only_after_its_guest_has_ended,
+    machines::a_guest_that_outlives_its_virtual_machine_keeps_its_address,
+    machines::a_machine_that_is_deleted_while_nobody_leads_is_released,
+    machines::leases_outlive_a_deleted_namespace_until_its_guests_have_ended,
+    machines::a_machine_keeps_its_address_when_its_pool_shrinks_or_is_deleted,
+    machines::nobody_gets_an_address_that_two_machines_record,
+    machines::an_address_that_only_a_guest_reports_is_not_allocated,
+    machines::an_address_that_a_guest_reports_is_free_on_other_networks,
+    machines::after_the_loss_of_all_leases_machines_keep_what_their_records_say,
+    machines::damaged_records_are_repaired_by_the_procedure_of_the_guide,
+    machines::the_status_map_is_written_where_the_definition_has_it,
+    machines::a_machine_that_came_past_the_webhook_gets_its_network_before_it_has_an_instance,
+    machines::a_machine_that_came_past_the_webhook_and_runs_is_reported,
     ledger::an_address_is_stored_before_it_is_known,
-    ledger::another_leader_knows_what_was_stored,
+    ledger::another_leader_reads_the_stored_leases,
     ledger::two_leaders_at_once_never_allocate_one_address,
     ledger::a_released_address_goes_to_the_next_machine,
     ledger::a_deleted_lease_of_a_machine_is_written_again,
     ledger::a_released_lease_that_is_deleted_is_free,
     ledger::an_address_whose_lease_cannot_be_read_is_not_allocated,
-    ledger::a_machine_whose_kind_is_not_known_gets_nothing,
+    ledger::a_machine_of_an_unknown_kind_gets_no_address,
     pools::a_pool_is_protected_and_its_status_is_written,
     pools::a_pool_of_the_cluster_is_protected_and_its_status_is_written,
-    pools::an_exhausted_pool_says_so_and_a_grown_one_serves_those_who_wait,
+    pools::an_exhausted_pool_has_a_condition_and_a_grown_pool_serves_waiting_claims,
     pools::a_deleted_pool_stays_until_its_last_lease_is_released,
     pools::the_younger_of_two_overlapping_pools_allocates_when_the_older_one_is_gone,
     pools::a_pool_with_an_error_keeps_its_leases_and_allocates_when_it_is_corrected,
@@ -87,16 +119,24 @@ scenarios! {
     registry::a_pool_that_is_gone_allocates_nothing_and_is_removed_with_its_last_lease,
     registry::a_refused_change_of_a_pool_does_not_hinder_the_others,
     registry::an_adopted_record_is_a_lease_of_its_claimant,
+    node_pools::a_namespace_has_the_label_while_a_pool_serves_its_machines,
+    node_pools::a_label_that_a_person_has_set_stays,
+    node_pools::an_exhausted_pool_is_a_condition_and_an_event_of_its_node_pool,
+    node_pools::a_configuration_of_a_node_pool_is_a_pool_of_its_name,
     webhook::an_invalid_pool_is_refused_with_every_error,
     webhook::an_overlap_of_pools_of_either_kind_is_refused,
     webhook::a_pool_that_is_invalid_already_can_be_released_and_deleted,
     webhook::a_pool_in_use_shrinks_and_is_deleted_with_a_warning,
     webhook::a_request_that_is_no_review_of_a_pool_is_refused,
+    webhook::a_machine_of_a_pool_is_created_with_a_reference_to_its_secret,
+    webhook::machines_are_served_before_and_after_a_renewal_of_the_certificate,
+    webhook::a_machine_of_an_exhausted_pool_is_refused_unless_it_has_an_address,
+    webhook::a_replica_that_knows_no_pool_yet_asks_the_api_server,
     claims::a_claim_gets_an_ipaddress_of_its_name,
     claims::a_claim_on_an_exhausted_pool_gets_the_address_of_a_deleted_one,
     claims::a_grown_pool_serves_claims_in_the_order_of_their_creation,
     claims::a_claim_of_a_paused_or_absent_cluster_waits_for_it,
-    claims::a_claim_on_a_pool_of_two_families_names_one,
+    claims::a_claim_on_a_pool_of_two_families_selects_one_family,
     claims::a_claim_waits_for_its_pool,
     claims::a_global_pool_serves_claims_of_every_namespace,
     claims::a_claim_of_machine_api_is_released_after_its_machine,
@@ -104,6 +144,13 @@ scenarios! {
     claims::an_ipaddress_that_is_removed_by_force_is_written_again,
     claims::a_claim_that_is_removed_by_force_leaves_nothing_behind,
     claims::a_claim_made_again_under_its_name_does_not_inherit,
-    claims::a_watch_filter_leaves_other_claims_alone,
+    claims::a_watch_filter_excludes_other_claims,
     claims::an_ipaddress_of_another_provider_stays_as_it_is,
+    reconciler::a_virtual_machine_gets_a_secret_with_the_address_of_its_kubevirt_machine,
+    reconciler::a_virtual_machine_without_a_kubevirt_machine_holds_its_address_itself,
+    reconciler::a_virtual_machine_that_the_webhook_did_not_see_is_patched,
+    reconciler::a_secret_of_another_author_stays_and_nobody_gets_its_address,
+    reconciler::an_address_is_released_after_the_guest_and_its_secret_goes_before,
+    reconciler::a_machine_of_the_same_name_never_starts_with_the_address_of_the_one_before,
+    reconciler::labels_alone_give_no_virtual_machine_the_address_of_a_kubevirt_machine,
 }

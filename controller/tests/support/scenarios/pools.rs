@@ -1,5 +1,6 @@
-//! Pools: from the object to the registry and back to the status.
+//! Pools: from the object to the registry, and the status of the object.
 
+use glowplug::host::Timestamp;
 use glowplug::host::allocator::ClaimError;
 use glowplug::host::claim::{Claim, Request};
 use glowplug_controller::api::{
@@ -42,7 +43,7 @@ impl Place {
         self.pools.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
     }
 
-    /// Waits until the pool is as it should be.
+    /// Waits until the pool meets the condition.
     async fn until(&self, name: &str, is: impl Fn(&StaticIPPool) -> bool) -> StaticIPPool {
         let is = |pool: Option<&StaticIPPool>| pool.is_some_and(&is);
         await_condition(self.pools.clone(), name, is).await.unwrap().unwrap()
@@ -55,7 +56,7 @@ impl Place {
     /// The claim of the n-th machine on a pool.
     fn claim(&self, pool: &str, n: usize) -> Claim {
         let request = Request::of(&format!("{}/{pool}", self.namespace));
-        let created = u64::try_from(n).unwrap();
+        let created = Timestamp::from_second(i64::try_from(n).unwrap()).unwrap();
         Claim { requests: vec![request], created, ..claim(&machine(&self.namespace, n)) }
     }
 }
@@ -94,7 +95,7 @@ pub async fn a_pool_is_protected_and_its_status_is_written(cluster: &Cluster) {
     }
 }
 
-pub async fn an_exhausted_pool_says_so_and_a_grown_one_serves_those_who_wait(cluster: &Cluster) {
+pub async fn an_exhausted_pool_has_a_condition_and_a_grown_pool_serves_waiting_claims(cluster: &Cluster) {
     let place = Place::new(cluster).await;
     place.create("workers", "10.0.0.8/32").await;
     let mut work = Work::start(cluster.controller(), &place.namespace).await;
@@ -120,12 +121,12 @@ pub async fn an_exhausted_pool_says_so_and_a_grown_one_serves_those_who_wait(clu
 
     place.patch("workers", json!({"spec": {"addresses": ["10.0.0.8/30"]}})).await;
     for n in [1, 2] {
-        assert_eq!(work.served.recv().await.unwrap().claimant.machine, machine(&place.namespace, n));
+        assert_eq!(work.served.claims.recv().await.unwrap().claimant.machine, machine(&place.namespace, n));
     }
     let is_served = |pool: &StaticIPPool| pool.status.as_ref().unwrap().waiting == 0;
     place.until("workers", |pool| has(pool, "Exhausted", "False", "FreeAddresses") && is_served(pool)).await;
 
-    // The same event again is a series.
+    // The second event is the same, so both become a series.
     work.registry.claim(place.claim("workers", 3), KIND).await.unwrap().unwrap();
     place.until("workers", |pool| has(pool, "Exhausted", "True", "NoFreeAddress")).await;
     let mut count = None;
@@ -178,7 +179,7 @@ pub async fn a_deleted_pool_stays_until_its_last_lease_is_released(cluster: &Clu
 
 pub async fn the_younger_of_two_overlapping_pools_allocates_when_the_older_one_is_gone(cluster: &Cluster) {
     let place = Place::new(cluster).await;
-    // A server counts the age of an object in seconds; of one age, the name decides.
+    // A server stores the creation time in seconds. For equal times, the name decides.
     place.create("a-older", "10.0.0.8/30").await;
     place.create("b-younger", "10.0.0.8/31").await;
     let work = Work::start(cluster.controller(), &place.namespace).await;

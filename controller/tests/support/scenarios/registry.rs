@@ -3,15 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use glowplug::host::Timestamp;
 use glowplug::host::allocator::{ClaimError, PoolError};
 use glowplug::host::claim::{Allocation, Claim, Claimant, Record, Request};
 use glowplug::host::pool::Pool;
-use glowplug_controller::api::{HolderKind, StaticIPLease};
+use glowplug_controller::api::{HolderKind, PoolSpec, StaticIPLease};
 use glowplug_controller::registry::Answer;
 use kube::Api;
 
 use crate::support::Cluster;
-use crate::support::leader::{claim, machine, name, owner, pool, stored};
+use crate::support::leader::{claim, machine, name, owner, pool, pool_spec, stored};
 
 const KIND: HolderKind = HolderKind::IpAddressClaim;
 
@@ -19,7 +20,7 @@ async fn network(cluster: &Cluster) -> String {
     format!("{}/vlan10", cluster.namespace().await)
 }
 
-/// The addresses of an answer.
+/// The addresses in an answer.
 fn addresses(answer: Answer) -> Result<Vec<String>, String> {
     answer.map(|allocations| allocations.iter().flat_map(all).collect()).map_err(|error| error.to_string())
 }
@@ -68,7 +69,7 @@ pub async fn a_machine_that_waits_is_announced_when_it_is_served(cluster: &Clust
     }
     registry.withdraw(second).await.unwrap();
     registry.release(first).await.unwrap();
-    let allocation = served.recv().await.unwrap();
+    let allocation = served.claims.recv().await.unwrap();
     assert_eq!((allocation.claimant.machine.clone(), all(&allocation)), (third, vec!["10.0.0.8".to_owned()]));
 }
 
@@ -76,30 +77,32 @@ pub async fn machines_that_wait_are_served_in_the_order_of_their_creation_when_a
     let network = network(cluster).await;
     let (registry, mut served) = owner(cluster.controller());
     registry.resize(vec![pool(&network, &["10.0.0.8/32"])], BTreeSet::new()).await.unwrap();
-    // The claims of a start come in one transaction: the oldest gets the address.
-    let claims = [(0, 5), (1, 3), (2, 4)].map(|(n, created)| (Claim { created, ..claim(&machine(&network, n)) }, KIND));
+    // The claims at a start are one transaction: the oldest claim gets the address.
+    let claims = [(0, 5), (1, 3), (2, 4)].map(|(n, created)| {
+        let created = Timestamp::from_second(created).unwrap();
+        (Claim { created, ..claim(&machine(&network, n)) }, KIND)
+    });
     let mut claims = Vec::from(claims);
     claims.sort_by_key(|(claim, _)| claim.created);
     let answers = registry.claim_all(claims).await.unwrap();
     assert_eq!(answers.into_iter().map(addresses).collect::<Vec<_>>(), [got("10.0.0.8"), exhausted(), exhausted()]);
     registry.resize(vec![pool(&network, &["10.0.0.8/31"])], BTreeSet::new()).await.unwrap();
-    assert_eq!(served.recv().await.unwrap().claimant.machine, machine(&network, 2));
+    assert_eq!(served.claims.recv().await.unwrap().claimant.machine, machine(&network, 2));
     registry.resize(vec![pool(&network, &["10.0.0.8/30"])], BTreeSet::new()).await.unwrap();
-    assert_eq!(served.recv().await.unwrap().claimant.machine, machine(&network, 0));
+    assert_eq!(served.claims.recv().await.unwrap().claimant.machine, machine(&network, 0));
 }
 
 pub async fn an_address_is_allocated_again_when_its_reuse_delay_is_over(cluster: &Cluster) {
     let network = network(cluster).await;
     let (registry, mut served) = owner(cluster.controller());
-    let mut pool = pool(&network, &["10.0.0.8/32"]);
-    pool.reuse_delay = Duration::from_secs(1);
+    let pool = pool(&network, &["10.0.0.8/32"]).with_reuse_delay(Duration::from_secs(1));
     registry.resize(vec![pool], BTreeSet::new()).await.unwrap();
     let [first, second] = [0, 1].map(|n| machine(&network, n));
     registry.claim(claim(&first), KIND).await.unwrap().unwrap();
     assert_eq!(addresses(registry.claim(claim(&second), KIND).await.unwrap()), exhausted());
     registry.release(first).await.unwrap();
-    // Nobody asks for anything: the owner looks by itself.
-    assert_eq!(served.recv().await.unwrap().claimant.machine, second);
+    // No command arrives: the owner checks periodically.
+    assert_eq!(served.claims.recv().await.unwrap().claimant.machine, second);
     let lease = Api::<StaticIPLease>::all(cluster.client()).get(&name(&network, "10.0.0.8")).await.unwrap();
     assert_eq!((lease.spec.holder.name.as_str(), lease.spec.reuse_after), ("worker-1", None));
 }
@@ -108,13 +111,12 @@ pub async fn a_pool_that_is_gone_allocates_nothing_and_is_removed_with_its_last_
     let network = network(cluster).await;
     let (registry, _served) = owner(cluster.controller());
     // No other scenario has leases of a pool of this name.
-    let mut pool = pool(&network, &["10.0.0.8/30"]);
-    pool.name.clone_from(&network);
+    let pool = pool(&network, &["10.0.0.8/30"]).with_name(network.clone());
     registry.resize(vec![pool], BTreeSet::new()).await.unwrap();
     let [first, second] = [0, 1].map(|n| machine(&network, n));
     let claim = |machine| Claim { requests: vec![Request::of(&network)], ..claim(machine) };
     registry.claim(claim(&first), KIND).await.unwrap().unwrap();
-    let names = || registry.read(|allocator| allocator.pools().map(|pool| pool.name.clone()).collect::<Vec<_>>());
+    let names = || registry.read(|allocator| allocator.pools().map(|pool| pool.name().to_owned()).collect::<Vec<_>>());
     assert_eq!(registry.resize(Vec::new(), BTreeSet::new()).await, Ok(Vec::new()));
     assert_eq!(names().await.unwrap(), [network.as_str()]);
     let refused = registry.claim(claim(&second), KIND).await.unwrap();
@@ -131,11 +133,11 @@ pub async fn a_refused_change_of_a_pool_does_not_hinder_the_others(cluster: &Clu
     let network = network(cluster).await;
     let (registry, _served) = owner(cluster.controller());
     let used = pool(&network, &["10.0.0.8/30"]);
-    registry.resize(vec![used.clone()], BTreeSet::new()).await.unwrap();
+    registry.resize(vec![used], BTreeSet::new()).await.unwrap();
     registry.claim(claim(&machine(&network, 0)), KIND).await.unwrap().unwrap();
-    let (mut changed, mut other) = (used, pool(&network, &["10.0.1.8/30"]));
-    changed.interface = "eno102".parse().unwrap();
-    other.name = "clusters/other".to_owned();
+    let changed = PoolSpec { interface: Some("eno102".to_owned()), ..pool_spec(&network, &["10.0.0.8/30"]) };
+    let changed = changed.check(Some("clusters"), "workers").0.unwrap();
+    let other = pool(&network, &["10.0.1.8/30"]).with_name("clusters/other".to_owned());
     let refused = registry.resize(vec![changed, other], BTreeSet::new()).await.unwrap();
     let error = PoolError::InUse {
         pool: "clusters/workers".to_owned(),

@@ -1,4 +1,4 @@
-//! What the controller relies on an API server for.
+//! Behaviour of an API server on which the controller depends.
 
 use std::collections::BTreeMap;
 
@@ -47,7 +47,7 @@ fn lease(network: &str, holder: &str) -> StaticIPLease {
     StaticIPLease::new(&lease_name(address.parse().unwrap(), network).unwrap(), spec)
 }
 
-/// Code and reason of a refusal.
+/// Code and reason of a rejection.
 fn refusal<T: std::fmt::Debug>(result: kube::Result<T>) -> (u16, String) {
     match result.unwrap_err() {
         kube::Error::Api(status) => (status.code, status.reason.clone()),
@@ -157,7 +157,7 @@ pub async fn a_list_comes_in_pages(cluster: &Cluster) {
     assert_eq!(versions, [versions[0].as_str(); 3]);
 }
 
-pub async fn a_watch_tells_every_change_after_the_list(cluster: &Cluster) {
+pub async fn a_watch_reports_every_change_after_the_list(cluster: &Cluster) {
     let pools: Api<StaticIPPool> = Api::namespaced(cluster.client(), &cluster.namespace().await);
     pools.create(&PostParams::default(), &pool("before")).await.unwrap();
     let version = pools.list(&ListParams::default()).await.unwrap().metadata.resource_version.unwrap();
@@ -186,7 +186,7 @@ pub async fn a_watch_tells_every_change_after_the_list(cluster: &Cluster) {
     );
 }
 
-pub async fn a_watch_with_a_selector_tells_who_leaves_it(cluster: &Cluster) {
+pub async fn a_watch_with_a_selector_reports_objects_that_no_longer_match(cluster: &Cluster) {
     let secrets: Api<Secret> = Api::namespaced(cluster.client(), &cluster.namespace().await);
     let version = secrets.list(&ListParams::default()).await.unwrap().metadata.resource_version.unwrap();
     let params = WatchParams::default().labels("team=a").disable_bookmarks();
@@ -260,7 +260,7 @@ pub async fn an_apply_conflicts_with_another_manager(cluster: &Cluster) {
     assert_eq!(refusal(pools.patch("a", &one, &back).await), is(409, "Conflict"));
 }
 
-pub async fn an_apply_gives_up_what_it_no_longer_names(cluster: &Cluster) {
+pub async fn an_apply_releases_fields_that_it_no_longer_has(cluster: &Cluster) {
     let pools: Api<StaticIPPool> = Api::namespaced(cluster.client(), &cluster.namespace().await);
     let mut start = pool("a");
     start.annotations_mut().insert("example.com/other".to_owned(), "x".to_owned());
@@ -292,7 +292,7 @@ pub async fn a_merge_patch_removes_with_null(cluster: &Cluster) {
     assert_eq!(stored.data.unwrap().into_keys().collect::<Vec<_>>(), ["other"]);
 }
 
-/// Pools as they stand in the request, also wrong ones.
+/// A client for pools that sends any specification, also an invalid one.
 async fn raw_pools(cluster: &Cluster) -> Api<DynamicObject> {
     let kind = ApiResource::erase::<StaticIPPool>(&());
     Api::namespaced_with(cluster.client(), &cluster.namespace().await, &kind)
@@ -303,7 +303,7 @@ fn raw_pool(spec: &Value) -> DynamicObject {
     serde_json::from_value(object).unwrap()
 }
 
-pub async fn what_the_schema_does_not_know_is_pruned(cluster: &Cluster) {
+pub async fn members_outside_the_schema_are_pruned(cluster: &Cluster) {
     let pools = raw_pools(cluster).await;
     let spec = json!({"network": "n/m", "addresses": ["10.0.0.0/24"], "adresses": [], "nodePoolRef": {"name": "a", "kind": "NodePool"}});
     let stored = pools.create(&PostParams::default(), &raw_pool(&spec)).await.unwrap();
@@ -313,7 +313,7 @@ pub async fn what_the_schema_does_not_know_is_pruned(cluster: &Cluster) {
     );
 }
 
-pub async fn what_the_schema_forbids_is_refused(cluster: &Cluster) {
+pub async fn values_that_the_schema_forbids_are_rejected(cluster: &Cluster) {
     let pools = raw_pools(cluster).await;
     for spec in [
         json!({"addresses": ["10.0.0.0/24"]}),
@@ -400,7 +400,7 @@ pub async fn a_role_allows_what_it_names(cluster: &Cluster) {
     )
     .await;
     let secrets: Api<Secret> = Api::namespaced(cluster.client_as(&user), &namespace);
-    // A real server learns of a role from a watch.
+    // A real server receives a role through a watch.
     while secrets.get_opt("a").await.is_err() {
         tokio::task::yield_now().await;
     }
@@ -439,7 +439,7 @@ pub async fn the_deletion_of_an_owner_is_blocked_only_with_a_right_on_it(cluster
     };
     bind("secrets").await;
     let secrets: Api<Secret> = Api::namespaced(cluster.client_as(user), &namespace);
-    // A real server learns of a role from a watch.
+    // A real server receives a role through a watch.
     while secrets.get_opt("a").await.is_err() {
         tokio::task::yield_now().await;
     }

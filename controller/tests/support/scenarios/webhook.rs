@@ -1,34 +1,32 @@
 //! Pools that the webhook checks, with the shipped configuration of the webhook.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use glowplug_controller::api::{
-    GlobalPoolSpec, GlobalStaticIPPool, MachineNetwork, PoolSpec, StaticIPLease, StaticIPPool,
+    GlobalPoolSpec, GlobalStaticIPPool, MachineNetwork, NodePoolRef, PoolSpec, StaticIPLease, StaticIPPool,
 };
-use glowplug_controller::metrics::Metrics;
-use glowplug_controller::serve::{Certificate, Phase, serve};
-use glowplug_controller::webhook::{POOLS_PATH, Webhooks};
+use glowplug_controller::machine::{
+    MACHINE_NAME_LABEL, MACHINE_NAMESPACE_LABEL, MACHINES_LABEL, NODE_POOL_LABEL, node_pools, virtual_machines,
+};
+use glowplug_controller::pools::Scope;
+use glowplug_controller::selection::SelectionCache;
+use glowplug_controller::webhook::{MACHINES_PATH, POOLS_PATH};
 use http::{Request, StatusCode};
 use http_body_util::BodyExt;
-use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use k8s_openapi::api::core::v1::{Namespace, Secret};
+use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Resource};
 use serde_json::{Value, json};
-use tempfile::TempDir;
-use tokio::net::TcpListener;
-use tokio::sync::watch;
 
 use crate::support::Cluster;
 use crate::support::leader::name;
-use crate::support::manifests::webhooks_at;
+use crate::support::replica::{Replica, webhooks};
 
-/// A replica that answers webhooks, and the cluster that asks it.
+/// A replica that answers webhooks for pools, and the cluster that asks it.
 struct Asked<'c> {
     cluster: &'c Cluster,
     namespace: String,
-    phase: watch::Sender<Phase>,
-    _certificate: TempDir,
+    replica: Replica<'c>,
 }
 
 fn spec(network: &str, addresses: &[&str]) -> PoolSpec {
@@ -42,12 +40,19 @@ fn spec(network: &str, addresses: &[&str]) -> PoolSpec {
 
 /// The message of a refusal by the webhook for pools.
 fn refusal<T>(result: kube::Result<T>) -> Option<String> {
+    refusal_of("pools", result).map(|(code, message)| {
+        assert_eq!(code, 422);
+        message
+    })
+}
+
+/// The code and the message of a refusal by a webhook.
+fn refusal_of<T>(webhook: &str, result: kube::Result<T>) -> Option<(u16, String)> {
     match result {
         Err(kube::Error::Api(status)) => {
-            let start = "admission webhook \"pools.ipam.glowplug.dev\" denied the request: ";
-            let message = status.message.strip_prefix(start).unwrap_or_else(|| panic!("{status:?}"));
-            assert_eq!(status.code, 422);
-            Some(message.to_owned())
+            let start = format!("admission webhook \"{webhook}.ipam.glowplug.dev\" denied the request: ");
+            let message = status.message.strip_prefix(&start).unwrap_or_else(|| panic!("{status:?}"));
+            Some((status.code, message.to_owned()))
         }
         Err(error) => panic!("{error}"),
         Ok(_) => None,
@@ -58,37 +63,16 @@ fn refusal<T>(result: kube::Result<T>) -> Option<String> {
 
 impl<'c> Asked<'c> {
     async fn start(cluster: &'c Cluster) -> Self {
-        let certificate = tempfile::tempdir().unwrap();
-        let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
-        std::fs::write(certificate.path().join("tls.crt"), made.cert.pem()).unwrap();
-        std::fs::write(certificate.path().join("tls.key"), made.signing_key.serialize_pem()).unwrap();
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address: SocketAddr = listener.local_addr().unwrap();
-        let (phase, phases) = watch::channel(Phase::Serving);
-        let webhooks = Webhooks::new(cluster.controller(), Arc::new(Metrics::new(watch::channel(false).1)));
-        let handler = move |request| webhooks.clone().answer(request);
-        tokio::spawn(serve(listener, Some(Arc::new(Certificate::of(certificate.path()))), handler, phases));
-
-        let configuration = webhooks_at(&format!("https://{address}"), &made.cert.pem());
-        let configuration: ValidatingWebhookConfiguration = serde_json::from_value(configuration).unwrap();
-        Self::configurations(cluster).create(&PostParams::default(), &configuration).await.unwrap();
-        let asked = Self { cluster, namespace: cluster.namespace().await, phase, _certificate: certificate };
+        let replica = Replica::start(cluster, &["ValidatingWebhookConfiguration"]).await;
+        let asked = Self { cluster, namespace: cluster.namespace().await, replica };
         asked.until(true).await;
         asked
-    }
-
-    fn configurations(cluster: &Cluster) -> Api<ValidatingWebhookConfiguration> {
-        Api::all(cluster.client())
     }
 
     /// Waits until the API server asks the webhook, or asks it no more: a real server learns of a configuration from a
     /// watch.
     async fn until(&self, is_asked: bool) {
-        let dry_run = PostParams { dry_run: true, ..PostParams::default() };
-        let invalid = StaticIPPool::new("invalid", spec(&self.network(), &["x"]));
-        while self.pools().create(&dry_run, &invalid).await.is_err() != is_asked {
-            tokio::task::yield_now().await;
-        }
+        until(&self.pools(), &self.network(), is_asked).await;
     }
 
     /// A network that no other scenario uses.
@@ -110,9 +94,16 @@ impl<'c> Asked<'c> {
 
     /// Takes the configuration away, so that other scenarios may write pools, and ends the replica.
     async fn stop(self) {
-        Self::configurations(self.cluster).delete("glowplug-controller", &DeleteParams::default()).await.unwrap();
-        self.until(false).await;
-        self.phase.send_replace(Phase::Closing);
+        let (pools, network) = (self.pools(), self.network());
+        self.replica.stop(async || until(&pools, &network, false).await).await;
+    }
+}
+
+async fn until(pools: &Api<StaticIPPool>, network: &str, is_asked: bool) {
+    let dry_run = PostParams { dry_run: true, ..PostParams::default() };
+    let invalid = StaticIPPool::new("invalid", spec(network, &["x"]));
+    while pools.create(&dry_run, &invalid).await.is_err() != is_asked {
+        tokio::task::yield_now().await;
     }
 }
 
@@ -210,8 +201,9 @@ async fn review(
 }
 
 async fn post(cluster: &Cluster, path: &str, body: String) -> (StatusCode, String) {
-    let webhooks = Webhooks::new(cluster.controller(), Arc::new(Metrics::new(watch::channel(false).1)));
-    let response = webhooks.answer(Request::post(path).body(body.into()).unwrap()).await;
+    // The cache does not run: a replica that has just started answers, too.
+    let selection = Arc::new(SelectionCache::new(cluster.controller(), Scope::default()));
+    let response = webhooks(cluster, &selection).answer(Request::post(path).body(body.into()).unwrap()).await;
     let status = response.status();
     let body = response.into_body().collect().await.unwrap().to_bytes();
     (status, String::from_utf8(body.to_vec()).unwrap())
@@ -265,4 +257,206 @@ pub async fn a_request_that_is_no_review_of_a_pool_is_refused(cluster: &Cluster)
     let answer = review(cluster, "clusters", "DELETE", None, None).await;
     let message = "operation Delete, expected Create, Update or Delete with its objects";
     assert_eq!((&answer["allowed"], &answer["status"]["message"]), (&json!(false), &json!(message)));
+}
+
+// === Machines ===
+
+/// The namespaces of a hosted cluster, with a pool for its NodePool `workers`.
+struct Hosted<'c> {
+    cluster: &'c Cluster,
+    /// The namespace of NodePools and pools.
+    clusters: String,
+    /// The namespace of the machines.
+    machines: String,
+}
+
+// === impl Hosted ===
+
+impl<'c> Hosted<'c> {
+    async fn new(cluster: &'c Cluster) -> Self {
+        let clusters = cluster.namespace().await;
+        let hosted = Self { cluster, machines: format!("{clusters}-c1"), clusters };
+        let namespace = json!({"metadata": {"name": hosted.machines, "labels": {(MACHINES_LABEL): "true"}}});
+        let namespace: Namespace = serde_json::from_value(namespace).unwrap();
+        Api::all(cluster.client()).create(&PostParams::default(), &namespace).await.unwrap();
+        let node_pool = json!({
+            "apiVersion": "hypershift.openshift.io/v1beta1", "kind": "NodePool",
+            "metadata": {"name": "workers"}, "spec": {"clusterName": "c1"},
+        });
+        let api: Api<DynamicObject> = Api::namespaced_with(cluster.client(), &hosted.clusters, &node_pools());
+        api.create(&PostParams::default(), &serde_json::from_value(node_pool).unwrap()).await.unwrap();
+        hosted
+    }
+
+    fn network(&self) -> String {
+        format!("{}/vlan10", self.clusters)
+    }
+
+    fn pools(&self) -> Api<StaticIPPool> {
+        Api::namespaced(self.cluster.client(), &self.clusters)
+    }
+
+    async fn pool(&self) {
+        let mut spec = spec(&self.network(), &["10.0.0.8-10.0.0.9"]);
+        spec.node_pool_ref = Some(NodePoolRef { name: "workers".to_owned() });
+        self.pools().create(&PostParams::default(), &StaticIPPool::new("p", spec)).await.unwrap();
+    }
+
+    async fn set_exhausted(&self, status: &str) {
+        let condition = json!({
+            "type": "Exhausted", "status": status, "reason": "r", "lastTransitionTime": "2026-08-14T10:00:00Z",
+            "message": "No available IPs in pool for interface eno101",
+        });
+        let status = Patch::Merge(json!({"status": {"conditions": [condition]}}));
+        self.pools().patch_status("p", &PatchParams::default(), &status).await.unwrap();
+    }
+
+    fn machines(&self, namespace: &str) -> Api<DynamicObject> {
+        Api::namespaced_with(self.cluster.client(), namespace, &virtual_machines())
+    }
+
+    /// A machine as capk creates it, with `changes` merged into it.
+    fn machine(&self, name: &str, changes: &Value) -> DynamicObject {
+        let spec = json!({
+            "domain": {"devices": {"interfaces": [{"name": "iface1", "bridge": {}}]}},
+            "networks": [{"name": "iface1", "multus": {"networkName": self.network()}}],
+            "volumes": [{"name": "cloudinitvolume", "cloudInitConfigDrive": {"secretRef": {"name": "u"}}}],
+        });
+        let labels = json!({
+            (MACHINE_NAME_LABEL): name, (MACHINE_NAMESPACE_LABEL): self.machines, (NODE_POOL_LABEL): "workers",
+        });
+        let mut machine = json!({
+            "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine",
+            "metadata": {"name": name, "labels": labels}, "spec": {"template": {"spec": spec}},
+        });
+        json_patch::merge(&mut machine, changes);
+        serde_json::from_value(machine).unwrap()
+    }
+
+    /// Waits until the API server calls the webhook for machines of the hosted cluster, or, with `false`, until it no
+    /// longer calls the webhook for them.
+    async fn until(&self, is_asked: bool) {
+        let (machines, dry_run) =
+            (self.machines(&self.machines), PostParams { dry_run: true, ..PostParams::default() });
+        let machine = self.machine("asked", &json!({"spec": {"template": {"spec": {"volumes": []}}}}));
+        while machines.create(&dry_run, &machine).await.is_err() != is_asked {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    async fn create(&self, name: &str) -> kube::Result<DynamicObject> {
+        let machine = self.machine(name, &json!({}));
+        self.machines(&self.machines).create(&PostParams::default(), &machine).await
+    }
+
+    /// The Secret that a machine waits for, and the index of its interface.
+    fn added(machine: &DynamicObject) -> Value {
+        let spec = &machine.data["spec"]["template"]["spec"];
+        let secret = &spec["volumes"][0]["cloudInitConfigDrive"]["networkDataSecretRef"];
+        json!([secret, spec["domain"]["devices"]["interfaces"][0]["acpiIndex"]])
+    }
+}
+
+pub async fn a_machine_of_a_pool_is_created_with_a_reference_to_its_secret(cluster: &Cluster) {
+    let hosted = Hosted::new(cluster).await;
+    hosted.pool().await;
+    let replica = Replica::start(cluster, &["MutatingWebhookConfiguration"]).await;
+    hosted.until(true).await;
+    let expected = json!([{"name": "w-0-networkdata"}, 101]);
+    let (machines, machine) = (hosted.machines(&hosted.machines), hosted.machine("w-0", &json!({})));
+    let dry_run = PostParams { dry_run: true, ..PostParams::default() };
+    assert_eq!(Hosted::added(&machines.create(&dry_run, &machine).await.unwrap()), expected);
+    assert!(machines.get_opt("w-0").await.unwrap().is_none());
+    hosted.create("w-0").await.unwrap();
+    assert_eq!(Hosted::added(&machines.get("w-0").await.unwrap()), expected);
+
+    let untouched = json!([null, null]);
+    let other = hosted.machine("w-1", &json!({"metadata": {"labels": {(MACHINE_NAME_LABEL): null}}}));
+    let other = machines.create(&PostParams::default(), &other).await.unwrap();
+    assert_eq!(Hosted::added(&other), untouched, "not of capk");
+    let elsewhere = hosted.machines(&hosted.clusters).create(&PostParams::default(), &machine).await.unwrap();
+    assert_eq!(Hosted::added(&elsewhere), untouched, "in a namespace without the label");
+    let of_no_pool = hosted.machine("w-2", &json!({"metadata": {"labels": {(NODE_POOL_LABEL): "infra"}}}));
+    let of_no_pool = machines.create(&PostParams::default(), &of_no_pool).await.unwrap();
+    assert_eq!(Hosted::added(&of_no_pool), untouched, "of no pool");
+
+    let secrets: Api<Secret> = Api::namespaced(cluster.client(), &hosted.machines);
+    assert!(secrets.list(&ListParams::default()).await.unwrap().items.is_empty(), "a webhook writes nothing");
+    replica.stop(async || hosted.until(false).await).await;
+}
+
+pub async fn machines_are_served_before_and_after_a_renewal_of_the_certificate(cluster: &Cluster) {
+    let hosted = Hosted::new(cluster).await;
+    hosted.pool().await;
+    let replica = Replica::start(cluster, &["MutatingWebhookConfiguration"]).await;
+    hosted.until(true).await;
+    hosted.create("w-0").await.unwrap();
+    replica.renew().await;
+    // A real API server learns of the new configuration some time later.
+    while hosted.create("w-1").await.is_err() {
+        tokio::task::yield_now().await;
+    }
+    let machine = hosted.machines(&hosted.machines).get("w-1").await.unwrap();
+    assert_eq!(Hosted::added(&machine), json!([{"name": "w-1-networkdata"}, 101]));
+    replica.stop(async || hosted.until(false).await).await;
+}
+
+pub async fn a_machine_of_an_exhausted_pool_is_refused_unless_it_has_an_address(cluster: &Cluster) {
+    let hosted = Hosted::new(cluster).await;
+    hosted.pool().await;
+    let replica = Replica::start(cluster, &["MutatingWebhookConfiguration"]).await;
+    hosted.until(true).await;
+    hosted.set_exhausted("True").await;
+    let message = "No available IPs in pool for interface eno101".to_owned();
+    // A replica learns of the status from a watch.
+    let dry_run = PostParams { dry_run: true, ..PostParams::default() };
+    let (machines, machine) = (hosted.machines(&hosted.machines), hosted.machine("w-0", &json!({})));
+    while machines.create(&dry_run, &machine).await.is_ok() {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(refusal_of("machines", hosted.create("w-0").await), Some((403, message.clone())));
+
+    let network = hosted.network();
+    let lease = json!({
+        "network": network, "address": "10.0.0.8", "prefix": 16, "pool": format!("{}/p", hosted.clusters),
+        "since": "2026-08-14T10:00:00.000000Z",
+        "holder": {
+            "kind": "KubevirtMachine", "namespace": hosted.machines, "name": "w-1", "uid": "u", "interface": "eno101",
+        },
+    });
+    let lease = StaticIPLease::new(&name(&network, "10.0.0.8"), serde_json::from_value(lease).unwrap());
+    Api::all(cluster.client()).create(&PostParams::default(), &lease).await.unwrap();
+    assert_eq!(refusal_of("machines", hosted.create("w-0").await), Some((403, message)));
+    assert_eq!(refusal_of("machines", hosted.create("w-1").await), None);
+
+    hosted.set_exhausted("False").await;
+    assert_eq!(refusal_of("machines", hosted.create("w-0").await), None);
+    replica.stop(async || hosted.until(false).await).await;
+}
+
+pub async fn a_replica_that_knows_no_pool_yet_asks_the_api_server(cluster: &Cluster) {
+    let hosted = Hosted::new(cluster).await;
+    let object = |name: &str| {
+        let mut machine = hosted.machine(name, &json!({}));
+        machine.metadata.namespace = Some(hosted.machines.clone());
+        machine
+    };
+    let review = async |kind: &str, operation: &str, object: &DynamicObject| {
+        let review = json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
+            "uid": "1234", "kind": {"group": "kubevirt.io", "version": "v1", "kind": kind},
+            "resource": {"group": "kubevirt.io", "version": "v1", "resource": "virtualmachines"},
+            "name": "w-0", "namespace": hosted.machines, "operation": operation, "userInfo": {}, "object": object,
+        }});
+        let (status, body) = post(cluster, MACHINES_PATH, review.to_string()).await;
+        assert_eq!(status, StatusCode::OK);
+        serde_json::from_str::<Value>(&body).unwrap()["response"].clone()
+    };
+    let allowed = json!({"uid": "1234", "allowed": true, "status": {}});
+    assert_eq!(review("VirtualMachine", "CREATE", &object("w-0")).await, allowed);
+    hosted.pool().await;
+    let response = review("VirtualMachine", "CREATE", &object("w-0")).await;
+    assert_eq!((&response["allowed"], &response["patchType"]), (&json!(true), &json!("JSONPatch")));
+    let response = review("VirtualMachine", "DELETE", &object("w-0")).await;
+    let message = "Delete of \"VirtualMachine\", expected Create of VirtualMachine";
+    assert_eq!((&response["allowed"], &response["status"]["message"]), (&json!(false), &json!(message)));
 }

@@ -17,7 +17,7 @@ use tokio_rustls::TlsConnector;
 use super::patch;
 use super::store::{Call, Refusal, Store, Write};
 
-/// A webhook that a write has to pass.
+/// A webhook that must allow a write.
 pub struct Hook {
     name: String,
     url: String,
@@ -56,7 +56,7 @@ pub fn hooks(store: &Store, call: &Call, write: &Write) -> Vec<Hook> {
     hooks
 }
 
-/// Asks the webhooks, one after the other, and applies their patches to the write.
+/// Calls the webhooks one after the other, and applies their patches to the write.
 pub async fn admit(hooks: Vec<Hook>, call: &Call, write: &mut Write) -> Result<(), Refusal> {
     for (index, hook) in hooks.into_iter().enumerate() {
         let uid = format!("{index}-{}", write.key.3);
@@ -85,14 +85,22 @@ pub async fn admit(hooks: Vec<Hook>, call: &Call, write: &mut Write) -> Result<(
             let message = format!("admission webhook {:?} denied the request: {text}", hook.name);
             return Err(Refusal::new(code.unwrap_or(400), "Forbidden", message));
         }
-        let encoded: Option<ByteString> = serde_json::from_value(answer["patch"].clone()).ok();
-        if let (true, Some(encoded), Some(new)) = (hook.mutates, encoded, &mut write.new) {
-            let decoded = serde_json::from_slice(&encoded.0)
+        if let (true, Some(bytes), Some(new)) = (hook.mutates, bytes(&answer["patch"]), &mut write.new) {
+            let decoded = serde_json::from_slice(&bytes)
                 .map_err(|error| Refusal::new(500, "InternalError", error.to_string()))?;
             *new = patch::json(new, &decoded)?;
         }
     }
     Ok(())
+}
+
+/// Bytes as Go decodes them: a base64 string, or a list of numbers, as kube writes them.
+fn bytes(value: &Value) -> Option<Vec<u8>> {
+    match value {
+        Value::Array(_) => serde_json::from_value(value.clone()).ok(),
+        Value::String(_) => serde_json::from_value(value.clone()).ok().map(|ByteString(bytes)| bytes),
+        _ => None,
+    }
 }
 
 fn is_for(rule: &Value, call: &Call, write: &Write) -> bool {
@@ -128,7 +136,8 @@ fn matches(selector: &Value, object: Option<&Value>) -> bool {
 // === impl Hook ===
 
 impl Hook {
-    /// One request over TLS to the URL of the webhook, whose certificate the configuration's bundle signs.
+    /// Sends one request over TLS to the URL of the webhook. The bundle of the configuration must have signed the
+    /// certificate of the webhook.
     async fn ask(&self, review: &Value) -> Result<Value, Box<dyn std::error::Error + Send + Sync>> {
         let uri: hyper::Uri = self.url.parse()?;
         let mut roots = RootCertStore::empty();

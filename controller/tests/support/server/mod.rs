@@ -1,9 +1,9 @@
-//! A Kubernetes API server in process, over HTTP, with faults on command.
+//! A Kubernetes API server in the test process, over HTTP, which can inject faults.
 //!
-//! It does what the controller relies on, and nothing else; the scenarios run against it and against a real server, and
-//! where the two differ, the real one is right. Known differences: pages after the first one show the present; server-side
-//! apply takes every list as one field; CEL rules and webhooks' `matchPolicy` are not evaluated; nothing is collected by
-//! owner references.
+//! It implements only the features that the controller needs. The scenarios run against this server and against a real
+//! server; where the two differ, the real server is right. Known differences: pages after the first one show the
+//! current objects; server-side apply treats every list as one field; CEL rules and `matchPolicy` of webhooks are not
+//! evaluated; there is no garbage collection by owner references.
 
 mod admission;
 mod patch;
@@ -32,18 +32,18 @@ pub use rbac::{ADMIN, TOKEN};
 pub use store::Call;
 use store::{Kind, Refusal, Store};
 
-/// What happens to a request.
+/// Handling of a request.
 #[derive(Clone)]
 pub enum Fault {
-    /// It is served.
+    /// The request is served.
     None,
-    /// It is answered with this status code and changes nothing.
+    /// The response has this status code, and nothing is changed.
     Status(u16),
     /// The connection is closed, and nothing is changed.
     LostRequest,
-    /// It is done, and the connection is closed without an answer.
+    /// The request is processed, and the connection is closed without a response.
     LostAnswer,
-    /// It waits for a permit, and is served then.
+    /// The request waits for a permit, and is then served.
     Hold(Arc<Semaphore>),
 }
 
@@ -54,9 +54,9 @@ struct Shared {
     store: Mutex<Store>,
     decide: Mutex<Decide>,
     calls: Mutex<Vec<Call>>,
-    /// The version of the store, for those who wait for the next one.
+    /// The version of the store. Watches wait for its next value.
     changed: watch::Sender<u64>,
-    /// How many times watches were cut, and bookmarks sent.
+    /// Number of times that watches were cut, and number of times that bookmarks were sent.
     cuts: watch::Sender<u64>,
     bookmarks: watch::Sender<u64>,
 }
@@ -104,7 +104,7 @@ impl Server {
         format!("http://{}", self.address)
     }
 
-    /// Has every later request be decided by `decide`, in the order in which the requests come.
+    /// Makes `decide` decide every later request, in the order in which the requests arrive.
     pub fn set_faults(&self, decide: impl FnMut(&Call) -> Fault + Send + 'static) {
         *lock(&self.shared.decide) = Box::new(decide);
     }
@@ -114,8 +114,8 @@ impl Server {
         self.set_faults(|_| Fault::None);
     }
 
-    /// Lets the process that asks crash at its n-th write from now, counted from 0: no later request is served. Whether
-    /// the n-th one is done is `is_done`.
+    /// Makes the client crash at its n-th write from now, counted from 0: no later request is served. `is_done` decides
+    /// whether the n-th write is processed.
     pub fn crash_at(&self, n: usize, is_done: bool) {
         let mut writes = 0;
         self.set_faults(move |call| {
@@ -131,12 +131,12 @@ impl Server {
         });
     }
 
-    /// Takes the requests that came since the last time.
+    /// Returns the requests since the last call.
     pub fn take_calls(&self) -> Vec<Call> {
         std::mem::take(&mut lock(&self.shared.calls))
     }
 
-    /// Ends every watch that is open now.
+    /// Ends every open watch.
     pub fn cut_watches(&self) {
         self.shared.cuts.send_modify(|cuts| *cuts += 1);
     }
@@ -146,7 +146,7 @@ impl Server {
         self.shared.bookmarks.send_modify(|bookmarks| *bookmarks += 1);
     }
 
-    /// Forgets every version before the present one: watches and pages of older versions get 410.
+    /// Forgets every version before the current one: watches and pages of older versions get 410.
     pub fn compact(&self) {
         let mut store = lock(&self.shared.store);
         store.compacted = store.version();
@@ -164,7 +164,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// A request whose connection is closed without an answer.
+/// A request whose connection is closed without a response.
 #[derive(Debug)]
 struct Lost;
 
@@ -355,7 +355,7 @@ fn open_watch(shared: &Arc<Shared>, call: &Call, is_metadata: bool) -> Result<Re
     Ok(reply(200, BodyExt::boxed_unsync(StreamBody::new(lines))))
 }
 
-/// Method and path of a request for objects. `None` for what discovery answers.
+/// Method and path of a request for objects. `None` for a request that discovery handles.
 fn parse(method: &str, path: &str) -> Option<Call> {
     let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
     let (group, version, rest) = match &parts[..] {

@@ -25,7 +25,8 @@ pub fn json(object: &Value, patch: &Value) -> Result<Value, Refusal> {
     Ok(object)
 }
 
-/// The leaves of what a manager applies. A list is one leaf, also where a real server merges its items by key.
+/// The leaf fields of the object that a manager applies. A list is one leaf, even if a real server merges its items by
+/// key.
 pub fn fields(object: &Value) -> BTreeMap<Field, Value> {
     fn walk(value: &Value, path: &mut Field, leaves: &mut BTreeMap<Field, Value>) {
         match value {
@@ -54,7 +55,7 @@ pub fn fields(object: &Value) -> BTreeMap<Field, Value> {
     leaves
 }
 
-/// Removes a field, if it is there.
+/// Removes a field, if it exists.
 pub fn remove(object: &mut Value, field: &[String]) {
     match field {
         [] => {}
@@ -76,7 +77,7 @@ pub fn shape(kind: &Kind, version: &str, object: &mut Value) -> Result<(), Refus
     Ok(())
 }
 
-/// Removes what the schema does not know.
+/// Removes the members that are not in the schema.
 pub fn prune(schema: &Value, value: &mut Value, is_root: bool) {
     match value {
         Value::Object(members) => {

@@ -1,13 +1,13 @@
-//! Who may do what: the roles and bindings that the server stores, for users and service accounts.
+//! Authorization: the roles and bindings in the store, for users and service accounts.
 
 use serde_json::{Value, json};
 
 use super::store::{Call, Refusal, Store, Write};
 
-/// The user who may do everything, as `system:masters` may.
+/// A user with all rights, like the group `system:masters`.
 pub const ADMIN: &str = "admin";
 
-/// Refuses a call for which its user has no role.
+/// Rejects a call if no role of its user allows it.
 pub fn authorize(store: &Store, call: &Call) -> Result<(), Refusal> {
     const GROUP: &str = "rbac.authorization.k8s.io";
     if call.user == ADMIN {
@@ -40,8 +40,8 @@ pub fn authorize(store: &Store, call: &Call) -> Result<(), Refusal> {
     Err(Refusal::new(403, "Forbidden", message))
 }
 
-/// The rights that a write needs on the owners whose deletion it blocks, as OpenShift asks for them: `update` of the
-/// `finalizers` of each owner with `blockOwnerDeletion` that the object did not have before.
+/// The rights on owners that OpenShift requires for a write: `update` of the `finalizers` of each owner whose
+/// `blockOwnerDeletion` the write adds.
 pub fn of_owners(store: &Store, call: &Call, write: &Write) -> Vec<Call> {
     let blocking = |object: &Option<Value>| -> Vec<Value> {
         let owners = object.iter().flat_map(|object| object["metadata"]["ownerReferences"].as_array());
@@ -72,7 +72,7 @@ pub fn of_owners(store: &Store, call: &Call, write: &Write) -> Vec<Call> {
 /// The token of [`ADMIN`]; there is no other token.
 pub const TOKEN: &str = "token-of-the-test";
 
-/// The answer to a review: whose token it is, or whether a user may read a path. Roles for paths are not looked at.
+/// The response to a review: the user of a token, or whether a user may read a path. Roles for paths are ignored.
 pub fn review(call: &Call) -> Option<Value> {
     let spec = &call.body["spec"];
     let status = match call.plural.as_str() {

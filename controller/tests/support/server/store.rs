@@ -1,4 +1,4 @@
-//! The objects of the server: what a request finds, and what it changes. No sockets, no tasks.
+//! The objects of the server, and the effect of each request on them. No sockets and no tasks.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::patch;
 
-/// A request, as its path, query and body say it.
+/// A request, from its path, query and body.
 #[derive(Clone, Debug, Default)]
 pub struct Call {
     pub user: String,
@@ -24,7 +24,7 @@ pub struct Call {
     pub body: Value,
 }
 
-/// An answer that is not the object: code, reason and message of a `Status`.
+/// A response that is not the object: code, reason and message of a `Status`.
 #[derive(Clone, Debug)]
 pub struct Refusal {
     pub code: u16,
@@ -36,7 +36,7 @@ pub struct Refusal {
 #[derive(Clone, Debug)]
 pub struct Kind {
     pub group: String,
-    /// Served versions with the schema of each, where a CRD has one.
+    /// Served versions, each with its schema if a CRD defines a schema.
     pub versions: Vec<(String, Option<Value>)>,
     pub plural: String,
     pub singular: String,
@@ -49,19 +49,19 @@ pub struct Kind {
 /// Group, plural, namespace and name.
 pub type Key = (String, String, String, String);
 
-/// What a watch tells.
+/// An event of a watch.
 #[derive(Clone, Debug)]
 pub struct Event {
     pub version: u64,
     pub key: Key,
-    /// The object before, if there was one: a selector may have matched it.
+    /// The object before the change, if it existed: a selector may have matched it.
     pub before: Option<Value>,
-    /// The object now, or as it was deleted.
+    /// The object after the change, or its last state if it was deleted.
     pub object: Value,
     pub deleted: bool,
 }
 
-/// A write that is decided and not yet stored: admission is asked in between.
+/// A write that is decided but not stored yet. Admission is called between the two steps.
 #[derive(Clone, Debug)]
 pub struct Write {
     pub operation: &'static str,
@@ -80,14 +80,14 @@ pub struct Store {
     pub log: Vec<Event>,
     version: u64,
     uids: u64,
-    /// Watches and pages of versions up to this one get 410.
+    /// Watches and pages of this version and of older versions get 410.
     pub compacted: u64,
 }
 
 // === impl Call ===
 
 impl Call {
-    /// Whether nothing is to be stored. A deletion says so in its body.
+    /// Whether nothing must be stored. For a deletion, the body has this option.
     pub fn is_dry_run(&self) -> bool {
         self.query.contains_key("dryRun") || self.verb == "delete" && self.body.get("dryRun").is_some()
     }
@@ -150,7 +150,7 @@ impl Kind {
         }
     }
 
-    /// The object as `version` shows it: there is no conversion but the pruning of each version's schema.
+    /// The object in `version`. There is no conversion, except that the schema of each version prunes the object.
     pub fn show(&self, version: &str, object: &Value) -> Value {
         let mut object = object.clone();
         let group = if self.group.is_empty() { String::new() } else { format!("{}/", self.group) };
@@ -240,7 +240,7 @@ impl Store {
         self.objects.get(&key(call)).cloned().ok_or_else(|| Refusal::not_found(call))
     }
 
-    /// A page of a list, and where the next one begins. Pages after the first one show the objects as they are now.
+    /// A page of a list, and the start of the next page. Pages after the first one show the current objects.
     pub fn list(&self, call: &Call) -> Result<(Vec<Value>, Value), Refusal> {
         let number = |name: &str| call.query.get(name).and_then(|text| text.parse::<usize>().ok());
         let (version, after) = match call.query.get("continue").filter(|token| !token.is_empty()) {
@@ -268,7 +268,7 @@ impl Store {
         Ok((page.into_iter().map(|(_, object)| object.clone()).collect(), metadata))
     }
 
-    /// Decides what a write would store, from what is stored now.
+    /// Decides the content of a write, from the stored objects.
     pub fn prepare(&mut self, call: &Call) -> Result<Write, Refusal> {
         let kind = self.kind(call)?;
         let mut key = key(call);
@@ -330,7 +330,7 @@ impl Store {
             set(&mut new["metadata"], member, old["metadata"].get(member).cloned());
         }
         if kind.status {
-            // Each of the two endpoints changes its own part.
+            // Each of the two endpoints changes only its own part of the object.
             let mut kept = if call.subresource.is_some() { old.clone() } else { new.clone() };
             let status = if call.subresource.is_some() { new.get("status") } else { old.get("status") };
             set(&mut kept, "status", status.cloned());
@@ -357,14 +357,14 @@ impl Store {
         Ok(Write { operation: "UPDATE", kind, key, old: Some(old), new: Some(new) })
     }
 
-    /// Stores a prepared write. `None` when the object is no longer the one from which the write was decided.
+    /// Stores a prepared write. `None` when the object has changed since the write was decided.
     pub fn commit(&mut self, write: Write, call: &Call) -> Option<Value> {
         let version = |object: Option<&Value>| object.map(|object| object["metadata"]["resourceVersion"].clone());
         if version(self.objects.get(&write.key)) != version(write.old.as_ref()) {
             return None;
         }
         let is_dry = call.is_dry_run();
-        // A deleted object goes with its last finalizer.
+        // An object that is being deleted is removed together with its last finalizer.
         let is_gone = |new: &Value| {
             let finalizers = new["metadata"]["finalizers"].as_array();
             new["metadata"].get("deletionTimestamp").is_some() && finalizers.is_none_or(Vec::is_empty)
@@ -434,7 +434,7 @@ impl Store {
         Ok(Write { operation: "CREATE", kind, key, old: None, new: Some(new) })
     }
 
-    /// What is left of an object after a request to delete it: nothing, or the object that its finalizers keep.
+    /// The object after a request to delete it: `None`, or the object that its finalizers keep.
     fn delete(&self, call: &Call, old: &Value) -> Result<Option<Value>, Refusal> {
         for (member, value) in call.body["preconditions"].as_object().into_iter().flatten() {
             if old["metadata"][member] != *value {
@@ -453,7 +453,7 @@ impl Store {
         Ok(keeps.then_some(kept))
     }
 
-    /// Server-side apply: the fields of this manager become those of the body.
+    /// Server-side apply: the fields in the body become the fields of this manager.
     fn apply(&mut self, key: &Key, call: &Call, old: &Value) -> Result<Value, Refusal> {
         let mine: BTreeSet<patch::Field> = patch::fields(&call.body).into_keys().collect();
         let before = self.own(key, call, old)?;
@@ -467,7 +467,7 @@ impl Store {
         Ok(new)
     }
 
-    /// Notes which fields the manager of an apply owns, and returns those that it owned before.
+    /// Records the fields that the manager of an apply owns, and returns the fields that it owned before.
     fn own(&mut self, key: &Key, call: &Call, old: &Value) -> Result<BTreeSet<patch::Field>, Refusal> {
         let (manager, force) = (manager_of(call), call.query.get("force").is_some_and(|force| force == "true"));
         let mine = patch::fields(&call.body);
@@ -514,7 +514,7 @@ impl Store {
     }
 }
 
-/// Whether a watch or a list is for objects of this key.
+/// Whether a watch or a list includes objects of this key.
 pub fn is_of(call: &Call, key: &Key) -> bool {
     key.0 == call.group && key.1 == call.plural && call.namespace.as_ref().is_none_or(|namespace| *namespace == key.2)
 }
@@ -562,7 +562,7 @@ fn set(object: &mut Value, member: &str, value: Option<Value>) {
     }
 }
 
-/// The parts of an object that its generation counts.
+/// The parts of an object whose changes increase its generation.
 fn without(object: &Value) -> Map<String, Value> {
     let mut members = object.as_object().cloned().unwrap_or_default();
     members.retain(|name, _| !matches!(name.as_str(), "metadata" | "status" | "apiVersion" | "kind"));

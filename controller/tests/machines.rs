@@ -1,0 +1,173 @@
+//! Machines of hosted clusters when requests, answers and leaders fail.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use serde_json::{Value, json};
+
+use crate::support::controller::Controller;
+use crate::support::hosted::{Hosted, poll};
+use crate::support::server::{Fault, Server};
+use crate::support::trouble::{Trouble, history, run_all, trouble_at};
+use crate::support::{CONTROLLER, Cluster};
+
+/// A hosted cluster whose KubeVirt waits for the controller, with a pool and a NodePool without machines.
+async fn hosted(cluster: &Cluster, addresses: &[&str]) -> Hosted {
+    let hosted = Hosted::new(cluster).await;
+    hosted.kubevirt.be_late();
+    hosted.node_pool("workers", 0, &json!({})).await;
+    hosted.pool("workers", addresses).await;
+    hosted
+}
+
+fn lead(cluster: &Cluster) -> Controller {
+    Controller::of(cluster, "")
+}
+
+/// Every flow of a machine: it gets an address, waits for one, gets one that was released, and ends.
+async fn script(hosted: &Hosted) {
+    hosted.scale("workers", 1).await;
+    assert_eq!(hosted.address_of("workers-0").await, "10.0.0.8");
+    hosted.scale("workers", 2).await;
+    hosted.until_event("workers-1", "IPPoolExhausted").await;
+    // HyperShift replaces the deleted machine, and the oldest machine that waits is served.
+    hosted.delete("workers-0").await;
+    assert_eq!(hosted.address_of("workers-1").await, "10.0.0.8");
+    hosted.scale("workers", 0).await;
+    hosted.until_held(0).await;
+}
+
+/// Runs the script with trouble at the n-th write. Returns whether that write came.
+async fn run(trouble: Trouble, n: usize) -> bool {
+    let server = Server::start().await;
+    let cluster = Cluster::of(&server).await;
+    let hosted = hosted(&cluster, &["10.0.0.8/32"]).await;
+    let came = trouble_at(&server, trouble, n);
+    let leaders = async {
+        let first = lead(&cluster);
+        if matches!(trouble, Trouble::LostAnswer | Trouble::Refused) {
+            std::future::pending::<()>().await;
+        }
+        poll("a crash", async || came.load(Ordering::SeqCst).then_some(())).await;
+        drop(first);
+        server.clear_faults();
+        let _second = lead(&cluster);
+        std::future::pending::<()>().await;
+    };
+    tokio::select! {
+        () = script(&hosted) => {}
+        () = leaders => {}
+    }
+    check_history(&server, &cluster, &hosted).await;
+    came.load(Ordering::SeqCst)
+}
+
+/// What has to hold at every moment: no two guests have one address, and each Secret has a lease of its machine that is older.
+async fn check_history(server: &Server, cluster: &Cluster, hosted: &Hosted) {
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let leases = history(server, cluster.client(), "/apis/ipam.glowplug.dev/v1alpha1/staticipleases").await;
+    let path = format!("/api/v1/namespaces/{}/secrets", hosted.namespace);
+    let mut seen = BTreeSet::new();
+    for (version, _, secret) in history(server, cluster.client(), &path).await {
+        let name = text(&secret["metadata"]["name"]);
+        let Some(machine) = name.strip_suffix("-networkdata") else { continue };
+        if !seen.insert(text(&secret["metadata"]["uid"])) {
+            continue;
+        }
+        let is_of_machine =
+            |lease: &Value| lease["spec"]["holder"]["name"] == machine && lease["spec"].get("released").is_none();
+        let mut before = leases.iter().filter(|(at, _, lease)| *at < version && is_of_machine(lease));
+        assert!(before.next().is_some(), "no lease before Secret {name}");
+    }
+    let path = format!("/apis/kubevirt.io/v1/namespaces/{}/virtualmachineinstances", hosted.namespace);
+    let mut present: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for (_, is_gone, instance) in history(server, cluster.client(), &path).await {
+        let name = text(&instance["metadata"]["name"]);
+        if is_gone {
+            present.remove(&name);
+            continue;
+        }
+        let interfaces = instance["status"]["interfaces"].as_array().into_iter().flatten();
+        let addresses = interfaces.flat_map(|interface| interface["ipAddresses"].as_array().into_iter().flatten());
+        present.insert(name, addresses.map(text).collect());
+        let all: Vec<&String> = present.values().flatten().collect();
+        assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), all.len(), "two guests with one address: {present:?}");
+    }
+}
+
+#[tokio::test]
+async fn after_a_crash_before_any_write_the_next_leader_goes_on() {
+    run_all(Trouble::CrashBefore, run).await;
+}
+
+#[tokio::test]
+async fn after_a_crash_behind_any_write_the_next_leader_goes_on() {
+    run_all(Trouble::CrashAfter, run).await;
+}
+
+#[tokio::test]
+async fn a_lost_answer_of_any_write_changes_nothing() {
+    run_all(Trouble::LostAnswer, run).await;
+}
+
+#[tokio::test]
+async fn a_write_that_is_refused_once_is_made_again() {
+    run_all(Trouble::Refused, run).await;
+}
+
+#[tokio::test]
+async fn two_leaders_at_once_give_each_machine_one_address() {
+    let server = Server::start().await;
+    let cluster = Cluster::of(&server).await;
+    let hosted = hosted(&cluster, &["10.0.1.0/24"]).await;
+    let _leaders = [(); 2].map(|()| lead(&cluster));
+    hosted.scale("workers", 30).await;
+    let mut allocated = Vec::new();
+    for n in 0..30 {
+        let name = format!("workers-{n}");
+        allocated.push((hosted.address_of(&name).await, name));
+    }
+    allocated.sort();
+    let distinct: BTreeSet<&String> = allocated.iter().map(|(address, _)| address).collect();
+    assert_eq!(distinct.len(), 30);
+    // A second lease that a machine got from the other leader is released.
+    poll("the leases of the guests", async || (hosted.held().await == allocated).then_some(())).await;
+    hosted.scale("workers", 0).await;
+    hosted.until_held(0).await;
+    check_history(&server, &cluster, &hosted).await;
+}
+
+#[tokio::test]
+async fn a_request_without_an_answer_releases_nothing() {
+    let server = Server::start().await;
+    let cluster = Cluster::of(&server).await;
+    let hosted = hosted(&cluster, &["10.0.0.8/31"]).await;
+    let _leader = lead(&cluster);
+    hosted.scale("workers", 2).await;
+    for name in ["workers-0", "workers-1"] {
+        hosted.until_running(name).await;
+    }
+    for (fault, name) in [(Fault::LostRequest, "workers-1"), (Fault::Status(503), "workers-0")] {
+        let held = hosted.held().await;
+        let failed = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&failed);
+        let decided = fault.clone();
+        server.set_faults(move |call| {
+            let is_proof = call.user == CONTROLLER
+                && call.verb == "get"
+                && ["kubevirtmachines", "virtualmachines", "virtualmachineinstances"].contains(&call.plural.as_str());
+            if !is_proof {
+                return Fault::None;
+            }
+            counted.fetch_add(1, Ordering::SeqCst);
+            decided.clone()
+        });
+        hosted.scale("workers", held.len() - 1).await;
+        hosted.until_gone(&hosted.vms, name).await;
+        poll("three questions", async || (failed.load(Ordering::SeqCst) > 3).then_some(())).await;
+        assert_eq!(hosted.held().await, held);
+        server.clear_faults();
+        hosted.until_held(held.len() - 1).await;
+    }
+}

@@ -1,0 +1,276 @@
+//! Stand-in for KubeVirt: starts guests with drives for VirtualMachines. It follows these rules of the real program:
+//!
+//! - A VirtualMachine gets an instance with the same name, and a finalizer that is kept until the instance is gone.
+//! - A guest starts when all Secrets for its drive exist. A later change of a Secret has no effect on this drive.
+//! - The first cloud-init volume becomes the drive.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard};
+
+use futures::stream::{self, StreamExt};
+use glowplug::host::image::{ConfigDrive, Instance, NoCloud};
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
+use kube::{Api, Client, ResourceExt};
+use serde_json::{Value, json};
+
+use super::definitions::{INSTANCE, VIRTUAL_MACHINE, resource};
+use super::provider::object;
+use super::{changed, unless_gone};
+
+/// Finalizer of a VirtualMachine.
+pub const FINALIZER: &str = "kubevirt.io/virtualMachineControllerFinalize";
+/// Finalizer of an instance. It is kept until the guest has ended.
+const INSTANCE_FINALIZER: &str = "kubevirt.io/foregroundDeleteVirtualMachine";
+
+/// The stand-in, for one namespace.
+pub struct KubeVirt {
+    namespace: String,
+    vms: Api<DynamicObject>,
+    instances: Api<DynamicObject>,
+    secrets: Api<Secret>,
+    changes: [Api<DynamicObject>; 3],
+    guests: Mutex<Guests>,
+    is_late: AtomicBool,
+}
+
+#[derive(Default)]
+struct Guests {
+    /// The drives of each guest, oldest first. Each start and each migration builds a drive.
+    drives: BTreeMap<String, Vec<Drive>>,
+    /// Guests that do not end when their instance is deleted.
+    endless: BTreeSet<String>,
+}
+
+/// The content of a drive.
+#[derive(Clone, Debug)]
+pub struct Drive {
+    namespace: String,
+    name: String,
+    uuid: String,
+    is_no_cloud: bool,
+    pub user_data: Vec<u8>,
+    pub network_data: Option<Vec<u8>>,
+}
+
+// === impl KubeVirt ===
+
+impl KubeVirt {
+    pub fn new(client: &Client, namespace: &str) -> Self {
+        let api = |kind: &ApiResource| Api::namespaced_with(client.clone(), namespace, kind);
+        let (vms, instances) = (api(&resource(VIRTUAL_MACHINE)), api(&resource(INSTANCE)));
+        Self {
+            namespace: namespace.to_owned(),
+            changes: [vms.clone(), instances.clone(), api(&ApiResource::erase::<Secret>(&()))],
+            vms,
+            instances,
+            secrets: Api::namespaced(client.clone(), namespace),
+            guests: Mutex::default(),
+            is_late: AtomicBool::new(false),
+        }
+    }
+
+    /// Runs until the future is dropped.
+    pub async fn run(&self) {
+        // The name of a machine's Secret is the name of the machine and a suffix.
+        let name = |object: DynamicObject| {
+            let name = object.name_any();
+            let of_secret = ["-userdata", "-networkdata"].into_iter().find_map(|suffix| name.strip_suffix(suffix));
+            of_secret.map(str::to_owned).unwrap_or(name)
+        };
+        let mut changes = stream::select_all(self.changes.clone().map(|api| changed(api).map(name).boxed()));
+        while let Some(name) = changes.next().await {
+            self.run_machine(&name).await;
+            self.run_instance(&name).await;
+        }
+    }
+
+    /// Creates and deletes the instance of a VirtualMachine.
+    async fn run_machine(&self, name: &str) {
+        let Some(vm) = self.vms.get_opt(name).await.unwrap() else { return };
+        let instance = self.instances.get_opt(name).await.unwrap();
+        if vm.metadata.deletion_timestamp.is_some() {
+            if instance.is_some() {
+                unless_gone(self.instances.delete(name, &DeleteParams::default()).await);
+            } else {
+                let released = Patch::Merge(json!({"metadata": {"finalizers": null}}));
+                unless_gone(self.vms.patch(name, &PatchParams::default(), &released).await);
+            }
+            return;
+        }
+        if !vm.finalizers().iter().any(|finalizer| finalizer == FINALIZER) {
+            let added = Patch::Merge(json!({"metadata": {"finalizers": [FINALIZER]}}));
+            unless_gone(self.vms.patch(name, &PatchParams::default(), &added).await);
+        }
+        let template = &vm.data["spec"]["template"];
+        let is_too_early = || {
+            let source = source(&template["spec"]).map(|(source, _)| source).unwrap_or_default();
+            self.is_late.load(Ordering::Relaxed) && source.get("networkDataSecretRef").is_none()
+        };
+        if instance.is_none() && !is_too_early() {
+            let owner = json!({
+                "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": name, "uid": vm.uid(),
+                "controller": true, "blockOwnerDeletion": true,
+            });
+            let instance = json!({
+                "metadata": {
+                    "name": name, "namespace": self.namespace, "labels": template["metadata"]["labels"],
+                    "finalizers": [INSTANCE_FINALIZER], "ownerReferences": [owner],
+                },
+                "spec": template["spec"],
+                "status": {"phase": "Pending"},
+            });
+            self.instances.create(&PostParams::default(), &object(INSTANCE, instance)).await.unwrap();
+        }
+    }
+
+    /// Starts and ends the guest of an instance.
+    async fn run_instance(&self, name: &str) {
+        let Some(instance) = self.instances.get_opt(name).await.unwrap() else { return };
+        if instance.metadata.deletion_timestamp.is_some() {
+            if !self.guests().endless.contains(name) {
+                self.end_instance(name).await;
+            }
+        } else if instance.data["status"]["phase"] != "Running"
+            && let Some(drive) = self.build_drive(&instance).await
+        {
+            let status = json!({"status": {"phase": "Running", "interfaces": drive.interfaces(&instance)}});
+            self.guests().drives.entry(name.to_owned()).or_default().push(drive);
+            unless_gone(self.instances.patch(name, &PatchParams::default(), &Patch::Merge(status)).await);
+        }
+    }
+
+    async fn end_instance(&self, name: &str) {
+        let ended = Patch::Merge(json!({"metadata": {"finalizers": null}}));
+        unless_gone(self.instances.patch(name, &PatchParams::default(), &ended).await);
+    }
+
+    /// From now on, a VirtualMachine gets its instance only after the controller has added the reference to the network
+    /// data. The controller is then always faster.
+    pub fn be_late(&self) {
+        self.is_late.store(true, Ordering::Relaxed);
+    }
+
+    /// Makes the guest continue to run after its instance is deleted.
+    pub fn hold(&self, name: &str) {
+        self.guests().endless.insert(name.to_owned());
+    }
+
+    /// Ends a guest that continued to run.
+    pub async fn end(&self, name: &str) {
+        self.guests().endless.remove(name);
+        self.end_instance(name).await;
+    }
+
+    /// Migrates a guest: its instance stays, and a new pod builds the drive again. Returns whether the pod can start.
+    pub async fn migrate(&self, name: &str) -> bool {
+        let instance = self.instances.get(name).await.unwrap();
+        let drive = self.build_drive(&instance).await;
+        let can_start = drive.is_some();
+        self.guests().drives.entry(name.to_owned()).or_default().extend(drive);
+        can_start
+    }
+
+    /// Returns the drives of a guest, oldest first.
+    pub fn drives(&self, name: &str) -> Vec<Drive> {
+        self.guests().drives.get(name).cloned().unwrap_or_default()
+    }
+
+    /// Builds the drive of an instance. `None`: a Secret is missing.
+    async fn build_drive(&self, instance: &DynamicObject) -> Option<Drive> {
+        let spec = &instance.data["spec"];
+        let (source, is_no_cloud) = source(spec)?;
+        let user_data = self.secret(&source["secretRef"], ["userdata", "userData"]).await?;
+        let network_data = self.secret(&source["networkDataSecretRef"], ["networkdata", "networkData"]).await?;
+        let uuid = spec["domain"]["firmware"]["uuid"].as_str().map(str::to_owned).or(instance.uid());
+        Some(Drive {
+            namespace: self.namespace.clone(),
+            name: instance.name_any(),
+            uuid: uuid.unwrap_or_default(),
+            is_no_cloud,
+            user_data: user_data.unwrap_or_default(),
+            network_data,
+        })
+    }
+
+    /// Reads the content of the first of `keys` that a Secret has. Outer `None`: the Secret is missing. Inner `None`:
+    /// the Secret has neither key.
+    async fn secret(&self, reference: &Value, keys: [&str; 2]) -> Option<Option<Vec<u8>>> {
+        let Some(name) = reference["name"].as_str() else { return Some(None) };
+        let mut data = self.secrets.get_opt(name).await.unwrap()?.data.unwrap_or_default();
+        Some(keys.into_iter().find_map(|key| data.remove(key)).map(|content| content.0))
+    }
+
+    fn guests(&self) -> MutexGuard<'_, Guests> {
+        self.guests.lock().unwrap()
+    }
+}
+
+/// Returns the first cloud-init volume of a machine, and whether its kind is NoCloud.
+fn source(spec: &Value) -> Option<(Value, bool)> {
+    let source = |volume: &Value| {
+        let [config_drive, no_cloud] =
+            ["cloudInitConfigDrive", "cloudInitNoCloud"].map(|kind| volume.get(kind).cloned());
+        config_drive.map(|source| (source, false)).or(no_cloud.map(|source| (source, true)))
+    };
+    spec["volumes"].as_array()?.iter().find_map(source)
+}
+
+// === impl Drive ===
+
+impl Drive {
+    /// Returns the image of the drive.
+    pub fn image(&self) -> Vec<u8> {
+        let instance = Instance {
+            namespace: &self.namespace,
+            name: &self.name,
+            uuid: Some(&self.uuid),
+            hostname: None,
+            instance_type: None,
+            public_keys: &[],
+        };
+        let (network_data, user_data) = (self.network_data.as_deref(), self.user_data.as_slice());
+        if self.is_no_cloud {
+            let meta_data = instance.meta_data();
+            NoCloud { meta_data: meta_data.as_bytes(), network_config: network_data, user_data }.image().unwrap()
+        } else {
+            let meta_data = instance.meta_data_json();
+            ConfigDrive { meta_data: meta_data.as_bytes(), network_data, user_data }.image().unwrap()
+        }
+    }
+
+    /// Returns the network data of a config drive as JSON. Null: the drive has no network data or is not a config
+    /// drive.
+    pub fn document(&self) -> Value {
+        let document = self.network_data.as_deref().filter(|_| !self.is_no_cloud);
+        document.map(|document| serde_json::from_slice(document).unwrap()).unwrap_or_default()
+    }
+
+    /// Returns the addresses in the network data, each as MAC address and IP address.
+    pub fn addresses(&self) -> Vec<(String, String)> {
+        let document = self.document();
+        let links = document["links"].as_array().cloned().unwrap_or_default();
+        let networks = document["networks"].as_array().cloned().unwrap_or_default();
+        let row = |network: Value| {
+            let link = links.iter().find(|link| link["id"] == network["link"]);
+            let mac = link.and_then(|link| link["ethernet_mac_address"].as_str()).unwrap_or_default().to_owned();
+            let address = network["ip_address"].as_str()?.split('/').next()?.to_owned();
+            Some((mac, address))
+        };
+        networks.into_iter().filter_map(row).collect()
+    }
+
+    /// Returns the interfaces that the guest agent reports.
+    fn interfaces(&self, instance: &DynamicObject) -> Value {
+        let addresses = self.addresses();
+        let interfaces = instance.data["spec"]["domain"]["devices"]["interfaces"].as_array().cloned();
+        let report = |interface: Value| {
+            let mac = interface["macAddress"].as_str().unwrap_or_default().to_owned();
+            let own = addresses.iter().filter(|(of, _)| of.eq_ignore_ascii_case(&mac));
+            let own: Vec<&String> = own.map(|(_, address)| address).collect();
+            json!({"name": interface["name"], "mac": mac, "ipAddress": own.first(), "ipAddresses": own})
+        };
+        interfaces.unwrap_or_default().into_iter().map(report).collect()
+    }
+}

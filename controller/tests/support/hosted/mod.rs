@@ -1,0 +1,343 @@
+//! A hosted cluster with stand-ins for HyperShift, cluster-api-provider-kubevirt and KubeVirt. The stand-ins change
+//! objects as the real programs do. A guest is represented by the drive from which it would boot.
+
+pub mod definitions;
+pub mod kubevirt;
+pub mod provider;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::{Stream, StreamExt};
+use glowplug_controller::api::{MachineNetwork, NodePoolRef, PoolSpec, StaticIPLease, StaticIPPool};
+use k8s_openapi::api::core::v1::{Namespace, Secret};
+use k8s_openapi::api::events::v1::Event;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
+use kube::runtime::WatchStreamExt;
+use kube::runtime::wait::await_condition;
+use kube::runtime::watcher::{self, watcher};
+use kube::{Api, Client, ResourceExt};
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
+
+use self::definitions::{
+    HOSTED_CLUSTER, INSTANCE, KUBEVIRT_MACHINE, Members, NODE_POOL, VIRTUAL_MACHINE, definition, resource,
+};
+use self::kubevirt::{Drive, KubeVirt};
+use self::provider::{Provider, next_mac, object};
+use super::Cluster;
+use super::controller::{PATIENCE, merge, until, wait};
+
+/// User data of the machines in the scenarios.
+pub const USER_DATA: &str = r#"{"ignition":{"version":"3.3.0"}}"#;
+
+/// A hosted cluster with its machines. Dropping this value stops the stand-ins but keeps the objects.
+pub struct Hosted {
+    pub name: String,
+    /// Namespace of the HostedCluster, its NodePools and their pools.
+    pub clusters: String,
+    /// Namespace of the machines.
+    pub namespace: String,
+    /// Network of the machines, as `namespace/name`.
+    pub network: String,
+    pub client: Client,
+    pub pools: Api<StaticIPPool>,
+    pub node_pools: Api<DynamicObject>,
+    pub machines: Api<DynamicObject>,
+    pub vms: Api<DynamicObject>,
+    pub instances: Api<DynamicObject>,
+    pub secrets: Api<Secret>,
+    pub kubevirt: Arc<KubeVirt>,
+    tasks: [JoinHandle<()>; 2],
+}
+
+// === impl Hosted ===
+
+impl Hosted {
+    /// Starts a hosted cluster in a namespace that no other scenario uses.
+    pub async fn new(cluster: &Cluster) -> Self {
+        Self::start(cluster, &cluster.namespace().await, "c1", USER_DATA).await
+    }
+
+    /// Starts a hosted cluster whose machines have one interface, on a network with the name of the cluster.
+    pub async fn start(cluster: &Cluster, clusters: &str, name: &str, user_data: &str) -> Self {
+        let client = cluster.client();
+        let namespace = format!("{clusters}-{name}");
+        let label = json!({"hypershift.openshift.io/hosted-control-plane": "true"});
+        let made = json!({"metadata": {"name": namespace, "labels": label}});
+        let made: Namespace = serde_json::from_value(made).unwrap();
+        Api::all(client.clone()).create(&PostParams::default(), &made).await.unwrap();
+        let api = |namespace: &str, names| Api::namespaced_with(client.clone(), namespace, &resource(names));
+        let hosted_clusters: Api<DynamicObject> = api(clusters, HOSTED_CLUSTER);
+        let hosted_cluster = json!({"metadata": {"name": name}, "spec": {"infraID": name}});
+        hosted_clusters.create(&PostParams::default(), &object(HOSTED_CLUSTER, hosted_cluster)).await.unwrap();
+
+        let provider = Provider::new(&client, clusters, name, &namespace, user_data);
+        let kubevirt = Arc::new(KubeVirt::new(&client, &namespace));
+        let running = Arc::clone(&kubevirt);
+        Self {
+            name: name.to_owned(),
+            clusters: clusters.to_owned(),
+            network: format!("{clusters}/{name}"),
+            pools: Api::namespaced(client.clone(), clusters),
+            node_pools: api(clusters, NODE_POOL),
+            machines: api(&namespace, KUBEVIRT_MACHINE),
+            vms: api(&namespace, VIRTUAL_MACHINE),
+            instances: api(&namespace, INSTANCE),
+            secrets: Api::namespaced(client.clone(), &namespace),
+            namespace,
+            client,
+            kubevirt,
+            tasks: [tokio::spawn(provider.run()), tokio::spawn(async move { running.run().await })],
+        }
+    }
+
+    /// Returns the specification of a pool for the machines of a NodePool.
+    pub fn spec(&self, node_pool: &str, addresses: &[&str]) -> PoolSpec {
+        let networks = ["10.0.0.0/16", "fd00::/64"].map(|cidr| MachineNetwork { cidr: cidr.to_owned() });
+        PoolSpec {
+            network: self.network.clone(),
+            addresses: addresses.iter().map(|text| (*text).to_owned()).collect(),
+            gateway: vec!["10.0.0.1".to_owned()],
+            machine_network: networks.into(),
+            node_pool_ref: Some(NodePoolRef { name: node_pool.to_owned() }),
+            ..PoolSpec::default()
+        }
+    }
+
+    /// Creates a pool for the NodePool with the same name.
+    pub async fn pool(&self, name: &str, addresses: &[&str]) -> StaticIPPool {
+        let pool = StaticIPPool::new(name, self.spec(name, addresses));
+        self.pools.create(&PostParams::default(), &pool).await.unwrap()
+    }
+
+    /// Replaces the addresses of a pool.
+    pub async fn resize(&self, name: &str, addresses: &[&str]) {
+        let patch = Patch::Merge(json!({"spec": {"addresses": addresses}}));
+        self.pools.patch(name, &PatchParams::default(), &patch).await.unwrap();
+    }
+
+    /// Creates a NodePool on the network of this cluster, with `changes` merged into it.
+    pub async fn node_pool(&self, name: &str, replicas: usize, changes: &Value) -> DynamicObject {
+        let kubevirt = json!({"additionalNetworks": [{"name": self.network}], "attachDefaultNetwork": false});
+        let platform = json!({"type": "KubeVirt", "kubevirt": kubevirt});
+        let mut node_pool = json!({
+            "metadata": {"name": name},
+            "spec": {"clusterName": self.name, "replicas": replicas, "platform": platform},
+        });
+        json_patch::merge(&mut node_pool, changes);
+        self.node_pools.create(&PostParams::default(), &object(NODE_POOL, node_pool)).await.unwrap()
+    }
+
+    pub async fn scale(&self, name: &str, replicas: usize) {
+        merge(&self.node_pools, name, &json!({"spec": {"replicas": replicas}})).await;
+    }
+
+    /// Waits until a guest runs, and returns its last drive.
+    pub async fn until_running(&self, name: &str) -> Drive {
+        until(&self.instances, name, is_running).await;
+        self.kubevirt.drives(name).pop().unwrap()
+    }
+
+    /// Waits until a guest runs, and returns its address.
+    pub async fn address_of(&self, name: &str) -> String {
+        let addresses = self.until_running(name).await.addresses();
+        assert_eq!(addresses.len(), 1, "{name}: {addresses:?}");
+        addresses[0].1.clone()
+    }
+
+    /// Restarts a guest, and returns its new drive.
+    pub async fn restart(&self, name: &str) -> Drive {
+        let before = self.instances.get(name).await.unwrap().uid();
+        self.instances.delete(name, &DeleteParams::default()).await.unwrap();
+        until(&self.instances, name, |instance| instance.uid() != before && is_running(instance)).await;
+        self.kubevirt.drives(name).pop().unwrap()
+    }
+
+    /// Waits until the VirtualMachine of a machine is rejected, and returns the reason that capk reports.
+    pub async fn until_refused(&self, name: &str) -> String {
+        let machine = until(&self.machines, name, |machine| provisioned(machine)["status"] == "False").await;
+        let condition = provisioned(&machine);
+        assert_eq!(condition["reason"], "VMCreateFailed");
+        condition["message"].as_str().unwrap().to_owned()
+    }
+
+    /// Returns a VirtualMachine on the network of this cluster that capk did not create.
+    pub fn vm(&self, name: &str, labels: &Value, drive: &Value) -> DynamicObject {
+        let spec = json!({
+            "domain": {"devices": {"interfaces": [{"name": "net1", "bridge": {}, "macAddress": next_mac()}]}},
+            "networks": [{"name": "net1", "multus": {"networkName": self.network}}],
+            "volumes": [{"name": "cloudinitvolume", "cloudInitConfigDrive": drive}],
+        });
+        let vm = json!({"metadata": {"name": name, "labels": labels}, "spec": {"template": {"spec": spec}}});
+        object(VIRTUAL_MACHINE, vm)
+    }
+
+    /// Waits until the KubevirtMachine has an annotation, and returns the value.
+    pub async fn until_annotated(&self, name: &str, annotation: &str) -> String {
+        let machine = until(&self.machines, name, |machine| machine.annotations().contains_key(annotation)).await;
+        machine.annotations()[annotation].clone()
+    }
+
+    /// Waits for an event about an object in the namespace of the machines, and returns its note.
+    pub async fn until_event(&self, name: &str, reason: &str) -> String {
+        self.until_event_in(&self.namespace, name, reason).await
+    }
+
+    /// Waits for an event about an object of a namespace, and returns its note.
+    pub async fn until_event_in(&self, namespace: &str, name: &str, reason: &str) -> String {
+        let events: Api<Event> = Api::namespaced(self.client.clone(), namespace);
+        let is_meant = |event: &Event| {
+            event.reason.as_deref() == Some(reason)
+                && event.regarding.as_ref().is_some_and(|object| object.name.as_deref() == Some(name))
+        };
+        poll(&format!("event {reason} of {name}"), async || {
+            let events = events.list(&ListParams::default()).await.unwrap().items;
+            let event = events.into_iter().find(is_meant);
+            event.map(|event| event.note.unwrap_or_default())
+        })
+        .await
+    }
+
+    /// Waits until the machines hold exactly this number of leases.
+    pub async fn until_held(&self, count: usize) {
+        poll(&format!("{count} held leases"), async || (self.held().await.len() == count).then_some(())).await;
+    }
+
+    /// Waits until a condition of a pool is true.
+    pub async fn until_condition(&self, pool: &str, type_: &str) {
+        self.until_status(pool, type_, "True").await;
+    }
+
+    /// Waits until a condition of a pool is false.
+    pub async fn until_no_condition(&self, pool: &str, type_: &str) {
+        self.until_status(pool, type_, "False").await;
+    }
+
+    async fn until_status(&self, pool: &str, type_: &str, status: &str) {
+        let is = |pool: Option<&StaticIPPool>| {
+            let conditions = pool.and_then(|pool| pool.status.as_ref()).map(|status| &status.conditions);
+            conditions.into_iter().flatten().any(|condition| condition.type_ == type_ && condition.status == status)
+        };
+        if timeout(PATIENCE, await_condition(self.pools.clone(), pool, is)).await.is_err() {
+            panic!("{type_} of {pool} is not {status}: {:#?}", self.pools.get(pool).await.unwrap().status);
+        }
+    }
+
+    /// Deletes the leases of the network. A restored backup that is older than the leases has the same effect.
+    pub async fn forget_leases(&self) {
+        let leases: Api<StaticIPLease> = Api::all(self.client.clone());
+        for lease in leases.list(&ListParams::default()).await.unwrap() {
+            if lease.spec.network == self.network {
+                leases.delete(&lease.name_any(), &DeleteParams::default()).await.unwrap();
+            }
+        }
+    }
+
+    /// Adds a status map to the definition of KubevirtMachines, or removes it, and waits until the API server uses the
+    /// definition. A machine of this name must exist.
+    pub async fn set_status_map(&self, name: &str, status_map: bool) {
+        self.define(definition(KUBEVIRT_MACHINE, Members { status_map, ..Members::default() })).await;
+        let dry_run = PatchParams { dry_run: true, ..PatchParams::default() };
+        let map = Patch::Merge(json!({"status": {"allocatedBootstrapAddresses": {"probe": []}}}));
+        poll("the definition with its new members", async || {
+            let machine = self.machines.patch_status(name, &dry_run, &map).await.unwrap();
+            let has_map = !machine.data["status"]["allocatedBootstrapAddresses"].is_null();
+            (has_map == status_map).then_some(())
+        })
+        .await;
+    }
+
+    /// Adds `bootstrapNetworkConfig` to the definition of NodePools, and waits until the API server uses the definition. A
+    /// NodePool of this name must exist.
+    pub async fn set_bootstrap_network_config(&self, name: &str) {
+        self.define(definition(NODE_POOL, Members { bootstrap_network_config: true, ..Members::default() })).await;
+        let dry_run = PatchParams { dry_run: true, ..PatchParams::default() };
+        let probe = json!({"spec": {"platform": {"kubevirt": {"bootstrapNetworkConfig": {"probe": "x"}}}}});
+        let probe = Patch::Merge(probe);
+        poll("the definition with its new members", async || {
+            let node_pool = self.node_pools.patch(name, &dry_run, &probe).await.unwrap();
+            let config = &node_pool.data["spec"]["platform"]["kubevirt"]["bootstrapNetworkConfig"];
+            (config["probe"] == "x").then_some(())
+        })
+        .await;
+    }
+
+    async fn define(&self, new: CustomResourceDefinition) {
+        let definitions: Api<CustomResourceDefinition> = Api::all(self.client.clone());
+        let patch = Patch::Merge(json!({"spec": {"versions": new.spec.versions}}));
+        definitions.patch(&new.metadata.name.unwrap(), &PatchParams::default(), &patch).await.unwrap();
+    }
+
+    pub async fn delete(&self, name: &str) {
+        self.machines.delete(name, &DeleteParams::default()).await.unwrap();
+    }
+
+    /// Waits until an object is gone.
+    pub async fn until_gone(&self, api: &Api<DynamicObject>, name: &str) {
+        wait(api, name, |object: Option<&DynamicObject>| object.is_none()).await;
+    }
+
+    /// Returns the held leases of the network as address and name of the holder, sorted.
+    pub async fn held(&self) -> Vec<(String, String)> {
+        let leases: Api<StaticIPLease> = Api::all(self.client.clone());
+        let leases = leases.list(&ListParams::default()).await.unwrap().items.into_iter().map(|lease| lease.spec);
+        let held = leases.filter(|lease| lease.released.is_none() && lease.network == self.network);
+        let mut held: Vec<_> = held.map(|lease| (lease.address, lease.holder.name)).collect();
+        held.sort();
+        held
+    }
+}
+
+impl Drop for Hosted {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(JoinHandle::abort);
+    }
+}
+
+/// Whether the guest of an instance is running.
+pub fn is_running(instance: &DynamicObject) -> bool {
+    instance.data["status"]["phase"] == "Running"
+}
+
+/// Returns the condition of a KubevirtMachine about its VirtualMachine. Null: the KubevirtMachine does not have the
+/// condition.
+pub fn provisioned(machine: &DynamicObject) -> Value {
+    let conditions = machine.data["status"]["conditions"].as_array().cloned().unwrap_or_default();
+    conditions.into_iter().find(|condition| condition["type"] == "VMProvisioned").unwrap_or_default()
+}
+
+/// Repeats `ask` until it returns a value. `what` is the name of this value in the failure message.
+pub async fn poll<T>(what: &str, ask: impl AsyncFn() -> Option<T>) -> T {
+    let answer = async {
+        loop {
+            match ask().await {
+                Some(answer) => return answer,
+                None => sleep(Duration::from_millis(20)).await,
+            }
+        }
+    };
+    timeout(PATIENCE, answer).await.unwrap_or_else(|_| panic!("missing: {what}"))
+}
+
+/// Returns a stream of the existing objects of `api`, and then of each object that changes.
+fn changed(api: Api<DynamicObject>) -> impl Stream<Item = DynamicObject> + Send {
+    let events = watcher(api, watcher::Config::default()).default_backoff();
+    events.filter_map(async |event| match event {
+        Ok(watcher::Event::InitApply(object) | watcher::Event::Apply(object) | watcher::Event::Delete(object)) => {
+            Some(object)
+        }
+        _ => None,
+    })
+}
+
+/// Panics when a write fails, unless it failed because the object is gone.
+fn unless_gone<T>(result: kube::Result<T>) {
+    match result {
+        Ok(_) => {}
+        Err(kube::Error::Api(status)) if status.code == 404 => {}
+        Err(error) => panic!("{error}"),
+    }
+}

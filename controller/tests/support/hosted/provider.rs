@@ -1,0 +1,260 @@
+//! Stand-in for HyperShift and cluster-api-provider-kubevirt ("capk"): creates KubevirtMachines and VirtualMachines for
+//! NodePools.
+//!
+//! A NodePool gets as many KubevirtMachines as it has replicas. A KubevirtMachine gets a Secret with its user data, and
+//! a VirtualMachine of the same name. The stand-in follows these rules of the real programs:
+//!
+//! - When a VirtualMachine is rejected, the KubevirtMachine gets a condition. Each change of the KubevirtMachine causes
+//!   a new attempt. The stand-in makes no attempts after a timeout.
+//! - A VirtualMachine that is gone is created again for the same KubevirtMachine.
+//! - The KubevirtMachine is gone as soon as the deletion of its VirtualMachine is requested.
+//! - Interfaces get MAC addresses when the VirtualMachine is created, as from KubeMacPool.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use futures::stream::{self, StreamExt};
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
+use kube::{Api, Client, ResourceExt};
+use serde_json::{Value, json};
+
+use super::definitions::{KUBEVIRT_MACHINE, NODE_POOL, VIRTUAL_MACHINE, resource};
+use super::{changed, unless_gone};
+
+const FINALIZER: &str = "kubevirtmachine.infrastructure.cluster.x-k8s.io";
+/// Annotation of a KubevirtMachine with its NodePool.
+const POOL_ANNOTATION: &str = "hypershift.openshift.io/nodePool";
+/// Annotation of a NodePool with a JSON patch for its VirtualMachines.
+pub const PATCH_ANNOTATION: &str = "hypershift.openshift.io/kubevirt-vm-jsonpatch";
+
+/// The stand-in for HyperShift and capk in one hosted cluster.
+pub struct Provider {
+    cluster: String,
+    namespace: String,
+    user_data: String,
+    node_pools: Api<DynamicObject>,
+    machines: Api<DynamicObject>,
+    vms: Api<DynamicObject>,
+    secrets: Api<Secret>,
+    /// Number of the next machine of each NodePool, so that no name is used twice.
+    next: BTreeMap<String, usize>,
+}
+
+/// The kinds whose changes the stand-in watches.
+enum Changed {
+    NodePool(String),
+    Machine(String),
+}
+
+// === impl Provider ===
+
+impl Provider {
+    /// Creates the stand-in for the hosted cluster `clusters/cluster`, whose machines are in `namespace` and get
+    /// `user_data`.
+    pub fn new(client: &Client, clusters: &str, cluster: &str, namespace: &str, user_data: &str) -> Self {
+        let api = |namespace, names| Api::namespaced_with(client.clone(), namespace, &resource(names));
+        Self {
+            cluster: cluster.to_owned(),
+            namespace: namespace.to_owned(),
+            user_data: user_data.to_owned(),
+            node_pools: api(clusters, NODE_POOL),
+            machines: api(namespace, KUBEVIRT_MACHINE),
+            vms: api(namespace, VIRTUAL_MACHINE),
+            secrets: Api::namespaced(client.clone(), namespace),
+            next: BTreeMap::new(),
+        }
+    }
+
+    /// Runs until the future is dropped.
+    pub async fn run(mut self) {
+        // A VirtualMachine has the name of its KubevirtMachine.
+        let changes = [
+            changed(self.node_pools.clone()).map(|object| Changed::NodePool(object.name_any())).boxed(),
+            changed(self.machines.clone()).map(|object| Changed::Machine(object.name_any())).boxed(),
+            changed(self.vms.clone()).map(|object| Changed::Machine(object.name_any())).boxed(),
+        ];
+        let mut changes = stream::select_all(changes);
+        while let Some(change) = changes.next().await {
+            match change {
+                Changed::NodePool(name) => self.scale(&name).await,
+                Changed::Machine(name) => {
+                    self.provide(&name).await;
+                    // The name of a machine is the name of its NodePool, a hyphen and a number.
+                    if let Some((pool, _)) = name.rsplit_once('-') {
+                        self.scale(pool).await;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Creates and deletes KubevirtMachines of a NodePool.
+    async fn scale(&mut self, pool: &str) {
+        let node_pool = self.node_pools.get_opt(pool).await.unwrap();
+        let node_pool = node_pool.filter(|node_pool| node_pool.data["spec"]["clusterName"] == self.cluster);
+        let replicas = node_pool.as_ref().map_or(0, |pool| pool.data["spec"]["replicas"].as_u64().unwrap_or_default());
+        let replicas = usize::try_from(replicas).unwrap();
+        let is_of_pool = |machine: &DynamicObject| {
+            let owner = machine.annotations().get(POOL_ANNOTATION).and_then(|owner| owner.split_once('/'));
+            owner.is_some_and(|(_, name)| name == pool) && machine.metadata.deletion_timestamp.is_none()
+        };
+        let machines = self.machines.list(&ListParams::default()).await.unwrap().items.into_iter();
+        let mut machines: Vec<usize> = machines.filter(is_of_pool).map(|machine| number(&machine)).collect();
+        machines.sort_unstable();
+        for number in machines.iter().skip(replicas) {
+            unless_gone(self.machines.delete(&format!("{pool}-{number}"), &DeleteParams::default()).await);
+        }
+        let Some(node_pool) = node_pool else { return };
+        for _ in machines.len()..replicas {
+            let next = self.next.entry(pool.to_owned()).or_default();
+            let name = format!("{pool}-{next}");
+            *next += 1;
+            let machine = self.machine(&node_pool, &name);
+            self.machines.create(&PostParams::default(), &machine).await.unwrap();
+        }
+    }
+
+    /// Returns a KubevirtMachine of a NodePool, as HyperShift writes it.
+    fn machine(&self, node_pool: &DynamicObject, name: &str) -> DynamicObject {
+        let kubevirt = &node_pool.data["spec"]["platform"]["kubevirt"];
+        let additional = kubevirt["additionalNetworks"].as_array().cloned().unwrap_or_default();
+        let mut networks = Vec::new();
+        if kubevirt["attachDefaultNetwork"] != false {
+            networks.push(json!({"name": "default", "pod": {}}));
+        }
+        for (index, network) in additional.iter().enumerate() {
+            let network = network["name"].as_str().unwrap();
+            let interface = format!("iface{}_{}", index + 1, network.replace('/', "-"));
+            networks.push(json!({"name": interface, "multus": {"networkName": network}}));
+        }
+        let interfaces = networks.iter().map(|network| json!({"name": network["name"], "bridge": {}}));
+        let labels = json!({
+            "hypershift.openshift.io/infra-id": self.cluster,
+            "hypershift.openshift.io/nodepool-name": node_pool.name_any(),
+        });
+        let mut template = json!({
+            "metadata": {"labels": labels},
+            "spec": {
+                "runStrategy": "Always",
+                "template": {
+                    "metadata": {"labels": labels},
+                    "spec": {
+                        "domain": {"devices": {
+                            "disks": [{"name": "rhcos", "disk": {"bus": "virtio"}}],
+                            "interfaces": interfaces.collect::<Vec<_>>(),
+                        }},
+                        "networks": networks,
+                        "volumes": [{"name": "rhcos", "dataVolume": {"name": "rhcos"}}],
+                    },
+                },
+            },
+        });
+        if let Some(patch) = node_pool.annotations().get(PATCH_ANNOTATION) {
+            let patch: json_patch::Patch = serde_json::from_str(patch).unwrap();
+            json_patch::patch(&mut template, &patch).unwrap();
+        }
+        let pool = format!("{}/{}", node_pool.namespace().unwrap(), node_pool.name_any());
+        object(
+            KUBEVIRT_MACHINE,
+            json!({
+                "metadata": {
+                    "name": name, "namespace": self.namespace, "finalizers": [FINALIZER],
+                    "labels": {"cluster.x-k8s.io/cluster-name": self.cluster}, "annotations": {POOL_ANNOTATION: pool},
+                },
+                "spec": {"virtualMachineTemplate": template},
+            }),
+        )
+    }
+
+    /// Creates or deletes the VirtualMachine of a KubevirtMachine.
+    async fn provide(&self, name: &str) {
+        let Some(machine) = self.machines.get_opt(name).await.unwrap() else { return };
+        if machine.metadata.deletion_timestamp.is_some() {
+            unless_gone(self.vms.delete(name, &DeleteParams::default()).await);
+            let released = Patch::Merge(json!({"metadata": {"finalizers": null}}));
+            unless_gone(self.machines.patch(name, &PatchParams::default(), &released).await);
+            return;
+        }
+        if self.vms.get_opt(name).await.unwrap().is_some() {
+            return;
+        }
+        let user_data = ByteString(self.user_data.clone().into_bytes());
+        let secret = json!({"metadata": {"name": format!("{name}-userdata")}, "data": {"userdata": user_data}});
+        let secret: Secret = serde_json::from_value(secret).unwrap();
+        match self.secrets.create(&PostParams::default(), &secret).await {
+            Err(kube::Error::Api(status)) if status.code == 409 => {}
+            result => drop(result.unwrap()),
+        }
+        let condition = match self.vms.create(&PostParams::default(), &self.vm(&machine)).await {
+            Ok(_) => json!({"type": "VMProvisioned", "status": "True"}),
+            Err(kube::Error::Api(status)) => json!({
+                "type": "VMProvisioned", "status": "False", "reason": "VMCreateFailed", "severity": "Error",
+                "message": format!("Failed vm creation: {}", status.message),
+            }),
+            Err(error) => panic!("{name}: {error}"),
+        };
+        self.set_condition(&machine, condition).await;
+    }
+
+    /// Returns the VirtualMachine of a KubevirtMachine, as capk writes it.
+    fn vm(&self, machine: &DynamicObject) -> DynamicObject {
+        let name = machine.name_any();
+        let mut vm = machine.data["spec"]["virtualMachineTemplate"].clone();
+        vm["metadata"]["name"] = name.clone().into();
+        let labels = &mut vm["metadata"]["labels"];
+        labels["cluster.x-k8s.io/cluster-name"] = self.cluster.clone().into();
+        labels["cluster.x-k8s.io/role"] = "worker".into();
+        labels["capk.cluster.x-k8s.io/kubevirt-machine-name"] = name.clone().into();
+        labels["capk.cluster.x-k8s.io/kubevirt-machine-namespace"] = self.namespace.clone().into();
+        let spec = &mut vm["spec"]["template"]["spec"];
+        let drive = json!({"name": "cloudinitvolume", "cloudInitConfigDrive": {"secretRef": {"name": format!("{name}-userdata")}}});
+        spec["volumes"].as_array_mut().unwrap().push(drive);
+        let devices = &mut spec["domain"]["devices"];
+        devices["disks"].as_array_mut().unwrap().push(json!({"name": "cloudinitvolume", "disk": {"bus": "virtio"}}));
+        for interface in devices["interfaces"].as_array_mut().unwrap() {
+            if interface.get("macAddress").is_none() {
+                interface["macAddress"] = next_mac().into();
+            }
+        }
+        object(VIRTUAL_MACHINE, vm)
+    }
+
+    async fn set_condition(&self, machine: &DynamicObject, mut condition: Value) {
+        let mut conditions = machine.data["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        let before = conditions.iter().position(|other| other["type"] == condition["type"]);
+        if let Some(index) = before {
+            condition["lastTransitionTime"] = conditions[index]["lastTransitionTime"].clone();
+            if conditions[index] == condition {
+                return;
+            }
+            conditions.remove(index);
+        }
+        condition["lastTransitionTime"] = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string().into();
+        conditions.push(condition);
+        let patch = Patch::Merge(json!({"status": {"conditions": conditions}}));
+        unless_gone(self.machines.patch_status(&machine.name_any(), &PatchParams::default(), &patch).await);
+    }
+}
+
+/// Returns a MAC address that no other interface has, as KubeMacPool does.
+pub fn next_mac() -> String {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let [a, b, c, d] = COUNT.fetch_add(1, Ordering::Relaxed).to_be_bytes();
+    format!("02:00:{a:02x}:{b:02x}:{c:02x}:{d:02x}")
+}
+
+/// Converts JSON to an object of a kind.
+pub fn object(names: super::definitions::Names, mut object: Value) -> DynamicObject {
+    let (group, version, kind, _, _) = names;
+    object["apiVersion"] = format!("{group}/{version}").into();
+    object["kind"] = kind.into();
+    serde_json::from_value(object).unwrap()
+}
+
+/// Returns the number at the end of the name of a machine.
+fn number(machine: &DynamicObject) -> usize {
+    machine.name_any().rsplit_once('-').unwrap().1.parse().unwrap()
+}

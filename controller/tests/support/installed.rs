@@ -1,0 +1,97 @@
+//! Runs the controller as an administrator installs it: a leader, and a replica whose machine webhook the API server
+//! calls.
+
+use kube::api::PostParams;
+use serde_json::{Value, json};
+
+use super::Cluster;
+use super::controller::Controller;
+use super::hosted::{Hosted, poll};
+use super::replica::Replica;
+
+const WEBHOOK: &str = "machines.ipam.glowplug.dev";
+const KINDS: &[&str] = &["MutatingWebhookConfiguration"];
+
+pub struct Installed<'c> {
+    cluster: &'c Cluster,
+    leader: Option<Controller>,
+    replica: Replica<'c>,
+}
+
+// === impl Installed ===
+
+impl<'c> Installed<'c> {
+    /// Starts a leader and a replica that work in every namespace, and configures the API server to call the replica.
+    pub async fn start(cluster: &'c Cluster) -> Self {
+        let replica = Replica::start(cluster, KINDS).await;
+        let mut installed = Self { cluster, leader: None, replica };
+        installed.lead().await;
+        installed
+    }
+
+    /// Starts a leader and waits until it is ready.
+    pub async fn lead(&mut self) {
+        let mut leader = Controller::of(self.cluster, "");
+        leader.until_ready().await;
+        self.leader = Some(leader);
+    }
+
+    /// Drops the leader, which simulates a crash.
+    pub fn stop_leading(&mut self) {
+        self.leader = None;
+    }
+
+    /// Stops the replica. The API server is still configured to call it.
+    pub async fn stop_answering(&mut self) {
+        self.replica.end().await;
+    }
+
+    /// Starts another replica, and configures the API server to call this replica.
+    pub async fn answer_again(&mut self) {
+        self.replica = Replica::start(self.cluster, KINDS).await;
+    }
+
+    /// Waits until the API server calls the webhook for the machines of a NodePool. The leader labels namespaces, and a
+    /// real server receives labels and configurations through watches.
+    pub async fn until_asked(&self, hosted: &Hosted, node_pool: &str) {
+        poll("a question to the webhook", async || match probe(hosted, node_pool).await {
+            Ok(is_changed) => is_changed.then_some(()),
+            Err(message) => message.contains(&format!("{WEBHOOK:?} denied")).then_some(()),
+        })
+        .await;
+    }
+
+    /// Deletes the configuration of the webhook, and waits until the API server no longer calls the webhook.
+    pub async fn until_not_asked(&self, hosted: &Hosted, node_pool: &str) {
+        self.replica.unask().await;
+        let is_stored = async || (probe(hosted, node_pool).await == Ok(false)).then_some(());
+        poll("a machine without a webhook", is_stored).await;
+    }
+
+    /// Stops everything, so that other scenarios can create machines.
+    pub async fn stop(mut self) {
+        self.replica.unask().await;
+        self.replica.end().await;
+    }
+}
+
+/// Whether the webhook changes a machine of a NodePool. The machine is not stored. `Err`: the message of the rejection.
+async fn probe(hosted: &Hosted, node_pool: &str) -> Result<bool, String> {
+    let dry_run = PostParams { dry_run: true, ..PostParams::default() };
+    match hosted.vms.create(&dry_run, &hosted.vm("probe", &labels(hosted, "probe", node_pool), &json!({}))).await {
+        Ok(vm) => {
+            let drive = &vm.data["spec"]["template"]["spec"]["volumes"][0]["cloudInitConfigDrive"];
+            Ok(drive.get("networkDataSecretRef").is_some())
+        }
+        Err(kube::Error::Api(status)) => Err(status.message),
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Returns the labels of a VirtualMachine that capk creates for a machine of a NodePool.
+pub fn labels(hosted: &Hosted, name: &str, node_pool: &str) -> Value {
+    json!({
+        "hypershift.openshift.io/nodepool-name": node_pool, "capk.cluster.x-k8s.io/kubevirt-machine-name": name,
+        "capk.cluster.x-k8s.io/kubevirt-machine-namespace": hosted.namespace,
+    })
+}

@@ -1,0 +1,129 @@
+//! A replica that serves webhooks, and the cluster that calls the webhooks.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use glowplug_controller::metrics::Metrics;
+use glowplug_controller::pools::Scope;
+use glowplug_controller::selection::SelectionCache;
+use glowplug_controller::serve::{Certificate, Phase, serve};
+use glowplug_controller::webhook::Webhooks;
+use kube::Api;
+use kube::api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams};
+use serde_json::json;
+use tempfile::TempDir;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use super::Cluster;
+use super::manifests::webhooks_at;
+
+/// A replica, and the shipped configurations of webhooks with which the API server calls the replica.
+pub struct Replica<'c> {
+    cluster: &'c Cluster,
+    kinds: Vec<&'static str>,
+    phase: watch::Sender<Phase>,
+    server: Option<JoinHandle<()>>,
+    cache: JoinHandle<()>,
+    url: String,
+    certificate: TempDir,
+}
+
+// === impl Replica ===
+
+impl<'c> Replica<'c> {
+    /// Starts a replica and creates the configurations of these kinds. A real API server uses the configurations some
+    /// time later.
+    pub async fn start(cluster: &'c Cluster, kinds: &[&'static str]) -> Self {
+        let certificate = tempfile::tempdir().unwrap();
+        let roots = write_certificate(certificate.path());
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("https://{}", listener.local_addr().unwrap());
+        let (phase, phases) = watch::channel(Phase::Serving);
+        let selection = Arc::new(SelectionCache::new(cluster.controller(), Scope::default()));
+        let webhooks = webhooks(cluster, &selection);
+        let handler = move |request| webhooks.clone().answer(request);
+        let server =
+            tokio::spawn(serve(listener, Some(Arc::new(Certificate::of(certificate.path()))), handler, phases));
+        let mut selections = selection.subscribe();
+        let cache = tokio::spawn(async move {
+            let never = selection.run().await;
+            match never {}
+        });
+        selections.wait_for(Option::is_some).await.unwrap();
+
+        let kinds = kinds.to_vec();
+        let replica = Self { cluster, kinds, phase, server: Some(server), cache, url, certificate };
+        // A scenario that failed may have left configurations.
+        replica.unask().await;
+        for kind in &replica.kinds {
+            let configuration = serde_json::from_value(webhooks_at(kind, &replica.url, &roots)).unwrap();
+            configurations(cluster, kind).create(&PostParams::default(), &configuration).await.unwrap();
+        }
+        replica
+    }
+
+    /// Replaces the certificate in its folder, and writes it into the configurations.
+    pub async fn renew(&self) {
+        let roots = write_certificate(self.certificate.path());
+        for kind in &self.kinds {
+            let webhooks = webhooks_at(kind, &self.url, &roots)["webhooks"].take();
+            let patch = Patch::Merge(json!({"webhooks": webhooks}));
+            let configurations = configurations(self.cluster, kind);
+            configurations.patch("glowplug-controller", &PatchParams::default(), &patch).await.unwrap();
+        }
+    }
+
+    /// Deletes the configurations, waits until the API server no longer calls the webhooks, and stops the replica.
+    pub async fn stop(mut self, until_unasked: impl AsyncFnOnce()) {
+        self.unask().await;
+        until_unasked().await;
+        self.end().await;
+    }
+
+    /// Deletes the configurations, if they exist. A real API server continues to call the webhooks for some time.
+    pub async fn unask(&self) {
+        for kind in &self.kinds {
+            let configurations = configurations(self.cluster, kind);
+            match configurations.delete("glowplug-controller", &DeleteParams::default()).await {
+                Err(kube::Error::Api(status)) if status.code == 404 => {}
+                result => drop(result.unwrap()),
+            }
+        }
+    }
+
+    /// Stops the replica. The API server continues to call it while configurations exist.
+    pub async fn end(&mut self) {
+        self.phase.send_replace(Phase::Closing);
+        if let Some(server) = self.server.take() {
+            server.await.unwrap();
+        }
+    }
+}
+
+impl Drop for Replica<'_> {
+    fn drop(&mut self) {
+        self.cache.abort();
+    }
+}
+
+/// Writes a new certificate and its key into a folder, and returns the certificate.
+fn write_certificate(folder: &Path) -> String {
+    let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
+    std::fs::write(folder.join("tls.crt"), made.cert.pem()).unwrap();
+    std::fs::write(folder.join("tls.key"), made.signing_key.serialize_pem()).unwrap();
+    made.cert.pem()
+}
+
+/// The webhooks of a replica with a cache.
+pub fn webhooks(cluster: &Cluster, selection: &Arc<SelectionCache>) -> Webhooks {
+    Webhooks::new(cluster.controller(), Arc::new(Metrics::new(watch::channel(false).1)), Arc::clone(selection))
+}
+
+fn configurations(cluster: &Cluster, kind: &str) -> Api<DynamicObject> {
+    Api::all_with(
+        cluster.client(),
+        &ApiResource::from_gvk(&GroupVersionKind::gvk("admissionregistration.k8s.io", "v1", kind)),
+    )
+}

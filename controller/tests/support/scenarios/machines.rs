@@ -1,0 +1,545 @@
+//! Tests the machines of hosted clusters, from the creation of the NodePool to the drive of the guest and the release
+//! of the addresses. Stand-ins replace the programs of a hosted cluster.
+//!
+//! Each of these events has a scenario here or a test elsewhere:
+//!
+//! | event | test |
+//! |---|---|
+//! | a later admission step rejects the machine; a dry run | `a_virtual_machine_that_is_not_stored_leaves_nothing` |
+//! | no replica responds | `without_a_replica_machines_of_served_namespaces_are_refused_and_no_others` |
+//! | the leader crashes after any write | `after_a_crash_*` in `tests/machines.rs` |
+//! | a leader resumes after another took over | `two_leaders_at_once_*` in `tests/machines.rs`, and of the ledger |
+//! | a Secret is deleted by hand | `a_secret_that_is_deleted_by_hand_is_written_again` |
+//! | a Secret of another author has the name | `a_secret_of_somebody_else_stays_and_its_machine_gets_no_address` |
+//! | restart, migration, VirtualMachine created again | `a_machine_keeps_its_address_while_guests_come_and_go` |
+//! | a machine is deleted while no leader runs | `a_machine_that_is_deleted_while_nobody_leads_is_released` |
+//! | the namespace of a hosted cluster is deleted | `leases_outlive_a_deleted_namespace_until_its_guests_have_ended` |
+//! | a pool shrinks or is deleted while in use | `a_machine_keeps_its_address_when_its_pool_shrinks_or_is_deleted` |
+//! | two machines have records of the same address | `nobody_gets_an_address_that_two_machines_record` |
+//! | a guest reports an address that is not allocated | `an_address_that_only_a_guest_reports_is_not_allocated` |
+//! | etcd is restored from a backup | `after_the_loss_of_all_leases_machines_keep_what_their_records_say` |
+//! | `clusterctl move` | `a_moved_claim_keeps_its_address` of claims |
+//! | an old definition has no status map | `the_status_map_is_written_where_the_definition_has_it` |
+//! | the API server does not respond | `a_request_without_an_answer_releases_nothing` in `tests/machines.rs` |
+//! | clocks differ | `a_leader_whose_lease_is_taken_stops_leading` of the election |
+
+use std::collections::BTreeSet;
+
+use glowplug_controller::api::{StaticIPLease, StaticIPPool};
+use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
+use kube::{Api, ResourceExt};
+use serde_json::{Value, json};
+
+use crate::support::Cluster;
+use crate::support::controller::{merge, until};
+use crate::support::hosted::{Hosted, USER_DATA, is_running, poll, provisioned};
+use crate::support::installed::{Installed, labels};
+
+const EXHAUSTED: &str = "No available IPs in pool for interface eno101";
+const ANNOTATION: &str = "kubevirt.cluster.x-k8s.io/allocated-ip-eno101";
+
+fn rows<const N: usize>(rows: [(&str, &str); N]) -> Vec<(String, String)> {
+    rows.map(|(address, name)| (address.to_owned(), name.to_owned())).into()
+}
+
+/// Starts a hosted cluster with a pool for NodePool `workers`, and the controller that serves this pool.
+async fn served<'c>(cluster: &'c Cluster, addresses: &[&str]) -> (Hosted, Installed<'c>) {
+    let hosted = Hosted::new(cluster).await;
+    hosted.node_pool("workers", 0, &json!({})).await;
+    hosted.pool("workers", addresses).await;
+    let installed = Installed::start(cluster).await;
+    installed.until_asked(&hosted, "workers").await;
+    (hosted, installed)
+}
+
+/// Starts a hosted cluster, its pool and the controller, and waits until `replicas` machines are running.
+async fn running<'c>(cluster: &'c Cluster, addresses: &[&str], replicas: usize) -> (Hosted, Installed<'c>) {
+    let (hosted, installed) = served(cluster, addresses).await;
+    hosted.scale("workers", replicas).await;
+    for n in 0..replicas {
+        hosted.until_running(&format!("workers-{n}")).await;
+    }
+    (hosted, installed)
+}
+
+pub async fn a_machine_of_a_node_pool_starts_with_its_address(cluster: &Cluster) {
+    let (hosted, installed) = running(cluster, &["10.0.0.8/30", "fd00::8/125"], 1).await;
+    let vm = hosted.vms.get("workers-0").await.unwrap();
+    let spec = &vm.data["spec"]["template"]["spec"];
+    let source = json!({
+        "secretRef": {"name": "workers-0-userdata"}, "networkDataSecretRef": {"name": "workers-0-networkdata"},
+    });
+    assert_eq!(spec["volumes"][1], json!({"name": "cloudinitvolume", "cloudInitConfigDrive": source}));
+    let interface = &spec["domain"]["devices"]["interfaces"][0];
+    assert_eq!(interface["acpiIndex"], 101);
+
+    let drive = hosted.until_running("workers-0").await;
+    let mac = interface["macAddress"].clone();
+    let expected = json!({
+        "links": [{"id": "eno101", "type": "phy", "ethernet_mac_address": mac}],
+        "networks": [
+            {
+                "id": "network0", "network_id": "network0", "type": "ipv4", "link": "eno101",
+                "ip_address": "10.0.0.8", "netmask": "255.255.0.0",
+                "routes": [{"network": "0.0.0.0", "netmask": "0.0.0.0", "gateway": "10.0.0.1"}],
+            },
+            {
+                "id": "network1", "network_id": "network1", "type": "ipv6", "link": "eno101",
+                "ip_address": "fd00::8", "netmask": "ffff:ffff:ffff:ffff::", "routes": [],
+            },
+        ],
+        "services": [],
+    });
+    assert_eq!(drive.document(), expected);
+
+    let secret = hosted.secrets.get("workers-0-networkdata").await.unwrap();
+    assert_eq!(secret.immutable, Some(true));
+    let owners = json!([{
+        "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": "workers-0", "uid": vm.uid(),
+    }]);
+    assert_eq!(serde_json::to_value(secret.owner_references()).unwrap(), owners);
+
+    let annotation = hosted.until_annotated("workers-0", ANNOTATION).await;
+    assert_eq!(annotation, r#"["10.0.0.8/16","fd00::8/64"]"#);
+    let machine = hosted.machines.get("workers-0").await.unwrap();
+    assert_eq!(hosted.held().await, rows([("10.0.0.8", "workers-0"), ("fd00::8", "workers-0")]));
+    let leases: Api<StaticIPLease> = Api::all(cluster.client());
+    let leases = leases.list(&ListParams::default()).await.unwrap().items;
+    let holder = &leases.iter().find(|lease| lease.spec.network == hosted.network).unwrap().spec.holder;
+    let expected = json!({
+        "kind": "KubevirtMachine", "namespace": hosted.namespace, "name": "workers-0", "uid": machine.uid(),
+        "interface": "eno101",
+    });
+    assert_eq!(serde_json::to_value(holder).unwrap(), expected);
+    hosted.until_event("workers-0", "IPAddressAllocated").await;
+    installed.stop().await;
+}
+
+pub async fn a_hundred_machines_of_two_clusters_have_equal_addresses_on_two_networks(cluster: &Cluster) {
+    let clusters = cluster.namespace().await;
+    let hosted = [
+        Hosted::start(cluster, &clusters, "c1", USER_DATA).await,
+        Hosted::start(cluster, &clusters, "c2", USER_DATA).await,
+    ];
+    let installed = Installed::start(cluster).await;
+    for (hosted, pool) in hosted.iter().zip(["one", "two"]) {
+        hosted.node_pool(pool, 0, &json!({})).await;
+        hosted.pool(pool, &["10.0.0.10-10.0.0.59"]).await;
+        installed.until_asked(hosted, pool).await;
+    }
+    let expected: BTreeSet<String> = (10..60).map(|n| format!("10.0.0.{n}")).collect();
+    for (hosted, pool) in hosted.iter().zip(["one", "two"]) {
+        hosted.scale(pool, 50).await;
+    }
+    for (hosted, pool) in hosted.iter().zip(["one", "two"]) {
+        let mut found = BTreeSet::new();
+        for n in 0..50 {
+            found.insert(hosted.address_of(&format!("{pool}-{n}")).await);
+        }
+        assert_eq!(found, expected);
+        assert_eq!(hosted.held().await.len(), 50);
+    }
+    // When the NodePool shrinks, its addresses are released. The next machines get the lowest free addresses.
+    hosted[0].scale("one", 48).await;
+    hosted[0].until_held(48).await;
+    hosted[0].scale("one", 50).await;
+    let mut found = [hosted[0].address_of("one-50").await, hosted[0].address_of("one-51").await];
+    found.sort();
+    let held: BTreeSet<String> = hosted[0].held().await.into_iter().map(|(address, _)| address).collect();
+    assert_eq!((held.len(), held == expected), (50, true), "{found:?}");
+    assert_eq!(hosted[1].held().await.len(), 50);
+    for (hosted, pool) in hosted.iter().zip(["one", "two"]) {
+        hosted.scale(pool, 0).await;
+        hosted.until_held(0).await;
+    }
+    installed.stop().await;
+}
+
+pub async fn a_machine_that_an_exhausted_pool_refuses_is_created_when_the_pool_grows(cluster: &Cluster) {
+    let (hosted, installed) = running(cluster, &["10.0.0.8/32"], 1).await;
+    hosted.until_condition("workers", "Exhausted").await;
+    hosted.scale("workers", 2).await;
+    let message = hosted.until_refused("workers-1").await;
+    let expected =
+        format!("Failed vm creation: admission webhook \"machines.ipam.glowplug.dev\" denied the request: {EXHAUSTED}");
+    assert!(message.starts_with(&expected), "{message}");
+    assert!(hosted.vms.get_opt("workers-1").await.unwrap().is_none());
+    // Only the controller can cause the next attempt: the stand-in for capk does not retry after a timeout.
+    hosted.resize("workers", &["10.0.0.8/31"]).await;
+    assert_eq!(hosted.address_of("workers-1").await, "10.0.0.9");
+    until(&hosted.machines, "workers-1", |machine| provisioned(machine)["status"] == "True").await;
+
+    // The controller also makes capk retry when an address is released. HyperShift replaces the deleted machine by a
+    // new machine, which may get the address first.
+    hosted.until_condition("workers", "Exhausted").await;
+    hosted.scale("workers", 3).await;
+    hosted.until_refused("workers-2").await;
+    hosted.delete("workers-0").await;
+    poll("a machine with the released address", async || {
+        let held = hosted.held().await;
+        ["workers-2", "workers-3"].into_iter().find(|name| held.contains(&("10.0.0.8".to_owned(), (*name).to_owned())))
+    })
+    .await;
+    installed.stop().await;
+}
+
+pub async fn machines_that_wait_get_addresses_in_the_order_of_their_creation(cluster: &Cluster) {
+    let hosted = Hosted::new(cluster).await;
+    let mut pool = StaticIPPool::new("p", hosted.spec("p", &["10.0.0.8/32"]));
+    pool.spec.node_pool_ref = None;
+    pool.spec.machine_selector = serde_json::from_value(json!({"matchLabels": {"app": "x"}})).unwrap();
+    // These machines are in the namespace of the pool and have no KubevirtMachine. The API server does not call the
+    // webhook for them.
+    let pools: Api<StaticIPPool> = Api::namespaced(cluster.client(), &hosted.namespace);
+    pools.create(&PostParams::default(), &pool).await.unwrap();
+    let installed = Installed::start(cluster).await;
+    for name in ["a", "b", "c", "d"] {
+        let drive = json!({"networkDataSecretRef": {"name": format!("{name}-networkdata")}});
+        let vm = hosted.vm(name, &json!({"app": "x"}), &drive);
+        hosted.vms.create(&PostParams::default(), &vm).await.unwrap();
+        if name == "a" {
+            assert_eq!(hosted.address_of(name).await, "10.0.0.8");
+        } else {
+            assert_eq!(hosted.until_event(name, "IPPoolExhausted").await, EXHAUSTED);
+        }
+    }
+    let resize = async |addresses: Value| {
+        let patch = Patch::Merge(json!({"spec": {"addresses": addresses}}));
+        pools.patch("p", &PatchParams::default(), &patch).await.unwrap();
+    };
+    resize(json!(["10.0.0.8/31"])).await;
+    assert_eq!(hosted.address_of("b").await, "10.0.0.9");
+    resize(json!(["10.0.0.8/31", "10.0.0.10"])).await;
+    assert_eq!(hosted.address_of("c").await, "10.0.0.10");
+    hosted.vms.delete("a", &DeleteParams::default()).await.unwrap();
+    assert_eq!(hosted.address_of("d").await, "10.0.0.8");
+    installed.stop().await;
+}
+
+pub async fn a_virtual_machine_that_is_not_stored_leaves_nothing(cluster: &Cluster) {
+    let (hosted, installed) = served(cluster, &["10.0.0.8/31"]).await;
+    // A dry run must leave nothing behind.
+    let dry_run = PostParams { dry_run: true, ..PostParams::default() };
+    let vm = |name: &str| hosted.vm(name, &labels(&hosted, name, "workers"), &json!({}));
+    let answer = hosted.vms.create(&dry_run, &vm("dry")).await.unwrap();
+    let source = &answer.data["spec"]["template"]["spec"]["volumes"][0]["cloudInitConfigDrive"];
+    assert_eq!(source["networkDataSecretRef"]["name"], "dry-networkdata");
+    // The API server checks the schema of the kind after it has called the webhook.
+    let mut invalid = vm("invalid");
+    invalid.data["spec"]["runStrategy"] = 1.into();
+    let refused = hosted.vms.create(&PostParams::default(), &invalid).await;
+    assert!(matches!(&refused, Err(kube::Error::Api(status)) if status.code == 422), "{refused:?}");
+    // Both addresses are free for the next machines.
+    hosted.scale("workers", 2).await;
+    let addresses = [hosted.address_of("workers-0").await, hosted.address_of("workers-1").await];
+    assert_eq!(BTreeSet::from(addresses), ["10.0.0.8".to_owned(), "10.0.0.9".to_owned()].into());
+    let secrets = hosted.secrets.list(&ListParams::default()).await.unwrap();
+    let names = ["workers-0-networkdata", "workers-0-userdata", "workers-1-networkdata", "workers-1-userdata"];
+    assert_eq!(secrets.iter().map(ResourceExt::name_any).collect::<Vec<_>>(), names);
+    installed.stop().await;
+}
+
+pub async fn without_a_replica_machines_of_served_namespaces_are_refused_and_no_others(cluster: &Cluster) {
+    let (hosted, mut installed) = served(cluster, &["10.0.0.8/30"]).await;
+    let other = Hosted::new(cluster).await;
+    installed.stop_answering().await;
+    hosted.scale("workers", 1).await;
+    let message = hosted.until_refused("workers-0").await;
+    assert!(message.contains("failed calling webhook \"machines.ipam.glowplug.dev\""), "{message}");
+    other.node_pool("workers", 1, &json!({})).await;
+    other.until_running("workers-0").await;
+    // capk retries after a timeout; the stand-in for capk retries only when the machine changes.
+    installed.answer_again().await;
+    installed.until_asked(&hosted, "workers").await;
+    merge(&hosted.machines, "workers-0", &json!({"metadata": {"annotations": {"again": "1"}}})).await;
+    assert_eq!(hosted.address_of("workers-0").await, "10.0.0.8");
+    installed.stop().await;
+}
+
+pub async fn a_secret_that_is_deleted_by_hand_is_written_again(cluster: &Cluster) {
+    let (hosted, installed) = running(cluster, &["10.0.0.8/30"], 2).await;
+    let address = hosted.address_of("workers-1").await;
+    let before = hosted.secrets.get("workers-1-networkdata").await.unwrap();
+    hosted.secrets.delete("workers-1-networkdata", &DeleteParams::default()).await.unwrap();
+    // The guest continues to run. Its next start waits for the Secret.
+    assert_eq!(hosted.restart("workers-1").await.addresses()[0].1, address);
+    let after = hosted.secrets.get("workers-1-networkdata").await.unwrap();
+    assert_ne!(before.uid(), after.uid());
+    assert_eq!((before.data, before.metadata.owner_references), (after.data, after.metadata.owner_references));
+    installed.stop().await;
+}
+
+pub async fn a_secret_of_somebody_else_stays_and_its_machine_gets_no_address(cluster: &Cluster) {
+    let (hosted, installed) = served(cluster, &["10.0.0.8/30"]).await;
+    let theirs = json!({"metadata": {"name": "workers-0-networkdata"}, "data": {"networkdata": "e30="}});
+    let theirs = serde_json::from_value(theirs).unwrap();
+    let theirs = hosted.secrets.create(&PostParams::default(), &theirs).await.unwrap();
+    hosted.scale("workers", 2).await;
+    hosted.address_of("workers-1").await;
+    hosted.until_event("workers-0", "IPAddressConflict").await;
+    assert_eq!(hosted.secrets.get("workers-0-networkdata").await.unwrap(), theirs);
+    assert_eq!(hosted.held().await.iter().map(|(_, name)| name).collect::<Vec<_>>(), ["workers-1"]);
+    installed.stop().await;
+}
+
+pub async fn a_machine_keeps_its_address_while_guests_come_and_go(cluster: &Cluster) {
+    let (hosted, installed) = running(cluster, &["10.0.0.8/29"], 3).await;
+    let address = hosted.address_of("workers-1").await;
+    assert_eq!(hosted.restart("workers-1").await.addresses()[0].1, address);
+    assert!(hosted.kubevirt.migrate("workers-1").await);
+    assert_eq!(hosted.kubevirt.drives("workers-1").pop().unwrap().addresses()[0].1, address);
+    // capk creates the VirtualMachine again.
+    let held = hosted.held().await;
+    let before = hosted.vms.get("workers-1").await.unwrap().uid();
+    hosted.vms.delete("workers-1", &DeleteParams::default()).await.unwrap();
+    let is_new = |instance: &DynamicObject| {
+        let owner = instance.owner_references().first().map(|owner| owner.uid.clone());
+        owner != before && is_running(instance)
+    };
+    until(&hosted.instances, "workers-1", is_new).await;
+    assert_eq!(hosted.address_of("workers-1").await, address);
+    assert_eq!(hosted.held().await, held);
+    installed.stop().await;
+}
+
+pub async fn an_address_is_allocated_again_only_after_its_guest_has_ended(cluster: &Cluster) {
+    let (hosted, installed) = running(cluster, &["10.0.0.8/32"], 1).await;
+    hosted.until_condition("workers", "Exhausted").await;
+    hosted.kubevirt.hold("workers-0");
+    hosted.delete("workers-0").await;
+    // The machine is gone, but its guest still runs. HyperShift replaces the machine.
+    hosted.until_gone(&hosted.machines, "workers-0").await;
+    hosted.until_refused("workers-1").await;
+    assert_eq!(hosted.held().await, rows([("10.0.0.8", "workers-0")]));
+    hosted.kubevirt.end("workers-0").await;
+    assert_eq!(hosted.address_of("workers-1").await, "10.0.0.8");
+    assert_eq!(hosted.held().await, rows([("10.0.0.8", "workers-1")]));
+    installed.stop().await;
+}
+
+pub async fn a_guest_that_outlives_its_virtual_machine_keeps_its_address(cluster: &Cluster) {
+    let (hosted, installed) = running(cluster, &["10.0.0.8/31"], 1).await;
+    hosted.kubevirt.hold("workers-0");
+    // This deletion orphans the instance: KubeVirt removes its finalizer from the VirtualMachine, and the guest
+    // continues to run.
+    hosted.scale("workers", 0).await;
+    hosted.until_gone(&hosted.machines, "workers-0").await;
+    merge(&hosted.vms, "workers-0", &json!({"metadata": {"finalizers": null}})).await;
+    hosted.until_gone(&hosted.vms, "workers-0").await;
+    // A later machine gets the other address.
+    hosted.scale("workers", 1).await;
+    assert_eq!(hosted.address_of("workers-1").await, "10.0.0.9");
+    assert_eq!(hosted.held().await, rows([("10.0.0.8", "workers-0"), ("10.0.0.9", "workers-1")]));
+    hosted.kubevirt.end("workers-0").await;
+    hosted.until_held(1).await;
+    installed.stop().await;
+}
+
+pub async fn a_machine_that_is_deleted_while_nobody_leads_is_released(cluster: &Cluster) {
+    let (hosted, mut installed) = running(cluster, &["10.0.0.8/30"], 2).await;
+    installed.stop_leading();
+    hosted.scale("workers", 1).await;
+    hosted.until_gone(&hosted.vms, "workers-1").await;
+    assert_eq!(hosted.held().await.len(), 2);
+    installed.lead().await;
+    hosted.until_held(1).await;
+    assert_eq!(hosted.held().await[0].1, "workers-0");
+    installed.stop().await;
+}
+
+pub async fn leases_outlive_a_deleted_namespace_until_its_guests_have_ended(cluster: &Cluster) {
+    let (hosted, installed) = running(cluster, &["10.0.0.8/30"], 2).await;
+    for name in ["workers-0", "workers-1"] {
+        hosted.kubevirt.hold(name);
+    }
+    // The scenario deletes the objects that the garbage collector and the namespace controller would delete.
+    hosted.node_pools.delete("workers", &DeleteParams::default()).await.unwrap();
+    for secret in hosted.secrets.list(&ListParams::default()).await.unwrap() {
+        match hosted.secrets.delete(&secret.name_any(), &DeleteParams::default()).await {
+            // The controller may have deleted the object first.
+            Err(kube::Error::Api(status)) if status.code == 404 => {}
+            result => drop(result.unwrap()),
+        }
+    }
+    for name in ["workers-0", "workers-1"] {
+        hosted.until_gone(&hosted.machines, name).await;
+    }
+    hosted.kubevirt.end("workers-1").await;
+    hosted.until_held(1).await;
+    assert_eq!(hosted.held().await[0].1, "workers-0");
+    hosted.kubevirt.end("workers-0").await;
+    hosted.until_held(0).await;
+    installed.stop().await;
+}
+
+pub async fn a_machine_keeps_its_address_when_its_pool_shrinks_or_is_deleted(cluster: &Cluster) {
+    let (hosted, installed) = running(cluster, &["10.0.0.8/31"], 2).await;
+    let held = hosted.held().await;
+    hosted.resize("workers", &["10.0.0.8/32"]).await;
+    poll("an address out of range", async || {
+        let counts = hosted.pools.get("workers").await.unwrap().status?.ip_addresses?;
+        (counts.out_of_range == 1).then_some(())
+    })
+    .await;
+    hosted.pools.delete("workers", &DeleteParams::default()).await.unwrap();
+    for name in ["workers-0", "workers-1"] {
+        let address = hosted.address_of(name).await;
+        assert_eq!(hosted.restart(name).await.addresses()[0].1, address);
+    }
+    assert_eq!(hosted.held().await, held);
+    assert!(hosted.pools.get("workers").await.unwrap().metadata.deletion_timestamp.is_some());
+    hosted.scale("workers", 0).await;
+    poll("the end of the pool", async || hosted.pools.get_opt("workers").await.unwrap().is_none().then_some(())).await;
+    hosted.until_held(0).await;
+    installed.stop().await;
+}
+
+pub async fn nobody_gets_an_address_that_two_machines_record(cluster: &Cluster) {
+    let (hosted, mut installed) = running(cluster, &["10.0.0.8/30"], 2).await;
+    installed.stop_leading();
+    hosted.forget_leases().await;
+    // Both machines have a record of 10.0.0.9. Only the record of the second machine is correct.
+    let (first, second) = (hosted.address_of("workers-0").await, hosted.address_of("workers-1").await);
+    for name in ["workers-0", "workers-1"] {
+        hosted.until_annotated(name, ANNOTATION).await;
+    }
+    let wrong = json!({"metadata": {"annotations": {ANNOTATION: format!(r#"["{second}/16"]"#)}}});
+    merge(&hosted.machines, "workers-0", &wrong).await;
+    installed.lead().await;
+    hosted.until_condition("workers", "DuplicateRecords").await;
+    hosted.until_event("workers-0", "IPAddressConflict").await;
+    // Both machines keep the addresses on their drives, and the next machine gets another address.
+    hosted.scale("workers", 3).await;
+    let third = hosted.address_of("workers-2").await;
+    assert!(third != first && third != second, "{third} is not free: {first}, {second}");
+    installed.stop().await;
+}
+
+pub async fn an_address_that_only_a_guest_reports_is_not_allocated(cluster: &Cluster) {
+    let (hosted, installed) = running(cluster, &["10.0.0.8-10.0.0.10"], 1).await;
+    assert_eq!(hosted.address_of("workers-0").await, "10.0.0.8");
+    // A user has set a second address in the guest.
+    let interface = hosted.instances.get("workers-0").await.unwrap().data["status"]["interfaces"][0].clone();
+    let mut changed = interface.clone();
+    changed["ipAddresses"] = json!(["10.0.0.8", "10.0.0.9"]);
+    merge(&hosted.instances, "workers-0", &json!({"status": {"interfaces": [changed]}})).await;
+    hosted.until_condition("workers", "DuplicateRecords").await;
+    hosted.until_event("workers-0", "IPAddressConflict").await;
+    hosted.scale("workers", 2).await;
+    assert_eq!(hosted.address_of("workers-1").await, "10.0.0.10");
+    assert_eq!(hosted.held().await, rows([("10.0.0.10", "workers-1"), ("10.0.0.8", "workers-0")]));
+    installed.stop().await;
+}
+
+pub async fn an_address_that_a_guest_reports_is_free_on_other_networks(cluster: &Cluster) {
+    let (hosted, mut installed) = running(cluster, &["10.0.0.8-10.0.0.10"], 1).await;
+    let other = Hosted::new(cluster).await;
+    other.node_pool("workers", 0, &json!({})).await;
+    other.pool("workers", &["10.0.0.8-10.0.0.10"]).await;
+    installed.until_asked(&other, "workers").await;
+    other.until_condition("workers", "Ready").await;
+    let mut interface = hosted.instances.get("workers-0").await.unwrap().data["status"]["interfaces"][0].clone();
+    interface["ipAddresses"] = json!(["10.0.0.8", "10.0.0.9"]);
+    merge(&hosted.instances, "workers-0", &json!({"status": {"interfaces": [interface]}})).await;
+    hosted.until_condition("workers", "DuplicateRecords").await;
+    let conflicting = async |hosted: &Hosted| {
+        hosted.pools.get("workers").await.unwrap().status.unwrap().families[0].conflicting.clone()
+    };
+    assert_eq!([conflicting(&hosted).await, conflicting(&other).await], ["1", "0"]);
+    // The next leader reads the same report at its start.
+    installed.stop_leading();
+    installed.lead().await;
+    other.scale("workers", 2).await;
+    let addresses = [other.address_of("workers-0").await, other.address_of("workers-1").await];
+    assert_eq!(BTreeSet::from(addresses), ["10.0.0.8".to_owned(), "10.0.0.9".to_owned()].into());
+    installed.stop().await;
+}
+
+pub async fn after_the_loss_of_all_leases_machines_keep_what_their_records_say(cluster: &Cluster) {
+    let (hosted, mut installed) = running(cluster, &["10.0.0.8/29"], 4).await;
+    let held = hosted.held().await;
+    for n in 0..4 {
+        hosted.until_annotated(&format!("workers-{n}"), ANNOTATION).await;
+    }
+    installed.stop_leading();
+    hosted.forget_leases().await;
+    // Some records are also gone. Each machine has one record left.
+    merge(&hosted.machines, "workers-1", &json!({"metadata": {"annotations": {ANNOTATION: null}}})).await;
+    hosted.secrets.delete("workers-2-networkdata", &DeleteParams::default()).await.unwrap();
+    merge(&hosted.instances, "workers-2", &json!({"status": {"interfaces": null}})).await;
+    hosted.scale("workers", 5).await;
+    installed.lead().await;
+    hosted.address_of("workers-4").await;
+    let mut after = hosted.held().await;
+    after.retain(|(_, name)| name != "workers-4");
+    assert_eq!(after, held);
+    // The records are complete again.
+    hosted.until_annotated("workers-1", ANNOTATION).await;
+    let address = hosted.address_of("workers-2").await;
+    assert_eq!(hosted.restart("workers-2").await.addresses()[0].1, address);
+    installed.stop().await;
+}
+
+/// Tests the steps of `docs/recovery.md`.
+pub async fn damaged_records_are_repaired_by_the_procedure_of_the_guide(cluster: &Cluster) {
+    let (hosted, mut installed) = running(cluster, &["10.0.0.8/30"], 2).await;
+    for name in ["workers-0", "workers-1"] {
+        hosted.until_annotated(name, ANNOTATION).await;
+    }
+    let held = hosted.held().await;
+    let (first, second) = (hosted.address_of("workers-0").await, hosted.address_of("workers-1").await);
+    // This is the damage: the leases are lost, and a user has edited an annotation.
+    installed.stop_leading();
+    hosted.forget_leases().await;
+    let annotation = |value: Value| json!({"metadata": {"annotations": {ANNOTATION: value}}});
+    merge(&hosted.machines, "workers-0", &annotation(format!(r#"["{second}/16"]"#).into())).await;
+    installed.lead().await;
+    hosted.until_condition("workers", "DuplicateRecords").await;
+    assert_eq!(hosted.held().await, rows([(second.as_str(), "workers-0")]));
+    // Steps 1, 4 and 5 of the procedure: the wrong annotation and the wrong lease are deleted.
+    installed.stop_leading();
+    merge(&hosted.machines, "workers-0", &annotation(Value::Null)).await;
+    hosted.forget_leases().await;
+    installed.lead().await;
+    // Step 6 of the procedure: the condition of the pool becomes false.
+    hosted.until_no_condition("workers", "DuplicateRecords").await;
+    hosted.until_held(2).await;
+    assert_eq!(hosted.held().await, held);
+    assert_eq!(hosted.until_annotated("workers-0", ANNOTATION).await, format!(r#"["{first}/16"]"#));
+    installed.stop().await;
+}
+
+pub async fn the_status_map_is_written_where_the_definition_has_it(cluster: &Cluster) {
+    let (hosted, mut installed) = running(cluster, &["10.0.0.8/30"], 1).await;
+    hosted.until_annotated("workers-0", ANNOTATION).await;
+    let has_map = |machine: &DynamicObject| {
+        machine.data["status"]["allocatedBootstrapAddresses"] == json!({"eno101": ["10.0.0.8/16"]})
+    };
+    assert!(!has_map(&hosted.machines.get("workers-0").await.unwrap()));
+    installed.stop_leading();
+    hosted.set_status_map("workers-0", true).await;
+    installed.lead().await;
+    until(&hosted.machines, "workers-0", has_map).await;
+    hosted.set_status_map("workers-0", false).await;
+    installed.stop().await;
+}
+
+pub async fn a_machine_that_came_past_the_webhook_gets_its_network_before_it_has_an_instance(cluster: &Cluster) {
+    let (hosted, installed) = served(cluster, &["10.0.0.8/30"]).await;
+    installed.until_not_asked(&hosted, "workers").await;
+    hosted.kubevirt.be_late();
+    hosted.scale("workers", 1).await;
+    assert_eq!(hosted.address_of("workers-0").await, "10.0.0.8");
+    installed.stop().await;
+}
+
+pub async fn a_machine_that_came_past_the_webhook_and_runs_is_reported(cluster: &Cluster) {
+    let hosted = Hosted::new(cluster).await;
+    hosted.node_pool("workers", 1, &json!({})).await;
+    hosted.until_running("workers-0").await;
+    hosted.pool("workers", &["10.0.0.8/30"]).await;
+    let installed = Installed::start(cluster).await;
+    hosted.until_event("workers-0", "NetworkDataMissing").await;
+    assert_eq!(hosted.restart("workers-0").await.addresses()[0].1, "10.0.0.8");
+    installed.stop().await;
+}

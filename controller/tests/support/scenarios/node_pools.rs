@@ -1,0 +1,141 @@
+//! What the leader writes around the machines: labels of namespaces, conditions of NodePools, and derived pools.
+
+use std::sync::Arc;
+
+use glowplug_controller::api::{NodePoolRef, PoolSpec, StaticIPPool};
+use glowplug_controller::events::Events;
+use glowplug_controller::machine::MACHINES_LABEL;
+use glowplug_controller::namespaces::Namespaces;
+use glowplug_controller::node_pools::{CONDITION, NodePools};
+use glowplug_controller::pools::Scope;
+use glowplug_controller::selection::SelectionCache;
+use k8s_openapi::api::core::v1::Namespace;
+use kube::api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams};
+use kube::runtime::wait::await_condition;
+use kube::{Api, ResourceExt};
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use crate::support::Cluster;
+use crate::support::controller::{PATIENCE, merge, until};
+use crate::support::hosted::Hosted;
+
+/// Starts the tasks of a leader that write around the machines. They end with the set.
+fn start(cluster: &Cluster, hosted: &Hosted) -> JoinSet<()> {
+    let client = cluster.controller();
+    let scope = Scope { namespace: hosted.clusters.clone(), ..Scope::default() };
+    let selection = Arc::new(SelectionCache::new(client.clone(), scope));
+    let namespaces = Namespaces::new(client.clone(), Arc::clone(&selection));
+    let node_pools = NodePools::new(client.clone(), Arc::clone(&selection), Events::start(client));
+    let mut tasks = JoinSet::new();
+    tasks.spawn(async move { match selection.run().await {} });
+    tasks.spawn(async move { match namespaces.run().await {} });
+    tasks.spawn(async move { match node_pools.run().await {} });
+    tasks
+}
+
+async fn until_labelled(cluster: &Cluster, namespace: &str, is_labelled: bool) {
+    let namespaces: Api<DynamicObject> = Api::all_with(cluster.client(), &ApiResource::erase::<Namespace>(&()));
+    until(&namespaces, namespace, |namespace| namespace.labels().contains_key(MACHINES_LABEL) == is_labelled).await;
+}
+
+/// Waits until the pool `workers` has these addresses.
+async fn until_addresses(hosted: &Hosted, addresses: &'static str) -> StaticIPPool {
+    let is = |pool: Option<&StaticIPPool>| pool.is_some_and(|pool| pool.spec.addresses == [addresses]);
+    timeout(PATIENCE, await_condition(hosted.pools.clone(), "workers", is)).await.unwrap().unwrap().unwrap()
+}
+
+/// The condition of a NodePool; null without one.
+fn condition(node_pool: &DynamicObject) -> &Value {
+    let conditions = node_pool.data["status"]["conditions"].as_array().into_iter().flatten();
+    conditions.into_iter().find(|condition| condition["type"] == CONDITION).unwrap_or(&Value::Null)
+}
+
+/// Sets the condition of a pool, as its reconciler does.
+async fn set_exhausted(hosted: &Hosted, pool: &str, status: &str) {
+    let condition = json!({
+        "type": "Exhausted", "status": status, "reason": "r", "lastTransitionTime": "2026-08-14T10:00:00Z",
+        "message": "No available IPs in pool for interface eno101",
+    });
+    let status = Patch::Merge(json!({"status": {"conditions": [condition]}}));
+    hosted.pools.patch_status(pool, &PatchParams::default(), &status).await.unwrap();
+}
+
+pub async fn a_namespace_has_the_label_while_a_pool_serves_its_machines(cluster: &Cluster) {
+    let hosted = Hosted::new(cluster).await;
+    let _tasks = start(cluster, &hosted);
+    hosted.node_pool("workers", 0, &json!({})).await;
+    hosted.pool("workers", &["10.0.0.8-10.0.0.9"]).await;
+    until_labelled(cluster, &hosted.namespace, true).await;
+    hosted.pools.delete("workers", &DeleteParams::default()).await.unwrap();
+    until_labelled(cluster, &hosted.namespace, false).await;
+}
+
+pub async fn a_label_that_a_person_has_set_stays(cluster: &Cluster) {
+    let hosted = Hosted::new(cluster).await;
+    let namespaces: Api<Namespace> = Api::all(cluster.client());
+    let by_hand = Patch::Apply(json!({
+        "apiVersion": "v1", "kind": "Namespace",
+        "metadata": {"name": hosted.clusters, "labels": {(MACHINES_LABEL): "true"}},
+    }));
+    namespaces.patch(&hosted.clusters, &PatchParams::apply("kubectl"), &by_hand).await.unwrap();
+    let _tasks = start(cluster, &hosted);
+    hosted.node_pool("workers", 0, &json!({})).await;
+    hosted.pool("workers", &["10.0.0.8-10.0.0.9"]).await;
+    until_labelled(cluster, &hosted.namespace, true).await;
+    hosted.pools.delete("workers", &DeleteParams::default()).await.unwrap();
+    // The namespaces are looked at together, in the order of their names.
+    until_labelled(cluster, &hosted.namespace, false).await;
+    until_labelled(cluster, &hosted.clusters, true).await;
+}
+
+pub async fn an_exhausted_pool_is_a_condition_and_an_event_of_its_node_pool(cluster: &Cluster) {
+    let hosted = Hosted::new(cluster).await;
+    let _tasks = start(cluster, &hosted);
+    hosted.node_pool("workers", 0, &json!({})).await;
+    hosted.pool("workers", &["10.0.0.8-10.0.0.9"]).await;
+    let is = |status: &'static str| move |node_pool: &DynamicObject| condition(node_pool)["status"] == status;
+    until(&hosted.node_pools, "workers", is("False")).await;
+    set_exhausted(&hosted, "workers", "True").await;
+    let node_pool = until(&hosted.node_pools, "workers", is("True")).await;
+    let message = "No available IPs in pool for interface eno101";
+    assert_eq!(condition(&node_pool)["message"], message);
+    assert_eq!(hosted.until_event_in(&hosted.clusters, "workers", "IPPoolExhausted").await, message);
+
+    // HyperShift writes the whole list from its cache, without this condition.
+    let ready = json!({"type": "Ready", "status": "True"});
+    let others = Patch::Merge(json!({"status": {"conditions": [ready]}}));
+    hosted.node_pools.patch_status("workers", &PatchParams::default(), &others).await.unwrap();
+    let node_pool = until(&hosted.node_pools, "workers", is("True")).await;
+    assert_eq!(node_pool.data["status"]["conditions"][0], ready);
+    set_exhausted(&hosted, "workers", "False").await;
+    until(&hosted.node_pools, "workers", is("False")).await;
+    hosted.pools.delete("workers", &DeleteParams::default()).await.unwrap();
+    until(&hosted.node_pools, "workers", |node_pool| condition(node_pool).is_null()).await;
+}
+
+pub async fn a_configuration_of_a_node_pool_is_a_pool_of_its_name(cluster: &Cluster) {
+    let hosted = Hosted::new(cluster).await;
+    let node_pool = hosted.node_pool("workers", 0, &json!({})).await;
+    hosted.set_bootstrap_network_config("workers").await;
+    let _tasks = start(cluster, &hosted);
+    let config = json!({"addresses": ["10.0.0.8/30"], "gateway": ["10.0.0.9"]});
+    let set = |config: Value| json!({"spec": {"platform": {"kubevirt": {"bootstrapNetworkConfig": config}}}});
+    merge(&hosted.node_pools, "workers", &set(config)).await;
+    let pool = until_addresses(&hosted, "10.0.0.8/30").await;
+    let expected = PoolSpec {
+        network: hosted.network.clone(),
+        addresses: vec!["10.0.0.8/30".to_owned()],
+        gateway: vec!["10.0.0.9".to_owned()],
+        node_pool_ref: Some(NodePoolRef { name: "workers".to_owned() }),
+        ..PoolSpec::default()
+    };
+    assert_eq!((&pool.spec, &pool.owner_references()[0].uid), (&expected, &node_pool.uid().unwrap()));
+    merge(&hosted.node_pools, "workers", &set(json!({"addresses": ["10.0.0.8/29"], "gateway": null}))).await;
+    let pool = until_addresses(&hosted, "10.0.0.8/29").await;
+    assert_eq!(pool.spec.gateway, [] as [&str; 0]);
+    merge(&hosted.node_pools, "workers", &set(Value::Null)).await;
+    let is_gone = |pool: Option<&StaticIPPool>| pool.is_none();
+    timeout(PATIENCE, await_condition(hosted.pools.clone(), "workers", is_gone)).await.unwrap().unwrap();
+}

@@ -1,0 +1,298 @@
+//! Tests how the leader reconciles single objects of KubeVirt. The programs of KubeVirt do not run.
+
+use glowplug_controller::api::{MachineNetwork, PoolSpec, StaticIPLease, StaticIPPool};
+use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::api::events::v1::Event;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use kube::api::{DeleteParams, DynamicObject, ListParams, PostParams};
+use kube::{Api, ResourceExt};
+use serde_json::{Value, json};
+
+use crate::support::Cluster;
+use crate::support::controller::{Controller, merge, until, wait};
+use crate::support::hosted::definitions::{INSTANCE, KUBEVIRT_MACHINE, Names, VIRTUAL_MACHINE, resource};
+use crate::support::hosted::provider::object;
+
+const ANNOTATION: &str = "kubevirt.cluster.x-k8s.io/allocated-ip-eno101";
+const FINALIZER: &str = "kubevirt.io/virtualMachineControllerFinalize";
+
+/// A namespace with a pool for each of its machines.
+struct Place {
+    cluster_client: kube::Client,
+    namespace: String,
+    network: String,
+    machines: Api<DynamicObject>,
+    vms: Api<DynamicObject>,
+    instances: Api<DynamicObject>,
+    secrets: Api<Secret>,
+    _controller: Controller,
+}
+
+// === impl Place ===
+
+impl Place {
+    async fn new(cluster: &Cluster, addresses: &[&str]) -> Self {
+        let namespace = cluster.namespace().await;
+        let network = format!("{namespace}/vlan10");
+        let spec = PoolSpec {
+            network: network.clone(),
+            addresses: addresses.iter().map(|text| (*text).to_owned()).collect(),
+            gateway: vec!["10.0.0.1".to_owned()],
+            machine_network: vec![MachineNetwork { cidr: "10.0.0.0/16".to_owned() }],
+            machine_selector: Some(LabelSelector::default()),
+            ..PoolSpec::default()
+        };
+        let pools: Api<StaticIPPool> = Api::namespaced(cluster.client(), &namespace);
+        pools.create(&PostParams::default(), &StaticIPPool::new("p", spec)).await.unwrap();
+        let api = |names: Names| Api::namespaced_with(cluster.client(), &namespace, &resource(names));
+        let mut controller = Controller::of(cluster, &namespace);
+        controller.until_ready().await;
+        Self {
+            cluster_client: cluster.client(),
+            network,
+            machines: api(KUBEVIRT_MACHINE),
+            vms: api(VIRTUAL_MACHINE),
+            instances: api(INSTANCE),
+            secrets: Api::namespaced(cluster.client(), &namespace),
+            namespace,
+            _controller: controller,
+        }
+    }
+
+    async fn machine(&self, name: &str) -> DynamicObject {
+        let machine = object(KUBEVIRT_MACHINE, json!({"metadata": {"name": name}, "spec": {}}));
+        self.machines.create(&PostParams::default(), &machine).await.unwrap()
+    }
+
+    /// Creates the VirtualMachine that capk creates for a KubevirtMachine, with the changes of the webhook, and with
+    /// `changes` merged into it.
+    async fn vm(&self, name: &str, changes: &Value) -> DynamicObject {
+        let source = json!({"networkDataSecretRef": {"name": format!("{name}-networkdata")}});
+        let interface = json!({"name": "iface1", "bridge": {}, "acpiIndex": 101, "macAddress": "02:00:00:00:00:01"});
+        let mut vm = json!({
+            "metadata": {"name": name, "finalizers": [FINALIZER], "labels": {
+                "capk.cluster.x-k8s.io/kubevirt-machine-name": name,
+                "capk.cluster.x-k8s.io/kubevirt-machine-namespace": self.namespace,
+            }},
+            "spec": {"template": {"spec": {
+                "domain": {"devices": {"interfaces": [interface]}},
+                "networks": [{"name": "iface1", "multus": {"networkName": "vlan10"}}],
+                "volumes": [{"name": "cloudinitvolume", "cloudInitConfigDrive": source}],
+            }}},
+        });
+        json_patch::merge(&mut vm, changes);
+        self.vms.create(&PostParams::default(), &object(VIRTUAL_MACHINE, vm)).await.unwrap()
+    }
+
+    /// Creates the instance of a VirtualMachine.
+    async fn instance(&self, vm: &DynamicObject) {
+        let owner =
+            json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": vm.name_any(), "uid": vm.uid()});
+        let instance = json!({"metadata": {"name": vm.name_any(), "ownerReferences": [owner]}});
+        self.instances.create(&PostParams::default(), &object(INSTANCE, instance)).await.unwrap();
+    }
+
+    /// Waits until the Secret of a VirtualMachine exists, and returns the Secret with its document.
+    async fn until_secret(&self, name: &str, vm: &DynamicObject) -> (Secret, Value) {
+        loop {
+            let secret = self.secrets.get_opt(&format!("{name}-networkdata")).await.unwrap();
+            if let Some(secret) =
+                secret.filter(|secret| secret.owner_references().iter().any(|it| Some(&it.uid) == vm.uid().as_ref()))
+            {
+                let document = serde_json::from_slice(&secret.data.as_ref().unwrap()["networkdata"].0).unwrap();
+                return (secret, document);
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+    }
+
+    async fn until_no_secret(&self, name: &str) {
+        while self.secrets.get_opt(&format!("{name}-networkdata")).await.unwrap().is_some() {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+    }
+
+    async fn address_of(&self, name: &str, vm: &DynamicObject) -> String {
+        self.until_secret(name, vm).await.1["networks"][0]["ip_address"].as_str().unwrap().to_owned()
+    }
+
+    /// Returns the held leases of the network as address and UID of the holder.
+    async fn held(&self) -> Vec<(String, String)> {
+        let leases: Api<StaticIPLease> = Api::all(self.cluster_client.clone());
+        let leases = leases.list(&ListParams::default()).await.unwrap().items.into_iter().map(|lease| lease.spec);
+        let held = leases.filter(|lease| lease.released.is_none() && lease.network == self.network);
+        let mut held: Vec<_> = held.map(|lease| (lease.address, lease.holder.uid)).collect();
+        held.sort();
+        held
+    }
+
+    async fn until_held(&self, expected: &[(&str, &DynamicObject)]) {
+        let expected: Vec<_> =
+            expected.iter().map(|(address, holder)| ((*address).to_owned(), holder.uid().unwrap())).collect();
+        while self.held().await != expected {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+    }
+
+    /// Waits for an event about an object of this namespace, and returns its note.
+    async fn until_event(&self, kind: &str, name: &str, reason: &str) -> String {
+        let events: Api<Event> = Api::namespaced(self.cluster_client.clone(), &self.namespace);
+        loop {
+            let all = events.list(&ListParams::default()).await.unwrap().items;
+            let is_meant = |event: &&Event| {
+                let object = event.regarding.as_ref();
+                event.reason.as_deref() == Some(reason)
+                    && object.is_some_and(|object| {
+                        object.name.as_deref() == Some(name) && object.kind.as_deref() == Some(kind)
+                    })
+            };
+            if let Some(event) = all.iter().find(is_meant) {
+                return event.note.clone().unwrap_or_default();
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+    }
+
+    /// Removes KubeVirt's finalizer from a VirtualMachine.
+    async fn let_go(&self, name: &str) {
+        merge(&self.vms, name, &json!({"metadata": {"finalizers": null}})).await;
+    }
+}
+
+pub async fn a_virtual_machine_gets_a_secret_with_the_address_of_its_kubevirt_machine(cluster: &Cluster) {
+    let place = Place::new(cluster, &["10.0.0.8/30"]).await;
+    let machine = place.machine("w").await;
+    let vm = place.vm("w", &json!({})).await;
+    let (secret, document) = place.until_secret("w", &vm).await;
+    let expected = json!({
+        "links": [{"id": "eno101", "type": "phy", "ethernet_mac_address": "02:00:00:00:00:01"}],
+        "networks": [{
+            "id": "network0", "type": "ipv4", "link": "eno101", "ip_address": "10.0.0.8", "netmask": "255.255.0.0",
+            "routes": [{"network": "0.0.0.0", "netmask": "0.0.0.0", "gateway": "10.0.0.1"}], "network_id": "network0",
+        }],
+        "services": [],
+    });
+    assert_eq!(document, expected);
+    let owners = json!([{"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": "w", "uid": vm.uid()}]);
+    assert_eq!(serde_json::to_value(secret.owner_references()).unwrap(), owners);
+    assert_eq!((secret.immutable, secret.type_.as_deref()), (Some(true), Some("Opaque")));
+    place.until_held(&[("10.0.0.8", &machine)]).await;
+    let written = until(&place.machines, "w", |machine| machine.annotations().contains_key(ANNOTATION)).await;
+    let annotations = json!({
+        (ANNOTATION): r#"["10.0.0.8/16"]"#, "ipam.glowplug.dev/network-eno101": place.network,
+    });
+    assert_eq!(serde_json::to_value(written.annotations()).unwrap(), annotations);
+    for kind in ["VirtualMachine", "KubevirtMachine"] {
+        assert_eq!(place.until_event(kind, "w", "IPAddressAllocated").await, "Allocated 10.0.0.8/16 to eno101");
+    }
+}
+
+pub async fn a_virtual_machine_without_a_kubevirt_machine_holds_its_address_itself(cluster: &Cluster) {
+    let place = Place::new(cluster, &["10.0.0.8/30"]).await;
+    let vm = place.vm("w", &json!({"metadata": {"labels": null}})).await;
+    assert_eq!(place.address_of("w", &vm).await, "10.0.0.8");
+    place.until_held(&[("10.0.0.8", &vm)]).await;
+    let written = until(&place.vms, "w", |vm| vm.annotations().contains_key(ANNOTATION)).await;
+    assert_eq!(written.annotations()[ANNOTATION], r#"["10.0.0.8/16"]"#);
+    // A new VirtualMachine of the same name gets the address of the earlier VirtualMachine.
+    let other = place.vm("x", &json!({"metadata": {"labels": null}})).await;
+    assert_eq!(place.address_of("x", &other).await, "10.0.0.9");
+    for name in ["w", "x"] {
+        place.vms.delete(name, &DeleteParams::default()).await.unwrap();
+        place.let_go(name).await;
+    }
+    place.until_held(&[]).await;
+    let vm = place.vm("x", &json!({"metadata": {"labels": null}})).await;
+    assert_eq!(place.address_of("x", &vm).await, "10.0.0.9");
+}
+
+pub async fn a_virtual_machine_that_the_webhook_did_not_see_is_patched(cluster: &Cluster) {
+    let place = Place::new(cluster, &["10.0.0.8/30"]).await;
+    let source = json!({"secretRef": {"name": "w-userdata"}});
+    let spec = json!({"template": {"spec": {
+        "domain": {"devices": {"interfaces": [{"name": "iface1", "bridge": {}}]}},
+        "volumes": [{"name": "cloudinitvolume", "cloudInitConfigDrive": source}],
+    }}});
+    place.machine("w").await;
+    let vm = place.vm("w", &json!({"spec": spec})).await;
+    assert_eq!(place.address_of("w", &vm).await, "10.0.0.8");
+    let spec = place.vms.get("w").await.unwrap().data["spec"]["template"]["spec"].clone();
+    let source = &spec["volumes"][0]["cloudInitConfigDrive"];
+    assert_eq!(source["networkDataSecretRef"], json!({"name": "w-networkdata"}));
+}
+
+pub async fn a_secret_of_another_author_stays_and_nobody_gets_its_address(cluster: &Cluster) {
+    let place = Place::new(cluster, &["10.0.0.8/30"]).await;
+    let document = json!({
+        "links": [{"id": "eno101", "type": "phy"}],
+        "networks": [{"id": "a", "type": "ipv4", "link": "eno101", "ip_address": "10.0.0.8", "netmask": "255.255.0.0"}],
+    });
+    let foreign = json!({"metadata": {"name": "w-networkdata"}, "stringData": {"networkdata": document.to_string()}});
+    let mut foreign: Secret = serde_json::from_value(foreign).unwrap();
+    let data = k8s_openapi::ByteString(foreign.string_data.take().unwrap()["networkdata"].clone().into_bytes());
+    foreign.data = Some([("networkdata".to_owned(), data)].into());
+    let before = place.secrets.create(&PostParams::default(), &foreign).await.unwrap();
+    place.machine("w").await;
+    place.vm("w", &json!({})).await;
+    let note = "Secret \"w-networkdata\" is not of this controller (no annotation ipam.glowplug.dev/allocation), \
+                expected none of this name";
+    assert_eq!(place.until_event("VirtualMachine", "w", "IPAddressConflict").await, note);
+    assert_eq!(place.secrets.get("w-networkdata").await.unwrap(), before);
+    place.machine("x").await;
+    let vm = place.vm("x", &json!({})).await;
+    assert_eq!(place.address_of("x", &vm).await, "10.0.0.9");
+}
+
+pub async fn an_address_is_released_after_the_guest_and_its_secret_goes_before(cluster: &Cluster) {
+    let place = Place::new(cluster, &["10.0.0.8/30"]).await;
+    let machine = place.machine("w").await;
+    let vm = place.vm("w", &json!({})).await;
+    place.address_of("w", &vm).await;
+    place.instance(&vm).await;
+    // capk requests the deletion of the VirtualMachine, and removes its finalizer from the KubevirtMachine at once.
+    place.vms.delete("w", &DeleteParams::default()).await.unwrap();
+    place.machines.delete("w", &DeleteParams::default()).await.unwrap();
+    place.until_no_secret("w").await;
+    place.let_go("w").await;
+    wait(&place.vms, "w", |vm: Option<&DynamicObject>| vm.is_none()).await;
+    // A later machine does not get the address, because the guest still runs.
+    place.machine("x").await;
+    let other = place.vm("x", &json!({})).await;
+    assert_eq!(place.address_of("x", &other).await, "10.0.0.9");
+    let holder = place.held().await.into_iter().find(|(address, _)| address == "10.0.0.8").map(|(_, uid)| uid);
+    assert_eq!(holder, machine.uid());
+    place.instances.delete("w", &DeleteParams::default()).await.unwrap();
+    let note = place.until_event("KubevirtMachine", "w", "IPAddressReleased").await;
+    assert_eq!(note, "Released 10.0.0.8 of eno101");
+    assert_eq!(place.held().await.len(), 1);
+}
+
+pub async fn a_machine_of_the_same_name_never_starts_with_the_address_of_the_one_before(cluster: &Cluster) {
+    let place = Place::new(cluster, &["10.0.0.8/30"]).await;
+    let first = place.machine("w").await;
+    let vm = place.vm("w", &json!({})).await;
+    assert_eq!(place.address_of("w", &vm).await, "10.0.0.8");
+    place.instance(&vm).await;
+    place.vms.delete("w", &DeleteParams::default()).await.unwrap();
+    place.machines.delete("w", &DeleteParams::default()).await.unwrap();
+    place.let_go("w").await;
+    wait(&place.vms, "w", |vm: Option<&DynamicObject>| vm.is_none()).await;
+    // The guest continues to run without a change.
+    let second = place.machine("w").await;
+    let vm = place.vm("w", &json!({})).await;
+    assert_eq!(place.address_of("w", &vm).await, "10.0.0.9");
+    place.until_held(&[("10.0.0.8", &first), ("10.0.0.9", &second)]).await;
+    place.instances.delete("w", &DeleteParams::default()).await.unwrap();
+    place.until_held(&[("10.0.0.9", &second)]).await;
+}
+
+pub async fn labels_alone_give_no_virtual_machine_the_address_of_a_kubevirt_machine(cluster: &Cluster) {
+    let place = Place::new(cluster, &["10.0.0.8/30"]).await;
+    let machine = place.machine("w").await;
+    let vm = place.vm("w", &json!({})).await;
+    assert_eq!(place.address_of("w", &vm).await, "10.0.0.8");
+    let labels = json!({"capk.cluster.x-k8s.io/kubevirt-machine-name": "w"});
+    let other = place.vm("x", &json!({"metadata": {"labels": labels}})).await;
+    assert_eq!(place.address_of("x", &other).await, "10.0.0.9");
+    place.until_held(&[("10.0.0.8", &machine), ("10.0.0.9", &other)]).await;
+}

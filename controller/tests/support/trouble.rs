@@ -1,0 +1,98 @@
+//! Injects a failure at each write of the controller, and records the history of the objects.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use kube::Client;
+use kube::api::WatchEvent;
+use serde_json::Value;
+
+use super::CONTROLLER;
+use super::server::{Call, Fault, Server};
+
+/// The failure of one write of the controller.
+#[derive(Clone, Copy, Debug)]
+pub enum Trouble {
+    /// The process crashes before the write.
+    CrashBefore,
+    /// The process crashes after the write.
+    CrashAfter,
+    /// The response is lost.
+    LostAnswer,
+    /// The API server changes nothing and responds with 409 or, at every other write, with 503.
+    Refused,
+}
+
+/// Injects a failure at the n-th write of the controller. Returns a flag that is set when the controller makes that
+/// write.
+pub fn trouble_at(server: &Server, trouble: Trouble, n: usize) -> Arc<AtomicBool> {
+    let (came, count) = (Arc::new(AtomicBool::new(false)), AtomicUsize::new(0));
+    let happened = Arc::clone(&came);
+    server.set_faults(move |call| {
+        if call.user != CONTROLLER {
+            return Fault::None;
+        }
+        let is_dead = came.load(Ordering::SeqCst) && matches!(trouble, Trouble::CrashBefore | Trouble::CrashAfter);
+        if is_dead {
+            return Fault::LostRequest;
+        }
+        if is_read(call) || count.fetch_add(1, Ordering::SeqCst) != n {
+            return Fault::None;
+        }
+        came.store(true, Ordering::SeqCst);
+        match trouble {
+            Trouble::CrashBefore => Fault::LostRequest,
+            Trouble::CrashAfter | Trouble::LostAnswer => Fault::LostAnswer,
+            Trouble::Refused => Fault::Status(if n.is_multiple_of(2) { 409 } else { 503 }),
+        }
+    });
+    happened
+}
+
+fn is_read(call: &Call) -> bool {
+    matches!(call.verb, "get" | "list" | "watch")
+}
+
+/// Runs a script once for each of its writes, with a failure at that write. `run` returns whether the script reached
+/// the write.
+pub async fn run_all(trouble: Trouble, run: impl AsyncFn(Trouble, usize) -> bool) {
+    let run = &run;
+    let mut next = 0;
+    let mut runs = FuturesUnordered::new();
+    loop {
+        while runs.len() < 8 {
+            runs.push(run(trouble, next));
+            next += 1;
+        }
+        if !runs.next().await.unwrap() {
+            break;
+        }
+    }
+    while runs.next().await.is_some() {}
+    assert!(next > 20, "the script has more than {next} writes");
+}
+
+/// Reads the history of the objects of a kind, in order: version, whether the object is deleted, and the object.
+pub async fn history(server: &Server, client: Client, path: &str) -> Vec<(u64, bool, Value)> {
+    let path = format!("{path}?watch=1&resourceVersion=1&allowWatchBookmarks=true");
+    let mut lines = Box::pin(client.request_events::<Value>(get(&path)).await.unwrap());
+    // The bookmark arrives after all earlier events.
+    server.send_bookmarks();
+    let mut events = Vec::new();
+    loop {
+        let (is_gone, object) = match lines.next().await.unwrap().unwrap() {
+            WatchEvent::Added(object) | WatchEvent::Modified(object) => (false, object),
+            WatchEvent::Deleted(object) => (true, object),
+            WatchEvent::Bookmark(_) => return events,
+            WatchEvent::Error(status) => panic!("{status:?}"),
+        };
+        let version = object["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap();
+        events.push((version, is_gone, object));
+    }
+}
+
+fn get(path: &str) -> hyper::Request<Vec<u8>> {
+    hyper::Request::get(path).body(Vec::new()).unwrap()
+}
