@@ -49,6 +49,7 @@ pub struct Pool {
     template: TemplateFacts,
     excluded: AddressSet,
     spaces: BTreeMap<Family, Space>,
+    is_external: bool,
 }
 
 /// The addresses of one family of a pool.
@@ -118,8 +119,20 @@ impl Pool {
     ) -> Self {
         let spaces = spaces.into_iter().map(|space| (space.family, space)).collect();
         let (template, excluded) = (TemplateFacts::default(), AddressSet::default());
-        let (cluster, reuse_delay) = (None, Duration::ZERO);
-        Self { name, cluster, network, interface, gateways, nameservers, reuse_delay, template, excluded, spaces }
+        let (cluster, reuse_delay, is_external) = (None, Duration::ZERO, false);
+        Self {
+            name,
+            cluster,
+            network,
+            interface,
+            gateways,
+            nameservers,
+            reuse_delay,
+            template,
+            excluded,
+            spaces,
+            is_external,
+        }
     }
 
     /// Name of the NodePool, as `namespace/name`.
@@ -163,6 +176,13 @@ impl Pool {
     #[must_use]
     pub fn reuse_delay(&self) -> Duration {
         self.reuse_delay
+    }
+
+    /// Whether another program chooses the addresses of the machines. Such a pool has no addresses of its own and
+    /// allocates none. Its leases record which machine holds which address of the network.
+    #[must_use]
+    pub fn is_external(&self) -> bool {
+        self.is_external
     }
 
     /// The same pool with another name.

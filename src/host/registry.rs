@@ -5,6 +5,7 @@ use std::error::Error;
 use std::fmt;
 use std::net::IpAddr;
 
+use ipnetwork::IpNetwork;
 use jiff::Timestamp;
 
 use super::allocator::{Adoption, Allocator, ClaimError, PoolError, Rename, Resized};
@@ -258,6 +259,28 @@ impl<L: Ledger> Registry<L> {
         now: Timestamp,
     ) -> Result<Adoption, LedgerError> {
         self.write(|allocator, journal| allocator.adopt(records, now, journal))
+    }
+
+    /// Leases exactly these addresses to a claimant, for its interface on the network of an external pool (see
+    /// [`Pool::is_external`]): all of them or none. `source` says who chose the addresses. A repeated call gets the
+    /// same answer and changes nothing.
+    ///
+    /// If another machine holds one of the addresses or has a record of it, nobody else gets the address before both
+    /// machines are gone.
+    ///
+    /// # Errors
+    ///
+    /// [`RegistryError::Refused`] or [`RegistryError::Ledger`]; nothing was leased.
+    pub fn hold(
+        &mut self,
+        pool: &str,
+        claimant: &Claimant,
+        addresses: &[IpNetwork],
+        source: &str,
+        now: Timestamp,
+    ) -> Result<(), RegistryError> {
+        let held = self.write(|allocator, journal| allocator.hold(pool, claimant, addresses, source, now, journal));
+        held?.map_err(RegistryError::Refused)
     }
 
     /// Returns what [`Registry::adopt`] would do, and changes nothing.

@@ -6,9 +6,10 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use ipnetwork::IpNetwork;
 use jiff::Timestamp;
 
-use super::Allocator;
+use super::{Allocator, ClaimError, is_namesake};
 use crate::host::change::{Change, Journal};
 use crate::host::claim::{Claimant, Conflict, Lease, Record};
 use crate::host::pool::ReservedAddress;
@@ -195,7 +196,7 @@ impl Allocator {
             problems.push(Problem::Duplicate(other));
         }
         let has_own = state.conflicts_of(address, &origin.claimant.machine).contains(&origin.claimant.interface);
-        if !offers {
+        if !offers && !pool.is_external() {
             problems.push(if pool.contains(address) {
                 Problem::Reserved(pool.name.clone(), self.why_reserved(&name, address))
             } else {
@@ -243,6 +244,108 @@ impl Allocator {
         }
     }
 
+    /// Leases exactly these addresses to a claimant, for its interface on the network of an external pool: all of them
+    /// or none. A repeated call changes nothing.
+    ///
+    /// If another machine holds one of the addresses or has a record of it, a conflict is added: nobody else gets the
+    /// address before both machines are gone. `source` says who chose the addresses. The caller must commit the journal
+    /// even when the addresses are refused.
+    pub(crate) fn hold(
+        &mut self,
+        pool: &str,
+        claimant: &Claimant,
+        addresses: &[IpNetwork],
+        source: &str,
+        now: Timestamp,
+        journal: &mut Journal,
+    ) -> Result<(), ClaimError> {
+        self.advance(now);
+        let unknown = || ClaimError::UnknownPool(pool.to_owned());
+        let (name, state) = self.pools.get_key_value(pool).ok_or_else(unknown)?;
+        if self.suspended.contains(pool) {
+            return Err(ClaimError::Suspended(pool.to_owned()));
+        }
+        let (name, network) = (Arc::clone(name), Arc::from(state.pool().network.as_str()));
+        let claimant = Arc::new(claimant.clone());
+        let mut changes = Vec::new();
+        for (at, address) in addresses.iter().enumerate() {
+            let (named, family) = (address.ip(), Family::of(address.ip()));
+            if addresses[..at].iter().any(|other| Family::of(other.ip()) == family) {
+                return Err(ClaimError::Twice { interface: claimant.interface, family });
+            }
+            if let Err(error) = self.check_exact(&name, &network, &claimant, named) {
+                if let ClaimError::Taken { .. } = error {
+                    let (source, claimant) = (Arc::from(source), Arc::clone(&claimant));
+                    let origin = Origin { claimant, node_pool: None, attachments: Vec::new(), network: None, source };
+                    self.add_conflict(&network, named, &origin, journal);
+                }
+                return Err(error);
+            }
+            let state = self.networks.get(&network);
+            if state.and_then(|state| state.held_at(named)).is_none() {
+                let lease = Lease {
+                    claimant: Arc::clone(&claimant),
+                    pool: Arc::clone(&name),
+                    prefix: address.prefix(),
+                    since: self.now,
+                    released: None,
+                    reuse_after: None,
+                };
+                if state.is_some_and(|state| state.has_conflict(named)) {
+                    let (network, claimant) = (Arc::clone(&network), Arc::clone(&claimant));
+                    changes.push(Change::Conflict { network, address: named, claimant, source: None });
+                }
+                changes.push(Change::Lease { network: Arc::clone(&network), address: named, lease: Some(lease) });
+            }
+        }
+        for change in changes {
+            self.decide(change, journal);
+        }
+        self.leave_settled(journal);
+        Ok(())
+    }
+
+    /// Checks that a claimant may hold exactly this address of an external pool.
+    fn check_exact(
+        &self,
+        pool: &Arc<str>,
+        network: &Arc<str>,
+        claimant: &Claimant,
+        named: IpAddr,
+    ) -> Result<(), ClaimError> {
+        let of_machine = self.held_by(&claimant.machine).into_iter();
+        let mut own = of_machine.filter(|(_, _, lease)| *lease.claimant == *claimant).map(|(of, held, _)| (of, held));
+        let other = own.find(|(of, held)| Family::of(*held) == Family::of(named) && (*of, *held) != (network, named));
+        if let Some((_, held)) = other {
+            return Err(ClaimError::OtherAddress { interface: claimant.interface, held, named });
+        }
+        if let Some(why) = self.named_on(network, named) {
+            return Err(ClaimError::Reserved { named, pool: pool.to_string(), why: Some(why) });
+        }
+        let Some(state) = self.networks.get(network) else { return Ok(()) };
+        let holder = state.held_at(named).map(|lease| Claimant::clone(&lease.claimant));
+        if let Some(by) = holder.filter(|by| by != claimant).or_else(|| state.conflict_at(named, |by| by != claimant)) {
+            return Err(ClaimError::Taken { named, by });
+        }
+        let is_own = |last: &Lease| is_namesake(&last.claimant.machine, &claimant.machine);
+        let last = state.lease(named).filter(|last| last.released.is_some() && !is_own(last));
+        match last.and_then(|_| state.delayed_until(named)) {
+            Some(until) => Err(ClaimError::ReuseDelay { named, until }),
+            None => Ok(()),
+        }
+    }
+
+    /// Why a pool or template of a network reserves exactly this address: as a gateway, as a name server or in a
+    /// template. An exclusion does not count: it may mean that another program allocates the address.
+    fn named_on(&self, network: &str, address: IpAddr) -> Option<ReservedAddress> {
+        let pools = self.pools().filter(|pool| *pool.network == *network);
+        let mut reasons = pools.filter_map(|pool| {
+            let why = pool.named().remove(&address)?;
+            Some(ReservedAddress { why, pool: pool.name.clone() })
+        });
+        reasons.next()
+    }
+
     /// Finds the pool or the networks of a recorded address. In this order, these decide: the NodePool of the object,
     /// the networks of the object, the network that the record names, and the address itself.
     fn attribute(&self, origin: &Origin, address: IpAddr, pools: &PoolsOf) -> Attribution {
@@ -288,13 +391,16 @@ impl Allocator {
     }
 
     /// Chooses one of the pools of one interface and network: the named pool, else a pool that offers the address, else
-    /// a pool that has the address, else the first pool, since an address may move to another pool of its network.
+    /// a pool that has the address, else an external pool, else the first pool, since an address may move to another
+    /// pool of its network.
     fn pool_among(&self, names: &[Arc<str>], named: Option<&str>, address: IpAddr) -> Option<Arc<str>> {
         let is_named = |name: &&Arc<str>| Some(&***name) == named;
         let offers = |name: &&Arc<str>| self.pools.get(*name).is_some_and(|state| state.offered().offers(address));
         let has = |name: &&Arc<str>| self.pools.get(*name).is_some_and(|state| state.pool().contains(address));
+        let is_external = |name: &&Arc<str>| self.pools.get(*name).is_some_and(|state| state.pool().is_external());
         let found = names.iter().find(is_named).or_else(|| names.iter().find(offers));
-        found.or_else(|| names.iter().find(has)).or(names.first()).cloned()
+        let found = found.or_else(|| names.iter().find(has)).or_else(|| names.iter().find(is_external));
+        found.or(names.first()).cloned()
     }
 
     fn pools_by_interface(&self) -> PoolsOf {

@@ -321,5 +321,6 @@ fn may_be_renamed(old: &Pool, new: &Pool) -> bool {
         let new = new.space(space.family());
         new.is_some_and(|new| space.ranges().iter().all(|range| new.ranges().iter().any(|other| other.covers(range))))
     };
-    old.network == new.network && old.interface == new.interface && old.spaces().all(is_covered)
+    let is_same = old.network == new.network && old.interface == new.interface;
+    is_same && !old.is_external() && !new.is_external() && old.spaces().all(is_covered)
 }

@@ -627,3 +627,137 @@ fn a_claimant_with_two_addresses_is_found_and_keeps_the_address_that_was_handed_
     assert_eq!(allocator.doubles(), []);
     assert_eq!(given(&mut allocator, &claim("x", "1", &["n/a"]), 8), "10.0.0.1/24");
 }
+
+/// A pool of `n/vlan10` whose addresses another program chooses.
+fn external(name: &str, rest: &str) -> Pool {
+    let text = format!("{{name: {name}, namespace: n, network: vlan10, interface: eth0{rest}}}");
+    let (mut specs, mut diagnostics) = read_pools(text.as_bytes());
+    specs[0].is_external = true;
+    let pool = Pool::new(&specs[0], &TemplateFacts::default(), &mut diagnostics);
+    pool.unwrap_or_else(|| panic!("{text}: {:?}", diagnostics.kept()))
+}
+
+/// Result of a call that leases exactly these addresses of pool `n/ext` to a machine.
+fn hold(allocator: &mut Allocator, name: &str, addresses: &[&str], now: u64) -> String {
+    let claimant = record(name, "10.0.0.1").claimant;
+    let addresses: Vec<IpNetwork> = addresses.iter().map(|address| address.parse().unwrap()).collect();
+    let held = allocator.hold("n/ext", &claimant, &addresses, "source", at(now), &mut Journal::default());
+    held.map_or_else(|error| error.to_string(), |()| "held".to_owned())
+}
+
+#[test]
+fn a_machine_holds_exactly_the_addresses_that_another_program_chose() {
+    let mut allocator = allocator([external("ext", "")], []);
+    let both = ["10.0.0.8/24", "fd00::8/64"];
+    assert_eq!(hold(&mut allocator, "a", &both, 1), "held");
+    let mut again = Journal::default();
+    let claimant = record("a", "10.0.0.1").claimant;
+    let addresses = both.map(|address| address.parse().unwrap());
+    assert_eq!(allocator.hold("n/ext", &claimant, &addresses, "source", at(2), &mut again), Ok(()));
+    assert_eq!(again.changes(), []);
+    let claim = claim("a", "1", &["n/ext"]);
+    assert_eq!(given(&mut allocator, &claim, 3), "10.0.0.8/24 fd00::8/64");
+    assert_eq!(allocator.usage("n/ext", at(3)), Some(Vec::new()));
+}
+
+#[test]
+fn a_claim_on_an_external_pool_allocates_nothing() {
+    let mut allocator = allocator([external("ext", "")], []);
+    assert_eq!(given(&mut allocator, &claim("a", "1", &["n/ext"]), 1), "");
+    assert_eq!(allocator.waiters(), Vec::<&Claim>::new());
+}
+
+#[test]
+fn an_address_of_another_machine_is_refused_and_kept_from_everybody_until_both_are_gone() {
+    let own = on("vlan10", "own", "addresses: [10.0.0.8], machineNetwork: [{cidr: 10.0.0.0/24}]");
+    let mut allocator = allocator([own, external("ext", "")], []);
+    assert_eq!(given(&mut allocator, &claim("x", "1", &["n/own"]), 1), "10.0.0.8/24");
+    let taken = format!("10.0.0.8: taken by eth0 of {}", machine("x", "1"));
+    assert_eq!(hold(&mut allocator, "a", &["fd00::8/64", "10.0.0.8/24"], 2), taken);
+    let held: Vec<String> = allocator.leases().map(|(_, address, _)| address.to_string()).collect();
+    assert_eq!(held, ["10.0.0.8"], "all of the addresses or none");
+    let conflicts: Vec<String> = allocator.conflicts().map(|(_, at, it)| format!("{at} {}", it.source)).collect();
+    assert_eq!(conflicts, ["10.0.0.8 source"]);
+    allocator.release(&machine("x", "1"), at(3), &mut Journal::default());
+    assert_eq!(given(&mut allocator, &claim("y", "1", &["n/own"]), 4), "No available IPs in pool for interface eth0");
+    assert_eq!(hold(&mut allocator, "a", &["10.0.0.8/24"], 5), "held");
+    assert_eq!(allocator.conflicts().count(), 0);
+}
+
+#[test]
+fn an_address_that_another_machine_records_is_refused() {
+    let mut allocator = allocator([external("ext", ""), on("vlan10", "own", "addresses: [10.0.0.0/24]")], []);
+    let conflict = Conflict { claimant: record("x", "10.0.0.8").claimant, source: "guest".to_owned() };
+    allocator.set_aside("10.0.0.8".parse().unwrap(), None, conflict, at(1), &mut Journal::default());
+    let taken = format!("10.0.0.8: taken by eth0 of {}", record("x", "10.0.0.8").claimant.machine);
+    assert_eq!(hold(&mut allocator, "a", &["10.0.0.8/24"], 2), taken);
+    assert_eq!(allocator.leases().count(), 0);
+}
+
+#[test]
+fn an_address_that_a_machine_holds_from_another_program_is_allocated_from_no_pool() {
+    let own = on("vlan10", "own", "addresses: [10.0.0.8], machineNetwork: [{cidr: 10.0.0.0/24}]");
+    let mut allocator = allocator([own, external("ext", "")], []);
+    assert_eq!(hold(&mut allocator, "a", &["10.0.0.8/24"], 1), "held");
+    let exhausted = "No available IPs in pool for interface eth0";
+    assert_eq!(given(&mut allocator, &claim("x", "1", &["n/own"]), 2), exhausted);
+    allocator.release(&record("a", "10.0.0.8").claimant.machine, at(3), &mut Journal::default());
+    assert_eq!(given(&mut allocator, &claim("x", "1", &["n/own"]), 4), "10.0.0.8/24");
+}
+
+#[test]
+fn an_address_of_another_program_is_refused_for_each_reason() {
+    let own = on(
+        "vlan10",
+        "own",
+        "addresses: [10.0.0.8-10.0.0.9], machineNetwork: [{cidr: 10.0.0.0/24}], gateway: [10.0.0.1], \
+         excludedAddresses: [10.0.0.9], addressReuseGracePeriodSeconds: 1",
+    );
+    let mut allocator = allocator([own, external("ext", ", nameservers: [10.0.0.53]")], []);
+    assert_eq!(
+        hold(&mut allocator, "a", &["10.0.0.1/24"], 1),
+        "10.0.0.1: reserved in pool \"n/ext\" (gateway of pool \"n/own\")"
+    );
+    assert_eq!(hold(&mut allocator, "a", &["10.0.0.53/24"], 1), "10.0.0.53: reserved in pool \"n/ext\" (name server)");
+    let twice = "eth0: more than one IPv4 address, expected at most one";
+    assert_eq!(hold(&mut allocator, "a", &["10.0.0.7/24", "10.0.0.6/24"], 1), twice);
+    given(&mut allocator, &claim("x", "1", &["n/own"]), 2);
+    allocator.release(&machine("x", "1"), at(2), &mut Journal::default());
+    let delayed = "10.0.0.8: in its reuse delay until 1970-01-01T00:00:01.002Z";
+    assert_eq!(hold(&mut allocator, "a", &["10.0.0.8/24"], 3), delayed);
+    // An exclusion may mean that the other program allocates the address.
+    assert_eq!(hold(&mut allocator, "a", &["10.0.0.9/24"], 3), "held");
+    let other = "eth0: has 10.0.0.9 already, expected a release before it gets 10.0.0.7";
+    assert_eq!(hold(&mut allocator, "a", &["10.0.0.7/24"], 4), other);
+    allocator.suspend(["n/ext".to_owned()].into());
+    assert_eq!(hold(&mut allocator, "b", &["10.0.0.7/24"], 4), "pool \"n/ext\" allocates nothing for now");
+}
+
+#[test]
+fn a_record_of_an_external_pool_is_adopted_without_a_mismatch() {
+    let mut allocator = allocator([external("ext", ""), on("vlan10", "own", "addresses: [10.0.0.0/24]")], []);
+    let records = [("n/ext", "a", "10.9.0.9/16"), ("n/other", "b", "10.9.0.10/16")];
+    let records = records.map(|(pool, name, text)| Record { node_pool: Some(pool.to_owned()), ..record(name, text) });
+    let adoption = allocator.adopt(records, at(1), &mut Journal::default());
+    assert_eq!((adoption.adopted, adoption.mismatches), (2, Vec::new()));
+    let pools: Vec<&str> = allocator.leases().map(|(_, _, lease)| &*lease.pool).collect();
+    assert_eq!(pools, ["n/ext", "n/ext"]);
+}
+
+#[test]
+fn the_gateway_of_an_external_pool_is_in_the_subnet_of_its_machines() {
+    let check = |rest: &str| {
+        let text = format!("{{name: ext, namespace: n, network: vlan10{rest}}}");
+        let (mut specs, mut diagnostics) = read_pools(text.as_bytes());
+        specs[0].is_external = true;
+        let pool = Pool::new(&specs[0], &TemplateFacts::default(), &mut diagnostics);
+        (pool.is_some(), diagnostics.kept().iter().map(ToString::to_string).collect::<Vec<_>>())
+    };
+    let network = ", machineNetwork: [{cidr: 10.0.0.0/24}]";
+    assert_eq!(check(&format!("{network}, gateway: [10.0.0.1]")), (true, Vec::new()));
+    assert_eq!(check(", gateway: [10.9.0.1, 'fd00::1']"), (true, Vec::new()));
+    assert_eq!(check(&format!("{network}, gateway: [10.9.0.1], onLinkGateway: true")), (true, Vec::new()));
+    let error = "gateway[0]: gateway outside the subnet \"10.9.0.1\", expected an address of 10.0.0.0/24, or \
+                 onLinkGateway: true";
+    assert_eq!(check(&format!("{network}, gateway: [10.9.0.1]")), (false, vec![error.to_owned()]));
+}

@@ -271,6 +271,7 @@ mod tests {
                 allocate_reserved_ip_addresses: true,
                 on_link_gateway: true,
                 address_reuse_grace_period_seconds: 300,
+                is_external: false,
                 created: None,
                 has_errors: false,
             }]

@@ -55,6 +55,8 @@ pub struct PoolSpec {
     /// Seconds after a release in which no other machine gets the address. Key in a document:
     /// `addressReuseGracePeriodSeconds`, the name in the in-cluster provider of Cluster API.
     pub address_reuse_grace_period_seconds: u32,
+    /// Whether another program chooses the addresses, see [`Pool::is_external`]. No document has this member.
+    pub is_external: bool,
     /// Creation time of the NodePool. `None` when unknown. If two pools overlap, the younger
     /// pool allocates no address.
     pub created: Option<Timestamp>,
@@ -179,6 +181,9 @@ impl Pool {
         let named = template.all().map(|address| AddressRange::subnet(address, u8::MAX));
         let reserved: Vec<AddressRange> = servers.chain(named).chain(excluded.iter().copied()).collect();
         let networks = networks?;
+        if spec.is_external {
+            check.external_gateways(&networks, &gateways);
+        }
         let mut spaces = Vec::new();
         for (family, entries) in &entries {
             let network = networks.get(family).copied();
@@ -209,7 +214,8 @@ impl Pool {
         let pool = Self::from_spaces(spec.full_name(), spec.full_network(), interface?, gateways, nameservers, spaces);
         let reuse_delay = Duration::from_secs(spec.address_reuse_grace_period_seconds.into());
         let (template, excluded) = (template.clone(), excluded.into_iter().collect());
-        Some(Self { cluster: spec.cluster_name.clone(), reuse_delay, template, excluded, ..pool })
+        let (cluster, is_external) = (spec.cluster_name.clone(), spec.is_external);
+        Some(Self { cluster, reuse_delay, template, excluded, is_external, ..pool })
     }
 }
 
@@ -277,6 +283,9 @@ impl Check<'_> {
 
     /// The entries of each family. Empty when an entry is invalid, because the later checks need all entries.
     fn addresses(&mut self) -> BTreeMap<Family, Entries> {
+        if self.spec.is_external {
+            return BTreeMap::new();
+        }
         let Some(texts) = &self.spec.addresses else {
             self.missing("addresses", "the addresses of the pool");
             return BTreeMap::new();
@@ -438,6 +447,22 @@ impl Check<'_> {
             self.error(member, "gateway outside the subnet", gateway, &expected);
         } else if family == Family::Ipv4 && Reserved::end(family, prefix, Family::number(gateway)).is_some() {
             self.error(member, "gateway at the end of its subnet", gateway, "neither its first nor its last address");
+        }
+    }
+
+    /// Reports gateways that the machines of an external pool cannot reach, as far as the pool has their subnets.
+    fn external_gateways(
+        &mut self,
+        networks: &BTreeMap<Family, (usize, Entry)>,
+        gateways: &BTreeMap<Family, (String, IpAddr)>,
+    ) {
+        for (family, (member, gateway)) in gateways {
+            let Some((_, network)) = networks.get(family) else { continue };
+            let is_outside = !network.range().contains(*gateway) && !is_link_local(*gateway);
+            if is_outside && !self.spec.on_link_gateway {
+                let expected = format!("an address of {network}, or onLinkGateway: true");
+                self.error(member, "gateway outside the subnet", gateway, &expected);
+            }
         }
     }
 
