@@ -201,6 +201,37 @@ fn the_service_leads_to_the_ports_of_the_manager() {
 }
 
 #[test]
+fn a_network_policy_and_a_disruption_budget_select_the_pods_of_the_manager() {
+    let objects = render("manager");
+    let deployment = object(&objects, "Deployment", MANAGER);
+    let labels = &deployment["spec"]["selector"];
+    let policy = &object(&objects, "NetworkPolicy", MANAGER)["spec"];
+    assert_eq!(policy["podSelector"], *labels);
+    for allowed in policy["ingress"][0]["ports"].as_array().unwrap() {
+        port(&pod(&objects).1["ports"], text(&allowed["port"]));
+    }
+    let budget = &object(&objects, "PodDisruptionBudget", MANAGER)["spec"];
+    assert_eq!(*budget, json!({"maxUnavailable": 1, "selector": labels}));
+}
+
+#[test]
+fn prometheus_reads_the_metrics_of_the_service_with_the_certificate_of_the_manager() {
+    let (installed, monitoring) = (render("default"), render("prometheus"));
+    let service = object(&installed, "Service", SERVICE);
+    let monitor = object(&monitoring, "ServiceMonitor", SERVICE);
+    assert_eq!(monitor["metadata"]["namespace"], service["metadata"]["namespace"]);
+    assert_eq!(monitor["spec"]["selector"]["matchLabels"], service["metadata"]["labels"]);
+    let endpoint = &monitor["spec"]["endpoints"][0];
+    port(&service["spec"]["ports"], text(&endpoint["port"]));
+    let tls = &endpoint["tlsConfig"];
+    let secret = &pod(&installed).0["volumes"][0]["secret"]["secretName"];
+    assert_eq!(tls["ca"]["secret"], json!({"name": secret, "key": "ca.crt"}));
+    assert_eq!(tls["serverName"], format!("{SERVICE}.{SYSTEM}.svc"));
+    let reader = object(&monitoring, "ClusterRole", "glowplug-controller-metrics-reader");
+    assert_eq!(reader["rules"], json!([{"nonResourceURLs": ["/metrics"], "verbs": ["get"]}]));
+}
+
+#[test]
 fn the_api_server_asks_the_webhook_for_every_change_of_a_pool() {
     let objects = render("default");
     let configuration = object(&objects, "ValidatingWebhookConfiguration", SERVICE);
