@@ -15,6 +15,8 @@ use glowplug_controller::webhook::{Change, Decision, decide, validate, warn_of_h
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
+use crate::support::manifests::{config, documents};
+
 fn read(path: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
@@ -115,6 +117,52 @@ fn the_columns_are_those_of_the_kinds() {
     }
 }
 
+/// Whether the program has a metric of this name.
+fn metrics() -> impl Fn(&&str) -> bool {
+    let metrics = Metrics::new(watch::channel(true).1);
+    metrics.count_claim(&Ok(Vec::new()));
+    metrics.webhook_seconds.get_or_create(&[("webhook", "pools"), ("result", "allowed")]).observe(0.001);
+    // The library has the metrics of pools.
+    let text = metrics.text() + &read("../src/host/metrics.rs");
+    move |name| text.contains(&format!("# TYPE {} ", name.trim_end_matches("_total")))
+}
+
+/// The strings of a member with this name, anywhere in a value.
+fn strings<'v>(value: &'v Value, member: &str) -> Vec<&'v str> {
+    match value {
+        Value::Array(items) => items.iter().flat_map(|item| strings(item, member)).collect(),
+        Value::Object(members) => {
+            let below = members.values().flat_map(|value| strings(value, member));
+            members.get(member).and_then(Value::as_str).into_iter().chain(below).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+#[test]
+fn every_metric_of_the_alerts_and_of_the_dashboard_is_one_of_the_program() {
+    let alerts = documents(&config("prometheus/alerts.yaml")).remove(0);
+    let dashboard: Value = serde_json::from_str(&read("config/prometheus/dashboard.json")).unwrap();
+    let (alerts, panels) = (strings(&alerts, "expr"), strings(&dashboard, "expr"));
+    assert_eq!((alerts.len(), panels.len()), (3, 13));
+    let is_there = metrics();
+    let words =
+        alerts.iter().chain(&panels).flat_map(|expr| expr.split(|c: char| !c.is_ascii_alphanumeric() && c != '_'));
+    let names = words.filter(|word| word.starts_with("glowplug_") || word.starts_with("kubevirt_"));
+    let series = names.map(|name| name.trim_end_matches("_bucket").trim_end_matches("_count"));
+    let missing: Vec<&str> = series.filter(|name| !is_there(name)).collect();
+    assert_eq!(missing, [] as [&str; 0]);
+}
+
+#[test]
+fn every_alert_is_in_the_guide() {
+    let alerts = documents(&config("prometheus/alerts.yaml")).remove(0);
+    let mut missing = strings(&alerts, "alert");
+    let guide = guide();
+    missing.retain(|alert| !guide.contains(&format!("| `{alert}` |")));
+    assert_eq!(missing, [] as [&str; 0]);
+}
+
 #[test]
 fn every_reason_and_metric_is_one_of_the_program() {
     let guide = guide();
@@ -123,12 +171,7 @@ fn every_reason_and_metric_is_one_of_the_program() {
     let reasons = ["Conditions", "Events"].iter().flat_map(|heading| named(&guide, heading));
     let mut missing: Vec<&str> =
         reasons.filter(|reason| !standard.contains(reason) && !sources.contains(&format!("\"{reason}\""))).collect();
-    let metrics = Metrics::new(watch::channel(true).1);
-    metrics.count_claim(&Ok(Vec::new()));
-    metrics.webhook_seconds.get_or_create(&[("webhook", "pools"), ("result", "allowed")]).observe(0.001);
-    // The library has the metrics of pools.
-    let text = metrics.text() + &read("../src/host/metrics.rs");
-    let is_there = |name: &&str| text.contains(&format!("# TYPE {} ", name.trim_end_matches("_total")));
+    let is_there = metrics();
     missing.extend(named(&guide, "Metrics").into_iter().filter(|name| name.contains('_') && !is_there(name)));
     assert_eq!(missing, [] as [&str; 0]);
 }
