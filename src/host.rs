@@ -79,5 +79,7 @@ pub mod nodepool;
 pub mod pool;
 pub mod records;
 pub mod registry;
+#[doc(hidden)]
+pub mod vsphere;
 
 pub use jiff::Timestamp;

@@ -3,6 +3,8 @@
 pub mod dracut;
 pub mod network_legacy;
 pub mod networkd;
+#[cfg(any(feature = "host", feature = "vmware"))]
+pub(crate) mod vsphere;
 
 use std::collections::BTreeSet;
 use std::fmt;

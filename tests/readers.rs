@@ -23,6 +23,7 @@ use std::thread;
 
 use glowplug::diagnostic::Diagnostics;
 use glowplug::formats::{self, read_network};
+use glowplug::host::vsphere::network_kargs;
 use glowplug::network::NetworkConfig;
 use glowplug::render::dracut::{self, Rendered};
 
@@ -101,6 +102,26 @@ fn network_legacy_understands_every_generated_network_within_its_features() {
         let meant = network_legacy::reduced(&meaning.profiles, &meaning.defaults, &meaning.on_link, &read);
         Ok((read, meant))
     });
+}
+
+#[test]
+fn network_manager_understands_the_arguments_of_a_machine_on_vsphere() {
+    let read = |device: &str| {
+        let kargs = network_kargs(&[("device".to_owned(), device.into())], None).kargs.unwrap();
+        network_manager::read(kargs.property()).unwrap().to_string()
+    };
+    assert_eq!(
+        read("{ipAddrs: [192.168.1.2/24], gateway: 192.168.1.1, nameservers: [192.168.1.100]}"),
+        "any NIC\n  ipv4 manual, required\n    address 192.168.1.2/24\n    gateway 192.168.1.1\n    dns 192.168.1.100\n\
+         \x20 ipv6 disabled\n"
+    );
+    assert_eq!(
+        read(
+            "{ipAddrs: [192.168.1.2/24, '2001::2/64'], gateway: '2001::1', nameservers: ['2001::100', 192.168.1.100]}"
+        ),
+        "any NIC\n  ipv4 manual, required\n    address 192.168.1.2/24\n    dns 192.168.1.100\n\
+         \x20 ipv6 manual, required\n    address 2001::2/64\n    gateway 2001::1\n    dns 2001::100\n"
+    );
 }
 
 type Render = fn(&NetworkConfig, &mut Diagnostics) -> Rendered;

@@ -8,15 +8,12 @@ use vmw_backdoor::VmwError;
 
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::render::dracut;
+use crate::render::vsphere::MAX_BYTES;
+
+pub use crate::render::vsphere::PROPERTY;
 
 /// Name of the platform in `--provider` and `ignition.platform.id=`.
 pub const VMWARE: &str = "vmware";
-
-/// Name of the property with the arguments.
-pub const PROPERTY: &str = "guestinfo.afterburn.initrd.network-kargs";
-
-/// Largest size of the property, in bytes: a kernel command line of 4 KiB.
-const MAX_BYTES: usize = 4096;
 
 /// dracut's network arguments with a value, from dracut.cmdline(7).
 const ARGUMENTS: [&str; 16] = [

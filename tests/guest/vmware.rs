@@ -4,6 +4,7 @@
 use glowplug::guest::platform::Selection;
 use glowplug::guest::system::Linux;
 use glowplug::guest::{self, DefaultValue, Options, Source};
+use glowplug::host::vsphere::network_kargs;
 
 use super::machine::{FakeMachine, Run};
 
@@ -31,6 +32,20 @@ fn the_property_becomes_the_fragment() {
     let line = "ip=192.168.1.100::192.168.1.1:24::ens192:none nameserver=192.168.1.53";
     let reason = format!("by {PROPERTY}");
     assert_eq!(decided("quiet", Ok(Some(line))), expected("configured", &reason, Some(&format!("{line}\n"))));
+}
+
+#[test]
+fn the_guest_writes_the_arguments_that_the_host_makes_of_a_machine() {
+    for device in [
+        "{ipAddrs: [192.168.1.2/24], gateway: 192.168.1.1, nameservers: [192.168.1.100]}",
+        "{ipAddrs: ['2001::2/64'], gateway: '2001::1', nameservers: ['2001::100']}",
+        "{ipAddrs: [192.168.1.2/24, '2001::2/64'], gateway: 'fe80::1'}",
+    ] {
+        let kargs = network_kargs(&[("device".to_owned(), device.into())], None).kargs.unwrap();
+        let reason = format!("by {PROPERTY}");
+        let fragment = format!("{kargs}\n");
+        assert_eq!(decided("quiet", Ok(Some(kargs.property()))), expected("configured", &reason, Some(&fragment)));
+    }
 }
 
 #[test]

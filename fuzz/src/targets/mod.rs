@@ -10,6 +10,7 @@ mod networkd;
 mod pools;
 mod records;
 mod texts;
+mod vsphere;
 mod words;
 
 use glowplug::diagnostic::{Diagnostic, Diagnostics, Reason};
@@ -21,7 +22,7 @@ pub use words::document as document_of_words;
 pub type Target = fn(&[u8]);
 
 /// All targets by name. The program, the seeds and the dictionary of a target have the same name.
-pub const TARGETS: [(&str, Target); 13] = [
+pub const TARGETS: [(&str, Target); 14] = [
     ("network_data", |input| documents::network(Format::NetworkData, input)),
     ("network_config_v1", |input| documents::network(Format::NetworkConfigV1, input)),
     ("network_config_v2", |input| documents::network(Format::NetworkConfigV2, input)),
@@ -35,6 +36,7 @@ pub const TARGETS: [(&str, Target); 13] = [
     ("addresses", pools::addresses),
     ("records", records::records),
     ("templates", documents::template),
+    ("vsphere", vsphere::vsphere),
 ];
 
 /// Checks that every diagnostic has a path and a reason, and is one line.
