@@ -113,6 +113,16 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
             "glowplugctl audit --pool pools.yaml --ledger ledger --machines machines.json --release-missing",
         ],
     ),
+    (
+        "docs/vsphere.md",
+        &[
+            "oc scale machineset static-workers -n openshift-machine-api --replicas=2",
+            "oc get ipaddressclaims,ipaddresses -n openshift-machine-api",
+            "oc get machines,ipaddressclaims,ipaddresses -n openshift-machine-api -o yaml | \
+             glowplugctl vsphere-kargs - --machine c1-static-0",
+            "glowplugctl install-hosts manifests install-config.yaml --infra-id c1-x7k2p | oc apply -f -",
+        ],
+    ),
 ];
 
 /// Fences of blocks without commands.
@@ -143,6 +153,7 @@ documents! {
     stability_md "docs/stability.md"
     troubleshooting_md "docs/troubleshooting.md"
     vmware_md "docs/vmware.md"
+    vsphere_md "docs/vsphere.md"
 }
 
 #[test]

@@ -36,6 +36,7 @@ sessions! {
     a_list_has_what_its_options_name
     a_list_in_yaml_is_refused_with_what_was_expected
     a_machine_gets_the_lowest_free_address_and_keeps_it
+    a_machine_on_vsphere_gets_its_kernel_arguments
     a_machine_that_is_being_deleted_gets_no_new_address
     a_named_address_is_given_or_refused_with_the_reason
     a_note_says_that_a_drive_needs_a_secret
@@ -63,10 +64,12 @@ sessions! {
     control_characters_of_an_object_are_escaped_on_output
     exhaustion_has_its_own_message_and_exit_status_and_ends_with_a_resize
     from_a_claim_to_the_kernel_arguments_of_the_guest
+    hosts_of_the_installer_are_checked_and_become_machines
     init_creates_a_ledger_and_no_other_command_does
     machines_come_from_a_list_of_kubernetes
     metadata_of_a_drive_is_checked
     metrics_have_the_enhancements_name_and_also_totals
+    mistakes_in_hosts_of_the_installer_are_reported_together
     network_data_needs_no_ledger
     node_pools_are_translated_for_the_machine_template
     of_several_pools_for_one_interface_the_node_pool_decides

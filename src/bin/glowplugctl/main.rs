@@ -12,6 +12,7 @@ mod list;
 mod output;
 mod pools;
 mod status;
+mod vsphere;
 
 use std::fmt;
 use std::process::ExitCode;
@@ -28,6 +29,7 @@ use crate::list::List;
 use crate::output::{print, say};
 use crate::pools::{Init, Metrics, Nodepool, PoolCheck, Resize};
 use crate::status::Status;
+use crate::vsphere::{HostsCheck, HostsManifests, VsphereKargs};
 
 /// Manage address pools of CoreOS machines on KubeVirt and write their documents
 #[derive(Parser)]
@@ -78,6 +80,11 @@ enum Command {
     Nodepool(Nodepool),
     /// Write a config drive as an ISO 9660 image
     ConfigDrive(ConfigDriveArgs),
+    /// Write the kernel arguments of an OpenShift Machine on vSphere
+    VsphereKargs(VsphereKargs),
+    /// Check the static hosts of OpenShift's installer on vSphere
+    #[command(subcommand)]
+    InstallHosts(InstallHostsCommand),
     /// Write the state of the pools for Prometheus
     Metrics(Metrics),
     /// Write shell completions
@@ -92,6 +99,14 @@ enum PoolCommand {
     /// Check pool files: sizes, reserved addresses, overlaps
     #[command(after_help = A_POOL)]
     Check(PoolCheck),
+}
+
+#[derive(Subcommand)]
+enum InstallHostsCommand {
+    /// Check the hosts of an install-config.yaml
+    Check(HostsCheck),
+    /// Write Machines for the compute hosts of an install-config.yaml
+    Manifests(HostsManifests),
 }
 
 /// Example of a pool for the help. `glowplugctl(1)` describes every member.
@@ -122,6 +137,9 @@ fn main() -> ExitCode {
         Command::NetworkData(args) => documents::network_data(args),
         Command::Nodepool(args) => pools::nodepool(args),
         Command::ConfigDrive(args) => documents::config_drive(args),
+        Command::VsphereKargs(args) => vsphere::vsphere_kargs(args),
+        Command::InstallHosts(InstallHostsCommand::Check(args)) => vsphere::hosts_check(args),
+        Command::InstallHosts(InstallHostsCommand::Manifests(args)) => vsphere::hosts_manifests(args),
         Command::Metrics(args) => pools::metrics(args),
         Command::Completions { shell } => completions(shell),
     };
