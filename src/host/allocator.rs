@@ -6,7 +6,7 @@
 //!
 //! Addresses are unique on a network, whichever pool they come from. An address is allocated only if
 //!
-//! - a pool has the address, and no pool or template of the network reserves it,
+//! - a pool has the address, and no pool or template of the network reserves it for another use or another machine,
 //! - nobody holds the address,
 //! - the address has no conflicting record, and
 //! - the reuse delay of the address is over.

@@ -586,7 +586,7 @@ mod tests {
             refusal("addresses: [10.0.0.0/24], exludedAddresses: []"),
             [format!(
                 "{path}.exludedAddresses: unknown key, expected one of network, interface, addresses, \
-                 excludedAddresses, gateway, nameservers, machineNetwork, allocateReservedIPAddresses, onLinkGateway, \
+                 excludedAddresses, preAllocations, gateway, nameservers, machineNetwork, allocateReservedIPAddresses, onLinkGateway, \
                  addressReuseGracePeriodSeconds"
             )]
         );

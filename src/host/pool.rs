@@ -1,7 +1,7 @@
 //! Pools: the addresses of a network that machines may get.
 //!
 //! A pool is the union of its entries. These addresses of a pool are always reserved: gateways, name servers and
-//! exclusions. Unless the pool sets `allocateReservedIPAddresses`, these addresses of each subnet are reserved, too:
+//! exclusions. A pre-allocated address belongs to the pool and is reserved for one name of a machine. Unless the pool sets `allocateReservedIPAddresses`, these addresses of each subnet are reserved, too:
 //!
 //! - the first and the last address of an IPv4 subnet with a prefix length up to 30 (RFC 3021 allows both addresses of
 //!   a /31);
@@ -48,6 +48,8 @@ pub struct Pool {
     pub(crate) reuse_delay: Duration,
     template: TemplateFacts,
     excluded: AddressSet,
+    // By name or `namespace/name` of a machine: at most one address of each family, IPv4 first. No address twice.
+    pre_allocations: BTreeMap<String, Vec<IpAddr>>,
     spaces: BTreeMap<Family, Space>,
     is_external: bool,
 }
@@ -73,6 +75,8 @@ pub enum Reserved {
     /// The template of the machines' document contains the address, as an address of another interface or as a gateway
     /// there.
     Template,
+    /// The pool keeps the address for the machines of one name, and allocates the address only to them.
+    PreAllocated,
     /// The pool excludes the address.
     Excluded,
     /// The address is the first of an IPv4 subnet.
@@ -118,20 +122,19 @@ impl Pool {
         spaces: Vec<Space>,
     ) -> Self {
         let spaces = spaces.into_iter().map(|space| (space.family, space)).collect();
-        let (template, excluded) = (TemplateFacts::default(), AddressSet::default());
-        let (cluster, reuse_delay, is_external) = (None, Duration::ZERO, false);
         Self {
             name,
-            cluster,
+            cluster: None,
             network,
             interface,
             gateways,
             nameservers,
-            reuse_delay,
-            template,
-            excluded,
+            reuse_delay: Duration::ZERO,
+            template: TemplateFacts::default(),
+            excluded: AddressSet::default(),
+            pre_allocations: BTreeMap::new(),
             spaces,
-            is_external,
+            is_external: false,
         }
     }
 
@@ -226,7 +229,14 @@ impl Pool {
         self.space(Family::of(address)).is_some_and(|space| space.contains(address))
     }
 
-    /// Whether the pool may allocate an address.
+    /// The addresses that the pool keeps for the machines of a name: at most one of each family, IPv4 first.
+    #[must_use]
+    pub fn pre_allocated(&self, namespace: &str, name: &str) -> &[IpAddr] {
+        let of_name = self.pre_allocations.get(name);
+        of_name.or_else(|| self.pre_allocations.get(&format!("{namespace}/{name}"))).map_or(&[], Vec::as_slice)
+    }
+
+    /// Whether the pool may allocate an address to any machine.
     #[must_use]
     pub fn offers(&self, address: IpAddr) -> bool {
         self.space(Family::of(address)).is_some_and(|space| space.offers(address))
@@ -251,11 +261,12 @@ impl Pool {
     #[must_use]
     pub fn named(&self) -> BTreeMap<IpAddr, Reserved> {
         let TemplateFacts { gateways, nameservers, addresses, .. } = &self.template;
+        let kept = self.pre_allocations.values().flatten().map(|address| (*address, Reserved::PreAllocated));
         let addresses = addresses.iter().map(|address| (*address, Reserved::Template));
         let nameservers = self.nameservers.iter().chain(nameservers).map(|address| (*address, Reserved::Nameserver));
         let gateways = self.gateways.iter().chain(gateways).map(|address| (*address, Reserved::Gateway));
         // A later entry of the chain replaces an earlier one, so the most important reason comes last.
-        addresses.chain(nameservers).chain(gateways).collect()
+        kept.chain(addresses).chain(nameservers).chain(gateways).collect()
     }
 
     /// Whether the template of the machines named an address or a prefix length when the pool was made.
@@ -460,6 +471,7 @@ impl fmt::Display for Reserved {
             Self::Gateway => "gateway",
             Self::Nameserver => "name server",
             Self::Template => "address in the template",
+            Self::PreAllocated => "pre-allocated",
             Self::Excluded => "excluded",
             Self::NetworkAddress => "network address",
             Self::Broadcast => "broadcast address",

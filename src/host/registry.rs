@@ -112,8 +112,8 @@ impl<L: Ledger> Registry<L> {
     ///
     /// A repeated claim gets the same answer and changes nothing, so a controller may call this on every pass. A
     /// machine that claims is no longer missing. Waiting machines that can be served are served first. If a pool is
-    /// exhausted, the machine waits from then on, unless the claim names addresses. A machine that already waits keeps
-    /// its place in the wait queue.
+    /// exhausted, or the address that a pool keeps for the machine is not available, the machine waits from then on,
+    /// unless the claim names addresses. A machine that already waits keeps its place in the wait queue.
     ///
     /// # Errors
     ///

@@ -52,6 +52,7 @@ sessions! {
     a_widened_subnet_and_a_new_name_are_reported
     addresses_that_a_template_names_are_never_allocated
     all_mistakes_in_pools_are_reported_together
+    an_address_is_kept_for_one_name
     an_address_that_one_pool_reserves_is_reserved_on_its_network
     an_annotation_sets_the_subnet_of_a_node_pool
     an_audit_releases_nothing_with_incomplete_or_old_lists

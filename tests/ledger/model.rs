@@ -12,7 +12,7 @@ use glowplug::host::allocator::ClaimError;
 use glowplug::host::change::{Change, Update};
 use glowplug::host::claim::{Allocation, Claim, Claimant, Machine, Request};
 use glowplug::host::ledger::{Ledger, LedgerError, MemoryLedger, SqliteLedger, Transaction};
-use glowplug::host::pool::{Pool, ReservedAddress};
+use glowplug::host::pool::{Pool, Reserved, ReservedAddress};
 use glowplug::host::registry::{Registry, RegistryError};
 use glowplug::network::Family;
 use ipnetwork::IpNetwork;
@@ -102,18 +102,54 @@ fn of_size(at: usize, size: usize) -> Pool {
     };
     let interface = ["eth0", "eth1", "eth1"][at];
     let name = POOLS[at].trim_start_matches("clusters/");
-    let rest = if at == 2 {
-        "machineNetwork: [{cidr: 10.0.1.0/29}, {cidr: 'fd00::/124'}]"
-    } else {
-        "machineNetwork: [{cidr: 10.0.0.0/28}], excludedAddresses: [10.0.0.2]"
-    };
-    pool(name, interface, &format!("addresses: [{addresses}], {rest}"))
+    let subnets = if at == 2 { "{cidr: 10.0.1.0/29}, {cidr: 'fd00::/124'}" } else { "{cidr: 10.0.0.0/28}" };
+    let mut kept: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for (name, address) in kept_for(at, size) {
+        kept.entry(name).or_default().push(address);
+    }
+    let kept: Vec<String> =
+        kept.iter().map(|(name, addresses)| format!("{name}: '{}'", addresses.join(", "))).collect();
+    let (kept, excluded) = (kept.join(", "), excluded(at, size));
+    pool(
+        name,
+        interface,
+        &format!(
+            "addresses: [{addresses}], machineNetwork: [{subnets}], excludedAddresses: [{excluded}], \
+             preAllocations: {{{kept}}}"
+        ),
+    )
+}
+
+/// The address that a pool of this size excludes.
+fn excluded(at: usize, size: usize) -> &'static str {
+    match (at, size) {
+        (0, 2) => "10.0.0.11",
+        (0, _) => "10.0.0.2",
+        (1, 2) => "10.0.0.4",
+        (1, _) => "10.0.0.8",
+        (_, _) => "10.0.1.3",
+    }
+}
+
+/// The names of machines and the addresses that a pool of this size keeps for them.
+fn kept_for(at: usize, size: usize) -> &'static [(&'static str, &'static str)] {
+    match (at, size) {
+        (0, 0) => &[("worker-1", "10.0.0.2")],
+        (0, 1) => &[("clusters/worker-3", "10.0.0.2"), ("worker-4", "10.0.0.5"), ("other/worker-0", "10.0.0.1")],
+        (0, _) => &[("worker-1", "10.0.0.11")],
+        // Another pool may exclude this address.
+        (1, 1) => &[("worker-2", "10.0.0.8")],
+        (1, 2) => &[("worker-2", "10.0.0.2")],
+        (2, 1) => &[("worker-2", "10.0.1.3"), ("worker-2", "fd00::3"), ("worker-0", "fd00::2")],
+        (_, _) => &[],
+    }
 }
 
 /// The naive model: plain maps, and a linear search for a free address.
 #[derive(Clone, Debug)]
 struct Model {
     pools: Vec<Pool>,
+    sizes: [usize; 3],
     held: BTreeMap<IpAddr, (Claimant, String, u8)>,
     /// Last holder, time of the release, and end of the reuse delay.
     left: BTreeMap<IpAddr, (Claimant, u64, u64)>,
@@ -130,9 +166,33 @@ impl Model {
     }
 
     fn offered(&self, pool: usize, family: Family) -> Vec<IpAddr> {
-        let space = self.pools[pool].space(family);
         let all = self.of(pool, family).unwrap_or_default();
-        all.into_iter().filter(|address| space.is_some_and(|space| space.offers(*address))).collect()
+        all.into_iter().filter(|address| self.why_reserved(pool, *address, None).is_none()).collect()
+    }
+
+    /// Why a pool does not allocate an address to any machine, or to this machine. All pools are on one network.
+    fn why_reserved(&self, pool: usize, address: IpAddr, machine: Option<&Machine>) -> Option<ReservedAddress> {
+        let has = |text: &str| text.parse() == Ok(address);
+        let is_kept = machine.is_some_and(|machine| self.kept(pool, machine, Family::of(address)) == Some(address));
+        let of_pool = |at: usize| {
+            let kept = kept_for(at, self.sizes[at]).iter().find(|(_, kept)| has(kept));
+            let excluded = has(excluded(at, self.sizes[at])).then_some(Reserved::Excluded);
+            let why = kept.map(|_| Reserved::PreAllocated).or(excluded).filter(|_| at != pool || !is_kept);
+            why.map(|why| ReservedAddress { why, pool: POOLS[at].to_owned() })
+        };
+        let prefix = self.pools[pool].space(Family::of(address)).unwrap().prefix();
+        let end = Reserved::end_of_subnet(IpNetwork::new(address, prefix).unwrap());
+        let end = end.map(|why| ReservedAddress { why, pool: POOLS[pool].to_owned() });
+        let others = (0..3).filter(|other| *other != pool).filter_map(of_pool);
+        let first = others.min_by_key(|reserved| (reserved.why, reserved.pool.clone()));
+        of_pool(pool).or(end).or(first)
+    }
+
+    /// The address of a family that a pool keeps for a machine.
+    fn kept(&self, pool: usize, machine: &Machine, family: Family) -> Option<IpAddr> {
+        let names = [machine.name.clone(), format!("clusters/{}", machine.name)];
+        let kept = kept_for(pool, self.sizes[pool]).iter().filter(|(name, _)| names.iter().any(|own| own == name));
+        kept.map(|(_, address)| address.parse().unwrap()).find(|address| Family::of(*address) == family)
     }
 
     fn rests(&self, address: IpAddr) -> Option<u64> {
@@ -150,7 +210,7 @@ impl Model {
         let names_none = claim.requests.iter().all(|request| request.addresses.is_empty());
         match &answer {
             Ok(_) => self.waiters.retain(|waiter| waiter.machine != claim.machine),
-            Err(ClaimError::Exhausted { .. }) if names_none => {
+            Err(error) if names_none && may_pass(error) => {
                 self.waiters.retain(|waiter| waiter.machine != claim.machine);
                 self.waiters.push(claim.clone());
             }
@@ -184,7 +244,9 @@ impl Model {
                             return Err(ClaimError::Twice { interface, family });
                         }
                         match (holds, named) {
-                            (Some((held, other)), _) if other != pool.name() && !self.may_move(held, &other, at) => {
+                            (Some((held, other)), _)
+                                if other != pool.name() && !self.may_move(held, &other, at, &claim.machine) =>
+                            {
                                 return Err(ClaimError::OtherPool { interface, held, pool: other });
                             }
                             (Some((held, _)), Some(named)) if held != named => {
@@ -222,10 +284,15 @@ impl Model {
     }
 
     /// Whether a held address may move to another pool. All pools are on one network.
-    fn may_move(&self, held: IpAddr, own: &str, to: usize) -> bool {
+    fn may_move(&self, held: IpAddr, own: &str, to: usize, machine: &Machine) -> bool {
         let family = Family::of(held);
         let own = POOLS.iter().position(|pool| *pool == own).unwrap();
-        self.of(to, family).unwrap().contains(&held) || !self.offered(own, family).contains(&held)
+        self.of(to, family).unwrap().contains(&held) || !self.offers_to(own, held, machine)
+    }
+
+    fn offers_to(&self, pool: usize, address: IpAddr, machine: &Machine) -> bool {
+        let has = self.of(pool, Family::of(address)).is_some_and(|all| all.contains(&address));
+        has && self.why_reserved(pool, address, Some(machine)).is_none()
     }
 
     /// Whether a waiting claim already has all requested addresses.
@@ -249,19 +316,18 @@ impl Model {
 
     fn pick(&self, at: usize, family: Family, named: Option<IpAddr>, claim: &Claim) -> Result<IpAddr, ClaimError> {
         let (pool, offered) = (&self.pools[at], self.offered(at, family));
-        if let Some(named) = named {
+        let kept = self.kept(at, &claim.machine, family);
+        if let Some(named) = named.or(kept) {
             let name = pool.name().to_owned();
+            let is_namesake = |left: &(Claimant, u64, u64)| left.0.machine.name == claim.machine.name;
+            let was_own = kept == Some(named) && self.left.get(&named).is_some_and(is_namesake);
             return if !self.of(at, family).unwrap().contains(&named) {
                 Err(ClaimError::NotInPool { named, pool: name })
-            } else if !offered.contains(&named) {
-                Err(ClaimError::Reserved {
-                    named,
-                    pool: name,
-                    why: pool.why_reserved(named).map(|why| ReservedAddress { why, pool: pool.name().to_owned() }),
-                })
+            } else if let why @ Some(_) = self.why_reserved(at, named, Some(&claim.machine)) {
+                Err(ClaimError::Reserved { named, pool: name, why })
             } else if let Some((by, _, _)) = self.held.get(&named) {
                 Err(ClaimError::Taken { named, by: by.clone() })
-            } else if let Some(until) = self.rests(named) {
+            } else if let Some(until) = self.rests(named).filter(|_| !was_own) {
                 Err(ClaimError::ReuseDelay { named, until: time(until) })
             } else {
                 Ok(named)
@@ -287,7 +353,7 @@ impl Model {
         self.waiters.retain(|waiter| !all.is_settled(waiter));
         for waiter in self.waiters.clone() {
             match self.allocate(&waiter) {
-                Err(ClaimError::Exhausted { .. }) => continue,
+                Err(error) if may_pass(&error) => continue,
                 Ok(answer) => served.extend(answer),
                 Err(_) => {}
             }
@@ -313,12 +379,18 @@ impl Model {
         let pool = &self.pools[at];
         let mut outside: BTreeMap<Claimant, Vec<IpNetwork>> = BTreeMap::new();
         for (address, (by, from, prefix)) in &self.held {
-            if *from == pool.name() && !self.offered(at, Family::of(*address)).contains(address) {
+            if *from == pool.name() && !self.offers_to(at, *address, &by.machine) {
                 outside.entry(by.clone()).or_default().push(IpNetwork::new(*address, *prefix).unwrap());
             }
         }
         outside.into_iter().map(|(claimant, addresses)| Allocation { claimant, addresses }).collect()
     }
+}
+
+/// Whether a claim that names no address waits after this refusal.
+fn may_pass(error: &ClaimError) -> bool {
+    use ClaimError::{Exhausted, Reserved, ReuseDelay, Taken};
+    matches!(error, Exhausted { .. } | Reserved { .. } | ReuseDelay { .. } | Taken { .. })
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -378,6 +450,7 @@ fn live<L: Ledger + std::fmt::Debug>(
     let pools: Vec<Pool> = (0..3).map(|at| sized(at, 0, delay)).collect();
     let mut model = Model {
         pools: pools.clone(),
+        sizes: [0; 3],
         held: BTreeMap::new(),
         left: BTreeMap::new(),
         waiters: Vec::new(),
@@ -428,6 +501,7 @@ fn live<L: Ledger + std::fmt::Debug>(
             Step::Resize { pool, size } => {
                 let new = sized(*pool, *size, delay);
                 after.pools[*pool] = new.clone();
+                after.sizes[*pool] = *size;
                 let served = after.serve();
                 ours[at].resize([new], &[], time(now)).is_ok_and(|resized| {
                     assert_eq!((resized.outside, resized.served), (after.outside(*pool), served));
@@ -476,10 +550,16 @@ fn compare<L: Ledger>(ours: &mut [Registry<Faulty<L>>], model: &Model) {
                 let (all, offered) = (model.of(at, usage.family).unwrap(), model.offered(at, usage.family));
                 let count = |is: &dyn Fn(&IpAddr) -> bool| offered.iter().filter(|address| is(address)).count() as u128;
                 let used = count(&|address| model.held.contains_key(address));
+                let is_kept = |address: &&IpAddr| {
+                    let by = model.held.get(*address);
+                    !offered.contains(*address)
+                        && by.is_some_and(|(by, ..)| model.offers_to(at, **address, &by.machine))
+                };
+                let kept = all.iter().filter(is_kept).count() as u128;
                 let reuse_delay = count(&|address| model.rests(*address).is_some());
                 assert_eq!(
                     (usage.total, usage.reserved, usage.used, usage.reuse_delay, usage.conflicting),
-                    (all.len() as u128, (all.len() - offered.len()) as u128, used, reuse_delay, 0)
+                    (all.len() as u128, (all.len() - offered.len()) as u128 - kept, used + kept, reuse_delay, 0)
                 );
                 assert_eq!(usage.free, offered.len() as u128 - used - reuse_delay);
                 let outside = model.outside(at).into_iter().flat_map(|allocation| allocation.addresses);

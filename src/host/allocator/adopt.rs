@@ -11,8 +11,8 @@ use jiff::Timestamp;
 
 use super::{Allocator, ClaimError, is_namesake};
 use crate::host::change::{Change, Journal};
-use crate::host::claim::{Claimant, Conflict, Lease, Record};
-use crate::host::pool::ReservedAddress;
+use crate::host::claim::{Claimant, Conflict, Lease, Machine, Record};
+use crate::host::pool::{Pool, Reserved, ReservedAddress};
 use crate::network::{Family, InterfaceName};
 
 /// Result of an adoption.
@@ -170,8 +170,9 @@ impl Allocator {
             // The record does not contain the network, but the ledger has a lease of the address for this claimant.
             Attribution::Ambiguous(_) | Attribution::NoPool(_) => return Outcome::Known,
         };
+        let machine = &origin.claimant.machine;
         let Some((pool, offers)) =
-            self.pools.get(&name).map(|state| (state.pool().clone(), state.offered().offers(address)))
+            self.pools.get(&name).map(|state| (state.pool().clone(), state.offers_to(machine, address)))
         else {
             return Outcome::Refused;
         };
@@ -198,7 +199,7 @@ impl Allocator {
         let has_own = state.conflicts_of(address, &origin.claimant.machine).contains(&origin.claimant.interface);
         if !offers && !pool.is_external() {
             problems.push(if pool.contains(address) {
-                Problem::Reserved(pool.name.clone(), self.why_reserved(&name, address))
+                Problem::Reserved(pool.name.clone(), self.why_reserved(&name, address, machine))
             } else {
                 Problem::OutOfPool(pool.name.clone())
             });
@@ -274,7 +275,11 @@ impl Allocator {
                 return Err(ClaimError::Twice { interface: claimant.interface, family });
             }
             if let Err(error) = self.check_exact(&name, &network, &claimant, named) {
-                if let ClaimError::Taken { .. } = error {
+                // The other program uses the address already, so nobody else may get it later.
+                let is_kept = |why: &ReservedAddress| why.why == Reserved::PreAllocated;
+                if matches!(&error, ClaimError::Taken { .. })
+                    || matches!(&error, ClaimError::Reserved { why: Some(why), .. } if is_kept(why))
+                {
                     let (source, claimant) = (Arc::from(source), Arc::clone(&claimant));
                     let origin = Origin { claimant, node_pool: None, attachments: Vec::new(), network: None, source };
                     self.add_conflict(&network, named, &origin, journal);
@@ -319,7 +324,7 @@ impl Allocator {
         if let Some((_, held)) = other {
             return Err(ClaimError::OtherAddress { interface: claimant.interface, held, named });
         }
-        if let Some(why) = self.named_on(network, named) {
+        if let Some(why) = self.named_on(network, named, &claimant.machine) {
             return Err(ClaimError::Reserved { named, pool: pool.to_string(), why: Some(why) });
         }
         let Some(state) = self.networks.get(network) else { return Ok(()) };
@@ -335,12 +340,16 @@ impl Allocator {
         }
     }
 
-    /// Why a pool or template of a network reserves exactly this address: as a gateway, as a name server or in a
-    /// template. An exclusion does not count: it may mean that another program allocates the address.
-    fn named_on(&self, network: &str, address: IpAddr) -> Option<ReservedAddress> {
+    /// Why a pool or template of a network reserves exactly this address: as a gateway, as a name server, in a template
+    /// or for another machine. An exclusion does not count: it may mean that another program allocates the address.
+    fn named_on(&self, network: &str, address: IpAddr, machine: &Machine) -> Option<ReservedAddress> {
+        let is_kept = |pool: &Pool| pool.pre_allocated(&machine.namespace, &machine.name).contains(&address);
         let pools = self.pools().filter(|pool| *pool.network == *network);
         let mut reasons = pools.filter_map(|pool| {
             let why = pool.named().remove(&address)?;
+            if why == Reserved::PreAllocated && is_kept(pool) {
+                return None;
+            }
             Some(ReservedAddress { why, pool: pool.name.clone() })
         });
         reasons.next()
@@ -354,7 +363,7 @@ impl Allocator {
         let named = origin.node_pool.as_deref();
         let on = |network: &Arc<str>| {
             let names = of_interface.get(network).map_or(&[][..], Vec::as_slice);
-            self.pool_among(names, named, address)
+            self.pool_among(names, named, address, &origin.claimant.machine)
                 .map_or_else(|| Attribution::NoPool(vec![Arc::clone(network)]), Attribution::Pool)
         };
         let node_pool = named.and_then(|name| self.pools.get(name)).map(|state| state.pool());
@@ -393,9 +402,15 @@ impl Allocator {
     /// Chooses one of the pools of one interface and network: the named pool, else a pool that offers the address, else
     /// a pool that has the address, else an external pool, else the first pool, since an address may move to another
     /// pool of its network.
-    fn pool_among(&self, names: &[Arc<str>], named: Option<&str>, address: IpAddr) -> Option<Arc<str>> {
+    fn pool_among(
+        &self,
+        names: &[Arc<str>],
+        named: Option<&str>,
+        address: IpAddr,
+        machine: &Machine,
+    ) -> Option<Arc<str>> {
         let is_named = |name: &&Arc<str>| Some(&***name) == named;
-        let offers = |name: &&Arc<str>| self.pools.get(*name).is_some_and(|state| state.offered().offers(address));
+        let offers = |name: &&Arc<str>| self.pools.get(*name).is_some_and(|state| state.offers_to(machine, address));
         let has = |name: &&Arc<str>| self.pools.get(*name).is_some_and(|state| state.pool().contains(address));
         let is_external = |name: &&Arc<str>| self.pools.get(*name).is_some_and(|state| state.pool().is_external());
         let found = names.iter().find(is_named).or_else(|| names.iter().find(offers));

@@ -44,8 +44,9 @@ impl Allocator {
     /// Allocates every address the claim requests, or none. The machine keeps the addresses that it already holds.
     ///
     /// A repeated claim gets the same answer and changes nothing. A machine that claims is no longer missing. Waiting
-    /// machines that can be served are served first. If a pool is exhausted, the machine waits from then on, unless the
-    /// claim names addresses. So the caller must commit the journal even when the claim is refused.
+    /// machines that can be served are served first. If a pool is exhausted, or the address that a pool keeps for the
+    /// machine is not available, the machine waits from then on, unless the claim names addresses. So the caller must
+    /// commit the journal even when the claim is refused.
     pub(crate) fn claim(
         &mut self,
         claim: &Claim,
@@ -66,7 +67,12 @@ impl Allocator {
                 let Some(state) = self.pools.get(&pool) else { return Err(ClaimError::UnknownPool(pool.to_string())) };
                 Err(ClaimError::Exhausted { interface: state.pool().interface, pool: pool.to_string(), family })
             }
-            Err(Refusal::Other(error)) => Err(error),
+            Err(Refusal::Other(error)) => {
+                if error.is_about_address() && claim.requests.iter().all(|request| request.addresses.is_empty()) {
+                    self.wait(claim, journal);
+                }
+                Err(error)
+            }
         }
     }
 
@@ -235,14 +241,16 @@ impl Allocator {
     fn may_move(&self, network: &str, address: IpAddr, lease: &Lease, pool: &str) -> bool {
         let Some(pool) = self.pools.get(pool).map(|state| state.pool()) else { return false };
         let own = self.pools.get(&lease.pool).filter(|own| own.pool().network == network);
-        *pool.network == *network && (pool.contains(address) || own.is_none_or(|own| !own.offered().offers(address)))
+        let is_offered = own.is_some_and(|own| own.offers_to(&lease.claimant.machine, address));
+        *pool.network == *network && (pool.contains(address) || !is_offered)
     }
 
     /// Chooses the address for a want, and returns it with its network and its new lease.
     fn pick(&mut self, want: &Want, claim: &Claim) -> Result<(Arc<str>, IpAddr, Lease), Refusal> {
         let unknown = || Refusal::Other(ClaimError::UnknownPool(want.pool.to_string()));
-        let address = match want.named {
-            Some(named) => self.check_named(want, named).map(|()| named).map_err(Refusal::Other)?,
+        let kept = || self.pools.get(&want.pool)?.pre_allocated(&claim.machine, want.family);
+        let address = match want.named.or_else(kept) {
+            Some(named) => self.check_named(want, named, &claim.machine).map(|()| named).map_err(Refusal::Other)?,
             None => {
                 let remembered = if claim.sticky { self.remembered(want, &claim.machine) } else { None };
                 let exhausted = || Refusal::Exhausted((Arc::clone(&want.pool), want.family));
@@ -262,8 +270,8 @@ impl Allocator {
         Ok((Arc::clone(network), address, lease))
     }
 
-    /// Checks that the address that a claim names can be allocated.
-    fn check_named(&self, want: &Want, named: IpAddr) -> Result<(), ClaimError> {
+    /// Checks that the address that a claim names, or that the pool keeps for the machine, can be allocated.
+    fn check_named(&self, want: &Want, named: IpAddr, machine: &Machine) -> Result<(), ClaimError> {
         let pool = || want.pool.to_string();
         let state = self.pools.get(&want.pool).ok_or_else(|| ClaimError::UnknownPool(pool()))?;
         let network =
@@ -271,12 +279,22 @@ impl Allocator {
         if !state.pool().contains(named) {
             return Err(ClaimError::NotInPool { named, pool: pool() });
         }
-        if !state.offered().offers(named) {
-            return Err(ClaimError::Reserved { named, pool: pool(), why: self.why_reserved(&want.pool, named) });
+        if !state.offers_to(machine, named) {
+            return Err(ClaimError::Reserved {
+                named,
+                pool: pool(),
+                why: self.why_reserved(&want.pool, named, machine),
+            });
         }
         let holder = network.held_at(named).map(|lease| Claimant::clone(&lease.claimant));
         if let Some(by) = holder.or_else(|| network.conflict_at(named, |_| true)) {
             return Err(ClaimError::Taken { named, by });
+        }
+        // The delay protects other machines. A machine that is made again gets the address that the pool keeps for it.
+        let is_kept = state.pre_allocated(machine, want.family) == Some(named);
+        let last = network.lease(named).map(|lease| &lease.claimant.machine);
+        if is_kept && last.is_some_and(|last| is_namesake(last, machine)) {
+            return Ok(());
         }
         network.delayed_until(named).map_or(Ok(()), |until| Err(ClaimError::ReuseDelay { named, until }))
     }

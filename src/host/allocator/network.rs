@@ -156,6 +156,10 @@ impl Allocator {
         for Lease { claimant, .. } in before.iter().chain(&lease) {
             self.index(&claimant.machine, name, address);
         }
+        if lease.as_ref().is_some_and(|lease| lease.released.is_some()) {
+            // A machine with the name of the last holder does not wait for the end of the reuse delay.
+            self.stir_pre_allocated(name, address);
+        }
         // When a waiting machine gets or loses an address, its claim must be evaluated again.
         for Lease { claimant, released, .. } in before.iter().chain(&lease) {
             if released.is_some() {
@@ -206,6 +210,9 @@ impl Allocator {
     pub(super) fn occupy(&mut self, network: &str, address: IpAddr, is_occupied: bool) {
         for state in self.pools.values_mut() {
             state.occupy(network, address, is_occupied);
+        }
+        if !is_occupied {
+            self.stir_pre_allocated(network, address);
         }
     }
 

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use super::network::Network;
 use super::{Allocator, PoolError, Rename, Resized, Usage, allocations, with_prefix};
 use crate::host::change::{Change, Journal};
-use crate::host::claim::{Allocation, Claim, Lease};
+use crate::host::claim::{Allocation, Claim, Lease, Machine};
 use crate::host::free_ranges::FreeRanges;
 use crate::host::pool::{Pool, ReservedAddress, ReservedAddresses, Space};
 use crate::network::Family;
@@ -19,6 +19,8 @@ pub(super) struct PoolState {
     pool: Arc<Pool>,
     // The pool without the addresses that other pools of the network reserve.
     offered: Pool,
+    // Pre-allocated addresses that nothing else on the network reserves.
+    pre_allocated: BTreeSet<IpAddr>,
     // Includes the reserved first and last addresses of subnets, see `Network::free_of`.
     free: BTreeMap<Family, FreeRanges>,
 }
@@ -34,6 +36,20 @@ impl PoolState {
     /// The pool with the reserved addresses of its whole network.
     pub(super) fn offered(&self) -> &Pool {
         &self.offered
+    }
+
+    /// The address of a family that the pool keeps for a machine.
+    pub(super) fn pre_allocated(&self, machine: &Machine, family: Family) -> Option<IpAddr> {
+        let kept = self.pool.pre_allocated(&machine.namespace, &machine.name);
+        kept.iter().copied().find(|address| Family::of(*address) == family)
+    }
+
+    /// Whether the pool may allocate an address to a machine: every machine may get the address, or the pool keeps the
+    /// address for this machine.
+    pub(super) fn offers_to(&self, machine: &Machine, address: IpAddr) -> bool {
+        self.offered.offers(address)
+            || self.pre_allocated.contains(&address)
+                && self.pre_allocated(machine, Family::of(address)) == Some(address)
     }
 
     /// The lowest free address of a family.
@@ -68,7 +84,12 @@ impl Allocator {
     /// Replaces the specification of a pool and returns the previous specification. The caller has to call `refresh`
     /// for the network of the pool.
     pub(super) fn set_pool(&mut self, name: &Arc<str>, pool: Option<Arc<Pool>>) -> Option<Arc<Pool>> {
-        let state = |pool: Arc<Pool>| PoolState { offered: Pool::clone(&pool), pool, free: BTreeMap::new() };
+        let state = |pool: Arc<Pool>| PoolState {
+            offered: Pool::clone(&pool),
+            pool,
+            pre_allocated: BTreeSet::new(),
+            free: BTreeMap::new(),
+        };
         let before = match pool {
             Some(pool) => self.pools.insert(Arc::clone(name), state(pool)),
             None => self.pools.remove(name),
@@ -82,6 +103,7 @@ impl Allocator {
         let state = self.networks.entry(Arc::clone(network)).or_default();
         for pool in self.pools.values_mut().filter(|state| *state.pool.network == **network) {
             pool.offered = reserved.reserve_in(&pool.pool);
+            pool.pre_allocated = reserved.pre_allocated_in(&pool.pool);
             pool.free = state.free_of(&pool.offered);
         }
         self.enqueue_all_again();
@@ -92,10 +114,25 @@ impl Allocator {
         ReservedAddresses::of(self.pools().filter(|pool| *pool.network == *network))
     }
 
-    /// Why an address of a pool is reserved. `None` if the address is not reserved.
-    pub(super) fn why_reserved(&self, pool: &str, address: IpAddr) -> Option<ReservedAddress> {
-        let pool = self.pools.get(pool)?.pool();
-        self.reserved_on(&pool.network).why(pool, address)
+    /// Why a machine cannot get an address of a pool because the address is reserved. `None` if no reason is known.
+    pub(super) fn why_reserved(&self, pool: &str, address: IpAddr, machine: &Machine) -> Option<ReservedAddress> {
+        let state = self.pools.get(pool)?;
+        let reserved = self.reserved_on(&state.pool.network);
+        if state.pre_allocated(machine, Family::of(address)) == Some(address) {
+            reserved.why_withheld(&state.pool, address)
+        } else {
+            reserved.why(&state.pool, address)
+        }
+    }
+
+    /// Lets the waiting machines for which a pool keeps an address try to get the address.
+    pub(super) fn stir_pre_allocated(&mut self, network: &str, address: IpAddr) {
+        let family = Family::of(address);
+        for state in self.pools.values() {
+            if *state.pool.network == *network && state.pre_allocated.contains(&address) {
+                self.queues.stir(|machine| state.pre_allocated(machine, family) == Some(address));
+            }
+        }
     }
 
     /// Adds pools, replaces the pools of the same name, renames pools, and serves waiting machines.
@@ -264,12 +301,14 @@ impl Allocator {
         allocations(changed)
     }
 
-    /// Allocations from a pool whose address the pool does not offer, or no longer offers.
+    /// Allocations from a pool whose address the pool does not offer, or no longer offers, to their holder.
     #[must_use]
     pub fn outside(&self, pool: &str) -> Vec<Allocation> {
         let Some(state) = self.pools.get(pool) else { return Vec::new() };
         let Some(network) = self.networks.get(state.pool.network.as_str()) else { return Vec::new() };
-        let outside = network.held().filter(|(address, lease)| *lease.pool == *pool && !state.offered.offers(*address));
+        let outside = network
+            .held()
+            .filter(|(address, lease)| *lease.pool == *pool && !state.offers_to(&lease.claimant.machine, *address));
         allocations(
             outside.map(|(address, lease)| (Arc::clone(&lease.claimant), with_prefix(address, lease.prefix))).collect(),
         )
@@ -282,16 +321,19 @@ impl Allocator {
     pub fn usage(&self, pool: &str, now: Timestamp) -> Option<Vec<Usage>> {
         let state = self.pools.get(pool)?;
         let network = self.networks.get(state.pool.network.as_str())?;
-        Some(state.offered.spaces().map(|space| usage(pool, space, network, now.max(self.now))).collect())
+        Some(state.offered.spaces().map(|space| usage(state, space, network, now.max(self.now))).collect())
     }
 }
 
-fn usage(pool: &str, space: &Space, network: &Network, now: Timestamp) -> Usage {
+fn usage(state: &PoolState, space: &Space, network: &Network, now: Timestamp) -> Usage {
     let (mut used, mut conflicting, mut reuse_delay, mut outside) = (0, 0, 0, 0);
+    let mut used_pre_allocated = 0;
     for (address, lease) in network.leases().filter(|(address, _)| Family::of(*address) == space.family()) {
         let is_held = lease.released.is_none();
         if !space.offers(address) {
-            outside += u128::from(is_held && *lease.pool == *pool);
+            let is_own = is_held && state.offers_to(&lease.claimant.machine, address);
+            used_pre_allocated += u128::from(is_own);
+            outside += u128::from(is_held && !is_own && *lease.pool == *state.pool.name);
         } else if is_held {
             used += 1;
         } else if network.has_conflict(address) {
@@ -306,8 +348,8 @@ fn usage(pool: &str, space: &Space, network: &Network, now: Timestamp) -> Usage 
     Usage {
         family: space.family(),
         total,
-        reserved: total - offered,
-        used,
+        reserved: total - offered - used_pre_allocated,
+        used: used + used_pre_allocated,
         conflicting,
         reuse_delay,
         free: offered - used - conflicting - reuse_delay,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::decide::Refusal;
+use super::decide::{Refusal, Want};
 use super::{Allocator, is_namesake};
 use crate::host::allocator::ClaimError;
 use crate::host::change::{Change, Journal, storable};
@@ -16,9 +16,9 @@ use crate::network::Family;
 pub(super) struct Queues {
     waiters: BTreeMap<Machine, Waiter>,
     turns: BTreeMap<Queue, BTreeSet<Turn>>,
-    // Waiting machines that may reclaim an address last held by a machine of the same name, even during its reuse
-    // delay.
-    namesakes: BTreeSet<Turn>,
+    // Waiting machines that may get an address although their pool has no free address: an address last held by a
+    // machine of the same name, even during its reuse delay, or an address that a pool keeps for the machine.
+    entitled: BTreeSet<Turn>,
     // Waiting machines whose claim needs no further address, or can never be served. The next decision removes these
     // machines.
     settled: BTreeSet<Machine>,
@@ -49,6 +49,12 @@ impl Queues {
         self.waiters.get(machine).map(|waiter| &waiter.claim)
     }
 
+    /// Lets the waiting machines for which `is_meant` is true try to get an address that is not free for all.
+    pub(super) fn stir(&mut self, is_meant: impl Fn(&Machine) -> bool) {
+        let meant = self.waiters.iter().filter(|(machine, _)| is_meant(machine));
+        self.entitled.extend(meant.map(|(machine, waiter)| (waiter.claim.created, machine.clone())));
+    }
+
     /// Moves a machine into a queue. `None` removes the machine from its queue.
     fn enqueue(&mut self, machine: &Machine, queue: Option<Queue>) {
         let Some(waiter) = self.waiters.get_mut(machine) else { return };
@@ -77,14 +83,14 @@ impl Allocator {
         // Serving allocates addresses and frees none. So a claim that is refused once stays refused during this call.
         let mut tried: BTreeSet<Turn> = BTreeSet::new();
         loop {
-            self.queues.namesakes.retain(|turn| !tried.contains(turn));
+            self.queues.entitled.retain(|turn| !tried.contains(turn));
             let queues: Vec<Queue> = self.queues.turns.keys().cloned().collect();
             let open: Vec<Queue> =
                 queues.into_iter().filter(|(pool, family)| self.lowest(pool, *family).is_some()).collect();
             let untried = |queue| self.queues.turns.get(queue)?.iter().find(|turn| !tried.contains(*turn));
             let turns = open.iter().filter_map(untried);
-            let Some(turn) = turns.chain(self.queues.namesakes.first()).min().cloned() else { return served };
-            self.queues.namesakes.remove(&turn);
+            let Some(turn) = turns.chain(self.queues.entitled.first()).min().cloned() else { return served };
+            self.queues.entitled.remove(&turn);
             tried.insert(turn.clone());
             let (_, machine) = turn;
             let Some(claim) = self.queues.claim_of(&machine).cloned() else { continue };
@@ -96,6 +102,7 @@ impl Allocator {
                 Err(Refusal::Exhausted(queue)) => self.queues.enqueue(&machine, Some(queue)),
                 // The machine keeps waiting: the pool may allocate again.
                 Err(Refusal::Other(ClaimError::UnknownPool(_) | ClaimError::Suspended(_))) => {}
+                Err(Refusal::Other(error)) if error.is_about_address() => {}
                 // Waiting does not help this claim. The machine gets the reason with its next claim.
                 Err(Refusal::Other(_)) => self.decide(Change::Waiter { machine, claim: None }, journal),
             }
@@ -141,7 +148,7 @@ impl Allocator {
         self.queues.settled.remove(machine);
         let before = self.queues.waiters.remove(machine).map(|waiter| waiter.claim);
         if let Some(claim) = &before {
-            self.queues.namesakes.remove(&(claim.created, machine.clone()));
+            self.queues.entitled.remove(&(claim.created, machine.clone()));
         }
         if let Some(claim) = claim {
             self.queues.waiters.insert(machine.clone(), Waiter { claim, queue: None });
@@ -155,8 +162,14 @@ impl Allocator {
     pub(super) fn enqueue_again(&mut self, machine: &Machine) {
         let Some(claim) = self.queues.claim_of(machine).cloned() else { return };
         self.queues.settled.remove(machine);
+        let mut is_entitled = claim.sticky;
         let queue = match self.wants(&claim) {
             Ok(wants) if !wants.lacks.is_empty() => {
+                let is_kept = |want: &Want| {
+                    let state = self.pools.get(&want.pool);
+                    state.is_some_and(|state| state.pre_allocated(machine, want.family).is_some())
+                };
+                is_entitled |= wants.lacks.iter().any(is_kept);
                 let queues: Vec<Queue> = wants.lacks.iter().map(|want| (Arc::clone(&want.pool), want.family)).collect();
                 let exhausted = queues.iter().find(|(pool, family)| self.lowest(pool, *family).is_none());
                 exhausted.or(queues.first()).cloned()
@@ -168,8 +181,8 @@ impl Allocator {
             }
         };
         self.queues.enqueue(machine, queue);
-        if claim.sticky {
-            self.queues.namesakes.insert((claim.created, machine.clone()));
+        if is_entitled {
+            self.queues.entitled.insert((claim.created, machine.clone()));
         }
     }
 
@@ -182,10 +195,10 @@ impl Allocator {
     /// Lets the waiting machines of the same name try to get an address that a machine has released.
     pub(super) fn stir_namesakes(&mut self, machine: &Machine) {
         let first = Machine { uid: String::new(), ..machine.clone() };
-        let Queues { waiters, namesakes, .. } = &mut self.queues;
+        let Queues { waiters, entitled, .. } = &mut self.queues;
         for (waiting, waiter) in waiters.range(first..).take_while(|(waiting, _)| is_namesake(waiting, machine)) {
             if waiter.claim.sticky {
-                namesakes.insert((waiter.claim.created, waiting.clone()));
+                entitled.insert((waiter.claim.created, waiting.clone()));
             }
         }
     }

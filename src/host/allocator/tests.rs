@@ -517,7 +517,7 @@ fn a_resize_without_a_template_keeps_what_the_template_reserved() {
     let renamed = resize(&mut allocator, on("vlan10", "b", rest)).renamed;
     assert_eq!(renamed, [Rename { old: "n/a".to_owned(), new: "n/b".to_owned() }]);
     assert_eq!(given(&mut allocator, &claim("y", "1", &["n/b"]), 2), "10.0.0.12/24");
-    let why = allocator.why_reserved("n/b", "10.0.0.10".parse().unwrap()).unwrap();
+    let why = allocator.why_reserved("n/b", "10.0.0.10".parse().unwrap(), &machine("a", "1")).unwrap();
     assert_eq!(why.of("n/b"), "gateway");
 }
 
@@ -734,6 +734,20 @@ fn an_address_of_another_program_is_refused_for_each_reason() {
 }
 
 #[test]
+fn an_address_that_a_pool_keeps_for_another_name_is_refused_and_then_allocated_to_nobody() {
+    let mut allocator = allocator([keeping(), external("ext", "")], []);
+    assert_eq!(
+        hold(&mut allocator, "a", &["10.0.0.5/24"], 1),
+        r#"10.0.0.5: reserved in pool "n/ext" (pre-allocated of pool "n/one")"#
+    );
+    let by = record("a", "10.0.0.5").claimant;
+    assert_eq!(given(&mut allocator, &claim("db", "1", &["n/one"]), 2), format!("10.0.0.5: taken by {by}"));
+    assert_eq!(hold(&mut allocator, "db", &["10.0.0.5/24"], 3), format!("10.0.0.5: taken by {by}"));
+    allocator.release(&by.machine, at(4), &mut Journal::default());
+    assert_eq!(hold(&mut allocator, "db", &["10.0.0.5/24"], 5), "held");
+}
+
+#[test]
 fn a_record_of_an_external_pool_is_adopted_without_a_mismatch() {
     let mut allocator = allocator([external("ext", ""), on("vlan10", "own", "addresses: [10.0.0.0/24]")], []);
     let records = [("n/ext", "a", "10.9.0.9/16"), ("n/other", "b", "10.9.0.10/16")];
@@ -760,4 +774,88 @@ fn the_gateway_of_an_external_pool_is_in_the_subnet_of_its_machines() {
     let error = "gateway[0]: gateway outside the subnet \"10.9.0.1\", expected an address of 10.0.0.0/24, or \
                  onLinkGateway: true";
     assert_eq!(check(&format!("{network}, gateway: [10.9.0.1]")), (false, vec![error.to_owned()]));
+}
+
+/// A pool with 10.0.0.5 for `db` of any namespace, 10.0.0.9 for `web` of namespace `n`, and 10.0.0.6 for all machines.
+fn keeping() -> Pool {
+    let kept = "excludedAddresses: [10.0.0.9], preAllocations: {db: 10.0.0.5, n/web: 10.0.0.9}";
+    let subnet = "machineNetwork: [{cidr: 10.0.0.0/24}]";
+    pool("one", "eth0", &format!("addresses: [10.0.0.5-10.0.0.6], {kept}, {subnet}"))
+}
+
+#[test]
+fn a_pre_allocated_address_is_allocated_to_its_name_and_to_nobody_else() {
+    let mut allocator = allocator([keeping()], []);
+    assert_eq!(free_and_reserved(&mut allocator, "n/one"), [(3, 2, 1)]);
+    assert_eq!(given(&mut allocator, &claim("a", "1", &["n/one"]), 0), "10.0.0.6/24");
+    let refused = "No available IPs in pool for interface eth0";
+    assert_eq!(given(&mut allocator, &claim("b", "2", &["n/one"]), 0), refused);
+    assert_eq!(
+        given(&mut allocator, &named("c", "3", "n/one", &["10.0.0.9"]), 0),
+        r#"10.0.0.9: reserved in pool "n/one" (pre-allocated)"#
+    );
+    assert_eq!(given(&mut allocator, &claim("db", "4", &["n/one"]), 0), "10.0.0.5/24");
+    assert_eq!(given(&mut allocator, &claim("web", "5", &["n/one"]), 0), "10.0.0.9/24");
+    let of_other_namespace = Machine { namespace: "other".into(), ..machine("web", "6") };
+    let other = Claim { machine: of_other_namespace, ..claim("web", "6", &["n/one"]) };
+    assert_eq!(given(&mut allocator, &other, 0), refused);
+    assert_eq!(free_and_reserved(&mut allocator, "n/one"), [(3, 0, 0)]);
+    assert_eq!(allocator.outside("n/one"), []);
+    // Released, the address stays with the name.
+    allocator.release(&machine("db", "4"), at(1), &mut Journal::default());
+    assert_eq!(given(&mut allocator, &claim("b", "2", &["n/one"]), 2), refused);
+    assert_eq!(given(&mut allocator, &claim("db", "7", &["n/one"]), 2), "10.0.0.5/24");
+}
+
+#[test]
+fn the_holder_keeps_an_address_that_is_pre_allocated_later_and_the_name_waits_for_it() {
+    let mut allocator = allocator([pool("one", "eth0", "addresses: [10.0.0.4/30]")], []);
+    assert_eq!(given(&mut allocator, &claim("a", "1", &["n/one"]), 0), "10.0.0.5/30");
+    let kept = pool("one", "eth0", "addresses: [10.0.0.4/30], preAllocations: {db: 10.0.0.5}");
+    let outside = resize(&mut allocator, kept).outside;
+    assert_eq!(outside.iter().map(|it| it.claimant.to_string()).collect::<Vec<_>>(), ["eth0 of n/a (1)"]);
+    assert_eq!(given(&mut allocator, &claim("a", "1", &["n/one"]), 1), "10.0.0.5/30");
+    assert_eq!(given(&mut allocator, &claim("db", "2", &["n/one"]), 1), "10.0.0.5: taken by eth0 of n/a (1)");
+    assert_eq!(given(&mut allocator, &claim("b", "3", &["n/one"]), 1), "10.0.0.6/30");
+    let journal = &mut Journal::default();
+    allocator.release(&machine("a", "1"), at(2), journal);
+    let served = allocator.serve(at(2), journal);
+    assert_eq!(served.iter().map(|it| it.claimant.to_string()).collect::<Vec<_>>(), ["eth0 of n/db (2)"]);
+    assert_eq!(served[0].addresses, ["10.0.0.5/30".parse().unwrap()]);
+}
+
+#[test]
+fn a_machine_in_the_queue_of_an_exhausted_pool_gets_the_address_that_a_pool_begins_to_keep_for_it() {
+    let mut allocator = allocator([pool("one", "eth0", "addresses: [10.0.0.4/31]")], []);
+    for (name, uid) in [("a", "1"), ("b", "2")] {
+        given(&mut allocator, &claim(name, uid, &["n/one"]), 0);
+    }
+    assert_eq!(given(&mut allocator, &claim("db", "3", &["n/one"]), 0), "No available IPs in pool for interface eth0");
+    let subnet = "addresses: [10.0.0.4-10.0.0.5], machineNetwork: [{cidr: 10.0.0.0/24}]";
+    let kept = format!("{subnet}, excludedAddresses: [10.0.0.9], preAllocations: {{db: 10.0.0.9}}");
+    let served = resize(&mut allocator, pool("one", "eth0", &kept)).served;
+    assert_eq!(served.iter().map(|it| it.addresses[0].to_string()).collect::<Vec<_>>(), ["10.0.0.9/24"]);
+}
+
+#[test]
+fn a_pre_allocated_address_that_another_pool_reserves_is_allocated_to_nobody() {
+    let other = pool("two", "eth1", "addresses: [10.0.0.0/24], gateway: [10.0.0.5]");
+    let mut allocator = allocator([keeping(), other], []);
+    assert_eq!(
+        given(&mut allocator, &claim("db", "1", &["n/one"]), 0),
+        r#"10.0.0.5: reserved in pool "n/one" (gateway of pool "n/two")"#
+    );
+}
+
+#[test]
+fn the_reuse_delay_of_a_pre_allocated_address_does_not_concern_its_own_name() {
+    let mut allocator = allocator([keeping().with_reuse_delay(Duration::from_millis(10))], []);
+    given(&mut allocator, &claim("db", "1", &["n/one"]), 0);
+    given(&mut allocator, &claim("a", "2", &["n/one"]), 0);
+    for (name, uid) in [("db", "1"), ("a", "2")] {
+        allocator.release(&machine(name, uid), at(1), &mut Journal::default());
+    }
+    assert_eq!(given(&mut allocator, &claim("db", "3", &["n/one"]), 2), "10.0.0.5/24");
+    let refused = "No available IPs in pool for interface eth0";
+    assert_eq!(given(&mut allocator, &claim("b", "4", &["n/one"]), 2), refused);
 }

@@ -71,7 +71,7 @@ pub enum ClaimError {
     },
     /// The named address is reserved on the network of the pool.
     Reserved {
-        /// The address that the claim names.
+        /// The address that the claim names, or that a pool keeps for the machine.
         named: IpAddr,
         /// Name of the pool.
         pool: String,
@@ -80,14 +80,14 @@ pub enum ClaimError {
     },
     /// Another claimant holds the named address, or a conflicting record names the address.
     Taken {
-        /// The address that the claim names.
+        /// The address that the claim names, or that a pool keeps for the machine.
         named: IpAddr,
         /// The holder, or the claimant of the record.
         by: Claimant,
     },
     /// The reuse delay of the named address is not over.
     ReuseDelay {
-        /// The address that the claim names.
+        /// The address that the claim names, or that a pool keeps for the machine.
         named: IpAddr,
         /// When the reuse delay ends.
         until: Timestamp,
@@ -105,7 +105,8 @@ pub struct Usage {
     pub family: Family,
     /// Number of all addresses of the pool.
     pub total: u128,
-    /// Reserved addresses: a pool of the network reserves them, so they are never allocated.
+    /// Reserved addresses: a pool of the network reserves them. A pre-allocated address that its machine holds counts
+    /// as used.
     pub reserved: u128,
     /// Held addresses, including addresses that were allocated from another pool of the network.
     pub used: u128,
@@ -171,6 +172,15 @@ pub enum PoolError {
 }
 
 // === impl ClaimError ===
+
+impl ClaimError {
+    /// Whether the claim needs a certain address that is not available for now: a requested or pre-allocated address.
+    /// A release or a change of a pool may make the address available.
+    #[must_use]
+    pub fn is_about_address(&self) -> bool {
+        matches!(self, Self::NotInPool { .. } | Self::Reserved { .. } | Self::Taken { .. } | Self::ReuseDelay { .. })
+    }
+}
 
 impl fmt::Display for ClaimError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -242,6 +242,8 @@ mod tests {
               interface: eno102
               addresses: [10.0.0.0/24, 'fd00::10-fd00::20']
               excludedAddresses: [10.0.0.7]
+              preAllocations:
+                db: 10.0.0.7, fd00::17
               gateway: [10.0.0.1]
               nameservers: [8.8.8.8]
               machineNetwork:
@@ -265,6 +267,7 @@ mod tests {
                 interface: Some("eno102".to_owned()),
                 addresses: Some(texts(&["10.0.0.0/24", "fd00::10-fd00::20"])),
                 excluded_addresses: texts(&["10.0.0.7"]),
+                pre_allocations: vec![("db".to_owned(), "10.0.0.7, fd00::17".to_owned())],
                 gateway: texts(&["10.0.0.1"]),
                 nameservers: texts(&["8.8.8.8"]),
                 machine_network: texts(&["fd00::/64"]),
@@ -287,7 +290,7 @@ mod tests {
             [
                 "pool: unknown key, expected one of pools",
                 "pools[0].exludedAddresses: unknown key, expected one of name, namespace, clusterName, network, \
-                 interface, addresses, excludedAddresses, gateway, nameservers, machineNetwork, \
+                 interface, addresses, excludedAddresses, preAllocations, gateway, nameservers, machineNetwork, \
                  allocateReservedIPAddresses, onLinkGateway, addressReuseGracePeriodSeconds",
             ]
         );

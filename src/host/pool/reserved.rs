@@ -1,13 +1,14 @@
 //! Reserved addresses of a network: no pool of the network allocates an address that any of its pools reserves.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use super::{Pool, Reserved};
 use crate::host::address::{AddressRange, AddressSet};
 use crate::network::Family;
 
-/// The reserved addresses of a network: gateways, name servers and exclusions of all its pools, and the addresses that
-/// their templates name.
+/// The reserved addresses of a network: gateways, name servers, pre-allocated addresses and exclusions of all its pools,
+/// and the addresses that their templates name.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 #[doc(hidden)]
 pub struct ReservedAddresses {
@@ -70,6 +71,26 @@ impl ReservedAddresses {
         let named = self.ranges.iter().filter(|reserved| reserved.range.contains(address));
         let named = named.min_by_key(|reserved| (reserved.why, &reserved.pool));
         own.or_else(|| named.map(|named| ReservedAddress { why: named.why, pool: named.pool.clone() }))
+    }
+
+    /// Why the pre-allocated address of a pool is not allocated to its own machine either. `None` if only the
+    /// pre-allocation and an exclusion of the same pool reserve the address.
+    pub(crate) fn why_withheld(&self, pool: &Pool, address: IpAddr) -> Option<ReservedAddress> {
+        let is_own = |reserved: &ReservedRange| {
+            reserved.pool == pool.name && matches!(reserved.why, Reserved::PreAllocated | Reserved::Excluded)
+        };
+        let space = pool.space(Family::of(address));
+        let end = space.and_then(|space| space.end(Family::number(address)));
+        let end = end.map(|why| ReservedAddress { why, pool: pool.name.clone() });
+        let named = self.ranges.iter().filter(|reserved| reserved.range.contains(address) && !is_own(reserved));
+        let named = named.min_by_key(|reserved| (reserved.why, &reserved.pool));
+        end.or_else(|| named.map(|named| ReservedAddress { why: named.why, pool: named.pool.clone() }))
+    }
+
+    /// The pre-allocated addresses that a pool may allocate to their machines.
+    pub(crate) fn pre_allocated_in(&self, pool: &Pool) -> BTreeSet<IpAddr> {
+        let addresses = pool.pre_allocations.values().flatten().copied();
+        addresses.filter(|address| self.why_withheld(pool, *address).is_none()).collect()
     }
 
     /// Returns the pool with these addresses reserved.

@@ -40,6 +40,9 @@ pub struct PoolSpec {
     pub addresses: Option<Vec<String>>,
     /// Addresses that are never allocated, each string an [`Entry`].
     pub excluded_addresses: Vec<String>,
+    /// Names of machines or claims, or `namespace/name`, each with its addresses: one address, or one of each family
+    /// with a comma between them. Key in a document: `preAllocations`, the name in metal3's address manager.
+    pub pre_allocations: Vec<(String, String)>,
     /// Default gateways, at most one of each family.
     pub gateway: Vec<String>,
     /// Name servers, the most important first.
@@ -94,6 +97,7 @@ impl PoolSpec {
             interface: members.text("interface", diagnostics),
             addresses: members.has("addresses").then(|| members.texts("addresses", diagnostics)),
             excluded_addresses: members.texts("excludedAddresses", diagnostics),
+            pre_allocations: members.text_map("preAllocations", diagnostics),
             gateway: members.texts("gateway", diagnostics),
             nameservers: members.texts("nameservers", diagnostics),
             machine_network: members.machine_network(diagnostics),
@@ -123,6 +127,12 @@ impl PoolSpec {
         } else {
             format!("{}/{}", self.namespace(), self.network)
         }
+    }
+
+    /// The valid addresses of `preAllocations`.
+    fn kept_addresses(&self) -> impl Iterator<Item = IpAddr> {
+        let texts = self.pre_allocations.iter().flat_map(|(_, text)| text.split(','));
+        texts.filter_map(|text| parse_address(text.trim()).ok())
     }
 
     /// The path of a member of the pool.
@@ -179,7 +189,11 @@ impl Pool {
         let servers = gateways.values().map(|(_, gateway)| gateway).chain(&nameservers);
         let servers = servers.map(|server| AddressRange::subnet(*server, u8::MAX));
         let named = template.all().map(|address| AddressRange::subnet(address, u8::MAX));
-        let reserved: Vec<AddressRange> = servers.chain(named).chain(excluded.iter().copied()).collect();
+        let mut reserved: Vec<AddressRange> = servers.chain(named).collect();
+        let pre_allocations = check.pre_allocations(&entries, &excluded, &reserved);
+        let kept: Vec<AddressRange> =
+            pre_allocations.values().flatten().map(|address| AddressRange::subnet(*address, u8::MAX)).collect();
+        reserved.extend(kept.iter().chain(&excluded));
         let networks = networks?;
         if spec.is_external {
             check.external_gateways(&networks, &gateways);
@@ -198,7 +212,8 @@ impl Pool {
             for gateway in template.gateways.iter().filter(|gateway| Family::of(**gateway) == *family) {
                 check.template_gateway(entries, prefix, *gateway);
             }
-            let ranges = entries.iter().map(|(_, entry)| entry.range()).collect();
+            check.pre_allocated_subnets(entries, prefix, &pre_allocations);
+            let ranges = entries.iter().map(|(_, entry)| entry.range()).chain(kept.iter().copied()).collect();
             let reserves_ends = !spec.allocate_reserved_ip_addresses;
             spaces.push(Space::new(*family, prefix, ranges, reserved.clone(), reserves_ends));
         }
@@ -215,7 +230,7 @@ impl Pool {
         let reuse_delay = Duration::from_secs(spec.address_reuse_grace_period_seconds.into());
         let (template, excluded) = (template.clone(), excluded.into_iter().collect());
         let (cluster, is_external) = (spec.cluster_name.clone(), spec.is_external);
-        Some(Self { cluster, reuse_delay, template, excluded, is_external, ..pool })
+        Some(Self { cluster, reuse_delay, template, excluded, pre_allocations, is_external, ..pool })
     }
 }
 
@@ -372,11 +387,111 @@ impl Check<'_> {
         let member = |at: usize| format!("excludedAddresses[{at}]");
         let excluded = self.entries(&self.spec.excluded_addresses, member);
         for (at, entry) in &excluded {
-            if !entries.is_empty() && !all.meets(&entry.range()) {
+            let is_kept = |address: IpAddr| entry.range().contains(address);
+            if !entries.is_empty() && !all.meets(&entry.range()) && !self.spec.kept_addresses().any(is_kept) {
                 self.warning(member(*at), "exclusion outside the pool", entry, "addresses of the pool");
             }
         }
         excluded.into_iter().map(|(_, entry)| entry.range()).collect()
+    }
+
+    /// The pre-allocated addresses of each name, IPv4 first. `reserved` are the gateways, the name servers and the
+    /// addresses in the template.
+    fn pre_allocations(
+        &mut self,
+        entries: &BTreeMap<Family, Entries>,
+        excluded: &[AddressRange],
+        reserved: &[AddressRange],
+    ) -> BTreeMap<String, Vec<IpAddr>> {
+        let all = entries.values().flatten().map(|(_, entry)| entry.range());
+        let all: AddressSet = all.chain(excluded.iter().copied()).collect();
+        let mut pre_allocations: BTreeMap<String, Vec<IpAddr>> = BTreeMap::new();
+        let mut names: BTreeMap<IpAddr, &str> = BTreeMap::new();
+        if self.spec.is_external && !self.spec.pre_allocations.is_empty() {
+            let path = self.spec.at("preAllocations");
+            let expected = "none, because another program chooses the addresses of the pool";
+            self.diagnostics.push(Diagnostic::without_value(Severity::Error, path, "not allowed", expected));
+        }
+        for (name, text) in &self.spec.pre_allocations {
+            let member = pre_allocation(name);
+            if !name.splitn(2, '/').all(is_object_name) {
+                self.error(&member, "invalid name", name, "the name of a machine or claim, or namespace/name");
+                continue;
+            }
+            let mut addresses: Vec<IpAddr> = Vec::new();
+            for text in text.split(',') {
+                let address = match parse_address(text.trim()) {
+                    Ok(address) => address,
+                    Err(error) => {
+                        self.diagnostics.push(error.at(self.spec.at(&member)));
+                        continue;
+                    }
+                };
+                let family = Family::of(address);
+                let is_within = |ranges: &[AddressRange]| ranges.iter().any(|range| range.contains(address));
+                if let Some(other) = names.insert(address, name) {
+                    self.error(
+                        &member,
+                        "repeated address",
+                        address,
+                        &format!("an address that {other:?} does not have"),
+                    );
+                } else if addresses.iter().any(|other| Family::of(*other) == family) {
+                    self.error(&member, &format!("second {family} address"), address, "at most one of each family");
+                } else if is_within(reserved) {
+                    let expected = "neither a gateway, a name server nor an address in the template";
+                    self.error(&member, "reserved address", address, expected);
+                } else if !entries.is_empty() && !(entries.contains_key(&family) && all.contains(address)) {
+                    let expected = "one of addresses or excludedAddresses, of a family in addresses";
+                    self.error(&member, "address outside the pool", address, expected);
+                }
+                addresses.push(address);
+            }
+            addresses.sort_unstable();
+            pre_allocations.insert(name.clone(), addresses);
+        }
+        for name in pre_allocations.keys() {
+            let own = name.split_once('/').map(|(_, own)| own);
+            if let Some(own) = own.filter(|own| pre_allocations.contains_key(*own)) {
+                let expected = format!("no entry for {own:?}, which is the same name in each namespace");
+                self.error(pre_allocation(name), "second entry of a name", name, &expected);
+            }
+        }
+        pre_allocations
+    }
+
+    /// Reports pre-allocated addresses that are in no subnet of the pool, or at an end of a subnet.
+    fn pre_allocated_subnets(
+        &mut self,
+        entries: &Entries,
+        prefix: u8,
+        pre_allocations: &BTreeMap<String, Vec<IpAddr>>,
+    ) {
+        let of_family =
+            |range: &AddressRange| entries.iter().any(|(_, entry)| entry.range().family() == range.family());
+        let all: AddressSet = entries.iter().map(|(_, entry)| entry.range()).collect();
+        for (name, addresses) in pre_allocations {
+            for address in addresses {
+                let (family, number) = Family::split(*address);
+                let subnet = AddressRange::subnet(*address, prefix);
+                if !of_family(&subnet) {
+                    continue;
+                }
+                let end = Reserved::end(family, prefix, number).filter(|_| !self.spec.allocate_reserved_ip_addresses);
+                if !all.meets(&subnet) {
+                    let expected = format!("an address in a /{prefix} subnet of addresses");
+                    self.error(pre_allocation(name), "address outside the subnets", address, &expected);
+                } else if let Some(end) = end {
+                    let problem = format!("{end} of its subnet");
+                    self.error(
+                        pre_allocation(name),
+                        &problem,
+                        address,
+                        "another address, or allocateReservedIPAddresses",
+                    );
+                }
+            }
+        }
     }
 
     /// The prefix length of a family, `None` after an error.
@@ -483,6 +598,11 @@ impl Check<'_> {
     }
 }
 
+/// The path of an entry of `preAllocations` in its pool.
+fn pre_allocation(name: &str) -> String {
+    FieldPath::Document.field("preAllocations").field(name).to_string()
+}
+
 /// Suggests a `machineNetwork` line with which the entries make a valid pool: the usual subnet, or a larger subnet if
 /// necessary.
 fn machine_network_of(entries: &Entries, gateway: Option<IpAddr>) -> String {
@@ -573,6 +693,22 @@ impl<'a> Members<'a> {
         self.list(name, diagnostics).iter().map(Value::to_string).collect()
     }
 
+    /// The members of an object as strings, in their order. A value of another type becomes its JSON text, as in
+    /// [`Self::texts`].
+    pub(crate) fn text_map(&mut self, name: &'static str, diagnostics: &mut Diagnostics) -> Vec<(String, String)> {
+        match self.get(name) {
+            None => Vec::new(),
+            Some(Value::Object(object)) => {
+                object.members().into_iter().map(|(name, value)| (name.to_owned(), value.to_string())).collect()
+            }
+            Some(other) => {
+                let expected = "an object with names and their addresses";
+                diagnostics.push(Diagnostic::error(self.path.field(name), "invalid value", other, expected));
+                Vec::new()
+            }
+        }
+    }
+
     /// The CIDRs of `machineNetwork` as strings, up to the first invalid element: the index of each CIDR must stay its
     /// index in the list.
     pub(crate) fn machine_network(&mut self, diagnostics: &mut Diagnostics) -> Vec<String> {
@@ -652,6 +788,9 @@ mod tests {
             "addresses: ['fd00::10-fd00::50', 10.0.0.0/24], machineNetwork: [{cidr: 'fd00::/64'}]", NONE => [24, 64], [];
         a_machine_network_without_addresses_is_no_matter:
             "addresses: [10.0.0.0/24], machineNetwork: [{cidr: 'fd00::/64'}, {cidr: 10.0.0.0/16}]", NONE => [16], [];
+        pre_allocations_may_be_excluded_addresses_outside_the_list:
+            "addresses: [10.0.0.16/28], machineNetwork: [{cidr: 10.0.0.0/24}], excludedAddresses: [10.0.0.5, 10.0.0.17], \
+             preAllocations: {db: 10.0.0.5, web: 10.0.0.17, n/mail: 10.0.0.18}", NONE => [24], [];
         a_gateway_on_the_link_is_asked_for_by_name:
             "addresses: [10.0.0.0/24], gateway: [192.168.0.1], onLinkGateway: true", NONE => [24], [];
         a_link_local_gateway_is_on_every_link:
@@ -731,6 +870,38 @@ mod tests {
             => [r#"gateway[0]: gateway of a family without addresses "fd00::1", expected IPv6 addresses in the pool"#];
         a_gateway_that_no_machine_may_have: "addresses: ['fd00::/64'], gateway: ['ff02::1']", NONE
             => [r#"gateway[0]: multicast address "ff02::1", expected an address outside ff00::/8"#];
+        a_pre_allocation_with_an_invalid_name_or_address:
+            "addresses: [10.0.0.0/24], preAllocations: {Db: 10.0.0.5, a/b/c: 10.0.0.5, db: 10.0.0.05, web: [10.0.0.6]}", NONE
+            => ["preAllocations.\"a/b/c\": invalid name \"a/b/c\", expected the name of a machine or claim, or namespace/name",
+                "preAllocations.Db: invalid name \"Db\", expected the name of a machine or claim, or namespace/name",
+                r#"preAllocations.db: leading zero in an address "10.0.0.05", expected 10.0.0.5"#,
+                r#"preAllocations.web: blanks in an address "an array", expected no blanks"#];
+        a_pre_allocation_that_another_name_has: "addresses: [10.0.0.0/24], preAllocations: {db: 10.0.0.5, web: 10.0.0.5}", NONE
+            => [r#"preAllocations.web: repeated address "10.0.0.5", expected an address that "db" does not have"#];
+        two_pre_allocations_of_one_family: "addresses: [10.0.0.0/24], preAllocations: {db: '10.0.0.5, 10.0.0.6'}", NONE
+            => [r#"preAllocations.db: second IPv4 address "10.0.0.6", expected at most one of each family"#];
+        a_pre_allocation_of_a_gateway: "addresses: [10.0.0.0/24], gateway: [10.0.0.1], preAllocations: {db: 10.0.0.1}", NONE
+            => ["preAllocations.db: reserved address \"10.0.0.1\", \
+                 expected neither a gateway, a name server nor an address in the template"];
+        a_pre_allocation_outside_the_pool:
+            "addresses: [10.0.0.0/24], preAllocations: {db: 10.0.1.5, web: 'fd00::5'}", NONE
+            => ["preAllocations.db: address outside the pool \"10.0.1.5\", \
+                 expected one of addresses or excludedAddresses, of a family in addresses",
+                r#"preAllocations.db: address outside the subnets "10.0.1.5", expected an address in a /24 subnet of addresses"#,
+                "preAllocations.web: address outside the pool \"fd00::5\", \
+                 expected one of addresses or excludedAddresses, of a family in addresses"];
+        a_pre_allocation_of_a_network_address:
+            "addresses: [10.0.0.0/24], preAllocations: {db: 10.0.0.0, web: 10.0.0.255}", NONE
+            => ["preAllocations.db: network address of its subnet \"10.0.0.0\", \
+                 expected another address, or allocateReservedIPAddresses",
+                "preAllocations.web: broadcast address of its subnet \"10.0.0.255\", \
+                 expected another address, or allocateReservedIPAddresses"];
+        a_pre_allocation_for_a_name_of_each_namespace_and_of_one:
+            "addresses: [10.0.0.0/24], preAllocations: {db: 10.0.0.5, n/db: 10.0.0.6}", NONE
+            => ["preAllocations.\"n/db\": second entry of a name \"n/db\", \
+                 expected no entry for \"db\", which is the same name in each namespace"];
+        pre_allocations_that_are_no_object: "addresses: [10.0.0.0/24], preAllocations: [10.0.0.5]", NONE
+            => [r#"preAllocations: invalid value "an array", expected an object with names and their addresses"#];
         a_reuse_delay_that_is_no_number: "addresses: [10.0.0.0/24], addressReuseGracePeriodSeconds: 5m", NONE
             => ["addressReuseGracePeriodSeconds: invalid value \"5m\", expected a number of seconds, 0 to 4294967295"];
         a_reuse_delay_before_the_release: "addresses: [10.0.0.0/24], addressReuseGracePeriodSeconds: -1", NONE

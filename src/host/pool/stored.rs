@@ -1,6 +1,6 @@
 //! The form of a pool in a ledger. It has resolved values, so later changes of a template or NodePool do not change it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -21,6 +21,9 @@ struct StoredPool {
     gateways: Vec<IpAddr>,
     nameservers: Vec<IpAddr>,
     excluded: Vec<String>,
+    // Pools without such addresses have the form that earlier versions of this program read.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pre_allocations: BTreeMap<String, Vec<IpAddr>>,
     template: StoredTemplate,
     families: Vec<StoredFamily>,
     reuse_delay_milliseconds: u64,
@@ -75,6 +78,7 @@ impl Pool {
             gateways: self.gateways.clone(),
             nameservers: self.nameservers.clone(),
             excluded: texts(&self.excluded),
+            pre_allocations: self.pre_allocations.clone(),
             template: StoredTemplate {
                 ipv4_prefix: self.template.prefixes.get(&Family::Ipv4).copied(),
                 ipv6_prefix: self.template.prefixes.get(&Family::Ipv6).copied(),
@@ -97,6 +101,7 @@ impl Pool {
         let prefixes = prefixes.into_iter().filter_map(|(family, prefix)| Some((family, prefix?))).collect();
         let template = TemplateFacts { prefixes, gateways, nameservers, addresses };
         let servers = stored.gateways.iter().chain(&stored.nameservers).copied().chain(template.all());
+        let servers = servers.chain(stored.pre_allocations.values().flatten().copied());
         let servers = servers.map(|server| AddressRange::subnet(server, u8::MAX));
         let reserved: Vec<AddressRange> = servers.chain(excluded.iter().copied()).collect();
         let mut spaces = Vec::new();
@@ -112,7 +117,8 @@ impl Pool {
         let pool =
             Self::from_spaces(stored.name, stored.network, interface, stored.gateways, stored.nameservers, spaces);
         let reuse_delay = Duration::from_millis(stored.reuse_delay_milliseconds);
-        Some(Self { cluster: stored.cluster, excluded: excluded.into_iter().collect(), template, reuse_delay, ..pool })
+        let (cluster, pre_allocations) = (stored.cluster, stored.pre_allocations);
+        Some(Self { cluster, excluded: excluded.into_iter().collect(), pre_allocations, template, reuse_delay, ..pool })
     }
 
     /// The members in which this pool differs from its specification in a ledger. Addresses that the template names
@@ -135,6 +141,7 @@ impl Pool {
     /// All members with their values, in the same order for each pool.
     fn members(&self) -> Vec<(String, String)> {
         let addresses = |addresses: &[IpAddr]| list(addresses.iter().map(ToString::to_string).collect());
+        let pre_allocations = self.pre_allocations.iter().map(|(name, kept)| format!("{name}: {}", addresses(kept)));
         let mut members = vec![
             ("cluster".to_owned(), self.cluster.clone().unwrap_or_else(|| "none".to_owned())),
             ("network".to_owned(), self.network.clone()),
@@ -142,6 +149,7 @@ impl Pool {
             ("gateway".to_owned(), addresses(&self.gateways)),
             ("nameservers".to_owned(), addresses(&self.nameservers)),
             ("excludedAddresses".to_owned(), list(texts(&self.excluded))),
+            ("preAllocations".to_owned(), list(pre_allocations.collect())),
             ("reuse delay".to_owned(), format!("{} s", self.reuse_delay.as_secs_f64())),
         ];
         for family in [Family::Ipv4, Family::Ipv6] {
@@ -194,6 +202,7 @@ mod tests {
         let document = "{name: a, namespace: n, clusterName: blue, network: infra/vlan10, interface: eth1, \
                          addresses: [10.0.0.0/24, 10.0.0.7-10.0.0.9, 'fd00::10-fd00::20'], gateway: [10.0.0.1, 'fe80::1'], \
                          nameservers: [10.0.0.2, 8.8.8.8], excludedAddresses: [10.0.0.3-10.0.0.5], \
+                         preAllocations: {db: '10.0.0.4, fd00::11', n/web: 10.0.0.6}, \
                          allocateReservedIPAddresses: true, addressReuseGracePeriodSeconds: 300}";
         let (specs, _) = read_pools(document.as_bytes());
         let set = |addresses: &[&str]| addresses.iter().map(|address| address.parse().unwrap()).collect();
