@@ -23,7 +23,7 @@ pub fn definitions_of(versions: &[&str]) -> Vec<CustomResourceDefinition> {
     ]
 }
 
-fn definition(
+pub(super) fn definition(
     group: &str,
     kind: &str,
     plural: &str,

@@ -8,6 +8,7 @@ pub mod hosted;
 pub mod http;
 pub mod installed;
 pub mod leader;
+pub mod machine_api;
 pub mod manifests;
 pub mod real;
 pub mod replica;

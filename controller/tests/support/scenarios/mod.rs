@@ -7,6 +7,7 @@ mod diagnostics;
 mod election;
 mod hosted;
 mod ledger;
+mod machine_api;
 mod machines;
 mod manifests;
 mod node_pools;
@@ -146,6 +147,9 @@ scenarios! {
     claims::a_claim_made_again_under_its_name_does_not_inherit,
     claims::a_watch_filter_excludes_other_claims,
     claims::an_ipaddress_of_another_provider_stays_as_it_is,
+    machine_api::a_machine_set_on_vsphere_gets_addresses_and_reuses_them_after_its_machines,
+    machine_api::a_machine_on_vsphere_that_waits_gets_the_address_of_a_deleted_one,
+    machine_api::a_claim_without_an_owner_is_served_and_adopted_by_its_machine_on_vsphere,
     reconciler::a_virtual_machine_gets_a_secret_with_the_address_of_its_kubevirt_machine,
     reconciler::a_virtual_machine_without_a_kubevirt_machine_holds_its_address_itself,
     reconciler::a_virtual_machine_that_the_webhook_did_not_see_is_patched,
