@@ -281,6 +281,15 @@ impl Object {
         self.0.iter().rev().find(|(key, _)| key == name).map(|(_, value)| value)
     }
 
+    /// The object in the member with this name. `None` when the member is missing or has another type.
+    #[cfg(feature = "host")]
+    pub(crate) fn object(&self, name: &str) -> Option<&Self> {
+        match self.get(name)? {
+            Value::Object(object) => Some(object),
+            _ => None,
+        }
+    }
+
     /// Every member once, in the document's order; the last one if a name is repeated.
     #[must_use]
     pub fn members(&self) -> Vec<(&str, &Value)> {

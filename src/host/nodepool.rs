@@ -77,8 +77,8 @@ pub(crate) fn read(object: &Object, path: FieldPath<'_>, diagnostics: &mut Diagn
     let (platform, config) = (spec.field("platform"), "bootstrapNetworkConfig");
     let kubevirt = platform.field("kubevirt");
     let path = kubevirt.field(config);
-    let spec_object = member(object, "spec")?;
-    let kubevirt_object = member(member(spec_object, "platform")?, "kubevirt")?;
+    let spec_object = object.object("spec")?;
+    let kubevirt_object = spec_object.object("platform")?.object("kubevirt")?;
     let config = match kubevirt_object.get(config) {
         None | Some(Value::Null) => return None,
         Some(Value::Object(config)) => config,
@@ -108,13 +108,13 @@ pub(crate) fn read(object: &Object, path: FieldPath<'_>, diagnostics: &mut Diagn
         Value::String(text) => Some(text.clone()),
         _ => None,
     };
-    let created = text(member(object, "metadata"), "creationTimestamp").and_then(|text| text.parse().ok());
-    let name = text(member(object, "metadata"), "name").unwrap_or_default();
+    let created = text(object.object("metadata"), "creationTimestamp").and_then(|text| text.parse().ok());
+    let name = text(object.object("metadata"), "name").unwrap_or_default();
     if name.is_empty() {
         diagnostics.push(Diagnostic::without_value(Severity::Error, metadata.field("name"), "missing", "a name"));
         return None;
     }
-    let namespace = text(member(object, "metadata"), "namespace").unwrap_or_else(|| "default".to_owned());
+    let namespace = text(object.object("metadata"), "namespace").unwrap_or_else(|| "default".to_owned());
     let cluster_name = text(Some(spec_object), "clusterName");
     let machines = Machines {
         networks: names_of_networks(kubevirt_object, kubevirt, diagnostics),
@@ -161,7 +161,7 @@ pub fn machines_namespace(namespace: &str, cluster: &str) -> String {
 /// The subnets in [`MACHINE_NETWORK_ANNOTATION`]. `None` without the annotation. An invalid CIDR is reported with the
 /// path of the annotation.
 fn annotated_network(object: &Object, metadata: FieldPath<'_>, diagnostics: &mut Diagnostics) -> Option<Vec<String>> {
-    let value = member(member(object, "metadata")?, "annotations")?.get(MACHINE_NETWORK_ANNOTATION)?;
+    let value = object.object("metadata")?.object("annotations")?.get(MACHINE_NETWORK_ANNOTATION)?;
     let path = metadata.field("annotations");
     let path = path.field(MACHINE_NETWORK_ANNOTATION);
     let text = value.to_string();
@@ -181,21 +181,14 @@ pub(crate) fn read_machine_network(
     path: FieldPath<'_>,
     diagnostics: &mut Diagnostics,
 ) -> Option<((String, String), Vec<String>)> {
-    let text = |name| match member(object, "metadata")?.get(name)? {
+    let text = |name| match object.object("metadata")?.get(name)? {
         Value::String(text) => Some(text.clone()),
         _ => None,
     };
     let name = (text("namespace").unwrap_or_else(|| "default".to_owned()), text("name")?);
-    let (spec, networking) = (path.field("spec"), member(member(object, "spec")?, "networking")?);
+    let (spec, networking) = (path.field("spec"), object.object("spec")?.object("networking")?);
     let networks = Members::new(networking, spec.field("networking")).machine_network(diagnostics);
     Some((name, networks))
-}
-
-fn member<'a>(object: &'a Object, name: &str) -> Option<&'a Object> {
-    match object.get(name)? {
-        Value::Object(member) => Some(member),
-        _ => None,
-    }
 }
 
 /// The networks to which the machines of a NodePool are attached.

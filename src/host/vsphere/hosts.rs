@@ -99,7 +99,7 @@ pub fn read_install_config(document: &[u8]) -> (Option<InstallHosts>, Diagnostic
             return (None, diagnostics);
         }
     };
-    let Some(vsphere) = member(&config, "platform").and_then(|platform| member(platform, "vsphere")) else {
+    let Some(vsphere) = config.object("platform").and_then(|platform| platform.object("vsphere")) else {
         let expected = "the platform of an install-config.yaml";
         diagnostics.push(Diagnostic::without_value(Severity::Error, "platform.vsphere", "missing", expected));
         return (None, diagnostics);
@@ -118,13 +118,6 @@ pub fn read_install_config(document: &[u8]) -> (Option<InstallHosts>, Diagnostic
     let diagnostics = check.diagnostics;
     let hosts = hosts.filter(|_| !diagnostics.has_errors());
     (hosts.map(|hosts| InstallHosts { hosts, config: config.clone() }), diagnostics)
-}
-
-pub(super) fn member<'d>(object: &'d Object, name: &str) -> Option<&'d Object> {
-    match object.get(name)? {
-        Value::Object(object) => Some(object),
-        _ => None,
-    }
 }
 
 /// The objects of a list. Other elements are left out.
@@ -277,7 +270,7 @@ impl Check<'_> {
             }
         };
         compare(Role::Bootstrap, 1, "");
-        let control_plane = replicas(member(self.config, "controlPlane"));
+        let control_plane = replicas(self.config.object("controlPlane"));
         if let Some(expected) = control_plane {
             compare(Role::ControlPlane, expected, ", as controlPlane.replicas");
         }

@@ -164,7 +164,7 @@ impl<'d> Item<'d> {
         let (name, parents) = path.split_last()?;
         let mut object = self.object;
         for parent in parents {
-            object = member(object, parent)?;
+            object = object.object(parent)?;
         }
         match object.get(name)? {
             Value::String(text) => Some(text),
@@ -186,15 +186,11 @@ impl<'d> Item<'d> {
     }
 }
 
-fn member<'d>(object: &'d Object, name: &str) -> Option<&'d Object> {
-    match object.get(name)? {
-        Value::Object(object) => Some(object),
-        _ => None,
-    }
-}
-
 /// Description of the documents, for messages.
 const EXPECTED: &str = "one Machine of vSphere or one network device, and IPAddresses";
+
+/// Kind of the provider specification of a vSphere machine. A manifest may lack this kind.
+const PROVIDER: &str = "VSphereMachineProviderSpec";
 
 // === impl Reader ===
 
@@ -360,15 +356,19 @@ impl<'d> Reader<'d> {
             let (spec, provider) = (path.field("spec"), "providerSpec");
             let provider_path = spec.field(provider);
             let value_path = provider_path.field("value");
-            let value = member(machine.object, "spec").and_then(|spec| member(spec, provider));
-            let Some(value) = value.and_then(|provider| member(provider, "value")) else {
+            let value = machine.object.object("spec").and_then(|spec| spec.object(provider));
+            let Some(value) = value.and_then(|provider| provider.object("value")) else {
                 let expected = "the specification of a vSphere machine";
                 diagnostics.push(Diagnostic::without_value(Severity::Error, value_path, "missing", expected));
                 return None;
             };
+            if let Some(kind) = value.get("kind").filter(|kind| **kind != Value::Null && kind.to_string() != PROVIDER) {
+                diagnostics.push(Diagnostic::error(value_path.field("kind"), "other provider", kind, PROVIDER));
+                return None;
+            }
             let network_path = value_path.field("network");
             let list = network_path.field("devices");
-            let elements = match member(value, "network").and_then(|network| network.get("devices")) {
+            let elements = match value.object("network").and_then(|network| network.get("devices")) {
                 None | Some(Value::Null) => &[][..],
                 Some(Value::Array(elements)) => elements,
                 Some(other) => {
@@ -489,7 +489,7 @@ fn read_address(item: Item<'_>, path: FieldPath<'_>, diagnostics: &mut Diagnosti
         let value = parse_gateway(gateway).map_err(|error| refused(error.at(gateway_path))).ok()?;
         Some(At { document: item.document, path: gateway_path.path(), value })
     });
-    let prefix = member(item.object, "spec").and_then(|spec| spec.get("prefix"));
+    let prefix = item.object.object("spec").and_then(|spec| spec.get("prefix"));
     let length = match prefix {
         Some(Value::Integer(length)) => u8::try_from(*length).ok().filter(|length| *length > 0),
         _ => None,

@@ -2,7 +2,7 @@
 
 use serde_json::{Value as Json, json};
 
-use super::hosts::{Host, InstallHosts, Role, member, objects, replicas, text};
+use super::hosts::{Host, InstallHosts, Role, objects, replicas, text};
 use crate::diagnostic::{Diagnostic, Diagnostics, FieldPath, Severity};
 use crate::formats::value::{Object, Value};
 use crate::host::pool::Members;
@@ -28,8 +28,7 @@ impl InstallHosts {
     /// The document lacks a member that a Machine needs.
     pub fn machines(&self, infra_id: &str, template: Option<&str>) -> Result<Vec<Json>, Diagnostics> {
         let mut diagnostics = Diagnostics::default();
-        let vsphere =
-            member(&self.config, "platform").and_then(|platform| member(platform, "vsphere")).unwrap_or(&EMPTY);
+        let vsphere = self.config.object("platform").and_then(|platform| platform.object("vsphere")).unwrap_or(&EMPTY);
         let pools = objects(&self.config, "compute");
         let pools = if pools.is_empty() { vec![&EMPTY] } else { pools };
         let mut hosts = self.hosts.iter().enumerate().filter(|(_, host)| host.role == Role::Compute);
@@ -74,7 +73,7 @@ impl<'d> Maker<'d> {
         let list = vsphere.field("failureDomains");
         let domain_path = list.index(index);
         let topology_path = domain_path.field("topology");
-        let topology = member(domain, "topology").unwrap_or(&EMPTY);
+        let topology = domain.object("topology").unwrap_or(&EMPTY);
         let mut needed = |object: &'d Object, path: FieldPath<'_>, name: &str| {
             let value = text(object, name);
             if value.is_none() {
@@ -147,8 +146,8 @@ impl<'d> Maker<'d> {
 
     /// The machine pool's own platform, then the default of all machine pools.
     fn platforms(&self) -> impl Iterator<Item = &'d Object> {
-        let own = member(self.pool, "platform").and_then(|platform| member(platform, "vsphere"));
-        own.into_iter().chain(member(self.vsphere, "defaultMachinePlatform"))
+        let own = self.pool.object("platform").and_then(|platform| platform.object("vsphere"));
+        own.into_iter().chain(self.vsphere.object("defaultMachinePlatform"))
     }
 
     /// The failure domain of a host, and its index.
@@ -182,5 +181,5 @@ impl<'d> Maker<'d> {
 }
 
 fn of_disk(platform: &Object) -> Option<&Value> {
-    member(platform, "osDisk")?.get("diskSizeGB")
+    platform.object("osDisk")?.get("diskSizeGB")
 }

@@ -272,6 +272,14 @@ fn documents_without_a_machine_are_refused() {
                     .to_owned(),
             ],
         ),
+        (
+            "{kind: Machine, metadata: {name: a}, spec: {providerSpec: {value: {kind: AWSMachineProviderConfig}}}}",
+            vec![
+                "error: file0: spec.providerSpec.value.kind: other provider \"AWSMachineProviderConfig\", \
+                 expected VSphereMachineProviderSpec"
+                    .to_owned(),
+            ],
+        ),
     ] {
         assert_eq!(written(&[document], None), (None, expected), "{document}");
     }
