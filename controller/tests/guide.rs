@@ -6,7 +6,9 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
+use glowplug::host::pool::Pool;
 use glowplug_controller::api::{LeaseSpec, PoolSpec, definitions};
+use glowplug_controller::cluster_api::PoolRef;
 use glowplug_controller::index::{PoolId, PoolObject};
 use glowplug_controller::machine::{NODE_POOL_LABEL, VirtualMachine};
 use glowplug_controller::metrics::Metrics;
@@ -247,4 +249,17 @@ fn every_option_is_one_of_the_program() {
     assert_eq!(options.len(), 9);
     let missing: Vec<&&str> = options.iter().filter(|option| !help.contains(**option)).collect();
     assert_eq!(missing, [] as [&&str; 0]);
+}
+
+#[test]
+fn the_machine_set_of_the_page_for_vsphere_names_the_pool_of_the_page() {
+    let page = read("../docs/vsphere.md");
+    let [pool, set] = blocks(&page, "yaml")[..] else { panic!("two blocks") };
+    let pools = Pool::parse(pool.as_bytes()).unwrap();
+    let set: Value = serde_saphyr::from_str(set).unwrap();
+    let device = &set["spec"]["template"]["spec"]["providerSpec"]["value"]["network"]["devices"][0];
+    let text = |name: &str| device["addressesFromPools"][0][name].as_str().unwrap().to_owned();
+    let claim = PoolRef { api_group: Some(text("group")), kind: text("resource"), name: text("name") };
+    let pool = claim.resolve("openshift-machine-api").unwrap();
+    assert_eq!([pool.to_string()], [pools[0].name()]);
 }

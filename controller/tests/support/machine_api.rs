@@ -32,6 +32,8 @@ use super::controller::{PATIENCE, Site, create, merge};
 const GROUP: &str = "machine.openshift.io";
 const VERSION: &str = "v1beta1";
 const KINDS: [(&str, &str); 2] = [("Machine", "machines"), ("MachineSet", "machinesets")];
+/// Time between two passes.
+const PAUSE: Duration = Duration::from_millis(100);
 const MACHINE_FINALIZER: &str = "machine.machine.openshift.io";
 /// Finalizer of a claim whose address a virtual machine may use.
 pub const CLAIM_FINALIZER: &str = "machine.openshift.io/ip-claim-protection";
@@ -87,7 +89,7 @@ impl MachineApi {
     pub async fn until(&mut self, what: &str, holds: impl Fn(&Self) -> bool) {
         let work = async {
             while self.pass().await || !holds(self) {
-                tokio::time::sleep(Duration::from_millis(20)).await;
+                tokio::time::sleep(PAUSE).await;
             }
         };
         let result = timeout(PATIENCE, work).await;
