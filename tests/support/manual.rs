@@ -3,7 +3,7 @@
 //! clap and `clap_mangen` render the parts of a page between `.\" of clap: NAME` and `.\" end`. Everything else is written by hand. The
 //! unit tests of both programs include this file, since a command line is private to its program.
 //!
-//! `UPDATE=1 cargo test --all-features --bins manual::` renders these parts again.
+//! `UPDATE=1 cargo test --all-features --bins manual_pages` renders these parts again.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail the test")]
 
@@ -38,7 +38,7 @@ pub(crate) fn check(program: Command, section: &str) {
         if std::env::var_os("UPDATE").is_some() {
             fs::write(&path, new).unwrap();
         } else {
-            assert_eq!(old, new, "UPDATE=1 cargo test --all-features --bins manual::");
+            assert_eq!(old, new, "UPDATE=1 cargo test --all-features --bins manual_pages");
         }
         let header = old.lines().find(|line| line.starts_with(".TH ")).unwrap();
         let version = header.split('"').nth(3);
