@@ -120,17 +120,20 @@ pub fn read_install_config(document: &[u8]) -> (Option<InstallHosts>, Diagnostic
     (hosts.map(|hosts| InstallHosts { hosts, config: config.clone() }), diagnostics)
 }
 
-/// The objects of a list. Other elements are left out.
+/// An object without members.
+pub(super) static EMPTY: Object = Object::EMPTY;
+
+/// The objects of a list. Any other element becomes an object without members, so that each object keeps its index.
 pub(super) fn objects<'d>(object: &'d Object, name: &str) -> Vec<&'d Object> {
     let elements = match object.get(name) {
         Some(Value::Array(elements)) => elements.as_slice(),
         _ => &[],
     };
     let as_object = |value: &'d Value| match value {
-        Value::Object(object) => Some(object),
-        _ => None,
+        Value::Object(object) => object,
+        _ => &EMPTY,
     };
-    elements.iter().filter_map(as_object).collect()
+    elements.iter().map(as_object).collect()
 }
 
 /// A string member that is not empty.

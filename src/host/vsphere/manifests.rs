@@ -2,7 +2,7 @@
 
 use serde_json::{Value as Json, json};
 
-use super::hosts::{Host, InstallHosts, Role, objects, replicas, text};
+use super::hosts::{EMPTY, Host, InstallHosts, Role, objects, replicas, text};
 use crate::diagnostic::{Diagnostic, Diagnostics, FieldPath, Severity};
 use crate::formats::value::{Object, Value};
 use crate::host::pool::Members;
@@ -10,8 +10,6 @@ use crate::host::pool::Members;
 /// The sizes of a machine: name in the installer's machine pool, name in a Machine, and the installer's default.
 const SIZES: [(&str, &str, i64); 3] =
     [("cpus", "numCPUs", 4), ("coresPerSocket", "numCoresPerSocket", 4), ("memoryMB", "memoryMiB", 16_384)];
-
-static EMPTY: Object = Object::EMPTY;
 
 /// The installer's default size of a disk, in GiB.
 const DISK: i64 = 120;

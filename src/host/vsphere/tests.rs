@@ -516,3 +516,14 @@ fn a_machine_without_a_failure_domain_is_an_error() {
          platform.vsphere.hosts[3].failureDomain: missing, expected a failure domain, for the workspace of the Machine"
     );
 }
+
+#[test]
+fn a_failure_domain_keeps_its_index_after_an_invalid_one() {
+    let config = CONFIG.replacen("failureDomains:\n", "failureDomains:\n    - 5\n", 1);
+    let hosts = read_install_config(config.as_bytes()).0.unwrap();
+    let errors = hosts.machines("c1", None).unwrap_err();
+    assert_eq!(
+        errors.kept().last().unwrap().to_string(),
+        "platform.vsphere.failureDomains[2].topology.template: missing, expected the virtual machine to clone, or --template"
+    );
+}
