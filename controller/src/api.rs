@@ -7,6 +7,7 @@
 
 mod name;
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use glowplug::diagnostic::{Diagnostic, Diagnostics};
@@ -71,6 +72,12 @@ pub struct PoolSpec {
     /// Addresses that are never allocated, written like `addresses`. Example: `[192.168.1.20]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub excluded_addresses: Vec<String>,
+    /// Addresses that the pool keeps for machines and claims, by name: nobody else gets them, also before the named
+    /// object exists. The key is the name of a machine or of a claim, or `namespace/name`. The value is an address of
+    /// `addresses` or `excludedAddresses`, or one of each family with a comma between them.
+    /// Example: `{db-0: "192.168.1.20, 2620:0:860:2::20"}`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub pre_allocations: BTreeMap<String, String>,
     /// Default gateway of the machines, at most one of each family. A gateway is never allocated.
     /// Example: `[192.168.1.1, 2620:0:860:2::1]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -191,7 +198,7 @@ pub struct AddressCount {
     pub free: i64,
     /// Addresses that a claim or machine holds. Example: `3`.
     pub used: i64,
-    /// Held addresses that the pool no longer contains. Example: `0`.
+    /// Held addresses that the pool no longer contains, or keeps for another name. Example: `0`.
     pub out_of_range: i64,
 }
 
@@ -203,7 +210,8 @@ pub struct FamilyCount {
     pub family: String,
     /// All addresses of the pool. Example: `"41"`.
     pub total: String,
-    /// Addresses that are never allocated: gateways, name servers, exclusions, ends of subnets. Example: `"0"`.
+    /// Addresses that are not allocated: gateways, name servers, exclusions, ends of subnets, and pre-allocated addresses
+    /// that their machine or claim does not hold. Example: `"0"`.
     pub reserved: String,
     /// Addresses that a claim or machine holds. Example: `"2"`.
     pub used: String,
@@ -213,7 +221,7 @@ pub struct FamilyCount {
     pub reuse_delayed: String,
     /// Addresses that the next claims may get. Example: `"39"`.
     pub free: String,
-    /// Held addresses that the pool no longer contains. Example: `"0"`.
+    /// Held addresses that the pool no longer contains, or keeps for another name. Example: `"0"`.
     pub out_of_range: String,
 }
 
@@ -416,6 +424,10 @@ impl PoolSpec {
         if self.network != Pool::DEFAULT_NETWORK && !self.network.contains('/') {
             diagnostics.push(Diagnostic::error("network", "no namespace", &self.network, "namespace/name or default"));
         }
+        // Users of any namespace may create a claim with any name.
+        for name in self.pre_allocations.keys().filter(|name| !name.contains('/')) {
+            diagnostics.push(Diagnostic::error("preAllocations", "no namespace", name, "namespace/name"));
+        }
         let selects =
             [("nodePoolRef", self.node_pool_ref.is_some()), ("machineSelector", self.machine_selector.is_some())];
         for (member, _) in selects.into_iter().filter(|(_, selects)| *selects) {
@@ -502,6 +514,8 @@ mod tests {
             json!({"machineNetwork": ["10.0.0.0/24"]}),
             json!({"onLinkGateway": 1}),
             json!({"gateway": {"ip": "10.0.0.1"}}),
+            json!({"preAllocations": ["10.0.0.5"]}),
+            json!({"preAllocations": {"db": ["10.0.0.5"]}}),
         ] {
             let mut spec = json!({"network": "infra/vlan10", "addresses": ["10.0.0.0/24"]});
             json_patch::merge(&mut spec, &members);
@@ -521,6 +535,22 @@ mod tests {
         };
         assert_eq!(full.check(Some("a"), "b").0, plain.check(Some("a"), "b").0);
         assert!(plain.check(Some("a"), "b").0.is_some());
+    }
+
+    #[test]
+    fn a_global_pool_keeps_addresses_for_names_with_their_namespace() {
+        let spec = |name: &str| PoolSpec {
+            network: "infra/vlan10".into(),
+            addresses: vec!["10.0.0.0/24".into()],
+            pre_allocations: [(name.to_owned(), "10.0.0.9".to_owned())].into(),
+            ..PoolSpec::default()
+        };
+        let pool = spec("n/db").check(None, "global").0.unwrap();
+        assert_eq!(pool.pre_allocated("n", "db"), ["10.0.0.9".parse::<IpAddr>().unwrap()]);
+        let (pool, diagnostics) = spec("db").check(None, "global");
+        let error = r#"preAllocations: no namespace "db", expected namespace/name"#;
+        assert_eq!(verdict(pool.as_ref(), &diagnostics), (false, vec![error.to_owned()]));
+        assert!(spec("db").check(Some("n"), "pool").0.is_some());
     }
 
     #[test]

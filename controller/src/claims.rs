@@ -34,7 +34,7 @@ use crate::events::Events;
 use crate::index::{PoolFacts, PoolId};
 use crate::metrics::Metrics;
 use crate::opening::Opening;
-use crate::passes::{self, Ended, Error, LONGEST_PASS, Names, PASSES, ask, stored, version_of};
+use crate::passes::{self, ADDRESS_PAUSE, Ended, Error, LONGEST_PASS, Names, PASSES, ask, stored, version_of};
 use crate::pools::Scope;
 use crate::registry::{Allocations, RegistryHandle, Stopped};
 use crate::watch::{Change, changes};
@@ -272,6 +272,7 @@ impl Work<'_> {
         for _ in 0..LONGEST_PASS {
             match decide(&view, Timestamp::now()) {
                 Step::Wait if view.is_early() => return Ok(Pause::Ended(Ended::Again(EARLY))),
+                Step::Wait if view.waits_for_address() => return Ok(Pause::Ended(Ended::Again(ADDRESS_PAUSE))),
                 Step::Wait => return Ok(Pause::Ended(Ended::Well)),
                 Step::Claim(claim) if until == Until::Claim => return Ok(Pause::Claims(claim)),
                 step => {

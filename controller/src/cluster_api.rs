@@ -36,6 +36,8 @@ pub const CLAIM_FINALIZER: &str = "ipam.glowplug.dev/release-address";
 pub const ADDRESS_FINALIZER: &str = "ipam.glowplug.dev/protect-address";
 /// Annotation of a claim on a pool of two families: `IPv4` or `IPv6`.
 pub const FAMILY_ANNOTATION: &str = "ipam.glowplug.dev/family";
+/// Annotation of a claim with the only address that the claim accepts. Example: `192.168.1.20`.
+pub const REQUEST_ANNOTATION: &str = "ipam.glowplug.dev/requested-address";
 /// Annotation of a paused object. Controllers do not change a paused object.
 pub const PAUSED_ANNOTATION: &str = "cluster.x-k8s.io/paused";
 /// Label that selects the controller of an object, when several controllers run.

@@ -6,8 +6,13 @@
 //! Sources: `staging/src/kubevirt.io/api/core/v1/schema.go` of kubevirt/kubevirt; `pkg/kubevirt/machine.go` of
 //! kubernetes-sigs/cluster-api-provider-kubevirt; `hypershift-operator/controllers/nodepool/kubevirt` of openshift/hypershift.
 
+use std::collections::BTreeMap;
+
+use glowplug::diagnostic::Diagnostic;
+use glowplug::host::address::parse_address;
 use glowplug::host::pool::Pool;
-use glowplug::network::parse_mac_address;
+use glowplug::network::{Family, parse_mac_address};
+use ipnetwork::IpNetwork;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
 use pnet_base::MacAddr;
@@ -23,6 +28,9 @@ pub const MACHINE_NAMESPACE_LABEL: &str = "capk.cluster.x-k8s.io/kubevirt-machin
 pub const NODE_POOL_LABEL: &str = "hypershift.openshift.io/nodepool-name";
 /// Label of a namespace whose VirtualMachines the webhook must receive. The controller sets the label to `"true"`.
 pub const MACHINES_LABEL: &str = "ipam.glowplug.dev/machines";
+/// Annotation of the instances of a VirtualMachine with requested addresses, as JSON: KubeVirt's name of an interface,
+/// and a list of addresses. Example: `{"iface1": ["192.168.1.20/24"]}`.
+pub const ADDRESSES_ANNOTATION: &str = "network.kubevirt.io/addresses";
 /// Key of the document in the Secret of a machine. KubeVirt reads this key.
 pub const NETWORK_DATA_KEY: &str = "networkdata";
 
@@ -35,7 +43,13 @@ pub struct VirtualMachine {
     pub networks: Vec<Attachment>,
     /// The first cloud-init volume: KubeVirt fills only this volume. `None`: the machine has no such volume.
     pub cloud_init: Option<CloudInit>,
+    /// Addresses that the template requests, or the reason why the annotation is invalid.
+    pub requested: Result<RequestedAddresses, String>,
 }
+
+/// The requested addresses by KubeVirt's name of the interface, at most one of each family. The full length (/32, /128)
+/// means that the request has no prefix length.
+pub type RequestedAddresses = BTreeMap<String, Vec<IpNetwork>>;
 
 /// The attachment of a machine to a network.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -128,7 +142,9 @@ impl VirtualMachine {
         let spec = &object.data["spec"]["template"]["spec"];
         let networks = attachments(spec, metadata.namespace.as_deref().unwrap_or_default());
         let cloud_init = items(&spec["volumes"]).enumerate().find_map(|(index, volume)| CloudInit::read(index, volume));
-        Self { metadata, networks, cloud_init }
+        let annotation = &object.data["spec"]["template"]["metadata"]["annotations"][ADDRESSES_ANNOTATION];
+        let requested = annotation.as_str().map_or_else(|| Ok(BTreeMap::new()), requested_addresses);
+        Self { metadata, networks, cloud_init, requested }
     }
 
     /// Returns the namespace and name of the VirtualMachine.
@@ -183,6 +199,40 @@ fn attachments(spec: &Value, namespace: &str) -> Vec<Attachment> {
         })
     };
     items(&spec["domain"]["devices"]["interfaces"]).enumerate().filter_map(attachment).collect()
+}
+
+/// Reads the annotation [`ADDRESSES_ANNOTATION`].
+///
+/// # Errors
+///
+/// The text is invalid, or has two addresses of one family for an interface.
+pub fn requested_addresses(text: &str) -> Result<RequestedAddresses, String> {
+    let at = || format!("annotation {ADDRESSES_ANNOTATION}");
+    let Ok(lists) = serde_json::from_str::<BTreeMap<String, Vec<String>>>(text) else {
+        let expected = r#"interfaces with their addresses, as {"iface1": ["192.168.1.20/24"]}"#;
+        return Err(Diagnostic::error(at(), "invalid value", text, expected).to_string());
+    };
+    let mut requested = RequestedAddresses::new();
+    for (interface, texts) in lists {
+        let addresses = requested.entry(interface).or_default();
+        for text in texts {
+            let (address, length) =
+                text.split_once('/').map_or((&*text, None), |(address, length)| (address, Some(length)));
+            let address = parse_address(address).map_err(|error| error.at(at()).to_string())?;
+            let length = length.map_or(Some(Family::of(address).bits()), |length| length.parse().ok());
+            let Some(network) = length.and_then(|length| IpNetwork::new(address, length).ok()) else {
+                return Err(
+                    Diagnostic::error(at(), "invalid prefix length", &text, "as in 192.168.1.20/24").to_string()
+                );
+            };
+            if addresses.iter().any(|other| Family::of(other.ip()) == Family::of(address)) {
+                let expected = "at most one address of each family for an interface";
+                return Err(Diagnostic::error(at(), "second address", &text, expected).to_string());
+            }
+            addresses.push(network);
+        }
+    }
+    Ok(requested)
 }
 
 /// Returns the items of a list. A value that is not a list has no items.

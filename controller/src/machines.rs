@@ -41,10 +41,10 @@ use crate::events::Events;
 use crate::machine::{VirtualMachine, instances, kubevirt_machines, virtual_machines};
 use crate::metrics::Metrics;
 use crate::opening::Opening;
-use crate::passes::{self, Ended, Error, LONGEST_PASS, Names, PASSES, ask, stored, version_of};
+use crate::passes::{self, ADDRESS_PAUSE, Ended, Error, LONGEST_PASS, Names, PASSES, ask, stored, version_of};
 use crate::pools::Scope;
 use crate::registry::{Allocations, RegistryHandle, Stopped};
-use crate::selection::{Selection, SelectionCache};
+use crate::selection::{Selected, Selection, SelectionCache};
 use crate::watch::{Change, changes};
 use crate::webhook::{self, Decision};
 
@@ -326,6 +326,7 @@ impl Work<'_> {
                     let problem = view.problem.as_ref().map(ToString::to_string);
                     return Err(Error::NotReady(problem.unwrap_or_default()));
                 }
+                Step::Wait if view.waits_for_address() => return Ok(Pause::Ended(Ended::Again(ADDRESS_PAUSE))),
                 Step::Wait if view.written.retry => return Ok(Pause::Ended(Ended::Again(RETRY))),
                 Step::Wait => return Ok(Pause::Ended(Ended::Well)),
                 Step::Claim(claim, kind) if until == Until::Claim => return Ok(Pause::Claims(claim, kind)),
@@ -722,8 +723,8 @@ fn reference_to(kind: Kind, metadata: &ObjectMeta) -> ObjectReference {
 /// Whether the webhook would find a pool of a machine exhausted. `true` also when no pool selects the machine.
 fn is_exhausted(selection: &Selection, vm: &VirtualMachine) -> bool {
     let selected = selection.of(vm).unwrap_or_default();
-    let pools = selected.iter().filter_map(|selected| selection.pool(&selected.pool));
-    selected.is_empty() || pools.into_iter().any(|pool| pool.exhausted.is_some())
+    let lacks = |it: &Selected| selection.pool(&it.pool).is_some_and(|pool| pool.exhausted.is_some());
+    selected.is_empty() || selected.iter().any(|it| lacks(it) && !webhook::is_kept_for(vm, it, selection))
 }
 
 /// Returns the JSON patch operations of the webhook for a VirtualMachine that needs no free address.

@@ -35,6 +35,7 @@ use crate::metrics::Metrics;
 use crate::selection::SelectionCache;
 use crate::serve::answer;
 
+pub(crate) use machines::is_kept_for;
 pub use machines::{Decision, MACHINES_PATH, decide};
 
 /// Path of the webhook for both kinds of pools.
@@ -133,7 +134,11 @@ pub fn warn_of_holders<'a>(
     };
     let held = leases.into_iter().filter(|lease| lease.pool == name && lease.released.is_none());
     let held = held.filter_map(|lease| Some((lease.address.parse::<IpAddr>().ok()?, &lease.holder)));
-    let lost = held.filter(|(address, _)| !remaining.as_ref().is_some_and(|pool| pool.offers(*address)));
+    let is_lost = |(address, holder): &(IpAddr, &Holder)| {
+        let is_kept = |pool: &Pool| pool.pre_allocated(&holder.namespace, &holder.name).contains(address);
+        !remaining.as_ref().is_some_and(|pool| pool.offers(*address) || is_kept(pool))
+    };
+    let lost = held.filter(is_lost);
     let (addresses, holders): (BTreeSet<IpAddr>, BTreeSet<&str>) =
         lost.map(|(address, holder)| (address, holder.uid.as_str())).unzip();
     if addresses.is_empty() {

@@ -83,6 +83,19 @@ fn the_pool_of_the_guide_is_valid_and_has_the_number_of_addresses_in_the_guide()
 }
 
 #[test]
+fn the_addresses_by_name_in_the_guide_are_valid() {
+    let guide = guide();
+    let mut specs = blocks(&guide, "yaml").into_iter().map(|block| serde_saphyr::from_str::<Value>(block).unwrap());
+    let mut spec =
+        specs.find_map(|object| object["spec"].get("preAllocations").map(|_| object["spec"].clone())).unwrap();
+    spec["network"] = "infra/vlan10".into();
+    spec["machineNetwork"] = json!([{"cidr": "192.168.1.0/24"}, {"cidr": "2620:0:860:2::/64"}]);
+    let (pool, diagnostics) = id().check(&serde_json::from_value(spec).unwrap());
+    let kept: Vec<String> = pool.unwrap().pre_allocated("clusters", "db-1").iter().map(ToString::to_string).collect();
+    assert_eq!((kept, diagnostics.kept()), (vec!["192.168.1.5".to_owned(), "2620:0:860:2::20".to_owned()], &[][..]));
+}
+
+#[test]
 fn the_refusal_and_the_warning_are_those_of_the_webhook() {
     let mut wrong = pool();
     wrong.addresses = vec!["192.168.1.10/24".to_owned()];

@@ -13,6 +13,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use glowplug::host::address::parse_address;
 use glowplug::host::allocator::{Allocator, ClaimError};
 use glowplug::host::claim::{Claim, Claimant, Machine, Record, Request};
 use glowplug::host::pool::Pool;
@@ -25,7 +26,7 @@ use serde_json::{Value, json};
 use crate::api::CLUSTER_LABEL;
 use crate::cluster_api::{
     ADDRESS_FINALIZER, CLAIM_FINALIZER, FAMILY_ANNOTATION, GROUP, IpAddress, IpAddressClaim, Key, NotReady,
-    PAUSED_ANNOTATION, Readiness, Version, has_finalizer, pool_kind,
+    PAUSED_ANNOTATION, REQUEST_ANNOTATION, Readiness, Version, has_finalizer, pool_kind,
 };
 use crate::index::{PoolFacts, PoolId};
 
@@ -157,6 +158,11 @@ impl View {
         self.ledger.held.is_empty() && is_unknown && is_ready
     }
 
+    /// Whether the claim needs a certain address that is not available for now.
+    pub(super) fn waits_for_address(&self) -> bool {
+        matches!(&self.problem, Some(Problem::Refused(error)) if error.is_about_address())
+    }
+
     fn is_stopped(&self, claim: &IpAddressClaim) -> bool {
         let is_paused = claim.metadata.annotations.as_ref().is_some_and(|all| all.contains_key(PAUSED_ANNOTATION));
         let is_stopped = match self.cluster {
@@ -282,6 +288,9 @@ impl View {
             Some(Problem::Refused(error)) if allocates_nothing(error) => {
                 return self.say(claim, &Readiness::NotReady(NotReady::PoolNotReady, self.why_not_ready(pool)), now);
             }
+            Some(Problem::Refused(error)) if error.is_about_address() => {
+                return self.say(claim, &Readiness::NotReady(NotReady::AllocationFailed, error.to_string()), now);
+            }
             Some(Problem::Refused(error)) => return refuse(NotReady::AllocationFailed, error.to_string()),
             Some(Problem::Mismatch(message)) => return refuse(NotReady::AllocationFailed, message.clone()),
             None => {}
@@ -289,8 +298,15 @@ impl View {
         let (Some(PoolFacts { ready: Ok(()), sticky, .. }), Some(registered)) = (&self.pool, &self.ledger.pool) else {
             return refuse(NotReady::PoolNotReady, self.why_not_ready(pool));
         };
-        let annotation = claim.metadata.annotations.as_ref().and_then(|all| all.get(FAMILY_ANNOTATION));
-        let family = match annotation.map(String::as_str) {
+        let annotation = |name: &str| claim.metadata.annotations.as_ref()?.get(name).map(String::as_str);
+        let requested = match annotation(REQUEST_ANNOTATION).map(parse_address).transpose() {
+            Ok(requested) => requested,
+            Err(error) => {
+                let message = error.at(format!("annotation {REQUEST_ANNOTATION}")).to_string();
+                return refuse(NotReady::AllocationFailed, message);
+            }
+        };
+        let family = match annotation(FAMILY_ANNOTATION) {
             Some("IPv4") => Some(Family::Ipv4),
             Some("IPv6") => Some(Family::Ipv6),
             Some(other) => {
@@ -300,6 +316,13 @@ impl View {
             }
             None => None,
         };
+        if let Some((family, requested)) = family.zip(requested).filter(|(family, it)| *family != Family::of(*it)) {
+            let message = format!(
+                "annotation {REQUEST_ANNOTATION}: no {family} address \"{requested}\", as {FAMILY_ANNOTATION} says"
+            );
+            return refuse(NotReady::AllocationFailed, message);
+        }
+        let family = family.or(requested.map(Family::of));
         if family.is_none() && registered.families.len() > 1 {
             let message = format!(
                 "{} {pool} has IPv4 and IPv6 addresses, expected annotation {FAMILY_ANNOTATION} on the claim",
@@ -310,7 +333,7 @@ impl View {
         Step::Claim(Claim {
             machine: self.key.holder(claim.uid()),
             created: claim.created(),
-            requests: vec![Request { pool: pool.to_string(), family, addresses: Vec::new() }],
+            requests: vec![Request { pool: pool.to_string(), family, addresses: Vec::from_iter(requested) }],
             sticky: *sticky,
         })
     }

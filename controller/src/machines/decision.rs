@@ -23,6 +23,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
 
+use glowplug::diagnostic::Diagnostic;
 use glowplug::host::allocator::{Allocator, ClaimError};
 use glowplug::host::claim::{Allocation, Claim, Claimant, Conflict, Machine, Record, Request};
 use glowplug::host::expand::{Document, Grant, Template};
@@ -42,7 +43,7 @@ use super::objects::{
 use crate::api::HolderKind;
 use crate::cluster_api::Key;
 use crate::ledger::Kinds;
-use crate::machine::{CloudInitKind, NetworkData, VirtualMachine};
+use crate::machine::{ADDRESSES_ANNOTATION, CloudInitKind, NetworkData, VirtualMachine};
 use crate::selection::Selected;
 
 /// Annotation of a KubevirtMachine. The controller changes the value so that capk retries at once.
@@ -325,6 +326,17 @@ impl View {
         matches!(&self.problem, Some(Problem::Refused(ClaimError::UnknownPool(_) | ClaimError::Suspended(_))))
     }
 
+    /// Whether the machine needs a certain address that is not available for now. A claim that requests an address does
+    /// not wait in the queue of an exhausted pool either.
+    pub(super) fn waits_for_address(&self) -> bool {
+        let requests = self.vm.as_ref().is_some_and(|vm| vm.requested.as_ref().is_ok_and(|all| !all.is_empty()));
+        match &self.problem {
+            Some(Problem::Refused(ClaimError::Exhausted { .. })) => requests,
+            Some(Problem::Refused(error)) => error.is_about_address(),
+            _ => false,
+        }
+    }
+
     /// Returns a check of a holder of this name that may be gone, or whose VirtualMachine is being deleted. `None`: all
     /// such holders are checked.
     fn look_for_the_gone(&self) -> Option<Step> {
@@ -465,26 +477,59 @@ impl View {
         }
         match (&self.granted, &self.problem) {
             (Some(allocations), _) => self.write_secret(vm, selected, &claimant, allocations),
-            (None, None) => Step::Claim(self.claim(selected, &claimant), claimant.kind),
+            (None, None) => match self.claim(vm, selected, &claimant) {
+                Ok(claim) => Step::Claim(claim, claimant.kind),
+                Err(problem) => self.refuse(problem),
+            },
             (None, Some(Problem::Refused(error @ ClaimError::Exhausted { .. }))) => {
                 self.report("IPPoolExhausted", error.to_string())
             }
             (None, Some(Problem::Refused(_))) if self.is_early() => Step::Wait,
+            (None, Some(Problem::Refused(error))) if error.is_about_address() => {
+                self.report("IPAddressUnavailable", error.to_string())
+            }
             (None, Some(Problem::Refused(error))) => self.refuse(error.to_string()),
             (None, Some(Problem::Mismatch(message))) => self.refuse(message.clone()),
         }
     }
 
-    fn claim(&self, selected: &[Selected], claimant: &Claimed) -> Claim {
+    /// Returns the claim of a machine. `Err`: why the addresses that the VirtualMachine requests are invalid.
+    fn claim(&self, vm: &VirtualMachine, selected: &[Selected], claimant: &Claimed) -> Result<Claim, String> {
         let is_sticky =
             |selected: &Selected| self.pools.get(&selected.pool.to_string()).is_some_and(|pool| pool.is_sticky);
-        Claim {
+        let requested = vm.requested.as_ref().map_err(Clone::clone)?;
+        let mut requests = Vec::new();
+        for selected in selected {
+            let name = selected.pool.to_string();
+            // A machine keeps the address that it holds, also when another address is requested later.
+            let is_held = |address: &IpNetwork| {
+                self.ledger.held.iter().any(|held| {
+                    (&held.claimant.machine, held.claimant.interface) == (&claimant.machine, selected.interface)
+                        && Family::of(held.address) == Family::of(address.ip())
+                })
+            };
+            let addresses = requested.get(&selected.attachment).into_iter().flatten();
+            let addresses: Vec<&IpNetwork> = addresses.filter(|address| !is_held(address)).collect();
+            for address in &addresses {
+                let family = Family::of(address.ip());
+                let space = self.ledger.pools.get(&name).and_then(|pool| pool.space(family));
+                let length = space.map_or(family.bits(), |space| space.prefix());
+                if ![length, family.bits()].contains(&address.prefix()) {
+                    let problem = format!("other prefix length than that of pool {name:?}");
+                    let at = format!("annotation {ADDRESSES_ANNOTATION}");
+                    return Err(Diagnostic::error(at, &problem, address, &format!("/{length}")).to_string());
+                }
+            }
+            requests
+                .push(Request { addresses: addresses.into_iter().map(IpNetwork::ip).collect(), ..Request::of(&name) });
+        }
+        Ok(Claim {
             machine: claimant.machine.clone(),
             created: claimant.created,
-            requests: selected.iter().map(|selected| Request::of(&selected.pool.to_string())).collect(),
+            requests,
             // A VirtualMachine that is created again has another UID, so it is another holder.
             sticky: claimant.kind == HolderKind::VirtualMachine || selected.iter().any(is_sticky),
-        }
+        })
     }
 
     fn write_secret(

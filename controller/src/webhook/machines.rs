@@ -77,7 +77,7 @@ pub fn decide(machine: &VirtualMachine, selection: &Selection, held: &BTreeSet<P
             "{volumes}: no volume with cloudInitConfigDrive or cloudInitNoCloud, expected one for the addresses of {pools}"
         ));
     };
-    let exhausted = selected.iter().filter(|selected| !held.contains(&selected.pool));
+    let exhausted = selected.iter().filter(|it| !held.contains(&it.pool) && !is_kept_for(machine, it, selection));
     let exhausted: Vec<(&String, &PoolId)> =
         exhausted.filter_map(|it| Some((selection.pool(&it.pool)?.exhausted.as_ref()?, &it.pool))).collect();
     if let [(message, _), ..] = &exhausted[..] {
@@ -89,6 +89,13 @@ pub fn decide(machine: &VirtualMachine, selection: &Selection, held: &BTreeSet<P
         operations.push(json!({"op": "add", "path": format!("/{at}"), "value": {"name": secret}}));
     }
     Decision::Patch(operations)
+}
+
+/// Whether a pool keeps an address of each of its families for a machine, so that the machine needs no free address.
+pub(crate) fn is_kept_for(machine: &VirtualMachine, selected: &Selected, selection: &Selection) -> bool {
+    let Some(pool) = selection.pool(&selected.pool).and_then(|pool| pool.pool.as_ref().ok()) else { return false };
+    let name = machine.kubevirt_machine().unwrap_or_else(|| machine.key());
+    pool.pre_allocated(&name.namespace, &name.name).len() == pool.spaces().count()
 }
 
 /// Returns the operation that sets the `acpiIndex` of the interface, so that the guest gives it the name in the pool.
@@ -249,6 +256,15 @@ mod tests {
         let id = PoolId { namespace: Some("n".to_owned()), name: "p".to_owned() };
         let message = "No available IPs in pool for interface eno101".to_owned();
         assert_eq!(decision(&[exhausted("p", &json!({}))], &json!({})), Decision::Exhausted(message, vec![id]));
+    }
+
+    #[test]
+    fn a_machine_for_which_an_exhausted_pool_keeps_an_address_is_created() {
+        let keeping = |name: &str| exhausted("p", &json!({"spec": {"preAllocations": {(name): "10.0.0.9"}}}));
+        for name in ["w-0", "n/w-0"] {
+            assert!(matches!(decision(&[keeping(name)], &json!({})), Decision::Patch(_)), "{name}");
+        }
+        assert!(matches!(decision(&[keeping("other/w-0")], &json!({})), Decision::Exhausted(..)));
     }
 
     #[test]

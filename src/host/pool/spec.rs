@@ -441,7 +441,7 @@ impl Check<'_> {
                 } else if is_within(reserved) {
                     let expected = "neither a gateway, a name server nor an address in the template";
                     self.error(&member, "reserved address", address, expected);
-                } else if !entries.is_empty() && !(entries.contains_key(&family) && all.contains(address)) {
+                } else if !(entries.is_empty() || entries.contains_key(&family) && all.contains(address)) {
                     let expected = "one of addresses or excludedAddresses, of a family in addresses";
                     self.error(&member, "address outside the pool", address, expected);
                 }

@@ -204,6 +204,48 @@ fn a_claim_on_a_pool_of_two_families_must_select_one() {
     assert_eq!(said(&view), is(NotReady::AllocationFailed, message));
 }
 
+fn annotated(annotations: &Value) -> Option<IpAddressClaim> {
+    Some(claim(&json!({"metadata": {"annotations": annotations}})))
+}
+
+#[test]
+fn a_requested_address_is_the_only_one_that_is_claimed_and_selects_the_family() {
+    let mut view = view();
+    view.ledger.pool.as_mut().unwrap().families = vec![Family::Ipv4, Family::Ipv6];
+    for (annotations, address) in [
+        (json!({(REQUEST_ANNOTATION): "10.0.0.9"}), "10.0.0.9"),
+        (json!({(REQUEST_ANNOTATION): "fd00::9", (FAMILY_ANNOTATION): "IPv6"}), "fd00::9"),
+    ] {
+        view.claim = annotated(&annotations);
+        let address = address.parse().unwrap();
+        let mut claim = request(Some(Family::of(address)));
+        claim.requests[0].addresses = vec![address];
+        assert_eq!(next(&view), Step::Claim(claim));
+    }
+}
+
+#[test]
+fn an_invalid_requested_address_is_reported() {
+    let reported = |annotations: Value| said(&View { claim: annotated(&annotations), ..view() });
+    let message =
+        "annotation ipam.glowplug.dev/requested-address: leading zero in an address \"10.0.0.09\", expected 10.0.0.9";
+    assert_eq!(reported(json!({(REQUEST_ANNOTATION): "10.0.0.09"})), is(NotReady::AllocationFailed, message));
+    let message = "annotation ipam.glowplug.dev/requested-address: no IPv6 address \"10.0.0.9\", as \
+                   ipam.glowplug.dev/family says";
+    let annotations = json!({(REQUEST_ANNOTATION): "10.0.0.9", (FAMILY_ANNOTATION): "IPv6"});
+    assert_eq!(reported(annotations), is(NotReady::AllocationFailed, message));
+}
+
+#[test]
+fn a_claim_whose_address_is_not_available_keeps_its_place_and_is_asked_again() {
+    let by = Claimant { machine: holder("u2"), interface: eno101() };
+    let taken = ClaimError::Taken { named: "10.0.0.9".parse().unwrap(), by };
+    let mut view = View { problem: Some(Problem::Refused(taken)), ..view() };
+    view.ledger.waits = true;
+    assert_eq!(said(&view), is(NotReady::AllocationFailed, "10.0.0.9: taken by eno101 of n/c (u2)"));
+    assert!(view.waits_for_address());
+}
+
 #[test]
 fn a_refusal_of_the_registry_becomes_a_reason_of_the_contract() {
     let exhausted = ClaimError::Exhausted { interface: eno101(), pool: "n/p".to_owned(), family: Family::Ipv4 };

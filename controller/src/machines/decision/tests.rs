@@ -441,3 +441,58 @@ fn a_virtual_machine_that_is_older_than_the_kubevirt_machine_is_of_the_one_befor
     let (machine, _) = successor();
     assert_eq!(verdict(machine, Guest { vm: Some(vm(&json!({}))), ..guest() }), kept(true));
 }
+
+fn requesting(addresses: &str) -> View {
+    let annotations = json!({"network.kubevirt.io/addresses": addresses});
+    View { vm: Some(vm(&json!({"spec": {"template": {"metadata": {"annotations": annotations}}}}))), ..view() }
+}
+
+#[test]
+fn the_addresses_that_a_virtual_machine_requests_for_an_interface_are_claimed() {
+    for text in [r#"{"iface1": ["10.0.0.9/16"], "other": ["192.168.1.9"]}"#, r#"{"iface1": ["10.0.0.9"]}"#] {
+        let Step::Claim(claim, _) = decide(&requesting(text)) else { panic!() };
+        let addresses = vec!["10.0.0.9".parse().unwrap()];
+        assert_eq!(claim.requests, [Request { addresses, ..Request::of("n/p") }]);
+    }
+    let Step::Claim(claim, _) = decide(&requesting(r#"{"other": ["192.168.1.9"]}"#)) else { panic!() };
+    assert_eq!(claim.requests, [Request::of("n/p")]);
+}
+
+#[test]
+fn a_machine_keeps_the_address_that_it_holds_when_another_one_is_requested() {
+    let mut view = requesting(r#"{"iface1": ["10.0.0.9"]}"#);
+    view.ledger.held = vec![held("m-1", "10.0.0.8")];
+    let Step::Claim(claim, _) = decide(&view) else { panic!() };
+    assert_eq!(claim.requests, [Request::of("n/p")]);
+}
+
+#[test]
+fn an_invalid_request_of_a_virtual_machine_is_reported() {
+    let problem = |text: &str| match decide(&requesting(text)) {
+        Step::Report(Notice { is_warning: true, reason: "NetworkDataMissing", note }) => note,
+        other => panic!("{other:?}"),
+    };
+    let at = |problem: &str| format!("annotation network.kubevirt.io/addresses: {problem}");
+    let expected = r#"expected interfaces with their addresses, as {"iface1": ["192.168.1.20/24"]}"#;
+    assert_eq!(problem("10.0.0.9"), at(&format!("invalid value \"10.0.0.9\", {expected}")));
+    assert_eq!(
+        problem(r#"{"iface1": ["10.0.0.9/33"]}"#),
+        at(r#"invalid prefix length "10.0.0.9/33", expected as in 192.168.1.20/24"#)
+    );
+    assert_eq!(
+        problem(r#"{"iface1": ["10.0.0.9/24"]}"#),
+        at(r#"other prefix length than that of pool "n/p" "10.0.0.9/24", expected /16"#)
+    );
+    let second = r#"second address "10.0.0.8", expected at most one address of each family for an interface"#;
+    assert_eq!(problem(r#"{"iface1": ["10.0.0.9", "10.0.0.8"]}"#), at(second));
+}
+
+#[test]
+fn a_machine_whose_address_is_not_available_keeps_its_place_and_is_asked_again() {
+    let named = "10.0.0.9".parse().unwrap();
+    let error = ClaimError::Reserved { named, pool: "n/p".to_owned(), why: None };
+    let mut view = View { problem: Some(Problem::Refused(error)), ..view() };
+    view.ledger.waiting = [holder("m-1")].into();
+    assert_eq!(decide(&view), report("IPAddressUnavailable", "10.0.0.9: reserved in pool \"n/p\""));
+    assert!(view.waits_for_address());
+}

@@ -1,6 +1,6 @@
 //! Claims of Cluster API: from the claim to the IPAddress, and its removal.
 
-use glowplug_controller::api::{GlobalPoolSpec, GlobalStaticIPPool, StaticIPPool};
+use glowplug_controller::api::{GlobalPoolSpec, GlobalStaticIPPool, PoolSpec, StaticIPPool};
 use glowplug_controller::pools::Scope;
 use k8s_openapi::api::events::v1::Event;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
@@ -344,4 +344,47 @@ pub async fn an_ipaddress_of_another_provider_stays_as_it_is(cluster: &Cluster) 
     site.delete("a").await;
     site.until_gone("a").await;
     assert_eq!(site.addresses.get("a").await.unwrap(), theirs);
+}
+
+pub async fn a_claim_gets_the_address_that_its_pool_keeps_for_its_name(cluster: &Cluster) {
+    let site = Site::new(cluster).await;
+    let kept = [("db", "10.0.0.4"), ("web", "10.0.0.8")].map(|(name, address)| (name.to_owned(), address.to_owned()));
+    let spec = site.spec(&["10.0.0.8/31"]);
+    let spec = PoolSpec { excluded_addresses: vec!["10.0.0.4".to_owned()], pre_allocations: kept.into(), ..spec };
+    site.pools.create(&PostParams::default(), &StaticIPPool::new("p", spec)).await.unwrap();
+    let mut controller = Controller::start(cluster, &site);
+    controller.until_ready().await;
+    site.claim("a", &json!({})).await;
+    assert_eq!(site.address_of("a").await, "10.0.0.9");
+    site.claim("b", &json!({})).await;
+    assert_eq!(site.until_not_ready("b", "PoolExhausted").await, EXHAUSTED);
+    for (name, address) in [("db", "10.0.0.4"), ("web", "10.0.0.8")] {
+        site.claim(name, &json!({})).await;
+        assert_eq!(site.address_of(name).await, address);
+    }
+    // Released, the address stays with the name.
+    site.delete("web").await;
+    site.until_gone("web").await;
+    site.claim("web", &json!({})).await;
+    assert_eq!(site.address_of("web").await, "10.0.0.8");
+    assert_eq!(site.held().await, rows([("10.0.0.4", "db"), ("10.0.0.8", "web"), ("10.0.0.9", "a")]));
+}
+
+pub async fn a_claim_waits_for_the_address_that_it_requests(cluster: &Cluster) {
+    let (site, _controller) = site(cluster, &["10.0.0.8/29"]).await;
+    let requests =
+        |address: &str| json!({"metadata": {"annotations": {"ipam.glowplug.dev/requested-address": address}}});
+    let first = site.claim("a", &requests("10.0.0.11")).await;
+    assert_eq!(site.address_of("a").await, "10.0.0.11");
+    site.claim("b", &requests("10.0.0.11")).await;
+    let taken = format!("10.0.0.11: taken by eno101 of {}/a ({})", site.namespace, first.uid().unwrap());
+    assert_eq!(site.until_not_ready("b", "AllocationFailed").await, taken);
+    site.claim("c", &requests("10.0.0.20")).await;
+    let outside = format!("10.0.0.20: not in pool \"{}/p\"", site.namespace);
+    assert_eq!(site.until_not_ready("c", "AllocationFailed").await, outside);
+    site.delete("a").await;
+    assert_eq!(site.address_of("b").await, "10.0.0.11");
+    merge(&site.claims, "c", &requests("10.0.0.12")).await;
+    assert_eq!(site.address_of("c").await, "10.0.0.12");
+    assert_eq!(site.held().await, rows([("10.0.0.11", "b"), ("10.0.0.12", "c")]));
 }

@@ -296,3 +296,13 @@ pub async fn labels_alone_give_no_virtual_machine_the_address_of_a_kubevirt_mach
     assert_eq!(place.address_of("x", &other).await, "10.0.0.9");
     place.until_held(&[("10.0.0.8", &machine), ("10.0.0.9", &other)]).await;
 }
+
+pub async fn a_virtual_machine_gets_the_address_that_it_requests(cluster: &Cluster) {
+    let place = Place::new(cluster, &["10.0.0.8/29"]).await;
+    let template =
+        json!({"metadata": {"annotations": {"network.kubevirt.io/addresses": r#"{"iface1": ["10.0.0.13/16"]}"#}}});
+    place.machine("w").await;
+    let vm = place.vm("w", &json!({"spec": {"template": template}})).await;
+    let (_, document) = place.until_secret("w", &vm).await;
+    assert_eq!(document["networks"][0]["ip_address"], "10.0.0.13");
+}
