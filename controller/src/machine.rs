@@ -7,12 +7,15 @@
 //! kubernetes-sigs/cluster-api-provider-kubevirt; `hypershift-operator/controllers/nodepool/kubevirt` of openshift/hypershift.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 use glowplug::diagnostic::Diagnostic;
+use glowplug::formats::{Meaning, read_network};
 use glowplug::host::address::parse_address;
 use glowplug::host::pool::Pool;
 use glowplug::network::{Family, parse_mac_address};
 use ipnetwork::IpNetwork;
+use k8s_openapi::ByteString;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
 use pnet_base::MacAddr;
@@ -94,8 +97,8 @@ pub enum NetworkData {
     None,
     /// The network data is in this Secret, in the namespace of the machine.
     Secret(String),
-    /// The network data is in the VirtualMachine itself.
-    Inline,
+    /// The network data is in the VirtualMachine itself, with these addresses.
+    Inline(Vec<IpAddr>),
 }
 
 /// API resource of the kind `VirtualMachine` of KubeVirt.
@@ -240,6 +243,16 @@ fn items(list: &Value) -> impl Iterator<Item = &Value> {
     list.as_array().into_iter().flatten()
 }
 
+/// Returns the addresses that a guest reads from its network data. A document that no guest can read has no addresses.
+pub(crate) fn addresses_in(document: &[u8]) -> Vec<IpAddr> {
+    let Meaning::Network(network) = read_network(document).meaning else { return Vec::new() };
+    let of_link = network.links().iter().flat_map(|link| {
+        let ipv4 = link.ipv4.addresses.iter().map(|address| IpAddr::V4(address.ip()));
+        ipv4.chain(link.ipv6.addresses.iter().map(|address| IpAddr::V6(address.ip())))
+    });
+    of_link.collect()
+}
+
 // === impl CloudInit ===
 
 impl CloudInit {
@@ -247,14 +260,18 @@ impl CloudInit {
         let kinds = [CloudInitKind::ConfigDrive, CloudInitKind::NoCloud];
         let (kind, source) =
             kinds.into_iter().map(|kind| (kind, &object[kind.member()])).find(|(_, source)| source.is_object())?;
-        let has_text = |name: &str| source[name].as_str().is_some_and(|text| !text.is_empty());
-        let network_data = match &source["networkDataSecretRef"] {
-            Value::Object(secret) => {
+        let text = |name: &str| source[name].as_str().filter(|text| !text.is_empty());
+        let network_data = match (&source["networkDataSecretRef"], text("networkData"), text("networkDataBase64")) {
+            (Value::Object(secret), _, _) => {
                 let name = secret.get("name").and_then(Value::as_str);
                 NetworkData::Secret(name.unwrap_or_default().to_owned())
             }
-            _ if has_text("networkData") || has_text("networkDataBase64") => NetworkData::Inline,
-            _ => NetworkData::None,
+            (_, Some(document), _) => NetworkData::Inline(addresses_in(document.as_bytes())),
+            (_, None, Some(encoded)) => {
+                let document = serde_json::from_value::<ByteString>(encoded.into());
+                NetworkData::Inline(document.map(|document| addresses_in(&document.0)).unwrap_or_default())
+            }
+            (_, None, None) => NetworkData::None,
         };
         Some(Self { kind, volume, network_data })
     }
@@ -340,8 +357,13 @@ mod tests {
         let network_data = |source: Value| cloud_init(&json!([{"cloudInitNoCloud": source}])).unwrap().network_data;
         assert_eq!(network_data(json!({"userData": "x"})), NetworkData::None);
         assert_eq!(network_data(json!({"networkData": "", "networkDataSecretRef": null})), NetworkData::None);
-        assert_eq!(network_data(json!({"networkData": "x"})), NetworkData::Inline);
-        assert_eq!(network_data(json!({"networkDataBase64": "eA=="})), NetworkData::Inline);
+        assert_eq!(network_data(json!({"networkData": "x"})), NetworkData::Inline(Vec::new()));
+        assert_eq!(network_data(json!({"networkDataBase64": "eA=="})), NetworkData::Inline(Vec::new()));
+        let text = r#"{"version": 2, "ethernets": {"eno101": {"addresses": ["10.0.0.8/24", "fd00::8/64"]}}}"#;
+        let addresses = ["10.0.0.8", "fd00::8"].map(|text| text.parse().unwrap()).to_vec();
+        assert_eq!(network_data(json!({"networkData": text})), NetworkData::Inline(addresses.clone()));
+        let encoded = serde_json::to_value(ByteString(text.as_bytes().to_vec())).unwrap();
+        assert_eq!(network_data(json!({"networkDataBase64": encoded})), NetworkData::Inline(addresses));
         assert_eq!(network_data(json!({"networkDataSecretRef": {"name": "s"}})), NetworkData::Secret("s".to_owned()));
         assert_eq!(network_data(json!({"networkDataSecretRef": {}})), NetworkData::Secret(String::new()));
     }

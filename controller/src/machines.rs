@@ -33,7 +33,7 @@ use tokio::time::sleep;
 
 use self::decision::{Guest, Notice, PoolWishes, Problem, Proof, Recorded, Step, Verdict, View, Written, decide};
 use self::index::{Index, Kind};
-use self::objects::{KubevirtMachine, NetworkSecret, STATUS_MAP, read_records};
+use self::objects::{KubevirtMachine, NetworkSecret, STATUS_MAP, addresses_of, read_records};
 use crate::api::HolderKind;
 use crate::client::serves;
 use crate::cluster_api::Key;
@@ -352,6 +352,7 @@ impl Work<'_> {
             pools: BTreeMap::new(),
             is_exhausted: true,
             secret: None,
+            other_addresses: None,
             ledger: Recorded::default(),
             memory: index::Memory::default(),
             granted: None,
@@ -418,6 +419,14 @@ impl Work<'_> {
                 view.is_machine_read = true;
             }
             Step::ReadSecret => view.secret = Some(self.read_secret(&key).await?),
+            Step::ReadOtherSecret(name) => {
+                let secret = match is_object_name(&name) {
+                    true => ask(self.secrets(&key).get_opt(&name)).await?,
+                    // No such Secret can exist, and the name must not become a part of a path.
+                    false => None,
+                };
+                view.other_addresses = Some(addresses_of(secret));
+            }
             Step::PatchVm(patch, notice) => {
                 let Ok(patch) = serde_json::from_value(patch) else { return Ok(()) };
                 let answer =
@@ -439,14 +448,18 @@ impl Work<'_> {
                 for warning in warnings {
                     tracing::warn!(machine = %key, warning, "the guest may miss a setting of its network data");
                 }
-                let answer = ask(self.secrets(&key).create(&PostParams::default(), &secret)).await;
-                match stored(answer)? {
+                let written = write_secret(self.api(Kind::VirtualMachine, &key), self.secrets(&key), *secret);
+                // This leader may lose the election now. The task still ends: it may have a Secret to delete.
+                match tokio::spawn(written).await.map_err(|_| Error::Stopped)?? {
                     Some(secret) => {
                         view.secret = Some(NetworkSecret::read(Some(secret)));
                         self.note_hand_out(view);
                     }
-                    // Another leader has created the Secret first, or the namespace is gone.
-                    None => view.secret = Some(self.read_secret(&key).await?),
+                    // Another leader has created the Secret first, the VirtualMachine is gone, or the namespace is gone.
+                    None => {
+                        self.read(Kind::VirtualMachine, &key).await?;
+                        view.secret = Some(self.read_secret(&key).await?);
+                    }
                 }
                 if let Some(NetworkSecret::Absent) = view.secret {
                     return Err(Error::Behind);
@@ -527,7 +540,7 @@ impl Work<'_> {
         }
         match proof.verdict() {
             Verdict::Strip(key, uid) => {
-                self.delete_secret(&key, uid).await?;
+                delete(&self.secrets(&key), &secret_name(&key), Some(uid)).await?;
                 (view.secret, view.problem) = (None, None);
             }
             Verdict::Kept(stripped) => {
@@ -569,13 +582,6 @@ impl Work<'_> {
         }
         let mismatch = adoption.mismatches.first().map(|mismatch| Problem::Mismatch(mismatch.to_string()));
         view.problem = mismatch.or(view.problem.take());
-        Ok(())
-    }
-
-    async fn delete_secret(&self, key: &Key, uid: String) -> Result<(), Error> {
-        let same = Preconditions { uid: Some(uid), resource_version: None };
-        let params = DeleteParams::default().preconditions(same);
-        stored(ask(self.secrets(key).delete(&secret_name(key), &params)).await)?;
         Ok(())
     }
 
@@ -691,6 +697,43 @@ fn patched(answer: Result<DynamicObject, Error>) -> Result<Option<DynamicObject>
         Err(Error::Request(kube::Error::Api(status))) if status.code == 422 => Ok(None),
         answer => stored(answer),
     }
+}
+
+/// Creates the Secret of a VirtualMachine, which hands out its addresses. Returns the stored Secret. `None`: the Secret is
+/// not stored, or no longer.
+///
+/// A leader that was paused may be here after another leader has proved that the VirtualMachine is gone and has released
+/// its addresses. A new VirtualMachine of the same name would start with a late Secret. Therefore the VirtualMachine is
+/// read before the Secret is created, and once more after that: the API server may have received the Secret late.
+async fn write_secret(vms: Api<DynamicObject>, secrets: Api<Secret>, secret: Secret) -> Result<Option<Secret>, Error> {
+    let owner = secret.metadata.owner_references.iter().flatten().next().cloned().unwrap_or_default();
+    let has_owner = async || {
+        let vm = ask(vms.get_opt(&owner.name)).await?;
+        Ok::<bool, Error>(
+            vm.is_some_and(|vm| objects::uid(&vm.metadata) == owner.uid && !objects::is_deleted(&vm.metadata)),
+        )
+    };
+    if !has_owner().await? {
+        return Ok(None);
+    }
+    let Some(secret) = stored(ask(secrets.create(&PostParams::default(), &secret)).await)? else { return Ok(None) };
+    if has_owner().await? {
+        return Ok(Some(secret));
+    }
+    delete(&secrets, secret.metadata.name.as_deref().unwrap_or_default(), secret.metadata.uid.clone()).await?;
+    Ok(None)
+}
+
+async fn delete(secrets: &Api<Secret>, name: &str, uid: Option<String>) -> Result<(), Error> {
+    let params = DeleteParams::default().preconditions(Preconditions { uid, resource_version: None });
+    stored(ask(secrets.delete(name, &params)).await)?;
+    Ok(())
+}
+
+/// Whether an object may have this name: lowercase letters, digits, hyphens and dots, and no dot at an end.
+fn is_object_name(name: &str) -> bool {
+    let is_allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.');
+    !name.is_empty() && name.bytes().all(is_allowed) && !name.starts_with('.') && !name.ends_with('.')
 }
 
 fn secret_name(key: &Key) -> String {

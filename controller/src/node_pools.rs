@@ -19,7 +19,7 @@ use kube::api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, Po
 use kube::runtime::events::EventType;
 use kube::{Api, Client};
 use serde_json::{Value, json};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::api::{MachineNetwork, NodePoolRef, PoolSpec, StaticIPPool};
 use crate::cluster_api::Key;
@@ -35,6 +35,9 @@ pub const CONDITION: &str = "KubevirtIPPoolExhausted";
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Pause after a failure.
 const PAUSE: Duration = Duration::from_secs(1);
+/// Interval between two attempts to write a pool that is invalid or that the API server rejects. The reason may be
+/// another object, such as the HostedCluster or a pool with some of the addresses.
+const RETRY: Duration = Duration::from_secs(60);
 
 /// The task that maintains the conditions and the derived pools of NodePools.
 pub struct NodePools {
@@ -43,9 +46,14 @@ pub struct NodePools {
     events: Events,
     /// NodePools whose derived pool needs no write until the NodePool or the pool changes.
     settled: BTreeMap<Key, Settled>,
-    /// Errors of invalid configurations that already have an event, by NodePool.
-    reported: BTreeMap<Key, String>,
+    /// Problems of configurations that already have an event, by NodePool.
+    reported: BTreeMap<Key, Problem>,
+    /// Time of the next attempt for the NodePools with a problem.
+    retry: Instant,
 }
+
+/// Why the configuration of a NodePool has no effect: reason and message of the event.
+type Problem = (&'static str, String);
 
 /// The version of a NodePool, and the specification of its derived pool with whether that pool is being deleted.
 type Settled = (Option<String>, Option<(PoolSpec, bool)>);
@@ -55,15 +63,14 @@ type Settled = (Option<String>, Option<(PoolSpec, bool)>);
 enum Derived {
     /// Nothing is to do: the NodePool has no configuration and no derived pool, or it is being deleted.
     Nothing,
-    /// The derived pool needs no write: it is correct or being deleted, or another author has written a pool of this
-    /// name.
+    /// The derived pool is correct.
     Right,
     /// The pool must be written with this specification.
     Write(Box<PoolSpec>),
     /// The configuration is gone, so the pool must be deleted.
     Delete,
-    /// The configuration has these errors, one line each. The pool is not changed.
-    Invalid(String),
+    /// The pool is not changed: the configuration has errors, or a pool is in the way.
+    Problem(Problem),
 }
 
 // === impl NodePools ===
@@ -72,13 +79,18 @@ impl NodePools {
     /// Creates the task, which follows the NodePools and pools of `selection`.
     #[must_use]
     pub fn new(client: Client, selection: Arc<SelectionCache>, events: Events) -> Self {
-        Self { client, selection, events, settled: BTreeMap::new(), reported: BTreeMap::new() }
+        let (settled, reported) = (BTreeMap::new(), BTreeMap::new());
+        Self { client, selection, events, settled, reported, retry: Instant::now() + RETRY }
     }
 
     /// Follows the selection. Never returns.
     pub async fn run(mut self) -> Infallible {
         let mut selections = self.selection.subscribe();
         loop {
+            if self.retry <= Instant::now() {
+                self.retry = Instant::now() + RETRY;
+                self.settled.retain(|key, _| !self.reported.contains_key(key));
+            }
             let selection = selections.borrow_and_update().clone();
             let is_done = match selection {
                 Some(selection) => self.pass(&selection).await,
@@ -87,6 +99,7 @@ impl NodePools {
             tokio::select! {
                 Ok(()) = selections.changed() => {}
                 () = sleep(PAUSE), if !is_done => {}
+                () = sleep_until(self.retry), if !self.reported.is_empty() => {}
             }
         }
     }
@@ -149,13 +162,14 @@ impl NodePools {
         let hosted_cluster = if has_config(node_pool) { self.hosted_cluster(key, node_pool).await? } else { None };
         let mut derived = derive(node_pool, hosted_cluster.as_ref(), pool);
         if let Err(errors) = self.write(key, node_pool, pool, &derived).await? {
-            derived = Derived::Invalid(errors);
+            derived = Derived::Problem(("InvalidSpec", errors));
         }
         match &derived {
-            Derived::Invalid(errors) => {
-                if self.reported.insert(key.clone(), errors.clone()).as_ref() != Some(errors) {
-                    tracing::warn!(node_pool = %key, errors, "invalid bootstrapNetworkConfig");
-                    self.events.publish(reference(node_pool), EventType::Warning, "InvalidSpec", errors);
+            Derived::Problem(problem) => {
+                if self.reported.insert(key.clone(), problem.clone()).as_ref() != Some(problem) {
+                    let (reason, message) = problem;
+                    tracing::warn!(node_pool = %key, reason, "bootstrapNetworkConfig has no effect: {message}");
+                    self.events.publish(reference(node_pool), EventType::Warning, reason, message);
                 }
             }
             _ => drop(self.reported.remove(key)),
@@ -197,7 +211,7 @@ impl NodePools {
                     let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
                     api.delete(&key.name, &params).await.map(drop)
                 }
-                (Derived::Nothing | Derived::Right | Derived::Invalid(_), _) => Ok(()),
+                (Derived::Nothing | Derived::Right | Derived::Problem(_), _) => Ok(()),
             }
         };
         match timeout(PATIENCE, written).await {
@@ -290,15 +304,25 @@ fn has_config(node_pool: &DynamicObject) -> bool {
 
 /// Decides on the pool that is derived from a NodePool. `pool` is the existing pool with the name of the NodePool.
 fn derive(node_pool: &DynamicObject, hosted_cluster: Option<&DynamicObject>, pool: Option<&MachinePool>) -> Derived {
-    let is_owned = pool.is_some_and(|pool| pool.owner.is_some() && pool.owner == node_pool.metadata.uid);
+    let is_owned = |pool: &MachinePool| pool.owner.is_some() && pool.owner == node_pool.metadata.uid;
+    let in_the_way = |problem: String| Derived::Problem(("PoolNotDerived", problem));
     match (has_config(node_pool), pool) {
-        (_, Some(_)) if !is_owned => return Derived::Right,
         // The garbage collector deletes the pool together with its NodePool.
         _ if node_pool.metadata.deletion_timestamp.is_some() => return Derived::Nothing,
-        (false, Some(pool)) if !pool.is_deleted => return Derived::Delete,
+        (false, Some(pool)) if is_owned(pool) && !pool.is_deleted => return Derived::Delete,
         (false, _) => return Derived::Nothing,
-        // The pool is being deleted. It is written again after it is gone.
-        (true, Some(pool)) if pool.is_deleted => return Derived::Right,
+        (true, Some(pool)) if pool.is_deleted => {
+            return in_the_way(format!(
+                "pool {} is being deleted, and stays until its last address is released",
+                pool.id
+            ));
+        }
+        (true, Some(pool)) if !is_owned(pool) => {
+            return in_the_way(format!(
+                "pool {} is not derived from this NodePool, expected no pool of this name",
+                pool.id
+            ));
+        }
         (true, _) => {}
     }
     let mut items = Vec::new();
@@ -320,7 +344,7 @@ fn derive(node_pool: &DynamicObject, hosted_cluster: Option<&DynamicObject>, poo
                 Derived::Write(Box::new(spec))
             }
         }
-        _ => Derived::Invalid(errors.join("\n")),
+        _ => Derived::Problem(("InvalidSpec", errors.join("\n"))),
     }
 }
 
@@ -516,8 +540,19 @@ mod tests {
     #[test]
     fn a_pool_that_somebody_else_wrote_is_left_alone() {
         let pool = stored(&PoolSpec::default(), "other");
-        assert_eq!(derive(&configured(&config()), Some(&hosted_cluster()), Some(&pool)), Derived::Right);
-        assert_eq!(derive(&configured(&Value::Null), None, Some(&pool)), Derived::Right);
+        let problem = "pool clusters/workers is not derived from this NodePool, expected no pool of this name";
+        let expected = Derived::Problem(("PoolNotDerived", problem.to_owned()));
+        assert_eq!(derive(&configured(&config()), Some(&hosted_cluster()), Some(&pool)), expected);
+        assert_eq!(derive(&configured(&Value::Null), None, Some(&pool)), Derived::Nothing);
+    }
+
+    #[test]
+    fn a_derived_pool_that_is_being_deleted_is_written_after_it_is_gone() {
+        let pool = MachinePool { is_deleted: true, ..stored(&derived(), "u") };
+        let problem = "pool clusters/workers is being deleted, and stays until its last address is released";
+        let expected = Derived::Problem(("PoolNotDerived", problem.to_owned()));
+        assert_eq!(derive(&configured(&config()), Some(&hosted_cluster()), Some(&pool)), expected);
+        assert_eq!(derive(&configured(&Value::Null), None, Some(&pool)), Derived::Nothing);
     }
 
     #[test]
@@ -528,7 +563,10 @@ mod tests {
 
     #[test]
     fn an_invalid_configuration_changes_no_pool() {
-        let Derived::Invalid(errors) = derive(&configured(&json!({"addresses": "x"})), None, None) else { panic!() };
+        let Derived::Problem((reason, errors)) = derive(&configured(&json!({"addresses": "x"})), None, None) else {
+            panic!()
+        };
+        assert_eq!(reason, "InvalidSpec");
         assert!(errors.contains("bootstrapNetworkConfig.addresses"), "{errors}");
     }
 }

@@ -52,7 +52,7 @@ pub(crate) enum Error {
     Unreadable(serde_json::Error),
     /// The registry has ended.
     Stopped,
-    /// Another leader has written a lease that the registry has not received yet.
+    /// The API server has objects that this leader has not received yet, such as a lease of another leader.
     Behind,
     /// The registry rejects a claim because of the state of its pool, which may change. The text is the reason.
     NotReady(String),
@@ -188,7 +188,7 @@ impl fmt::Display for Error {
             Self::Unanswered => f.write_str("no answer of the API server"),
             Self::Unreadable(error) => write!(f, "the API server answered with another object: {error}"),
             Self::Stopped => Stopped.fmt(f),
-            Self::Behind => f.write_str("the registry does not know a lease of the API server yet"),
+            Self::Behind => f.write_str("the API server has objects that this leader has not received yet"),
             Self::NotReady(reason) => f.write_str(reason),
             Self::Endless => write!(f, "{LONGEST_PASS} requests did not come to an end"),
         }

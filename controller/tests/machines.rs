@@ -4,11 +4,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use glowplug_controller::pools::Scope;
+use k8s_openapi::api::rbac::v1::ClusterRoleBinding;
+use kube::Api;
+use kube::api::{DeleteParams, PostParams};
 use serde_json::{Value, json};
+use tokio::sync::Semaphore;
 
 use crate::support::controller::Controller;
 use crate::support::hosted::{Hosted, poll};
-use crate::support::server::{Fault, Server};
+use crate::support::installed::labels;
+use crate::support::server::{Call, Fault, Server};
 use crate::support::trouble::{Trouble, history, run_all, trouble_at};
 use crate::support::{CONTROLLER, Cluster};
 
@@ -170,4 +176,109 @@ async fn a_request_without_an_answer_releases_nothing() {
         server.clear_faults();
         hosted.until_held(held.len() - 1).await;
     }
+}
+
+/// User of a leader that a test pauses. It has the rights of the controller.
+const PAUSED: &str = "paused-leader";
+
+/// Starts a leader as the user [`PAUSED`].
+async fn lead_paused(cluster: &Cluster) -> Controller {
+    let binding = json!({
+        "metadata": {"name": PAUSED}, "subjects": [{"kind": "User", "name": PAUSED, "apiGroup": "rbac.authorization.k8s.io"}],
+        "roleRef": {
+            "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "glowplug-controller-manager",
+        },
+    });
+    let binding: ClusterRoleBinding = serde_json::from_value(binding).unwrap();
+    Api::all(cluster.client()).create(&PostParams::default(), &binding).await.unwrap();
+    let mut leader = Controller::with_scope(cluster.client_as(PAUSED), Scope::default());
+    leader.until_ready().await;
+    leader
+}
+
+/// Creates a VirtualMachine that no KubevirtMachine has.
+async fn create_vm(hosted: &Hosted, name: &str) {
+    let drive = json!({"networkDataSecretRef": {"name": format!("{name}-networkdata")}});
+    let vm = hosted.vm(name, &labels(hosted, name, "workers"), &drive);
+    hosted.vms.create(&PostParams::default(), &vm).await.unwrap();
+}
+
+/// Runs a leader until it holds a lease for VirtualMachine `w` and sends the first request for which `is_last` is true.
+/// This request waits for the returned semaphore. Meanwhile the VirtualMachine is deleted, and another leader releases
+/// its address and gives it to VirtualMachine `x`. Returns both leaders.
+async fn pause_at(
+    (server, cluster, hosted): (&Server, &Cluster, &Hosted),
+    is_last: fn(&Call) -> bool,
+) -> (Controller, Controller, Arc<Semaphore>) {
+    let paused = lead_paused(cluster).await;
+    let (gate, came) = (Arc::new(Semaphore::new(0)), Arc::new(AtomicUsize::new(0)));
+    let (held, count) = (Arc::clone(&gate), Arc::clone(&came));
+    server.set_faults(move |call| {
+        if call.user != PAUSED || !is_last(call) {
+            return Fault::None;
+        }
+        count.fetch_add(1, Ordering::SeqCst);
+        Fault::Hold(Arc::clone(&held))
+    });
+    create_vm(hosted, "w").await;
+    poll("the last request of the leader", async || (came.load(Ordering::SeqCst) > 0).then_some(())).await;
+    assert_eq!(hosted.held().await, [("10.0.0.8".to_owned(), "w".to_owned())]);
+    hosted.vms.delete("w", &DeleteParams::default()).await.unwrap();
+    hosted.until_gone(&hosted.vms, "w").await;
+    let other = lead(cluster);
+    hosted.until_held(0).await;
+    create_vm(hosted, "x").await;
+    assert_eq!(hosted.address_of("x").await, "10.0.0.8");
+    (paused, other, gate)
+}
+
+/// Waits until the paused leader has sent a request for the Secret of VirtualMachine `w`.
+async fn until_asked_for_secret(server: &Server, verb: &str) {
+    poll(&format!("{verb} of the Secret"), async || {
+        let calls = server.take_calls();
+        let is_meant =
+            |call: &Call| call.user == PAUSED && call.verb == verb && call.name.as_deref() == Some("w-networkdata");
+        calls.iter().any(is_meant).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_leader_that_was_paused_before_the_hand_out_reads_the_virtual_machine_again() {
+    let server = Server::start().await;
+    let cluster = Cluster::of(&server).await;
+    let hosted = hosted(&cluster, &["10.0.0.8/32"]).await;
+    let is_last = |call: &Call| call.verb == "get" && call.plural == "virtualmachines";
+    let (_paused, _other, gate) = pause_at((&server, &cluster, &hosted), is_last).await;
+    // The guest of this VirtualMachine would start with a Secret of the earlier one.
+    create_vm(&hosted, "w").await;
+    server.take_calls();
+    gate.add_permits(Semaphore::MAX_PERMITS / 2);
+    until_asked_for_secret(&server, "get").await;
+    assert!(hosted.secrets.get_opt("w-networkdata").await.unwrap().is_none());
+    hosted.vms.delete("x", &DeleteParams::default()).await.unwrap();
+    assert_eq!(hosted.address_of("w").await, "10.0.0.8");
+    check_history(&server, &cluster, &hosted).await;
+}
+
+#[tokio::test]
+async fn a_late_secret_is_deleted_also_by_a_leader_that_has_lost_the_election() {
+    let server = Server::start().await;
+    let cluster = Cluster::of(&server).await;
+    let hosted = hosted(&cluster, &["10.0.0.8/32"]).await;
+    let is_last = |call: &Call| call.verb == "create" && call.plural == "secrets";
+    let (paused, _other, gate) = pause_at((&server, &cluster, &hosted), is_last).await;
+    drop(paused);
+    gate.add_permits(Semaphore::MAX_PERMITS / 2);
+    until_asked_for_secret(&server, "delete").await;
+    let is_gone = async || hosted.secrets.get_opt("w-networkdata").await.unwrap().is_none().then_some(());
+    poll("no late Secret", is_gone).await;
+    // The Secret was stored, and no guest has read it.
+    let path = format!("/api/v1/namespaces/{}/secrets", hosted.namespace);
+    let secrets = history(&server, cluster.client(), &path).await;
+    let late = secrets.iter().filter(|(_, _, secret)| secret["metadata"]["name"] == "w-networkdata");
+    assert_eq!(late.map(|(_, is_gone, _)| *is_gone).collect::<Vec<_>>(), [false, true]);
+    create_vm(&hosted, "w").await;
+    hosted.vms.delete("x", &DeleteParams::default()).await.unwrap();
+    assert_eq!(hosted.address_of("w").await, "10.0.0.8");
 }

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use clap::Parser;
 use glowplug_controller::api::definitions;
-use glowplug_controller::machine::{MACHINE_NAME_LABEL, MACHINES_LABEL, virtual_machines};
+use glowplug_controller::machine::{MACHINES_LABEL, virtual_machines};
 use glowplug_controller::run::Options;
 use glowplug_controller::webhook::{MACHINES_PATH, POOLS_PATH};
 use serde_json::{Value, json};
@@ -253,7 +253,7 @@ fn the_api_server_asks_the_webhook_for_every_change_of_a_pool() {
 }
 
 #[test]
-fn the_api_server_asks_the_webhook_for_new_machines_of_capk_in_namespaces_of_pools() {
+fn the_api_server_asks_the_webhook_for_new_machines_in_namespaces_of_pools() {
     let objects = render("default");
     let configuration = object(&objects, "MutatingWebhookConfiguration", SERVICE);
     let service = object(&objects, "Service", SERVICE);
@@ -265,7 +265,6 @@ fn the_api_server_asks_the_webhook_for_new_machines_of_capk_in_namespaces_of_poo
             "operations": ["CREATE"],
         }],
         "namespaceSelector": {"matchLabels": {MACHINES_LABEL: "true"}},
-        "objectSelector": {"matchExpressions": [{"key": MACHINE_NAME_LABEL, "operator": "Exists"}]},
         "clientConfig": {"service": {
             "name": SERVICE, "namespace": SYSTEM, "path": MACHINES_PATH,
             "port": port(&service["spec"]["ports"], "webhook")["port"],

@@ -5,6 +5,7 @@
 mod claims;
 mod faults;
 mod guide;
+mod kinds;
 mod ledger;
 mod machines;
 mod manifests;

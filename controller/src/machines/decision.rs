@@ -77,6 +77,8 @@ pub(super) struct View {
     pub(super) is_exhausted: bool,
     /// The Secret of the machine. `None`: not read in this pass.
     pub(super) secret: Option<NetworkSecret>,
+    /// Addresses in the other Secret from which the guest reads its network data. `None`: not read in this pass.
+    pub(super) other_addresses: Option<Vec<IpAddr>>,
     pub(super) ledger: Recorded,
     pub(super) memory: Memory,
     /// Addresses that the registry allocated in this pass. `None`: no successful claim in this pass.
@@ -158,6 +160,8 @@ pub(super) enum Step {
     ReadMachine(Key),
     /// Reads the Secret of the machine.
     ReadSecret,
+    /// Reads the Secret of another author with this name, in which the machine has its network data.
+    ReadOtherSecret(String),
     /// Applies this JSON patch to the VirtualMachine, then publishes this event.
     PatchVm(Value, Option<Notice>),
     /// Claims addresses.
@@ -449,13 +453,8 @@ impl View {
         let Some(cloud_init) = &vm.cloud_init else {
             return self.refuse("no cloud-init volume, expected cloudInitConfigDrive or cloudInitNoCloud".to_owned());
         };
-        if let NetworkData::Inline = cloud_init.network_data {
-            return self.hold_back(Step::Wait);
-        }
-        if let NetworkData::Secret(name) = &cloud_init.network_data
-            && *name != vm.secret_name()
-        {
-            return self.hold_back(Step::Wait);
+        if let Some(step) = self.stand_aside(vm, &cloud_init.network_data, selected) {
+            return step;
         }
         let keys = selected.iter().map(|selected| annotation_key(&selected.interface));
         if let Err(error) = keys.collect::<Result<Vec<String>, _>>() {
@@ -475,7 +474,9 @@ impl View {
             });
             return Step::PatchVm(patch(vm, &self.operations), notice);
         }
-        match (&self.granted, &self.problem) {
+        // During the pass, a VirtualMachine of the same name may have replaced this one.
+        let is_own = |allocation: &Allocation| allocation.claimant.machine == claimant.machine;
+        match (self.granted.as_ref().filter(|granted| granted.iter().all(is_own)), &self.problem) {
             (Some(allocations), _) => self.write_secret(vm, selected, &claimant, allocations),
             (None, None) => match self.claim(vm, selected, &claimant) {
                 Ok(claim) => Step::Claim(claim, claimant.kind),
@@ -700,26 +701,55 @@ impl View {
     /// them.
     fn refuse_foreign(&self, vm: &VirtualMachine, problem: &str, addresses: &[IpAddr]) -> Step {
         let name = vm.secret_name();
+        let source = format!("Secret {}/{name}", self.key.namespace);
+        if let Some(step) = self.reserve(vm, &source, addresses) {
+            return step;
+        }
+        let note = format!("Secret {name:?} is not of this controller ({problem}), expected none of this name");
+        self.hold_back(self.report("IPAddressConflict", note))
+    }
+
+    /// Handles a machine that has network data of another author. The machine gets no address, and the addresses that its
+    /// guest may use are reserved. `None`: the machine has no such network data.
+    fn stand_aside(&self, vm: &VirtualMachine, data: &NetworkData, selected: &[Selected]) -> Option<Step> {
+        let (source, addresses) = match (data, &self.other_addresses) {
+            (NetworkData::None, _) => return None,
+            (NetworkData::Secret(name), _) if *name == vm.secret_name() => return None,
+            (NetworkData::Secret(name), None) => return Some(Step::ReadOtherSecret(name.clone())),
+            (NetworkData::Secret(name), Some(addresses)) => {
+                (format!("Secret {}/{name}", self.key.namespace), addresses)
+            }
+            (NetworkData::Inline(addresses), _) => (format!("VirtualMachine {}", self.key), addresses),
+        };
+        if let Some(step) = self.reserve(vm, &source, addresses) {
+            return Some(step);
+        }
+        let pools: Vec<String> = selected.iter().map(|selected| selected.pool.to_string()).collect();
+        let note = format!("{source} has network data for the machine, so it gets no address of {}", pools.join(", "));
+        Some(self.hold_back(self.report("NetworkDataKept", note)))
+    }
+
+    /// Reserves the addresses that a machine reads from `source` or reports, so that no machine gets them. `None`: there
+    /// are none, or this pass has reserved them.
+    fn reserve(&self, vm: &VirtualMachine, source: &str, addresses: &[IpAddr]) -> Option<Step> {
         let interface = self.selected.as_ref().ok().and_then(|selected| selected.first()).map(|it| it.interface);
-        let Some(interface) = interface.or_else(|| Pool::DEFAULT_INTERFACE.parse().ok()) else { return Step::Wait };
+        let interface = interface.or_else(|| Pool::DEFAULT_INTERFACE.parse().ok())?;
         let claimant = Claimant { machine: self.key.holder(uid(&vm.metadata)), interface };
         let is_held = |address: &&IpAddr| self.ledger.held.iter().any(|held| held.address == **address);
-        let source = format!("Secret {}/{name}", self.key.namespace);
         let networks: Vec<Option<String>> = match &self.selected {
             Ok(selected) => selected.iter().map(|selected| Some(selected.network.clone())).collect(),
             Err(_) => vec![None],
         };
+        let conflict = |source: &str| Conflict { claimant: claimant.clone(), source: source.to_owned() };
         let unheld: Vec<&IpAddr> = addresses.iter().filter(|address| !is_held(address)).collect();
         let of_network = |network: &Option<String>| {
-            let conflict = Conflict { claimant: claimant.clone(), source: source.clone() };
-            unheld.iter().map(|address| (**address, network.clone(), conflict.clone())).collect::<Vec<_>>()
+            unheld.iter().map(|address| (**address, network.clone(), conflict(source))).collect::<Vec<_>>()
         };
-        let conflicts: Vec<_> = networks.iter().flat_map(of_network).collect();
-        if !conflicts.is_empty() && !self.written.conflicts {
-            return Step::SetAside(conflicts, HolderKind::VirtualMachine, None);
-        }
-        let note = format!("Secret {name:?} is not of this controller ({problem}), expected none of this name");
-        self.hold_back(self.report("IPAddressConflict", note))
+        let reported = self.ledger.reported.iter();
+        let reported = reported.map(|report| (report.address, report.network.clone(), conflict(&report.source)));
+        let conflicts: Vec<_> = networks.iter().flat_map(of_network).chain(reported).collect();
+        let is_left = !conflicts.is_empty() && !self.written.conflicts;
+        is_left.then_some(Step::SetAside(conflicts, HolderKind::VirtualMachine, None))
     }
 
     /// Reports why the machine gets no network data, and removes it from the wait queue, because waiting does not help.

@@ -2,7 +2,6 @@
 
 use std::net::IpAddr;
 
-use glowplug::formats::{Meaning, read_network};
 use glowplug::host::claim::Machine;
 use glowplug::host::records::{Objects, Report};
 use glowplug::network::InterfaceName;
@@ -16,7 +15,9 @@ use serde_json::{Value, json};
 
 use crate::api::HolderKind;
 use crate::cluster_api::Key;
-use crate::machine::{MACHINE_NAME_LABEL, MACHINE_NAMESPACE_LABEL, NETWORK_DATA_KEY, VirtualMachine, virtual_machines};
+use crate::machine::{
+    MACHINE_NAME_LABEL, MACHINE_NAMESPACE_LABEL, NETWORK_DATA_KEY, VirtualMachine, addresses_in, virtual_machines,
+};
 
 /// Annotation of a Secret. Its value is the allocation that the Secret hands out, as JSON.
 pub(super) const ALLOCATION_ANNOTATION: &str = "ipam.glowplug.dev/allocation";
@@ -240,7 +241,7 @@ impl NetworkSecret {
     pub(super) fn read(secret: Option<Secret>) -> Self {
         let Some(Secret { metadata, data, .. }) = secret else { return Self::Absent };
         let document = data.and_then(|mut data| data.remove(NETWORK_DATA_KEY)).map(|ByteString(bytes)| bytes);
-        let addresses = document.map(|document| addresses(&document)).unwrap_or_default();
+        let addresses = document.map(|document| addresses_in(&document)).unwrap_or_default();
         match HandOut::read(&metadata, &addresses) {
             Ok(hand_out) => Self::Ours(hand_out),
             Err(problem) => Self::Foreign(problem, addresses),
@@ -258,14 +259,12 @@ impl NetworkSecret {
     }
 }
 
-/// Returns the addresses that a guest reads from a network data document.
-fn addresses(document: &[u8]) -> Vec<IpAddr> {
-    let Meaning::Network(network) = read_network(document).meaning else { return Vec::new() };
-    let of_link = network.links().iter().flat_map(|link| {
-        let ipv4 = link.ipv4.addresses.iter().map(|address| IpAddr::V4(address.ip()));
-        ipv4.chain(link.ipv6.addresses.iter().map(|address| IpAddr::V6(address.ip())))
-    });
-    of_link.collect()
+/// Returns the addresses in the network data of a Secret of another author.
+pub(super) fn addresses_of(secret: Option<Secret>) -> Vec<IpAddr> {
+    let mut data = secret.and_then(|secret| secret.data).unwrap_or_default();
+    // KubeVirt reads either key.
+    let document = [NETWORK_DATA_KEY, "networkData"].into_iter().find_map(|key| data.remove(key));
+    document.map(|document| addresses_in(&document.0)).unwrap_or_default()
 }
 
 // === impl HandOut ===

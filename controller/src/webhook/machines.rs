@@ -4,9 +4,10 @@
 //! created the Secret. The webhook itself allocates and writes nothing: at this moment the machine has no UID, another
 //! webhook may reject the machine, and the request may be a dry run.
 //!
-//! A KubevirtMachine needs no patch, even in versions of capk with `spec.cloudInit`: capk creates a VirtualMachine
-//! without network data from the KubevirtMachine, and this webhook adds the reference to the VirtualMachine. If capk or
-//! the template sets the network data of a VirtualMachine, the webhook does not change it.
+//! A KubevirtMachine needs no patch, even in versions of capk with `spec.cloudInit`: if this member has no network data,
+//! capk creates a VirtualMachine without network data, and this webhook adds the reference to the VirtualMachine. If
+//! `spec.cloudInit` or the template of the VirtualMachine has network data, the webhook does not change it. The leader then
+//! reserves the addresses in this network data, and reports that the machine gets no address.
 
 use std::collections::BTreeSet;
 
@@ -31,8 +32,8 @@ pub enum Decision {
     Patch(Vec<Value>),
     /// The machine is rejected with this message, and capk retries later.
     Refuse(String),
-    /// The machine is rejected with this message: these pools have no free address, and the machine holds none of their
-    /// addresses.
+    /// The machine is rejected with this message, and capk retries later: these pools have no free address, and the machine
+    /// holds none of their addresses.
     Exhausted(String, Vec<PoolId>),
 }
 
@@ -47,7 +48,7 @@ pub fn decide(machine: &VirtualMachine, selection: &Selection, held: &BTreeSet<P
     let is_foreign = |data: &NetworkData| match data {
         NetworkData::None => false,
         NetworkData::Secret(name) => *name != secret,
-        NetworkData::Inline => true,
+        NetworkData::Inline(_) => true,
     };
     if let Some(volume) = machine.cloud_init.as_ref().filter(|volume| is_foreign(&volume.network_data)) {
         let pools: Vec<String> = selected.iter().flatten().map(|selected| selected.pool.to_string()).collect();
@@ -77,7 +78,10 @@ pub fn decide(machine: &VirtualMachine, selection: &Selection, held: &BTreeSet<P
             "{volumes}: no volume with cloudInitConfigDrive or cloudInitNoCloud, expected one for the addresses of {pools}"
         ));
     };
-    let exhausted = selected.iter().filter(|it| !held.contains(&it.pool) && !is_kept_for(machine, it, selection));
+    // capk creates a rejected machine again later. Nobody does so for another machine, which waits for its Secret.
+    let is_created_again = machine.kubevirt_machine().is_some();
+    let has_address = |it: &&Selected| held.contains(&it.pool) || is_kept_for(machine, it, selection);
+    let exhausted = selected.iter().filter(|it| is_created_again && !has_address(it));
     let exhausted: Vec<(&String, &PoolId)> =
         exhausted.filter_map(|it| Some((selection.pool(&it.pool)?.exhausted.as_ref()?, &it.pool))).collect();
     if let [(message, _), ..] = &exhausted[..] {
@@ -121,6 +125,7 @@ mod tests {
 
     use super::*;
     use crate::index::PoolObject;
+    use crate::machine::{MACHINE_NAME_LABEL, MACHINE_NAMESPACE_LABEL};
     use crate::selection::MachinePool;
 
     /// Creates a pool in namespace `n` that selects every machine of this namespace, on network `infra/vlan10`.
@@ -159,7 +164,8 @@ mod tests {
             ],
         });
         json_patch::merge(&mut spec, changes);
-        json!({"metadata": {"namespace": "n", "name": "w-0"}, "spec": {"template": {"spec": spec}}})
+        let labels = json!({(MACHINE_NAME_LABEL): "w-0", (MACHINE_NAMESPACE_LABEL): "n"});
+        json!({"metadata": {"namespace": "n", "name": "w-0", "labels": labels}, "spec": {"template": {"spec": spec}}})
     }
 
     fn read(object: &Value) -> VirtualMachine {
@@ -265,6 +271,14 @@ mod tests {
             assert!(matches!(decision(&[keeping(name)], &json!({})), Decision::Patch(_)), "{name}");
         }
         assert!(matches!(decision(&[keeping("other/w-0")], &json!({})), Decision::Exhausted(..)));
+    }
+
+    #[test]
+    fn a_machine_that_nobody_creates_again_waits_for_an_exhausted_pool() {
+        let mut object = object(&json!({}));
+        object["metadata"]["labels"] = Value::Null;
+        let decision = decide(&read(&object), &selection(&[exhausted("p", &json!({}))]), &BTreeSet::new());
+        assert!(matches!(decision, Decision::Patch(operations) if operations.len() == 2));
     }
 
     #[test]

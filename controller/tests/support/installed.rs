@@ -61,11 +61,16 @@ impl<'c> Installed<'c> {
         .await;
     }
 
+    /// Waits until no pool selects the machines of a NodePool.
+    pub async fn until_not_selected(&self, hosted: &Hosted, node_pool: &str) {
+        let is_unchanged = async || (probe(hosted, node_pool).await == Ok(false)).then_some(());
+        poll("a machine that no pool selects", is_unchanged).await;
+    }
+
     /// Deletes the configuration of the webhook, and waits until the API server no longer calls the webhook.
     pub async fn until_not_asked(&self, hosted: &Hosted, node_pool: &str) {
         self.replica.unask().await;
-        let is_stored = async || (probe(hosted, node_pool).await == Ok(false)).then_some(());
-        poll("a machine without a webhook", is_stored).await;
+        self.until_not_selected(hosted, node_pool).await;
     }
 
     /// Stops everything, so that other scenarios can create machines.

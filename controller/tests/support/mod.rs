@@ -48,17 +48,25 @@ pub struct Cluster {
 impl Cluster {
     /// The cluster of `config`, with the CRDs and the rights installed.
     pub async fn new(config: Config) -> Self {
+        Self::with(config, cluster_api::definitions().into_iter().chain(hosted::definitions::definitions())).await
+    }
+
+    /// The cluster of `config`, with the CRDs of the controller, the `others` and the rights installed.
+    pub async fn with(config: Config, others: impl IntoIterator<Item = CustomResourceDefinition>) -> Self {
         let cluster = Self { config };
-        let definitions_api: Api<CustomResourceDefinition> = Api::all(cluster.client());
-        let definitions =
-            definitions().into_iter().chain(cluster_api::definitions()).chain(hosted::definitions::definitions());
-        for definition in definitions {
-            let name = definition.metadata.name.clone().unwrap();
-            definitions_api.create(&PostParams::default(), &definition).await.unwrap();
-            await_condition(definitions_api.clone(), &name, is_crd_established()).await.unwrap();
+        for definition in definitions().into_iter().chain(others) {
+            cluster.define(&definition).await;
         }
         cluster.install_rights().await;
         cluster
+    }
+
+    /// Installs a CRD.
+    pub async fn define(&self, definition: &CustomResourceDefinition) {
+        let api: Api<CustomResourceDefinition> = Api::all(self.client());
+        let name = definition.metadata.name.clone().unwrap();
+        api.create(&PostParams::default(), definition).await.unwrap();
+        await_condition(api, &name, is_crd_established()).await.unwrap();
     }
 
     async fn install_rights(&self) {
@@ -83,8 +91,12 @@ impl Cluster {
 
     /// The cluster of a server in the test process.
     pub async fn of(server: &server::Server) -> Self {
-        let config = Config::new(server.url().parse().unwrap());
-        Self::new(config).await
+        Self::new(Self::config_of(server)).await
+    }
+
+    /// How a client reaches a server in the test process.
+    pub fn config_of(server: &server::Server) -> Config {
+        Config::new(server.url().parse().unwrap())
     }
 
     /// A client with all rights, with connections of its own.

@@ -95,6 +95,7 @@ fn view() -> View {
         pools: BTreeMap::new(),
         is_exhausted: false,
         secret: Some(NetworkSecret::Absent),
+        other_addresses: None,
         ledger: Recorded { pools: [("n/p".to_owned(), pool())].into(), ..Recorded::default() },
         memory: Memory::default(),
         granted: None,
@@ -199,6 +200,13 @@ fn the_secret_has_the_addresses_the_mac_address_and_the_settings_of_the_pool() {
     assert_eq!(document["networks"][0]["routes"][0]["gateway"], "10.0.0.1");
     let stored = Secret { metadata: ObjectMeta { uid: Some("s-1".to_owned()), ..secret.metadata.clone() }, ..*secret };
     assert_eq!(NetworkSecret::read(Some(stored)), hand_out("m-1", "v-1"));
+}
+
+#[test]
+fn the_addresses_of_a_virtual_machine_are_not_handed_out_to_its_successor() {
+    let unlabelled = json!({"metadata": {"labels": null, "uid": "v-2"}});
+    let view = View { vm: Some(vm(&unlabelled)), granted: Some(vec![allocation("v-1")]), ..view() };
+    assert_eq!(decide(&view), claim("v-2", HolderKind::VirtualMachine, FIRST + 1));
 }
 
 #[test]

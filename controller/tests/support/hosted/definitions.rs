@@ -77,7 +77,7 @@ fn spec(kind: &str, members: Members) -> Value {
                 "additionalNetworks": list(object(json!({"name": text}))), "attachDefaultNetwork": {"type": "boolean"},
             });
             if members.bootstrap_network_config {
-                kubevirt["bootstrapNetworkConfig"] = open();
+                kubevirt["bootstrapNetworkConfig"] = bootstrap_network_config();
             }
             let platform = object(json!({"type": text, "kubevirt": object(kubevirt)}));
             object(json!({"clusterName": text, "replicas": {"type": "integer"}, "platform": platform}))
@@ -91,6 +91,17 @@ fn spec(kind: &str, members: Members) -> Value {
         }
         _ => open(),
     }
+}
+
+/// Returns the schema of `bootstrapNetworkConfig` of a NodePool, with the members of the enhancement.
+fn bootstrap_network_config() -> Value {
+    let texts = list(json!({"type": "string"}));
+    let mut config = object(json!({
+        "network": {"type": "string"}, "addresses": texts, "excludedAddresses": texts, "nameservers": texts,
+        "gateway": texts,
+    }));
+    config["required"] = json!(["network", "addresses", "nameservers", "gateway"]);
+    config
 }
 
 fn status(kind: &str, members: Members) -> Value {

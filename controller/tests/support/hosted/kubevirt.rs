@@ -9,7 +9,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use futures::stream::{self, StreamExt};
+use glowplug::drive::{self, Volume};
+use glowplug::formats::{Meaning, read_network};
 use glowplug::host::image::{ConfigDrive, Instance, NoCloud};
+use glowplug::network::{Link, NetworkConfig};
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt};
@@ -240,25 +243,36 @@ impl Drive {
         }
     }
 
-    /// Returns the network data of a config drive as JSON. Null: the drive has no network data or is not a config
-    /// drive.
+    /// Returns the network data as JSON. Null: the drive has no network data.
     pub fn document(&self) -> Value {
-        let document = self.network_data.as_deref().filter(|_| !self.is_no_cloud);
-        document.map(|document| serde_json::from_slice(document).unwrap()).unwrap_or_default()
+        self.network_data.as_deref().map(|document| serde_json::from_slice(document).unwrap()).unwrap_or_default()
     }
 
-    /// Returns the addresses in the network data, each as MAC address and IP address.
+    /// Reads the network from the image of the drive, as the guest does. `None`: the drive configures no network.
+    pub fn network(&self) -> Option<NetworkConfig> {
+        let image = self.image();
+        let volume = Volume::probe(image.as_slice()).unwrap().unwrap();
+        assert_eq!(volume.label, if self.is_no_cloud { "cidata" } else { "config-2" });
+        let files = volume.open(image.as_slice()).unwrap();
+        let documents = drive::ConfigDrive::read_from(&files).unwrap().unwrap();
+        let reading = read_network(&documents.network.unwrap()?.bytes);
+        match reading.meaning {
+            Meaning::Network(network) => Some(network),
+            Meaning::Unconfigured => None,
+            other => panic!("{other:?}: {:?}", reading.diagnostics),
+        }
+    }
+
+    /// Returns the addresses that the guest reads from the drive, each as MAC address and IP address.
     pub fn addresses(&self) -> Vec<(String, String)> {
-        let document = self.document();
-        let links = document["links"].as_array().cloned().unwrap_or_default();
-        let networks = document["networks"].as_array().cloned().unwrap_or_default();
-        let row = |network: Value| {
-            let link = links.iter().find(|link| link["id"] == network["link"]);
-            let mac = link.and_then(|link| link["ethernet_mac_address"].as_str()).unwrap_or_default().to_owned();
-            let address = network["ip_address"].as_str()?.split('/').next()?.to_owned();
-            Some((mac, address))
+        let network = self.network();
+        let rows = |link: &Link| {
+            let mac = link.mac_address().map(|mac| mac.to_string()).unwrap_or_default();
+            let ipv4 = link.ipv4.addresses.iter().map(|address| address.ip().to_string());
+            let ipv6 = link.ipv6.addresses.iter().map(|address| address.ip().to_string());
+            ipv4.chain(ipv6).map(|address| (mac.clone(), address)).collect::<Vec<_>>()
         };
-        networks.into_iter().filter_map(row).collect()
+        network.iter().flat_map(|network| network.links()).flat_map(rows).collect()
     }
 
     /// Returns the interfaces that the guest agent reports.

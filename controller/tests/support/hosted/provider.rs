@@ -9,9 +9,12 @@
 //! - A VirtualMachine that is gone is created again for the same KubevirtMachine.
 //! - The KubevirtMachine is gone as soon as the deletion of its VirtualMachine is requested.
 //! - Interfaces get MAC addresses when the VirtualMachine is created, as from KubeMacPool.
+//! - `spec.cloudInit` of a KubevirtMachine, from pull request 393 of capk, sets the format of the cloud-init volume and a
+//!   Secret with network data. capk copies the network data into the Secret with the user data.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 
 use futures::stream::{self, StreamExt};
 use k8s_openapi::ByteString;
@@ -39,6 +42,8 @@ pub struct Provider {
     machines: Api<DynamicObject>,
     vms: Api<DynamicObject>,
     secrets: Api<Secret>,
+    /// `spec.cloudInit` of the next KubevirtMachines. Null: they have none.
+    cloud_init: Arc<Mutex<Value>>,
     /// Number of the next machine of each NodePool, so that no name is used twice.
     next: BTreeMap<String, usize>,
 }
@@ -53,8 +58,14 @@ enum Changed {
 
 impl Provider {
     /// Creates the stand-in for the hosted cluster `clusters/cluster`, whose machines are in `namespace` and get
-    /// `user_data`.
-    pub fn new(client: &Client, clusters: &str, cluster: &str, namespace: &str, user_data: &str) -> Self {
+    /// `user_data` and `cloud_init`.
+    pub fn new(
+        client: &Client,
+        (clusters, cluster): (&str, &str),
+        namespace: &str,
+        user_data: &str,
+        cloud_init: Arc<Mutex<Value>>,
+    ) -> Self {
         let api = |namespace, names| Api::namespaced_with(client.clone(), namespace, &resource(names));
         Self {
             cluster: cluster.to_owned(),
@@ -64,6 +75,7 @@ impl Provider {
             machines: api(namespace, KUBEVIRT_MACHINE),
             vms: api(namespace, VIRTUAL_MACHINE),
             secrets: Api::namespaced(client.clone(), namespace),
+            cloud_init,
             next: BTreeMap::new(),
         }
     }
@@ -157,6 +169,11 @@ impl Provider {
             json_patch::patch(&mut template, &patch).unwrap();
         }
         let pool = format!("{}/{}", node_pool.namespace().unwrap(), node_pool.name_any());
+        let mut spec = json!({"virtualMachineTemplate": template});
+        let cloud_init = self.cloud_init.lock().unwrap().clone();
+        if !cloud_init.is_null() {
+            spec["cloudInit"] = cloud_init;
+        }
         object(
             KUBEVIRT_MACHINE,
             json!({
@@ -164,7 +181,7 @@ impl Provider {
                     "name": name, "namespace": self.namespace, "finalizers": [FINALIZER],
                     "labels": {"cluster.x-k8s.io/cluster-name": self.cluster}, "annotations": {POOL_ANNOTATION: pool},
                 },
-                "spec": {"virtualMachineTemplate": template},
+                "spec": spec,
             }),
         )
     }
@@ -181,8 +198,20 @@ impl Provider {
         if self.vms.get_opt(name).await.unwrap().is_some() {
             return;
         }
-        let user_data = ByteString(self.user_data.clone().into_bytes());
-        let secret = json!({"metadata": {"name": format!("{name}-userdata")}, "data": {"userdata": user_data}});
+        let mut data = json!({"userdata": ByteString(self.user_data.clone().into_bytes())});
+        if let Some(name) = machine.data["spec"]["cloudInit"]["networkDataSecretRef"]["name"].as_str() {
+            let secret = self.secrets.get_opt(name).await.unwrap();
+            let mut given = secret.and_then(|secret| secret.data).unwrap_or_default();
+            let Some(document) = ["networkdata", "networkData"].into_iter().find_map(|key| given.remove(key)) else {
+                let message = format!("Secret {name:?} has no network data");
+                let condition = json!({
+                    "type": "VMProvisioned", "status": "False", "reason": "WaitingForNetworkData", "message": message,
+                });
+                return self.set_condition(&machine, condition).await;
+            };
+            data["networkdata"] = serde_json::to_value(document).unwrap();
+        }
+        let secret = json!({"metadata": {"name": format!("{name}-userdata")}, "data": data});
         let secret: Secret = serde_json::from_value(secret).unwrap();
         match self.secrets.create(&PostParams::default(), &secret).await {
             Err(kube::Error::Api(status)) if status.code == 409 => {}
@@ -210,8 +239,14 @@ impl Provider {
         labels["capk.cluster.x-k8s.io/kubevirt-machine-name"] = name.clone().into();
         labels["capk.cluster.x-k8s.io/kubevirt-machine-namespace"] = self.namespace.clone().into();
         let spec = &mut vm["spec"]["template"]["spec"];
-        let drive = json!({"name": "cloudinitvolume", "cloudInitConfigDrive": {"secretRef": {"name": format!("{name}-userdata")}}});
-        spec["volumes"].as_array_mut().unwrap().push(drive);
+        let cloud_init = &machine.data["spec"]["cloudInit"];
+        let secret = json!({"name": format!("{name}-userdata")});
+        let mut source = json!({"secretRef": secret});
+        if cloud_init["networkDataSecretRef"].is_object() {
+            source["networkDataSecretRef"] = secret;
+        }
+        let kind = if cloud_init["dataSource"] == "noCloud" { "cloudInitNoCloud" } else { "cloudInitConfigDrive" };
+        spec["volumes"].as_array_mut().unwrap().push(json!({"name": "cloudinitvolume", (kind): source}));
         let devices = &mut spec["domain"]["devices"];
         devices["disks"].as_array_mut().unwrap().push(json!({"name": "cloudinitvolume", "disk": {"bus": "virtio"}}));
         for interface in devices["interfaces"].as_array_mut().unwrap() {

@@ -25,7 +25,11 @@
 
 use std::collections::BTreeSet;
 
+use glowplug::diagnostic::Diagnostics;
+use glowplug::render::dracut;
 use glowplug_controller::api::{StaticIPLease, StaticIPPool};
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::Secret;
 use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
@@ -115,6 +119,72 @@ pub async fn a_machine_of_a_node_pool_starts_with_its_address(cluster: &Cluster)
     installed.stop().await;
 }
 
+pub async fn a_machine_with_a_no_cloud_volume_reads_its_address_from_network_config(cluster: &Cluster) {
+    let (hosted, installed) = served(cluster, &["10.0.0.8/30", "fd00::8/125"]).await;
+    hosted.set_cloud_init(json!({"dataSource": "noCloud"}));
+    hosted.scale("workers", 1).await;
+    let drive = hosted.until_running("workers-0").await;
+    let vm = hosted.vms.get("workers-0").await.unwrap();
+    let spec = &vm.data["spec"]["template"]["spec"];
+    let source = json!({
+        "secretRef": {"name": "workers-0-userdata"}, "networkDataSecretRef": {"name": "workers-0-networkdata"},
+    });
+    assert_eq!(spec["volumes"][1], json!({"name": "cloudinitvolume", "cloudInitNoCloud": source}));
+    let mac = spec["domain"]["devices"]["interfaces"][0]["macAddress"].as_str().unwrap();
+    let expected = json!({
+        "version": 2,
+        "ethernets": {"eno101": {
+            "match": {"macaddress": mac},
+            "addresses": ["10.0.0.8/16", "fd00::8/64"],
+            "routes": [{"to": "0.0.0.0/0", "via": "10.0.0.1"}],
+        }},
+    });
+    assert_eq!(drive.document(), expected);
+    // The guest reads these kernel arguments from the image.
+    let network = drive.network().unwrap();
+    let arguments = dracut::render(&network, &mut Diagnostics::default()).line;
+    assert_eq!(arguments, format!("ip=10.0.0.8::10.0.0.1:16::[{mac}]:none ip=[fd00::8]:::64::[{mac}]:none"));
+    assert_eq!(hosted.until_annotated("workers-0", ANNOTATION).await, r#"["10.0.0.8/16","fd00::8/64"]"#);
+    installed.stop().await;
+}
+
+pub async fn a_machine_with_network_data_of_its_own_keeps_it_and_nobody_gets_its_address(cluster: &Cluster) {
+    let (hosted, mut installed) = served(cluster, &["10.0.0.8/30"]).await;
+    let document = json!({"version": 2, "ethernets": {"eno101": {"addresses": ["10.0.0.8/16"]}}}).to_string();
+    let data = json!({"networkdata": ByteString(document.clone().into_bytes())});
+    let given: Secret = serde_json::from_value(json!({"metadata": {"name": "given"}, "data": data})).unwrap();
+    hosted.secrets.create(&PostParams::default(), &given).await.unwrap();
+    hosted.set_cloud_init(json!({"dataSource": "noCloud", "networkDataSecretRef": {"name": "given"}}));
+    hosted.scale("workers", 1).await;
+    let note = format!(
+        "Secret {}/workers-0-userdata has network data for the machine, so it gets no address of {}/workers",
+        hosted.namespace, hosted.clusters
+    );
+    assert_eq!(hosted.until_event("workers-0", "NetworkDataKept").await, note);
+    let drive = hosted.until_running("workers-0").await;
+    assert_eq!(drive.network_data, Some(document.into_bytes()));
+    assert_eq!(drive.addresses()[0].1, "10.0.0.8");
+    assert_eq!(hosted.held().await, []);
+    // The next machine gets another address, also from the next leader.
+    hosted.set_cloud_init(Value::Null);
+    hosted.scale("workers", 2).await;
+    assert_eq!(hosted.address_of("workers-1").await, "10.0.0.9");
+    installed.stop_leading();
+    hosted.scale("workers", 3).await;
+    installed.lead().await;
+    assert_eq!(hosted.address_of("workers-2").await, "10.0.0.10");
+    // The address is free when the machine is gone. HyperShift replaces the machine, which may be earlier.
+    hosted.delete("workers-0").await;
+    poll("a pool without a reserved address", async || {
+        (hosted.pools.get("workers").await.unwrap().status?.families[0].conflicting == "0").then_some(())
+    })
+    .await;
+    hosted.scale("workers", 4).await;
+    let addresses = [hosted.address_of("workers-3").await, hosted.address_of("workers-4").await];
+    assert_eq!(BTreeSet::from(addresses), ["10.0.0.8".to_owned(), "10.0.0.11".to_owned()].into());
+    installed.stop().await;
+}
+
 pub async fn a_hundred_machines_of_two_clusters_have_equal_addresses_on_two_networks(cluster: &Cluster) {
     let clusters = cluster.namespace().await;
     let hosted = [
@@ -188,8 +258,8 @@ pub async fn machines_that_wait_get_addresses_in_the_order_of_their_creation(clu
     let mut pool = StaticIPPool::new("p", hosted.spec("p", &["10.0.0.8/32"]));
     pool.spec.node_pool_ref = None;
     pool.spec.machine_selector = serde_json::from_value(json!({"matchLabels": {"app": "x"}})).unwrap();
-    // These machines are in the namespace of the pool and have no KubevirtMachine. The API server does not call the
-    // webhook for them.
+    // These machines are in the namespace of the pool and have no KubevirtMachine. The webhook does not reject them: nobody
+    // creates them again.
     let pools: Api<StaticIPPool> = Api::namespaced(cluster.client(), &hosted.namespace);
     pools.create(&PostParams::default(), &pool).await.unwrap();
     let installed = Installed::start(cluster).await;

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use glowplug::diagnostic::Diagnostics;
+use glowplug::render::dracut;
 use glowplug_controller::api::{NodePoolRef, PoolSpec, StaticIPPool};
 use glowplug_controller::events::Events;
 use glowplug_controller::machine::MACHINES_LABEL;
@@ -18,8 +20,9 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::support::Cluster;
-use crate::support::controller::{PATIENCE, merge, until};
+use crate::support::controller::{PATIENCE, until};
 use crate::support::hosted::Hosted;
+use crate::support::installed::Installed;
 
 /// Starts the tasks of a leader that write around the machines. They end with the set.
 fn start(cluster: &Cluster, hosted: &Hosted) -> JoinSet<()> {
@@ -120,22 +123,113 @@ pub async fn a_configuration_of_a_node_pool_is_a_pool_of_its_name(cluster: &Clus
     let node_pool = hosted.node_pool("workers", 0, &json!({})).await;
     hosted.set_bootstrap_network_config("workers").await;
     let _tasks = start(cluster, &hosted);
-    let config = json!({"addresses": ["10.0.0.8/30"], "gateway": ["10.0.0.9"]});
-    let set = |config: Value| json!({"spec": {"platform": {"kubevirt": {"bootstrapNetworkConfig": config}}}});
-    merge(&hosted.node_pools, "workers", &set(config)).await;
+    let config = json!({
+        "network": "any-name", "addresses": ["10.0.0.8/30"], "gateway": ["10.0.0.9"], "nameservers": ["10.0.0.9"],
+    });
+    hosted.configure("workers", &config).await;
     let pool = until_addresses(&hosted, "10.0.0.8/30").await;
     let expected = PoolSpec {
         network: hosted.network.clone(),
         addresses: vec!["10.0.0.8/30".to_owned()],
         gateway: vec!["10.0.0.9".to_owned()],
+        nameservers: vec!["10.0.0.9".to_owned()],
         node_pool_ref: Some(NodePoolRef { name: "workers".to_owned() }),
         ..PoolSpec::default()
     };
     assert_eq!((&pool.spec, &pool.owner_references()[0].uid), (&expected, &node_pool.uid().unwrap()));
-    merge(&hosted.node_pools, "workers", &set(json!({"addresses": ["10.0.0.8/29"], "gateway": null}))).await;
+    hosted.configure("workers", &json!({"addresses": ["10.0.0.8/29"], "excludedAddresses": ["10.0.0.10"]})).await;
     let pool = until_addresses(&hosted, "10.0.0.8/29").await;
-    assert_eq!(pool.spec.gateway, [] as [&str; 0]);
-    merge(&hosted.node_pools, "workers", &set(Value::Null)).await;
+    assert_eq!((pool.spec.excluded_addresses, pool.spec.gateway), (vec!["10.0.0.10".to_owned()], expected.gateway));
+    hosted.configure("workers", &Value::Null).await;
     let is_gone = |pool: Option<&StaticIPPool>| pool.is_none();
     timeout(PATIENCE, await_condition(hosted.pools.clone(), "workers", is_gone)).await.unwrap().unwrap();
+}
+
+pub async fn a_pool_that_a_user_has_created_keeps_its_specification(cluster: &Cluster) {
+    let hosted = Hosted::new(cluster).await;
+    hosted.node_pool("workers", 0, &json!({})).await;
+    hosted.set_bootstrap_network_config("workers").await;
+    let own = hosted.pool("workers", &["10.0.0.8-10.0.0.9"]).await;
+    let config = json!({
+        "network": "any-name", "addresses": ["10.0.0.16/30"], "gateway": ["10.0.0.17"], "nameservers": ["10.0.0.17"],
+    });
+    hosted.configure("workers", &config).await;
+    let _tasks = start(cluster, &hosted);
+    let note =
+        format!("pool {}/workers is not derived from this NodePool, expected no pool of this name", hosted.clusters);
+    assert_eq!(hosted.until_event_in(&hosted.clusters, "workers", "PoolNotDerived").await, note);
+    // The pool stays also without the configuration.
+    hosted.configure("workers", &Value::Null).await;
+    hosted.node_pool("others", 0, &json!({})).await;
+    hosted.configure("others", &config).await;
+    let is_there = |pool: Option<&StaticIPPool>| pool.is_some();
+    timeout(PATIENCE, await_condition(hosted.pools.clone(), "others", is_there)).await.unwrap().unwrap();
+    let pool = hosted.pools.get("workers").await.unwrap();
+    assert_eq!((pool.metadata, pool.spec), (own.metadata, own.spec));
+}
+
+/// The example of the enhancement, from the NodePool to the kernel arguments of a guest.
+pub async fn machines_of_a_node_pool_with_a_configuration_boot_with_its_addresses(cluster: &Cluster) {
+    let mut hosted = Hosted::new(cluster).await;
+    hosted.network = format!("{}/my-nad-1", hosted.namespace);
+    hosted.set_machine_network(&["192.168.1.0/24", "2620:0:860:2::/64"]).await;
+    let networks = json!({"additionalNetworks": [{"name": "my-nad-1"}], "attachDefaultNetwork": false});
+    hosted.node_pool("workers", 0, &json!({"spec": {"platform": {"kubevirt": networks}}})).await;
+    hosted.set_bootstrap_network_config("workers").await;
+    let config = json!({
+        "network": "my-nad-1-network",
+        "addresses": ["192.168.1.10-192.168.1.50", "2620:0:860:2::10-2620:0:860:2::50"],
+        "nameservers": ["8.8.8.8"],
+        "gateway": ["192.168.1.1", "2620:0:860:2::1"],
+    });
+    hosted.configure("workers", &config).await;
+    let installed = Installed::start(cluster).await;
+    installed.until_asked(&hosted, "workers").await;
+    hosted.scale("workers", 1).await;
+    let drive = hosted.until_running("workers-0").await;
+    let vm = hosted.vms.get("workers-0").await.unwrap();
+    let interface = &vm.data["spec"]["template"]["spec"]["domain"]["devices"]["interfaces"][0];
+    assert_eq!(interface["acpiIndex"], 101);
+    let mac = interface["macAddress"].as_str().unwrap();
+    let arguments = dracut::render(&drive.network().unwrap(), &mut Diagnostics::default()).line;
+    let expected = format!(
+        "ip=192.168.1.10::192.168.1.1:24::[{mac}]:none ip=[2620:0:860:2::10]::[2620:0:860:2::1]:64::[{mac}]:none \
+         nameserver=8.8.8.8"
+    );
+    assert_eq!(arguments, expected);
+
+    // A change of the configuration is a change of the pool. Machines keep their addresses.
+    let held = hosted.held().await;
+    hosted.configure("workers", &json!({"addresses": ["192.168.1.60", "2620:0:860:2::60"]})).await;
+    let is_changed = |pool: Option<&StaticIPPool>| {
+        let counts = pool.and_then(|pool| pool.status.as_ref()).and_then(|status| status.ip_addresses);
+        counts.is_some_and(|counts| counts.total == 2)
+    };
+    timeout(PATIENCE, await_condition(hosted.pools.clone(), "workers", is_changed)).await.unwrap().unwrap();
+    hosted.scale("workers", 2).await;
+    let addresses = hosted.until_running("workers-1").await.addresses();
+    let addresses: Vec<&str> = addresses.iter().map(|(_, address)| address.as_str()).collect();
+    assert_eq!(addresses, ["192.168.1.60", "2620:0:860:2::60"]);
+    let mut kept = hosted.held().await;
+    kept.retain(|(_, name)| name == "workers-0");
+    assert_eq!(kept, held);
+
+    // Without the configuration, machines keep their addresses, and new machines get none.
+    hosted.configure("workers", &Value::Null).await;
+    installed.until_not_selected(&hosted, "workers").await;
+    hosted.scale("workers", 3).await;
+    assert_eq!(hosted.until_running("workers-2").await.network_data, None);
+    assert_eq!(hosted.restart("workers-0").await.network_data, drive.network_data);
+    // The pool is derived again after its last address is released.
+    hosted.configure("workers", &config).await;
+    let note =
+        format!("pool {}/workers is being deleted, and stays until its last address is released", hosted.clusters);
+    assert_eq!(hosted.until_event_in(&hosted.clusters, "workers", "PoolNotDerived").await, note);
+    hosted.scale("workers", 0).await;
+    hosted.until_held(0).await;
+    let is_new = |pool: Option<&StaticIPPool>| {
+        pool.is_some_and(|pool| pool.metadata.deletion_timestamp.is_none() && pool.spec.addresses.len() == 2)
+    };
+    timeout(PATIENCE, await_condition(hosted.pools.clone(), "workers", is_new)).await.unwrap().unwrap();
+    installed.stop().await;
 }

@@ -1,0 +1,217 @@
+//! Clusters that serve only some of the kinds of KubeVirt, cluster-api-provider-kubevirt and HyperShift, and that
+//! install the others later.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use glowplug_controller::api::{StaticIPLease, StaticIPPool};
+use glowplug_controller::events::Events;
+use glowplug_controller::node_pools::NodePools;
+use glowplug_controller::pools::Scope;
+use glowplug_controller::selection::SelectionCache;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{DeleteParams, DynamicObject, ListParams, PostParams};
+use kube::{Api, ResourceExt};
+use serde_json::{Value, json};
+
+use crate::support::cluster_api;
+use crate::support::controller::{Controller, Site, merge, until};
+use crate::support::hosted::definitions::{
+    HOSTED_CLUSTER, INSTANCE, KUBEVIRT_MACHINE, Members, NODE_POOL, Names, VIRTUAL_MACHINE, definition,
+};
+use crate::support::hosted::provider::object;
+use crate::support::hosted::{Hosted, poll};
+use crate::support::installed::{Installed, labels};
+use crate::support::replica::Replica;
+use crate::support::server::{Call, Server};
+use crate::support::{CONTROLLER, Cluster};
+
+const ANNOTATION: &str = "kubevirt.cluster.x-k8s.io/allocated-ip-eno101";
+
+fn of(kinds: &[Names]) -> Vec<CustomResourceDefinition> {
+    kinds.iter().map(|names| definition(*names, Members::default())).collect()
+}
+
+/// Installs kinds and lets a minute pass: replicas then ask the API server which kinds it serves.
+async fn install(cluster: &Cluster, kinds: &[Names]) {
+    for definition in of(kinds) {
+        cluster.define(&definition).await;
+    }
+    pass_a_minute().await;
+}
+
+async fn pass_a_minute() {
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(61)).await;
+    tokio::time::resume();
+}
+
+/// Creates a pool for every VirtualMachine of the namespace.
+async fn create_pool(hosted: &Hosted, addresses: &[&str]) {
+    let mut spec = hosted.spec("", addresses);
+    spec.node_pool_ref = None;
+    spec.machine_selector = Some(Default::default());
+    hosted.pools.create(&PostParams::default(), &StaticIPPool::new("p", spec)).await.unwrap();
+}
+
+/// Creates a VirtualMachine without a reference to network data.
+async fn create_vm(hosted: &Hosted, name: &str, labels: &Value) -> DynamicObject {
+    let vm = hosted.vm(name, labels, &json!({"userData": "#ignition"}));
+    hosted.vms.create(&PostParams::default(), &vm).await.unwrap()
+}
+
+/// Returns the kind and UID of the holder of an address. Null: nobody holds the address.
+async fn holder(hosted: &Hosted, address: &str) -> Value {
+    let leases: Api<StaticIPLease> = Api::all(hosted.client.clone());
+    let leases = leases.list(&ListParams::default()).await.unwrap().items.into_iter().map(|lease| lease.spec);
+    let is_meant = |lease: &glowplug_controller::api::LeaseSpec| {
+        lease.address == address && lease.network == hosted.network && lease.released.is_none()
+    };
+    let holder = leases.into_iter().find(is_meant).map(|lease| json!([lease.holder.kind, lease.holder.uid]));
+    holder.unwrap_or_default()
+}
+
+#[tokio::test]
+async fn without_kubevirt_claims_are_served_and_kubevirt_can_be_installed_later() {
+    let server = Server::start().await;
+    let cluster = Cluster::with(Cluster::config_of(&server), cluster_api::definitions()).await;
+    let site = Site::new(&cluster).await;
+    site.pool("p", &["10.0.0.8/31"]).await;
+    let mut leader = Controller::of(&cluster, "");
+    leader.until_ready().await;
+    site.claim("c", &json!({})).await;
+    assert_eq!(site.address_of("c").await, "10.0.0.8");
+
+    install(&cluster, &[VIRTUAL_MACHINE, INSTANCE]).await;
+    let hosted = Hosted::plain(&cluster).await;
+    hosted.kubevirt.be_late();
+    create_pool(&hosted, &["10.0.0.8/31"]).await;
+    create_vm(&hosted, "a", &json!({})).await;
+    assert_eq!(hosted.address_of("a").await, "10.0.0.8");
+    assert_eq!(site.held().await, [("10.0.0.8".to_owned(), "c".to_owned())]);
+}
+
+#[tokio::test]
+async fn without_kubevirt_machines_a_virtual_machine_holds_its_address_until_its_guest_has_ended() {
+    let server = Server::start().await;
+    let cluster = Cluster::with(Cluster::config_of(&server), of(&[VIRTUAL_MACHINE, INSTANCE])).await;
+    let hosted = Hosted::plain(&cluster).await;
+    create_pool(&hosted, &["10.0.0.8/32"]).await;
+    let installed = Installed::start(&cluster).await;
+    installed.until_asked(&hosted, "").await;
+    let a = create_vm(&hosted, "a", &json!({})).await;
+    let source = &a.data["spec"]["template"]["spec"]["volumes"][0]["cloudInitConfigDrive"];
+    assert_eq!(source["networkDataSecretRef"]["name"], "a-networkdata");
+    assert_eq!(hosted.address_of("a").await, "10.0.0.8");
+    assert_eq!(holder(&hosted, "10.0.0.8").await, json!(["VirtualMachine", a.uid()]));
+    let written = until(&hosted.vms, "a", |vm| vm.annotations().contains_key(ANNOTATION)).await;
+    assert_eq!(written.annotations()[ANNOTATION], r#"["10.0.0.8/16"]"#);
+
+    // The webhook does not reject a machine of an exhausted pool: nobody creates it again.
+    hosted.until_condition("p", "Exhausted").await;
+    let b = create_vm(&hosted, "b", &json!({})).await;
+    let exhausted = "No available IPs in pool for interface eno101";
+    assert_eq!(hosted.until_event("b", "IPPoolExhausted").await, exhausted);
+    // The VirtualMachine is gone, and its guest still runs.
+    hosted.kubevirt.hold("a");
+    hosted.vms.delete("a", &DeleteParams::default()).await.unwrap();
+    until(&hosted.instances, "a", |instance| instance.metadata.deletion_timestamp.is_some()).await;
+    merge(&hosted.vms, "a", &json!({"metadata": {"finalizers": null}})).await;
+    hosted.until_gone(&hosted.vms, "a").await;
+    // The leader has served a later machine of another pool, so it has also looked at this one.
+    let other = Hosted::plain(&cluster).await;
+    create_pool(&other, &["10.0.0.8/32"]).await;
+    installed.until_asked(&other, "").await;
+    create_vm(&other, "c", &json!({})).await;
+    assert_eq!(other.address_of("c").await, "10.0.0.8");
+    assert_eq!(holder(&hosted, "10.0.0.8").await, json!(["VirtualMachine", a.uid()]));
+    hosted.kubevirt.end("a").await;
+    assert_eq!(hosted.address_of("b").await, "10.0.0.8");
+    assert_eq!(holder(&hosted, "10.0.0.8").await, json!(["VirtualMachine", b.uid()]));
+    installed.stop().await;
+}
+
+#[tokio::test]
+async fn kubevirt_machines_hold_addresses_as_soon_as_the_kind_is_installed() {
+    let server = Server::start().await;
+    let cluster = Cluster::with(Cluster::config_of(&server), of(&[VIRTUAL_MACHINE, INSTANCE])).await;
+    let hosted = Hosted::plain(&cluster).await;
+    create_pool(&hosted, &["10.0.0.8/30"]).await;
+    let installed = Installed::start(&cluster).await;
+    installed.until_asked(&hosted, "").await;
+    // The KubevirtMachine of this VirtualMachine is in another cluster.
+    let a = create_vm(&hosted, "a", &labels(&hosted, "a", "workers")).await;
+    assert_eq!(hosted.address_of("a").await, "10.0.0.8");
+
+    server.take_calls();
+    install(&cluster, &[KUBEVIRT_MACHINE]).await;
+    poll("a leader that watches the kind", async || {
+        let is_meant = |call: &Call| call.user == CONTROLLER && call.plural == "kubevirtmachines";
+        server.take_calls().iter().any(is_meant).then_some(())
+    })
+    .await;
+    let machine = object(KUBEVIRT_MACHINE, json!({"metadata": {"name": "b"}, "spec": {}}));
+    let machine = hosted.machines.create(&PostParams::default(), &machine).await.unwrap();
+    create_vm(&hosted, "b", &labels(&hosted, "b", "workers")).await;
+    assert_eq!(hosted.address_of("b").await, "10.0.0.9");
+    assert_eq!(holder(&hosted, "10.0.0.9").await, json!(["KubevirtMachine", machine.uid()]));
+    assert_eq!(hosted.until_annotated("b", ANNOTATION).await, r#"["10.0.0.9/16"]"#);
+    assert_eq!(holder(&hosted, "10.0.0.8").await, json!(["VirtualMachine", a.uid()]));
+    assert_eq!(hosted.restart("a").await.addresses()[0].1, "10.0.0.8");
+    installed.stop().await;
+}
+
+#[tokio::test]
+async fn without_hypershift_a_pool_of_a_node_pool_serves_its_machines_when_hypershift_is_installed() {
+    let server = Server::start().await;
+    let kinds = of(&[VIRTUAL_MACHINE, INSTANCE, KUBEVIRT_MACHINE]);
+    let cluster = Cluster::with(Cluster::config_of(&server), kinds).await;
+    let plain = Hosted::plain(&cluster).await;
+    create_pool(&plain, &["10.0.0.8/32"]).await;
+    let clusters = cluster.namespace().await;
+    let mut spec = plain.spec("workers", &["10.0.0.8/32"]);
+    spec.network = format!("{clusters}/c1");
+    let pools: Api<StaticIPPool> = Api::namespaced(cluster.client(), &clusters);
+    pools.create(&PostParams::default(), &StaticIPPool::new("workers", spec)).await.unwrap();
+    let installed = Installed::start(&cluster).await;
+    installed.until_asked(&plain, "").await;
+    create_vm(&plain, "a", &json!({})).await;
+    assert_eq!(plain.address_of("a").await, "10.0.0.8");
+
+    install(&cluster, &[NODE_POOL, HOSTED_CLUSTER]).await;
+    let hosted = Hosted::start(&cluster, &clusters, "c1", "{}").await;
+    hosted.node_pool("workers", 0, &json!({})).await;
+    installed.until_asked(&hosted, "workers").await;
+    hosted.scale("workers", 1).await;
+    assert_eq!(hosted.address_of("workers-0").await, "10.0.0.8");
+    installed.stop().await;
+}
+
+#[tokio::test]
+async fn a_configuration_that_overlaps_a_pool_becomes_a_pool_when_the_other_one_is_gone() {
+    let server = Server::start().await;
+    let cluster = Cluster::of(&server).await;
+    let hosted = Hosted::new(&cluster).await;
+    hosted.node_pool("workers", 0, &json!({})).await;
+    hosted.set_bootstrap_network_config("workers").await;
+    hosted.pool("other", &["10.0.0.8/30"]).await;
+    let config = json!({
+        "network": "any-name", "addresses": ["10.0.0.8/31"], "gateway": ["10.0.0.1"], "nameservers": ["10.0.0.1"],
+    });
+    hosted.set_machine_network(&["10.0.0.0/16"]).await;
+    hosted.configure("workers", &config).await;
+    let replica = Replica::start(&cluster, &["ValidatingWebhookConfiguration"]).await;
+    let client = cluster.controller();
+    let selection = Arc::new(SelectionCache::new(client.clone(), Scope::default()));
+    let node_pools = NodePools::new(client.clone(), Arc::clone(&selection), Events::start(client));
+    let mut tasks = tokio::task::JoinSet::new();
+    tasks.spawn(async move { match selection.run().await {} });
+    tasks.spawn(async move { match node_pools.run().await {} });
+    let note = hosted.until_event_in(&hosted.clusters, "workers", "InvalidSpec").await;
+    assert!(note.contains(&format!("{}/other", hosted.clusters)), "{note}");
+    hosted.pools.delete("other", &DeleteParams::default()).await.unwrap();
+    pass_a_minute().await;
+    let is_there = async || hosted.pools.get_opt("workers").await.unwrap().map(drop);
+    poll("the pool of the NodePool", is_there).await;
+    drop(replica);
+}
