@@ -53,6 +53,8 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
             "kubectl apply -f worker-0.yaml",
             "kubectl get ipaddress worker-0 -n clusters",
             "kubectl get staticipleases",
+            "kubectl apply -k controller/config/prometheus",
+            "kubectl create clusterrolebinding prometheus-reads-glowplug --clusterrole=glowplug-controller-metrics-reader \\",
             "kubectl logs -n ipam-glowplug-system -l control-plane=glowplug-controller-manager --prefix --tail=-1",
             "kubectl get staticipleases -o wide | grep clusters/workers",
             "kubectl get staticipleases | grep 192.168.1.10",
