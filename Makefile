@@ -81,7 +81,7 @@ packages: setup
 # The controller, which is a separate workspace: its tests against the API server of the tests, and its licences.
 CONTROLLER := --manifest-path controller/Cargo.toml
 test-controller: $(DENY)/bin/cargo-deny
-	$(CARGO) clippy --locked $(CONTROLLER) --all-targets -- -D warnings
+	$(CARGO) clippy --locked $(CONTROLLER) --all-targets --test cluster --test demo -- -D warnings
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --locked $(CONTROLLER) --no-deps --quiet
 	$(CARGO) test --locked $(CONTROLLER)
 	shellcheck controller/tests/kube-apiserver

@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::{Stream, StreamExt as _, stream};
-use glowplug::host::claim::{Claim, Record};
+use glowplug::host::claim::Record;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions};
 use kube::runtime::events::EventType;
@@ -34,7 +34,7 @@ use crate::events::Events;
 use crate::index::{PoolFacts, PoolId};
 use crate::metrics::Metrics;
 use crate::opening::Opening;
-use crate::passes::{self, ADDRESS_PAUSE, Ended, Error, LONGEST_PASS, Names, PASSES, ask, stored, version_of};
+use crate::passes::{self, ADDRESS_PAUSE, Ended, Error, LONGEST_PASS, Names, PASSES, PAUSE, Until, ask, stored, version_of};
 use crate::pools::Scope;
 use crate::registry::{Allocations, RegistryHandle, Stopped};
 use crate::watch::{Change, changes};
@@ -45,8 +45,6 @@ const EARLY: Duration = Duration::from_secs(1);
 const DISCOVERY: Duration = Duration::from_secs(60);
 /// Name of this part in the opening.
 const PART: &str = "claims";
-/// Pause after a failure at the start.
-const PAUSE: Duration = Duration::from_secs(1);
 
 /// Facts about each pool that claims need, by the name of the pool.
 type Facts = BTreeMap<String, PoolFacts>;
@@ -67,20 +65,6 @@ struct Work<'p> {
     provider: &'p Provider,
     kinds: Kinds,
     index: Mutex<Index>,
-}
-
-/// Where a pass stopped.
-enum Pause {
-    Ended(Ended),
-    /// The next step is this claim. It must wait for earlier claims.
-    Claims(Claim),
-}
-
-/// Where a pass stops.
-#[derive(Clone, Copy, Eq, PartialEq)]
-enum Until {
-    Nothing,
-    Claim,
 }
 
 // === impl Provider ===
@@ -164,17 +148,11 @@ impl Work<'_> {
         while lists > 0 {
             let Some((kind, change)) = changes.next().await else { return Err(Stopped) };
             lists -= usize::from(matches!(change, Change::Listed));
-            self.learn(kind, change);
+            self.note_change(kind, change);
         }
         let facts = pools.borrow_and_update().clone();
         self.index().set_pools(facts);
-        while let Err(error) = self.start().await {
-            if let Error::Stopped = error {
-                return Err(Stopped);
-            }
-            tracing::warn!(%error, "could not start to serve claims");
-            sleep(PAUSE).await;
-        }
+        passes::start("claim", || self.start()).await?;
         is_ready();
         self.serve(changes, pools, served).await
     }
@@ -186,23 +164,10 @@ impl Work<'_> {
         self.note_holders().await?;
         self.adopt(None).await?;
         let names = self.index().claimed_by_age();
-        let passes = stream::iter(names).map(|key| async move {
-            let ended = self.pass(&key, Until::Claim).await;
-            (key, ended)
-        });
-        let passes: Vec<(Key, Result<Pause, Error>)> = passes.buffered(PASSES).collect().await;
-        let mut claims = Vec::new();
-        for (key, ended) in passes {
-            match ended {
-                Ok(Pause::Claims(claim)) => claims.push((claim, HolderKind::IpAddressClaim)),
-                Ok(_) => {}
-                Err(Error::Stopped) => return Err(Error::Stopped),
-                // This claim gets a pass of its own later.
-                Err(error) => tracing::warn!(claim = %key, %error, "could not prepare a claim"),
-            }
-        }
+        let claims = passes::claims("claim", names, |key| self.pass(key, Until::Claim)).await?;
         // A pass may have found another IPAddress.
         self.adopt(None).await?;
+        let claims = claims.into_iter().map(|(_, claim, kind)| (claim, kind)).collect();
         self.provider.opening.claim(PART, claims).await?;
         Ok(())
     }
@@ -225,18 +190,13 @@ impl Work<'_> {
         pools: &mut watch::Receiver<Facts>,
         served: &mut Allocations,
     ) -> Result<Infallible, Stopped> {
-        let changes = changes.map(|(kind, change)| -> Names { Some(self.learn(kind, change)) });
+        let changes = changes.map(|(kind, change)| -> Names { Some(self.note_change(kind, change)) });
         let pools = passes::each_value(pools, |facts| self.index().set_pools(facts));
         let served = passes::each_message(served, |allocation| [Key::of_machine(&allocation.claimant.machine)].into());
         let wakes = stream::select(changes.chain(stream::iter([None])), stream::select(pools, served));
         let names: Vec<Key> = self.index().by_age();
         let names = names.into_iter().map(|key| (key, Duration::ZERO));
-        let pass = async |key: &Key| match self.pass(key, Until::Nothing).await? {
-            Pause::Ended(ended) => Ok(ended),
-            Pause::Claims(_) => Ok(Ended::Well),
-        };
-        let pass = &pass;
-        Err(passes::serve("claim", names, Box::pin(wakes), |key| async move { pass(&key).await }).await)
+        Err(passes::serve("claim", names, Box::pin(wakes), |key| self.pass(key, Until::Nothing)).await)
     }
 
     /// The changes of all watched kinds.
@@ -254,30 +214,29 @@ impl Work<'_> {
         stream::select_all(watches.collect::<Vec<_>>())
     }
 
-    fn learn(&self, kind: Kind, change: Change) -> BTreeSet<Key> {
+    /// Updates the index. Returns the names that may need a pass.
+    fn note_change(&self, kind: Kind, change: Change) -> BTreeSet<Key> {
         match change {
             Change::Apply(object) => self.index().apply(kind, object),
-            Change::Delete(object) => {
-                let version = Some(version_of(&object.metadata));
-                self.index().remove(kind, &Key::of(&object.metadata), version)
-            }
-            Change::Gone(key) => self.index().remove(kind, &key, None),
+            Change::Remove(key, version) => self.index().remove(kind, &key, version),
             Change::Listed => BTreeSet::new(),
         }
     }
 
     /// Makes the requests that the claim of a name needs.
-    async fn pass(&self, key: &Key, until: Until) -> Result<Pause, Error> {
-        let mut view = self.look(key, false).await?;
+    async fn pass(&self, key: Key, until: Until) -> Result<Ended, Error> {
+        let mut view = self.look(&key, false).await?;
         for _ in 0..LONGEST_PASS {
             match decide(&view, Timestamp::now()) {
-                Step::Wait if view.is_early() => return Ok(Pause::Ended(Ended::Again(EARLY))),
-                Step::Wait if view.waits_for_address() => return Ok(Pause::Ended(Ended::Again(ADDRESS_PAUSE))),
-                Step::Wait => return Ok(Pause::Ended(Ended::Well)),
-                Step::Claim(claim) if until == Until::Claim => return Ok(Pause::Claims(claim)),
+                Step::Wait if view.is_early() => return Ok(Ended::Again(EARLY)),
+                Step::Wait if view.waits_for_address() => return Ok(Ended::Again(ADDRESS_PAUSE)),
+                Step::Wait => return Ok(Ended::Well),
+                Step::Claim(claim) if until == Until::Claim => {
+                    return Ok(Ended::BeforeClaim(claim, HolderKind::IpAddressClaim));
+                }
                 step => {
                     if !self.apply(step, &mut view).await? {
-                        view = self.look(key, true).await?;
+                        view = self.look(&key, true).await?;
                     }
                 }
             }

@@ -52,7 +52,7 @@ pub struct ApiLedger {
     /// Whether a complete list has been received.
     is_listed: bool,
     /// Changes that the next update reports.
-    untold: Vec<Change>,
+    unreported: Vec<Change>,
     /// Names whose stored object may differ from the known object.
     doubtful: BTreeSet<String>,
     /// Names of leases that were deleted without a release.
@@ -134,7 +134,7 @@ impl ApiLedger {
             watch: watch.abort_handle(),
             listed: None,
             is_listed: false,
-            untold: Vec::new(),
+            unreported: Vec::new(),
             doubtful: BTreeSet::new(),
             lost: BTreeSet::new(),
             has_reported: false,
@@ -152,11 +152,11 @@ impl ApiLedger {
         while !self.is_listed {
             let event = self.runtime.block_on(async { tokio::time::timeout_at(deadline, self.events.recv()).await });
             let event = event.map_err(|_| store("listing the leases", UNANSWERED))?;
-            self.learn(event.ok_or_else(|| store("listing the leases", "the watch ended"))?);
+            self.handle(event.ok_or_else(|| store("listing the leases", "the watch ended"))?);
         }
         loop {
             match self.events.try_recv() {
-                Ok(event) => self.learn(event),
+                Ok(event) => self.handle(event),
                 Err(mpsc::error::TryRecvError::Empty) => break,
                 Err(mpsc::error::TryRecvError::Disconnected) => {
                     return Err(store("watching the leases", "the watch ended"));
@@ -165,21 +165,21 @@ impl ApiLedger {
         }
         self.resolve()?;
         self.restore();
-        let changes = std::mem::take(&mut self.untold);
+        let changes = std::mem::take(&mut self.unreported);
         if std::mem::replace(&mut self.has_reported, true) {
             return Ok(Update::Delta(changes));
         }
         Ok(Update::Snapshot(changes))
     }
 
-    fn learn(&mut self, event: Event<DynamicObject>) {
+    fn handle(&mut self, event: Event<DynamicObject>) {
         match event {
             Event::Init => self.listed = Some(BTreeSet::new()),
             Event::InitApply(object) => {
                 if let Some(listed) = &mut self.listed {
                     listed.insert(object.name_any());
                 }
-                self.tell_object(&object);
+                self.report_object(&object);
             }
             Event::InitDone => {
                 let listed = self.listed.take().unwrap_or_default();
@@ -189,24 +189,24 @@ impl ApiLedger {
                 self.doubtful.extend(there.filter(|name| !listed.contains(*name)).cloned());
                 self.is_listed = true;
             }
-            Event::Apply(object) => self.tell_object(&object),
+            Event::Apply(object) => self.report_object(&object),
             Event::Delete(object) => {
                 let (name, version) = (object.name_any(), version_of(&object));
                 if self.known.get(&name).is_none_or(|known| known.version < version) {
-                    self.learn_absence(&name, version);
+                    self.note_absence(&name, version);
                 }
             }
         }
     }
 
     /// Stores an object, and reports it in the next update.
-    fn tell_object(&mut self, object: &DynamicObject) {
-        let change = self.learn_object(object);
-        self.untold.extend(change);
+    fn report_object(&mut self, object: &DynamicObject) {
+        let change = self.note_object(object);
+        self.unreported.extend(change);
     }
 
     /// Stores an object and returns the change. `None` when a newer version is known.
-    fn learn_object(&mut self, object: &DynamicObject) -> Option<Change> {
+    fn note_object(&mut self, object: &DynamicObject) -> Option<Change> {
         let (name, version) = (object.name_any(), version_of(object));
         let Some((address, network)) = parse_lease_name(&name) else {
             tracing::warn!(name, "ignored a StaticIPLease whose name does not contain an address and a network");
@@ -241,7 +241,7 @@ impl ApiLedger {
 
     /// Records that the object of a name does not exist. If the lease was not released, its address is not free, and
     /// the lease is written again.
-    fn learn_absence(&mut self, name: &str, version: u64) {
+    fn note_absence(&mut self, name: &str, version: u64) {
         let known = self.known.entry(name.to_owned()).or_default();
         known.version = known.version.max(version);
         if known.spec.as_ref().is_some_and(|spec| spec.released.is_none()) {
@@ -250,7 +250,7 @@ impl ApiLedger {
         }
         known.spec = None;
         if let Some((address, network)) = parse_lease_name(name) {
-            self.untold.push(Change::Lease { network: network.into(), address, lease: None });
+            self.unreported.push(Change::Lease { network: network.into(), address, lease: None });
         }
     }
 
@@ -269,9 +269,9 @@ impl ApiLedger {
                 Ok(Ok(object)) => {
                     self.doubtful.remove(&name);
                     match object {
-                        Some(object) => self.tell_object(&object),
+                        Some(object) => self.report_object(&object),
                         None if self.known.get(&name).is_some_and(|known| known.spec.is_some()) => {
-                            self.learn_absence(&name, 0)
+                            self.note_absence(&name, 0)
                         }
                         None => {}
                     }
@@ -303,7 +303,7 @@ impl ApiLedger {
             match outcome {
                 Outcome::Done(object) | Outcome::Refused(object) => {
                     if let Some(object) = object {
-                        self.tell_object(&object);
+                        self.report_object(&object);
                     }
                 }
                 Outcome::Failed { error, .. } => {
@@ -400,11 +400,11 @@ impl ApiLedger {
                 }
                 Outcome::Done(Some(object)) => {
                     let is_own = spec_of(&object).ok() == write.spec;
-                    let change = self.learn_object(&object);
+                    let change = self.note_object(&object);
                     if is_own { decided.extend(change) } else { others.extend(change) }
                 }
                 Outcome::Refused(Some(object)) => {
-                    others.extend(self.learn_object(&object));
+                    others.extend(self.note_object(&object));
                     let (network, address) = (write.network.to_string(), write.address);
                     held.get_or_insert(LedgerError::Held { network, address });
                 }
@@ -425,11 +425,11 @@ impl ApiLedger {
             }
         }
         if let Some(error) = held.or(failed) {
-            self.untold.append(&mut decided);
-            self.untold.append(&mut others);
+            self.unreported.append(&mut decided);
+            self.unreported.append(&mut others);
             return Err(error);
         }
-        self.untold.append(&mut others);
+        self.unreported.append(&mut others);
         Ok(())
     }
 }

@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::{Stream, StreamExt as _, stream};
-use glowplug::host::claim::{Claim, Machine, Record};
+use glowplug::host::claim::{Machine, Record};
 use glowplug::host::records::Objects;
 use k8s_openapi::api::core::v1::{ObjectReference, Secret};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -31,7 +31,7 @@ use serde_json::Value;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-use self::decision::{Guest, Notice, PoolWishes, Problem, Proof, Recorded, Step, Verdict, View, Written, decide};
+use self::decision::{Guest, Notice, PoolSettings, Problem, Proof, Recorded, Step, Verdict, View, Written, decide};
 use self::index::{Index, Kind};
 use self::objects::{KubevirtMachine, NetworkSecret, STATUS_MAP, addresses_of, read_records};
 use crate::api::HolderKind;
@@ -41,7 +41,7 @@ use crate::events::Events;
 use crate::machine::{VirtualMachine, instances, kubevirt_machines, virtual_machines};
 use crate::metrics::Metrics;
 use crate::opening::Opening;
-use crate::passes::{self, ADDRESS_PAUSE, Ended, Error, LONGEST_PASS, Names, PASSES, ask, stored, version_of};
+use crate::passes::{self, ADDRESS_PAUSE, Ended, Error, LONGEST_PASS, Names, PAUSE, Until, ask, stored};
 use crate::pools::Scope;
 use crate::registry::{Allocations, RegistryHandle, Stopped};
 use crate::selection::{Selected, Selection, SelectionCache};
@@ -57,8 +57,6 @@ const DISCOVERY: Duration = Duration::from_secs(60);
 const COMPARISON: Duration = Duration::from_millis(2);
 /// Name of this part of the leader in [`Opening::claim`].
 const PART: &str = "machines";
-/// Pause after a failure at the start.
-const PAUSE: Duration = Duration::from_secs(1);
 
 /// The part of a leader that serves the machines of KubeVirt.
 #[derive(Clone)]
@@ -85,20 +83,6 @@ struct Work<'m> {
     index: Mutex<Index>,
     /// Whether KubevirtMachines may have a status map. `false` after the API server has dropped the map from a write.
     has_status_map: AtomicBool,
-}
-
-/// The state in which a pass stopped.
-enum Pause {
-    Ended(Ended),
-    /// The next step is this claim. It must be processed together with the claims of other machines.
-    Claims(Claim, HolderKind),
-}
-
-/// The step before which a pass has to stop.
-#[derive(Clone, Copy, Eq, PartialEq)]
-enum Until {
-    Nothing,
-    Claim,
 }
 
 // === impl Machines ===
@@ -185,16 +169,10 @@ impl Work<'_> {
             if let Change::Apply(object) = &change {
                 read_records(&mut records, &kind.resource().kind, object);
             }
-            self.learn(kind, change);
+            self.note_change(kind, change);
         }
         self.rebuild(records).await?;
-        while let Err(error) = self.start().await {
-            if let Error::Stopped = error {
-                return Err(Stopped);
-            }
-            tracing::warn!(%error, "could not start to serve machines");
-            sleep(PAUSE).await;
-        }
+        passes::start("machine", || self.start()).await?;
         is_ready();
         self.serve(changes, selections, served).await
     }
@@ -230,24 +208,11 @@ impl Work<'_> {
             });
             has_pool && !is_held
         });
-        let passes = stream::iter(names).map(|key| async move {
-            let ended = self.pass(&key, Until::Claim).await;
-            (key, ended)
-        });
-        let passes: Vec<(Key, Result<Pause, Error>)> = passes.buffered(PASSES).collect().await;
-        let mut claims = Vec::new();
-        for (key, ended) in passes {
-            match ended {
-                Ok(Pause::Claims(claim, kind)) => {
-                    self.index().remember(&key, |memory| memory.claimed.extend([(claim.machine.clone(), kind)]));
-                    claims.push((claim, kind));
-                }
-                Ok(Pause::Ended(_)) => {}
-                Err(Error::Stopped) => return Err(Error::Stopped),
-                // The machine gets another pass later.
-                Err(error) => tracing::warn!(machine = %key, %error, "could not prepare a claim"),
-            }
+        let claims = passes::claims("machine", names, |key| self.pass(key, Until::Claim)).await?;
+        for (key, claim, kind) in &claims {
+            self.index().remember(key, |memory| memory.claimed.extend([(claim.machine.clone(), *kind)]));
         }
+        let claims = claims.into_iter().map(|(_, claim, kind)| (claim, kind)).collect();
         self.machines.opening.claim(PART, claims).await?;
         Ok(())
     }
@@ -258,7 +223,7 @@ impl Work<'_> {
         mut selections: watch::Receiver<Option<Arc<Selection>>>,
         served: &mut Allocations,
     ) -> Result<Infallible, Stopped> {
-        let changes = changes.map(|(kind, change)| -> Names { Some(self.learn(kind, change)) });
+        let changes = changes.map(|(kind, change)| -> Names { Some(self.note_change(kind, change)) });
         let selections = passes::each_value(&mut selections, |selection| {
             selection.map(|selection| self.index().set_selection(selection)).unwrap_or_default()
         });
@@ -267,12 +232,7 @@ impl Work<'_> {
         });
         let wakes = stream::select(changes.chain(stream::iter([None])), stream::select(selections, served));
         let names = self.names_at_the_start().await?;
-        let pass = async |key: &Key| match self.pass(key, Until::Nothing).await? {
-            Pause::Ended(ended) => Ok(ended),
-            Pause::Claims(..) => Ok(Ended::Well),
-        };
-        let pass = &pass;
-        Err(passes::serve("machine", names, Box::pin(wakes), |key| async move { pass(&key).await }).await)
+        Err(passes::serve("machine", names, Box::pin(wakes), |key| self.pass(key, Until::Nothing)).await)
     }
 
     /// Returns the names that get a pass after the start, each with its pause. A machine that may wait for its Secret
@@ -305,31 +265,28 @@ impl Work<'_> {
         stream::select_all(watches.collect::<Vec<_>>())
     }
 
-    fn learn(&self, kind: Kind, change: Change) -> BTreeSet<Key> {
+    /// Updates the index. Returns the names that may need a pass.
+    fn note_change(&self, kind: Kind, change: Change) -> BTreeSet<Key> {
         match change {
             Change::Apply(object) => self.index().apply(kind, object),
-            Change::Delete(object) => {
-                let version = Some(version_of(&object.metadata));
-                self.index().remove(kind, &Key::of(&object.metadata), version)
-            }
-            Change::Gone(key) => self.index().remove(kind, &key, None),
+            Change::Remove(key, version) => self.index().remove(kind, &key, version),
             Change::Listed => BTreeSet::new(),
         }
     }
 
     /// Runs a pass for the machine of a name: decides and sends requests until nothing is left to do.
-    async fn pass(&self, key: &Key, until: Until) -> Result<Pause, Error> {
-        let mut view = self.look(key).await?;
+    async fn pass(&self, key: Key, until: Until) -> Result<Ended, Error> {
+        let mut view = self.look(&key).await?;
         for _ in 0..LONGEST_PASS {
             match decide(&view) {
                 Step::Wait if view.is_early() => {
                     let problem = view.problem.as_ref().map(ToString::to_string);
                     return Err(Error::NotReady(problem.unwrap_or_default()));
                 }
-                Step::Wait if view.waits_for_address() => return Ok(Pause::Ended(Ended::Again(ADDRESS_PAUSE))),
-                Step::Wait if view.written.retry => return Ok(Pause::Ended(Ended::Again(RETRY))),
-                Step::Wait => return Ok(Pause::Ended(Ended::Well)),
-                Step::Claim(claim, kind) if until == Until::Claim => return Ok(Pause::Claims(claim, kind)),
+                Step::Wait if view.waits_for_address() => return Ok(Ended::Again(ADDRESS_PAUSE)),
+                Step::Wait if view.written.retry => return Ok(Ended::Again(RETRY)),
+                Step::Wait => return Ok(Ended::Well),
+                Step::Claim(claim, kind) if until == Until::Claim => return Ok(Ended::BeforeClaim(claim, kind)),
                 step => self.apply(step, &mut view).await?,
             }
         }
@@ -365,7 +322,7 @@ impl Work<'_> {
             let index = self.index();
             // The pools do not change during a pass: a change of the selection causes another pass.
             view.selected = index.selected(key);
-            view.pools = wishes(index.selection(), &view.selected);
+            view.pools = settings(index.selection(), &view.selected);
         }
         self.look_again(&mut view);
         self.read_registry(&mut view).await?;
@@ -492,9 +449,9 @@ impl Work<'_> {
                     ask(self.api(Kind::VirtualMachine, &key).patch(&key.name, &merge, &Patch::Merge(patch))).await;
                 self.take(Kind::VirtualMachine, &key, stored(answer)?).await?;
             }
-            Step::SetAside(conflicts, kind, notice) => {
+            Step::AddConflicts(conflicts, kind, notice) => {
                 view.written.conflicts = true;
-                registry.set_aside(conflicts, kind).await?;
+                registry.add_conflicts(conflicts, kind).await?;
                 if let Some(notice) = notice {
                     self.publish(view, &notice);
                 }
@@ -779,13 +736,14 @@ fn operations(selection: &Selection, vm: &VirtualMachine, selected: &index::Chos
     }
 }
 
-fn wishes(selection: &Selection, selected: &index::Chosen) -> BTreeMap<String, PoolWishes> {
+/// Returns the settings of the selected pools, by name of the pool.
+fn settings(selection: &Selection, selected: &index::Chosen) -> BTreeMap<String, PoolSettings> {
     let pools = selected.iter().flatten().filter_map(|selected| selection.pool(&selected.pool));
-    let wishes = pools.map(|pool| {
+    let settings = pools.map(|pool| {
         let (is_sticky, template) = (pool.spec.sticky, pool.spec.template.clone().filter(|text| !text.is_empty()));
-        (pool.id.to_string(), PoolWishes { is_sticky, template })
+        (pool.id.to_string(), PoolSettings { is_sticky, template })
     });
-    wishes.collect()
+    settings.collect()
 }
 
 // === impl Kind ===

@@ -69,7 +69,7 @@ impl Namespaces {
                 }
             }
             tokio::select! {
-                Some(change) = namespaces.next() => self.known.learn(change),
+                Some(change) = namespaces.next() => self.known.apply(change),
                 Ok(()) = selections.changed() => {}
                 () = sleep(PAUSE), if !is_done => {}
             }
@@ -93,7 +93,7 @@ impl Namespaces {
 // === impl Known ===
 
 impl Known {
-    fn learn(&mut self, change: Change) {
+    fn apply(&mut self, change: Change) {
         match change {
             Change::Apply(object) if object.metadata.deletion_timestamp.is_none() => {
                 let labels = object.metadata.labels.unwrap_or_default();
@@ -104,10 +104,8 @@ impl Known {
                 }
                 self.labelled.insert(name, is_labelled);
             }
-            Change::Apply(object) | Change::Delete(object) => {
-                self.remove(&object.metadata.name.unwrap_or_default());
-            }
-            Change::Gone(key) => self.remove(&key.name),
+            Change::Apply(object) => self.remove(&object.metadata.name.unwrap_or_default()),
+            Change::Remove(key, _) => self.remove(&key.name),
             Change::Listed => self.is_listed = true,
         }
     }
@@ -149,7 +147,7 @@ mod tests {
 
     fn known(changes: impl IntoIterator<Item = Change>) -> Known {
         let mut known = Known::default();
-        changes.into_iter().for_each(|change| known.learn(change));
+        changes.into_iter().for_each(|change| known.apply(change));
         known
     }
 
@@ -167,10 +165,10 @@ mod tests {
         let mut known = known([namespace("a", &[MACHINES_LABEL])]);
         assert_eq!(known.updates(&BTreeSet::new()), [("a".to_owned(), false)]);
         known.note("a", false);
-        known.learn(namespace("a", &[MACHINES_LABEL]));
+        known.apply(namespace("a", &[MACHINES_LABEL]));
         assert_eq!(known.updates(&BTreeSet::new()), []);
-        known.learn(namespace("a", &[]));
-        known.learn(namespace("a", &[MACHINES_LABEL]));
+        known.apply(namespace("a", &[]));
+        known.apply(namespace("a", &[MACHINES_LABEL]));
         assert_eq!(known.updates(&BTreeSet::new()), [("a".to_owned(), false)]);
     }
 
@@ -178,7 +176,7 @@ mod tests {
     fn a_namespace_that_is_being_deleted_stays_as_it_is() {
         let mut known = known([namespace("a", &[])]);
         let deleted = json!({"metadata": {"name": "a", "deletionTimestamp": "2026-08-14T10:00:00Z"}});
-        known.learn(Change::Apply(serde_json::from_value(deleted).unwrap()));
+        known.apply(Change::Apply(serde_json::from_value(deleted).unwrap()));
         assert_eq!(known.updates(&BTreeSet::from(["a"])), []);
     }
 }

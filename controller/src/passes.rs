@@ -10,13 +10,14 @@ use std::time::Duration;
 
 use futures::stream::{self, FuturesUnordered};
 use futures::{Stream, StreamExt as _, future};
+use glowplug::host::claim::Claim;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{Api, Client};
 use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use self::queue::Queue;
-use crate::api::{StaticIPLease, lease_name};
+use crate::api::{HolderKind, StaticIPLease, lease_name};
 use crate::cluster_api::Key;
 use crate::registry::Stopped;
 
@@ -28,17 +29,28 @@ pub(crate) const LONGEST_PASS: usize = 32;
 pub(crate) const ADDRESS_PAUSE: Duration = Duration::from_secs(2);
 /// Timeout of a request.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// Pause after a failure at the start.
+pub(crate) const PAUSE: Duration = Duration::from_secs(1);
 
 /// Names that need a pass. `None`: the stream will yield no further names.
 pub(crate) type Names = Option<BTreeSet<Key>>;
 
 /// The result of a successful pass.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Ended {
     /// Nothing is left to do until an object or a pool changes.
     Well,
     /// The name needs another pass after this pause.
     Again(Duration),
+    /// The next step is this claim. It must be processed together with other claims.
+    BeforeClaim(Claim, HolderKind),
+}
+
+/// The step before which a pass stops.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Until {
+    Nothing,
+    Claim,
 }
 
 /// Why a pass failed.
@@ -58,6 +70,52 @@ pub(crate) enum Error {
     NotReady(String),
     /// The pass still had a next request after [`LONGEST_PASS`] requests.
     Endless,
+}
+
+/// Runs `start` until it succeeds.
+///
+/// `what` is the noun for the served objects in log messages. Example: `machine`.
+pub(crate) async fn start<F>(what: &'static str, start: impl Fn() -> F) -> Result<(), Stopped>
+where
+    F: Future<Output = Result<(), Error>>,
+{
+    loop {
+        match start().await {
+            Ok(()) => return Ok(()),
+            Err(Error::Stopped) => return Err(Stopped),
+            Err(error) => tracing::warn!(%error, "could not start to serve every {what}"),
+        }
+        sleep(PAUSE).await;
+    }
+}
+
+/// Runs a pass for each of `names` until its claim. Returns the claims in the order of the names. A name whose pass
+/// fails has no claim here; it gets another pass later.
+///
+/// `what` is the noun for the served objects in log messages. Example: `machine`.
+pub(crate) async fn claims<F>(
+    what: &'static str,
+    names: impl IntoIterator<Item = Key>,
+    pass: impl Fn(Key) -> F,
+) -> Result<Vec<(Key, Claim, HolderKind)>, Stopped>
+where
+    F: Future<Output = Result<Ended, Error>>,
+{
+    let passes = stream::iter(names).map(|key| {
+        let ended = pass(key.clone());
+        async move { (key, ended.await) }
+    });
+    let passes: Vec<(Key, Result<Ended, Error>)> = passes.buffered(PASSES).collect().await;
+    let mut claims = Vec::new();
+    for (key, ended) in passes {
+        match ended {
+            Ok(Ended::BeforeClaim(claim, kind)) => claims.push((key, claim, kind)),
+            Ok(Ended::Well | Ended::Again(_)) => {}
+            Err(Error::Stopped) => return Err(Stopped),
+            Err(error) => tracing::warn!(name = %key, %error, "could not prepare the claim of a {what}"),
+        }
+    }
+    Ok(claims)
 }
 
 /// Runs a pass for each of `names` after its pause, and for each name that `wakes` yields. Returns when the registry or
@@ -105,7 +163,7 @@ where
                 queue.end(&key, ended.is_ok(), now);
                 match ended {
                     Ok(Ended::Again(pause)) => queue.add(key, now + pause),
-                    Ok(Ended::Well) => {}
+                    Ok(Ended::Well | Ended::BeforeClaim(..)) => {}
                     Err(Error::Stopped) => return Stopped,
                     Err(error) => tracing::warn!(name = %key, %error, "could not serve a {what}"),
                 }

@@ -106,7 +106,7 @@ impl Pools {
             selections: None,
         };
         while pools.listed.iter().any(Option::is_some) {
-            pools.learn().await;
+            pools.handle_next_event().await;
         }
         pools.resize().await?;
         Ok(pools)
@@ -146,11 +146,11 @@ impl Pools {
                 std::future::pending().await
             };
             tokio::select! {
-                () = self.learn() => {}
+                () = self.handle_next_event() => {}
                 changed = changes.changed() => changed.map_err(|_| Stopped)?,
                 () = selected => {}
             }
-            while self.learn().now_or_never().is_some() {}
+            while self.handle_next_event().now_or_never().is_some() {}
         }
     }
 
@@ -192,8 +192,8 @@ impl Pools {
         Ok(())
     }
 
-    /// Handles the next event of the watches.
-    async fn learn(&mut self) {
+    /// Waits for the next event of the watches and handles it.
+    async fn handle_next_event(&mut self) {
         // Watches never end.
         let Some((kind, event)) = self.events.next().await else { return std::future::pending().await };
         let listed = &mut self.listed[kind as usize];

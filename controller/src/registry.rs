@@ -248,7 +248,7 @@ impl RegistryHandle {
     /// # Errors
     ///
     /// [`Stopped`].
-    pub async fn set_aside(
+    pub async fn add_conflicts(
         &self,
         conflicts: Vec<(IpAddr, Option<String>, Conflict)>,
         kind: HolderKind,

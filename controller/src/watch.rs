@@ -9,16 +9,17 @@ use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, ResourceExt as _};
 
 use crate::cluster_api::Key;
+use crate::passes::version_of;
 
 /// A change of the objects of one kind.
 #[derive(Clone, Debug)]
+#[allow(clippy::large_enum_variant, reason = "nearly every change is the large variant")]
 pub enum Change {
     /// An object exists, in this version.
     Apply(DynamicObject),
-    /// An object was deleted. This is its last version.
-    Delete(DynamicObject),
-    /// A list no longer has this object.
-    Gone(Key),
+    /// The object of this name no longer exists. The number is its last version. `None`: a list no longer has the
+    /// object.
+    Remove(Key, Option<u64>),
     /// A list is complete.
     Listed,
 }
@@ -36,7 +37,7 @@ pub fn changes(api: Api<DynamicObject>) -> impl Stream<Item = Change> + Send {
     let events = watcher(api, watcher::Config::default()).default_backoff();
     let mut known = Known::default();
     let changes = events.map(move |event| match event {
-        Ok(event) => known.learn(event),
+        Ok(event) => known.changes(event),
         Err(error) => {
             tracing::warn!(%error, "could not watch");
             Vec::new()
@@ -48,7 +49,7 @@ pub fn changes(api: Api<DynamicObject>) -> impl Stream<Item = Change> + Send {
 // === impl Known ===
 
 impl Known {
-    fn learn(&mut self, event: Event<DynamicObject>) -> Vec<Change> {
+    fn changes(&mut self, event: Event<DynamicObject>) -> Vec<Change> {
         match event {
             Event::Init => {
                 self.listed.clear();
@@ -61,15 +62,17 @@ impl Known {
             Event::InitDone => {
                 let listed = std::mem::take(&mut self.listed);
                 let before = std::mem::replace(&mut self.keys, listed);
-                before.difference(&self.keys).cloned().map(Change::Gone).chain([Change::Listed]).collect()
+                let gone = before.difference(&self.keys).cloned();
+                gone.map(|key| Change::Remove(key, None)).chain([Change::Listed]).collect()
             }
             Event::Apply(object) => {
                 self.keys.insert(key(&object));
                 vec![Change::Apply(object)]
             }
             Event::Delete(object) => {
-                self.keys.remove(&key(&object));
-                vec![Change::Delete(object)]
+                let key = key(&object);
+                self.keys.remove(&key);
+                vec![Change::Remove(key, Some(version_of(&object.metadata)))]
             }
         }
     }
@@ -86,35 +89,35 @@ mod tests {
     use super::*;
 
     fn object(name: &str) -> DynamicObject {
-        serde_json::from_value(json!({"metadata": {"namespace": "n", "name": name}})).unwrap()
+        serde_json::from_value(json!({"metadata": {"namespace": "n", "name": name, "resourceVersion": "7"}})).unwrap()
     }
 
-    fn told(known: &mut Known, events: Vec<Event<DynamicObject>>) -> Vec<String> {
-        let tell = |change| match change {
+    fn changes(known: &mut Known, events: Vec<Event<DynamicObject>>) -> Vec<String> {
+        let text = |change| match change {
             Change::Apply(object) => format!("apply {}", object.name_any()),
-            Change::Delete(object) => format!("delete {}", object.name_any()),
-            Change::Gone(key) => format!("gone {key}"),
+            Change::Remove(key, Some(version)) => format!("remove {key} of version {version}"),
+            Change::Remove(key, None) => format!("remove {key}"),
             Change::Listed => "listed".to_owned(),
         };
-        events.into_iter().flat_map(|event| known.learn(event)).map(tell).collect()
+        events.into_iter().flat_map(|event| known.changes(event)).map(text).collect()
     }
 
     #[test]
     fn an_object_that_a_later_list_lacks_is_gone() {
         let mut known = Known::default();
         let first = vec![Event::Init, Event::InitApply(object("a")), Event::InitApply(object("b")), Event::InitDone];
-        assert_eq!(told(&mut known, first), ["apply a", "apply b", "listed"]);
+        assert_eq!(changes(&mut known, first), ["apply a", "apply b", "listed"]);
         let events = vec![Event::Apply(object("c")), Event::Apply(object("d")), Event::Delete(object("a"))];
-        assert_eq!(told(&mut known, events), ["apply c", "apply d", "delete a"]);
+        assert_eq!(changes(&mut known, events), ["apply c", "apply d", "remove n/a of version 7"]);
         let second = vec![Event::Init, Event::InitApply(object("c")), Event::InitDone];
-        assert_eq!(told(&mut known, second), ["apply c", "gone n/b", "gone n/d", "listed"]);
+        assert_eq!(changes(&mut known, second), ["apply c", "remove n/b", "remove n/d", "listed"]);
     }
 
     #[test]
     fn an_incomplete_list_does_not_prove_absence() {
         let mut known = Known::default();
-        told(&mut known, vec![Event::Init, Event::InitApply(object("a")), Event::InitDone]);
+        changes(&mut known, vec![Event::Init, Event::InitApply(object("a")), Event::InitDone]);
         let broken = vec![Event::Init, Event::Init, Event::InitApply(object("a")), Event::InitDone];
-        assert_eq!(told(&mut known, broken), ["apply a", "listed"]);
+        assert_eq!(changes(&mut known, broken), ["apply a", "listed"]);
     }
 }

@@ -1,8 +1,6 @@
 //! Tests claims of Cluster API when requests, responses and leaders fail.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -11,27 +9,12 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::Api;
 use kube::api::{DeleteParams, DynamicObject, PostParams};
 use serde_json::{Value, json};
-use tokio::task::JoinHandle;
 
 use crate::support::Cluster;
 use crate::support::cluster_api::definitions_of;
 use crate::support::controller::{Controller, Site, until};
 use crate::support::server::Server;
-use crate::support::trouble::{Trouble, history, run_all, trouble_at};
-
-/// Keeps a leader running. After a crash, a new process starts.
-fn supervise(server: Arc<Server>, cluster: Arc<Cluster>, site: Site, crashed: Arc<AtomicBool>) -> JoinHandle<()> {
-    tokio::spawn(async move {
-        let first = Controller::start(&cluster, &site);
-        while !crashed.load(Ordering::SeqCst) {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-        drop(first);
-        server.clear_faults();
-        let _second = Controller::start(&cluster, &site);
-        std::future::pending::<()>().await;
-    })
-}
+use crate::support::trouble::{Trouble, history, run_all, run_script};
 
 /// Every flow of a claim: the claim gets an address, waits for an address, gets a released address, and is deleted.
 async fn script(site: &Site) {
@@ -49,18 +32,13 @@ async fn script(site: &Site) {
 
 /// Runs the script with a failure at the n-th write. Returns whether the script made that write.
 async fn run(trouble: Trouble, n: usize) -> bool {
-    let server = Arc::new(Server::start().await);
-    let cluster = Arc::new(Cluster::of(&server).await);
+    let server = Server::start().await;
+    let cluster = Cluster::of(&server).await;
     let site = Site::new(&cluster).await;
     site.pool("p", &["10.0.0.8/32"]).await;
-    let came = trouble_at(&server, trouble, n);
-    let is_crash = matches!(trouble, Trouble::CrashBefore | Trouble::CrashAfter);
-    let crashed = if is_crash { Arc::clone(&came) } else { Arc::default() };
-    let leaders = supervise(Arc::clone(&server), Arc::clone(&cluster), site.clone(), crashed);
-    script(&site).await;
-    leaders.abort();
+    let came = run_script(&server, trouble, n, || Controller::start(&cluster, &site), script(&site)).await;
     check_history(&server, &cluster, &site).await;
-    came.load(Ordering::SeqCst)
+    came
 }
 
 /// Checks the history: at no time did two IPAddresses have one address, and each IPAddress has an older lease of its

@@ -9,9 +9,9 @@ use kube::Api;
 use kube::api::DeleteParams;
 use tokio::sync::Semaphore;
 
-use crate::support::Cluster;
 use crate::support::leader::{Leader, machine, name, pool, stored};
-use crate::support::server::{Call, Fault, Server};
+use crate::support::server::{Fault, Server};
+use crate::support::{is_lease_write, start_server};
 
 const NETWORK: &str = "infra/vlan10";
 
@@ -19,20 +19,10 @@ fn addresses<const N: usize>(all: [&str; N]) -> Vec<IpAddr> {
     all.map(|address| address.parse().unwrap()).into()
 }
 
-fn is_write(call: &Call) -> bool {
-    call.plural == "staticipleases" && matches!(call.verb, "create" | "update" | "delete")
-}
-
-async fn server() -> (Server, Cluster) {
-    let server = Server::start().await;
-    let cluster = Cluster::of(&server).await;
-    (server, cluster)
-}
-
 /// Makes the first write end in a fault, and serves all others.
 fn fault_once(server: &Server, fault: Fault) {
     let mut fault = Some(fault);
-    server.set_faults(move |call| if is_write(call) { fault.take().unwrap_or(Fault::None) } else { Fault::None });
+    server.set_faults(move |call| if is_lease_write(call) { fault.take().unwrap_or(Fault::None) } else { Fault::None });
 }
 
 #[tokio::test]
@@ -43,7 +33,7 @@ async fn after_a_lost_answer_the_machine_gets_the_address_that_was_stored() {
         (Fault::Status(500), "writing a lease"),
         (Fault::Status(429), "writing a lease"),
     ] {
-        let (server, cluster) = server().await;
+        let (server, cluster) = start_server().await;
         let mut leader = Leader::start(cluster.controller(), pool(NETWORK, &["10.0.0.8/29"])).await;
         fault_once(&server, fault);
         let refused = leader.claim(machine(NETWORK, 0)).await.unwrap_err();
@@ -61,7 +51,7 @@ async fn after_a_lost_answer_the_machine_gets_the_address_that_was_stored() {
 
 #[tokio::test]
 async fn a_release_with_a_lost_response_takes_effect() {
-    let (server, cluster) = server().await;
+    let (server, cluster) = start_server().await;
     let mut leader = Leader::start(cluster.controller(), pool(NETWORK, &["10.0.0.8/32"])).await;
     leader.claim(machine(NETWORK, 0)).await.unwrap();
     fault_once(&server, Fault::LostAnswer);
@@ -71,7 +61,7 @@ async fn a_release_with_a_lost_response_takes_effect() {
 
 #[tokio::test]
 async fn while_an_outcome_is_unknown_nothing_is_allocated() {
-    let (server, cluster) = server().await;
+    let (server, cluster) = start_server().await;
     let mut leader = Leader::start(cluster.controller(), pool(NETWORK, &["10.0.0.8/29"])).await;
     server.crash_at(0, true);
     for n in [0, 1, 1] {
@@ -84,7 +74,7 @@ async fn while_an_outcome_is_unknown_nothing_is_allocated() {
 
 #[tokio::test]
 async fn a_leader_without_the_changes_of_another_leader_is_rejected_and_updated() {
-    let (server, cluster) = server().await;
+    let (server, cluster) = start_server().await;
     let pool = pool(NETWORK, &["10.0.0.8/29"]);
     let mut paused = Leader::start(cluster.controller(), pool.clone()).await;
     // From now on, the paused leader receives no watch events.
@@ -109,7 +99,7 @@ async fn a_leader_without_the_changes_of_another_leader_is_rejected_and_updated(
 
 #[tokio::test]
 async fn a_paused_leader_takes_nothing_back() {
-    let (server, cluster) = server().await;
+    let (server, cluster) = start_server().await;
     let pool = pool(NETWORK, &["10.0.0.8/32"]);
     let mut paused = Leader::start(cluster.controller(), pool.clone()).await;
     paused.claim(machine(NETWORK, 0)).await.unwrap();
@@ -128,7 +118,7 @@ async fn a_paused_leader_takes_nothing_back() {
 
 #[tokio::test]
 async fn changes_without_an_open_watch_are_read_from_the_next_list() {
-    let (server, cluster) = server().await;
+    let (server, cluster) = start_server().await;
     let mut leader = Leader::start(cluster.controller(), pool(NETWORK, &["10.0.0.8/30"])).await;
     for n in [0, 1] {
         leader.claim(machine(NETWORK, n)).await.unwrap();
@@ -157,22 +147,22 @@ async fn changes_without_an_open_watch_are_read_from_the_next_list() {
 
 #[tokio::test]
 async fn at_most_32_writes_are_on_their_way_and_a_claim_of_many_is_one_group() {
-    let (server, cluster) = server().await;
+    let (server, cluster) = start_server().await;
     let mut leader = Leader::start(cluster.controller(), pool(NETWORK, &["10.0.0.0/25"])).await;
     let gate = Arc::new(Semaphore::new(0));
     let closed = Arc::clone(&gate);
-    server.set_faults(move |call| if is_write(call) { Fault::Hold(Arc::clone(&closed)) } else { Fault::None });
+    server.set_faults(move |call| if is_lease_write(call) { Fault::Hold(Arc::clone(&closed)) } else { Fault::None });
     server.take_calls();
     let machines = (0..64).map(|n| machine(NETWORK, n)).collect();
     let claims = tokio::spawn(async move { leader.claim_all(machines).await });
     let mut writes = 0;
     while writes < 32 {
-        writes += server.take_calls().iter().filter(|call| is_write(call)).count();
+        writes += server.take_calls().iter().filter(|call| is_lease_write(call)).count();
         tokio::task::yield_now().await;
     }
     // No further request arrives before a response is sent.
     for _ in 0..1000 {
-        writes += server.take_calls().iter().filter(|call| is_write(call)).count();
+        writes += server.take_calls().iter().filter(|call| is_lease_write(call)).count();
         tokio::task::yield_now().await;
     }
     assert_eq!(writes, 32);
@@ -193,7 +183,7 @@ async fn after_a_crash_at_any_write_the_next_process_finds_every_address_once() 
     for n in 0.. {
         let mut has_crashed = false;
         for is_done in [false, true] {
-            let (server, cluster) = server().await;
+            let (server, cluster) = start_server().await;
             let pool = pool(NETWORK, &["10.0.0.8/29", "fd00::8/125"]);
             let mut leader = Leader::start(cluster.controller(), pool.clone()).await;
             server.crash_at(n, is_done);

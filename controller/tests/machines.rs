@@ -15,7 +15,7 @@ use crate::support::controller::Controller;
 use crate::support::hosted::{Hosted, poll};
 use crate::support::installed::labels;
 use crate::support::server::{Call, Fault, Server};
-use crate::support::trouble::{Trouble, history, run_all, trouble_at};
+use crate::support::trouble::{Trouble, history, run_all, run_script};
 use crate::support::{CONTROLLER, Cluster};
 
 /// A hosted cluster whose KubeVirt waits for the controller, with a pool and a NodePool without machines.
@@ -49,24 +49,9 @@ async fn run(trouble: Trouble, n: usize) -> bool {
     let server = Server::start().await;
     let cluster = Cluster::of(&server).await;
     let hosted = hosted(&cluster, &["10.0.0.8/32"]).await;
-    let came = trouble_at(&server, trouble, n);
-    let leaders = async {
-        let first = lead(&cluster);
-        if matches!(trouble, Trouble::LostAnswer | Trouble::Refused) {
-            std::future::pending::<()>().await;
-        }
-        poll("a crash", async || came.load(Ordering::SeqCst).then_some(())).await;
-        drop(first);
-        server.clear_faults();
-        let _second = lead(&cluster);
-        std::future::pending::<()>().await;
-    };
-    tokio::select! {
-        () = script(&hosted) => {}
-        () = leaders => {}
-    }
+    let came = run_script(&server, trouble, n, || lead(&cluster), script(&hosted)).await;
     check_history(&server, &cluster, &hosted).await;
-    came.load(Ordering::SeqCst)
+    came
 }
 
 /// What has to hold at every moment: no two guests have one address, and each Secret has a lease of its machine that is older.

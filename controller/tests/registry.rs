@@ -9,26 +9,16 @@ use glowplug_controller::registry::Stopped;
 use tokio::sync::Semaphore;
 
 use crate::support::leader::{claim, machine, owner, pool, stored};
-use crate::support::server::{Call, Fault, Server};
-use crate::support::{Cluster, soak};
+use crate::support::server::{Fault, Server};
+use crate::support::{is_lease_write, soak, start_server};
 
 const NETWORK: &str = "infra/vlan10";
 const KIND: HolderKind = HolderKind::IpAddressClaim;
 
-fn is_write(call: &Call) -> bool {
-    call.plural == "staticipleases" && matches!(call.verb, "create" | "update" | "delete")
-}
-
-async fn server() -> (Server, Cluster) {
-    let server = Server::start().await;
-    let cluster = Cluster::of(&server).await;
-    (server, cluster)
-}
-
 /// Makes the next `count` writes end in a fault.
 fn fault(server: &Server, fault: Fault, mut count: usize) {
     server.set_faults(move |call| {
-        if is_write(call) && count > 0 {
+        if is_lease_write(call) && count > 0 {
             count -= 1;
             return fault.clone();
         }
@@ -43,7 +33,7 @@ fn row(address: &str, holder: &str, is_released: bool) -> (String, String, bool)
 #[tokio::test]
 async fn a_claim_is_repeated_until_it_is_stored() {
     for kind in [Fault::LostAnswer, Fault::LostRequest, Fault::Status(500), Fault::Status(429), Fault::Status(409)] {
-        let (server, cluster) = server().await;
+        let (server, cluster) = start_server().await;
         let (registry, _served) = owner(cluster.controller());
         registry.resize(vec![pool(NETWORK, &["10.0.0.8/29"])], BTreeSet::new()).await.unwrap();
         fault(&server, kind, 3);
@@ -55,7 +45,7 @@ async fn a_claim_is_repeated_until_it_is_stored() {
 
 #[tokio::test]
 async fn the_owner_reports_a_failure_while_the_server_fails() {
-    let (server, cluster) = server().await;
+    let (server, cluster) = start_server().await;
     let (registry, _served) = owner(cluster.controller());
     registry.resize(vec![pool(NETWORK, &["10.0.0.8/29"])], BTreeSet::new()).await.unwrap();
     let mut works = registry.works();
@@ -74,7 +64,7 @@ async fn the_owner_reports_a_failure_while_the_server_fails() {
 
 #[tokio::test]
 async fn a_machine_is_announced_also_when_the_answer_to_its_lease_was_lost() {
-    let (server, cluster) = server().await;
+    let (server, cluster) = start_server().await;
     let (registry, mut served) = owner(cluster.controller());
     registry.resize(vec![pool(NETWORK, &["10.0.0.8/32"])], BTreeSet::new()).await.unwrap();
     registry.claim(claim(&machine(NETWORK, 0)), KIND).await.unwrap().unwrap();
@@ -88,16 +78,16 @@ async fn a_machine_is_announced_also_when_the_answer_to_its_lease_was_lost() {
 
 #[tokio::test]
 async fn claims_that_queue_up_behind_a_write_are_one_group() {
-    let (server, cluster) = server().await;
+    let (server, cluster) = start_server().await;
     let (registry, _served) = owner(cluster.controller());
     registry.resize(vec![pool(NETWORK, &["10.0.0.0/25"])], BTreeSet::new()).await.unwrap();
     let gate = Arc::new(Semaphore::new(0));
     let closed = Arc::clone(&gate);
-    server.set_faults(move |call| if is_write(call) { Fault::Hold(Arc::clone(&closed)) } else { Fault::None });
+    server.set_faults(move |call| if is_lease_write(call) { Fault::Hold(Arc::clone(&closed)) } else { Fault::None });
     let until_writes = async |count: usize| {
         let mut writes = 0;
         while writes < count {
-            writes += server.take_calls().iter().filter(|call| is_write(call)).count();
+            writes += server.take_calls().iter().filter(|call| is_lease_write(call)).count();
             tokio::task::yield_now().await;
         }
     };
@@ -121,7 +111,7 @@ async fn claims_that_queue_up_behind_a_write_are_one_group() {
 
 #[tokio::test]
 async fn the_leases_are_listed_again_until_the_server_answers() {
-    let (server, cluster) = server().await;
+    let (server, cluster) = start_server().await;
     let mut failures = 2;
     server.set_faults(move |call| {
         if call.plural == "staticipleases" && failures > 0 {
@@ -136,7 +126,7 @@ async fn the_leases_are_listed_again_until_the_server_answers() {
 
 #[tokio::test]
 async fn a_handle_without_an_owner_fails() {
-    let (_server, cluster) = server().await;
+    let (_server, cluster) = start_server().await;
     let (registry, _served) = owner(cluster.controller());
     registry.read(|_| panic!("of the test")).await.unwrap_err();
     assert_eq!(registry.claim(claim(&machine(NETWORK, 0)), KIND).await, Err(Stopped));

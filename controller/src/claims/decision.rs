@@ -254,7 +254,7 @@ impl View {
         if let Some(patch) = self.repair(claim, &pool, address) {
             return Step::PatchAddress(patch);
         }
-        self.release_former().unwrap_or_else(|| self.say(claim, &Readiness::Ready, now))
+        self.release_former().unwrap_or_else(|| self.report(claim, &Readiness::Ready, now))
     }
 
     /// Adopts the address of the IPAddress, which the claim does not hold yet.
@@ -283,10 +283,10 @@ impl View {
         let refuse = |reason, message| self.refuse(claim, reason, message, now);
         match &self.problem {
             Some(Problem::Refused(error @ ClaimError::Exhausted { .. })) => {
-                return self.say(claim, &Readiness::NotReady(NotReady::PoolExhausted, error.to_string()), now);
+                return self.report(claim, &Readiness::NotReady(NotReady::PoolExhausted, error.to_string()), now);
             }
             Some(Problem::Refused(error)) if allocates_nothing(error) => {
-                return self.say(claim, &Readiness::NotReady(NotReady::PoolNotReady, self.why_not_ready(pool)), now);
+                return self.report(claim, &Readiness::NotReady(NotReady::PoolNotReady, self.why_not_ready(pool)), now);
             }
             Some(Problem::Refused(error)) if error.is_about_address() => {
                 return self.say(claim, &Readiness::NotReady(NotReady::AllocationFailed, error.to_string()), now);
@@ -420,10 +420,10 @@ impl View {
 
     /// Reports in the status why a claim gets no address, when waiting does not help.
     fn refuse(&self, claim: &IpAddressClaim, reason: NotReady, message: String, now: Timestamp) -> Step {
-        self.hold_back(self.say(claim, &Readiness::NotReady(reason, message), now))
+        self.hold_back(self.report(claim, &Readiness::NotReady(reason, message), now))
     }
 
-    fn say(&self, claim: &IpAddressClaim, readiness: &Readiness, now: Timestamp) -> Step {
+    fn report(&self, claim: &IpAddressClaim, readiness: &Readiness, now: Timestamp) -> Step {
         let patch = claim.status_patch(self.version, readiness, now).filter(|_| !self.is_status_written);
         patch.map_or(Step::Wait, |patch| Step::PatchStatus(patch, readiness.clone()))
     }

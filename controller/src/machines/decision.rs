@@ -72,7 +72,7 @@ pub(super) struct View {
     /// JSON patch operations of the webhook for the VirtualMachine. Empty: the VirtualMachine needs no change.
     pub(super) operations: Vec<Value>,
     /// Settings of the pools that serve the machine, by name of the pool.
-    pub(super) pools: BTreeMap<String, PoolWishes>,
+    pub(super) pools: BTreeMap<String, PoolSettings>,
     /// Whether a pool for the rejected VirtualMachine is still exhausted, according to the data that the webhook uses.
     pub(super) is_exhausted: bool,
     /// The Secret of the machine. `None`: not read in this pass.
@@ -106,7 +106,7 @@ pub(super) struct Written {
 
 /// The settings of a pool that a decision about its machines needs.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct PoolWishes {
+pub(super) struct PoolSettings {
     pub(super) is_sticky: bool,
     pub(super) template: Option<String>,
 }
@@ -181,7 +181,7 @@ pub(super) enum Step {
     /// Applies this merge patch to the KubevirtMachine, so that capk retries.
     Retry(Value),
     /// Reserves these addresses, so that no machine gets them, then publishes this event.
-    SetAside(Vec<(IpAddr, Option<String>, Conflict)>, HolderKind, Option<Notice>),
+    AddConflicts(Vec<(IpAddr, Option<String>, Conflict)>, HolderKind, Option<Notice>),
     /// Removes a machine from the wait queue.
     Withdraw(Machine),
     /// Reads all objects of a machine with consistent reads, and releases its addresses if no object may use them.
@@ -254,8 +254,8 @@ impl fmt::Display for Problem {
 impl Step {
     /// Whether the request may change the state of the registry.
     pub(super) fn changes_registry(&self) -> bool {
-        use Step::{Adopt, Claim, Keep, Prove, SetAside, Withdraw};
-        matches!(self, Adopt(..) | Claim(..) | Keep(..) | Prove(..) | SetAside(..) | Withdraw(_))
+        use Step::{AddConflicts, Adopt, Claim, Keep, Prove, Withdraw};
+        matches!(self, Adopt(..) | Claim(..) | Keep(..) | Prove(..) | AddConflicts(..) | Withdraw(_))
     }
 }
 
@@ -604,7 +604,7 @@ impl View {
         if !has_data && !self.operations.is_empty() && !self.written.reference {
             return Step::PatchVm(patch(vm, &self.operations), None);
         }
-        self.project(vm, hand_out).or_else(|| self.set_aside(hand_out)).unwrap_or(Step::Wait)
+        self.project(vm, hand_out).or_else(|| self.reserve_reported(hand_out)).unwrap_or(Step::Wait)
     }
 
     /// Records the addresses that the Secret hands out and that the machine does not hold. `None`: the machine holds
@@ -679,7 +679,7 @@ impl View {
     }
 
     /// Reserves addresses that the guest uses in addition to those in its Secret, so that no machine gets them.
-    fn set_aside(&self, hand_out: &HandOut) -> Option<Step> {
+    fn reserve_reported(&self, hand_out: &HandOut) -> Option<Step> {
         let interface = hand_out.interfaces.first()?.interface;
         let conflict = |report: &Report| {
             let claimant = Claimant { machine: hand_out.machine.clone(), interface };
@@ -694,7 +694,7 @@ impl View {
         let note =
             format!("{source}: the guest uses {first}{others}, expected its allocated addresses; nobody gets them");
         let notice = Notice { is_warning: true, reason: "IPAddressConflict", note };
-        Some(Step::SetAside(conflicts, hand_out.kind, Some(notice)))
+        Some(Step::AddConflicts(conflicts, hand_out.kind, Some(notice)))
     }
 
     /// Reports a Secret of another author, which is not changed, and reserves its addresses, so that no machine gets
@@ -749,7 +749,7 @@ impl View {
         let reported = reported.map(|report| (report.address, report.network.clone(), conflict(&report.source)));
         let conflicts: Vec<_> = networks.iter().flat_map(of_network).chain(reported).collect();
         let is_left = !conflicts.is_empty() && !self.written.conflicts;
-        is_left.then_some(Step::SetAside(conflicts, HolderKind::VirtualMachine, None))
+        is_left.then_some(Step::AddConflicts(conflicts, HolderKind::VirtualMachine, None))
     }
 
     /// Reports why the machine gets no network data, and removes it from the wait queue, because waiting does not help.

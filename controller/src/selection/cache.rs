@@ -111,7 +111,7 @@ impl SelectionCache {
         let mut lists = 1 + usize::from(has_node_pools);
         while let Some((kind, change)) = changes.next().await {
             lists = lists.saturating_sub(usize::from(matches!(change, Change::Listed)));
-            self.objects().learn(kind, change, |metadata| self.scope.has_label(metadata));
+            self.objects().apply(kind, change, |metadata| self.scope.has_label(metadata));
             if lists == 0 {
                 self.current.send_replace(Some(Arc::new(self.objects().selection())));
             }
@@ -155,24 +155,21 @@ impl SelectionCache {
 // === impl Objects ===
 
 impl Objects {
-    fn learn(&mut self, kind: Kind, change: Change, has_label: impl Fn(&ObjectMeta) -> bool) {
+    fn apply(&mut self, kind: Kind, change: Change, has_label: impl Fn(&ObjectMeta) -> bool) {
         match (kind, change) {
             (_, Change::Listed) => {}
             (Kind::Pool, Change::Apply(object)) if has_label(&object.metadata) => {
                 self.pools.insert(PoolId::of(&object.metadata), Arc::new(MachinePool::read(PoolObject::read(object))));
             }
-            (Kind::Pool, Change::Apply(object) | Change::Delete(object)) => {
-                self.pools.remove(&PoolId::of(&object.metadata));
-            }
-            (Kind::Pool, Change::Gone(Key { namespace, name })) => {
+            (Kind::Pool, Change::Apply(object)) => drop(self.pools.remove(&PoolId::of(&object.metadata))),
+            (Kind::Pool, Change::Remove(Key { namespace, name }, _)) => {
                 self.pools.remove(&PoolId { namespace: Some(namespace), name });
             }
             (Kind::NodePool, Change::Apply(mut object)) => {
                 object.metadata.managed_fields = None;
                 self.node_pools.insert(Key::of(&object.metadata), Arc::new(object));
             }
-            (Kind::NodePool, Change::Delete(object)) => drop(self.node_pools.remove(&Key::of(&object.metadata))),
-            (Kind::NodePool, Change::Gone(key)) => drop(self.node_pools.remove(&key)),
+            (Kind::NodePool, Change::Remove(key, _)) => drop(self.node_pools.remove(&key)),
         }
     }
 

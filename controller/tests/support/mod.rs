@@ -22,7 +22,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use glowplug_controller::api::{StaticIPLease, definitions};
 use glowplug_controller::client::connect;
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::api::core::v1::{Namespace, ObjectReference};
+use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, PostParams};
 use kube::runtime::conditions::is_crd_established;
@@ -41,6 +42,34 @@ pub const CONTROLLER: &str = "system:serviceaccount:ipam-glowplug-system:glowplu
 #[derive(Clone)]
 pub struct Cluster {
     config: Config,
+}
+
+/// Starts an API server in the test process.
+pub async fn start_server() -> (server::Server, Cluster) {
+    let server = server::Server::start().await;
+    let cluster = Cluster::of(&server).await;
+    (server, cluster)
+}
+
+/// Whether a request writes a lease.
+pub fn is_lease_write(call: &server::Call) -> bool {
+    call.plural == "staticipleases" && matches!(call.verb, "create" | "update" | "delete")
+}
+
+/// Waits for an event about an object of any kind or of this kind. Returns the note of the event.
+pub async fn until_event(client: Client, namespace: &str, kind: Option<&str>, name: &str, reason: &str) -> String {
+    let events: Api<Event> = Api::namespaced(client, namespace);
+    let is_about = |object: &ObjectReference| {
+        object.name.as_deref() == Some(name) && kind.is_none_or(|kind| object.kind.as_deref() == Some(kind))
+    };
+    let is_meant =
+        |event: &Event| event.reason.as_deref() == Some(reason) && event.regarding.as_ref().is_some_and(is_about);
+    hosted::poll(&format!("event {reason} of {name}"), async || {
+        let events = events.list(&ListParams::default()).await.unwrap().items;
+        let event = events.into_iter().find(is_meant);
+        event.map(|event| event.note.unwrap_or_default())
+    })
+    .await
 }
 
 // === impl Cluster ===

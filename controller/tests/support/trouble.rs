@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
@@ -27,7 +28,7 @@ pub enum Trouble {
 
 /// Injects a failure at the n-th write of the controller. Returns a flag that is set when the controller makes that
 /// write.
-pub fn trouble_at(server: &Server, trouble: Trouble, n: usize) -> Arc<AtomicBool> {
+fn trouble_at(server: &Server, trouble: Trouble, n: usize) -> Arc<AtomicBool> {
     let (came, count) = (Arc::new(AtomicBool::new(false)), AtomicUsize::new(0));
     let happened = Arc::clone(&came);
     server.set_faults(move |call| {
@@ -53,6 +54,36 @@ pub fn trouble_at(server: &Server, trouble: Trouble, n: usize) -> Arc<AtomicBool
 
 fn is_read(call: &Call) -> bool {
     matches!(call.verb, "get" | "list" | "watch")
+}
+
+/// Runs `script` while a leader runs, with a failure at the n-th write of the controller. After a crash, `lead` starts
+/// another leader. Returns whether the controller made that write.
+pub async fn run_script<L>(
+    server: &Server,
+    trouble: Trouble,
+    n: usize,
+    lead: impl Fn() -> L,
+    script: impl Future<Output = ()>,
+) -> bool {
+    let came = trouble_at(server, trouble, n);
+    let leaders = async {
+        let first = lead();
+        if matches!(trouble, Trouble::LostAnswer | Trouble::Refused) {
+            std::future::pending::<()>().await;
+        }
+        while !came.load(Ordering::SeqCst) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        drop(first);
+        server.clear_faults();
+        let _second = lead();
+        std::future::pending::<()>().await;
+    };
+    tokio::select! {
+        () = script => {}
+        () = leaders => {}
+    }
+    came.load(Ordering::SeqCst)
 }
 
 /// Runs a script once for each of its writes, with a failure at that write. `run` returns whether the script reached

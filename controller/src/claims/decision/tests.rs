@@ -101,7 +101,7 @@ fn next(view: &View) -> Step {
 }
 
 /// Reason and message that a step writes into the status.
-fn said(view: &View) -> (NotReady, String) {
+fn readiness(view: &View) -> (NotReady, String) {
     match next(view) {
         Step::PatchStatus(_, Readiness::NotReady(reason, message)) => (reason, message),
         other => panic!("{other:?}"),
@@ -194,14 +194,14 @@ fn a_claim_on_a_pool_of_two_families_must_select_one() {
     view.ledger.pool.as_mut().unwrap().families = vec![Family::Ipv4, Family::Ipv6];
     let message =
         "StaticIPPool n/p has IPv4 and IPv6 addresses, expected annotation ipam.glowplug.dev/family on the claim";
-    assert_eq!(said(&view), is(NotReady::PoolNotReady, message));
+    assert_eq!(readiness(&view), is(NotReady::PoolNotReady, message));
     for (annotation, family) in [("IPv4", Family::Ipv4), ("IPv6", Family::Ipv6)] {
         view.claim = Some(claim(&json!({"metadata": {"annotations": {(FAMILY_ANNOTATION): annotation}}})));
         assert_eq!(next(&view), Step::Claim(request(Some(family))));
     }
     view.claim = Some(claim(&json!({"metadata": {"annotations": {(FAMILY_ANNOTATION): "ipv6"}}})));
     let message = "annotation ipam.glowplug.dev/family: invalid family \"ipv6\", expected IPv4 or IPv6";
-    assert_eq!(said(&view), is(NotReady::AllocationFailed, message));
+    assert_eq!(readiness(&view), is(NotReady::AllocationFailed, message));
 }
 
 fn annotated(annotations: &Value) -> Option<IpAddressClaim> {
@@ -250,7 +250,7 @@ fn a_claim_whose_address_is_not_available_keeps_its_place_and_is_asked_again() {
 fn a_refusal_of_the_registry_becomes_a_reason_of_the_contract() {
     let exhausted = ClaimError::Exhausted { interface: eno101(), pool: "n/p".to_owned(), family: Family::Ipv4 };
     let missing = ClaimError::NoFamily { pool: "n/p".to_owned(), family: Family::Ipv6 };
-    let refused = |error| said(&View { problem: Some(Problem::Refused(error)), ..view() });
+    let refused = |error| readiness(&View { problem: Some(Problem::Refused(error)), ..view() });
     assert_eq!(refused(exhausted), is(NotReady::PoolExhausted, FREE));
     assert_eq!(refused(missing), is(NotReady::AllocationFailed, "pool \"n/p\" has no IPv6 addresses"));
     let unknown = ClaimError::UnknownPool("n/p".to_owned());
@@ -262,7 +262,7 @@ fn a_claim_that_waits_keeps_its_place_while_the_pool_is_exhausted() {
     let error = ClaimError::Exhausted { interface: eno101(), pool: "n/p".to_owned(), family: Family::Ipv4 };
     let mut view = View { problem: Some(Problem::Refused(error)), ..view() };
     view.ledger.waits = true;
-    assert_eq!(said(&view), is(NotReady::PoolExhausted, FREE));
+    assert_eq!(readiness(&view), is(NotReady::PoolExhausted, FREE));
 }
 
 #[test]
@@ -272,12 +272,12 @@ fn a_pool_that_allocates_nothing_is_not_ready() {
     let message = "StaticIPPool n/p is not ready: gateway[0]: invalid address";
     for problem in [None, Some(Problem::Refused(ClaimError::Suspended("n/p".to_owned())))] {
         view.problem = problem;
-        assert_eq!(said(&view), is(NotReady::PoolNotReady, message));
+        assert_eq!(readiness(&view), is(NotReady::PoolNotReady, message));
         assert!(!view.is_early());
     }
     view.problem = None;
     view.pool = None;
-    assert_eq!(said(&view), is(NotReady::PoolNotReady, "StaticIPPool n/p does not exist"));
+    assert_eq!(readiness(&view), is(NotReady::PoolNotReady, "StaticIPPool n/p does not exist"));
 }
 
 #[test]
@@ -285,7 +285,7 @@ fn a_pool_that_the_registry_does_not_have_yet_is_asked_again() {
     let mut view = view();
     assert!(!view.is_early());
     view.ledger.pool = None;
-    assert_eq!(said(&view), is(NotReady::PoolNotReady, "StaticIPPool n/p does not allocate addresses yet"));
+    assert_eq!(readiness(&view), is(NotReady::PoolNotReady, "StaticIPPool n/p does not allocate addresses yet"));
     assert!(view.is_early());
 }
 
@@ -354,7 +354,7 @@ fn the_ipaddress_of_another_provider_is_not_touched() {
     let other = address(&json!({"spec": {"poolRef": {"kind": "InClusterIPPool"}}}));
     let mut view = View { address: other, ..view() };
     let message = "IPAddress \"c\" belongs to claim \"c\" of another pool, expected none of this name";
-    assert_eq!(said(&view), is(NotReady::AllocationFailed, message));
+    assert_eq!(readiness(&view), is(NotReady::AllocationFailed, message));
     view.claim = Some(claim(&deleted()));
     assert_eq!(next(&view), Step::Release(holder("u1")));
     view.claim = None;
@@ -374,7 +374,7 @@ fn an_ipaddress_that_the_ledger_does_not_have_is_adopted_before_anything_is_allo
     };
     assert_eq!(next(&view), Step::Adopt(expected, "n/vlan10".to_owned()));
     let unknown = View { ledger: Recorded::default(), ..view };
-    assert_eq!(said(&unknown), is(NotReady::PoolNotReady, "StaticIPPool n/p does not allocate addresses yet"));
+    assert_eq!(readiness(&unknown), is(NotReady::PoolNotReady, "StaticIPPool n/p does not allocate addresses yet"));
 }
 
 #[test]
@@ -392,10 +392,10 @@ fn an_ipaddress_that_contradicts_the_ledger_is_reported_and_stays() {
     let mut view = View { address: address(&json!({"spec": {"address": "10.0.0.9"}})), ..served() };
     assert!(matches!(next(&view), Step::Adopt(..)));
     view.problem = Some(Problem::Mismatch(contradiction.to_owned()));
-    assert_eq!(said(&view), is(NotReady::AllocationFailed, contradiction));
+    assert_eq!(readiness(&view), is(NotReady::AllocationFailed, contradiction));
     view.address = address(&json!({"spec": {"address": "10.0.0.08"}}));
     let message = "IPAddress \"c\": invalid address \"10.0.0.08\", expected an IP address";
-    assert_eq!(said(&view), is(NotReady::AllocationFailed, message));
+    assert_eq!(readiness(&view), is(NotReady::AllocationFailed, message));
 }
 
 #[test]

@@ -247,7 +247,7 @@ fn a_machine_with_a_problem_does_not_wait_for_an_address() {
 
 #[test]
 fn pools_with_two_templates_are_a_problem() {
-    let template = |text: &str| PoolWishes { is_sticky: false, template: Some(text.to_owned()) };
+    let template = |text: &str| PoolSettings { is_sticky: false, template: Some(text.to_owned()) };
     let second = Selected {
         pool: PoolId { namespace: Some("n".to_owned()), name: "q".to_owned() },
         interface: "eno102".parse().unwrap(),
@@ -324,7 +324,7 @@ fn a_secret_of_another_author_is_never_replaced_and_its_addresses_are_reserved()
     let claimant = Claimant { machine: holder("v-1"), interface: "eno101".parse().unwrap() };
     let conflict = Conflict { claimant, source: "Secret n/w-networkdata".to_owned() };
     let conflicts = vec![("10.0.0.9".parse().unwrap(), Some("infra/vlan10".to_owned()), conflict)];
-    assert_eq!(decide(&view), Step::SetAside(conflicts, HolderKind::VirtualMachine, None));
+    assert_eq!(decide(&view), Step::AddConflicts(conflicts, HolderKind::VirtualMachine, None));
     view.written.conflicts = true;
     let note = "Secret \"w-networkdata\" is not of this controller (no annotation), expected none of this name";
     assert_eq!(decide(&view), report("IPAddressConflict", note));

@@ -11,7 +11,6 @@ use std::time::Duration;
 use futures::{Stream, StreamExt};
 use glowplug_controller::api::{MachineNetwork, NodePoolRef, PoolSpec, StaticIPLease, StaticIPPool};
 use k8s_openapi::api::core::v1::{Namespace, Secret};
-use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::runtime::WatchStreamExt;
@@ -27,8 +26,8 @@ use self::definitions::{
 };
 use self::kubevirt::{Drive, KubeVirt};
 use self::provider::{Provider, next_mac, object};
-use super::Cluster;
 use super::controller::{PATIENCE, merge, until, wait};
+use super::{Cluster, until_event};
 
 /// User data of the machines in the scenarios.
 pub const USER_DATA: &str = r#"{"ignition":{"version":"3.3.0"}}"#;
@@ -222,17 +221,7 @@ impl Hosted {
 
     /// Waits for an event about an object of a namespace, and returns its note.
     pub async fn until_event_in(&self, namespace: &str, name: &str, reason: &str) -> String {
-        let events: Api<Event> = Api::namespaced(self.client.clone(), namespace);
-        let is_meant = |event: &Event| {
-            event.reason.as_deref() == Some(reason)
-                && event.regarding.as_ref().is_some_and(|object| object.name.as_deref() == Some(name))
-        };
-        poll(&format!("event {reason} of {name}"), async || {
-            let events = events.list(&ListParams::default()).await.unwrap().items;
-            let event = events.into_iter().find(is_meant);
-            event.map(|event| event.note.unwrap_or_default())
-        })
-        .await
+        until_event(self.client.clone(), namespace, None, name, reason).await
     }
 
     /// Waits until the machines hold exactly this number of leases.

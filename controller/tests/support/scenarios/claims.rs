@@ -2,13 +2,12 @@
 
 use glowplug_controller::api::{GlobalPoolSpec, GlobalStaticIPPool, PoolSpec, StaticIPPool};
 use glowplug_controller::pools::Scope;
-use k8s_openapi::api::events::v1::Event;
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::support::Cluster;
 use crate::support::controller::{Controller, Site, condition, create, merge, until};
+use crate::support::{Cluster, until_event};
 
 const EXHAUSTED: &str = "No available IPs in pool for interface eno101";
 
@@ -22,25 +21,6 @@ async fn site(cluster: &Cluster, addresses: &[&str]) -> (Site, Controller) {
 
 fn rows<const N: usize>(rows: [(&str, &str); N]) -> Vec<(String, String)> {
     rows.map(|(address, name)| (address.to_owned(), name.to_owned())).into()
-}
-
-/// Waits for an event about an object.
-async fn until_event(cluster: &Cluster, namespace: &str, name: &str, reason: &str) -> String {
-    let events: Api<Event> = Api::namespaced(cluster.client(), namespace);
-    loop {
-        let all = events.list(&ListParams::default()).await.unwrap().items;
-        let is_meant = |event: &&Event| {
-            let object = event.regarding.as_ref();
-            event.reason.as_deref() == Some(reason)
-                && object.is_some_and(|object| {
-                    object.name.as_deref() == Some(name) && object.kind.as_deref() == Some("IPAddressClaim")
-                })
-        };
-        if let Some(event) = all.iter().find(is_meant) {
-            return event.note.clone().unwrap_or_default();
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-    }
 }
 
 pub async fn a_claim_gets_an_ipaddress_of_its_name(cluster: &Cluster) {
@@ -83,7 +63,10 @@ pub async fn a_claim_gets_an_ipaddress_of_its_name(cluster: &Cluster) {
     ]);
     assert_eq!(serde_json::to_value(address.owner_references()).unwrap(), owners);
     assert_eq!(site.held().await, rows([("10.0.0.8", "a")]));
-    assert_eq!(until_event(cluster, &site.namespace, "a", "IPAddressAllocated").await, "Allocated 10.0.0.8/16");
+    assert_eq!(
+        until_event(cluster.client(), &site.namespace, Some("IPAddressClaim"), "a", "IPAddressAllocated").await,
+        "Allocated 10.0.0.8/16"
+    );
 }
 
 pub async fn a_claim_on_an_exhausted_pool_gets_the_address_of_a_deleted_one(cluster: &Cluster) {
@@ -92,7 +75,10 @@ pub async fn a_claim_on_an_exhausted_pool_gets_the_address_of_a_deleted_one(clus
     assert_eq!(site.address_of("a").await, "10.0.0.8");
     site.claim("b", &json!({})).await;
     assert_eq!(site.until_not_ready("b", "PoolExhausted").await, EXHAUSTED);
-    assert_eq!(until_event(cluster, &site.namespace, "b", "IPPoolExhausted").await, EXHAUSTED);
+    assert_eq!(
+        until_event(cluster.client(), &site.namespace, Some("IPAddressClaim"), "b", "IPPoolExhausted").await,
+        EXHAUSTED
+    );
     site.delete("a").await;
     site.until_gone("a").await;
     assert_eq!(site.address_of("b").await, "10.0.0.8");

@@ -2,16 +2,15 @@
 
 use glowplug_controller::api::{MachineNetwork, PoolSpec, StaticIPLease, StaticIPPool};
 use k8s_openapi::api::core::v1::Secret;
-use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::api::{DeleteParams, DynamicObject, ListParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::support::Cluster;
 use crate::support::controller::{Controller, merge, until, wait};
 use crate::support::hosted::definitions::{INSTANCE, KUBEVIRT_MACHINE, Names, VIRTUAL_MACHINE, resource};
 use crate::support::hosted::provider::object;
+use crate::support::{Cluster, until_event};
 
 const ANNOTATION: &str = "kubevirt.cluster.x-k8s.io/allocated-ip-eno101";
 const FINALIZER: &str = "kubevirt.io/virtualMachineControllerFinalize";
@@ -136,21 +135,7 @@ impl Place {
 
     /// Waits for an event about an object of this namespace, and returns its note.
     async fn until_event(&self, kind: &str, name: &str, reason: &str) -> String {
-        let events: Api<Event> = Api::namespaced(self.cluster_client.clone(), &self.namespace);
-        loop {
-            let all = events.list(&ListParams::default()).await.unwrap().items;
-            let is_meant = |event: &&Event| {
-                let object = event.regarding.as_ref();
-                event.reason.as_deref() == Some(reason)
-                    && object.is_some_and(|object| {
-                        object.name.as_deref() == Some(name) && object.kind.as_deref() == Some(kind)
-                    })
-            };
-            if let Some(event) = all.iter().find(is_meant) {
-                return event.note.clone().unwrap_or_default();
-            }
-            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-        }
+        until_event(self.cluster_client.clone(), &self.namespace, Some(kind), name, reason).await
     }
 
     /// Removes KubeVirt's finalizer from a VirtualMachine.

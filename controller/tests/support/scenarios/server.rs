@@ -167,9 +167,9 @@ pub async fn a_watch_reports_every_change_after_the_list(cluster: &Cluster) {
     let changed = pools.patch("a", &patched(), &Patch::Merge(json!({"spec": {"sticky": true}}))).await.unwrap();
     pools.delete("a", &DeleteParams::default()).await.unwrap();
 
-    let mut told = Vec::new();
-    while told.len() < 3 {
-        told.push(match events.try_next().await.unwrap().unwrap() {
+    let mut received = Vec::new();
+    while received.len() < 3 {
+        received.push(match events.try_next().await.unwrap().unwrap() {
             WatchEvent::Added(pool) => ("added", pool.resource_version()),
             WatchEvent::Modified(pool) => ("modified", pool.resource_version()),
             WatchEvent::Deleted(pool) => {
@@ -181,7 +181,7 @@ pub async fn a_watch_reports_every_change_after_the_list(cluster: &Cluster) {
         });
     }
     assert_eq!(
-        told,
+        received,
         [("added", stored.resource_version()), ("modified", changed.resource_version()), ("deleted", None)]
     );
 }
@@ -199,15 +199,15 @@ pub async fn a_watch_with_a_selector_reports_objects_that_no_longer_match(cluste
         }
         secrets.patch("s", &patched(), &Patch::Merge(&labels)).await.unwrap();
     }
-    let mut told = Vec::new();
-    while told.len() < 2 {
-        told.push(match events.try_next().await.unwrap().unwrap() {
+    let mut received = Vec::new();
+    while received.len() < 2 {
+        received.push(match events.try_next().await.unwrap().unwrap() {
             WatchEvent::Added(secret) => ("added", secret.name_any()),
             WatchEvent::Deleted(secret) => ("deleted", secret.name_any()),
             other => panic!("{other:?}"),
         });
     }
-    assert_eq!(told, [("added", "s".to_owned()), ("deleted", "s".to_owned())]);
+    assert_eq!(received, [("added", "s".to_owned()), ("deleted", "s".to_owned())]);
 }
 
 pub async fn a_dry_run_stores_nothing(cluster: &Cluster) {
