@@ -25,7 +25,7 @@ use serde_json::{Map, Value, json};
 
 use super::claim::{Allocation, Machine};
 use crate::network::InterfaceName;
-use object::{Kind, Object};
+use object::{Kind, Object, ObjectReader};
 
 /// Start of the key of the annotation that records addresses; the name of the interface follows.
 #[doc(hidden)]
@@ -239,15 +239,27 @@ impl Objects {
     pub fn read(&mut self, source: &str, input: impl Read) -> Result<usize, ReadError> {
         let source = (self.sources.len(), source);
         self.sources.push(source.1.to_owned());
-        let Self { objects, diagnostics, unidentified, .. } = self;
-        list::read(input, |index, text| {
-            let mut reader =
-                object::ObjectReader { item: index, source, diagnostics: &mut *diagnostics, doubts: Vec::new() };
-            match reader.object(text) {
-                Some(object) => objects.push(object),
-                None => *unidentified += 1,
-            }
-        })
+        list::read(input, |index, text| self.push(index, source, |reader| reader.object(text)))
+    }
+
+    /// Reads a single object that is already parsed, as [`Objects::read`] reads its text.
+    pub fn read_value(&mut self, source: &str, object: &Value) {
+        let source = (self.sources.len(), source);
+        self.sources.push(source.1.to_owned());
+        self.push(None, source, |reader| reader.value(object));
+    }
+
+    fn push(
+        &mut self,
+        item: Option<usize>,
+        source: (usize, &str),
+        read: impl FnOnce(&mut ObjectReader<'_>) -> Option<Object>,
+    ) {
+        let diagnostics = &mut self.diagnostics;
+        match read(&mut ObjectReader { item, source, diagnostics, doubts: Vec::new() }) {
+            Some(object) => self.objects.push(object),
+            None => self.unidentified += 1,
+        }
     }
 
     /// The KubevirtMachines in the order of the lists, without repeats.

@@ -216,22 +216,23 @@ fn reports(object: &DynamicObject) -> Vec<Report> {
 
 /// Adds the records of an object to `objects`.
 pub(super) fn read_records(objects: &mut Objects, kind: &str, object: &DynamicObject) {
-    #[derive(Serialize)]
-    struct Item<'a> {
-        kind: &'a str,
-        metadata: &'a ObjectMeta,
-        spec: &'a Value,
-        status: &'a Value,
-    }
-    let (spec, status) = (&object.data["spec"], &object.data["status"]);
-    let metadata = ObjectMeta { managed_fields: None, ..object.metadata.clone() };
-    let source = format!("{kind} {}", Key::of(&metadata));
-    let read = serde_json::to_vec(&Item { kind, metadata: &metadata, spec, status })
-        .map_err(|error| error.to_string())
-        .and_then(|json| objects.read(&source, json.as_slice()).map_err(|error| error.to_string()));
-    if let Err(error) = read {
-        tracing::error!(source, error, "could not read the records of an object");
-    }
+    let DynamicObject { metadata, data, .. } = object;
+    let item = json!({
+        "kind": kind,
+        "metadata": {
+            "namespace": metadata.namespace,
+            "name": metadata.name,
+            "uid": metadata.uid,
+            "creationTimestamp": metadata.creation_timestamp,
+            "deletionTimestamp": metadata.deletion_timestamp,
+            "labels": metadata.labels,
+            "annotations": metadata.annotations,
+            "ownerReferences": metadata.owner_references,
+        },
+        "spec": data["spec"],
+        "status": data["status"],
+    });
+    objects.read_value(&format!("{kind} {}", Key::of(metadata)), &item);
 }
 
 // === impl NetworkSecret ===

@@ -261,21 +261,34 @@ const EXPECTED: &str = "a list of ip/prefix";
 // === impl ObjectReader ===
 
 impl ObjectReader<'_> {
-    /// Reads an object. Returns `None` and adds a diagnostic if the machine of the object cannot be identified.
+    /// Reads the text of an object. Returns `None` and adds a diagnostic if the machine of the object cannot be identified.
     pub(super) fn object(&mut self, text: &str) -> Option<Object> {
+        match serde_json::from_str(text) {
+            Ok(item) => self.item(item),
+            Err(error) => self.invalid(&error, text),
+        }
+    }
+
+    /// Reads an object that is already parsed, as [`ObjectReader::object`] reads its text.
+    pub(super) fn value(&mut self, object: &Value) -> Option<Object> {
+        match Item::deserialize(object) {
+            Ok(item) => self.item(item),
+            Err(error) => self.invalid(&error, &object.to_string()),
+        }
+    }
+
+    fn invalid(&mut self, error: &serde_json::Error, text: &str) -> Option<Object> {
         let items = FieldPath::Document.field("items");
         let path = self.item.map_or(FieldPath::Document, |item| items.index(item));
-        let Item { kind, mut metadata, spec, status } = match serde_json::from_str(text) {
-            Ok(item) => item,
-            Err(error) => {
-                let expected = "an object as Kubernetes writes it";
-                self.tell(
-                    Diagnostic::error(path, "invalid object", list::message(&error), expected),
-                    addresses_in(text),
-                );
-                return None;
-            }
-        };
+        let expected = "an object as Kubernetes writes it";
+        self.tell(Diagnostic::error(path, "invalid object", list::message(error), expected), addresses_in(text));
+        None
+    }
+
+    fn item(&mut self, item: Item) -> Option<Object> {
+        let items = FieldPath::Document.field("items");
+        let path = self.item.map_or(FieldPath::Document, |item| items.index(item));
+        let Item { kind, mut metadata, spec, status } = item;
         let (spec, mut status) = (spec.unwrap_or_default(), status.unwrap_or_default());
         let namespace = metadata.namespace.as_deref().unwrap_or_default();
         let mut networks = BTreeMap::new();

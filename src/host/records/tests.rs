@@ -595,3 +595,25 @@ fn unreadable_and_contradictory_records_are_reported_with_their_machine() {
         )
     );
 }
+
+#[test]
+fn a_parsed_object_is_read_like_its_text() {
+    let reported = json!([{"name": "eth0", "ipAddresses": ["10.0.0.5", "x"]}]);
+    for object in [
+        object("KubevirtMachine", "m-1", annotated(r#"["10.0.0.5/24"]"#)),
+        object("VirtualMachineInstance", "i-1", json!({"status": {"interfaces": reported}})),
+        object(
+            "KubevirtMachine",
+            "m-1",
+            json!({"metadata": {"creationTimestamp": null, "labels": null}, "spec": null}),
+        ),
+        object("KubevirtMachine", "m-1", annotated("10.0.0.5 10.0.0.6/33")),
+        object("KubevirtMachine", "m-1", json!({"metadata": {"annotations": {KEY: ["10.0.0.5"]}}})),
+        object("Pod", "p-1", annotated("10.0.0.5")),
+    ] {
+        let (mut parsed, mut text) = (Objects::default(), Objects::default());
+        parsed.read_value("object", &object);
+        text.read("object", object.to_string().as_bytes()).unwrap();
+        assert_eq!(parsed.inventory(), text.inventory(), "{object}");
+    }
+}
