@@ -451,9 +451,11 @@ impl Work<'_> {
         Ok(())
     }
 
+    /// Logs the readiness that was written into the status, and publishes an event about a problem. Success has no event,
+    /// which would be a fifth write for each claim: the status has the same information.
     fn publish(&self, view: &View, readiness: &Readiness) {
         let is_mismatch = matches!(view.problem, Some(Problem::Mismatch(_)));
-        let (kind, reason, note) = match readiness {
+        let (reason, note) = match readiness {
             Readiness::Ready => {
                 let address = view.ledger.held.first().map(|held| held.address.to_string()).unwrap_or_default();
                 tracing::info!(claim = %view.key, address, "allocated an address to a claim");
@@ -461,18 +463,16 @@ impl Work<'_> {
                 // The clock of the API server may be ahead.
                 let waited = Timestamp::now().duration_since(created).max(SignedDuration::ZERO);
                 self.provider.metrics.allocation_seconds.observe(waited.as_secs_f64());
-                (EventType::Normal, "IPAddressAllocated", format!("Allocated {address}"))
+                return;
             }
             Readiness::NotReady(NotReady::PoolExhausted, message) => {
                 tracing::warn!(claim = %view.key, "{message}");
-                (EventType::Warning, "IPPoolExhausted", message.clone())
+                ("IPPoolExhausted", message)
             }
-            Readiness::NotReady(NotReady::AllocationFailed, message) if is_mismatch => {
-                (EventType::Warning, "IPAddressConflict", message.clone())
-            }
+            Readiness::NotReady(NotReady::AllocationFailed, message) if is_mismatch => ("IPAddressConflict", message),
             Readiness::NotReady(..) => return,
         };
-        self.publish_event(view, kind, reason, &note);
+        self.publish_event(view, EventType::Warning, reason, note);
     }
 
     fn publish_event(&self, view: &View, type_: EventType, reason: &str, note: &str) {

@@ -63,10 +63,6 @@ pub async fn a_claim_gets_an_ipaddress_of_its_name(cluster: &Cluster) {
     ]);
     assert_eq!(serde_json::to_value(address.owner_references()).unwrap(), owners);
     assert_eq!(site.held().await, rows([("10.0.0.8", "a")]));
-    assert_eq!(
-        until_event(cluster.client(), &site.namespace, Some("IPAddressClaim"), "a", "IPAddressAllocated").await,
-        "Allocated 10.0.0.8/16"
-    );
 }
 
 pub async fn a_claim_on_an_exhausted_pool_gets_the_address_of_a_deleted_one(cluster: &Cluster) {
