@@ -11,7 +11,7 @@
 mod decision;
 mod index;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -26,16 +26,18 @@ use serde_json::Value;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-use self::decision::{Adoptee, Problem, Recorded, Step, View, decide};
+use self::decision::{Adoptee, Recorded, Step, View, decide};
 use self::index::{Index, Kind};
 use crate::api::HolderKind;
 use crate::cluster_api::{IpAddress, IpAddressClaim, Key, Kinds, NotReady, Readiness};
 use crate::events::Events;
-use crate::index::{PoolFacts, PoolId};
+use crate::index::PoolId;
 use crate::metrics::Metrics;
 use crate::opening::Opening;
-use crate::passes::{self, ADDRESS_PAUSE, Ended, Error, LONGEST_PASS, Names, PASSES, PAUSE, Until, ask, stored, version_of};
-use crate::pools::Scope;
+use crate::passes::{
+    self, ADDRESS_PAUSE, Ended, Error, LONGEST_PASS, Names, PASSES, PAUSE, Problem, Until, ask, stored, version_of,
+};
+use crate::pools::{Facts, Scope};
 use crate::registry::{Allocations, RegistryHandle, Stopped};
 use crate::watch::{Change, changes};
 
@@ -45,9 +47,6 @@ const EARLY: Duration = Duration::from_secs(1);
 const DISCOVERY: Duration = Duration::from_secs(60);
 /// Name of this part in the opening.
 const PART: &str = "claims";
-
-/// Facts about each pool that claims need, by the name of the pool.
-type Facts = BTreeMap<String, PoolFacts>;
 
 /// The IPAM provider of a leader.
 #[derive(Clone)]
@@ -85,14 +84,14 @@ impl Provider {
 
     /// Serves claims until the future is dropped. Calls `is_ready` after all claims that existed at the start are served.
     ///
-    /// `pools` has the pools of the registry, and `served` reports claims that no longer wait.
+    /// `pools` has the pools after the registry has them, and `served` reports claims that no longer wait.
     ///
     /// # Errors
     ///
     /// [`Stopped`]: the registry has ended.
     pub async fn run(
         &self,
-        mut pools: watch::Receiver<Facts>,
+        mut pools: watch::Receiver<Option<Facts>>,
         mut served: Allocations,
         is_ready: impl Fn(),
     ) -> Result<Infallible, Stopped> {
@@ -139,7 +138,7 @@ impl Provider {
 impl Work<'_> {
     async fn run(
         &self,
-        pools: &mut watch::Receiver<Facts>,
+        pools: &mut watch::Receiver<Option<Facts>>,
         served: &mut Allocations,
         is_ready: impl Fn(),
     ) -> Result<Infallible, Stopped> {
@@ -150,8 +149,9 @@ impl Work<'_> {
             lists -= usize::from(matches!(change, Change::Listed));
             self.note_change(kind, change);
         }
-        let facts = pools.borrow_and_update().clone();
-        self.index().set_pools(facts);
+        // The registry cannot attribute an IPAddress to a pool that it does not have yet.
+        let facts = pools.wait_for(Option::is_some).await.map_err(|_| Stopped)?.clone();
+        self.index().set_pools(facts.unwrap_or_default());
         passes::start("claim", || self.start()).await?;
         is_ready();
         self.serve(changes, pools, served).await
@@ -187,11 +187,11 @@ impl Work<'_> {
     async fn serve(
         &self,
         changes: impl Stream<Item = (Kind, Change)> + Unpin,
-        pools: &mut watch::Receiver<Facts>,
+        pools: &mut watch::Receiver<Option<Facts>>,
         served: &mut Allocations,
     ) -> Result<Infallible, Stopped> {
         let changes = changes.map(|(kind, change)| -> Names { Some(self.note_change(kind, change)) });
-        let pools = passes::each_value(pools, |facts| self.index().set_pools(facts));
+        let pools = passes::each_value(pools, |facts| self.index().set_pools(facts.unwrap_or_default()));
         let served = passes::each_message(served, |allocation| [Key::of_machine(&allocation.claimant.machine)].into());
         let wakes = stream::select(changes.chain(stream::iter([None])), stream::select(pools, served));
         let names: Vec<Key> = self.index().by_age();

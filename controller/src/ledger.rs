@@ -32,7 +32,7 @@ use crate::metrics::Metrics;
 
 /// Largest number of concurrent writes.
 const IN_FLIGHT: usize = 32;
-/// Timeout of a request and of the first list.
+/// Timeout of a request and of each event of the first list.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The leases of a cluster.
@@ -148,9 +148,9 @@ impl ApiLedger {
     }
 
     fn update(&mut self) -> Result<Update, LedgerError> {
-        let deadline = Instant::now() + PATIENCE;
         while !self.is_listed {
-            let event = self.runtime.block_on(async { tokio::time::timeout_at(deadline, self.events.recv()).await });
+            // A long list may take more time, so only the time between two events is limited.
+            let event = self.runtime.block_on(async { timeout(PATIENCE, self.events.recv()).await });
             let event = event.map_err(|_| store("listing the leases", UNANSWERED))?;
             self.handle(event.ok_or_else(|| store("listing the leases", "the watch ended"))?);
         }

@@ -31,7 +31,7 @@ use serde_json::Value;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-use self::decision::{Guest, Notice, PoolSettings, Problem, Proof, Recorded, Step, Verdict, View, Written, decide};
+use self::decision::{Guest, Notice, PoolSettings, Proof, Recorded, Step, Verdict, View, Written, decide};
 use self::index::{Index, Kind};
 use self::objects::{KubevirtMachine, NetworkSecret, STATUS_MAP, addresses_of, read_records};
 use crate::api::HolderKind;
@@ -41,8 +41,8 @@ use crate::events::Events;
 use crate::machine::{VirtualMachine, instances, kubevirt_machines, virtual_machines};
 use crate::metrics::Metrics;
 use crate::opening::Opening;
-use crate::passes::{self, ADDRESS_PAUSE, Ended, Error, LONGEST_PASS, Names, PAUSE, Until, ask, stored};
-use crate::pools::Scope;
+use crate::passes::{self, ADDRESS_PAUSE, Ended, Error, LONGEST_PASS, Names, PAUSE, Problem, Until, ask, stored};
+use crate::pools::{Facts, Scope};
 use crate::registry::{Allocations, RegistryHandle, Stopped};
 use crate::selection::{Selected, Selection, SelectionCache};
 use crate::watch::{Change, changes};
@@ -105,12 +105,18 @@ impl Machines {
     /// Serves machines until the future is dropped. Calls `is_ready` after the claims of the machines that existed at
     /// the start are processed.
     ///
-    /// `served` receives the allocations of machines that waited for an address.
+    /// `pools` has the pools after the registry has them, and `served` receives the allocations of machines that waited
+    /// for an address.
     ///
     /// # Errors
     ///
     /// [`Stopped`]: the registry has ended.
-    pub async fn run(&self, mut served: Allocations, is_ready: impl Fn()) -> Result<Infallible, Stopped> {
+    pub async fn run(
+        &self,
+        mut pools: watch::Receiver<Option<Facts>>,
+        mut served: Allocations,
+        is_ready: impl Fn(),
+    ) -> Result<Infallible, Stopped> {
         loop {
             let Some(kinds) = self.discover().await else {
                 self.opening.claim(PART, Vec::new()).await?;
@@ -121,7 +127,7 @@ impl Machines {
             tracing::info!(has_kubevirt_machines = kinds.has_kubevirt_machines, "serving the machines of KubeVirt");
             let work = Work { machines: self, kinds, index: Mutex::default(), has_status_map: AtomicBool::new(true) };
             tokio::select! {
-                result = work.run(&mut served, &is_ready) => return result,
+                result = work.run(&mut pools, &mut served, &is_ready) => return result,
                 () = self.until_other_than(kinds) => tracing::info!("the kinds of KubeVirt have changed"),
             }
         }
@@ -156,7 +162,12 @@ impl Machines {
 // === impl Work ===
 
 impl Work<'_> {
-    async fn run(&self, served: &mut Allocations, is_ready: impl Fn()) -> Result<Infallible, Stopped> {
+    async fn run(
+        &self,
+        pools: &mut watch::Receiver<Option<Facts>>,
+        served: &mut Allocations,
+        is_ready: impl Fn(),
+    ) -> Result<Infallible, Stopped> {
         let mut selections = self.machines.selection.subscribe();
         let selection = selections.wait_for(Option::is_some).await.map_err(|_| Stopped)?.clone().unwrap_or_default();
         self.index().set_selection(selection);
@@ -171,6 +182,8 @@ impl Work<'_> {
             }
             self.note_change(kind, change);
         }
+        // The registry cannot attribute a record to a pool that it does not have yet.
+        pools.wait_for(Option::is_some).await.map_err(|_| Stopped)?;
         self.rebuild(records).await?;
         passes::start("machine", || self.start()).await?;
         is_ready();

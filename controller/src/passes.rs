@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use futures::stream::{self, FuturesUnordered};
 use futures::{Stream, StreamExt as _, future};
+use glowplug::host::allocator::ClaimError;
 use glowplug::host::claim::Claim;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{Api, Client};
@@ -51,6 +52,15 @@ pub(crate) enum Ended {
 pub(crate) enum Until {
     Nothing,
     Claim,
+}
+
+/// Why the registry did not allocate or adopt in a pass.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Problem {
+    /// The registry rejected the claim.
+    Refused(ClaimError),
+    /// The registry did not adopt the recorded addresses. The text is the reason.
+    Mismatch(String),
 }
 
 /// Why a pass failed.
@@ -229,6 +239,24 @@ pub(crate) async fn is_leased(
 /// Returns the version of an object. API servers use a number that increases with each write.
 pub(crate) fn version_of(metadata: &ObjectMeta) -> u64 {
     metadata.resource_version.as_ref().and_then(|version| version.parse().ok()).unwrap_or_default()
+}
+
+// === impl Problem ===
+
+impl Problem {
+    /// Whether the claim was rejected because of the state of its pool.
+    pub(crate) fn is_of_pool(&self) -> bool {
+        matches!(self, Self::Refused(ClaimError::UnknownPool(_) | ClaimError::Suspended(_)))
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Refused(error) => error.fmt(f),
+            Self::Mismatch(message) => f.write_str(message),
+        }
+    }
 }
 
 // === impl Error ===

@@ -46,6 +46,9 @@ pub struct Scope {
     pub watch_filter: String,
 }
 
+/// Facts about each pool that claims need, by the name of the pool.
+pub type Facts = BTreeMap<String, PoolFacts>;
+
 /// The task that manages pools.
 pub struct Pools {
     registry: RegistryHandle,
@@ -57,7 +60,8 @@ pub struct Pools {
     listed: [Option<BTreeSet<PoolId>>; 2],
     /// The pools that were last passed to the registry.
     given: Option<(Vec<Pool>, BTreeSet<String>)>,
-    facts: watch::Sender<BTreeMap<String, PoolFacts>>,
+    /// `None`: the registry does not have the pools yet.
+    facts: watch::Sender<Option<Facts>>,
     /// The selection, from which pools get the names of their clusters.
     selections: Option<watch::Receiver<Option<Arc<Selection>>>>,
 }
@@ -78,23 +82,15 @@ enum Kind {
 // === impl Pools ===
 
 impl Pools {
-    /// Lists the pools and passes them to the registry.
-    ///
-    /// # Errors
-    ///
-    /// The registry has stopped.
-    pub async fn start(
-        client: Client,
-        scope: &Scope,
-        registry: RegistryHandle,
-        metrics: Arc<Metrics>,
-    ) -> Result<Self, Stopped> {
+    /// Creates the task for the pools of `scope`.
+    #[must_use]
+    pub fn new(client: Client, scope: &Scope, registry: RegistryHandle, metrics: Arc<Metrics>) -> Self {
         let events = stream::select(
             watch(&client, scope, Kind::OfNamespace, &scope.namespace),
             watch(&client, scope, Kind::OfCluster, ""),
         );
         let writer = Writer { events: Events::start(client.clone()), client };
-        let mut pools = Self {
+        Self {
             registry,
             metrics,
             writer,
@@ -104,12 +100,7 @@ impl Pools {
             given: None,
             facts: watch::Sender::default(),
             selections: None,
-        };
-        while pools.listed.iter().any(Option::is_some) {
-            pools.handle_next_event().await;
         }
-        pools.resize().await?;
-        Ok(pools)
     }
 
     /// Sets the cluster of each pool, from its NodePool. The cluster is a label of the metrics of the pool.
@@ -119,18 +110,23 @@ impl Pools {
         self
     }
 
-    /// Facts about each pool that claims need, by the name of the pool. A pool that is ready here allocates addresses.
+    /// The facts that claims need. `None`: the registry does not have the pools yet. A pool that is ready here allocates
+    /// addresses.
     #[must_use]
-    pub fn facts(&self) -> watch::Receiver<BTreeMap<String, PoolFacts>> {
+    pub fn facts(&self) -> watch::Receiver<Option<Facts>> {
         self.facts.subscribe()
     }
 
-    /// Follows the pools and the registry. Does not return while the registry runs.
+    /// Lists the pools and passes them to the registry, then follows the pools and the registry. Does not return while
+    /// the registry runs.
     ///
     /// # Errors
     ///
     /// The registry has stopped.
     pub async fn run(mut self) -> Result<Infallible, Stopped> {
+        while self.listed.iter().any(Option::is_some) {
+            self.handle_next_event().await;
+        }
         let mut changes = self.registry.changes();
         let mut selections = self.selections.clone();
         loop {
@@ -183,7 +179,7 @@ impl Pools {
             self.index.refuse(self.registry.resize(all, suspended).await?);
             self.given = Some(pools);
         }
-        let facts = self.index.facts();
+        let facts = Some(self.index.facts());
         self.facts.send_if_modified(|known| {
             let is_new = *known != facts;
             *known = facts;

@@ -189,8 +189,8 @@ async fn lead(
     }
 }
 
-/// The work of a leader: reads the leases, the pools, the claims and the machines, then serves them. `ready` becomes
-/// `true` when all existing claims and machines are served. While the API server does not respond, `ready` is `false`.
+/// The work of a leader: reads the leases, the pools, the claims and the machines at the same time, then serves them.
+/// `ready` becomes `true` when all existing claims and machines are served. While the API server does not respond, `ready` is `false`.
 ///
 /// `selection` must be running. The work stops when the future is dropped.
 ///
@@ -206,8 +206,7 @@ pub async fn reconcile(
 ) -> anyhow::Result<Infallible> {
     let began = Instant::now();
     let (registry, served) = RegistryHandle::start(client.clone(), Arc::clone(metrics)).context("starting a thread")?;
-    let pools = Pools::start(client.clone(), scope, registry.clone(), Arc::clone(metrics)).await?;
-    let pools = pools.with_clusters_of(selection);
+    let pools = Pools::new(client.clone(), scope, registry.clone(), Arc::clone(metrics)).with_clusters_of(selection);
     let namespaces = Namespaces::new(client.clone(), Arc::clone(selection));
     let node_pools = NodePools::new(client.clone(), Arc::clone(selection), Events::start(client.clone()));
     let around = async {
@@ -222,8 +221,12 @@ pub async fn reconcile(
         Machines::new(client.clone(), registry.clone(), of_machines, selection, metrics_of_machines, scope.clone());
     let (started, mut is_started) = watch::channel([false; 2]);
     let claims = provider.run(pools.facts(), served.claims, || started.send_modify(|[claims, _]| *claims = true));
-    let machines = machines.run(served.machines, || started.send_modify(|[_, machines]| *machines = true));
+    let machines =
+        machines.run(pools.facts(), served.machines, || started.send_modify(|[_, machines]| *machines = true));
+    let mut facts = pools.facts();
     let report = async {
+        // A cluster may have neither claims nor machines.
+        facts.wait_for(Option::is_some).await.map_err(|_| Stopped)?;
         is_started.wait_for(|started| *started == [true; 2]).await.map_err(|_| Stopped)?;
         metrics.rebuild_seconds.set(began.elapsed().as_secs_f64());
         tracing::info!(seconds = began.elapsed().as_secs_f64(), "serving");

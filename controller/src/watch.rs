@@ -1,4 +1,8 @@
 //! Watches objects, and detects deleted objects, which a list does not report.
+//!
+//! A list comes from the data that the API server has stored, not from the watch cache of the API server, which may be
+//! older. At the start, a leader adopts the records of the listed objects before it allocates any address. An older list
+//! may lack the newest record. If the lease of this record is lost too, another machine could get the address.
 
 use std::collections::BTreeSet;
 
@@ -7,9 +11,14 @@ use kube::api::DynamicObject;
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, ResourceExt as _};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 
 use crate::cluster_api::Key;
 use crate::passes::version_of;
+
+/// Largest number of changes that wait for their reader.
+const QUEUE: usize = 1024;
 
 /// A change of the objects of one kind.
 #[derive(Clone, Debug)]
@@ -33,17 +42,31 @@ struct Known {
 }
 
 /// Watches the objects of `api`. After an error, a watch begins again with a list; errors are logged.
-pub fn changes(api: Api<DynamicObject>) -> impl Stream<Item = Change> + Send {
-    let events = watcher(api, watcher::Config::default()).default_backoff();
-    let mut known = Known::default();
-    let changes = events.map(move |event| match event {
-        Ok(event) => known.changes(event),
-        Err(error) => {
-            tracing::warn!(%error, "could not watch");
-            Vec::new()
+///
+/// The watch runs in a task of its own, so that the lists of several kinds are read at the same time. The task ends
+/// when the stream is dropped.
+pub fn changes(api: Api<DynamicObject>) -> impl Stream<Item = Change> + Send + Unpin {
+    let (sender, receiver) = mpsc::channel(QUEUE);
+    let mut task = JoinSet::new();
+    task.spawn(async move {
+        let mut events = Box::pin(watcher(api, watcher::Config::default()).default_backoff());
+        let mut known = Known::default();
+        while let Some(event) = events.next().await {
+            let changes = event.map(|event| known.changes(event)).unwrap_or_else(|error| {
+                tracing::warn!(%error, "could not watch");
+                Vec::new()
+            });
+            for change in changes {
+                if sender.send(change).await.is_err() {
+                    return;
+                }
+            }
         }
     });
-    changes.flat_map(stream::iter)
+    Box::pin(stream::unfold((receiver, task), |(mut receiver, task)| async move {
+        let change = receiver.recv().await?;
+        Some((change, (receiver, task)))
+    }))
 }
 
 // === impl Known ===

@@ -29,6 +29,7 @@ use crate::cluster_api::{
     PAUSED_ANNOTATION, REQUEST_ANNOTATION, Readiness, Version, has_finalizer, pool_kind,
 };
 use crate::index::{PoolFacts, PoolId};
+use crate::passes::Problem;
 
 /// State of one name: the claim and the IPAddress of that name, and the objects on which they depend.
 #[derive(Clone, Debug)]
@@ -96,15 +97,6 @@ pub(super) struct Held {
     pub(super) interface: InterfaceName,
 }
 
-/// Why the registry rejected the request for a claim.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) enum Problem {
-    /// The registry rejected the claim.
-    Refused(ClaimError),
-    /// The registry did not adopt the address of the IPAddress, for this reason.
-    Mismatch(String),
-}
-
 /// The next request.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Step {
@@ -152,8 +144,7 @@ impl View {
 
     /// Whether a pool is ready but the registry does not allocate from it yet. The registry may do so a moment later.
     pub(super) fn is_early(&self) -> bool {
-        let is_unknown = self.ledger.pool.is_none()
-            || matches!(&self.problem, Some(Problem::Refused(error)) if allocates_nothing(error));
+        let is_unknown = self.ledger.pool.is_none() || self.problem.as_ref().is_some_and(Problem::is_of_pool);
         let is_ready = self.pool.as_ref().is_some_and(|pool| pool.ready.is_ok());
         self.ledger.held.is_empty() && is_unknown && is_ready
     }
@@ -285,14 +276,13 @@ impl View {
             Some(Problem::Refused(error @ ClaimError::Exhausted { .. })) => {
                 return self.report(claim, &Readiness::NotReady(NotReady::PoolExhausted, error.to_string()), now);
             }
-            Some(Problem::Refused(error)) if allocates_nothing(error) => {
+            Some(problem) if problem.is_of_pool() => {
                 return self.report(claim, &Readiness::NotReady(NotReady::PoolNotReady, self.why_not_ready(pool)), now);
             }
             Some(Problem::Refused(error)) if error.is_about_address() => {
-                return self.say(claim, &Readiness::NotReady(NotReady::AllocationFailed, error.to_string()), now);
+                return self.report(claim, &Readiness::NotReady(NotReady::AllocationFailed, error.to_string()), now);
             }
-            Some(Problem::Refused(error)) => return refuse(NotReady::AllocationFailed, error.to_string()),
-            Some(Problem::Mismatch(message)) => return refuse(NotReady::AllocationFailed, message.clone()),
+            Some(problem) => return refuse(NotReady::AllocationFailed, problem.to_string()),
             None => {}
         }
         let (Some(PoolFacts { ready: Ok(()), sticky, .. }), Some(registered)) = (&self.pool, &self.ledger.pool) else {
@@ -510,11 +500,6 @@ pub(super) fn record(address: &IpAddress, ip: IpAddr, uid: &str, interface: Inte
         addresses: vec![with_prefix(ip, prefix)],
         source: format!("IPAddress {key}"),
     }
-}
-
-/// Whether a claim is rejected because of the state of its pool.
-fn allocates_nothing(error: &ClaimError) -> bool {
-    matches!(error, ClaimError::UnknownPool(_) | ClaimError::Suspended(_))
 }
 
 /// An address with its prefix length. An invalid prefix length is replaced by the longest one, which means that the

@@ -20,7 +20,6 @@
 //!   machine. Labels alone are no proof: any user who may create a VirtualMachine can choose its labels.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::net::IpAddr;
 
 use glowplug::diagnostic::Diagnostic;
@@ -44,6 +43,7 @@ use crate::api::HolderKind;
 use crate::cluster_api::Key;
 use crate::ledger::Kinds;
 use crate::machine::{ADDRESSES_ANNOTATION, CloudInitKind, NetworkData, VirtualMachine};
+use crate::passes::Problem;
 use crate::selection::Selected;
 
 /// Annotation of a KubevirtMachine. The controller changes the value so that capk retries at once.
@@ -133,14 +133,6 @@ pub(super) struct Held {
     pub(super) claimant: Claimant,
     pub(super) network: String,
     pub(super) address: IpAddr,
-}
-
-/// The reason why the registry did not allocate or adopt for a machine.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) enum Problem {
-    Refused(ClaimError),
-    /// The registry did not adopt the addresses in the Secret. The text is the reason.
-    Mismatch(String),
 }
 
 /// An event about a machine.
@@ -238,17 +230,6 @@ pub(super) fn decide(view: &View) -> Step {
     }
 }
 
-// === impl Problem ===
-
-impl fmt::Display for Problem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Refused(error) => error.fmt(f),
-            Self::Mismatch(message) => f.write_str(message),
-        }
-    }
-}
-
 // === impl Step ===
 
 impl Step {
@@ -327,7 +308,7 @@ impl View {
     /// Whether the registry does not allocate yet from a pool that is ready. The registry may receive the pool a moment
     /// later.
     pub(super) fn is_early(&self) -> bool {
-        matches!(&self.problem, Some(Problem::Refused(ClaimError::UnknownPool(_) | ClaimError::Suspended(_))))
+        self.problem.as_ref().is_some_and(Problem::is_of_pool)
     }
 
     /// Whether the machine needs a certain address that is not available for now. A claim that requests an address does

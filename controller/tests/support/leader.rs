@@ -95,10 +95,12 @@ impl Work {
         let (registry, served) = owner(client.clone());
         let scope = Scope { namespace: namespace.to_owned(), ..Scope::default() };
         let metrics = Arc::new(Metrics::new(watch::channel(true).1));
-        let pools = Pools::start(client, &scope, registry.clone(), metrics).await.unwrap();
+        let pools = Pools::new(client, &scope, registry.clone(), metrics);
+        let mut facts = pools.facts();
         let task = tokio::spawn(async move {
             let Err(Stopped) = pools.run().await;
         });
+        facts.wait_for(Option::is_some).await.unwrap();
         Self { registry, served, task }
     }
 }

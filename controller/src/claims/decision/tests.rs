@@ -226,7 +226,7 @@ fn a_requested_address_is_the_only_one_that_is_claimed_and_selects_the_family() 
 
 #[test]
 fn an_invalid_requested_address_is_reported() {
-    let reported = |annotations: Value| said(&View { claim: annotated(&annotations), ..view() });
+    let reported = |annotations: Value| readiness(&View { claim: annotated(&annotations), ..view() });
     let message =
         "annotation ipam.glowplug.dev/requested-address: leading zero in an address \"10.0.0.09\", expected 10.0.0.9";
     assert_eq!(reported(json!({(REQUEST_ANNOTATION): "10.0.0.09"})), is(NotReady::AllocationFailed, message));
@@ -242,7 +242,7 @@ fn a_claim_whose_address_is_not_available_keeps_its_place_and_is_asked_again() {
     let taken = ClaimError::Taken { named: "10.0.0.9".parse().unwrap(), by };
     let mut view = View { problem: Some(Problem::Refused(taken)), ..view() };
     view.ledger.waits = true;
-    assert_eq!(said(&view), is(NotReady::AllocationFailed, "10.0.0.9: taken by eno101 of n/c (u2)"));
+    assert_eq!(readiness(&view), is(NotReady::AllocationFailed, "10.0.0.9: taken by eno101 of n/c (u2)"));
     assert!(view.waits_for_address());
 }
 
