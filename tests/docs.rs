@@ -142,6 +142,7 @@ macro_rules! documents {
 
 documents! {
     readme_md "README.md"
+    address_sources_md "docs/address-sources.md"
     cloud_init_md "docs/cloud-init.md"
     controller_md "docs/controller.md"
     enhancement_tests_md "docs/enhancement-tests.md"

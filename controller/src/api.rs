@@ -8,12 +8,14 @@
 mod name;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::net::IpAddr;
 
-use glowplug::diagnostic::{Diagnostic, Diagnostics};
+use glowplug::diagnostic::{Diagnostic, Diagnostics, Severity};
 use glowplug::host::allocator::Usage;
+use glowplug::host::claim::is_object_name;
 use glowplug::host::expand::{ExpandError, Template};
-use glowplug::host::pool::{Pool, TemplateFacts, read_pools};
+use glowplug::host::pool::{Pool, Space, TemplateFacts, read_pools};
 use glowplug::network::Family;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, LabelSelector, MicroTime};
@@ -59,7 +61,15 @@ pub const POOL_FINALIZER: &str = "ipam.glowplug.dev/protect-pool";
     ),
     validation = Rule::new("self.spec.network == oldSelf.spec.network").message("network: immutable, expected a new pool"),
     validation = Rule::new("!has(self.spec.nodePoolRef) || !has(self.spec.machineSelector)")
-        .message("machineSelector: set together with nodePoolRef, expected one of the two")
+        .message("machineSelector: set together with nodePoolRef, expected one of the two"),
+    validation = Rule::new(
+        "!has(self.spec.addressesFrom) || !has(self.spec.addresses) || size(self.spec.addresses) == 0"
+    )
+    .message("addresses: set together with addressesFrom, expected one of the two"),
+    validation = Rule::new(
+        "!has(self.spec.addressesFrom) || has(self.spec.addressesFrom.poolRef) != has(self.spec.addressesFrom.ipamClaim)"
+    )
+    .message("addressesFrom: expected poolRef or ipamClaim")
 )]
 #[serde(rename_all = "camelCase")]
 pub struct PoolSpec {
@@ -67,8 +77,14 @@ pub struct PoolSpec {
     /// `default` for the network of pods. Immutable. Example: `infra/vlan10`.
     pub network: String,
     /// Addresses of the pool: CIDRs, ranges and single addresses of either family.
-    /// Example: `[192.168.1.10-192.168.1.50, 2620:0:860:2::/112]`.
+    /// Example: `[192.168.1.10-192.168.1.50, 2620:0:860:2::/112]`. Not with `addressesFrom`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<String>,
+    /// Another program that chooses the addresses of the machines. The pool adds gateway, name servers and network data.
+    /// Not with `addresses`, and only with `nodePoolRef` or `machineSelector`: such a pool serves no IPAddressClaims.
+    /// Example: `{poolRef: {apiGroup: ipam.cluster.x-k8s.io, kind: InClusterIPPool, name: workers}}`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub addresses_from: Option<AddressesFrom>,
     /// Addresses that are never allocated, written like `addresses`. Example: `[192.168.1.20]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub excluded_addresses: Vec<String>,
@@ -142,8 +158,12 @@ pub struct PoolSpec {
     validation = Rule::new("self.spec.network == oldSelf.spec.network").message("network: immutable, expected a new pool"),
     validation = Rule::new("self.spec.network == 'default' || self.spec.network.contains('/')")
         .message("network: without a namespace, expected namespace/name or default"),
-    validation = Rule::new("!has(self.spec.nodePoolRef) && !has(self.spec.machineSelector)")
-        .message("a GlobalStaticIPPool serves IPAddressClaims only, expected neither nodePoolRef nor machineSelector")
+    validation = Rule::new(
+        "!has(self.spec.nodePoolRef) && !has(self.spec.machineSelector) && !has(self.spec.addressesFrom)"
+    )
+    .message(
+        "a GlobalStaticIPPool serves IPAddressClaims only, expected no nodePoolRef, machineSelector or addressesFrom"
+    )
 )]
 pub struct GlobalPoolSpec {
     /// The members of a pool.
@@ -157,6 +177,37 @@ pub struct MachineNetwork {
     /// The subnet. Example: `192.168.1.0/24`.
     pub cidr: String,
 }
+
+/// The program that chooses the addresses of machines: exactly one member.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AddressesFrom {
+    /// Pool of another IPAM provider of Cluster API. The controller creates an IPAddressClaim for each machine, in the
+    /// namespace of its VirtualMachine. Address, prefix length and gateway come from the IPAddress.
+    /// Example: `{apiGroup: ipam.cluster.x-k8s.io, kind: GlobalInClusterIPPool, name: workers}`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pool_ref: Option<ProviderPoolRef>,
+    /// The IPAMClaim of each machine on the network, which the network provider fills (OVN-Kubernetes with persistent
+    /// addresses). Addresses and prefix lengths come from `status.ips` of the claim. Example: `{}`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ipam_claim: Option<IpamClaimRef>,
+}
+
+/// A pool of another IPAM provider. A pool with a namespace must be in the namespace of the VirtualMachines.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ProviderPoolRef {
+    /// API group of the pool. Example: `ipam.cluster.x-k8s.io`.
+    pub api_group: String,
+    /// Kind of the pool. Example: `InClusterIPPool`.
+    pub kind: String,
+    /// Name of the pool. Example: `workers`.
+    pub name: String,
+}
+
+/// The IPAMClaim of a machine. Its name is the name of the VirtualMachine, a dot, and KubeVirt's name of the interface.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+pub struct IpamClaimRef {}
 
 /// A NodePool of the namespace of the pool.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
@@ -349,7 +400,7 @@ pub fn definitions() -> Vec<CustomResourceDefinition> {
 
 /// Members of the specification that select machines, or change the way of serving them. Pool files do not have these
 /// members.
-const NOT_OF_FILES: [&str; 4] = ["sticky", "template", "nodePoolRef", "machineSelector"];
+const NOT_OF_FILES: [&str; 5] = ["sticky", "template", "nodePoolRef", "machineSelector", "addressesFrom"];
 
 impl PoolSpec {
     /// Checks a specification with the parser of `glowplugctl`'s pool files and returns the pool, with every diagnostic.
@@ -364,13 +415,18 @@ impl PoolSpec {
         if let Some(members) = document.as_object_mut() {
             members.retain(|member, _| !NOT_OF_FILES.contains(&member.as_str()));
             members.insert("name".to_owned(), name.into());
+            members.entry("addresses").or_insert_with(|| serde_json::json!([]));
             if let Some(namespace) = namespace {
                 members.insert("namespace".to_owned(), namespace.into());
             }
         }
-        let (specs, mut diagnostics) = read_pools(document.to_string().as_bytes());
+        let (mut specs, mut diagnostics) = read_pools(document.to_string().as_bytes());
         if namespace.is_none() {
             self.check_global(&mut diagnostics);
+        }
+        if let Some(source) = &self.addresses_from {
+            specs.iter_mut().for_each(|spec| spec.is_external = true);
+            self.check_source(source, &mut diagnostics);
         }
         if let (Some(_), Some(_)) = (&self.node_pool_ref, &self.machine_selector) {
             diagnostics.push(Diagnostic::error(
@@ -420,6 +476,47 @@ impl PoolSpec {
         TemplateFacts::default()
     }
 
+    /// Checks the members that contradict `addressesFrom`, and its own members.
+    fn check_source(&self, source: &AddressesFrom, diagnostics: &mut Diagnostics) {
+        const PROBLEM: &str = "set together with addressesFrom";
+        if !self.addresses.is_empty() {
+            diagnostics.push(Diagnostic::error("addresses", PROBLEM, "a list", "one of the two"));
+        }
+        let choices = [
+            ("excludedAddresses", !self.excluded_addresses.is_empty()),
+            ("allocateReservedIPAddresses", self.allocate_reserved_ip_addresses),
+            ("addressReuseGracePeriodSeconds", self.address_reuse_grace_period_seconds.is_some()),
+            ("sticky", self.sticky),
+        ];
+        for (member, _) in choices.into_iter().filter(|(_, is_set)| *is_set) {
+            diagnostics.push(Diagnostic::error(member, PROBLEM, "a value", "none: the other program decides this"));
+        }
+        if self.node_pool_ref.is_none() && self.machine_selector.is_none() {
+            let expected = "nodePoolRef or machineSelector: the pool serves machines only";
+            diagnostics.push(Diagnostic::without_value(Severity::Error, "addressesFrom", "no machines", expected));
+        }
+        match source {
+            AddressesFrom { pool_ref: Some(_), ipam_claim: Some(_) } => diagnostics.push(Diagnostic::error(
+                "addressesFrom.ipamClaim",
+                "set together with poolRef",
+                "an object",
+                "one of the two",
+            )),
+            AddressesFrom { pool_ref: Some(pool), ipam_claim: None } => pool.check(diagnostics),
+            AddressesFrom { pool_ref: None, ipam_claim: Some(_) } if self.network == Pool::DEFAULT_NETWORK => {
+                let expected = "the network attachment definition of the IPAMClaims, namespace/name or a name";
+                diagnostics.push(Diagnostic::error("network", "no attachment", &self.network, expected));
+            }
+            AddressesFrom { pool_ref: None, ipam_claim: Some(_) } => {}
+            AddressesFrom { pool_ref: None, ipam_claim: None } => diagnostics.push(Diagnostic::without_value(
+                Severity::Error,
+                "addressesFrom",
+                "empty object",
+                "poolRef or ipamClaim",
+            )),
+        }
+    }
+
     fn check_global(&self, diagnostics: &mut Diagnostics) {
         if self.network != Pool::DEFAULT_NETWORK && !self.network.contains('/') {
             diagnostics.push(Diagnostic::error("network", "no namespace", &self.network, "namespace/name or default"));
@@ -428,17 +525,59 @@ impl PoolSpec {
         for name in self.pre_allocations.keys().filter(|name| !name.contains('/')) {
             diagnostics.push(Diagnostic::error("preAllocations", "no namespace", name, "namespace/name"));
         }
-        let selects =
-            [("nodePoolRef", self.node_pool_ref.is_some()), ("machineSelector", self.machine_selector.is_some())];
+        let selects = [
+            ("nodePoolRef", self.node_pool_ref.is_some()),
+            ("machineSelector", self.machine_selector.is_some()),
+            ("addressesFrom", self.addresses_from.is_some()),
+        ];
         for (member, _) in selects.into_iter().filter(|(_, selects)| *selects) {
             diagnostics.push(Diagnostic::error(member, "not of a GlobalStaticIPPool", "an object", "a StaticIPPool"));
         }
     }
 }
 
+// === impl ProviderPoolRef ===
+
+impl ProviderPoolRef {
+    fn check(&self, diagnostics: &mut Diagnostics) {
+        const PLACE: &str = "addressesFrom.poolRef";
+        if self.api_group == GROUP {
+            let expected = "the group of another provider: machines need no claim on a pool of this group";
+            diagnostics.push(Diagnostic::error(format!("{PLACE}.apiGroup"), "own pool", &self.api_group, expected));
+        } else if !is_object_name(&self.api_group) {
+            let expected = "an API group, such as ipam.cluster.x-k8s.io";
+            let path = format!("{PLACE}.apiGroup");
+            diagnostics.push(Diagnostic::error(path, "invalid API group", &self.api_group, expected));
+        }
+        if !is_object_name(&self.kind.to_ascii_lowercase()) {
+            let expected = "a kind, such as InClusterIPPool";
+            diagnostics.push(Diagnostic::error(format!("{PLACE}.kind"), "invalid kind", &self.kind, expected));
+        }
+        if !is_object_name(&self.name) {
+            let expected = "lower case letters, digits, '-' and '.'";
+            diagnostics.push(Diagnostic::error(format!("{PLACE}.name"), "invalid name", &self.name, expected));
+        }
+    }
+}
+
+// === impl AddressesFrom ===
+
+impl fmt::Display for AddressesFrom {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.pool_ref {
+            Some(pool) => write!(f, "{} {}", pool.kind, pool.name),
+            None => f.write_str("the IPAMClaims of the machines"),
+        }
+    }
+}
+
 /// Rejects a network that cannot be part of the name of a lease.
 fn check_lease_names(pool: &Pool, diagnostics: &mut Diagnostics) {
-    let longest = pool.spaces().map(|space| match space.family() {
+    let families: Vec<Family> = match pool.is_external() {
+        true => vec![Family::Ipv6],
+        false => pool.spaces().map(Space::family).collect(),
+    };
+    let longest = families.into_iter().map(|family| match family {
         Family::Ipv4 => IpAddr::from([u8::MAX; 4]),
         Family::Ipv6 => IpAddr::from([u16::MAX; 8]),
     });
@@ -508,7 +647,6 @@ mod tests {
         for members in [
             json!({"addresses": "10.0.0.0/24"}),
             json!({"addresses": [["10.0.0.0/24"]]}),
-            json!({"addresses": null}),
             json!({"network": null}),
             json!({"machineNetwork": [{}]}),
             json!({"machineNetwork": ["10.0.0.0/24"]}),
@@ -551,6 +689,72 @@ mod tests {
         let error = r#"preAllocations: no namespace "db", expected namespace/name"#;
         assert_eq!(verdict(pool.as_ref(), &diagnostics), (false, vec![error.to_owned()]));
         assert!(spec("db").check(Some("n"), "pool").0.is_some());
+    }
+
+    #[test]
+    fn a_pool_whose_addresses_come_from_elsewhere_has_no_addresses_of_its_own() {
+        let check = |members: Value| {
+            let mut spec = json!({"network": "infra/vlan10", "machineSelector": {}});
+            json_patch::merge(&mut spec, &members);
+            let spec: PoolSpec = serde_json::from_value(spec).unwrap();
+            let (pool, diagnostics) = spec.check(Some("clusters"), "workers");
+            let is_external = pool.as_ref().map(Pool::is_external);
+            (is_external, verdict(pool.as_ref(), &diagnostics).1)
+        };
+        let pool_ref = json!({"apiGroup": "ipam.cluster.x-k8s.io", "kind": "InClusterIPPool", "name": "p"});
+        for source in [json!({"poolRef": pool_ref}), json!({"ipamClaim": {}})] {
+            assert_eq!(check(json!({"addressesFrom": source})), (Some(true), Vec::new()));
+        }
+        let refused = |members: Value, lines: &[&str]| {
+            assert_eq!(check(members), (None, lines.iter().map(|&line| line.to_owned()).collect()));
+        };
+        refused(json!({"addressesFrom": {}}), &["addressesFrom: empty object, expected poolRef or ipamClaim"]);
+        refused(
+            json!({"addressesFrom": {"poolRef": pool_ref, "ipamClaim": {}}}),
+            &["addressesFrom.ipamClaim: set together with poolRef \"an object\", expected one of the two"],
+        );
+        refused(
+            json!({
+                "addressesFrom": {"ipamClaim": {}}, "addresses": ["10.0.0.8"], "excludedAddresses": ["10.0.0.9"],
+                "allocateReservedIPAddresses": true, "addressReuseGracePeriodSeconds": 1, "sticky": true,
+            }),
+            &[
+                "addressReuseGracePeriodSeconds: set together with addressesFrom \"a value\", expected none: the other \
+                 program decides this",
+                "addresses: set together with addressesFrom \"a list\", expected one of the two",
+                "allocateReservedIPAddresses: set together with addressesFrom \"a value\", expected none: the other \
+                 program decides this",
+                "excludedAddresses: set together with addressesFrom \"a value\", expected none: the other program \
+                 decides this",
+                "sticky: set together with addressesFrom \"a value\", expected none: the other program decides this",
+            ],
+        );
+        refused(
+            json!({"addressesFrom": {"ipamClaim": {}}, "machineSelector": null}),
+            &["addressesFrom: no machines, expected nodePoolRef or machineSelector: the pool serves machines only"],
+        );
+        refused(
+            json!({"addressesFrom": {"ipamClaim": {}}, "network": "default"}),
+            &["network: no attachment \"default\", expected the network attachment definition of the IPAMClaims, \
+               namespace/name or a name"],
+        );
+        let pool_ref = |group: &str, kind: &str, name: &str| json!({"addressesFrom": {"poolRef": {"apiGroup": group, "kind": kind, "name": name}}});
+        refused(
+            pool_ref("ipam.glowplug.dev", "StaticIPPool", "p"),
+            &[
+                "addressesFrom.poolRef.apiGroup: own pool \"ipam.glowplug.dev\", expected the group of another provider: \
+               machines need no claim on a pool of this group",
+            ],
+        );
+        refused(
+            pool_ref("a b", "In ClusterIPPool", "P"),
+            &[
+                "addressesFrom.poolRef.apiGroup: invalid API group \"a b\", expected an API group, such as \
+                 ipam.cluster.x-k8s.io",
+                "addressesFrom.poolRef.kind: invalid kind \"In ClusterIPPool\", expected a kind, such as InClusterIPPool",
+                "addressesFrom.poolRef.name: invalid name \"P\", expected lower case letters, digits, '-' and '.'",
+            ],
+        );
     }
 
     #[test]

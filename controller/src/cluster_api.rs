@@ -116,6 +116,8 @@ pub struct IpAddress {
     pub address: String,
     /// Prefix length of the address, as stored in the object.
     pub prefix: i64,
+    /// Default gateway, as stored in the object. `None`: the address has no gateway.
+    pub gateway: Option<String>,
 }
 
 // === impl Version ===
@@ -143,10 +145,22 @@ impl Kinds {
         let Some((version, claims)) = served(client, GROUP, "IPAddressClaim", "ipaddressclaims").await? else {
             return Ok(None);
         };
-        let addresses = resource(GROUP, version, "IPAddress", "ipaddresses");
+        let addresses = addresses(version);
         let clusters = served(client, CLUSTER_GROUP, "Cluster", "clusters").await?.map(|(_, clusters)| clusters);
         Ok(Some(Self { version, claims, addresses, clusters }))
     }
+}
+
+/// API resource of IPAddressClaims in a version.
+#[must_use]
+pub fn claims(version: Version) -> ApiResource {
+    resource(GROUP, version, "IPAddressClaim", "ipaddressclaims")
+}
+
+/// API resource of IPAddresses in a version.
+#[must_use]
+pub fn addresses(version: Version) -> ApiResource {
+    resource(GROUP, version, "IPAddress", "ipaddresses")
 }
 
 fn resource(group: &str, version: Version, kind: &str, plural: &str) -> ApiResource {
@@ -309,6 +323,8 @@ struct AddressSpec {
     claim_ref: ClaimRef,
     address: String,
     prefix: i64,
+    #[serde(default)]
+    gateway: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -325,8 +341,9 @@ impl IpAddress {
     /// The specification does not have the expected structure.
     pub fn read(object: DynamicObject) -> Result<Self, serde_json::Error> {
         let (metadata, mut data) = (without_managers(object.metadata), object.data);
-        let AddressSpec { pool_ref, claim_ref, address, prefix } = serde_json::from_value(data["spec"].take())?;
-        Ok(Self { metadata, pool: pool_ref, claim: claim_ref.name, address, prefix })
+        let AddressSpec { pool_ref, claim_ref, address, prefix, gateway } =
+            serde_json::from_value(data["spec"].take())?;
+        Ok(Self { metadata, pool: pool_ref, claim: claim_ref.name, address, prefix, gateway })
     }
 
     /// Namespace and name of the object.

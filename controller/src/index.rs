@@ -104,6 +104,8 @@ struct Entry {
     metadata: ObjectMeta,
     status: PoolStatus,
     is_sticky: bool,
+    /// The source of the addresses, for messages. `None`: the pool allocates its own addresses.
+    source: Option<String>,
     /// The pool, or all errors of its specification.
     pool: Result<Pool, String>,
 }
@@ -145,7 +147,8 @@ pub fn observe(allocator: &Allocator, now: Timestamp) -> Observations {
             None => "without a holder".to_owned(),
         };
         let line = format!("{address}: {} records it for {}, {holder}", conflict.source, conflict.claimant);
-        for pool in allocator.pools().filter(|pool| pool.network() == network && pool.contains(address)) {
+        let may_have = |pool: &&Pool| pool.contains(address) || pool.is_external();
+        for pool in allocator.pools().filter(|pool| pool.network() == network).filter(may_have) {
             observations.entry(pool.name().to_owned()).or_default().conflicts.push(line.clone());
         }
     }
@@ -177,9 +180,10 @@ impl Index {
             return;
         }
         let is_sticky = spec.as_ref().is_ok_and(|spec| spec.sticky);
+        let source = spec.as_ref().ok().and_then(|spec| spec.addresses_from.as_ref()).map(ToString::to_string);
         let cluster = metadata.labels.as_ref().and_then(|labels| labels.get(CLUSTER_LABEL)).cloned();
         let pool = spec.and_then(|spec| id.check_lines(&spec)).map(|pool| pool.with_cluster(cluster));
-        self.pools.insert(id, Entry { metadata, status: status.unwrap_or_default(), is_sticky, pool });
+        self.pools.insert(id, Entry { metadata, status: status.unwrap_or_default(), is_sticky, source, pool });
     }
 
     /// Sets the names of the clusters of pools. The label of a pool takes precedence.
@@ -225,9 +229,12 @@ impl Index {
     pub fn facts(&self) -> BTreeMap<String, PoolFacts> {
         let facts = self.verdicts().into_iter().map(|(id, verdict)| {
             let entry = &self.pools[id];
-            let ready = match verdict.status {
-                "True" if entry.is_protected() => Ok(()),
-                "True" => Err("The pool has no finalizer yet".to_owned()),
+            let ready = match (verdict.status, &entry.source) {
+                ("True", Some(source)) => {
+                    Err(format!("The pool takes addresses from {source}, and serves machines only"))
+                }
+                ("True", None) if entry.is_protected() => Ok(()),
+                ("True", None) => Err("The pool has no finalizer yet".to_owned()),
                 _ => Err(verdict.message),
             };
             let uid = entry.metadata.uid.clone().unwrap_or_default();
@@ -275,7 +282,12 @@ impl Index {
                 Ok(_) => match (overlapped.get(name.as_str()), self.refused.get(&name)) {
                     (Some(problems), _) => Verdict::not("PoolOverlap", &problems.join("\n")),
                     (None, Some(problem)) => Verdict::not(IN_USE, problem),
-                    (None, None) => Verdict::of("True", "Serving", "The pool allocates addresses"),
+                    (None, None) => match &entry.source {
+                        Some(source) => {
+                            Verdict::of("True", "Serving", &format!("The pool takes addresses from {source}"))
+                        }
+                        None => Verdict::of("True", "Serving", "The pool allocates addresses"),
+                    },
                 },
             }
         };
@@ -326,6 +338,9 @@ impl Entry {
         let interface =
             self.pool.as_ref().map_or(Pool::DEFAULT_INTERFACE.to_owned(), |pool| pool.interface().to_string());
         let exhausted = match &observation.usage[..] {
+            [] if self.source.is_some() => {
+                Verdict::of("False", "AddressesFrom", "Another program chooses the addresses of the pool")
+            }
             [] => Verdict::of("Unknown", "NotReady", "The addresses of the pool are not known"),
             // The enhancement prescribes this message, and users search for it.
             usage if is_exhausted(usage) => {
@@ -353,7 +368,13 @@ impl Entry {
         let families: Vec<FamilyCount> = observation.usage.iter().map(FamilyCount::from).collect();
         let status = PoolStatus {
             observed_generation: self.metadata.generation,
-            ip_addresses: (!families.is_empty()).then(|| AddressCount::sum(&observation.usage)),
+            ip_addresses: match &self.source {
+                Some(_) => {
+                    let used = i64::try_from(observation.held).unwrap_or(i64::MAX);
+                    Some(AddressCount { total: used, used, ..AddressCount::default() })
+                }
+                None => (!families.is_empty()).then(|| AddressCount::sum(&observation.usage)),
+            },
             families,
             waiting: observation.waiting,
             conditions,
@@ -557,6 +578,26 @@ mod tests {
         let id = PoolId { namespace: Some("clusters".to_owned()), name: "a".to_owned() };
         let update = Update { id, uid: Some("uid-of-a".to_owned()), part: Part::Status, patch, events: Vec::new() };
         assert_eq!(index.updates(&known, at(100)), [update]);
+    }
+
+    #[test]
+    fn a_pool_whose_addresses_come_from_elsewhere_counts_its_leases_and_serves_no_claims() {
+        let mut object = pool("a", 1, "10.0.0.0/24");
+        let from = json!({"poolRef": {"apiGroup": "ipam.cluster.x-k8s.io", "kind": "InClusterIPPool", "name": "x"}});
+        let spec = json!({"network": "infra/vlan10", "addressesFrom": from, "machineSelector": {}});
+        object.spec = Ok(serde_json::from_value(spec).unwrap());
+        let index = index([object]);
+        assert_eq!(serving(&index), ["clusters/a"]);
+        let known = observations([("clusters/a", Observation { held: 2, ..Observation::default() })]);
+        let update = index.updates(&known, at(100)).remove(0);
+        let count = json!({"total": 2, "free": 0, "used": 2, "outOfRange": 0});
+        assert_eq!(update.patch["status"]["ipAddresses"], count);
+        let ready = ["True", "Serving", "The pool takes addresses from InClusterIPPool x"];
+        assert_eq!(condition(&update, "Ready"), ready);
+        let exhausted = ["False", "AddressesFrom", "Another program chooses the addresses of the pool"];
+        assert_eq!(condition(&update, "Exhausted"), exhausted);
+        let message = "The pool takes addresses from InClusterIPPool x, and serves machines only";
+        assert_eq!(index.facts()["clusters/a"].ready, Err(message.to_owned()));
     }
 
     #[test]

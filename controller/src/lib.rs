@@ -10,6 +10,7 @@
 //! | [`watch`] | watches of objects, with detection of deleted objects |
 //! | [`cluster_api`] | the kinds of Cluster API: claims, addresses, clusters, and the status of a claim |
 //! | [`claims`] | IPAM provider for Cluster API: requests for claims |
+//! | [`ipam_claim`] | the kind IPAMClaim: addresses that a network provider keeps for a machine |
 //! | [`machine`] | members of a VirtualMachine, and the labels of capk and HyperShift |
 //! | [`namespaces`] | the label of the namespaces with machines of pools |
 //! | [`node_pools`] | the condition of NodePools, and the pools that are derived from them |
@@ -36,6 +37,7 @@ pub mod diagnostics;
 pub mod election;
 pub mod events;
 pub mod index;
+pub mod ipam_claim;
 pub mod ledger;
 pub mod machine;
 pub mod machines;

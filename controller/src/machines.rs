@@ -11,6 +11,7 @@
 mod decision;
 mod index;
 mod objects;
+mod sources;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::convert::Infallible;
@@ -20,24 +21,28 @@ use std::time::Duration;
 
 use futures::{Stream, StreamExt as _, stream};
 use glowplug::host::claim::{Machine, Record};
+use glowplug::host::pool::Pool;
 use glowplug::host::records::Objects;
 use k8s_openapi::api::core::v1::{ObjectReference, Secret};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions};
 use kube::runtime::events::EventType;
+use kube::runtime::watcher;
 use kube::{Api, Client};
 use serde_json::Value;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-use self::decision::{Guest, Notice, PoolSettings, Proof, Recorded, Step, Verdict, View, Written, decide};
+use self::decision::{Guest, Hold, Notice, PoolSettings, Proof, Recorded, Step, Verdict, View, Written, decide};
 use self::index::{Index, Kind};
 use self::objects::{KubevirtMachine, NetworkSecret, STATUS_MAP, addresses_of, read_records};
+use self::sources::{CLAIM_LABEL, MachineClaim, Source};
 use crate::api::HolderKind;
 use crate::client::serves;
-use crate::cluster_api::Key;
+use crate::cluster_api::{self, IpAddress, Key, Version};
 use crate::events::Events;
+use crate::ipam_claim::{claim_name, ipam_claims};
 use crate::machine::{VirtualMachine, instances, kubevirt_machines, virtual_machines};
 use crate::metrics::Metrics;
 use crate::opening::Opening;
@@ -45,7 +50,7 @@ use crate::passes::{self, ADDRESS_PAUSE, Ended, Error, LONGEST_PASS, Names, PAUS
 use crate::pools::{Facts, Scope};
 use crate::registry::{Allocations, RegistryHandle, Stopped};
 use crate::selection::{Selected, Selection, SelectionCache};
-use crate::watch::{Change, changes};
+use crate::watch::{Change, changes_of};
 use crate::webhook::{self, Decision};
 
 /// Pause before the controller makes capk retry again: the webhook of another replica may have rejected the machine
@@ -74,6 +79,9 @@ pub struct Machines {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 struct Kinds {
     has_kubevirt_machines: bool,
+    /// Version of IPAddressClaims and IPAddresses. `None`: the API server does not serve them.
+    claims: Option<Version>,
+    has_ipam_claims: bool,
 }
 
 /// Serves machines as long as the API server serves the same `kinds`.
@@ -139,7 +147,9 @@ impl Machines {
             let kinds = async {
                 let has_machines = ask(serves(&self.client, &virtual_machines())).await?;
                 let has_kubevirt_machines = ask(serves(&self.client, &kubevirt_machines())).await?;
-                Ok::<_, Error>(has_machines.then_some(Kinds { has_kubevirt_machines }))
+                let claims = ask(cluster_api::Kinds::discover(&self.client)).await?.map(|kinds| kinds.version);
+                let has_ipam_claims = ask(serves(&self.client, &ipam_claims())).await?;
+                Ok::<_, Error>(has_machines.then_some(Kinds { has_kubevirt_machines, claims, has_ipam_claims }))
             };
             match kinds.await {
                 Ok(kinds) => return kinds,
@@ -172,12 +182,14 @@ impl Work<'_> {
         let selection = selections.wait_for(Option::is_some).await.map_err(|_| Stopped)?.clone().unwrap_or_default();
         self.index().set_selection(selection);
         let mut changes = Box::pin(self.changes());
-        let mut lists = 2 + usize::from(self.kinds.has_kubevirt_machines);
+        let mut lists = self.kinds.all().count();
         let mut records = Objects::default();
         while lists > 0 {
             let Some((kind, change)) = changes.next().await else { return Err(Stopped) };
             lists -= usize::from(matches!(change, Change::Listed));
-            if let Change::Apply(object) = &change {
+            if let Change::Apply(object) = &change
+                && kind.has_records()
+            {
                 read_records(&mut records, &kind.resource().kind, object);
             }
             self.note_change(kind, change);
@@ -260,6 +272,7 @@ impl Work<'_> {
         let holders = holders.into_iter().filter(|(_, kind)| *kind != HolderKind::IpAddressClaim);
         let left: BTreeSet<Key> = holders.flat_map(|(holder, _)| index.homes_of(&Key::of_machine(&holder))).collect();
         let known: BTreeSet<Key> = done.iter().chain(&names).cloned().collect();
+        let left: BTreeSet<Key> = left.into_iter().chain(index.vms_with_claims()).collect();
         names.extend(left.into_iter().filter(|key| !known.contains(key)));
         let now = names.into_iter().map(|key| (key, Duration::ZERO));
         let later = done.into_iter().zip(1..).map(|(key, nth)| (key, COMPARISON.saturating_mul(nth)));
@@ -268,12 +281,14 @@ impl Work<'_> {
 
     /// Watches every kind and returns the changes of its objects.
     fn changes(&self) -> impl Stream<Item = (Kind, Change)> + use<> {
-        let machines = self.kinds.has_kubevirt_machines.then_some(Kind::KubevirtMachine);
-        let kinds = machines.into_iter().chain([Kind::VirtualMachine, Kind::Instance]);
-        let watches = kinds.map(|kind| {
+        let watches = self.kinds.all().map(|kind| {
             let client = self.machines.client.clone();
             let api = Api::all_with(client, &kind.resource());
-            changes(api).map(move |change| (kind, change)).boxed()
+            let config = match kind {
+                Kind::AddressClaim(_) => watcher::Config::default().labels(CLAIM_LABEL),
+                _ => watcher::Config::default(),
+            };
+            changes_of(api, config).map(move |change| (kind, change)).boxed()
         });
         stream::select_all(watches.collect::<Vec<_>>())
     }
@@ -297,7 +312,7 @@ impl Work<'_> {
                     return Err(Error::NotReady(problem.unwrap_or_default()));
                 }
                 Step::Wait if view.waits_for_address() => return Ok(Ended::Again(ADDRESS_PAUSE)),
-                Step::Wait if view.written.retry => return Ok(Ended::Again(RETRY)),
+                Step::Wait if view.written.retry || view.is_disputed() => return Ok(Ended::Again(RETRY)),
                 Step::Wait => return Ok(Ended::Well),
                 Step::Claim(claim, kind) if until == Until::Claim => return Ok(Ended::BeforeClaim(claim, kind)),
                 step => self.apply(step, &mut view).await?,
@@ -329,6 +344,12 @@ impl Work<'_> {
             problem: None,
             is_adopted: false,
             proven: BTreeSet::new(),
+            gone: BTreeSet::new(),
+            sources: sources::Sources {
+                version: self.kinds.claims,
+                has_ipam_claims: self.kinds.has_ipam_claims,
+                ..sources::Sources::default()
+            },
             written: Written::default(),
         };
         {
@@ -349,6 +370,14 @@ impl Work<'_> {
         view.vm = index.vm(key).cloned();
         view.instance = index.instance(key).cloned();
         view.memory = index.memory(key);
+        view.sources.claims = index.claims_of(key);
+        let attachments = view.vm.iter().flat_map(|vm| &vm.networks);
+        let ipam_claims = attachments.filter_map(|attachment| {
+            let name = claim_name(&key.name, &attachment.name);
+            let claim = index.ipam_claim(&Key { namespace: key.namespace.clone(), name: name.clone() })?;
+            Some((name, claim.clone()))
+        });
+        view.sources.ipam_claims = ipam_claims.collect();
         view.has_status_map = self.has_status_map.load(Ordering::Relaxed);
         let relatives = index.relatives_of(key);
         let label = view.vm.as_ref().and_then(VirtualMachine::kubevirt_machine);
@@ -404,6 +433,46 @@ impl Work<'_> {
                 view.written.reference = self.take(Kind::VirtualMachine, &key, patched(answer)?).await?;
                 if let Some(notice) = notice.filter(|_| view.written.reference) {
                     self.publish(view, &notice);
+                }
+            }
+            Step::ReadInstance => {
+                self.read(Kind::Instance, &key).await?;
+                view.sources.is_instance_read = true;
+            }
+            Step::CreateClaim(claim) => self.create_claim(view, claim).await?,
+            Step::ReadAddress(name) => self.read_address(view, name).await?,
+            Step::PatchAddress(name, patch) => {
+                let answer = ask(self.addresses(&key)?.patch(&name, &merge, &Patch::Merge(patch))).await;
+                match stored(answer)? {
+                    Some(address) => drop(view.sources.addresses.insert(name, Some(provider_address(address)))),
+                    None => self.read_address(view, name).await?,
+                }
+            }
+            Step::DeleteClaim(name, uid) => {
+                let same = Preconditions { uid: Some(uid), resource_version: None };
+                let params = DeleteParams::default().preconditions(same);
+                let claim = Key { namespace: key.namespace.clone(), name };
+                let kind = self.claims()?;
+                stored(ask(self.api(kind, &claim).delete(&claim.name, &params)).await)?;
+                self.read(kind, &claim).await?;
+            }
+            Step::PatchClaim(name, patch) => {
+                let (claim, kind) = (Key { namespace: key.namespace.clone(), name }, self.claims()?);
+                let answer = ask(self.api(kind, &claim).patch(&claim.name, &merge, &Patch::Merge(patch))).await;
+                match stored(answer)? {
+                    // The API server deletes the object with its last finalizer, and responds with its last version.
+                    Some(object) if object.metadata.finalizers.iter().flatten().next().is_some() => {
+                        self.index().apply(kind, object);
+                    }
+                    _ => self.read(kind, &claim).await?,
+                }
+            }
+            Step::Hold(hold) => {
+                let Hold { pool, claimant, kind, addresses, source } = *hold;
+                let machine = claimant.machine.clone();
+                self.index().remember(&key, |memory| memory.claimed.extend([(machine, kind)]));
+                if let Err(error) = registry.hold(pool, claimant, addresses, source, kind).await? {
+                    view.problem = Some(Problem::Refused(error));
                 }
             }
             Step::Claim(claim, kind) => {
@@ -529,10 +598,52 @@ impl Work<'_> {
                     self.publish_about(reference, &notice);
                 }
                 self.index().forget_holder(&holder);
-                view.proven.insert(holder);
+                view.proven.insert(holder.clone());
+                view.gone.insert(holder);
             }
         }
         Ok(())
+    }
+
+    /// Creates the IPAddressClaim of a machine.
+    async fn create_claim(&self, view: &mut View, claim: Value) -> Result<(), Error> {
+        let claim: DynamicObject = serde_json::from_value(claim).map_err(Error::Unreadable)?;
+        let (key, kind) = (Key::of(&claim.metadata), self.claims()?);
+        let answer = ask(self.api(kind, &key).create(&PostParams::default(), &claim)).await;
+        if let Some(claim) = stored(answer)? {
+            self.index().apply(kind, claim);
+            return Ok(());
+        }
+        // Another leader has created the claim first, or another author has created a claim of this name.
+        let claim = ask(self.api(kind, &key).get_opt(&key.name)).await?.ok_or(Error::Behind)?;
+        match MachineClaim::read(claim.clone()) {
+            Ok(_) => drop(self.index().apply(kind, claim)),
+            Err(problem) => {
+                let problem =
+                    format!("IPAddressClaim {key} is not of this controller ({problem}), expected none of this name");
+                view.problem = Some(Problem::Mismatch(problem));
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads an IPAddress of another provider.
+    async fn read_address(&self, view: &mut View, name: String) -> Result<(), Error> {
+        let address = ask(self.addresses(&view.key)?.get_opt(&name)).await?;
+        view.sources.addresses.insert(name, address.map(provider_address));
+        Ok(())
+    }
+
+    /// The kind of IPAddressClaims, if the API server serves them.
+    fn claims(&self) -> Result<Kind, Error> {
+        let version = self.kinds.claims.ok_or_else(|| Error::NotReady("no IPAddressClaims are served".to_owned()))?;
+        Ok(Kind::AddressClaim(version))
+    }
+
+    fn addresses(&self, key: &Key) -> Result<Api<DynamicObject>, Error> {
+        let Kind::AddressClaim(version) = self.claims()? else { return Err(Error::Behind) };
+        let kind = cluster_api::addresses(version);
+        Ok(Api::namespaced_with(self.machines.client.clone(), &key.namespace, &kind))
     }
 
     /// Lets the registry adopt the addresses that a Secret hands out.
@@ -706,6 +817,10 @@ fn is_object_name(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(is_allowed) && !name.starts_with('.') && !name.ends_with('.')
 }
 
+fn provider_address(object: DynamicObject) -> sources::ProviderAddress {
+    IpAddress::read(object).map_err(|error| error.to_string())
+}
+
 fn secret_name(key: &Key) -> String {
     format!("{}-networkdata", key.name)
 }
@@ -754,19 +869,41 @@ fn settings(selection: &Selection, selected: &index::Chosen) -> BTreeMap<String,
     let pools = selected.iter().flatten().filter_map(|selected| selection.pool(&selected.pool));
     let settings = pools.map(|pool| {
         let (is_sticky, template) = (pool.spec.sticky, pool.spec.template.clone().filter(|text| !text.is_empty()));
-        (pool.id.to_string(), PoolSettings { is_sticky, template })
+        let source = Source::of(&pool.spec, pool.pool.as_ref().map(Pool::gateways).unwrap_or_default());
+        (pool.id.to_string(), PoolSettings { is_sticky, template, source })
     });
     settings.collect()
+}
+
+// === impl Kinds ===
+
+impl Kinds {
+    /// The kinds that the leader watches.
+    fn all(self) -> impl Iterator<Item = Kind> {
+        let optional = [
+            self.has_kubevirt_machines.then_some(Kind::KubevirtMachine),
+            self.claims.map(Kind::AddressClaim),
+            self.has_ipam_claims.then_some(Kind::IpamClaim),
+        ];
+        optional.into_iter().flatten().chain([Kind::VirtualMachine, Kind::Instance])
+    }
 }
 
 // === impl Kind ===
 
 impl Kind {
+    /// Whether objects of this kind record the addresses of machines.
+    fn has_records(self) -> bool {
+        matches!(self, Self::KubevirtMachine | Self::VirtualMachine | Self::Instance)
+    }
+
     fn resource(self) -> ApiResource {
         match self {
             Self::KubevirtMachine => kubevirt_machines(),
             Self::VirtualMachine => virtual_machines(),
             Self::Instance => instances(),
+            Self::AddressClaim(version) => cluster_api::claims(version),
+            Self::IpamClaim => ipam_claims(),
         }
     }
 }

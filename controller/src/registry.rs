@@ -20,7 +20,8 @@ use glowplug::host::claim::{Allocation, Claim, Claimant, Conflict, Machine, Reco
 use glowplug::host::ledger::LedgerError;
 use glowplug::host::pool::Pool;
 use glowplug::host::records::Inventory;
-use glowplug::host::registry::{Claimed, Registry, ResizeError};
+use glowplug::host::registry::{Claimed, Registry, RegistryError, ResizeError};
+use ipnetwork::IpNetwork;
 use kube::Client;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -218,6 +219,31 @@ impl RegistryHandle {
         self.write(move |owner| {
             records.iter().for_each(|record| owner.kinds.note(&record.claimant.machine, kind));
             owner.registry.adopt(records.iter().cloned(), Timestamp::now())
+        })
+        .await
+    }
+
+    /// Records that a claimant holds exactly these addresses of an external pool, see [`Registry::hold`]. `source` says
+    /// who chose the addresses.
+    ///
+    /// # Errors
+    ///
+    /// [`Stopped`]; the inner error is the reason why the claimant cannot hold the addresses.
+    pub async fn hold(
+        &self,
+        pool: String,
+        claimant: Claimant,
+        addresses: Vec<IpNetwork>,
+        source: String,
+        kind: HolderKind,
+    ) -> Result<Result<(), ClaimError>, Stopped> {
+        self.write(move |owner| {
+            owner.kinds.note(&claimant.machine, kind);
+            match owner.registry.hold(&pool, &claimant, &addresses, &source, Timestamp::now()) {
+                Ok(()) => Ok(Ok(())),
+                Err(RegistryError::Refused(error)) => Ok(Err(error)),
+                Err(RegistryError::Ledger(error)) => Err(error),
+            }
         })
         .await
     }

@@ -46,10 +46,15 @@ struct Known {
 /// The watch runs in a task of its own, so that the lists of several kinds are read at the same time. The task ends
 /// when the stream is dropped.
 pub fn changes(api: Api<DynamicObject>) -> impl Stream<Item = Change> + Send + Unpin {
+    changes_of(api, watcher::Config::default())
+}
+
+/// Watches the objects of `api` that `config` selects, as [`changes`].
+pub fn changes_of(api: Api<DynamicObject>, config: watcher::Config) -> impl Stream<Item = Change> + Send + Unpin {
     let (sender, receiver) = mpsc::channel(QUEUE);
     let mut task = JoinSet::new();
     task.spawn(async move {
-        let mut events = Box::pin(watcher(api, watcher::Config::default()).default_backoff());
+        let mut events = Box::pin(watcher(api, config).default_backoff());
         let mut known = Known::default();
         while let Some(event) = events.next().await {
             let changes = event.map(|event| known.changes(event)).unwrap_or_else(|error| {

@@ -132,6 +132,10 @@ pub fn warn_of_holders<'a>(
         Change::Update { new, .. } => id.check(new).0,
         Change::Delete => None,
     };
+    // A pool whose addresses come from elsewhere never offers them itself.
+    if remaining.as_ref().is_some_and(Pool::is_external) {
+        return None;
+    }
     let held = leases.into_iter().filter(|lease| lease.pool == name && lease.released.is_none());
     let held = held.filter_map(|lease| Some((lease.address.parse::<IpAddr>().ok()?, &lease.holder)));
     let is_lost = |(address, holder): &(IpAddr, &Holder)| {

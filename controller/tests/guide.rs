@@ -96,6 +96,26 @@ fn the_addresses_by_name_in_the_guide_are_valid() {
 }
 
 #[test]
+fn the_pools_of_the_page_for_sources_are_valid() {
+    let page = read("../docs/address-sources.md");
+    let pools: Vec<PoolSpec> = blocks(&page, "yaml")
+        .into_iter()
+        .map(|block| serde_saphyr::from_str::<Value>(block).unwrap())
+        .map(|object| serde_json::from_value(object["spec"].clone()).unwrap())
+        .collect();
+    let verdicts = pools.iter().map(|pool| {
+        let (pool, diagnostics) = id().check(pool);
+        (pool.map(|pool| pool.is_external()), diagnostics.kept().len())
+    });
+    assert_eq!(verdicts.collect::<Vec<_>>(), [(Some(true), 0), (Some(true), 0)]);
+    let sources = sources(&["src"]);
+    let reasons = named(&page, "What you see");
+    let reasons = reasons.iter().filter(|reason| reason.starts_with(char::is_uppercase) && !reason.contains(' '));
+    let missing: Vec<&&str> = reasons.filter(|reason| !sources.contains(&format!("\"{reason}\""))).collect();
+    assert_eq!(missing, [] as [&&str; 0]);
+}
+
+#[test]
 fn the_refusal_and_the_warning_are_those_of_the_webhook() {
     let mut wrong = pool();
     wrong.addresses = vec!["192.168.1.10/24".to_owned()];

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use glowplug_controller::api::StaticIPPool;
 use glowplug_controller::pools::Scope;
 use k8s_openapi::api::rbac::v1::ClusterRoleBinding;
 use kube::Api;
@@ -15,6 +16,7 @@ use crate::support::controller::Controller;
 use crate::support::hosted::{Hosted, poll};
 use crate::support::installed::labels;
 use crate::support::server::{Call, Fault, Server};
+use crate::support::sources::OtherProvider;
 use crate::support::trouble::{Trouble, history, run_all, run_script};
 use crate::support::{CONTROLLER, Cluster};
 
@@ -44,12 +46,43 @@ async fn script(hosted: &Hosted) {
     hosted.until_held(0).await;
 }
 
+/// Every flow of a machine whose address another provider chooses: it claims, waits, gets an address that was released,
+/// and ends. No claim is left.
+async fn script_with_provider(hosted: &Hosted, provider: &OtherProvider) {
+    hosted.scale("workers", 1).await;
+    assert_eq!(hosted.address_of("workers-0").await, "10.0.0.8");
+    hosted.scale("workers", 2).await;
+    hosted.until_event("workers-1", "AddressPending").await;
+    hosted.delete("workers-0").await;
+    assert_eq!(hosted.address_of("workers-1").await, "10.0.0.8");
+    hosted.scale("workers", 0).await;
+    hosted.until_held(0).await;
+    poll("the end of every claim", async || provider.names().await.is_empty().then_some(())).await;
+}
+
 /// Runs the script with trouble at the n-th write. Returns whether that write came.
 async fn run(trouble: Trouble, n: usize) -> bool {
     let server = Server::start().await;
     let cluster = Cluster::of(&server).await;
     let hosted = hosted(&cluster, &["10.0.0.8/32"]).await;
     let came = run_script(&server, trouble, n, || lead(&cluster), script(&hosted)).await;
+    check_history(&server, &cluster, &hosted).await;
+    came
+}
+
+/// The same for machines whose addresses another provider chooses.
+async fn run_with_provider(trouble: Trouble, n: usize) -> bool {
+    let server = Server::start().await;
+    let cluster = Cluster::of(&server).await;
+    let hosted = Hosted::new(&cluster).await;
+    hosted.kubevirt.be_late();
+    hosted.node_pool("workers", 0, &json!({})).await;
+    let mut pool = StaticIPPool::new("workers", hosted.spec("workers", &[]));
+    pool.spec.addresses_from = serde_json::from_value(json!({"poolRef": OtherProvider::pool_ref()})).unwrap();
+    hosted.pools.create(&PostParams::default(), &pool).await.unwrap();
+    let provider = OtherProvider::start(&hosted.client, &hosted.namespace, &["10.0.0.8"]);
+    let script = script_with_provider(&hosted, &provider);
+    let came = run_script(&server, trouble, n, || lead(&cluster), script).await;
     check_history(&server, &cluster, &hosted).await;
     came
 }
@@ -105,6 +138,26 @@ async fn a_lost_answer_of_any_write_changes_nothing() {
 #[tokio::test]
 async fn a_write_that_is_refused_once_is_made_again() {
     run_all(Trouble::Refused, run).await;
+}
+
+#[tokio::test]
+async fn after_a_crash_before_any_write_the_next_leader_goes_on_with_another_provider() {
+    run_all(Trouble::CrashBefore, run_with_provider).await;
+}
+
+#[tokio::test]
+async fn after_a_crash_behind_any_write_the_next_leader_goes_on_with_another_provider() {
+    run_all(Trouble::CrashAfter, run_with_provider).await;
+}
+
+#[tokio::test]
+async fn a_lost_answer_of_any_write_changes_nothing_with_another_provider() {
+    run_all(Trouble::LostAnswer, run_with_provider).await;
+}
+
+#[tokio::test]
+async fn a_write_that_is_refused_once_is_made_again_with_another_provider() {
+    run_all(Trouble::Refused, run_with_provider).await;
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@
 //! |---|---|
 //! | needs its network data | reference to the Secret in the VirtualMachine, leases, Secret, annotation, status map |
 //! | VirtualMachine is being deleted | delete the Secret |
-//! | gone, according to consistent reads | delete the Secret, release the leases |
+//! | gone, according to consistent reads | delete the Secret, release the leases, end the IPAddressClaims |
 //!
 //! These rules prevent two machines from using the same address:
 //!
@@ -39,6 +39,7 @@ use super::index::{Chosen, Memory};
 use super::objects::{
     HandOut, Handed, Instance, KubevirtMachine, NetworkSecret, STATUS_MAP, created, is_deleted, secret, uid,
 };
+use super::sources::{Offer, Source, Sources};
 use crate::api::HolderKind;
 use crate::cluster_api::Key;
 use crate::ledger::Kinds;
@@ -89,6 +90,10 @@ pub(super) struct View {
     pub(super) is_adopted: bool,
     /// Holders whose absence this pass has checked. Each of them may be absent or present.
     pub(super) proven: BTreeSet<Machine>,
+    /// Holders that this pass has proved to be gone. Their leases are released.
+    pub(super) gone: BTreeSet<Machine>,
+    /// Objects of other programs that choose addresses of the machine.
+    pub(super) sources: Sources,
     /// Writes of this pass. Each write is made once in a pass: an API server may drop the written members, and a
     /// comparison would then never succeed.
     pub(super) written: Written,
@@ -109,6 +114,8 @@ pub(super) struct Written {
 pub(super) struct PoolSettings {
     pub(super) is_sticky: bool,
     pub(super) template: Option<String>,
+    /// The program that chooses the addresses. `None`: the pool allocates its own addresses.
+    pub(super) source: Option<Source>,
 }
 
 /// State of the machines of a name in the registry.
@@ -156,6 +163,20 @@ pub(super) enum Step {
     ReadOtherSecret(String),
     /// Applies this JSON patch to the VirtualMachine, then publishes this event.
     PatchVm(Value, Option<Notice>),
+    /// Reads the instance of the machine.
+    ReadInstance,
+    /// Creates this IPAddressClaim.
+    CreateClaim(Value),
+    /// Reads the IPAddress of this name.
+    ReadAddress(String),
+    /// Applies this merge patch to the IPAddress of this name.
+    PatchAddress(String, Value),
+    /// Deletes the IPAddressClaim of this name and UID.
+    DeleteClaim(String, String),
+    /// Applies this merge patch to the IPAddressClaim of this name.
+    PatchClaim(String, Value),
+    /// Records that a claimant holds exactly the addresses that a source has given.
+    Hold(Box<Hold>),
     /// Claims addresses.
     Claim(Claim, HolderKind),
     /// Creates the Secret, which hands out the addresses. The texts are warnings about the network data in the Secret.
@@ -180,6 +201,18 @@ pub(super) enum Step {
     Prove(Machine, HolderKind),
     /// Publishes an event.
     Report(Notice),
+}
+
+/// Addresses that a source has given to an interface.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Hold {
+    /// Name of the pool.
+    pub(super) pool: String,
+    pub(super) claimant: Claimant,
+    pub(super) kind: HolderKind,
+    pub(super) addresses: Vec<IpNetwork>,
+    /// Kind and name of the object with the addresses, for messages.
+    pub(super) source: String,
 }
 
 /// All objects that may use an address of a holder, from consistent reads in the order of the members.
@@ -220,7 +253,7 @@ pub(super) enum Verdict {
 
 /// Decides the next request.
 pub(super) fn decide(view: &View) -> Step {
-    if let Some(step) = view.look_for_the_gone() {
+    if let Some(step) = view.look_for_the_gone().or_else(|| view.end_claims()) {
         return step;
     }
     match &view.vm {
@@ -235,8 +268,8 @@ pub(super) fn decide(view: &View) -> Step {
 impl Step {
     /// Whether the request may change the state of the registry.
     pub(super) fn changes_registry(&self) -> bool {
-        use Step::{AddConflicts, Adopt, Claim, Keep, Prove, Withdraw};
-        matches!(self, Adopt(..) | Claim(..) | Keep(..) | Prove(..) | AddConflicts(..) | Withdraw(_))
+        use Step::{AddConflicts, Adopt, Claim, Hold, Keep, Prove, Withdraw};
+        matches!(self, Adopt(..) | Claim(..) | Hold(..) | Keep(..) | Prove(..) | AddConflicts(..) | Withdraw(_))
     }
 }
 
@@ -322,10 +355,24 @@ impl View {
         }
     }
 
+    /// Whether the machine waits for a change that no watch reports: another machine holds the address that its source
+    /// gives, another author has the name of its claim, or the IPAddress of its claim does not exist yet.
+    pub(super) fn is_disputed(&self) -> bool {
+        let is_taken = |error: &ClaimError| matches!(error, ClaimError::Taken { .. } | ClaimError::ReuseDelay { .. });
+        let has_source = self.pools.values().any(|pool| pool.source.is_some());
+        let is_refused = match &self.problem {
+            Some(Problem::Refused(error)) => is_taken(error),
+            Some(Problem::Mismatch(_)) => true,
+            None => false,
+        };
+        has_source && (is_refused || self.sources.addresses.values().any(Option::is_none))
+    }
+
     /// Returns a check of a holder of this name that may be gone, or whose VirtualMachine is being deleted. `None`: all
     /// such holders are checked.
     fn look_for_the_gone(&self) -> Option<Step> {
-        let known = self.ledger.known.iter().chain(&self.memory.claimed);
+        let claims = self.sources.claims.iter().map(|claim| (&claim.claimant.machine, &claim.kind));
+        let known = self.ledger.known.iter().chain(&self.memory.claimed).chain(claims);
         let mut known = known.filter(|(holder, _)| !self.proven.contains(holder));
         let vm = self.vm.as_ref();
         let may_be_gone = |holder: &Machine| {
@@ -455,10 +502,14 @@ impl View {
             });
             return Step::PatchVm(patch(vm, &self.operations), notice);
         }
+        let offers = match self.offers(vm, selected, &claimant) {
+            Ok(offers) => offers,
+            Err(step) => return step,
+        };
         // During the pass, a VirtualMachine of the same name may have replaced this one.
         let is_own = |allocation: &Allocation| allocation.claimant.machine == claimant.machine;
         match (self.granted.as_ref().filter(|granted| granted.iter().all(is_own)), &self.problem) {
-            (Some(allocations), _) => self.write_secret(vm, selected, &claimant, allocations),
+            (Some(allocations), _) => self.write_secret(vm, selected, &claimant, allocations, &offers),
             (None, None) => match self.claim(vm, selected, &claimant) {
                 Ok(claim) => Step::Claim(claim, claimant.kind),
                 Err(problem) => self.refuse(problem),
@@ -520,8 +571,15 @@ impl View {
         selected: &[Selected],
         claimant: &Claimed,
         allocations: &[Allocation],
+        offers: &BTreeMap<InterfaceName, Offer>,
     ) -> Step {
-        let document = match self.document(vm, selected, allocations) {
+        for (interface, offer) in offers {
+            let allocation = allocations.iter().find(|it| it.claimant.interface == *interface);
+            if let Some(Err(problem)) = allocation.map(|allocation| Self::check_offer(offer, allocation)) {
+                return self.hold_back(self.report("IPAddressConflict", problem));
+            }
+        }
+        let document = match self.document(vm, selected, allocations, offers) {
             Ok(document) => document,
             Err(problem) => return self.refuse(problem),
         };
@@ -545,6 +603,7 @@ impl View {
         vm: &VirtualMachine,
         selected: &[Selected],
         allocations: &[Allocation],
+        offers: &BTreeMap<InterfaceName, Offer>,
     ) -> Result<Document, String> {
         let mut grants = Vec::new();
         let mut templates = BTreeMap::new();
@@ -554,7 +613,8 @@ impl View {
             let allocation = allocations.iter().find(|it| it.claimant.interface == selected.interface);
             let allocation = allocation.ok_or_else(|| format!("pool {name:?} allocated nothing"))?;
             let attachment = vm.networks.iter().find(|attachment| attachment.name == selected.attachment);
-            let (gateways, nameservers) = (pool.gateways(), pool.nameservers());
+            let gateways = offers.get(&selected.interface).map_or(pool.gateways(), |offer| &offer.gateways);
+            let nameservers = pool.nameservers();
             let mac_address = attachment.and_then(|attachment| attachment.mac);
             grants.push(Grant { allocation, gateways, nameservers, mac_address });
             if let Some(text) = self.pools.get(&name).and_then(|pool| pool.template.as_deref()) {
@@ -585,7 +645,8 @@ impl View {
         if !has_data && !self.operations.is_empty() && !self.written.reference {
             return Step::PatchVm(patch(vm, &self.operations), None);
         }
-        self.project(vm, hand_out).or_else(|| self.reserve_reported(hand_out)).unwrap_or(Step::Wait)
+        let step = self.project(vm, hand_out).or_else(|| self.reserve_reported(hand_out));
+        step.or_else(|| self.compare_sources(vm, hand_out)).unwrap_or(Step::Wait)
     }
 
     /// Records the addresses that the Secret hands out and that the machine does not hold. `None`: the machine holds
@@ -734,27 +795,31 @@ impl View {
     }
 
     /// Reports why the machine gets no network data, and removes it from the wait queue, because waiting does not help.
-    fn refuse(&self, note: String) -> Step {
+    pub(super) fn refuse(&self, note: String) -> Step {
         self.hold_back(self.report("NetworkDataMissing", note))
     }
 
     /// Removes a waiting machine from the wait queue, because it must not get an address now. Returns `step` if no
     /// machine of this name waits.
-    fn hold_back(&self, step: Step) -> Step {
+    pub(super) fn hold_back(&self, step: Step) -> Step {
         self.ledger.waiting.first().map_or(step, |holder| Step::Withdraw(holder.clone()))
     }
 
-    fn report(&self, reason: &'static str, note: String) -> Step {
-        let notice = Notice { is_warning: true, reason, note };
+    pub(super) fn report(&self, reason: &'static str, note: String) -> Step {
+        self.tell(Notice { is_warning: true, reason, note })
+    }
+
+    /// Publishes an event, unless it was the last one about this machine.
+    pub(super) fn tell(&self, notice: Notice) -> Step {
         if self.memory.notice.as_ref() == Some(&notice) { Step::Wait } else { Step::Report(notice) }
     }
 }
 
 /// The object that claims addresses for a machine.
 pub(super) struct Claimed {
-    machine: Machine,
-    kind: HolderKind,
-    created: Timestamp,
+    pub(super) machine: Machine,
+    pub(super) kind: HolderKind,
+    pub(super) created: Timestamp,
 }
 
 /// Whether the network data of a VirtualMachine is in the Secret with the controller's name for it,
@@ -773,7 +838,7 @@ fn patch(vm: &VirtualMachine, operations: &[Value]) -> Value {
 // === impl Handed ===
 
 impl Handed {
-    fn allocation(&self, hand_out: &HandOut) -> Allocation {
+    pub(super) fn allocation(&self, hand_out: &HandOut) -> Allocation {
         let claimant = Claimant { machine: hand_out.machine.clone(), interface: self.interface };
         Allocation { claimant, addresses: self.addresses.clone() }
     }

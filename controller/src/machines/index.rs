@@ -14,8 +14,10 @@ use kube::api::DynamicObject;
 
 use super::decision::Notice;
 use super::objects::{Instance, KubevirtMachine, NetworkSecret};
+use super::sources::MachineClaim;
 use crate::api::HolderKind;
-use crate::cluster_api::Key;
+use crate::cluster_api::{Key, Version};
+use crate::ipam_claim::IpamClaim;
 use crate::machine::VirtualMachine;
 use crate::passes::version_of;
 use crate::selection::{Selected, Selection};
@@ -26,6 +28,9 @@ pub(super) enum Kind {
     KubevirtMachine,
     VirtualMachine,
     Instance,
+    /// IPAddressClaims that the controller created for machines, in this version.
+    AddressClaim(Version),
+    IpamClaim,
 }
 
 /// All known objects of machines, with the pools that select them.
@@ -34,6 +39,8 @@ pub(super) struct Index {
     machines: Objects<KubevirtMachine>,
     vms: Objects<VirtualMachine>,
     instances: Objects<Instance>,
+    claims: Objects<MachineClaim>,
+    ipam_claims: Objects<IpamClaim>,
     /// Names of the VirtualMachines that may belong or have belonged to a KubevirtMachine, by the name of the
     /// KubevirtMachine.
     homes: BTreeMap<Key, BTreeSet<Key>>,
@@ -147,6 +154,26 @@ impl Index {
                 let is_new = self.instances.apply(&key, version, Instance::read(object));
                 is_new.then_some(key).into_iter().collect()
             }
+            Kind::AddressClaim(_) => {
+                let claim = match MachineClaim::read(object) {
+                    Ok(claim) => claim,
+                    Err(problem) => {
+                        tracing::warn!(claim = %key, problem, "ignored an IPAddressClaim that another author has labelled");
+                        return BTreeSet::new();
+                    }
+                };
+                let (vm, machine) = (claim.vm(), Key::of_machine(&claim.claimant.machine));
+                if !self.claims.apply(&key, version, claim) {
+                    return BTreeSet::new();
+                }
+                self.relate(&machine, &vm);
+                [vm].into()
+            }
+            Kind::IpamClaim => {
+                let claim = IpamClaim::read(object);
+                let vms = self.vms_of(&claim);
+                if self.ipam_claims.apply(&key, version, claim) { vms } else { BTreeSet::new() }
+            }
         }
     }
 
@@ -154,13 +181,21 @@ impl Index {
     ///
     /// `version` is the last version of the object. `None`: a list no longer contains the object.
     pub(super) fn remove(&mut self, kind: Kind, key: &Key, version: Option<u64>) -> BTreeSet<Key> {
+        let vms = match kind {
+            Kind::AddressClaim(_) => self.claims.get(key).map(MachineClaim::vm).into_iter().collect(),
+            Kind::IpamClaim => self.ipam_claims.get(key).map(|claim| self.vms_of(claim)).unwrap_or_default(),
+            _ => BTreeSet::new(),
+        };
         let is_gone = match kind {
+            Kind::AddressClaim(_) => self.claims.remove(key, version),
+            Kind::IpamClaim => self.ipam_claims.remove(key, version),
             Kind::KubevirtMachine => self.machines.remove(key, version),
             Kind::VirtualMachine => self.vms.remove(key, version),
             Kind::Instance => self.instances.remove(key, version),
         };
         match kind {
             _ if !is_gone => BTreeSet::new(),
+            Kind::AddressClaim(_) | Kind::IpamClaim => vms,
             Kind::KubevirtMachine => self.homes_of(key),
             Kind::VirtualMachine => {
                 self.selected.remove(key);
@@ -180,6 +215,8 @@ impl Index {
                 Kind::KubevirtMachine => self.machines.forget(key, version),
                 Kind::VirtualMachine => self.vms.forget(key, version),
                 Kind::Instance => self.instances.forget(key, version),
+                Kind::AddressClaim(_) => self.claims.forget(key, version),
+                Kind::IpamClaim => self.ipam_claims.forget(key, version),
             },
         }
     }
@@ -190,7 +227,36 @@ impl Index {
             Kind::KubevirtMachine => self.machines.version(key),
             Kind::VirtualMachine => self.vms.version(key),
             Kind::Instance => self.instances.version(key),
+            Kind::AddressClaim(_) => self.claims.version(key),
+            Kind::IpamClaim => self.ipam_claims.version(key),
         }
+    }
+
+    /// Returns the IPAddressClaims that the controller created for machines of a VirtualMachine of this name.
+    pub(super) fn claims_of(&self, vm: &Key) -> Vec<MachineClaim> {
+        let first = Key { namespace: vm.namespace.clone(), name: format!("{}-", vm.name) };
+        let named = self.claims.0.range(first.clone()..);
+        let named = named.take_while(|(key, _)| key.namespace == vm.namespace && key.name.starts_with(&first.name));
+        let claims = named.filter_map(|(_, known)| known.object.as_ref());
+        claims.filter(|claim| claim.vm() == *vm).cloned().collect()
+    }
+
+    /// Returns the names of the VirtualMachines with an IPAddressClaim.
+    pub(super) fn vms_with_claims(&self) -> BTreeSet<Key> {
+        self.claims.0.values().filter_map(|known| known.object.as_ref()).map(MachineClaim::vm).collect()
+    }
+
+    pub(super) fn ipam_claim(&self, key: &Key) -> Option<&IpamClaim> {
+        self.ipam_claims.get(key)
+    }
+
+    /// Returns the known VirtualMachines to which an IPAMClaim may belong: the name of the claim is the name of the
+    /// VirtualMachine, a dot, and the name of an interface.
+    fn vms_of(&self, claim: &IpamClaim) -> BTreeSet<Key> {
+        let Key { namespace, name } = claim.key();
+        let ends = name.match_indices('.').map(|(end, _)| end);
+        let vms = ends.map(|end| Key { namespace: namespace.clone(), name: name[..end].to_owned() });
+        vms.filter(|vm| self.vms.get(vm).is_some()).collect()
     }
 
     /// Replaces the selection. Returns the names whose decision may have changed.
@@ -397,6 +463,26 @@ mod tests {
         }
         let problem = "it names n/w (m-1), which is not the machine of other/w".to_owned();
         assert_eq!(index.check(&key("other", "w"), ours), NetworkSecret::Foreign(problem, Vec::new()));
+    }
+
+    #[test]
+    fn a_claim_concerns_the_virtual_machine_of_its_name() {
+        let mut index = Index::default();
+        index.apply(Kind::VirtualMachine, object("n", "w", 1, &json!({})));
+        index.apply(Kind::VirtualMachine, object("n", "w.x", 2, &json!({})));
+        assert_eq!(index.apply(Kind::IpamClaim, object("n", "w.net1", 3, &json!({}))), [key("n", "w")].into());
+        let names = [key("n", "w"), key("n", "w.x")].into();
+        assert_eq!(index.apply(Kind::IpamClaim, object("n", "w.x.net1", 4, &json!({}))), names);
+        assert_eq!(index.remove(Kind::IpamClaim, &key("n", "w.x.net1"), Some(5)), names);
+        let kind = Kind::AddressClaim(Version::V1Beta2);
+        let note = r#"{"kind":"VirtualMachine","machine":{"namespace":"n","name":"w","uid":"u"},"interface":"eno101"}"#;
+        let claim = json!({"metadata": {"annotations": {"ipam.glowplug.dev/claimant": note}}});
+        assert_eq!(index.apply(kind, object("n", "w-eno101", 6, &claim)), [key("n", "w")].into());
+        assert_eq!(index.apply(kind, object("n", "w-eno102", 7, &claim)), [].into());
+        assert_eq!(index.claims_of(&key("n", "w")).len(), 1);
+        assert_eq!(index.claims_of(&key("n", "w.x")), []);
+        assert_eq!(index.remove(kind, &key("n", "w-eno101"), None), [key("n", "w")].into());
+        assert_eq!(index.vms_with_claims(), [].into());
     }
 
     #[test]

@@ -49,6 +49,8 @@ pub(super) struct Instance {
     pub(super) owner: Option<String>,
     /// The addresses that the guest reports.
     pub(super) reports: Vec<Report>,
+    /// Whether the guest may have read its drive. A pod that waits for a Secret has not started its guest.
+    pub(super) has_started: bool,
 }
 
 /// The Secret `NAME-networkdata` of VirtualMachine `NAME`.
@@ -94,10 +96,10 @@ struct Note {
 }
 
 #[derive(Deserialize, Serialize)]
-struct Named {
-    namespace: String,
-    name: String,
-    uid: String,
+pub(super) struct Named {
+    pub(super) namespace: String,
+    pub(super) name: String,
+    pub(super) uid: String,
 }
 
 mod as_text {
@@ -201,10 +203,12 @@ impl Instance {
             Some(interfaces) if !interfaces.is_empty() => reports(&object),
             _ => Vec::new(),
         };
+        let phase = object.data["status"]["phase"].as_str().unwrap_or_default();
+        let has_started = !["", "Pending", "Scheduling"].contains(&phase);
         let metadata = ObjectMeta { managed_fields: None, ..object.metadata };
         let owners = metadata.owner_references.iter().flatten();
         let owner = owners.into_iter().find(|owner| owner.kind == "VirtualMachine").map(|owner| owner.uid.clone());
-        Self { metadata, owner, reports }
+        Self { metadata, owner, reports, has_started }
     }
 }
 

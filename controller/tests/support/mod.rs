@@ -15,6 +15,7 @@ pub mod replica;
 pub mod scenarios;
 pub mod server;
 pub mod soak;
+pub mod sources;
 pub mod trouble;
 
 use std::sync::atomic::{AtomicUsize, Ordering};

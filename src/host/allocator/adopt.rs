@@ -266,6 +266,9 @@ impl Allocator {
         if self.suspended.contains(pool) {
             return Err(ClaimError::Suspended(pool.to_owned()));
         }
+        if let Some(address) = addresses.first().filter(|_| !state.pool().is_external()) {
+            return Err(ClaimError::NotInPool { named: address.ip(), pool: pool.to_owned() });
+        }
         let (name, network) = (Arc::clone(name), Arc::from(state.pool().network.as_str()));
         let claimant = Arc::new(claimant.clone());
         let mut changes = Vec::new();
@@ -303,11 +306,33 @@ impl Allocator {
                 changes.push(Change::Lease { network: Arc::clone(&network), address: named, lease: Some(lease) });
             }
         }
+        changes.extend(self.outdated(&network, &claimant, addresses, source));
         for change in changes {
             self.decide(change, journal);
         }
         self.leave_settled(journal);
         Ok(())
+    }
+
+    /// Removals of the conflicts of a claimant at addresses that the same source chose before. The claimant never got
+    /// these addresses.
+    fn outdated(
+        &self,
+        network: &Arc<str>,
+        claimant: &Arc<Claimant>,
+        addresses: &[IpNetwork],
+        source: &str,
+    ) -> Vec<Change> {
+        let conflicts = self.networks.get(network).into_iter().flat_map(|state| state.conflicts());
+        let is_chosen = |address: &IpAddr| addresses.iter().any(|chosen| chosen.ip() == *address);
+        let outdated = conflicts.filter(|(address, conflict)| {
+            conflict.claimant == **claimant && conflict.source == source && !is_chosen(address)
+        });
+        let removal = |(address, _)| {
+            let (network, claimant) = (Arc::clone(network), Arc::clone(claimant));
+            Change::Conflict { network, address, claimant, source: None }
+        };
+        outdated.map(removal).collect()
     }
 
     /// Checks that a claimant may hold exactly this address of an external pool.

@@ -661,6 +661,12 @@ fn a_machine_holds_exactly_the_addresses_that_another_program_chose() {
 }
 
 #[test]
+fn a_ledger_keeps_that_a_pool_is_external() {
+    let pool = external("ext", ", nameservers: [10.0.0.53]");
+    assert_eq!(Pool::from_stored(&pool.to_stored()), Some(pool));
+}
+
+#[test]
 fn a_claim_on_an_external_pool_allocates_nothing() {
     let mut allocator = allocator([external("ext", "")], []);
     assert_eq!(given(&mut allocator, &claim("a", "1", &["n/ext"]), 1), "");
@@ -678,6 +684,10 @@ fn an_address_of_another_machine_is_refused_and_kept_from_everybody_until_both_a
     assert_eq!(held, ["10.0.0.8"], "all of the addresses or none");
     let conflicts: Vec<String> = allocator.conflicts().map(|(_, at, it)| format!("{at} {}", it.source)).collect();
     assert_eq!(conflicts, ["10.0.0.8 source"]);
+    // The program chooses another address. The first address was never handed out.
+    let mut changed = allocator.clone();
+    assert_eq!(hold(&mut changed, "a", &["10.0.0.9/24"], 3), "held");
+    assert_eq!(changed.conflicts().count(), 0);
     allocator.release(&machine("x", "1"), at(3), &mut Journal::default());
     assert_eq!(given(&mut allocator, &claim("y", "1", &["n/own"]), 4), "No available IPs in pool for interface eth0");
     assert_eq!(hold(&mut allocator, "a", &["10.0.0.8/24"], 5), "held");
@@ -729,6 +739,10 @@ fn an_address_of_another_program_is_refused_for_each_reason() {
     assert_eq!(hold(&mut allocator, "a", &["10.0.0.9/24"], 3), "held");
     let other = "eth0: has 10.0.0.9 already, expected a release before it gets 10.0.0.7";
     assert_eq!(hold(&mut allocator, "a", &["10.0.0.7/24"], 4), other);
+    let claimant = record("b", "10.0.0.7").claimant;
+    let own = ["10.0.0.8/24".parse().unwrap()];
+    let refused = allocator.hold("n/own", &claimant, &own, "source", at(4), &mut Journal::default());
+    assert_eq!(refused.unwrap_err().to_string(), "10.0.0.8: not in pool \"n/own\"");
     allocator.suspend(["n/ext".to_owned()].into());
     assert_eq!(hold(&mut allocator, "b", &["10.0.0.7/24"], 4), "pool \"n/ext\" allocates nothing for now");
 }

@@ -27,6 +27,9 @@ struct StoredPool {
     template: StoredTemplate,
     families: Vec<StoredFamily>,
     reuse_delay_milliseconds: u64,
+    // Older ledgers do not have this member.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    is_external: bool,
 }
 
 /// Settings of a template for the pool's interface.
@@ -88,6 +91,7 @@ impl Pool {
             },
             families: families.collect(),
             reuse_delay_milliseconds: u64::try_from(self.reuse_delay.as_millis()).unwrap_or(u64::MAX),
+            is_external: self.is_external,
         };
         serde_json::to_string(&stored).unwrap_or_default()
     }
@@ -118,7 +122,8 @@ impl Pool {
             Self::from_spaces(stored.name, stored.network, interface, stored.gateways, stored.nameservers, spaces);
         let reuse_delay = Duration::from_millis(stored.reuse_delay_milliseconds);
         let (cluster, pre_allocations) = (stored.cluster, stored.pre_allocations);
-        Some(Self { cluster, excluded: excluded.into_iter().collect(), pre_allocations, template, reuse_delay, ..pool })
+        let (excluded, is_external) = (excluded.into_iter().collect(), stored.is_external);
+        Some(Self { cluster, excluded, pre_allocations, template, reuse_delay, is_external, ..pool })
     }
 
     /// The members in which this pool differs from its specification in a ledger. Addresses that the template names

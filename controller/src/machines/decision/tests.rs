@@ -2,7 +2,10 @@ use k8s_openapi::api::core::v1::Secret;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::cluster_api::{IpAddress, Version};
 use crate::index::PoolId;
+use crate::ipam_claim::IpamClaim;
+use crate::machines::sources::MachineClaim;
 
 fn key() -> Key {
     Key { namespace: "n".to_owned(), name: "w".to_owned() }
@@ -102,6 +105,8 @@ fn view() -> View {
         problem: None,
         is_adopted: false,
         proven: BTreeSet::new(),
+        gone: BTreeSet::new(),
+        sources: Sources::default(),
         written: Written::default(),
     }
 }
@@ -247,7 +252,7 @@ fn a_machine_with_a_problem_does_not_wait_for_an_address() {
 
 #[test]
 fn pools_with_two_templates_are_a_problem() {
-    let template = |text: &str| PoolSettings { is_sticky: false, template: Some(text.to_owned()) };
+    let template = |text: &str| PoolSettings { template: Some(text.to_owned()), ..PoolSettings::default() };
     let second = Selected {
         pool: PoolId { namespace: Some("n".to_owned()), name: "q".to_owned() },
         interface: "eno102".parse().unwrap(),
@@ -503,4 +508,283 @@ fn a_machine_whose_address_is_not_available_keeps_its_place_and_is_asked_again()
     view.ledger.waiting = [holder("m-1")].into();
     assert_eq!(decide(&view), report("IPAddressUnavailable", "10.0.0.9: reserved in pool \"n/p\""));
     assert!(view.waits_for_address());
+}
+
+/// Creates a pool `n/p` whose addresses come from `from`, and a view of a machine of this pool without a Secret.
+fn from_source(from: &Value) -> View {
+    let spec = json!({
+        "network": "infra/vlan10", "addressesFrom": from, "gateway": ["10.0.0.1"], "machineSelector": {},
+        "machineNetwork": [{"cidr": "10.0.0.0/16"}],
+    });
+    let spec: crate::api::PoolSpec = serde_json::from_value(spec).unwrap();
+    let pool = spec.check(Some("n"), "p").0.unwrap();
+    let wishes = PoolSettings { source: Source::of(&spec, pool.gateways()), ..PoolSettings::default() };
+    let mut view = View { pools: [("n/p".to_owned(), wishes)].into(), ..view() };
+    view.ledger.pools = [("n/p".to_owned(), pool)].into();
+    view.sources.version = Some(Version::V1Beta2);
+    view.sources.has_ipam_claims = true;
+    view
+}
+
+/// Creates a view whose IPAMClaim `n/w.iface1` has `changes` merged into it.
+fn with_ipam_claim(changes: &Value) -> View {
+    let mut view = from_source(&json!({"ipamClaim": {}}));
+    let claim = json!({"metadata": {"namespace": "n", "name": "w.iface1"}});
+    view.sources.ipam_claims = [("w.iface1".to_owned(), IpamClaim::read(merged(claim, changes)))].into();
+    view
+}
+
+/// Creates a view with IPAddressClaim `n/w-eno101` of KubevirtMachine `uid`, and merges `changes` into the claim.
+fn with_address_claim(uid: &str, changes: &Value) -> View {
+    let pool_ref = json!({"apiGroup": "ipam.cluster.x-k8s.io", "kind": "InClusterIPPool", "name": "x"});
+    let mut view = from_source(&json!({"poolRef": pool_ref}));
+    let note = json!({
+        "kind": "KubevirtMachine", "machine": {"namespace": "n", "name": "w", "uid": uid}, "interface": "eno101",
+    });
+    let claim = json!({
+        "metadata": {
+            "namespace": "n", "name": "w-eno101", "uid": "c-1", "resourceVersion": "7",
+            "annotations": {"ipam.glowplug.dev/claimant": note.to_string()},
+            "finalizers": ["ipam.glowplug.dev/in-use"],
+        },
+        "spec": {"poolRef": pool_ref},
+    });
+    view.sources.claims = vec![MachineClaim::read(merged(claim, changes)).unwrap()];
+    view
+}
+
+/// Creates a view with an IPAddressClaim and its IPAddress, and merges `changes` into the IPAddress.
+fn with_address(changes: &Value) -> View {
+    let mut view = with_address_claim("m-1", &json!({"status": {"addressRef": {"name": "a"}}}));
+    let address = json!({
+        "metadata": {"namespace": "n", "name": "a", "resourceVersion": "9", "finalizers": ["ipam.glowplug.dev/in-use"]},
+        "spec": {
+            "address": "10.0.0.8", "prefix": 16, "gateway": "10.0.0.2", "claimRef": {"name": "w-eno101"},
+            "poolRef": {"apiGroup": "ipam.cluster.x-k8s.io", "kind": "InClusterIPPool", "name": "x"},
+        },
+    });
+    let address = IpAddress::read(merged(address, changes)).map_err(|error| error.to_string());
+    view.sources.addresses = [("a".to_owned(), Some(address))].into();
+    view
+}
+
+fn hold(source: &str) -> Step {
+    let claimant = Claimant { machine: holder("m-1"), interface: "eno101".parse().unwrap() };
+    let addresses = vec!["10.0.0.8/16".parse().unwrap()];
+    let (pool, source, kind) = ("n/p".to_owned(), source.to_owned(), HolderKind::KubevirtMachine);
+    Step::Hold(Box::new(Hold { pool, claimant, kind, addresses, source }))
+}
+
+fn pending(note: &str) -> Step {
+    Step::Report(Notice { is_warning: false, reason: "AddressPending", note: note.to_owned() })
+}
+
+#[test]
+fn the_address_of_an_ipam_claim_is_recorded_before_it_is_handed_out() {
+    let given = json!({"status": {"ips": ["10.0.0.8/24"]}});
+    assert_eq!(decide(&with_ipam_claim(&given)), hold("IPAMClaim n/w.iface1"));
+    let mut view = with_ipam_claim(&given);
+    view.ledger.held = vec![held("m-1", "10.0.0.8")];
+    view.ledger.known = [(holder("m-1"), HolderKind::KubevirtMachine)].into();
+    assert_eq!(decide(&view), claim("m-1", HolderKind::KubevirtMachine, FIRST));
+    view.granted = Some(vec![allocation("m-1")]);
+    let Step::CreateSecret(secret, _) = decide(&view) else { panic!("{:?}", decide(&view)) };
+    let document: Value = serde_json::from_slice(&secret.data.unwrap()["networkdata"].0).unwrap();
+    assert_eq!(document["networks"][0]["ip_address"], "10.0.0.8");
+    assert_eq!(document["networks"][0]["netmask"], "255.255.0.0");
+    assert_eq!(document["networks"][0]["routes"][0]["gateway"], "10.0.0.1");
+}
+
+#[test]
+fn a_machine_waits_for_its_ipam_claim_and_says_for_what() {
+    let waits = |view: View, what: &str| {
+        assert_eq!(decide(&view), pending(&format!("Waiting for IPAMClaim n/w.iface1: {what}")));
+    };
+    waits(from_source(&json!({"ipamClaim": {}})), "it does not exist");
+    let mut unserved = from_source(&json!({"ipamClaim": {}}));
+    unserved.sources.has_ipam_claims = false;
+    waits(unserved, "the API server does not serve IPAMClaims");
+    waits(with_ipam_claim(&json!({})), "it has no address yet");
+    let given = json!({"status": {"ips": ["10.0.0.8/24"]}});
+    let deleted = json!({"metadata": {"deletionTimestamp": "2026-08-01T10:00:09Z"}, "status": given["status"]});
+    waits(with_ipam_claim(&deleted), "it is being deleted");
+    let owner = |uid: &str| {
+        let owner = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": "w", "uid": uid});
+        with_ipam_claim(&json!({"metadata": {"ownerReferences": [owner]}, "status": given["status"]}))
+    };
+    waits(owner("v-0"), "it is of an earlier VirtualMachine");
+    assert_eq!(decide(&owner("v-1")), hold("IPAMClaim n/w.iface1"));
+    let failed = |reason: &str| {
+        let condition = json!({"type": "IPsAllocated", "status": "False", "reason": reason, "message": "no luck"});
+        with_ipam_claim(&json!({"status": {"conditions": [condition]}}))
+    };
+    waits(failed("InternalError"), "InternalError: no luck");
+    let exhausted = "No available IPs in pool for interface eno101: IPAMClaim n/w.iface1: SubnetExhausted: no luck";
+    assert_eq!(decide(&failed("SubnetExhausted")), report("IPPoolExhausted", exhausted));
+}
+
+#[test]
+fn an_address_of_a_source_that_no_guest_can_use_is_refused() {
+    let refused = |text: &str, problem: &str| {
+        let view = with_ipam_claim(&json!({"status": {"ips": [text]}}));
+        assert_eq!(decide(&view), report("NetworkDataMissing", &format!("IPAMClaim n/w.iface1: {problem}")));
+    };
+    refused("x", "address: invalid address \"x\", expected an IPv4 or IPv6 address");
+    refused("10.9.0.8/24", "10.9.0.8 is outside the machine network 10.0.0.0/16");
+    refused("fd00::8", "fd00::8 has no prefix length, expected one, or machineNetwork in the pool");
+}
+
+#[test]
+fn an_address_of_another_machine_is_reported_and_asked_for_again() {
+    let mut view = with_ipam_claim(&json!({"status": {"ips": ["10.0.0.8/24"]}}));
+    let by = Claimant { machine: key().holder("m-9"), interface: "eno101".parse().unwrap() };
+    view.problem = Some(Problem::Refused(ClaimError::Taken { named: "10.0.0.8".parse().unwrap(), by }));
+    let note = "IPAMClaim n/w.iface1: 10.0.0.8: taken by eno101 of n/w (m-9)";
+    assert_eq!(decide(&view), report("IPAddressConflict", note));
+    let notice = Notice { is_warning: true, reason: "IPAddressConflict", note: note.to_owned() };
+    view.memory.notice = Some(notice);
+    assert_eq!((decide(&view), view.is_disputed()), (Step::Wait, true));
+}
+
+#[test]
+fn a_source_that_changes_its_address_is_followed_only_before_a_guest_has_started() {
+    let mut view = with_ipam_claim(&json!({"status": {"ips": ["10.0.0.8/24"]}}));
+    view.ledger.held = vec![held("m-1", "10.0.0.7")];
+    view.ledger.known = [(holder("m-1"), HolderKind::KubevirtMachine)].into();
+    assert_eq!(decide(&view), Step::ReadInstance);
+    view.sources.is_instance_read = true;
+    let keep = || {
+        let claimant = Claimant { machine: holder("m-1"), interface: "eno101".parse().unwrap() };
+        Step::Keep(claimant, vec!["10.0.0.8".parse().unwrap()])
+    };
+    assert_eq!(decide(&view), keep());
+    view.instance = Some(instance(&json!({"status": {"phase": "Scheduling"}})));
+    assert_eq!(decide(&view), keep());
+    view.instance = Some(instance(&json!({"status": {"phase": "Running"}})));
+    let note = "IPAMClaim n/w.iface1: 10.0.0.8, expected 10.0.0.7, which the guest may use";
+    assert_eq!(decide(&view), report("IPAddressConflict", note));
+}
+
+#[test]
+fn a_source_that_contradicts_the_secret_is_reported_and_not_followed() {
+    let mut view = with_ipam_claim(&json!({"status": {"ips": ["10.0.0.9/24"]}}));
+    let View { secret, ledger, .. } = served();
+    view.secret = secret;
+    view.ledger = Recorded { pools: view.ledger.pools, ..ledger };
+    view.written = Written { annotation: true, status: true, ..Written::default() };
+    let note = "IPAMClaim n/w.iface1: 10.0.0.9, expected 10.0.0.8, which the machine holds; the guest keeps the \
+                address of its Secret";
+    assert_eq!(decide(&view), report("IPAddressConflict", note));
+}
+
+#[test]
+fn a_source_that_no_longer_has_the_address_of_the_secret_is_reported() {
+    let reported = |mut view: View, note: &str| {
+        let View { secret, ledger, .. } = served();
+        view.secret = secret;
+        view.ledger = Recorded { pools: view.ledger.pools, ..ledger };
+        view.written = Written { annotation: true, status: true, ..Written::default() };
+        let note = format!("{note}; the guest keeps the address of its Secret");
+        assert_eq!(decide(&view), report("IPAddressConflict", &note));
+    };
+    reported(from_source(&json!({"ipamClaim": {}})), "IPAMClaim n/w.iface1: it does not exist");
+    let pool_ref = json!({"apiGroup": "ipam.cluster.x-k8s.io", "kind": "InClusterIPPool", "name": "x"});
+    reported(from_source(&json!({"poolRef": pool_ref})), "IPAddressClaim n/w-eno101: it does not exist");
+    let deleted = json!({"metadata": {"deletionTimestamp": "2026-08-01T10:00:09Z"}});
+    reported(with_address_claim("m-1", &deleted), "IPAddressClaim n/w-eno101: it is being deleted");
+    let other = json!({"spec": {"address": "10.0.0.9"}});
+    reported(with_address(&other), "IPAddress n/a: 10.0.0.9, expected 10.0.0.8, which the machine holds");
+}
+
+#[test]
+fn a_machine_claims_from_another_provider_and_waits_for_the_address() {
+    let from = json!({"poolRef": {"apiGroup": "ipam.cluster.x-k8s.io", "kind": "InClusterIPPool", "name": "x"}});
+    let note = r#"{"kind":"KubevirtMachine","machine":{"namespace":"n","name":"w","uid":"m-1"},"interface":"eno101"}"#;
+    let expected = json!({
+        "apiVersion": "ipam.cluster.x-k8s.io/v1beta2", "kind": "IPAddressClaim",
+        "metadata": {
+            "namespace": "n", "name": "w-eno101", "finalizers": ["ipam.glowplug.dev/in-use"],
+            "labels": {"app.kubernetes.io/managed-by": "glowplug", "ipam.glowplug.dev/machine-claim": "true"},
+            "annotations": {"ipam.glowplug.dev/claimant": note},
+        },
+        "spec": from,
+    });
+    assert_eq!(decide(&from_source(&from)), Step::CreateClaim(expected));
+    let waits = |view: View, what: &str| {
+        assert_eq!(decide(&view), pending(&format!("Waiting for IPAddressClaim n/w-eno101: {what}")));
+    };
+    let mut unserved = from_source(&from);
+    unserved.sources.version = None;
+    waits(unserved, "the API server does not serve IPAddressClaims");
+    waits(with_address_claim("m-1", &json!({})), "it has no address yet");
+    waits(
+        with_address_claim("m-1", &json!({"metadata": {"deletionTimestamp": "2026-08-01T10:00:09Z"}})),
+        "it is being deleted",
+    );
+    let condition = json!({"type": "Ready", "status": "False", "reason": "PoolExhausted", "message": "none left"});
+    let exhausted = with_address_claim("m-1", &json!({"status": {"conditions": [condition]}}));
+    let note = "No available IPs in pool for interface eno101: IPAddressClaim n/w-eno101: PoolExhausted: none left";
+    assert_eq!(decide(&exhausted), report("IPPoolExhausted", note));
+    let other = json!({"spec": {"poolRef": {"name": "y"}}});
+    let note = "IPAddressClaim n/w-eno101: of InClusterIPPool y, expected InClusterIPPool x";
+    assert_eq!(decide(&with_address_claim("m-1", &other)), report("IPAddressConflict", note));
+    let given = with_address_claim("m-1", &json!({"status": {"addressRef": {"name": "a"}}}));
+    assert_eq!(decide(&given), Step::ReadAddress("a".to_owned()));
+}
+
+#[test]
+fn the_ipaddress_of_another_provider_is_protected_then_recorded_then_handed_out() {
+    let patch = json!({"metadata": {"resourceVersion": "9", "finalizers": ["x/protect", "ipam.glowplug.dev/in-use"]}});
+    let unprotected = with_address(&json!({"metadata": {"finalizers": ["x/protect"]}}));
+    assert_eq!(decide(&unprotected), Step::PatchAddress("a".to_owned(), patch));
+    assert_eq!(decide(&with_address(&json!({}))), hold("IPAddress n/a"));
+    let mut view = with_address(&json!({}));
+    view.ledger.held = vec![held("m-1", "10.0.0.8")];
+    view.granted = Some(vec![allocation("m-1")]);
+    let Step::CreateSecret(secret, _) = decide(&view) else { panic!("{:?}", decide(&view)) };
+    let document: Value = serde_json::from_slice(&secret.data.unwrap()["networkdata"].0).unwrap();
+    assert_eq!(document["networks"][0]["routes"][0]["gateway"], "10.0.0.2");
+    let refused = |changes: Value, problem: &str| {
+        let note = format!("IPAddress n/a: {problem}");
+        assert_eq!(decide(&with_address(&changes)), report("NetworkDataMissing", &note));
+    };
+    let other = with_address(&json!({"spec": {"claimRef": {"name": "other"}}}));
+    assert_eq!(decide(&other), report("IPAddressConflict", "IPAddress n/a: of claim other, expected w-eno101"));
+    refused(json!({"spec": {"prefix": 24}}), "10.0.0.8 has prefix length 24, expected the one of 10.0.0.0/16");
+    refused(json!({"spec": {"gateway": "x"}}), "gateway: invalid address \"x\", expected an IPv4 or IPv6 address");
+    refused(json!({"spec": {"gateway": "10.0.0.8"}}), "10.0.0.8 is also the gateway, expected another address");
+    refused(json!({"spec": {"prefix": "x"}}), "invalid type: string \"x\", expected i64");
+}
+
+#[test]
+fn the_claim_of_an_earlier_machine_ends_before_the_next_machine_claims() {
+    let earlier = || with_address_claim("m-0", &json!({}));
+    assert_eq!(decide(&earlier()), Step::Prove(holder("m-0"), HolderKind::KubevirtMachine));
+    let waits = View { proven: [holder("m-0")].into(), ..earlier() };
+    let note = "Waiting for IPAddressClaim n/w-eno101: it is of an earlier machine, n/w (m-0)";
+    assert_eq!(decide(&waits), pending(note));
+    // The lease is released, and then the claim ends step by step.
+    let mut gone = View { gone: [holder("m-0")].into(), ..waits };
+    assert_eq!(decide(&gone), Step::ReadAddress("w-eno101".to_owned()));
+    let View { sources, .. } = with_address(&json!({}));
+    gone.sources.addresses = [("w-eno101".to_owned(), sources.addresses["a"].clone())].into();
+    let patch = |version: &str| json!({"metadata": {"resourceVersion": version, "finalizers": []}});
+    assert_eq!(decide(&gone), Step::PatchAddress("w-eno101".to_owned(), patch("9")));
+    gone.sources.addresses = [("w-eno101".to_owned(), None)].into();
+    assert_eq!(decide(&gone), Step::DeleteClaim("w-eno101".to_owned(), "c-1".to_owned()));
+    let deleted = with_address_claim("m-0", &json!({"metadata": {"deletionTimestamp": "2026-08-01T10:00:09Z"}}));
+    gone.sources.claims = deleted.sources.claims;
+    assert_eq!(decide(&gone), Step::PatchClaim("w-eno101".to_owned(), patch("7")));
+}
+
+#[test]
+fn a_claim_of_another_author_is_not_read_as_a_claim_of_a_machine() {
+    let read = |annotation: Option<&str>| {
+        let annotations = annotation.map(|text| json!({"ipam.glowplug.dev/claimant": text}));
+        let claim = json!({"metadata": {"namespace": "n", "name": "w-eno101", "annotations": annotations}});
+        MachineClaim::read(serde_json::from_value(claim).unwrap()).unwrap_err()
+    };
+    assert_eq!(read(None), "no annotation ipam.glowplug.dev/claimant");
+    let note = r#"{"kind":"KubevirtMachine","machine":{"namespace":"n","name":"v","uid":"m-1"},"interface":"eno101"}"#;
+    assert_eq!(read(Some(note)), "annotation ipam.glowplug.dev/claimant: it names eno101 of n/v");
 }

@@ -16,6 +16,7 @@ pub const KUBEVIRT_MACHINE: Names =
 pub const VIRTUAL_MACHINE: Names = ("kubevirt.io", "v1", "VirtualMachine", "virtualmachines", true);
 // The status of an instance is a part of the object: KubeVirt's definition has no status subresource.
 pub const INSTANCE: Names = ("kubevirt.io", "v1", "VirtualMachineInstance", "virtualmachineinstances", false);
+pub const IPAM_CLAIM: Names = ("k8s.cni.cncf.io", "v1alpha1", "IPAMClaim", "ipamclaims", true);
 
 /// Selects members that only some versions of the definitions have.
 #[derive(Clone, Copy, Debug, Default)]
@@ -28,7 +29,7 @@ pub struct Members {
 
 /// Returns all definitions in their current versions.
 pub fn definitions() -> Vec<CustomResourceDefinition> {
-    [HOSTED_CLUSTER, NODE_POOL, KUBEVIRT_MACHINE, VIRTUAL_MACHINE, INSTANCE]
+    [HOSTED_CLUSTER, NODE_POOL, KUBEVIRT_MACHINE, VIRTUAL_MACHINE, INSTANCE, IPAM_CLAIM]
         .map(|names| definition(names, Members::default()))
         .into()
 }

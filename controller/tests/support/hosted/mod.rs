@@ -357,7 +357,7 @@ fn changed(api: Api<DynamicObject>) -> impl Stream<Item = DynamicObject> + Send 
 }
 
 /// Panics when a write fails, unless it failed because the object is gone.
-fn unless_gone<T>(result: kube::Result<T>) {
+pub fn unless_gone<T>(result: kube::Result<T>) {
     match result {
         Ok(_) => {}
         Err(kube::Error::Api(status)) if status.code == 404 => {}

@@ -15,6 +15,7 @@ mod pools;
 mod reconciler;
 mod registry;
 mod server;
+mod sources;
 mod webhook;
 
 use std::future::Future;
@@ -100,6 +101,18 @@ scenarios! {
     machines::the_status_map_is_written_where_the_definition_has_it,
     machines::a_machine_that_came_past_the_webhook_gets_its_network_before_it_has_an_instance,
     machines::a_machine_that_came_past_the_webhook_and_runs_is_reported,
+    sources::a_machine_starts_with_the_address_of_its_ipam_claim,
+    sources::a_virtual_machine_that_is_created_again_gets_the_address_of_its_new_ipam_claim,
+    sources::a_machine_gets_its_address_back_when_only_its_ipam_claim_is_left,
+    sources::an_ipam_claim_that_changes_is_reported_and_not_followed,
+    sources::a_machine_of_an_exhausted_network_starts_when_its_ipam_claim_is_filled,
+    sources::a_machine_starts_with_the_address_of_another_provider,
+    sources::the_address_of_another_provider_is_free_only_after_the_guest_has_ended,
+    sources::a_machine_keeps_the_claim_on_another_provider_when_its_virtual_machine_is_created_again,
+    sources::a_machine_waits_for_the_address_of_an_exhausted_provider,
+    sources::an_address_that_two_sources_give_is_handed_out_once,
+    sources::a_claim_of_another_author_stays_and_its_machine_waits,
+    sources::a_claim_whose_machine_is_gone_is_ended_by_the_next_leader,
     ledger::an_address_is_stored_before_it_is_known,
     ledger::another_leader_reads_the_stored_leases,
     ledger::two_leaders_at_once_never_allocate_one_address,
