@@ -91,6 +91,14 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
     ),
     ("docs/image-builders.md", &["make install-guest DESTDIR=$image PREFIX=/usr"]),
     (
+        "docs/mac-pools.md",
+        &[
+            "kubectl apply -f mac-pool.yaml",
+            "kubectl get macpools",
+            "kubectl get namespace clusters-c1 --show-labels",
+        ],
+    ),
+    (
         "docs/recovery.md",
         &[
             "kubectl scale deployment glowplug-controller-manager -n ipam-glowplug-system --replicas=0",
@@ -151,6 +159,7 @@ documents! {
     guest_md "docs/guest.md"
     hypershift_md "docs/hypershift.md"
     image_builders_md "docs/image-builders.md"
+    mac_pools_md "docs/mac-pools.md"
     measurements_md "docs/measurements.md"
     recovery_md "docs/recovery.md"
     stability_md "docs/stability.md"

@@ -5,6 +5,7 @@
 
 #![allow(unreachable_pub, reason = "KubeSchema repeats each struct in a function")]
 
+mod mac;
 mod name;
 
 use std::collections::BTreeMap;
@@ -24,6 +25,9 @@ use kube::{CustomResource, CustomResourceExt, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+pub use mac::{
+    MAC_BITS, MAC_NETWORK, MACPool, MacPool, MacPoolSpec, MacPoolStatus, MacRange, mac_lease_name, parse_mac_lease_name,
+};
 pub use name::{NameError, lease_name, parse_lease_name};
 
 /// The API group of all these kinds.
@@ -335,15 +339,16 @@ impl From<&Usage> for FamilyCount {
 )]
 #[serde(rename_all = "camelCase")]
 pub struct LeaseSpec {
-    /// Network of the address: `namespace/name` of the network attachment definition, or `default`.
-    /// Example: `infra/vlan10`.
+    /// Network of the address: `namespace/name` of the network attachment definition, or `default`. `mac` for a MAC
+    /// address. Example: `infra/vlan10`.
     pub network: String,
-    /// The address. Example: `192.168.1.10`.
+    /// The address: an IP address, or a MAC address on the network `mac`. Example: `192.168.1.10`.
     pub address: String,
-    /// Prefix length of the address. Example: `24`.
+    /// Prefix length of the address. 48 for a MAC address. Example: `24`.
     #[schemars(range(min = 0, max = 128))]
     pub prefix: u8,
-    /// Pool that the address was allocated from: `namespace/name` of a StaticIPPool, `name` of a GlobalStaticIPPool.
+    /// Pool that the address was allocated from: `namespace/name` of a StaticIPPool, `name` of a GlobalStaticIPPool or of
+    /// a MACPool.
     /// Example: `clusters/workers`.
     pub pool: String,
     /// Object that holds the address, or held it last.
@@ -369,7 +374,8 @@ pub struct Holder {
     pub name: String,
     /// UID of the object. Example: `0b5f6c4e-77ab-4a0a-9c6e-1b7c5a2f4b11`.
     pub uid: String,
-    /// Interface of the machine that has the address. Example: `eno101`.
+    /// Interface of the machine that has the address: its name in the guest, or, for a MAC address, in the
+    /// VirtualMachine. Example: `eno101`.
     pub interface: String,
 }
 
@@ -388,7 +394,7 @@ pub enum HolderKind {
 /// The definitions of every kind, in the order in which `glowplug-controller crd` prints them.
 #[must_use]
 pub fn definitions() -> Vec<CustomResourceDefinition> {
-    let mut definitions = vec![GlobalStaticIPPool::crd(), StaticIPLease::crd(), StaticIPPool::crd()];
+    let mut definitions = vec![GlobalStaticIPPool::crd(), MACPool::crd(), StaticIPLease::crd(), StaticIPPool::crd()];
     for definition in &mut definitions {
         let labels = definition.metadata.labels.get_or_insert_default();
         labels.insert("cluster.x-k8s.io/provider".to_owned(), "ipam-glowplug".to_owned());

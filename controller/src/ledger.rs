@@ -27,7 +27,7 @@ use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout};
 
-use crate::api::{Holder, HolderKind, LeaseSpec, StaticIPLease, lease_name, parse_lease_name};
+use crate::api::{Holder, HolderKind, LeaseSpec, StaticIPLease, lease_name, parse_lease_name, parse_mac_lease_name};
 use crate::metrics::Metrics;
 
 /// Largest number of concurrent writes.
@@ -209,6 +209,10 @@ impl ApiLedger {
     fn note_object(&mut self, object: &DynamicObject) -> Option<Change> {
         let (name, version) = (object.name_any(), version_of(object));
         let Some((address, network)) = parse_lease_name(&name) else {
+            // The leases of MAC addresses are not part of this ledger.
+            if parse_mac_lease_name(&name).is_some() {
+                return None;
+            }
             tracing::warn!(name, "ignored a StaticIPLease whose name does not contain an address and a network");
             return None;
         };

@@ -18,6 +18,7 @@
 //! | [`events`] | events of objects |
 //! | [`opening`] | the first claims of a leader, in the order of their creation |
 //! | `passes` | which names get a pass, when, and again after a failure |
+//! | [`macs`] | MAC addresses of VirtualMachines: leases, assignment, release, collisions |
 //! | [`machines`] | machines of KubeVirt: what each VirtualMachine needs |
 //! | [`election`] | leader election |
 //! | [`webhook`] | whether a change of a pool is allowed |
@@ -41,6 +42,7 @@ pub mod ipam_claim;
 pub mod ledger;
 pub mod machine;
 pub mod machines;
+pub mod macs;
 pub mod metrics;
 pub mod namespaces;
 pub mod node_pools;

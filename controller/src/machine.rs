@@ -34,6 +34,11 @@ pub const MACHINES_LABEL: &str = "ipam.glowplug.dev/machines";
 /// Annotation of the instances of a VirtualMachine with requested addresses, as JSON: KubeVirt's name of an interface,
 /// and a list of addresses. Example: `{"iface1": ["192.168.1.20/24"]}`.
 pub const ADDRESSES_ANNOTATION: &str = "network.kubevirt.io/addresses";
+/// Label of the template of a VirtualMachine: the instance starts only when every interface has a MAC address. The webhook
+/// sets the label for the machines of a MACPool.
+pub const MAC_ADDRESSES_LABEL: &str = "ipam.glowplug.dev/mac-addresses";
+/// Label of a namespace with VirtualMachines that a MACPool serves. The controller sets the label to `"true"`.
+pub const MAC_POOLS_LABEL: &str = "ipam.glowplug.dev/mac-pools";
 /// Key of the document in the Secret of a machine. KubeVirt reads this key.
 pub const NETWORK_DATA_KEY: &str = "networkdata";
 
@@ -48,6 +53,8 @@ pub struct VirtualMachine {
     pub cloud_init: Option<CloudInit>,
     /// Addresses that the template requests, or the reason why the annotation is invalid.
     pub requested: Result<RequestedAddresses, String>,
+    /// Whether the instance waits for the MAC address of an interface.
+    pub awaits_mac_addresses: bool,
 }
 
 /// The requested addresses by KubeVirt's name of the interface, at most one of each family. The full length (/32, /128)
@@ -142,12 +149,13 @@ impl VirtualMachine {
     #[must_use]
     pub fn read(object: DynamicObject) -> Self {
         let metadata = ObjectMeta { managed_fields: None, ..object.metadata };
-        let spec = &object.data["spec"]["template"]["spec"];
+        let template = &object.data["spec"]["template"];
+        let spec = &template["spec"];
         let networks = attachments(spec, metadata.namespace.as_deref().unwrap_or_default());
         let cloud_init = items(&spec["volumes"]).enumerate().find_map(|(index, volume)| CloudInit::read(index, volume));
-        let annotation = &object.data["spec"]["template"]["metadata"]["annotations"][ADDRESSES_ANNOTATION];
+        let annotation = &template["metadata"]["annotations"][ADDRESSES_ANNOTATION];
         let requested = annotation.as_str().map_or_else(|| Ok(BTreeMap::new()), requested_addresses);
-        Self { metadata, networks, cloud_init, requested }
+        Self { metadata, networks, cloud_init, requested, awaits_mac_addresses: awaits_mac_addresses(template) }
     }
 
     /// Returns the namespace and name of the VirtualMachine.
@@ -238,8 +246,26 @@ pub fn requested_addresses(text: &str) -> Result<RequestedAddresses, String> {
     Ok(requested)
 }
 
+/// Returns KubeVirt's name and the MAC address of each interface in the specification of an instance.
+pub(crate) fn interfaces(spec: &Value) -> impl Iterator<Item = (&str, Option<&str>)> {
+    items(&spec["domain"]["devices"]["interfaces"]).map(|interface| {
+        let address = interface["macAddress"].as_str().filter(|address| !address.is_empty());
+        (interface["name"].as_str().unwrap_or_default(), address)
+    })
+}
+
+/// Whether the instance of a template starts only when every interface has a MAC address.
+pub(crate) fn requires_mac_addresses(template: &Value) -> bool {
+    template["metadata"]["labels"].get(MAC_ADDRESSES_LABEL).is_some()
+}
+
+/// Whether the instance of a template waits for the MAC address of an interface.
+pub(crate) fn awaits_mac_addresses(template: &Value) -> bool {
+    requires_mac_addresses(template) && interfaces(&template["spec"]).any(|(_, address)| address.is_none())
+}
+
 /// Returns the items of a list. A value that is not a list has no items.
-fn items(list: &Value) -> impl Iterator<Item = &Value> {
+pub(crate) fn items(list: &Value) -> impl Iterator<Item = &Value> {
     list.as_array().into_iter().flatten()
 }
 

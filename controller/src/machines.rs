@@ -44,6 +44,7 @@ use crate::cluster_api::{self, IpAddress, Key, Version};
 use crate::events::Events;
 use crate::ipam_claim::{claim_name, ipam_claims};
 use crate::machine::{VirtualMachine, instances, kubevirt_machines, virtual_machines};
+use crate::macs::Observer;
 use crate::metrics::Metrics;
 use crate::opening::Opening;
 use crate::passes::{self, ADDRESS_PAUSE, Ended, Error, LONGEST_PASS, Names, PAUSE, Problem, Until, ask, stored};
@@ -73,6 +74,7 @@ pub struct Machines {
     events: Events,
     metrics: Arc<Metrics>,
     scope: Scope,
+    macs: Observer,
 }
 
 /// The optional kinds that the API server serves.
@@ -96,7 +98,8 @@ struct Work<'m> {
 // === impl Machines ===
 
 impl Machines {
-    /// Creates the part that serves the machines of the pools in `selection`. `opening` must count this part.
+    /// Creates the part that serves the machines of the pools in `selection`. `opening` must count this part. `macs`
+    /// receives every VirtualMachine and every instance.
     #[must_use]
     pub fn new(
         client: Client,
@@ -105,9 +108,10 @@ impl Machines {
         selection: Arc<SelectionCache>,
         metrics: Arc<Metrics>,
         scope: Scope,
+        macs: Observer,
     ) -> Self {
         let events = Events::start(client.clone());
-        Self { client, registry, opening, selection, events, metrics, scope }
+        Self { client, registry, opening, selection, events, metrics, scope, macs }
     }
 
     /// Serves machines until the future is dropped. Calls `is_ready` after the claims of the machines that existed at
@@ -181,6 +185,7 @@ impl Work<'_> {
         let mut selections = self.machines.selection.subscribe();
         let selection = selections.wait_for(Option::is_some).await.map_err(|_| Stopped)?.clone().unwrap_or_default();
         self.index().set_selection(selection);
+        self.machines.macs.restart();
         let mut changes = Box::pin(self.changes());
         let mut lists = self.kinds.all().count();
         let mut records = Objects::default();
@@ -194,6 +199,7 @@ impl Work<'_> {
             }
             self.note_change(kind, change);
         }
+        self.machines.macs.listed();
         // The registry cannot attribute a record to a pool that it does not have yet.
         pools.wait_for(Option::is_some).await.map_err(|_| Stopped)?;
         self.rebuild(records).await?;
@@ -295,6 +301,11 @@ impl Work<'_> {
 
     /// Updates the index. Returns the names that may need a pass.
     fn note_change(&self, kind: Kind, change: Change) -> BTreeSet<Key> {
+        match kind {
+            Kind::KubevirtMachine => {}
+            Kind::VirtualMachine => self.machines.macs.vm(&change),
+            Kind::Instance => self.machines.macs.instance(&change),
+        }
         match change {
             Change::Apply(object) => self.index().apply(kind, object),
             Change::Remove(key, version) => self.index().remove(kind, &key, version),

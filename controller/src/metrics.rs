@@ -4,6 +4,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, PoisonError};
 
 use glowplug::host::allocator::ClaimError;
+use pnet_base::MacAddr;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -27,6 +28,9 @@ pub struct Metrics {
     pools: Mutex<String>,
     duplicate_records: Gauge,
     claims: Family<[(&'static str, &'static str); 1], Counter>,
+    /// `glowplug_mac_collisions`: number of running machines with one MAC address, by `mac`. Only addresses that at least
+    /// two machines have.
+    mac_collisions: Family<[(&'static str, String); 1], Gauge>,
     /// `glowplug_allocation_seconds`: time from the creation of a claim to its condition `Ready`, or of a VirtualMachine to its
     /// Secret. The API server stores whole seconds of the creation.
     pub allocation_seconds: Histogram,
@@ -63,6 +67,9 @@ impl Metrics {
         registry.register("rebuild_seconds", help, rebuild_seconds.clone());
         let claims = Family::default();
         registry.register("claims", "Results of claims, including repeated claims", claims.clone());
+        let mac_collisions = Family::default();
+        let help = "Running machines that have the same MAC address";
+        registry.register("mac_collisions", help, mac_collisions.clone());
         let ledger_conflicts = Counter::default();
         let help = "Writes of leases that the API server rejected because another lease existed";
         registry.register("ledger_conflicts", help, ledger_conflicts.clone());
@@ -78,6 +85,7 @@ impl Metrics {
             pools,
             duplicate_records,
             claims,
+            mac_collisions,
             allocation_seconds,
             rebuild_seconds,
             ledger_conflicts,
@@ -101,6 +109,15 @@ impl Metrics {
     pub fn set_pools(&self, text: String, conflicts: usize) {
         self.duplicate_records.set(i64::try_from(conflicts).unwrap_or(i64::MAX));
         *self.pools.lock().unwrap_or_else(PoisonError::into_inner) = text;
+    }
+
+    /// Sets the number of running machines for each MAC address that at least two of them have.
+    pub fn set_mac_collisions(&self, collisions: impl IntoIterator<Item = (MacAddr, usize)>) {
+        self.mac_collisions.clear();
+        for (address, machines) in collisions {
+            let machines = i64::try_from(machines).unwrap_or(i64::MAX);
+            self.mac_collisions.get_or_create(&[("mac", address.to_string())]).set(machines);
+        }
     }
 
     /// Writes the metrics in the OpenMetrics text format.

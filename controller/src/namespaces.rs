@@ -1,4 +1,4 @@
-//! Labels the namespaces that have machines of pools, so that the API server calls the webhook for these machines.
+//! Labels the namespaces that have machines of pools, so that the API server calls the webhooks for these machines.
 //!
 //! Only the leader does this. The label is written by server-side apply. When no pool serves a namespace any more, the
 //! controller removes its own field; a label that a user has set is kept.
@@ -13,10 +13,11 @@ use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{ApiResource, DynamicObject, Patch, PatchParams};
 use kube::{Api, Client};
 use serde_json::json;
+use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
-use crate::machine::MACHINES_LABEL;
-use crate::selection::SelectionCache;
+use crate::machine::{MAC_POOLS_LABEL, MACHINES_LABEL};
+use crate::selection::{Selection, SelectionCache};
 use crate::watch::{Change, changes};
 
 /// Timeout of a request.
@@ -24,15 +25,20 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Pause after a failure.
 const PAUSE: Duration = Duration::from_secs(5);
 
-/// The task that labels namespaces.
-pub struct Namespaces {
+/// The task that labels the namespaces in a value of type `T`.
+pub struct Namespaces<T> {
     api: Api<DynamicObject>,
-    selection: Arc<SelectionCache>,
+    label: &'static str,
+    /// Field manager of the label.
+    manager: &'static str,
+    values: watch::Receiver<Option<T>>,
+    namespaces: fn(&T) -> BTreeSet<String>,
     known: Known,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Known {
+    label: &'static str,
     /// Whether each namespace has the label.
     labelled: BTreeMap<String, bool>,
     /// Namespaces from which the controller removed its field and which still have the label: a user has set it.
@@ -42,23 +48,43 @@ struct Known {
 
 // === impl Namespaces ===
 
-impl Namespaces {
-    /// Creates the task, which labels the namespaces of `selection`.
+impl Namespaces<Arc<Selection>> {
+    /// Creates the task, which labels the namespaces with machines of IP pools.
     #[must_use]
-    pub fn new(client: Client, selection: Arc<SelectionCache>) -> Self {
+    pub fn new(client: Client, selection: &SelectionCache) -> Self {
+        let namespaces = |selection: &Arc<Selection>| selection.namespaces().map(str::to_owned).collect();
+        Self::of(client, MACHINES_LABEL, "glowplug-controller", selection.subscribe(), namespaces)
+    }
+}
+
+impl Namespaces<BTreeSet<String>> {
+    /// Creates the task, which labels the namespaces with machines of MAC pools.
+    #[must_use]
+    pub fn of_macs(client: Client, namespaces: watch::Receiver<Option<BTreeSet<String>>>) -> Self {
+        Self::of(client, MAC_POOLS_LABEL, "glowplug-controller-macs", namespaces, BTreeSet::clone)
+    }
+}
+
+impl<T> Namespaces<T> {
+    fn of(
+        client: Client,
+        label: &'static str,
+        manager: &'static str,
+        values: watch::Receiver<Option<T>>,
+        namespaces: fn(&T) -> BTreeSet<String>,
+    ) -> Self {
         let api = Api::all_with(client, &ApiResource::erase::<Namespace>(&()));
-        Self { api, selection, known: Known::default() }
+        Self { api, label, manager, values, namespaces, known: Known::new(label) }
     }
 
-    /// Watches the namespaces and the selection, and updates the labels. Never returns.
+    /// Watches the namespaces and the value, and updates the labels. Never returns.
     pub async fn run(mut self) -> Infallible {
         let mut namespaces = Box::pin(changes(self.api.clone()));
-        let mut selections = self.selection.subscribe();
         loop {
-            let selection = selections.borrow_and_update().clone();
+            let served = self.values.borrow_and_update().as_ref().map(self.namespaces);
             let mut is_done = true;
-            if let Some(selection) = selection.filter(|_| self.known.is_listed) {
-                for (name, is_served) in self.known.updates(&selection.namespaces().collect()) {
+            if let Some(served) = served.filter(|_| self.known.is_listed) {
+                for (name, is_served) in self.known.updates(&served) {
                     match self.label(&name, is_served).await {
                         Ok(()) => self.known.note(&name, is_served),
                         Err(error) => {
@@ -70,16 +96,16 @@ impl Namespaces {
             }
             tokio::select! {
                 Some(change) = namespaces.next() => self.known.apply(change),
-                Ok(()) = selections.changed() => {}
+                Ok(()) = self.values.changed() => {}
                 () = sleep(PAUSE), if !is_done => {}
             }
         }
     }
 
     async fn label(&self, name: &str, is_served: bool) -> Result<(), String> {
-        let labels = if is_served { json!({(MACHINES_LABEL): "true"}) } else { json!({}) };
+        let labels = if is_served { json!({(self.label): "true"}) } else { json!({}) };
         let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}});
-        let params = PatchParams::apply("glowplug-controller");
+        let params = PatchParams::apply(self.manager);
         match timeout(PATIENCE, self.api.patch(name, &params, &Patch::Apply(namespace))).await {
             Ok(Ok(_)) => Ok(()),
             // The namespace is gone. An apply would create it, but the controller has no right to do so.
@@ -93,12 +119,16 @@ impl Namespaces {
 // === impl Known ===
 
 impl Known {
+    fn new(label: &'static str) -> Self {
+        Self { label, labelled: BTreeMap::new(), given_up: BTreeSet::new(), is_listed: false }
+    }
+
     fn apply(&mut self, change: Change) {
         match change {
             Change::Apply(object) if object.metadata.deletion_timestamp.is_none() => {
                 let labels = object.metadata.labels.unwrap_or_default();
                 let name = object.metadata.name.unwrap_or_default();
-                let is_labelled = labels.contains_key(MACHINES_LABEL);
+                let is_labelled = labels.contains_key(self.label);
                 if !is_labelled {
                     self.given_up.remove(&name);
                 }
@@ -117,8 +147,8 @@ impl Known {
 
     /// Returns the namespaces that need the label (`true`), and the namespaces from which the label may be removed
     /// (`false`).
-    fn updates(&self, served: &BTreeSet<&str>) -> Vec<(String, bool)> {
-        let update = |(name, is_labelled): (&String, &bool)| match (served.contains(name.as_str()), is_labelled) {
+    fn updates(&self, served: &BTreeSet<String>) -> Vec<(String, bool)> {
+        let update = |(name, is_labelled): (&String, &bool)| match (served.contains(name), is_labelled) {
             (true, false) => Some((name.clone(), true)),
             (false, true) if !self.given_up.contains(name) => Some((name.clone(), false)),
             _ => None,
@@ -146,7 +176,7 @@ mod tests {
     }
 
     fn known(changes: impl IntoIterator<Item = Change>) -> Known {
-        let mut known = Known::default();
+        let mut known = Known::new(MACHINES_LABEL);
         changes.into_iter().for_each(|change| known.apply(change));
         known
     }
@@ -154,7 +184,7 @@ mod tests {
     #[test]
     fn a_namespace_of_a_pool_gets_the_label_once() {
         let mut known = known([namespace("a", &[]), namespace("b", &["other"]), namespace("c", &[MACHINES_LABEL])]);
-        let served = BTreeSet::from(["a", "c", "absent"]);
+        let served = BTreeSet::from(["a", "c", "absent"].map(str::to_owned));
         assert_eq!(known.updates(&served), [("a".to_owned(), true)]);
         known.note("a", true);
         assert_eq!(known.updates(&served), []);
@@ -177,6 +207,6 @@ mod tests {
         let mut known = known([namespace("a", &[])]);
         let deleted = json!({"metadata": {"name": "a", "deletionTimestamp": "2026-08-14T10:00:00Z"}});
         known.apply(Change::Apply(serde_json::from_value(deleted).unwrap()));
-        assert_eq!(known.updates(&BTreeSet::from(["a"])), []);
+        assert_eq!(known.updates(&BTreeSet::from(["a".to_owned()])), []);
     }
 }

@@ -22,6 +22,7 @@ use crate::diagnostics::Diagnostics;
 use crate::election::Candidate;
 use crate::events::Events;
 use crate::machines::Machines;
+use crate::macs::Macs;
 use crate::metrics::Metrics;
 use crate::namespaces::Namespaces;
 use crate::node_pools::NodePools;
@@ -186,6 +187,7 @@ async fn lead(
             lost = leads.wait_for(|leads| !*leads) => drop(lost.context("keeping the Lease")?),
         }
         metrics.set_pools(String::new(), 0);
+        metrics.set_mac_collisions([]);
     }
 }
 
@@ -207,18 +209,21 @@ pub async fn reconcile(
     let began = Instant::now();
     let (registry, served) = RegistryHandle::start(client.clone(), Arc::clone(metrics)).context("starting a thread")?;
     let pools = Pools::new(client.clone(), scope, registry.clone(), Arc::clone(metrics)).with_clusters_of(selection);
-    let namespaces = Namespaces::new(client.clone(), Arc::clone(selection));
+    let namespaces = Namespaces::new(client.clone(), selection);
+    let (macs, observer) = Macs::new(client.clone(), Arc::clone(metrics), scope.clone());
+    let namespaces_of_macs = Namespaces::of_macs(client.clone(), macs.namespaces());
     let node_pools = NodePools::new(client.clone(), Arc::clone(selection), Events::start(client.clone()));
     let around = async {
-        let (never, _) = tokio::join!(namespaces.run(), node_pools.run());
+        let (never, _, _, _) = tokio::join!(namespaces.run(), node_pools.run(), macs.run(), namespaces_of_macs.run());
         Ok::<_, Stopped>(never)
     };
     let opening = Opening::new(registry.clone(), 2);
     let (of_claims, of_machines) = (opening.clone(), opening);
     let provider = Provider::new(client.clone(), registry.clone(), of_claims, Arc::clone(metrics), scope.clone());
     let (selection, metrics_of_machines) = (Arc::clone(selection), Arc::clone(metrics));
+    let (client, scope) = (client.clone(), scope.clone());
     let machines =
-        Machines::new(client.clone(), registry.clone(), of_machines, selection, metrics_of_machines, scope.clone());
+        Machines::new(client, registry.clone(), of_machines, selection, metrics_of_machines, scope, observer);
     let (started, mut is_started) = watch::channel([false; 2]);
     let claims = provider.run(pools.facts(), served.claims, || started.send_modify(|[claims, _]| *claims = true));
     let machines =

@@ -8,6 +8,7 @@
 //! unique name of a lease prevents a second machine from getting the same address.
 
 mod machines;
+mod macs;
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -25,9 +26,13 @@ use kube::core::Status;
 use kube::core::admission::{AdmissionRequest, AdmissionResponse, AdmissionReview, Operation};
 use kube::{Api, Client, Resource};
 use serde::Deserialize;
+use serde_json::Value;
 use tokio::time::timeout;
 
-use crate::api::{GROUP, GlobalStaticIPPool, Holder, HolderKind, LeaseSpec, PoolSpec, StaticIPLease, StaticIPPool};
+use crate::api::{
+    GROUP, GlobalStaticIPPool, Holder, HolderKind, LeaseSpec, MACPool, MacPool, MacPoolSpec, PoolSpec, StaticIPLease,
+    StaticIPPool,
+};
 use crate::cluster_api::Key;
 use crate::index::PoolId;
 use crate::machine::{VirtualMachine, virtual_machines};
@@ -37,8 +42,9 @@ use crate::serve::answer;
 
 pub(crate) use machines::is_kept_for;
 pub use machines::{Decision, MACHINES_PATH, decide};
+pub use macs::{INSTANCES_PATH, MACS_PATH, check_instance, require_addresses, validate_mac_pool};
 
-/// Path of the webhook for both kinds of pools.
+/// Path of the webhook for all kinds of pools.
 pub const POOLS_PATH: &str = "/validate-pools";
 
 /// Timeout for counting the leases of a pool. The count is only for a warning, so it must not use up the time of the
@@ -212,6 +218,8 @@ impl Webhooks {
         let webhook = match request.uri().path() {
             POOLS_PATH => "pools",
             MACHINES_PATH => "machines",
+            MACS_PATH => "macs",
+            INSTANCES_PATH => "instances",
             _ => return text(StatusCode::NOT_FOUND, "no such webhook\n"),
         };
         if request.method() != Method::POST {
@@ -227,6 +235,8 @@ impl Webhooks {
         let started = Instant::now();
         let response = match webhook {
             "machines" => self.review_machine(&request).await,
+            "macs" => self.review_addresses(&request).await,
+            "instances" => review_instance(&request),
             _ => self.review_pool(&request).await,
         };
         let result = if response.allowed { "allowed" } else { "refused" };
@@ -265,18 +275,7 @@ impl Webhooks {
                 return response;
             }
             Ok(Decision::Patch(operations)) if operations.is_empty() => return response,
-            Ok(Decision::Patch(operations)) => {
-                let unchanged = response.clone();
-                let patch = serde_json::from_value(operations.into()).ok();
-                match patch.and_then(|patch| response.with_patch(patch).ok()) {
-                    Some(response) => return response,
-                    None => {
-                        response = unchanged;
-                        let message = "the patch of the machine cannot be written as JSON";
-                        failure(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", message)
-                    }
-                }
-            }
+            Ok(Decision::Patch(operations)) => return patched(response, operations),
             Ok(Decision::Refuse(message)) => failure(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", &message),
             Ok(Decision::Exhausted(message, _)) => failure(StatusCode::FORBIDDEN, "Forbidden", &message),
             Err(status) => status,
@@ -342,10 +341,60 @@ impl Webhooks {
         Ok(held)
     }
 
+    /// Responds to the creation of a VirtualMachine in a namespace of a MACPool.
+    async fn review_addresses(&self, request: &AdmissionRequest<DynamicObject>) -> AdmissionResponse {
+        let mut response = AdmissionResponse::from(request);
+        let Some(object) = &request.object else { return response };
+        let mut object = object.clone();
+        object.metadata.namespace = object.metadata.namespace.or_else(|| request.namespace.clone());
+        match self.mac_pools().await {
+            Ok(pools) => match require_addresses(&object, &pools) {
+                operations if operations.is_empty() => response,
+                operations => patched(response, operations),
+            },
+            Err(error) => {
+                let message = format!("could not list the MACPools of the machine: {error}");
+                response.allowed = false;
+                response.result = *failure(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", &message);
+                response
+            }
+        }
+    }
+
+    /// Lists the valid MACPools of the cluster. Pools that are being deleted are not listed.
+    async fn mac_pools(&self) -> kube::Result<Vec<MacPool>> {
+        let pools: Api<DynamicObject> = Api::all_with(self.client.clone(), &ApiResource::erase::<MACPool>(&()));
+        let pools = pools.list(&ListParams::default()).await?.items.into_iter();
+        let pools = pools.filter(|pool| pool.metadata.deletion_timestamp.is_none());
+        let read = |pool: DynamicObject| {
+            let spec = MacPoolSpec::deserialize(&pool.data["spec"]).ok()?;
+            spec.check(pool.metadata.name.as_deref().unwrap_or_default()).0
+        };
+        Ok(pools.filter_map(read).collect())
+    }
+
+    /// Decides on a change of a MACPool. `Err`: the reason why no decision is possible.
+    async fn verdict_of_macs(&self, request: &AdmissionRequest<DynamicObject>) -> Result<Verdict, Box<Status>> {
+        let Some(new) = &request.object else { return Ok(Verdict::default()) };
+        if request.old_object.as_ref().is_some_and(|old| old.data["spec"] == new.data["spec"]) {
+            return Ok(Verdict::default());
+        }
+        let spec = MacPoolSpec::deserialize(&new.data["spec"])
+            .map_err(|error| failure(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", &format!("spec: {error}")))?;
+        let others = self.mac_pools().await.map_err(|error| {
+            let message = format!("could not list the pools to compare with: {error}");
+            failure(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", &message)
+        })?;
+        Ok(validate_mac_pool(new.metadata.name.as_deref().unwrap_or_default(), &spec, &others))
+    }
+
     /// Decides on a change of a pool. `Err`: the reason why no decision is possible.
     async fn verdict(&self, request: &AdmissionRequest<DynamicObject>) -> Result<Verdict, Box<Status>> {
         let bad_request = |message: &str| failure(StatusCode::BAD_REQUEST, "BadRequest", message);
         let kind = &request.kind;
+        if kind.group == GROUP && kind.kind == MACPool::kind(&()) {
+            return self.verdict_of_macs(request).await;
+        }
         if kind.group != GROUP
             || ![StaticIPPool::kind(&()), GlobalStaticIPPool::kind(&())].iter().any(|known| *known == kind.kind)
         {
@@ -418,6 +467,29 @@ impl Webhooks {
             }
         }
     }
+}
+
+/// Adds JSON patch operations to a response.
+fn patched(response: AdmissionResponse, operations: Vec<Value>) -> AdmissionResponse {
+    let mut unchanged = response.clone();
+    let patch = serde_json::from_value(operations.into()).ok();
+    patch.and_then(|patch| response.with_patch(patch).ok()).unwrap_or_else(|| {
+        let message = "the patch of the machine cannot be written as JSON";
+        unchanged.allowed = false;
+        unchanged.result = *failure(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", message);
+        unchanged
+    })
+}
+
+/// Responds to the creation of an instance.
+fn review_instance(request: &AdmissionRequest<DynamicObject>) -> AdmissionResponse {
+    let mut response = AdmissionResponse::from(request);
+    let errors = request.object.as_ref().map(check_instance).unwrap_or_default();
+    if !errors.is_empty() {
+        response.allowed = false;
+        response.result = *failure(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", &errors.join("\n"));
+    }
+    response
 }
 
 /// Reads the specification of a pool of either kind. Both kinds have the same members.

@@ -14,6 +14,7 @@ use glowplug_controller::machine::{NODE_POOL_LABEL, VirtualMachine};
 use glowplug_controller::metrics::Metrics;
 use glowplug_controller::selection::{MachinePool, Selection};
 use glowplug_controller::webhook::{Change, Decision, decide, validate, warn_of_holders};
+use pnet_base::MacAddr;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
@@ -156,6 +157,7 @@ fn the_columns_are_those_of_the_kinds() {
 fn metrics() -> impl Fn(&&str) -> bool {
     let metrics = Metrics::new(watch::channel(true).1);
     metrics.count_claim(&Ok(Vec::new()));
+    metrics.set_mac_collisions([(MacAddr::new(2, 0, 0, 0, 0, 1), 2)]);
     metrics.webhook_seconds.get_or_create(&[("webhook", "pools"), ("result", "allowed")]).observe(0.001);
     // The library has the metrics of pools.
     let text = metrics.text() + &read("../src/host/metrics.rs");

@@ -8,9 +8,11 @@ use std::process::Command;
 
 use clap::Parser;
 use glowplug_controller::api::definitions;
-use glowplug_controller::machine::{MACHINES_LABEL, virtual_machines};
+use glowplug_controller::machine::{
+    MAC_ADDRESSES_LABEL, MAC_POOLS_LABEL, MACHINE_NAME_LABEL, MACHINES_LABEL, instances, virtual_machines,
+};
 use glowplug_controller::run::Options;
-use glowplug_controller::webhook::{MACHINES_PATH, POOLS_PATH};
+use glowplug_controller::webhook::{INSTANCES_PATH, MACHINES_PATH, MACS_PATH, POOLS_PATH};
 use serde_json::{Value, json};
 
 use crate::support::manifests::{config, documents, object, render};
@@ -73,7 +75,7 @@ fn the_manifest_is_what_the_program_prints() {
 fn the_names_are_those_that_cluster_api_computes() {
     let names: BTreeSet<String> =
         definitions().into_iter().map(|definition| definition.metadata.name.unwrap()).collect();
-    let expected = ["globalstaticippools", "staticipleases", "staticippools"];
+    let expected = ["globalstaticippools", "macpools", "staticipleases", "staticippools"];
     assert_eq!(names, expected.map(|plural| format!("{plural}.ipam.glowplug.dev")).into());
 }
 
@@ -235,7 +237,6 @@ fn prometheus_reads_the_metrics_of_the_service_with_the_certificate_of_the_manag
 fn the_api_server_asks_the_webhook_for_every_change_of_a_pool() {
     let objects = render("default");
     let configuration = object(&objects, "ValidatingWebhookConfiguration", SERVICE);
-    assert_eq!(configuration["webhooks"].as_array().unwrap().len(), 1);
     let webhook = &configuration["webhooks"][0];
     let service = object(&objects, "Service", SERVICE);
     let expected = json!({"service": {
@@ -258,7 +259,7 @@ fn the_api_server_asks_the_webhook_for_new_machines_in_namespaces_of_pools() {
     let configuration = object(&objects, "MutatingWebhookConfiguration", SERVICE);
     let service = object(&objects, "Service", SERVICE);
     let machines = virtual_machines();
-    let expected = json!([{
+    let expected = json!({
         "name": "machines.ipam.glowplug.dev",
         "rules": [{
             "apiGroups": [machines.group], "apiVersions": [machines.version], "resources": [machines.plural],
@@ -271,8 +272,56 @@ fn the_api_server_asks_the_webhook_for_new_machines_in_namespaces_of_pools() {
         }},
         "admissionReviewVersions": ["v1"], "sideEffects": "None", "failurePolicy": "Fail",
         "matchPolicy": "Equivalent", "reinvocationPolicy": "IfNeeded", "timeoutSeconds": 5,
-    }]);
-    assert_eq!(configuration["webhooks"], expected);
+    });
+    assert_eq!(configuration["webhooks"][0], expected);
+    assert_eq!(configuration["webhooks"].as_array().unwrap().len(), 2);
+}
+
+#[test]
+fn the_api_server_asks_the_webhook_for_new_machines_in_namespaces_of_mac_pools() {
+    let objects = render("default");
+    let configuration = object(&objects, "MutatingWebhookConfiguration", SERVICE);
+    let service = object(&objects, "Service", SERVICE);
+    let machines = virtual_machines();
+    let expected = json!({
+        "name": "mac-addresses.ipam.glowplug.dev",
+        "rules": [{
+            "apiGroups": [machines.group], "apiVersions": [machines.version], "resources": [machines.plural],
+            "operations": ["CREATE"],
+        }],
+        "namespaceSelector": {"matchLabels": {MAC_POOLS_LABEL: "true"}},
+        "clientConfig": {"service": {
+            "name": SERVICE, "namespace": SYSTEM, "path": MACS_PATH,
+            "port": port(&service["spec"]["ports"], "webhook")["port"],
+        }},
+        "admissionReviewVersions": ["v1"], "sideEffects": "None", "failurePolicy": "Fail",
+        "matchPolicy": "Equivalent", "reinvocationPolicy": "IfNeeded", "timeoutSeconds": 5,
+    });
+    assert_eq!(configuration["webhooks"][1], expected);
+}
+
+#[test]
+fn the_api_server_asks_the_webhook_only_for_instances_that_need_mac_addresses() {
+    let objects = render("default");
+    let configuration = object(&objects, "ValidatingWebhookConfiguration", SERVICE);
+    let service = object(&objects, "Service", SERVICE);
+    let instances = instances();
+    let expected = json!({
+        "name": "instances.ipam.glowplug.dev",
+        "rules": [{
+            "apiGroups": [instances.group], "apiVersions": [instances.version], "resources": [instances.plural],
+            "operations": ["CREATE"],
+        }],
+        "objectSelector": {"matchExpressions": [{"key": MAC_ADDRESSES_LABEL, "operator": "Exists"}]},
+        "clientConfig": {"service": {
+            "name": SERVICE, "namespace": SYSTEM, "path": INSTANCES_PATH,
+            "port": port(&service["spec"]["ports"], "webhook")["port"],
+        }},
+        "admissionReviewVersions": ["v1"], "sideEffects": "None", "failurePolicy": "Fail",
+        "matchPolicy": "Equivalent", "timeoutSeconds": 5,
+    });
+    assert_eq!(configuration["webhooks"][1], expected);
+    assert_eq!(configuration["webhooks"].as_array().unwrap().len(), 2);
 }
 
 #[test]

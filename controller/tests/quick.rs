@@ -8,6 +8,7 @@ mod guide;
 mod kinds;
 mod ledger;
 mod machines;
+mod macs;
 mod manifests;
 mod pools;
 mod program;

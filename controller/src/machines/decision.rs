@@ -484,6 +484,10 @@ impl View {
         if let Some(step) = self.stand_aside(vm, &cloud_init.network_data, selected) {
             return step;
         }
+        // The document has the MAC addresses of the machine, and it is written only once.
+        if vm.awaits_mac_addresses {
+            return self.hold_back(Step::Wait);
+        }
         let keys = selected.iter().map(|selected| annotation_key(&selected.interface));
         if let Err(error) = keys.collect::<Result<Vec<String>, _>>() {
             return self.refuse(error.to_string());

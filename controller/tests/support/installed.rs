@@ -11,11 +11,13 @@ use super::replica::Replica;
 
 const WEBHOOK: &str = "machines.ipam.glowplug.dev";
 const KINDS: &[&str] = &["MutatingWebhookConfiguration"];
+const ALL_KINDS: &[&str] = &["MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"];
 
 pub struct Installed<'c> {
     cluster: &'c Cluster,
     leader: Option<Controller>,
     replica: Replica<'c>,
+    kinds: &'static [&'static str],
 }
 
 // === impl Installed ===
@@ -23,8 +25,17 @@ pub struct Installed<'c> {
 impl<'c> Installed<'c> {
     /// Starts a leader and a replica that work in every namespace, and configures the API server to call the replica.
     pub async fn start(cluster: &'c Cluster) -> Self {
-        let replica = Replica::start(cluster, KINDS).await;
-        let mut installed = Self { cluster, leader: None, replica };
+        Self::start_with(cluster, KINDS).await
+    }
+
+    /// Starts a leader and a replica, and configures the API server to call all webhooks of the replica.
+    pub async fn start_with_all_webhooks(cluster: &'c Cluster) -> Self {
+        Self::start_with(cluster, ALL_KINDS).await
+    }
+
+    async fn start_with(cluster: &'c Cluster, kinds: &'static [&'static str]) -> Self {
+        let replica = Replica::start(cluster, kinds).await;
+        let mut installed = Self { cluster, leader: None, replica, kinds };
         installed.lead().await;
         installed
     }
@@ -48,7 +59,7 @@ impl<'c> Installed<'c> {
 
     /// Starts another replica, and configures the API server to call this replica.
     pub async fn answer_again(&mut self) {
-        self.replica = Replica::start(self.cluster, KINDS).await;
+        self.replica = Replica::start(self.cluster, self.kinds).await;
     }
 
     /// Waits until the API server calls the webhook for the machines of a NodePool. The leader labels namespaces, and a

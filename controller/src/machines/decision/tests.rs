@@ -181,6 +181,18 @@ fn a_virtual_machine_without_a_kubevirt_machine_claims_for_itself() {
 }
 
 #[test]
+fn a_machine_that_waits_for_a_mac_address_claims_nothing() {
+    let label = json!({"labels": {"ipam.glowplug.dev/mac-addresses": "required"}});
+    let waiting = |address: &str| {
+        let interfaces = json!([{"name": "iface1", "macAddress": address}]);
+        let template = json!({"metadata": label, "spec": {"domain": {"devices": {"interfaces": interfaces}}}});
+        View { vm: Some(vm(&json!({"spec": {"template": template}}))), ..view() }
+    };
+    assert_eq!(decide(&waiting("")), Step::Wait);
+    assert_eq!(decide(&waiting("02:00:00:00:00:01")), claim("m-1", HolderKind::KubevirtMachine, FIRST));
+}
+
+#[test]
 fn the_guest_of_a_kubevirt_machine_that_is_gone_claims_nothing_more() {
     let mut left = View { machine: None, there: BTreeSet::new(), proven: [holder("m-1")].into(), ..view() };
     left.ledger.known = [(holder("m-1"), HolderKind::KubevirtMachine)].into();

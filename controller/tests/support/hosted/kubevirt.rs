@@ -3,6 +3,8 @@
 //! - A VirtualMachine gets an instance with the same name, and a finalizer that is kept until the instance is gone.
 //! - A guest starts when all Secrets for its drive exist. A later change of a Secret has no effect on this drive.
 //! - The first cloud-init volume becomes the drive.
+//! - The template of a VirtualMachine is copied into its instance. An interface without a MAC address gets a new one at
+//!   each start. An instance that a webhook rejects is created again when the VirtualMachine changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,13 +15,14 @@ use glowplug::drive::{self, Volume};
 use glowplug::formats::{Meaning, read_network};
 use glowplug::host::image::{ConfigDrive, Instance, NoCloud};
 use glowplug::network::{Link, NetworkConfig};
+use glowplug_controller::machine::MAC_ADDRESSES_LABEL;
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 
 use super::definitions::{INSTANCE, VIRTUAL_MACHINE, resource};
-use super::provider::object;
+use super::provider::{next_mac, object};
 use super::{changed, unless_gone};
 
 /// Finalizer of a VirtualMachine.
@@ -107,7 +110,15 @@ impl KubeVirt {
             unless_gone(self.vms.patch(name, &PatchParams::default(), &added).await);
         }
         let template = &vm.data["spec"]["template"];
+        let lacks_mac = || {
+            let interfaces = template["spec"]["domain"]["devices"]["interfaces"].as_array();
+            interfaces.into_iter().flatten().any(|interface| mac_of(interface).is_empty())
+        };
+        let is_held = template["metadata"]["labels"].get(MAC_ADDRESSES_LABEL).is_some();
         let is_too_early = || {
+            if self.is_late.load(Ordering::Relaxed) && is_held && lacks_mac() {
+                return true;
+            }
             let source = source(&template["spec"]).map(|(source, _)| source).unwrap_or_default();
             self.is_late.load(Ordering::Relaxed) && source.get("networkDataSecretRef").is_none()
         };
@@ -124,7 +135,10 @@ impl KubeVirt {
                 "spec": template["spec"],
                 "status": {"phase": "Pending"},
             });
-            self.instances.create(&PostParams::default(), &object(INSTANCE, instance)).await.unwrap();
+            match self.instances.create(&PostParams::default(), &object(INSTANCE, instance)).await {
+                Err(kube::Error::Api(status)) if status.message.contains("webhook") => {}
+                result => drop(result.unwrap()),
+            }
         }
     }
 
@@ -150,7 +164,7 @@ impl KubeVirt {
     }
 
     /// From now on, a VirtualMachine gets its instance only after the controller has added the reference to the network
-    /// data. The controller is then always faster.
+    /// data, and the MAC addresses if its template has the label. The controller is then always faster.
     pub fn be_late(&self) {
         self.is_late.store(true, Ordering::Relaxed);
     }
@@ -208,6 +222,10 @@ impl KubeVirt {
     fn guests(&self) -> MutexGuard<'_, Guests> {
         self.guests.lock().unwrap()
     }
+}
+
+fn mac_of(interface: &Value) -> &str {
+    interface["macAddress"].as_str().unwrap_or_default()
 }
 
 /// Returns the first cloud-init volume of a machine, and whether its kind is NoCloud.
@@ -280,7 +298,10 @@ impl Drive {
         let addresses = self.addresses();
         let interfaces = instance.data["spec"]["domain"]["devices"]["interfaces"].as_array().cloned();
         let report = |interface: Value| {
-            let mac = interface["macAddress"].as_str().unwrap_or_default().to_owned();
+            let mac = match mac_of(&interface) {
+                "" => next_mac(),
+                mac => mac.to_owned(),
+            };
             let own = addresses.iter().filter(|(of, _)| of.eq_ignore_ascii_case(&mac));
             let own: Vec<&String> = own.map(|(_, address)| address).collect();
             json!({"name": interface["name"], "mac": mac, "ipAddress": own.first(), "ipAddresses": own})

@@ -9,6 +9,7 @@ mod hosted;
 mod ledger;
 mod machine_api;
 mod machines;
+mod macs;
 mod manifests;
 mod node_pools;
 mod pools;
@@ -150,6 +151,12 @@ scenarios! {
     webhook::machines_are_served_before_and_after_a_renewal_of_the_certificate,
     webhook::a_machine_of_an_exhausted_pool_is_refused_unless_it_has_an_address,
     webhook::a_replica_that_knows_no_pool_yet_asks_the_api_server,
+    macs::a_machine_starts_with_the_mac_address_that_its_lease_records,
+    macs::a_mac_address_is_allocated_again_only_after_its_guest_has_ended,
+    macs::a_mac_address_that_a_machine_has_already_is_recorded_and_not_allocated,
+    macs::two_guests_with_one_mac_address_are_reported,
+    macs::a_machine_of_an_exhausted_mac_pool_starts_when_the_pool_grows,
+    macs::an_invalid_mac_pool_is_refused_with_every_error,
     claims::a_claim_gets_an_ipaddress_of_its_name,
     claims::a_claim_on_an_exhausted_pool_gets_the_address_of_a_deleted_one,
     claims::a_grown_pool_serves_claims_in_the_order_of_their_creation,

@@ -29,7 +29,7 @@ fn start(cluster: &Cluster, hosted: &Hosted) -> JoinSet<()> {
     let client = cluster.controller();
     let scope = Scope { namespace: hosted.clusters.clone(), ..Scope::default() };
     let selection = Arc::new(SelectionCache::new(client.clone(), scope));
-    let namespaces = Namespaces::new(client.clone(), Arc::clone(&selection));
+    let namespaces = Namespaces::new(client.clone(), &selection);
     let node_pools = NodePools::new(client.clone(), Arc::clone(&selection), Events::start(client));
     let mut tasks = JoinSet::new();
     tasks.spawn(async move { match selection.run().await {} });

@@ -1,0 +1,391 @@
+//! Allocates MAC addresses of pools to VirtualMachines, and reports addresses that two guests have.
+//!
+//! Only the leader does this. The webhook puts a label into the template of a VirtualMachine that a pool serves. With this
+//! label, the API server refuses the instance until every interface has a MAC address. Meanwhile the leader stores a lease
+//! for each address, and then writes the addresses into the VirtualMachine. The [`index`] decides; this module makes the
+//! requests.
+//!
+//! The ledger of IP addresses cannot hold MAC addresses: it allocates one address of each family to the interface of a
+//! pool, and a machine needs one MAC address for each of its interfaces. A MAC address has no network, gateway or prefix
+//! length either. So the leases have the same kind and the same rules, and the allocation is the lowest free address.
+
+mod index;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::stream::{self, BoxStream};
+use futures::{FutureExt as _, StreamExt as _};
+use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{ApiResource, DynamicObject, Patch, PatchParams, PostParams};
+use kube::runtime::events::EventType;
+use kube::{Api, Client};
+use pnet_base::MacAddr;
+use serde_json::json;
+use tokio::sync::{mpsc, watch};
+use tokio::time::sleep;
+
+use self::index::{Action, Guest, Index, Plan, Vm, names};
+use crate::api::{LeaseSpec, MACPool, StaticIPLease, mac_lease_name};
+use crate::cluster_api::Key;
+use crate::events::Events;
+use crate::machine::{instances, virtual_machines};
+use crate::metrics::Metrics;
+use crate::passes::{Error, ask, stored, version_of};
+use crate::pools::Scope;
+use crate::watch::{Change, changes};
+
+/// Largest number of concurrent writes.
+const IN_FLIGHT: usize = 32;
+/// Pause after a failure.
+const PAUSE: Duration = Duration::from_secs(1);
+/// Pause between two decisions, which look at every machine.
+const BETWEEN: Duration = Duration::from_millis(50);
+
+/// Passes the VirtualMachines and instances that [`Machines`](crate::machines::Machines) watches to [`Macs`].
+#[derive(Clone, Debug)]
+pub struct Observer(mpsc::UnboundedSender<Fact>);
+
+/// The task that allocates MAC addresses.
+pub struct Macs {
+    client: Client,
+    events: Events,
+    metrics: Arc<Metrics>,
+    scope: Scope,
+    facts: mpsc::UnboundedReceiver<Fact>,
+    index: Index,
+    /// Whether the VirtualMachines and instances are listed.
+    has_machines: bool,
+    /// Whether the pools and the leases are listed.
+    is_listed: [bool; 2],
+    /// The last reported reason for which each machine waits.
+    waiting: BTreeMap<Key, (&'static str, String)>,
+    /// The last reported collisions.
+    collisions: BTreeMap<MacAddr, BTreeSet<Key>>,
+    namespaces: watch::Sender<Option<BTreeSet<String>>>,
+}
+
+/// A change of the machines of the cluster.
+#[derive(Debug)]
+enum Fact {
+    /// The lists of all machines begin.
+    Restart,
+    /// All machines are listed.
+    Listed,
+    Vm(Key, u64, Box<Vm>),
+    Guest(Key, u64, Box<Guest>),
+    VmGone(Key, Option<u64>),
+    GuestGone(Key, Option<u64>),
+}
+
+enum Input {
+    Fact(Fact),
+    Pool(Change),
+    Lease(Change),
+}
+
+/// What a request changed.
+enum Outcome {
+    Vm(DynamicObject),
+    Lease(DynamicObject),
+    LeaseGone(String),
+    /// The read objects of the machine of a lease.
+    Machine(Box<[Option<DynamicObject>; 2]>),
+    Nothing,
+}
+
+// === impl Observer ===
+
+impl Observer {
+    pub(crate) fn restart(&self) {
+        self.send(Fact::Restart);
+    }
+
+    pub(crate) fn listed(&self) {
+        self.send(Fact::Listed);
+    }
+
+    pub(crate) fn vm(&self, change: &Change) {
+        match change {
+            Change::Apply(object) => {
+                let (key, version) = (Key::of(&object.metadata), version_of(&object.metadata));
+                self.send(Fact::Vm(key, version, Box::new(Vm::read(object))));
+            }
+            Change::Remove(key, version) => self.send(Fact::VmGone(key.clone(), *version)),
+            Change::Listed => {}
+        }
+    }
+
+    pub(crate) fn instance(&self, change: &Change) {
+        match change {
+            Change::Apply(object) => {
+                let (key, version) = (Key::of(&object.metadata), version_of(&object.metadata));
+                self.send(Fact::Guest(key, version, Box::new(Guest::read(object))));
+            }
+            Change::Remove(key, version) => self.send(Fact::GuestGone(key.clone(), *version)),
+            Change::Listed => {}
+        }
+    }
+
+    fn send(&self, fact: Fact) {
+        // The task ends only together with the leader.
+        let _ = self.0.send(fact);
+    }
+}
+
+// === impl Macs ===
+
+impl Macs {
+    /// Creates the task, with the observer that must receive the machines.
+    #[must_use]
+    pub fn new(client: Client, metrics: Arc<Metrics>, scope: Scope) -> (Self, Observer) {
+        let (sender, facts) = mpsc::unbounded_channel();
+        let macs = Self {
+            events: Events::start(client.clone()),
+            client,
+            metrics,
+            scope,
+            facts,
+            index: Index::default(),
+            has_machines: false,
+            is_listed: [false; 2],
+            waiting: BTreeMap::new(),
+            collisions: BTreeMap::new(),
+            namespaces: watch::Sender::default(),
+        };
+        (macs, Observer(sender))
+    }
+
+    /// The namespaces of the machines that pools serve. `None`: the pools are not listed yet.
+    #[must_use]
+    pub fn namespaces(&self) -> watch::Receiver<Option<BTreeSet<String>>> {
+        self.namespaces.subscribe()
+    }
+
+    /// Allocates addresses until the future is dropped.
+    pub async fn run(mut self) -> Infallible {
+        let facts = std::mem::replace(&mut self.facts, mpsc::unbounded_channel().1);
+        let facts = stream::unfold(facts, async |mut facts| facts.recv().await.map(|fact| (Input::Fact(fact), facts)));
+        let pools = changes(Api::all_with(self.client.clone(), &ApiResource::erase::<MACPool>(&()))).map(Input::Pool);
+        let leases = changes(self.leases()).map(Input::Lease);
+        let inputs = [facts.chain(stream::pending()).boxed(), pools.boxed(), leases.boxed()];
+        let mut inputs: BoxStream<'_, Input> = stream::select_all(inputs).boxed();
+        let mut is_due = false;
+        loop {
+            tokio::select! {
+                Some(input) = inputs.next() => is_due |= self.learn(input),
+                () = sleep(PAUSE), if is_due => {}
+            }
+            while let Some(Some(input)) = inputs.next().now_or_never() {
+                is_due |= self.learn(input);
+            }
+            let is_ready = self.has_machines && self.is_listed == [true; 2];
+            if is_due && is_ready {
+                sleep(BETWEEN).await;
+            }
+            while is_due && self.has_machines && self.is_listed == [true; 2] {
+                match self.pass().await {
+                    Ok(has_changed) => is_due = has_changed,
+                    Err(error) => {
+                        tracing::warn!(%error, "could not serve MAC addresses");
+                        break;
+                    }
+                }
+                while let Some(Some(input)) = inputs.next().now_or_never() {
+                    is_due |= self.learn(input);
+                }
+            }
+        }
+    }
+
+    /// Stores a change. Returns whether a decision may change.
+    fn learn(&mut self, input: Input) -> bool {
+        let index = &mut self.index;
+        match input {
+            Input::Fact(Fact::Restart) => {
+                self.has_machines = false;
+                index.forget_machines();
+                return false;
+            }
+            Input::Fact(Fact::Listed) => self.has_machines = true,
+            Input::Fact(Fact::Vm(key, version, vm)) => return index.store_vm(key, version, *vm),
+            Input::Fact(Fact::Guest(key, version, guest)) => return index.store_guest(key, version, *guest),
+            Input::Fact(Fact::VmGone(key, version)) => index.remove_vm(&key, version),
+            Input::Fact(Fact::GuestGone(key, version)) => index.remove_guest(&key, version),
+            Input::Pool(Change::Listed) => self.is_listed[0] = true,
+            Input::Lease(Change::Listed) => self.is_listed[1] = true,
+            Input::Pool(Change::Apply(object)) if self.scope.has_label(&object.metadata) => {
+                return index.apply_pool(object);
+            }
+            Input::Pool(Change::Apply(object)) => index.remove_pool(&Key::of(&object.metadata).name),
+            Input::Pool(Change::Remove(key, _)) => index.remove_pool(&key.name),
+            Input::Lease(Change::Apply(object)) => return index.apply_lease(&object),
+            Input::Lease(Change::Remove(key, _)) => index.remove_lease(&key.name),
+        }
+        true
+    }
+
+    /// Decides, and makes the requests. Returns whether another decision may be different.
+    async fn pass(&mut self) -> Result<bool, Error> {
+        let plan = self.index.plan(Timestamp::now());
+        self.report(&plan);
+        let Plan { actions, statuses, .. } = plan;
+        let this = &*self;
+        let outcomes = stream::iter(actions).map(|action| this.apply(action)).buffer_unordered(IN_FLIGHT);
+        let outcomes: Vec<Result<Outcome, Error>> = outcomes.collect().await;
+        let pools: Api<DynamicObject> = Api::all_with(self.client.clone(), &ApiResource::erase::<MACPool>(&()));
+        let mut has_changed = false;
+        let mut failed = None;
+        for outcome in outcomes {
+            match outcome {
+                Ok(Outcome::Vm(object)) => {
+                    self.index.apply_vm(&object);
+                    has_changed = true;
+                }
+                Ok(Outcome::Lease(object)) => has_changed |= self.index.apply_lease(&object),
+                Ok(Outcome::LeaseGone(name)) => {
+                    self.index.remove_lease(&name);
+                    has_changed = true;
+                }
+                Ok(Outcome::Machine(objects)) => {
+                    let [vm, instance] = *objects;
+                    if let Some(object) = vm {
+                        has_changed |= self.index.apply_vm(&object);
+                    }
+                    if let Some(object) = instance {
+                        let (key, version) = (Key::of(&object.metadata), version_of(&object.metadata));
+                        has_changed |= self.index.store_guest(key, version, Guest::read(&object));
+                    }
+                }
+                Ok(Outcome::Nothing) => {}
+                Err(error) => failed = Some(error),
+            }
+        }
+        for (name, patch) in statuses {
+            let patched = ask(pools.patch_status(&name, &PatchParams::default(), &Patch::Merge(patch))).await;
+            // The watch reports another version of the pool.
+            if let Some(object) = stored(patched)? {
+                has_changed |= self.index.apply_pool(object);
+            }
+        }
+        failed.map_or(Ok(has_changed), Err)
+    }
+
+    /// Publishes the events, the metrics and the namespaces of a plan.
+    fn report(&mut self, plan: &Plan) {
+        for (key, notice) in &plan.waiting {
+            if self.waiting.get(key) != Some(notice) {
+                let (reason, note) = notice;
+                self.publish(key, EventType::Warning, reason, note);
+            }
+        }
+        self.waiting.clone_from(&plan.waiting);
+        for (address, keys) in &plan.collisions {
+            if self.collisions.get(address) != Some(keys) {
+                let note = format!("{address}: machines {} run with this MAC address", names(keys.iter()));
+                for key in keys {
+                    self.publish(key, EventType::Warning, "MACAddressConflict", &note);
+                }
+            }
+        }
+        self.collisions.clone_from(&plan.collisions);
+        self.metrics.set_mac_collisions(plan.collisions.iter().map(|(address, keys)| (*address, keys.len())));
+        self.namespaces.send_if_modified(|known| {
+            let is_new = known.as_ref() != Some(&plan.namespaces);
+            *known = Some(plan.namespaces.clone());
+            is_new
+        });
+    }
+
+    async fn apply(&self, action: Action) -> Result<Outcome, Error> {
+        match action {
+            Action::Record { address, version, lease } => self.write(address, version, &lease).await,
+            Action::Assign { key, patch, addresses } => {
+                let tested = patch[0]["value"].as_str().map(str::to_owned);
+                let Ok(patch) = serde_json::from_value(patch) else { return Ok(Outcome::Nothing) };
+                let patch = Patch::<()>::Json(patch);
+                let vms: Api<DynamicObject> =
+                    Api::namespaced_with(self.client.clone(), &key.namespace, &virtual_machines());
+                match ask(vms.patch(&key.name, &PatchParams::default(), &patch)).await {
+                    Ok(object) => {
+                        let note = format!("Allocated {}", addresses.join(", "));
+                        self.publish(&key, EventType::Normal, "MACAddressAllocated", &note);
+                        Ok(Outcome::Vm(object))
+                    }
+                    // The patch tests the version of the VirtualMachine.
+                    Err(Error::Request(kube::Error::Api(status))) if matches!(status.code, 409 | 422) => {
+                        match ask(vms.get_opt(&key.name)).await? {
+                            Some(object) if object.metadata.resource_version == tested => {
+                                Err(Error::Request(kube::Error::Api(status)))
+                            }
+                            object => Ok(object.map_or(Outcome::Nothing, Outcome::Vm)),
+                        }
+                    }
+                    Err(Error::Request(kube::Error::Api(status))) if status.code == 404 => Ok(Outcome::Nothing),
+                    Err(error) => Err(error),
+                }
+            }
+            Action::Prove { address, version, lease } => self.prove(address, version, *lease).await,
+        }
+    }
+
+    /// Stores a lease. `version`: the stored version that is replaced.
+    async fn write(&self, address: MacAddr, version: Option<u64>, lease: &LeaseSpec) -> Result<Outcome, Error> {
+        let (leases, name) = (self.leases(), mac_lease_name(address));
+        let mut object = DynamicObject::new(&name, &ApiResource::erase::<StaticIPLease>(&()));
+        object.metadata.resource_version = version.map(|version| version.to_string());
+        let object = object.data(json!({"spec": lease}));
+        let params = PostParams::default();
+        let written = match version {
+            Some(_) => ask(leases.replace(&name, &params, &object)).await,
+            None => ask(leases.create(&params, &object)).await,
+        };
+        if let Some(object) = stored(written)? {
+            return Ok(Outcome::Lease(object));
+        }
+        // Another leader was faster, or the response to an earlier write was lost.
+        Ok(ask(leases.get_opt(&name)).await?.map_or(Outcome::LeaseGone(name), Outcome::Lease))
+    }
+
+    /// Reads the machine of a lease, and releases the lease if the VirtualMachine is gone and no instance has the address.
+    async fn prove(&self, address: MacAddr, version: u64, mut lease: LeaseSpec) -> Result<Outcome, Error> {
+        let holder = &lease.holder;
+        let api =
+            |kind: ApiResource| Api::<DynamicObject>::namespaced_with(self.client.clone(), &holder.namespace, &kind);
+        // The VirtualMachine first: KubeVirt creates no instance for a VirtualMachine that is gone.
+        let vm = ask(api(virtual_machines()).get_opt(&holder.name)).await?;
+        let instance = ask(api(instances()).get_opt(&holder.name)).await?;
+        let is_there = vm.as_ref().is_some_and(|vm| vm.metadata.uid.as_ref() == Some(&holder.uid));
+        let is_used = instance.as_ref().is_some_and(|instance| Guest::read(instance).all.contains(&address));
+        if is_there || is_used {
+            return Ok(Outcome::Machine(Box::new([vm, instance])));
+        }
+        let machine = Key { namespace: holder.namespace.clone(), name: holder.name.clone() };
+        lease.released = Some(MicroTime(Timestamp::now()));
+        let outcome = self.write(address, Some(version), &lease).await?;
+        tracing::info!(%address, %machine, "released the MAC address of a machine");
+        Ok(outcome)
+    }
+
+    fn leases(&self) -> Api<DynamicObject> {
+        Api::all_with(self.client.clone(), &ApiResource::erase::<StaticIPLease>(&()))
+    }
+
+    fn publish(&self, key: &Key, type_: EventType, reason: &str, note: &str) {
+        tracing::info!(machine = %key, reason, "{note}");
+        let resource = virtual_machines();
+        let object = ObjectReference {
+            api_version: Some(resource.api_version),
+            kind: Some(resource.kind),
+            namespace: Some(key.namespace.clone()),
+            name: Some(key.name.clone()),
+            uid: self.index.vm(key).map(|vm| vm.uid().to_owned()),
+            ..ObjectReference::default()
+        };
+        self.events.publish(object, type_, reason, note);
+    }
+}

@@ -1,0 +1,650 @@
+//! Decides which MAC addresses are recorded, assigned and released. Pure: the input is objects, the output is requests.
+//!
+//! | state | request |
+//! |---|---|
+//! | a VirtualMachine has an address of a pool, and no lease has the address | the lease, for this VirtualMachine |
+//! | an interface of a VirtualMachine needs an address | a lease of the lowest free address |
+//! | every interface without an address has a lease | the addresses, in the VirtualMachine |
+//! | the VirtualMachine of a lease is gone | consistent reads of the VirtualMachine and of its instance, then the release |
+//!
+//! These rules prevent two machines from using the same address:
+//!
+//! - An address is written into a VirtualMachine only after its lease is stored. The API server rejects a second lease of
+//!   the same address, and a write to an outdated version of the VirtualMachine.
+//! - An existing VirtualMachine keeps every lease, also when its interfaces change: KubeVirt may start an instance from an
+//!   older version of the VirtualMachine.
+//! - An address that a VirtualMachine or an instance uses without a lease is not allocated.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time};
+use k8s_openapi::jiff::Timestamp;
+use kube::api::DynamicObject;
+use pnet_base::MacAddr;
+use serde_json::{Value, json};
+
+use crate::api::{
+    Holder, HolderKind, LeaseSpec, MAC_BITS, MAC_NETWORK, MacPool, MacPoolSpec, MacPoolStatus, parse_mac_lease_name,
+};
+use crate::cluster_api::Key;
+use crate::machine::{awaits_mac_addresses, interfaces, items, requires_mac_addresses};
+use crate::passes::version_of;
+use glowplug::network::parse_mac_address;
+
+/// The MAC addresses of a VirtualMachine.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Vm {
+    /// Namespace, name, UID, labels, version and times.
+    pub(super) metadata: ObjectMeta,
+    /// Whether the instance of the VirtualMachine starts only with an address on every interface.
+    pub(super) is_held: bool,
+    /// KubeVirt's name of each interface, with its address.
+    pub(super) interfaces: Vec<(String, Address)>,
+    /// Whether an interface has no address yet.
+    pub(super) is_waiting: bool,
+}
+
+/// The MAC address of an interface of a VirtualMachine.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Address {
+    /// The interface has no address yet.
+    Missing,
+    /// The interface has a value that is not a unicast address.
+    Invalid,
+    Known(MacAddr),
+}
+
+/// The MAC addresses of an instance.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Guest {
+    /// Every address in the specification and in the status.
+    pub(super) all: BTreeSet<MacAddr>,
+    /// Addresses that must be unique in the cluster. Empty when the guest has ended.
+    unique: BTreeSet<MacAddr>,
+}
+
+/// The objects of machines, pools and leases, and the requests that they need.
+#[derive(Debug, Default)]
+pub(super) struct Index {
+    vms: BTreeMap<Key, (u64, Vm)>,
+    guests: BTreeMap<Key, (u64, Guest)>,
+    pools: BTreeMap<String, (u64, Pool)>,
+    leases: BTreeMap<MacAddr, (u64, Option<LeaseSpec>)>,
+}
+
+#[derive(Debug)]
+struct Pool {
+    metadata: ObjectMeta,
+    status: MacPoolStatus,
+    /// The pool, or every error of its specification.
+    pool: Result<MacPool, String>,
+}
+
+/// Everything that is to be done.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Plan {
+    pub(super) actions: Vec<Action>,
+    /// Merge patches of the status of pools, by name.
+    pub(super) statuses: BTreeMap<String, Value>,
+    /// Why machines have no address: the reason and the note of an event.
+    pub(super) waiting: BTreeMap<Key, (&'static str, String)>,
+    /// Addresses that two or more running guests have, with the names of their machines.
+    pub(super) collisions: BTreeMap<MacAddr, BTreeSet<Key>>,
+    /// Namespaces of the machines that pools serve.
+    pub(super) namespaces: BTreeSet<String>,
+}
+
+/// A request to the API server.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Action {
+    /// Stores the lease of an address. `version`: the version of the released lease that is replaced.
+    Record { address: MacAddr, version: Option<u64>, lease: Box<LeaseSpec> },
+    /// Applies this JSON patch, which writes addresses into a VirtualMachine. The texts are `address to interface`.
+    Assign { key: Key, patch: Value, addresses: Vec<String> },
+    /// Reads the VirtualMachine of a lease and its instance, and releases the lease if no guest can use the address.
+    Prove { address: MacAddr, version: u64, lease: Box<LeaseSpec> },
+}
+
+/// The lease of one address.
+enum Leased<'l> {
+    /// No machine holds the address. `version`: the version of a released lease.
+    Free {
+        version: Option<u64>,
+    },
+    Held(&'l LeaseSpec),
+    /// The lease cannot be read.
+    Unreadable,
+}
+
+/// The machines that have each address.
+type Used<'i> = BTreeMap<MacAddr, BTreeSet<&'i Key>>;
+
+/// The free addresses of the pools during one plan.
+struct Free<'i> {
+    index: &'i Index,
+    used: &'i Used<'i>,
+    pools: Vec<(&'i MacPool, Box<dyn Iterator<Item = MacAddr> + 'i>)>,
+    planned: BTreeSet<MacAddr>,
+    /// Released leases by namespace, name and interface of their last holder.
+    released: BTreeMap<(&'i str, &'i str, &'i str), MacAddr>,
+    /// Names of the pools that had too few addresses for an older machine.
+    exhausted: BTreeSet<&'i str>,
+}
+
+// === impl Vm ===
+
+impl Vm {
+    /// Reads a VirtualMachine. A member with an unexpected structure counts as absent.
+    pub(super) fn read(object: &DynamicObject) -> Self {
+        let ObjectMeta {
+            namespace, name, uid, labels, resource_version, creation_timestamp, deletion_timestamp, ..
+        } = object.metadata.clone();
+        let metadata = ObjectMeta {
+            namespace,
+            name,
+            uid,
+            labels,
+            resource_version,
+            creation_timestamp,
+            deletion_timestamp,
+            ..ObjectMeta::default()
+        };
+        let template = &object.data["spec"]["template"];
+        let read = |(name, address): (&str, Option<&str>)| {
+            let address = match address {
+                None => Address::Missing,
+                Some(text) => parse_mac_address(text).map_or(Address::Invalid, Address::Known),
+            };
+            (name.to_owned(), address)
+        };
+        Self {
+            metadata,
+            is_held: requires_mac_addresses(template),
+            interfaces: interfaces(&template["spec"]).map(read).collect(),
+            is_waiting: awaits_mac_addresses(template),
+        }
+    }
+
+    pub(super) fn uid(&self) -> &str {
+        self.metadata.uid.as_deref().unwrap_or_default()
+    }
+
+    fn is_deleted(&self) -> bool {
+        self.metadata.deletion_timestamp.is_some()
+    }
+
+    fn addresses(&self) -> impl Iterator<Item = MacAddr> {
+        self.interfaces.iter().filter_map(|(_, address)| match address {
+            Address::Known(address) => Some(*address),
+            Address::Missing | Address::Invalid => None,
+        })
+    }
+
+    /// Whether another version differs only in members that no decision reads.
+    fn is_like(&self, other: &Self) -> bool {
+        let metadata =
+            ObjectMeta { resource_version: other.metadata.resource_version.clone(), ..self.metadata.clone() };
+        Self { metadata, ..self.clone() } == *other
+    }
+}
+
+// === impl Guest ===
+
+impl Guest {
+    /// Reads an instance. A member with an unexpected structure counts as absent.
+    pub(super) fn read(object: &DynamicObject) -> Self {
+        let (spec, status) = (&object.data["spec"], &object.data["status"]);
+        // An address of an interface with `bridge` or another direct binding on the network of pods belongs to the
+        // network plugin, which may use one address on several isolated networks.
+        let is_unique = |name: &str| {
+            let network = items(&spec["networks"]).find(|network| network["name"] == name);
+            let interface = items(&spec["domain"]["devices"]["interfaces"]).find(|interface| interface["name"] == name);
+            let is_masquerade = interface.is_some_and(|interface| interface["masquerade"].is_object());
+            network.is_some_and(|network| network["multus"].is_object() || is_masquerade)
+        };
+        let in_spec = interfaces(spec).filter_map(|(name, address)| Some((name, address?)));
+        let in_status = items(&status["interfaces"])
+            .filter_map(|interface| Some((interface["name"].as_str().unwrap_or_default(), interface["mac"].as_str()?)));
+        let all = in_spec.chain(in_status).filter_map(|(name, address)| Some((name, parse_mac_address(address)?)));
+        let all: Vec<(&str, MacAddr)> = all.collect();
+        let has_ended = ["Succeeded", "Failed"].iter().any(|phase| status["phase"] == *phase);
+        let unique = all.iter().filter(|(name, _)| !has_ended && is_unique(name)).map(|(_, address)| *address);
+        Self { unique: unique.collect(), all: all.iter().map(|(_, address)| *address).collect() }
+    }
+}
+
+// === impl Index ===
+
+impl Index {
+    /// Stores a VirtualMachine, unless a newer version is known. Returns whether a decision may change.
+    pub(super) fn apply_vm(&mut self, object: &DynamicObject) -> bool {
+        self.store_vm(Key::of(&object.metadata), version_of(&object.metadata), Vm::read(object))
+    }
+
+    pub(super) fn store_vm(&mut self, key: Key, version: u64, vm: Vm) -> bool {
+        store(&mut self.vms, key, version, vm, Vm::is_like)
+    }
+
+    /// Stores an instance, unless a newer version is known. Returns whether a decision may change.
+    pub(super) fn store_guest(&mut self, key: Key, version: u64, guest: Guest) -> bool {
+        store(&mut self.guests, key, version, guest, Guest::eq)
+    }
+
+    /// Removes a VirtualMachine that a watch reports as deleted at `version`. `None`: a list no longer contains it.
+    pub(super) fn remove_vm(&mut self, key: &Key, version: Option<u64>) {
+        remove(&mut self.vms, key, version);
+    }
+
+    /// Removes an instance, as [`Index::remove_vm`].
+    pub(super) fn remove_guest(&mut self, key: &Key, version: Option<u64>) {
+        remove(&mut self.guests, key, version);
+    }
+
+    /// Removes all VirtualMachines and instances.
+    pub(super) fn forget_machines(&mut self) {
+        self.vms.clear();
+        self.guests.clear();
+    }
+
+    /// Stores a pool, unless a newer version is known.
+    pub(super) fn apply_pool(&mut self, object: DynamicObject) -> bool {
+        let DynamicObject { metadata, data, .. } = object;
+        let metadata = ObjectMeta { managed_fields: None, ..metadata };
+        let (name, version) = (metadata.name.clone().unwrap_or_default(), version_of(&metadata));
+        let spec = serde_json::from_value::<MacPoolSpec>(data["spec"].clone());
+        let pool = spec.map_err(|error| format!("spec: {error}")).and_then(|spec| {
+            let (pool, diagnostics) = spec.check(&name);
+            pool.ok_or_else(|| {
+                let lines: Vec<String> = diagnostics.kept().iter().map(ToString::to_string).collect();
+                lines.join("\n")
+            })
+        });
+        // A status that cannot be read is replaced.
+        let status = serde_json::from_value(data["status"].clone()).unwrap_or_default();
+        store(&mut self.pools, name, version, Pool { metadata, status, pool }, |_, _| false)
+    }
+
+    pub(super) fn remove_pool(&mut self, name: &str) {
+        self.pools.remove(name);
+    }
+
+    /// Stores a lease, unless a newer version is known. A lease of an IP address is ignored.
+    pub(super) fn apply_lease(&mut self, object: &DynamicObject) -> bool {
+        let Some(address) = object.metadata.name.as_deref().and_then(parse_mac_lease_name) else { return false };
+        let spec: Option<LeaseSpec> = serde_json::from_value(object.data["spec"].clone()).ok();
+        let spec = spec.filter(|spec| spec.network == MAC_NETWORK && parse_mac_address(&spec.address) == Some(address));
+        if spec.is_none() {
+            tracing::error!(%address, "a StaticIPLease of a MAC address cannot be read; the address is not allocated");
+        }
+        store(&mut self.leases, address, version_of(&object.metadata), spec, Option::eq)
+    }
+
+    /// Removes a lease that somebody has deleted.
+    pub(super) fn remove_lease(&mut self, name: &str) {
+        if let Some(address) = parse_mac_lease_name(name) {
+            self.leases.remove(&address);
+        }
+    }
+
+    /// Returns the VirtualMachine of a name.
+    pub(super) fn vm(&self, key: &Key) -> Option<&Vm> {
+        self.vms.get(key).map(|(_, vm)| vm)
+    }
+
+    /// Returns everything that is to be done.
+    pub(super) fn plan(&self, now: Timestamp) -> Plan {
+        let used = self.used();
+        let mut plan = Plan { collisions: self.collisions(), ..Plan::default() };
+        let overlaps = self.overlaps();
+        let valid = || self.pools.values().filter_map(|(_, pool)| pool.pool.as_ref().ok());
+        let is_serving =
+            |pool: &&MacPool| !overlaps.contains_key(pool.name()) && !self.pools[pool.name()].1.is_deleted();
+        plan.namespaces = valid().filter(is_serving).flat_map(|pool| pool.namespaces().iter().cloned()).collect();
+
+        let mut free = Free::new(self, &used, valid().filter(is_serving));
+        let mut waiting: BTreeMap<&str, u32> = BTreeMap::new();
+        let mut vms: Vec<(&Key, &Vm)> = self.vms.iter().map(|(key, (_, vm))| (key, vm)).collect();
+        vms.sort_by_key(|(key, vm)| (vm.metadata.creation_timestamp.as_ref().map(|time| time.0), *key));
+        // An address that a machine has is recorded before any address is allocated.
+        for (key, vm) in vms.iter().filter(|(_, vm)| !vm.is_deleted()) {
+            for (interface, address) in &vm.interfaces {
+                let Address::Known(address) = *address else { continue };
+                let Leased::Free { version } = self.lease(address) else { continue };
+                let Some(pool) = valid().find(|pool| pool.contains(address)) else { continue };
+                if free.planned.insert(address) {
+                    let lease = Box::new(lease(address, pool.name(), key, vm, interface, now));
+                    plan.actions.push(Action::Record { address, version, lease });
+                }
+            }
+        }
+        let held = self.held_by_machine();
+        for (key, vm) in vms.into_iter().filter(|(_, vm)| vm.is_held && vm.is_waiting && !vm.is_deleted()) {
+            match self.serve(key, vm, &held, &mut free, now) {
+                Ok(actions) => plan.actions.extend(actions),
+                Err((pools, reason, note)) => {
+                    pools.into_iter().for_each(|pool| *waiting.entry(pool).or_default() += 1);
+                    plan.waiting.insert(key.clone(), (reason, note));
+                }
+            }
+        }
+        plan.actions.extend(self.proofs());
+        for (name, (_, pool)) in &self.pools {
+            let waiting = waiting.get(name.as_str()).copied().unwrap_or_default();
+            let overlap = overlaps.get(name.as_str()).map(String::as_str);
+            plan.statuses.extend(self.report(pool, &used, overlap, waiting, now).map(|patch| (name.clone(), patch)));
+        }
+        plan
+    }
+
+    /// Returns the requests for a VirtualMachine with interfaces without an address. `Err`: the pools of the machine, and
+    /// the reason and the note of an event.
+    fn serve<'i>(
+        &'i self,
+        key: &'i Key,
+        vm: &'i Vm,
+        held: &BTreeMap<(&str, &str), BTreeSet<MacAddr>>,
+        free: &mut Free<'i>,
+        now: Timestamp,
+    ) -> Result<Vec<Action>, (Vec<&'i str>, &'static str, String)> {
+        let pools: Vec<&str> = free
+            .pools
+            .iter()
+            .map(|(pool, _)| *pool)
+            .filter(|pool| pool.serves(&vm.metadata))
+            .map(MacPool::name)
+            .collect();
+        let missing = || vm.interfaces.iter().enumerate().filter(|(_, (_, address))| *address == Address::Missing);
+        let (mut records, mut operations, mut addresses) = (Vec::new(), Vec::new(), Vec::new());
+        for (index, (interface, _)) in missing() {
+            let own = held.get(&(vm.uid(), interface.as_str())).into_iter().flatten();
+            // A guest of this machine may still use an address that was removed from the VirtualMachine.
+            let is_unused = |address: &MacAddr| {
+                let users = free.used.get(address).into_iter().flatten();
+                users.into_iter().all(|user| *user == key) && vm.addresses().all(|other| other != *address)
+            };
+            let own = own.copied().find(|address| is_unused(address) && !free.planned.contains(address));
+            if let Some(address) = own {
+                // The address must not be assigned to a second interface of the same name.
+                free.planned.insert(address);
+                let path = format!("/spec/template/spec/domain/devices/interfaces/{index}/macAddress");
+                operations.push(json!({"op": "add", "path": path, "value": address.to_string()}));
+                addresses.push(format!("{address} to {interface}"));
+                continue;
+            }
+            let Some((pool, address)) = free.take(&pools, key, interface) else {
+                free.exhausted.extend(&pools);
+                if pools.is_empty() {
+                    let note = format!("No MACPool serves the machine, and interface {interface} has no MAC address");
+                    return Err((pools, "MACAddressMissing", note));
+                }
+                let note = format!("No available MAC addresses in pool {} for interface {interface}", pools.join(", "));
+                return Err((pools, "MACPoolExhausted", note));
+            };
+            let version = self.leases.get(&address).map(|(version, _)| *version);
+            let lease = Box::new(lease(address, pool, key, vm, interface, now));
+            records.push(Action::Record { address, version, lease });
+        }
+        if !records.is_empty() {
+            return Ok(records);
+        }
+        let version = vm.metadata.resource_version.as_deref();
+        let test = json!({"op": "test", "path": "/metadata/resourceVersion", "value": version});
+        let patch = [test].into_iter().chain(operations).collect();
+        Ok(vec![Action::Assign { key: key.clone(), patch, addresses }])
+    }
+
+    /// Checks of the leases whose VirtualMachine is not known.
+    fn proofs(&self) -> Vec<Action> {
+        let proof = |(address, (version, lease)): (&MacAddr, &(u64, Option<LeaseSpec>))| {
+            let lease = lease.as_ref().filter(|lease| lease.released.is_none())?;
+            let key = Key { namespace: lease.holder.namespace.clone(), name: lease.holder.name.clone() };
+            let is_there = self.vm(&key).is_some_and(|vm| vm.uid() == lease.holder.uid);
+            let is_used = self.guests.get(&key).is_some_and(|(_, guest)| guest.all.contains(address));
+            let lease = Box::new(lease.clone());
+            (!is_there && !is_used).then_some(Action::Prove { address: *address, version: *version, lease })
+        };
+        self.leases.iter().filter_map(proof).collect()
+    }
+
+    /// The machines that have each address, in their VirtualMachine or in their instance.
+    fn used(&self) -> Used<'_> {
+        let of_vms = self.vms.iter().flat_map(|(key, (_, vm))| vm.addresses().map(move |address| (address, key)));
+        let of_guests =
+            self.guests.iter().flat_map(|(key, (_, guest))| guest.all.iter().map(move |address| (*address, key)));
+        let mut used = Used::new();
+        for (address, key) in of_vms.chain(of_guests) {
+            used.entry(address).or_default().insert(key);
+        }
+        used
+    }
+
+    fn collisions(&self) -> BTreeMap<MacAddr, BTreeSet<Key>> {
+        let mut unique = Used::new();
+        for (key, (_, guest)) in &self.guests {
+            for address in &guest.unique {
+                unique.entry(*address).or_default().insert(key);
+            }
+        }
+        let shared = unique.into_iter().filter(|(_, keys)| keys.len() > 1);
+        shared.map(|(address, keys)| (address, keys.into_iter().cloned().collect())).collect()
+    }
+
+    /// For each pool with addresses of an older pool: the overlaps, one line each.
+    fn overlaps(&self) -> BTreeMap<&str, String> {
+        let mut by_age: Vec<&Pool> = self.pools.values().map(|(_, pool)| pool).collect();
+        // Only objects in tests have no creation time. They count as the youngest.
+        by_age.sort_by_key(|pool| {
+            let created = pool.metadata.creation_timestamp.as_ref().map(|time| time.0);
+            (Reverse(created.is_some()), created, pool.metadata.name.clone())
+        });
+        let pools: Vec<&MacPool> = by_age.into_iter().filter_map(|pool| pool.pool.as_ref().ok()).collect();
+        let mut overlaps = BTreeMap::new();
+        for (index, pool) in pools.iter().enumerate() {
+            let lines: Vec<String> = pools[..index].iter().filter_map(|older| pool.overlap(older)).collect();
+            if !lines.is_empty() {
+                overlaps.insert(pool.name(), lines.join("\n"));
+            }
+        }
+        overlaps
+    }
+
+    fn lease(&self, address: MacAddr) -> Leased<'_> {
+        match self.leases.get(&address) {
+            None => Leased::Free { version: None },
+            Some((_, None)) => Leased::Unreadable,
+            Some((version, Some(lease))) if lease.released.is_some() => Leased::Free { version: Some(*version) },
+            Some((_, Some(lease))) => Leased::Held(lease),
+        }
+    }
+
+    /// The held addresses by UID of the VirtualMachine and by interface.
+    fn held_by_machine(&self) -> BTreeMap<(&str, &str), BTreeSet<MacAddr>> {
+        let mut held: BTreeMap<(&str, &str), BTreeSet<MacAddr>> = BTreeMap::new();
+        for address in self.leases.keys() {
+            if let Leased::Held(lease) = self.lease(*address) {
+                let holder = (lease.holder.uid.as_str(), lease.holder.interface.as_str());
+                held.entry(holder).or_default().insert(*address);
+            }
+        }
+        held
+    }
+
+    /// The patch of the status of a pool. `None`: the status is correct.
+    fn report(
+        &self,
+        pool: &Pool,
+        used: &Used<'_>,
+        overlap: Option<&str>,
+        waiting: u32,
+        now: Timestamp,
+    ) -> Option<Value> {
+        let ready = match (&pool.pool, overlap) {
+            _ if pool.is_deleted() => ("False", "Deleting", "The pool is being deleted; machines keep their addresses"),
+            (Err(errors), _) => ("False", "InvalidSpec", errors.as_str()),
+            (Ok(_), Some(overlap)) => ("False", "PoolOverlap", overlap),
+            (Ok(_), None) => ("True", "Serving", "The pool allocates addresses"),
+        };
+        let of_pool = |address: &&MacAddr| pool.pool.as_ref().is_ok_and(|pool| pool.contains(**address));
+        let held = self.leases.keys().filter(|address| !matches!(self.lease(**address), Leased::Free { .. }));
+        let taken: BTreeSet<&MacAddr> = held.chain(used.keys()).filter(of_pool).collect();
+        let shared = used.iter().filter(|(address, keys)| keys.len() > 1 && of_pool(address));
+        let shared: Vec<String> = shared
+            .map(|(address, keys)| format!("{address}: machines {} have it", names(keys.iter().copied())))
+            .collect();
+        let shared = shared.join("\n");
+        let total = pool.pool.as_ref().map_or(0, MacPool::total);
+        let count = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+        let taken = u64::try_from(taken.len()).unwrap_or(u64::MAX);
+        let free = total.saturating_sub(taken);
+        let exhausted = match &pool.pool {
+            Err(_) => ("Unknown", "NotReady", "The addresses of the pool are not known"),
+            Ok(_) if free == 0 => ("True", "NoFreeAddress", "No available MAC addresses in pool"),
+            Ok(_) => ("False", "FreeAddresses", "The pool has free addresses"),
+        };
+        let duplicates = match shared.as_str() {
+            "" => ("False", "NoDuplicates", "Every address has at most one machine"),
+            lines => ("True", "ConflictingRecords", lines),
+        };
+        let conditions = [("DuplicateRecords", duplicates), ("Exhausted", exhausted), ("Ready", ready)];
+        let status = MacPoolStatus {
+            observed_generation: pool.metadata.generation,
+            total: count(total),
+            free: count(free),
+            used: count(taken),
+            waiting,
+            conditions: conditions.map(|(type_, verdict)| pool.condition(type_, verdict, now)).into(),
+        };
+        (status != pool.status).then(|| {
+            json!({"metadata": {"resourceVersion": pool.metadata.resource_version}, "status": {
+                "observedGeneration": status.observed_generation, "total": status.total, "free": status.free,
+                "used": status.used, "waiting": status.waiting, "conditions": status.conditions,
+            }})
+        })
+    }
+}
+
+fn store<K: Ord, T>(
+    map: &mut BTreeMap<K, (u64, T)>,
+    key: K,
+    version: u64,
+    value: T,
+    is_like: impl Fn(&T, &T) -> bool,
+) -> bool {
+    match map.get_mut(&key) {
+        Some((known, _)) if *known >= version => false,
+        Some(known) => {
+            let is_like = is_like(&known.1, &value);
+            *known = (version, value);
+            !is_like
+        }
+        None => {
+            map.insert(key, (version, value));
+            true
+        }
+    }
+}
+
+fn remove<T>(map: &mut BTreeMap<Key, (u64, T)>, key: &Key, version: Option<u64>) {
+    if map.get(key).is_some_and(|(known, _)| version.is_none_or(|version| *known <= version)) {
+        map.remove(key);
+    }
+}
+
+fn lease(address: MacAddr, pool: &str, key: &Key, vm: &Vm, interface: &str, now: Timestamp) -> LeaseSpec {
+    LeaseSpec {
+        network: MAC_NETWORK.to_owned(),
+        address: address.to_string(),
+        prefix: MAC_BITS,
+        pool: pool.to_owned(),
+        holder: Holder {
+            kind: HolderKind::VirtualMachine,
+            namespace: key.namespace.clone(),
+            name: key.name.clone(),
+            uid: vm.uid().to_owned(),
+            interface: interface.to_owned(),
+        },
+        since: k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime(now),
+        released: None,
+        reuse_after: None,
+    }
+}
+
+/// Names of machines for a message, at most five.
+pub(super) fn names<'k>(keys: impl ExactSizeIterator<Item = &'k Key>) -> String {
+    let all = keys.len();
+    let named: Vec<String> = keys.take(5).map(ToString::to_string).collect();
+    match all.saturating_sub(named.len()) {
+        0 => named.join(" and "),
+        further => format!("{} and {further} more", named.join(", ")),
+    }
+}
+
+// === impl Pool ===
+
+impl Pool {
+    fn is_deleted(&self) -> bool {
+        self.metadata.deletion_timestamp.is_some()
+    }
+
+    /// A condition with the time of its last transition.
+    fn condition(&self, type_: &str, (status, reason, message): (&str, &str, &str), now: Timestamp) -> Condition {
+        const MAX_MESSAGE: usize = 32_768;
+        let before = self.status.conditions.iter().find(|before| before.type_ == type_ && before.status == status);
+        let end = (0..=MAX_MESSAGE.min(message.len())).rev().find(|end| message.is_char_boundary(*end));
+        Condition {
+            type_: type_.to_owned(),
+            status: status.to_owned(),
+            reason: reason.to_owned(),
+            message: message[..end.unwrap_or_default()].to_owned(),
+            observed_generation: self.metadata.generation,
+            last_transition_time: before.map_or(Time(now), |before| before.last_transition_time.clone()),
+        }
+    }
+}
+
+// === impl Free ===
+
+impl<'i> Free<'i> {
+    fn new(index: &'i Index, used: &'i Used<'i>, pools: impl Iterator<Item = &'i MacPool>) -> Self {
+        let addresses = |pool: &'i MacPool| -> (_, Box<dyn Iterator<Item = MacAddr> + 'i>) {
+            let is_free =
+                |address: &MacAddr| !used.contains_key(address) && matches!(index.lease(*address), Leased::Free { .. });
+            (pool, Box::new(pool.addresses().filter(is_free)))
+        };
+        let released = index.leases.iter().filter_map(|(address, (_, lease))| {
+            let holder = &lease.as_ref().filter(|lease| lease.released.is_some())?.holder;
+            Some(((holder.namespace.as_str(), holder.name.as_str(), holder.interface.as_str()), *address))
+        });
+        Self {
+            index,
+            used,
+            pools: pools.map(addresses).collect(),
+            planned: BTreeSet::new(),
+            released: released.collect(),
+            exhausted: BTreeSet::new(),
+        }
+    }
+
+    /// Takes a free address from one of these pools: the address that a machine of the same name had on this interface,
+    /// else the lowest address of the first pool with a free address. Returns the name of the pool, too.
+    fn take(&mut self, pools: &[&str], key: &Key, interface: &str) -> Option<(&'i str, MacAddr)> {
+        let Self { index, used, planned, released, exhausted, .. } = self;
+        let may_serve = |name: &str| pools.contains(&name) && !exhausted.contains(name);
+        let before = released.get(&(key.namespace.as_str(), key.name.as_str(), interface)).copied();
+        let before = before.filter(|address| !used.contains_key(address) && !planned.contains(address));
+        let before = before.filter(|address| matches!(index.lease(*address), Leased::Free { .. }));
+        for (pool, addresses) in self.pools.iter_mut().filter(|(pool, _)| may_serve(pool.name())) {
+            let before = before.filter(|address| pool.contains(*address));
+            let found = before.or_else(|| addresses.find(|address| !planned.contains(address)));
+            if let Some(address) = found {
+                planned.insert(address);
+                return Some((pool.name(), address));
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,288 @@
+use super::*;
+
+const NOW: Timestamp = Timestamp::constant(1_786_700_000, 0);
+
+/// An index with pool `p` of four addresses for namespace `n`.
+fn index() -> Index {
+    let mut index = Index::default();
+    index.apply_pool(pool("p", "0a:00:00:00:00:00-0a:00:00:00:00:03", 1));
+    index
+}
+
+fn from(object: Value) -> DynamicObject {
+    serde_json::from_value(object).unwrap()
+}
+
+fn pool(name: &str, range: &str, version: u64) -> DynamicObject {
+    from(json!({
+        "metadata": {"name": name, "resourceVersion": version.to_string(), "generation": 1,
+            "creationTimestamp": format!("2026-08-01T10:00:{version:02}Z")},
+        "spec": {"ranges": [range], "namespaces": ["n"]},
+    }))
+}
+
+/// A VirtualMachine with the label. `second` is the second of its creation; an empty address is missing.
+fn vm(name: &str, second: u64, interfaces: &[(&str, &str)]) -> DynamicObject {
+    let interfaces: Vec<Value> =
+        interfaces.iter().map(|(name, address)| json!({"name": name, "macAddress": address})).collect();
+    from(json!({
+        "metadata": {"namespace": "n", "name": name, "uid": format!("uid-{name}"), "resourceVersion": "5",
+            "creationTimestamp": format!("2026-08-01T10:00:{second:02}Z")},
+        "spec": {"template": {
+            "metadata": {"labels": {"ipam.glowplug.dev/mac-addresses": "required"}},
+            "spec": {"domain": {"devices": {"interfaces": interfaces}}},
+        }},
+    }))
+}
+
+/// An instance with interface `a` on a network attachment definition.
+fn guest(name: &str, address: &str) -> (Key, u64, Guest) {
+    let object = from(json!({"spec": {
+        "domain": {"devices": {"interfaces": [{"name": "a", "bridge": {}, "macAddress": address}]}},
+        "networks": [{"name": "a", "multus": {"networkName": "n/x"}}],
+    }}));
+    (key(name), 5, Guest::read(&object))
+}
+
+fn key(name: &str) -> Key {
+    Key { namespace: "n".to_owned(), name: name.to_owned() }
+}
+
+/// The lease of an address that interface `a` of a machine holds, or held.
+fn leased(address: &str, name: &str, released: Option<&str>) -> DynamicObject {
+    let holder = json!({"kind": "VirtualMachine", "namespace": "n", "name": name, "uid": format!("uid-{name}"),
+        "interface": "a"});
+    let mut spec = json!({"network": "mac", "address": address, "prefix": 48, "pool": "p", "holder": holder,
+        "since": "2026-08-01T10:00:00.000000Z"});
+    if let Some(released) = released {
+        spec["released"] = released.into();
+    }
+    let name = format!("{}.mac", address.replace(':', "-"));
+    from(json!({"metadata": {"name": name, "resourceVersion": "7"}, "spec": spec}))
+}
+
+const RELEASED: Option<&str> = Some("2026-08-02T10:00:00.000000Z");
+
+/// The actions of a plan, one line each.
+fn actions(index: &Index) -> Vec<String> {
+    let line = |action| match action {
+        Action::Record { address, version, lease } => {
+            let Holder { name, interface, .. } = &lease.holder;
+            let over = version.map(|version| format!(" over {version}")).unwrap_or_default();
+            format!("record {address} of {} for {name} {interface}{over}", lease.pool)
+        }
+        Action::Assign { key, addresses, .. } => format!("assign {} in {key}", addresses.join(", ")),
+        Action::Prove { address, version, lease } => format!("prove {address} {version} of {}", lease.holder.name),
+    };
+    index.plan(NOW).actions.into_iter().map(line).collect()
+}
+
+/// The status of pool `p` after a plan: total, free, used and waiting, and the reasons of its conditions.
+fn status(index: &Index) -> ([i64; 3], u64, Vec<String>) {
+    let status = &index.plan(NOW).statuses["p"]["status"];
+    let numbers = ["total", "free", "used"].map(|member| status[member].as_i64().unwrap());
+    let reasons = status["conditions"].as_array().unwrap().iter().map(|it| it["reason"].as_str().unwrap().to_owned());
+    (numbers, status["waiting"].as_u64().unwrap(), reasons.collect())
+}
+
+#[test]
+fn an_interface_without_an_address_gets_a_lease_and_then_its_address() {
+    let mut index = index();
+    index.apply_vm(&vm("w", 1, &[("a", ""), ("b", "52:54:00:00:00:01"), ("c", "")]));
+    let expected = ["record 0a:00:00:00:00:00 of p for w a", "record 0a:00:00:00:00:01 of p for w c"];
+    assert_eq!(actions(&index), expected);
+    index.apply_lease(&leased("0a:00:00:00:00:00", "w", None));
+    assert_eq!(actions(&index), ["record 0a:00:00:00:00:01 of p for w c"]);
+    let mut second = leased("0a:00:00:00:00:01", "w", None);
+    second.data["spec"]["holder"]["interface"] = "c".into();
+    index.apply_lease(&second);
+    assert_eq!(actions(&index), ["assign 0a:00:00:00:00:00 to a, 0a:00:00:00:00:01 to c in n/w"]);
+    let [Action::Assign { patch, .. }] = &index.plan(NOW).actions[..] else { panic!("no patch") };
+    let path = |index: usize| format!("/spec/template/spec/domain/devices/interfaces/{index}/macAddress");
+    let expected = json!([
+        {"op": "test", "path": "/metadata/resourceVersion", "value": "5"},
+        {"op": "add", "path": path(0), "value": "0a:00:00:00:00:00"},
+        {"op": "add", "path": path(2), "value": "0a:00:00:00:00:01"},
+    ]);
+    assert_eq!(*patch, expected);
+}
+
+#[test]
+fn a_machine_without_the_label_or_of_another_namespace_gets_no_address() {
+    let mut index = index();
+    let mut without = vm("w", 1, &[("a", "")]);
+    without.data["spec"]["template"]["metadata"] = json!({});
+    index.apply_vm(&without);
+    let mut elsewhere = vm("x", 1, &[("a", "")]);
+    elsewhere.metadata.namespace = Some("m".to_owned());
+    index.apply_vm(&elsewhere);
+    let plan = index.plan(NOW);
+    assert_eq!(plan.actions, []);
+    let note = "No MACPool serves the machine, and interface a has no MAC address".to_owned();
+    let waiting = Key { namespace: "m".to_owned(), name: "x".to_owned() };
+    assert_eq!(plan.waiting, [(waiting, ("MACAddressMissing", note))].into());
+}
+
+#[test]
+fn an_invalid_address_is_not_replaced() {
+    let mut index = index();
+    index.apply_vm(&vm("w", 1, &[("a", "01:00:5e:00:00:01")]));
+    assert_eq!(actions(&index), [] as [&str; 0]);
+}
+
+#[test]
+fn an_address_of_a_machine_is_recorded_before_others_are_allocated() {
+    let mut index = index();
+    index.apply_vm(&vm("new", 1, &[("a", "")]));
+    index.apply_vm(&vm("own", 2, &[("a", "0A:00:00:00:00:00")]));
+    let expected = ["record 0a:00:00:00:00:00 of p for own a", "record 0a:00:00:00:00:01 of p for new a"];
+    assert_eq!(actions(&index), expected);
+}
+
+#[test]
+fn an_address_that_only_a_guest_uses_is_not_allocated() {
+    let mut index = index();
+    let (key, version, guest) = guest("other", "0a:00:00:00:00:00");
+    index.store_guest(key, version, guest);
+    index.apply_vm(&vm("w", 1, &[("a", "")]));
+    assert_eq!(actions(&index), ["record 0a:00:00:00:00:01 of p for w a"]);
+}
+
+#[test]
+fn an_address_of_a_lease_that_cannot_be_read_is_not_allocated() {
+    let mut index = index();
+    let mut damaged = leased("0a:00:00:00:00:00", "x", None);
+    damaged.data["spec"]["holder"] = "x".into();
+    index.apply_lease(&damaged);
+    index.apply_vm(&vm("w", 1, &[("a", "")]));
+    assert_eq!(actions(&index), ["record 0a:00:00:00:00:01 of p for w a"]);
+}
+
+#[test]
+fn a_machine_created_again_prefers_the_address_that_its_name_had() {
+    let mut index = index();
+    index.apply_lease(&leased("0a:00:00:00:00:02", "w", RELEASED));
+    index.apply_vm(&vm("w", 1, &[("a", "")]));
+    assert_eq!(actions(&index), ["record 0a:00:00:00:00:02 of p for w a over 7"]);
+}
+
+#[test]
+fn a_released_address_is_free_for_other_machines() {
+    let mut index = index();
+    index.apply_lease(&leased("0a:00:00:00:00:00", "x", RELEASED));
+    index.apply_vm(&vm("w", 1, &[("a", "")]));
+    assert_eq!(actions(&index), ["record 0a:00:00:00:00:00 of p for w a over 7"]);
+}
+
+#[test]
+fn machines_are_served_in_the_order_of_their_creation_and_get_all_addresses_or_none() {
+    let mut index = index();
+    index.apply_vm(&vm("young", 3, &[("a", "")]));
+    index.apply_vm(&vm("middle", 2, &[("a", ""), ("b", "")]));
+    index.apply_vm(&vm("old", 1, &[("a", ""), ("b", ""), ("c", "")]));
+    let expected =
+        ["0a:00:00:00:00:00 of p for old a", "0a:00:00:00:00:01 of p for old b", "0a:00:00:00:00:02 of p for old c"];
+    assert_eq!(actions(&index), expected.map(|line| format!("record {line}")));
+    let waiting = index.plan(NOW).waiting;
+    let note = |interface: &str| {
+        ("MACPoolExhausted", format!("No available MAC addresses in pool p for interface {interface}"))
+    };
+    assert_eq!(waiting, [(key("middle"), note("b")), (key("young"), note("a"))].into());
+    assert_eq!(status(&index).1, 2);
+}
+
+#[test]
+fn a_lease_is_checked_only_when_no_known_object_has_its_address() {
+    let mut index = index();
+    index.apply_lease(&leased("0a:00:00:00:00:00", "w", None));
+    assert_eq!(actions(&index), ["prove 0a:00:00:00:00:00 7 of w"]);
+    let (key, version, guest) = guest("w", "0a:00:00:00:00:00");
+    index.store_guest(key.clone(), version, guest);
+    assert_eq!(actions(&index), [] as [&str; 0]);
+    index.remove_guest(&key, Some(6));
+    // The VirtualMachine has another address now, and may still start an instance of an older version.
+    index.apply_vm(&vm("w", 1, &[("a", "52:54:00:00:00:01")]));
+    assert_eq!(actions(&index), [] as [&str; 0]);
+    index.remove_vm(&key, Some(6));
+    let mut again = vm("w", 9, &[("a", "52:54:00:00:00:01")]);
+    again.metadata.uid = Some("another".to_owned());
+    index.apply_vm(&again);
+    assert_eq!(actions(&index), ["prove 0a:00:00:00:00:00 7 of w"]);
+}
+
+#[test]
+fn the_younger_of_two_overlapping_pools_allocates_nothing() {
+    let mut index = index();
+    index.apply_pool(pool("a", "0a:00:00:00:00:03-0a:00:00:00:00:09", 2));
+    index.apply_vm(&vm("w", 1, &[("a", "")]));
+    assert_eq!(actions(&index), ["record 0a:00:00:00:00:00 of p for w a"]);
+    let conditions = &index.plan(NOW).statuses["a"]["status"]["conditions"];
+    let expected = "MACPools a and p both have 0a:00:00:00:00:03, expected no common address";
+    assert_eq!((&conditions[2]["reason"], &conditions[2]["message"]), (&json!("PoolOverlap"), &json!(expected)));
+}
+
+#[test]
+fn the_status_counts_each_address_once() {
+    let mut index = index();
+    assert_eq!(status(&index), ([4, 4, 0], 0, ["NoDuplicates", "FreeAddresses", "Serving"].map(str::to_owned).into()));
+    index.apply_vm(&vm("w", 1, &[("a", "0a:00:00:00:00:00")]));
+    let (key, version, guest) = guest("w", "0a:00:00:00:00:00");
+    index.store_guest(key, version, guest);
+    index.apply_lease(&leased("0a:00:00:00:00:00", "w", None));
+    index.apply_lease(&leased("0a:00:00:00:00:01", "x", None));
+    index.apply_lease(&leased("0a:00:00:00:00:02", "y", RELEASED));
+    assert_eq!(status(&index).0, [4, 2, 2]);
+    index.apply_vm(&vm("z", 1, &[("a", "0a:00:00:00:00:00"), ("b", "0a:00:00:00:00:02"), ("c", "0a:00:00:00:00:03")]));
+    let expected = ["ConflictingRecords", "NoFreeAddress", "Serving"].map(str::to_owned);
+    assert_eq!(status(&index), ([4, 0, 4], 0, expected.into()));
+}
+
+#[test]
+fn running_guests_with_one_address_collide() {
+    let mut index = index();
+    for name in ["x", "y"] {
+        let (key, version, guest) = guest(name, "52:54:00:00:00:01");
+        index.store_guest(key, version, guest);
+    }
+    let address = MacAddr::new(0x52, 0x54, 0, 0, 0, 1);
+    assert_eq!(index.plan(NOW).collisions, [(address, [key("x"), key("y")].into())].into());
+    let ended =
+        from(json!({"status": {"phase": "Succeeded", "interfaces": [{"name": "a", "mac": "52:54:00:00:00:01"}]}}));
+    index.store_guest(key("y"), 6, Guest::read(&ended));
+    assert_eq!(index.plan(NOW).collisions, BTreeMap::new());
+}
+
+#[test]
+fn only_addresses_of_networks_outside_the_network_of_pods_must_be_unique() {
+    let unique = |network: Value, binding: &str| {
+        let object = from(json!({
+            "spec": {
+                "domain": {"devices": {"interfaces": [{"name": "a", binding: {}}]}},
+                "networks": [{"name": "a"}],
+            },
+            "status": {"interfaces": [{"name": "a", "mac": "52:54:00:00:00:01"}, {"mac": "52:54:00:00:00:02"}]},
+        }));
+        let mut object = object;
+        json_patch::merge(&mut object.data["spec"]["networks"][0], &network);
+        let guest = Guest::read(&object);
+        assert_eq!(guest.all.len(), 1, "the guest agent alone reports the second address");
+        guest.unique.len()
+    };
+    assert_eq!(unique(json!({"multus": {"networkName": "x"}}), "bridge"), 1);
+    assert_eq!(unique(json!({"pod": {}}), "masquerade"), 1);
+    assert_eq!(unique(json!({"pod": {}}), "bridge"), 0);
+}
+
+#[test]
+fn a_change_of_the_version_alone_decides_nothing() {
+    let mut index = index();
+    let mut machine = vm("w", 1, &[("a", "")]);
+    assert!(index.apply_vm(&machine));
+    machine.metadata.resource_version = Some("6".to_owned());
+    assert!(!index.apply_vm(&machine));
+    machine.metadata.resource_version = Some("4".to_owned());
+    machine.metadata.labels = Some([("a".to_owned(), "b".to_owned())].into());
+    assert!(!index.apply_vm(&machine), "an older version");
+    machine.metadata.resource_version = Some("7".to_owned());
+    assert!(index.apply_vm(&machine));
+}

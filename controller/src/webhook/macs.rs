@@ -1,0 +1,153 @@
+//! The webhooks for MAC addresses: they check MACPools, and hold the instance of a machine until the leader has written
+//! the MAC addresses into its VirtualMachine.
+//!
+//! KubeVirt copies the template of a VirtualMachine, labels included, into the instance. An interface without an address
+//! then gets a random one, which is different at the next start. So the first webhook puts a label into the template, and
+//! the second one refuses an instance with this label and an interface without an address. KubeVirt creates the instance
+//! again when the VirtualMachine changes. The webhooks choose no address: the request may be a dry run, and a later
+//! webhook may reject the machine.
+
+use kube::api::DynamicObject;
+use serde_json::{Value, json};
+
+use super::Verdict;
+use crate::api::{MacPool, MacPoolSpec};
+use crate::machine::{MAC_ADDRESSES_LABEL, interfaces, requires_mac_addresses};
+
+/// Path of the webhook for VirtualMachines of MACPools.
+pub const MACS_PATH: &str = "/mutate-mac-addresses";
+/// Path of the webhook for VirtualMachineInstances.
+pub const INSTANCES_PATH: &str = "/validate-instances";
+
+/// Checks the specification of the MACPool `name`. `others` are the valid pools of the cluster.
+#[must_use]
+pub fn validate_mac_pool(name: &str, spec: &MacPoolSpec, others: &[MacPool]) -> Verdict {
+    let (pool, diagnostics) = spec.check(name);
+    let mut verdict = Verdict::of(&diagnostics);
+    let others = others.iter().filter(|other| other.name() != name);
+    verdict.errors.extend(pool.iter().flat_map(|pool| others.clone().filter_map(|other| pool.overlap(other))));
+    verdict
+}
+
+/// Returns the JSON patch operations for the creation of a VirtualMachine: the label, if one of the pools serves the
+/// machine.
+///
+/// A machine without interfaces gets no label: KubeVirt adds an interface to its instance.
+#[must_use]
+pub fn require_addresses(machine: &DynamicObject, pools: &[MacPool]) -> Vec<Value> {
+    let template = &machine.data["spec"]["template"];
+    let is_served = pools.iter().any(|pool| pool.serves(&machine.metadata));
+    if !is_served || requires_mac_addresses(template) || interfaces(&template["spec"]).next().is_none() {
+        return Vec::new();
+    }
+    let mut label = json!("required");
+    let mut path = String::from("/spec/template/metadata/labels/ipam.glowplug.dev~1mac-addresses");
+    if !template["metadata"]["labels"].is_object() {
+        label = json!({(MAC_ADDRESSES_LABEL): label});
+        path = String::from("/spec/template/metadata/labels");
+    }
+    if !template["metadata"].is_object() {
+        label = json!({"labels": label});
+        path = String::from("/spec/template/metadata");
+    }
+    vec![json!({"op": "add", "path": path, "value": label})]
+}
+
+/// Returns the reasons to reject the creation of an instance with the label, one for each interface without an address.
+#[must_use]
+pub fn check_instance(instance: &DynamicObject) -> Vec<String> {
+    let missing = interfaces(&instance.data["spec"]).enumerate().filter(|(_, (_, address))| address.is_none());
+    let line = |(index, (name, _)): (usize, (&str, _))| {
+        format!(
+            "spec.domain.devices.interfaces[{index}].macAddress: missing for {name:?}, expected the address that the \
+             controller writes into the VirtualMachine"
+        )
+    };
+    missing.map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(ranges: &[&str]) -> MacPoolSpec {
+        MacPoolSpec {
+            ranges: ranges.iter().map(|range| (*range).to_owned()).collect(),
+            namespaces: vec!["n".to_owned()],
+            ..MacPoolSpec::default()
+        }
+    }
+
+    fn pool(name: &str, ranges: &[&str]) -> MacPool {
+        spec(ranges).check(name).0.unwrap()
+    }
+
+    fn machine(namespace: &str, template: &Value) -> DynamicObject {
+        let object = json!({"metadata": {"namespace": namespace, "name": "w"}, "spec": {"template": template}});
+        serde_json::from_value(object).unwrap()
+    }
+
+    fn interfaces_of(interfaces: &Value) -> Value {
+        json!({"domain": {"devices": {"interfaces": interfaces}}})
+    }
+
+    #[test]
+    fn a_pool_is_compared_with_every_other_pool() {
+        let range = "02:00:00:00:00:00-02:00:00:00:00:ff";
+        let others = [pool("p", &[range]), pool("q", &["02:00:00:00:00:80-02:00:00:00:01:00"])];
+        let verdict = validate_mac_pool("p", &spec(&[range]), &others);
+        let expected = "MACPools p and q both have 02:00:00:00:00:80-02:00:00:00:00:ff, expected no common address";
+        assert_eq!((verdict.errors, verdict.warnings), (vec![expected.to_owned()], vec![]));
+        let verdict = validate_mac_pool("q", &spec(&["02:00:00:00:01:00-02:00:00:00:01:ff"]), &others);
+        assert_eq!(verdict, Verdict::default());
+    }
+
+    #[test]
+    fn a_machine_of_a_pool_gets_the_label_in_its_template() {
+        let pools = [pool("p", &["02:00:00:00:00:00-02:00:00:00:00:ff"])];
+        let spec = interfaces_of(&json!([{"name": "a", "macAddress": "02:00:00:00:00:01"}]));
+        let operations = |metadata: Value| {
+            let mut template = json!({"spec": spec});
+            if !metadata.is_null() {
+                template["metadata"] = metadata;
+            }
+            require_addresses(&machine("n", &template), &pools)
+        };
+        let add = |path: &str, value: Value| vec![json!({"op": "add", "path": path, "value": value})];
+        let path = "/spec/template/metadata/labels/ipam.glowplug.dev~1mac-addresses";
+        assert_eq!(operations(json!({"labels": {"a": "b"}})), add(path, json!("required")));
+        let labels = json!({(MAC_ADDRESSES_LABEL): "required"});
+        assert_eq!(operations(json!({})), add("/spec/template/metadata/labels", labels.clone()));
+        assert_eq!(operations(json!(null)), add("/spec/template/metadata", json!({"labels": labels})));
+        assert_eq!(operations(json!({"labels": labels})), [] as [Value; 0]);
+    }
+
+    #[test]
+    fn a_machine_that_no_pool_serves_or_without_interfaces_stays_as_it_is() {
+        let pools = [pool("p", &["02:00:00:00:00:00-02:00:00:00:00:ff"])];
+        let template = json!({"spec": interfaces_of(&json!([{"name": "a"}]))});
+        assert_eq!(require_addresses(&machine("m", &template), &pools), [] as [Value; 0]);
+        assert_eq!(require_addresses(&machine("n", &template), &[]), [] as [Value; 0]);
+        let without = json!({"spec": interfaces_of(&json!([]))});
+        assert_eq!(require_addresses(&machine("n", &without), &pools), [] as [Value; 0]);
+    }
+
+    #[test]
+    fn an_instance_is_rejected_for_every_interface_without_an_address() {
+        let instance = |interfaces: Value| -> DynamicObject {
+            let object = json!({"metadata": {"name": "w"}, "spec": interfaces_of(&interfaces)});
+            serde_json::from_value(object).unwrap()
+        };
+        let some =
+            json!([{"name": "a"}, {"name": "b", "macAddress": "02:00:00:00:00:01"}, {"name": "c", "macAddress": ""}]);
+        let line = |index: usize, name: &str| {
+            format!(
+                "spec.domain.devices.interfaces[{index}].macAddress: missing for {name:?}, expected the address that the \
+                 controller writes into the VirtualMachine"
+            )
+        };
+        assert_eq!(check_instance(&instance(some)), [line(0, "a"), line(2, "c")]);
+        let all = json!([{"name": "b", "macAddress": "02:00:00:00:00:01"}]);
+        assert_eq!(check_instance(&instance(all)), [] as [String; 0]);
+    }
+}
