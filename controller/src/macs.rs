@@ -88,6 +88,15 @@ enum Input {
     Lease(Change),
 }
 
+/// Result of a decision and its requests.
+enum Pass {
+    /// The known objects have changed, so another decision may be different.
+    Changed,
+    /// A request had no effect: the API server has other objects, which the watches report later.
+    Behind,
+    Done,
+}
+
 /// What a request changed.
 enum Outcome {
     Vm(DynamicObject),
@@ -189,7 +198,10 @@ impl Macs {
             }
             while is_due && self.has_machines && self.is_listed == [true; 2] {
                 match self.pass().await {
-                    Ok(has_changed) => is_due = has_changed,
+                    Ok(Pass::Changed) => {}
+                    // Another pass follows after a pause.
+                    Ok(Pass::Behind) => break,
+                    Ok(Pass::Done) => is_due = false,
                     Err(error) => {
                         tracing::warn!(%error, "could not serve MAC addresses");
                         break;
@@ -229,8 +241,8 @@ impl Macs {
         true
     }
 
-    /// Decides, and makes the requests. Returns whether another decision may be different.
-    async fn pass(&mut self) -> Result<bool, Error> {
+    /// Decides, and makes the requests.
+    async fn pass(&mut self) -> Result<Pass, Error> {
         let plan = self.index.plan(Timestamp::now());
         self.report(&plan);
         let Plan { actions, statuses, .. } = plan;
@@ -238,6 +250,7 @@ impl Macs {
         let outcomes = stream::iter(actions).map(|action| this.apply(action)).buffer_unordered(IN_FLIGHT);
         let outcomes: Vec<Result<Outcome, Error>> = outcomes.collect().await;
         let pools: Api<DynamicObject> = Api::all_with(self.client.clone(), &ApiResource::erase::<MACPool>(&()));
+        let mut is_behind = !outcomes.is_empty();
         let mut has_changed = false;
         let mut failed = None;
         for outcome in outcomes {
@@ -267,12 +280,17 @@ impl Macs {
         }
         for (name, patch) in statuses {
             let patched = ask(pools.patch_status(&name, &PatchParams::default(), &Patch::Merge(patch))).await;
-            // The watch reports another version of the pool.
-            if let Some(object) = stored(patched)? {
-                has_changed |= self.index.apply_pool(object);
+            match stored(patched)? {
+                Some(object) => has_changed |= self.index.apply_pool(object),
+                None => is_behind = true,
             }
         }
-        failed.map_or(Ok(has_changed), Err)
+        match failed {
+            Some(error) => Err(error),
+            None if has_changed => Ok(Pass::Changed),
+            None if is_behind => Ok(Pass::Behind),
+            None => Ok(Pass::Done),
+        }
     }
 
     /// Publishes the events, the metrics and the namespaces of a plan.
