@@ -302,7 +302,7 @@ impl Work<'_> {
     /// Updates the index. Returns the names that may need a pass.
     fn note_change(&self, kind: Kind, change: Change) -> BTreeSet<Key> {
         match kind {
-            Kind::KubevirtMachine => {}
+            Kind::KubevirtMachine | Kind::AddressClaim(_) | Kind::IpamClaim => {}
             Kind::VirtualMachine => self.machines.macs.vm(&change),
             Kind::Instance => self.machines.macs.instance(&change),
         }

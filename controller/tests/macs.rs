@@ -1,7 +1,6 @@
 //! MAC addresses of machines when requests, answers and leaders fail.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::Ordering;
 
 use glowplug_controller::api::{MACPool, MacPoolSpec, StaticIPLease};
 use kube::Api;
@@ -13,7 +12,7 @@ use crate::support::controller::Controller;
 use crate::support::hosted::provider::PATCH_ANNOTATION;
 use crate::support::hosted::{Hosted, poll};
 use crate::support::server::Server;
-use crate::support::trouble::{Trouble, history, run_all, trouble_at};
+use crate::support::trouble::{Trouble, history, run_all, run_script};
 
 /// A hosted cluster whose machines wait for the MAC addresses of a pool with this last octet.
 async fn hosted(cluster: &Cluster, last: u8) -> Hosted {
@@ -71,24 +70,9 @@ async fn run(trouble: Trouble, n: usize) -> bool {
     let server = Server::start().await;
     let cluster = Cluster::of(&server).await;
     let hosted = hosted(&cluster, 0).await;
-    let came = trouble_at(&server, trouble, n);
-    let leaders = async {
-        let first = Controller::of(&cluster, "");
-        if matches!(trouble, Trouble::LostAnswer | Trouble::Refused) {
-            std::future::pending::<()>().await;
-        }
-        poll("a crash", async || came.load(Ordering::SeqCst).then_some(())).await;
-        drop(first);
-        server.clear_faults();
-        let _second = Controller::of(&cluster, "");
-        std::future::pending::<()>().await;
-    };
-    tokio::select! {
-        () = script(&hosted) => {}
-        () = leaders => {}
-    }
+    let came = run_script(&server, trouble, n, || Controller::of(&cluster, ""), script(&hosted)).await;
     check_history(&server, &cluster, &hosted).await;
-    came.load(Ordering::SeqCst)
+    came
 }
 
 /// What has to hold at every moment: no two machines have one MAC address, and each address in a machine has a lease of this

@@ -8,9 +8,7 @@ use std::process::Command;
 
 use clap::Parser;
 use glowplug_controller::api::definitions;
-use glowplug_controller::machine::{
-    MAC_ADDRESSES_LABEL, MAC_POOLS_LABEL, MACHINE_NAME_LABEL, MACHINES_LABEL, instances, virtual_machines,
-};
+use glowplug_controller::machine::{MAC_ADDRESSES_LABEL, MAC_POOLS_LABEL, MACHINES_LABEL, instances, virtual_machines};
 use glowplug_controller::run::Options;
 use glowplug_controller::webhook::{INSTANCES_PATH, MACHINES_PATH, MACS_PATH, POOLS_PATH};
 use serde_json::{Value, json};
