@@ -359,6 +359,8 @@ pub async fn discovery_names_the_kinds(cluster: &Cluster) {
     let expected = [
         ("globalstaticippools", false),
         ("globalstaticippools/status", false),
+        ("macpools", false),
+        ("macpools/status", false),
         ("staticipleases", false),
         ("staticippools", true),
         ("staticippools/status", true),
