@@ -158,6 +158,8 @@ async fn kubevirt_machines_hold_addresses_as_soon_as_the_kind_is_installed() {
     assert_eq!(hosted.until_annotated("b", ANNOTATION).await, r#"["10.0.0.9/16"]"#);
     assert_eq!(holder(&hosted, "10.0.0.8").await, json!(["VirtualMachine", a.uid()]));
     assert_eq!(hosted.restart("a").await.addresses()[0].1, "10.0.0.8");
+    hosted.vms.delete("a", &DeleteParams::default()).await.unwrap();
+    poll("a released address", async || holder(&hosted, "10.0.0.8").await.is_null().then_some(())).await;
     installed.stop().await;
 }
 
