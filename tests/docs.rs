@@ -27,6 +27,7 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
     (
         "README.md",
         &[
+            "kubectl apply --server-side -k install",
             "kubectl get ipaddresses,staticippools -n clusters",
             "make demo    # from a pool of addresses to kernel arguments, each step shown",
             "make demo-controller    # the controller without a cluster: pools, claims, machines, exhaustion, growth",
