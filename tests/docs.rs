@@ -93,11 +93,7 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
     ("docs/image-builders.md", &["make install-guest DESTDIR=$image PREFIX=/usr"]),
     (
         "docs/mac-pools.md",
-        &[
-            "kubectl apply -f mac-pool.yaml",
-            "kubectl get macpools",
-            "kubectl get namespace clusters-c1 --show-labels",
-        ],
+        &["kubectl apply -f mac-pool.yaml", "kubectl get macpools", "kubectl get namespace clusters-c1 --show-labels"],
     ),
     (
         "docs/recovery.md",
