@@ -812,4 +812,45 @@ mod tests {
         assert_eq!(status["families"][0]["free"], "18446744073709551613");
         assert_eq!(status["ipAddresses"]["free"], i64::MAX);
     }
+
+    #[test]
+    fn no_content_of_a_pool_changes_another_pool() {
+        let condition = json!({
+            "type": "Ready", "status": "True", "reason": "Ready", "message": "", "lastTransitionTime": "2026-08-14T10:00:00Z",
+        });
+        let metadata = |name: &str| json!({"namespace": "n", "name": name, "uid": name, "resourceVersion": "5", "finalizers": [POOL_FINALIZER]});
+        let honest = json!({
+            "metadata": metadata("honest"), "spec": {"network": "infra/vlan10", "addresses": ["10.0.0.0/24"]},
+        });
+        let valid = json!({
+            "metadata": metadata("hostile"),
+            "spec": {
+                "network": "infra/vlan20", "addresses": ["10.0.1.8-10.0.1.20", "fd00::/112"],
+                "excludedAddresses": ["10.0.1.9"], "preAllocations": {"a": "10.0.1.10"}, "gateway": ["10.0.1.1"],
+                "nameservers": ["8.8.8.8"], "machineNetwork": [{"cidr": "10.0.1.0/24"}, {"cidr": "fd00::/64"}],
+                "interface": "eno102", "allocateReservedIPAddresses": true, "onLinkGateway": true,
+                "addressReuseGracePeriodSeconds": 5, "sticky": true, "template": r#"{"links": [], "networks": []}"#,
+                "nodePoolRef": {"name": "w"}, "machineSelector": {"matchLabels": {"a": "b"}},
+                "addressesFrom": {"poolRef": {"apiGroup": "a.b", "kind": "K", "name": "n"}},
+            },
+            "status": {"observedGeneration": 1, "waiting": 1, "conditions": [condition]},
+        });
+        let mut index = Index::default();
+        index.apply(PoolObject::read(serde_json::from_value(honest).unwrap()));
+        crate::hostile::each_object(&valid, |object| {
+            // A pool may reserve addresses of its own network, so it must not move to the network of the other pool.
+            if object.data["spec"]["network"] == "infra/vlan10" {
+                return;
+            }
+            let id = PoolId::of(&object.metadata);
+            index.apply(PoolObject::read(object));
+            assert_eq!(index.facts()["n/honest"].ready, Ok(()));
+            let (pools, suspended) = index.pools();
+            assert!(pools.iter().any(|pool| pool.name() == "n/honest") && !suspended.contains("n/honest"));
+            let names: Vec<String> =
+                index.updates(&Observations::new(), at(0)).iter().map(|update| update.id.to_string()).collect();
+            assert!(names.iter().any(|name| name == "n/honest"), "{names:?}");
+            index.remove(&id);
+        });
+    }
 }

@@ -597,3 +597,34 @@ fn unreadable(object: &DynamicObject, address: IpAddr) -> Option<Lease> {
         reuse_after: None,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_lease_of_any_content_has_the_address_of_its_name_or_cannot_be_read() {
+        let time = "2026-08-14T10:00:00.000000Z";
+        let holder =
+            json!({"kind": "KubevirtMachine", "namespace": "n", "name": "w-0", "uid": "u", "interface": "eno101"});
+        let valid = json!({"metadata": {"name": "10-0-0-8.infra.vlan10", "uid": "u", "resourceVersion": "5"}, "spec": {
+            "network": "infra/vlan10", "address": "10.0.0.8", "prefix": 24, "pool": "clusters/workers",
+            "holder": holder, "since": time, "released": time, "reuseAfter": time,
+        }});
+        let address = "10.0.0.8".parse().unwrap();
+        let (mut readable, mut held) = (0, 0);
+        crate::hostile::each_object(&valid, |object| match read(&object, address, "infra/vlan10") {
+            Ok((spec, _)) => {
+                assert_eq!((spec.network.as_str(), spec.address.as_str()), ("infra/vlan10", "10.0.0.8"));
+                readable += 1;
+            }
+            Err(_) => {
+                assert_eq!(unreadable(&object, address).unwrap().released, None);
+                held += 1;
+            }
+        });
+        assert!(readable > 0 && held > 20, "{readable} readable, {held} held");
+    }
+}

@@ -12,6 +12,7 @@
 //! | [`claims`] | IPAM provider for Cluster API: requests for claims |
 //! | [`ipam_claim`] | the kind IPAMClaim: addresses that a network provider keeps for a machine |
 //! | [`machine`] | members of a VirtualMachine, and the labels of capk and HyperShift |
+//! | [`object`] | objects of lists, watches and reviews, which no user can make unreadable |
 //! | [`namespaces`] | the label of the namespaces with machines of pools |
 //! | [`node_pools`] | the condition of NodePools, and the pools that are derived from them |
 //! | [`selection`] | which pools serve a machine, and on which interface |
@@ -37,6 +38,8 @@ pub mod cluster_api;
 pub mod diagnostics;
 pub mod election;
 pub mod events;
+#[cfg(test)]
+mod hostile;
 pub mod index;
 pub mod ipam_claim;
 pub mod ledger;
@@ -46,6 +49,7 @@ pub mod macs;
 pub mod metrics;
 pub mod namespaces;
 pub mod node_pools;
+pub mod object;
 pub mod opening;
 mod passes;
 pub mod pools;

@@ -9,6 +9,8 @@
 //! their creation.
 
 mod decision;
+#[cfg(test)]
+mod hostile;
 mod index;
 mod objects;
 mod sources;

@@ -180,7 +180,8 @@ impl Macs {
         let facts = std::mem::replace(&mut self.facts, mpsc::unbounded_channel().1);
         let facts = stream::unfold(facts, async |mut facts| facts.recv().await.map(|fact| (Input::Fact(fact), facts)));
         let pools = changes(Api::all_with(self.client.clone(), &ApiResource::erase::<MACPool>(&()))).map(Input::Pool);
-        let leases = changes(self.leases()).map(Input::Lease);
+        let leases = changes(Api::all_with(self.client.clone(), &ApiResource::erase::<StaticIPLease>(&())));
+        let leases = leases.map(Input::Lease);
         let inputs = [facts.chain(stream::pending()).boxed(), pools.boxed(), leases.boxed()];
         let mut inputs: BoxStream<'_, Input> = stream::select_all(inputs).boxed();
         let mut is_due = false;

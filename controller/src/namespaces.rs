@@ -10,13 +10,14 @@ use std::time::Duration;
 
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::Namespace;
-use kube::api::{ApiResource, DynamicObject, Patch, PatchParams};
+use kube::api::{ApiResource, Patch, PatchParams};
 use kube::{Api, Client};
 use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 use crate::machine::{MAC_POOLS_LABEL, MACHINES_LABEL};
+use crate::object::Object;
 use crate::selection::{Selection, SelectionCache};
 use crate::watch::{Change, changes};
 
@@ -27,7 +28,7 @@ const PAUSE: Duration = Duration::from_secs(5);
 
 /// The task that labels the namespaces in a value of type `T`.
 pub struct Namespaces<T> {
-    api: Api<DynamicObject>,
+    api: Api<Object>,
     label: &'static str,
     /// Field manager of the label.
     manager: &'static str,

@@ -569,4 +569,23 @@ mod tests {
         assert_eq!(reason, "InvalidSpec");
         assert!(errors.contains("bootstrapNetworkConfig.addresses"), "{errors}");
     }
+
+    #[test]
+    fn a_node_pool_with_any_content_gets_a_decision() {
+        let mut valid = serde_json::to_value(configured(&config())).unwrap();
+        valid["status"] = json!({"conditions": [condition("True", "NoFreeAddress", "x", "2026-08-14T10:00:00Z")]});
+        let pool = pool_of(Some("eno101"));
+        let mut written = 0;
+        crate::hostile::each_object(&valid, |object| {
+            conditions(&object, &[&pool], NOW);
+            let derived = derive(&object, Some(&hosted_cluster()), None);
+            written += u32::from(matches!(derived, Derived::Write(_)));
+        });
+        assert!(written > 50, "{written}");
+        let hosted_cluster = serde_json::to_value(hosted_cluster()).unwrap();
+        crate::hostile::each_object(&hosted_cluster, |object| {
+            let derived = derive(&configured(&config()), Some(&object), None);
+            assert!(matches!(derived, Derived::Write(_) | Derived::Problem(_)), "{derived:?}");
+        });
+    }
 }

@@ -27,6 +27,7 @@ use crate::cluster_api::WATCH_FILTER_LABEL;
 use crate::events::Events;
 use crate::index::{Index, Part, PoolFacts, PoolId, PoolObject, Update, observe};
 use crate::metrics::Metrics;
+use crate::object::{Object, plain};
 use crate::registry::{RegistryHandle, Stopped};
 use crate::selection::{Selection, SelectionCache};
 
@@ -161,7 +162,7 @@ impl Pools {
         let updates = stream::iter(self.index.updates(&observations, now));
         let writer = &self.writer;
         let written: Vec<_> = updates.map(|update| writer.write(update)).buffer_unordered(IN_FLIGHT).collect().await;
-        for object in written.into_iter().flatten() {
+        for Object(object) in written.into_iter().flatten() {
             self.index.apply(PoolObject::read(object));
         }
         Ok(())
@@ -214,7 +215,7 @@ impl Pools {
 
 impl Writer {
     /// Writes an update. Returns the stored object, or `None` when the update failed: the next pass decides again.
-    async fn write(&self, update: Update) -> Option<DynamicObject> {
+    async fn write(&self, update: Update) -> Option<Object> {
         let kind = Kind::of(&update.id);
         let api = kind.api(self.client.clone(), update.id.namespace.as_deref());
         let (name, patch) = (&update.id.name, Patch::Merge(&update.patch));
@@ -274,7 +275,7 @@ impl Kind {
     }
 
     /// The pools of a namespace. `None`: all pools of this kind.
-    fn api(self, client: Client, namespace: Option<&str>) -> Api<DynamicObject> {
+    fn api(self, client: Client, namespace: Option<&str>) -> Api<Object> {
         match namespace {
             Some(namespace) => Api::namespaced_with(client, namespace, &self.resource()),
             None => Api::all_with(client, &self.resource()),
@@ -292,7 +293,7 @@ fn watch(
     let api = kind.api(client.clone(), Some(namespace).filter(|namespace| !namespace.is_empty()));
     let events = watcher(api, scope.config()).default_backoff().filter_map(move |event| async move {
         let warn = |error| tracing::warn!(%error, kind = kind.resource().kind, "could not watch the pools");
-        event.map_err(warn).ok().map(|event| (kind, event))
+        event.map_err(warn).ok().map(|event| (kind, plain(event)))
     });
     events.boxed()
 }

@@ -15,6 +15,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use crate::cluster_api::Key;
+use crate::object::{Object, plain};
 use crate::passes::version_of;
 
 /// Largest number of changes that wait for their reader.
@@ -45,19 +46,19 @@ struct Known {
 ///
 /// The watch runs in a task of its own, so that the lists of several kinds are read at the same time. The task ends
 /// when the stream is dropped.
-pub fn changes(api: Api<DynamicObject>) -> impl Stream<Item = Change> + Send + Unpin {
+pub fn changes(api: Api<Object>) -> impl Stream<Item = Change> + Send + Unpin {
     changes_of(api, watcher::Config::default())
 }
 
 /// Watches the objects of `api` that `config` selects, as [`changes`].
-pub fn changes_of(api: Api<DynamicObject>, config: watcher::Config) -> impl Stream<Item = Change> + Send + Unpin {
+pub fn changes_of(api: Api<Object>, config: watcher::Config) -> impl Stream<Item = Change> + Send + Unpin {
     let (sender, receiver) = mpsc::channel(QUEUE);
     let mut task = JoinSet::new();
     task.spawn(async move {
         let mut events = Box::pin(watcher(api, config).default_backoff());
         let mut known = Known::default();
         while let Some(event) = events.next().await {
-            let changes = event.map(|event| known.changes(event)).unwrap_or_else(|error| {
+            let changes = event.map(|event| known.changes(plain(event))).unwrap_or_else(|error| {
                 tracing::warn!(%error, "could not watch");
                 Vec::new()
             });

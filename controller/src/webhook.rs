@@ -37,6 +37,7 @@ use crate::cluster_api::Key;
 use crate::index::PoolId;
 use crate::machine::{VirtualMachine, virtual_machines};
 use crate::metrics::Metrics;
+use crate::object::Object;
 use crate::selection::SelectionCache;
 use crate::serve::answer;
 
@@ -225,7 +226,7 @@ impl Webhooks {
         if request.method() != Method::POST {
             return text(StatusCode::METHOD_NOT_ALLOWED, "only POST is answered\n");
         }
-        let review = serde_json::from_slice::<AdmissionReview<DynamicObject>>(request.body()).ok();
+        let review = serde_json::from_slice::<AdmissionReview<Object>>(request.body()).ok();
         let Some(request): Option<AdmissionRequest<_>> = review.and_then(|review| review.try_into().ok()) else {
             return text(
                 StatusCode::BAD_REQUEST,
@@ -248,7 +249,7 @@ impl Webhooks {
         }
     }
 
-    async fn review_pool(&self, request: &AdmissionRequest<DynamicObject>) -> AdmissionResponse {
+    async fn review_pool(&self, request: &AdmissionRequest<Object>) -> AdmissionResponse {
         let mut response = AdmissionResponse::from(request);
         let Verdict { errors, warnings } = match self.verdict(request).await {
             Ok(verdict) => verdict,
@@ -266,7 +267,7 @@ impl Webhooks {
         response
     }
 
-    async fn review_machine(&self, request: &AdmissionRequest<DynamicObject>) -> AdmissionResponse {
+    async fn review_machine(&self, request: &AdmissionRequest<Object>) -> AdmissionResponse {
         let mut response = AdmissionResponse::from(request);
         let refusal = match self.decide_machine(request).await {
             Ok(Decision::NotSelected) => return response,
@@ -289,7 +290,7 @@ impl Webhooks {
     ///
     /// Most decisions use only the cache. Before a machine is created without a pool or is rejected, the webhook asks
     /// the API server: the pool may have changed a moment ago, and capk may wait for minutes before it retries.
-    async fn decide_machine(&self, request: &AdmissionRequest<DynamicObject>) -> Result<Decision, Box<Status>> {
+    async fn decide_machine(&self, request: &AdmissionRequest<Object>) -> Result<Decision, Box<Status>> {
         let (kind, expected) = (&request.kind, virtual_machines());
         let object = match (&request.operation, &request.object) {
             (Operation::Create, Some(object)) if (&kind.group, &kind.kind) == (&expected.group, &expected.kind) => {
@@ -300,7 +301,7 @@ impl Webhooks {
                 return Err(failure(StatusCode::BAD_REQUEST, "BadRequest", &message));
             }
         };
-        let mut object = object.clone();
+        let Object(mut object) = object.clone();
         object.metadata.namespace = object.metadata.namespace.or_else(|| request.namespace.clone());
         let machine = VirtualMachine::read(object);
         if let Some(selection) = self.selection.current() {
@@ -342,10 +343,10 @@ impl Webhooks {
     }
 
     /// Responds to the creation of a VirtualMachine in a namespace of a MACPool.
-    async fn review_addresses(&self, request: &AdmissionRequest<DynamicObject>) -> AdmissionResponse {
+    async fn review_addresses(&self, request: &AdmissionRequest<Object>) -> AdmissionResponse {
         let mut response = AdmissionResponse::from(request);
         let Some(object) = &request.object else { return response };
-        let mut object = object.clone();
+        let Object(mut object) = object.clone();
         object.metadata.namespace = object.metadata.namespace.or_else(|| request.namespace.clone());
         match self.mac_pools().await {
             Ok(pools) => match require_addresses(&object, &pools) {
@@ -363,10 +364,10 @@ impl Webhooks {
 
     /// Lists the valid MACPools of the cluster. Pools that are being deleted are not listed.
     async fn mac_pools(&self) -> kube::Result<Vec<MacPool>> {
-        let pools: Api<DynamicObject> = Api::all_with(self.client.clone(), &ApiResource::erase::<MACPool>(&()));
+        let pools: Api<Object> = Api::all_with(self.client.clone(), &ApiResource::erase::<MACPool>(&()));
         let pools = pools.list(&ListParams::default()).await?.items.into_iter();
         let pools = pools.filter(|pool| pool.metadata.deletion_timestamp.is_none());
-        let read = |pool: DynamicObject| {
+        let read = |Object(pool): Object| {
             let spec = MacPoolSpec::deserialize(&pool.data["spec"]).ok()?;
             spec.check(pool.metadata.name.as_deref().unwrap_or_default()).0
         };
@@ -374,7 +375,7 @@ impl Webhooks {
     }
 
     /// Decides on a change of a MACPool. `Err`: the reason why no decision is possible.
-    async fn verdict_of_macs(&self, request: &AdmissionRequest<DynamicObject>) -> Result<Verdict, Box<Status>> {
+    async fn verdict_of_macs(&self, request: &AdmissionRequest<Object>) -> Result<Verdict, Box<Status>> {
         let Some(new) = &request.object else { return Ok(Verdict::default()) };
         if request.old_object.as_ref().is_some_and(|old| old.data["spec"] == new.data["spec"]) {
             return Ok(Verdict::default());
@@ -389,7 +390,7 @@ impl Webhooks {
     }
 
     /// Decides on a change of a pool. `Err`: the reason why no decision is possible.
-    async fn verdict(&self, request: &AdmissionRequest<DynamicObject>) -> Result<Verdict, Box<Status>> {
+    async fn verdict(&self, request: &AdmissionRequest<Object>) -> Result<Verdict, Box<Status>> {
         let bad_request = |message: &str| failure(StatusCode::BAD_REQUEST, "BadRequest", message);
         let kind = &request.kind;
         if kind.group == GROUP && kind.kind == MACPool::kind(&()) {
@@ -442,7 +443,7 @@ impl Webhooks {
     async fn others(&self, id: &PoolId) -> kube::Result<Vec<Pool>> {
         let mut pools = Vec::new();
         for kind in [ApiResource::erase::<StaticIPPool>(&()), ApiResource::erase::<GlobalStaticIPPool>(&())] {
-            let objects: Api<DynamicObject> = Api::all_with(self.client.clone(), &kind);
+            let objects: Api<Object> = Api::all_with(self.client.clone(), &kind);
             for object in objects.list(&ListParams::default()).await? {
                 let other = PoolId::of(&object.metadata);
                 let spec = specification(&object).ok().filter(|_| other != *id);
@@ -455,12 +456,13 @@ impl Webhooks {
     /// Lists the leases of the pool `id`.
     async fn leases(&self, id: &PoolId) -> kube::Result<Vec<LeaseSpec>> {
         let kind = ApiResource::erase::<StaticIPLease>(&());
-        let objects: Api<DynamicObject> = Api::all_with(self.client.clone(), &kind);
+        let objects: Api<Object> = Api::all_with(self.client.clone(), &kind);
         let (name, mut params, mut leases) = (id.to_string(), ListParams::default().limit(PAGE), Vec::new());
         loop {
             let page = objects.list(&params).await?;
             let of_pool = page.items.into_iter().filter(|lease| lease.data["spec"]["pool"] == name);
-            leases.extend(of_pool.filter_map(|mut lease| serde_json::from_value(lease.data["spec"].take()).ok()));
+            leases
+                .extend(of_pool.filter_map(|Object(mut lease)| serde_json::from_value(lease.data["spec"].take()).ok()));
             match page.metadata.continue_.filter(|token| !token.is_empty()) {
                 Some(token) => params = params.continue_token(&token),
                 None => return Ok(leases),
@@ -482,9 +484,9 @@ fn patched(response: AdmissionResponse, operations: Vec<Value>) -> AdmissionResp
 }
 
 /// Responds to the creation of an instance.
-fn review_instance(request: &AdmissionRequest<DynamicObject>) -> AdmissionResponse {
+fn review_instance(request: &AdmissionRequest<Object>) -> AdmissionResponse {
     let mut response = AdmissionResponse::from(request);
-    let errors = request.object.as_ref().map(check_instance).unwrap_or_default();
+    let errors = request.object.as_ref().map(|object| check_instance(object)).unwrap_or_default();
     if !errors.is_empty() {
         response.allowed = false;
         response.result = *failure(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", &errors.join("\n"));

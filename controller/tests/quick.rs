@@ -5,6 +5,7 @@
 mod claims;
 mod faults;
 mod guide;
+mod hostile;
 mod kinds;
 mod ledger;
 mod machines;

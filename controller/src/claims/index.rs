@@ -419,4 +419,38 @@ mod tests {
         index.apply(Kind::Address, address("a", 3));
         assert_eq!(index.unrecorded(None), []);
     }
+
+    #[test]
+    fn no_content_of_an_object_changes_the_state_of_another_claim() {
+        let state = |index: &Index| {
+            let view = index.view(&key("honest"));
+            (view.claim, view.address, view.cluster, index.unrecorded(None).len())
+        };
+        let mut honest = index();
+        honest.apply(Kind::Claim, claim("honest", "u", 9));
+        honest.apply(Kind::Address, address("honest", 9));
+        let before = state(&honest);
+        let annotations = json!({"annotations": {
+            "ipam.glowplug.dev/family": "IPv4", "ipam.glowplug.dev/requested-address": "10.0.0.8",
+        }});
+        let condition = json!({"type": "Ready", "status": "False", "reason": "PoolExhausted", "message": "x"});
+        let status = json!({"conditions": [condition], "addressRef": {"name": "a"}});
+        let cluster = json!({"metadata": {"namespace": "n", "name": "other"}, "spec": {"paused": true}});
+        for (kind, valid) in [
+            (Kind::Claim, serde_json::to_value(claim("hostile", "h", 9)).unwrap()),
+            (Kind::Address, serde_json::to_value(address("hostile", 9)).unwrap()),
+            (Kind::Cluster, cluster),
+        ] {
+            let mut valid = valid;
+            json_patch::merge(&mut valid, &json!({"metadata": annotations, "status": status}));
+            crate::hostile::each_object(&valid, |object| {
+                let hostile = Key::of(&object.metadata);
+                honest.apply(kind, object);
+                honest.view(&key("hostile"));
+                honest.remove(kind, &hostile, None);
+                honest.forget(&key("hostile"), "h");
+            });
+            assert!(state(&honest) == before, "after the objects of {kind:?}");
+        }
+    }
 }

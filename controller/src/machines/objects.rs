@@ -146,6 +146,12 @@ pub(super) fn uid(metadata: &ObjectMeta) -> &str {
     metadata.uid.as_deref().unwrap_or_default()
 }
 
+/// Takes the member at a JSON pointer. Null if there is no such member.
+fn take(value: &mut Value, pointer: &str) -> Value {
+    // An index such as `value["spec"]["x"]` panics if `spec` is text.
+    value.pointer_mut(pointer).map(Value::take).unwrap_or_default()
+}
+
 pub(super) fn is_deleted(metadata: &ObjectMeta) -> bool {
     metadata.deletion_timestamp.is_some()
 }
@@ -157,7 +163,7 @@ impl KubevirtMachine {
     pub(super) fn read(object: DynamicObject) -> Self {
         let DynamicObject { metadata, mut data, .. } = object;
         let metadata = ObjectMeta { managed_fields: None, ..metadata };
-        let mut template = data["spec"]["virtualMachineTemplate"].take();
+        let mut template = take(&mut data, "/spec/virtualMachineTemplate");
         let namespace = template["metadata"]["namespace"].as_str().filter(|namespace| !namespace.is_empty());
         let own = metadata.namespace.clone().unwrap_or_default();
         let home = Key {
@@ -171,7 +177,7 @@ impl KubevirtMachine {
                 && condition["message"].as_str().is_some_and(|message| message.contains(EXHAUSTED))
         });
         let refused = is_refused.then(|| {
-            let labels = template["metadata"]["labels"].take();
+            let labels = take(&mut template, "/metadata/labels");
             let mut labels: std::collections::BTreeMap<String, String> =
                 serde_json::from_value(labels).unwrap_or_default();
             labels.insert(MACHINE_NAME_LABEL.to_owned(), home.name.clone());
@@ -182,10 +188,11 @@ impl KubevirtMachine {
                 labels: Some(labels),
                 ..ObjectMeta::default()
             };
-            let data = json!({"spec": template["spec"].take()});
+            let data = json!({"spec": take(&mut template, "/spec")});
             Box::new(VirtualMachine::read(DynamicObject { types: None, metadata, data }))
         });
-        Self { metadata, home, status_map: data["status"][STATUS_MAP].take(), refused }
+        let status_map = take(&mut data, &format!("/status/{STATUS_MAP}"));
+        Self { metadata, home, status_map, refused }
     }
 
     /// Returns the machine as the ledger identifies it: namespace, name and UID.

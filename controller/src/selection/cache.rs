@@ -18,6 +18,7 @@ use crate::client::serves;
 use crate::cluster_api::Key;
 use crate::index::{PoolId, PoolObject};
 use crate::machine::node_pools;
+use crate::object::Object;
 use crate::pools::Scope;
 use crate::watch::{Change, changes};
 
@@ -33,8 +34,8 @@ pub struct SelectionCache {
     scope: Scope,
     objects: Mutex<Objects>,
     current: watch::Sender<Option<Arc<Selection>>>,
-    pools: Api<DynamicObject>,
-    node_pools: Api<DynamicObject>,
+    pools: Api<Object>,
+    node_pools: Api<Object>,
     client: Client,
 }
 
@@ -84,14 +85,14 @@ impl SelectionCache {
     pub async fn list(&self) -> kube::Result<Selection> {
         let pools = self.pools.list(&ListParams::default()).await?.items;
         let pools = pools.into_iter().filter(|object| self.scope.has_label(&object.metadata));
-        let pools: Vec<_> = pools.map(|object| Arc::new(MachinePool::read(PoolObject::read(object)))).collect();
+        let pools: Vec<_> = pools.map(|Object(object)| Arc::new(MachinePool::read(PoolObject::read(object)))).collect();
         let node_pools = match self.node_pools.list(&ListParams::default()).await {
             Ok(list) => list.items,
             // The API server does not serve the kind, so no such objects exist.
             Err(kube::Error::Api(status)) if status.code == 404 => Vec::new(),
             Err(error) => return Err(error),
         };
-        Ok(Selection::new(pools, node_pools.into_iter().map(Arc::new)))
+        Ok(Selection::new(pools, node_pools.into_iter().map(|Object(object)| Arc::new(object))))
     }
 
     /// Watches the objects and updates the selection. Never returns.

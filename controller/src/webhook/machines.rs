@@ -287,4 +287,24 @@ mod tests {
         let decision = decide(&read(&object(&json!({}))), &selection(&[exhausted("p", &json!({}))]), &held);
         assert!(matches!(decision, Decision::Patch(operations) if operations.len() == 2));
     }
+
+    #[test]
+    fn a_machine_with_any_content_gets_a_decision_that_holds_after_its_patch() {
+        let pools = [pool("p", &json!({}))];
+        let addresses = json!({"annotations": {"network.kubevirt.io/addresses": r#"{"iface1": ["10.0.0.8/24"]}"#}});
+        let mut valid = object(&json!({}));
+        valid["spec"]["template"]["metadata"] = addresses;
+        let mut patched = 0;
+        crate::hostile::each_object(&valid, |object| {
+            let decide =
+                |object: DynamicObject| decide(&VirtualMachine::read(object), &selection(&pools), &BTreeSet::new());
+            let Decision::Patch(operations) = decide(object.clone()) else { return };
+            patched += 1;
+            let mut value = serde_json::to_value(object).unwrap();
+            let patch: json_patch::Patch = serde_json::from_value(operations.into()).unwrap();
+            json_patch::patch(&mut value, &patch).unwrap();
+            assert_eq!(decide(serde_json::from_value(value.clone()).unwrap()), Decision::Patch(Vec::new()), "{value}");
+        });
+        assert!(patched > 50, "{patched}");
+    }
 }

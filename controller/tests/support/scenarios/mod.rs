@@ -184,4 +184,5 @@ scenarios! {
     reconciler::an_address_is_released_after_the_guest_and_its_secret_goes_before,
     reconciler::a_machine_of_the_same_name_never_starts_with_the_address_of_the_one_before,
     reconciler::labels_alone_give_no_virtual_machine_the_address_of_a_kubevirt_machine,
+    reconciler::managed_fields_that_nobody_can_read_stop_no_other_machine,
 }

@@ -1,9 +1,10 @@
 //! Tests how the leader reconciles single objects of KubeVirt. The programs of KubeVirt do not run.
 
 use glowplug_controller::api::{MachineNetwork, PoolSpec, StaticIPLease, StaticIPPool};
+use glowplug_controller::object::Object;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
-use kube::api::{DeleteParams, DynamicObject, ListParams, PostParams};
+use kube::api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
@@ -290,4 +291,32 @@ pub async fn a_virtual_machine_gets_the_address_that_it_requests(cluster: &Clust
     let vm = place.vm("w", &json!({"spec": {"template": template}})).await;
     let (_, document) = place.until_secret("w", &vm).await;
     assert_eq!(document["networks"][0]["ip_address"], "10.0.0.13");
+}
+
+pub async fn managed_fields_that_nobody_can_read_stop_no_other_machine(cluster: &Cluster) {
+    let place = Place::new(cluster, &["10.0.0.8/30"]).await;
+    place.machine("hostile").await;
+    let vm = place.vm("hostile", &json!({"metadata": {"labels": null}, "spec": {"template": null}})).await;
+    place.instance(&vm).await;
+    let spec = PoolSpec { network: format!("{}/vlan20", place.namespace), ..PoolSpec::default() };
+    let pools: Api<StaticIPPool> = Api::namespaced(cluster.client(), &place.namespace);
+    pools.create(&PostParams::default(), &StaticIPPool::new("hostile", spec)).await.unwrap();
+    let pool = ApiResource::erase::<StaticIPPool>(&());
+    for kind in [resource(KUBEVIRT_MACHINE), resource(VIRTUAL_MACHINE), resource(INSTANCE), pool] {
+        // The API server accepts this time, and the client cannot parse it.
+        let entry = json!({
+            "manager": "m", "operation": "Update", "apiVersion": kind.api_version, "time": "9999-12-31T23:59:59Z",
+            "fieldsType": "FieldsV1", "fieldsV1": {"f:metadata": {"f:annotations": {"f:a": {}}}},
+        });
+        let objects: Api<Object> = Api::namespaced_with(cluster.client(), &place.namespace, &kind);
+        for metadata in [json!({"annotations": {"a": "b"}}), json!({"managedFields": [entry]})] {
+            let patch = Patch::Merge(json!({"metadata": metadata}));
+            objects.patch("hostile", &PatchParams::default(), &patch).await.unwrap();
+        }
+        let unreadable: Api<DynamicObject> = Api::namespaced_with(cluster.client(), &place.namespace, &kind);
+        unreadable.list(&ListParams::default()).await.unwrap_err();
+    }
+    let vm = place.vm("honest", &json!({"metadata": {"labels": null}})).await;
+    assert_eq!(place.address_of("honest", &vm).await, "10.0.0.8");
+    Controller::of(cluster, &place.namespace).until_ready().await;
 }

@@ -1,0 +1,140 @@
+//! Tests that no object of a machine disturbs the work on other machines, whatever a user writes into it.
+
+use glowplug::host::records::Objects;
+use serde_json::{Value, json};
+
+use super::index::{Index, Kind};
+use super::objects::read_records;
+use crate::cluster_api::{Key, Version};
+use crate::hostile::each_object;
+
+/// Returns one object of each kind for machine `name`, with every member that the controller reads.
+fn objects_of(name: &str, address: &str) -> Vec<(Kind, &'static str, Value)> {
+    let metadata = |suffix: &str, more: &Value| {
+        let mut metadata = json!({
+            "namespace": "n", "name": format!("{name}{suffix}"), "uid": format!("u-{name}"), "resourceVersion": "5",
+        });
+        json_patch::merge(&mut metadata, more);
+        metadata
+    };
+    let labels = json!({
+        "capk.cluster.x-k8s.io/kubevirt-machine-name": name, "capk.cluster.x-k8s.io/kubevirt-machine-namespace": "n",
+        "kubevirt.io/vm": name,
+    });
+    let with_length = format!("{address}/24");
+    let document = json!({"version": 2, "ethernets": {"eno101": {"addresses": [with_length]}}}).to_string();
+    let requested = json!({"iface1": [with_length]}).to_string();
+    let interface = json!({"name": "iface1", "bridge": {}, "acpiIndex": 101, "macAddress": "02:00:00:00:00:01"});
+    let template = json!({
+        "metadata": {"annotations": {"network.kubevirt.io/addresses": requested}},
+        "spec": {
+            "domain": {"devices": {"interfaces": [interface]}},
+            "networks": [{"name": "iface1", "multus": {"networkName": "infra/vlan10"}}],
+            "volumes": [{"name": "c", "cloudInitNoCloud": {"networkData": document}}],
+        },
+    });
+    let owner =
+        json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": name, "uid": format!("u-{name}")});
+    let owned = json!({"labels": labels, "ownerReferences": [owner]});
+    let failed = |kind: &str, reason: &str, message: &str| json!([{"type": kind, "status": "False", "reason": reason, "message": message}]);
+    let machine = json!({
+        "metadata": metadata("", &json!({"annotations": {
+            "kubevirt.cluster.x-k8s.io/allocated-ip-eno101": with_length,
+        }})),
+        "spec": {"virtualMachineTemplate": {
+            "metadata": {"namespace": "infra", "labels": labels}, "spec": {"template": template},
+        }},
+        "status": {
+            "allocatedBootstrapAddresses": {"eno101": [with_length]},
+            "conditions": failed("VMProvisioned", "VMCreateFailed", "No available IPs in pool for interface eno101"),
+        },
+    });
+    let vm = json!({"metadata": metadata("", &json!({"labels": labels})), "spec": {"template": template}});
+    let report = json!({
+        "name": "iface1", "interfaceName": "eno101", "mac": "02:00:00:00:00:01", "ipAddress": address,
+        "ipAddresses": [address, "fe80::1"],
+    });
+    let instance = json!({
+        "metadata": metadata("", &owned), "spec": template["spec"],
+        "status": {"phase": "Running", "interfaces": [report]},
+    });
+    let note = json!({
+        "kind": "VirtualMachine", "interface": "eno101",
+        "machine": {"namespace": "n", "name": name, "uid": format!("u-{name}")},
+    });
+    let claim = json!({
+        "metadata": metadata("-eno101", &json!({"annotations": {"ipam.glowplug.dev/claimant": note.to_string()}})),
+        "spec": {"poolRef": {"apiGroup": "ipam.cluster.x-k8s.io", "kind": "InClusterIPPool", "name": "p"}},
+        "status": {
+            "addressRef": {"name": format!("{name}-eno101")},
+            "conditions": failed("Ready", "PoolExhausted", "no address left"),
+        },
+    });
+    let ipam_claim = json!({
+        "metadata": metadata(".iface1", &owned),
+        "status": {"ips": [with_length], "conditions": failed("IPsAllocated", "SubnetExhausted", "none left")},
+    });
+    vec![
+        (Kind::KubevirtMachine, "KubevirtMachine", machine),
+        (Kind::VirtualMachine, "VirtualMachine", vm),
+        (Kind::Instance, "VirtualMachineInstance", instance),
+        (Kind::AddressClaim(Version::V1Beta2), "IPAddressClaim", claim),
+        (Kind::IpamClaim, "IPAMClaim", ipam_claim),
+    ]
+}
+
+fn key(name: &str) -> Key {
+    Key { namespace: "n".to_owned(), name: name.to_owned() }
+}
+
+/// Everything that the index knows about machine `honest`.
+fn state(index: &Index) -> impl PartialEq + use<> {
+    let honest = key("honest");
+    let objects = (index.vm(&honest).cloned(), index.machine(&honest).cloned(), index.instance(&honest).cloned());
+    let claims = (index.claims_of(&honest), index.ipam_claim(&key("honest.iface1")).cloned());
+    (objects, claims, index.homes_of(&honest), index.selected(&honest))
+}
+
+/// Returns an index with the objects of machine `honest`.
+fn index() -> Index {
+    let mut index = Index::default();
+    for (kind, _, object) in objects_of("honest", "10.0.0.8") {
+        index.apply(kind, serde_json::from_value(object).unwrap());
+    }
+    index
+}
+
+#[test]
+fn no_content_of_an_object_changes_the_state_of_another_machine() {
+    let before = state(&index());
+    for (kind, _, valid) in objects_of("hostile", "10.0.0.9") {
+        let mut index = index();
+        each_object(&valid, |object| {
+            let key = Key::of(&object.metadata);
+            index.apply(kind, object);
+            index.remove(kind, &key, None);
+        });
+        assert!(state(&index) == before, "after the objects of {kind:?}");
+    }
+}
+
+#[test]
+fn no_content_of_an_object_removes_the_record_of_another_machine() {
+    let honest = |objects: &mut Objects| {
+        for (_, kind, object) in objects_of("honest", "10.0.0.8") {
+            read_records(objects, kind, &serde_json::from_value(object).unwrap());
+        }
+    };
+    let mut alone = Objects::default();
+    honest(&mut alone);
+    let [record] = &alone.inventory().records[..] else { panic!("expected one record") };
+    assert_eq!(record.addresses, ["10.0.0.8/24".parse().unwrap()]);
+    for (_, kind, valid) in objects_of("hostile", "10.0.0.9") {
+        each_object(&valid, |object| {
+            let mut all = Objects::default();
+            read_records(&mut all, kind, &object);
+            honest(&mut all);
+            assert!(all.inventory().records.contains(record), "{kind}");
+        });
+    }
+}
