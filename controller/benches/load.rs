@@ -309,10 +309,12 @@ fn lease(network: &str, n: usize) -> StaticIPLease {
             name: holder.name,
             uid: holder.uid,
             interface: Pool::DEFAULT_INTERFACE.to_owned(),
+            unknown: Default::default(),
         },
         since: MicroTime(Timestamp::now()),
         released: None,
         reuse_after: None,
+        unknown: Default::default(),
     };
     StaticIPLease::new(&name(network, &address), spec)
 }

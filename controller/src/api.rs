@@ -24,6 +24,7 @@ use kube::core::{ParseExpressionError, Selector};
 use kube::{CustomResource, CustomResourceExt, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 pub use mac::{
     MAC_BITS, MAC_NETWORK, MACPool, MacPool, MacPoolSpec, MacPoolStatus, MacRange, mac_lease_name, parse_mac_lease_name,
@@ -140,6 +141,10 @@ pub struct PoolSpec {
     /// Example: `{matchLabels: {cluster.x-k8s.io/cluster-name: c1}}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine_selector: Option<LabelSelector>,
+    /// Members that this version does not know. They exist only if the definition in the cluster is of a later version.
+    #[serde(flatten)]
+    #[schemars(skip)]
+    pub unknown: BTreeMap<String, Value>,
 }
 
 /// The addresses of a pool that serves IPAddressClaims of every namespace.
@@ -361,6 +366,10 @@ pub struct LeaseSpec {
     /// End of the reuse delay of a released address. Absent: no delay. Example: `2026-08-15T10:05:00.000000Z`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reuse_after: Option<MicroTime>,
+    /// Members that this version does not know. They exist only if the definition in the cluster is of a later version.
+    #[serde(flatten)]
+    #[schemars(skip)]
+    pub unknown: BTreeMap<String, Value>,
 }
 
 /// The object that holds an address. An object made again under the same name has another UID and is another holder.
@@ -377,6 +386,10 @@ pub struct Holder {
     /// Interface of the machine that has the address: its name in the guest, or, for a MAC address, in the
     /// VirtualMachine. Example: `eno101`.
     pub interface: String,
+    /// Members that this version does not know. They exist only if the definition in the cluster is of a later version.
+    #[serde(flatten)]
+    #[schemars(skip)]
+    pub unknown: BTreeMap<String, Value>,
 }
 
 /// The kinds of objects that hold addresses.

@@ -22,6 +22,7 @@ use kube::api::{ApiResource, DeleteParams, DynamicObject, PostParams, Preconditi
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client, ResourceExt as _};
+use serde_json::Value;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
@@ -352,9 +353,12 @@ impl ApiLedger {
         before: Option<&LeaseSpec>,
     ) -> Result<LeaseSpec, LedgerError> {
         let Claimant { machine, interface } = &*lease.claimant;
-        let before = before.map(|before| &before.holder).filter(|holder| holder.uid == machine.uid);
-        let kind = before.map(|holder| holder.kind).or_else(|| self.kinds.get(machine));
+        let before = before.filter(|before| before.holder.uid == machine.uid);
+        let kind = before.map(|before| before.holder.kind).or_else(|| self.kinds.get(machine));
         let kind = kind.ok_or_else(|| store(WRITING, format!("the kind of {machine} is not known")))?;
+        // What a later version has noted for this holder is kept. It must not pass to another holder.
+        let before = before.filter(|before| before.holder.interface == interface.to_string());
+        let unknown = |of: fn(&LeaseSpec) -> &BTreeMap<String, Value>| before.map(of).cloned().unwrap_or_default();
         Ok(LeaseSpec {
             network: network.to_owned(),
             address: address.to_string(),
@@ -366,10 +370,12 @@ impl ApiLedger {
                 name: machine.name.clone(),
                 uid: machine.uid.clone(),
                 interface: interface.to_string(),
+                unknown: unknown(|before| &before.holder.unknown),
             },
             since: MicroTime(lease.since),
             released: lease.released.map(MicroTime),
             reuse_after: lease.reuse_after.map(MicroTime),
+            unknown: unknown(|before| &before.unknown),
         })
     }
 

@@ -16,4 +16,5 @@ mod program;
 mod registry;
 mod rights;
 mod serve;
+mod skew;
 mod support;

@@ -2,7 +2,9 @@
 
 #![allow(clippy::duplicated_attributes, reason = "columns of a kind have the same type")]
 
-use glowplug::diagnostic::{Diagnostic, Diagnostics};
+use std::collections::BTreeMap;
+
+use glowplug::diagnostic::{Diagnostic, Diagnostics, Severity};
 use glowplug::host::claim::is_object_name;
 use glowplug::network::parse_mac_address;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, LabelSelector, ObjectMeta};
@@ -11,6 +13,7 @@ use kube::{CustomResource, KubeSchema};
 use pnet_base::MacAddr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 /// The network in the leases of MAC addresses. No network of IP addresses has this name: such a network is `default` or
 /// has a namespace.
@@ -49,6 +52,10 @@ pub struct MacPoolSpec {
     /// three octets. Example: `true`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub allow_universally_administered: bool,
+    /// Members that this version does not know. They exist only if the definition in the cluster is of a later version.
+    #[serde(flatten)]
+    #[schemars(skip)]
+    pub unknown: BTreeMap<String, Value>,
 }
 
 /// What the controller last observed of a pool of MAC addresses.
@@ -132,6 +139,10 @@ impl MacPoolSpec {
     #[must_use]
     pub fn check(&self, name: &str) -> (Option<MacPool>, Diagnostics) {
         let mut diagnostics = Diagnostics::default();
+        for member in self.unknown.keys() {
+            let expected = "a member of this version: a later version may restrict the pool with it";
+            diagnostics.push(Diagnostic::without_value(Severity::Error, member, "unknown key", expected));
+        }
         let ranges = self.check_ranges(&mut diagnostics);
         if self.namespaces.is_empty() {
             diagnostics.push(Diagnostic::error("namespaces", "empty list", "[]", "at least one namespace"));

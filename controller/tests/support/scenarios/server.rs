@@ -29,7 +29,14 @@ fn secret(name: &str, data: &Value) -> Secret {
 
 fn holder_of(name: &str) -> Holder {
     let [namespace, uid, interface] = ["clusters-c1", "5d30", "eno101"].map(str::to_owned);
-    Holder { kind: HolderKind::KubevirtMachine, namespace, name: name.to_owned(), uid, interface }
+    Holder {
+        kind: HolderKind::KubevirtMachine,
+        namespace,
+        name: name.to_owned(),
+        uid,
+        interface,
+        unknown: Default::default(),
+    }
 }
 
 fn lease(network: &str, holder: &str) -> StaticIPLease {
@@ -43,6 +50,7 @@ fn lease(network: &str, holder: &str) -> StaticIPLease {
         since: MicroTime(Timestamp::UNIX_EPOCH),
         released: None,
         reuse_after: None,
+        unknown: Default::default(),
     };
     StaticIPLease::new(&lease_name(address.parse().unwrap(), network).unwrap(), spec)
 }

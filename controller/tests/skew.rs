@@ -1,0 +1,89 @@
+//! Tests with definitions of a later version in the cluster: this program is older than the objects, as during an upgrade
+//! and after a downgrade.
+
+use glowplug_controller::api::StaticIPLease;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{CustomResourceDefinition, JSONSchemaProps};
+use kube::Api;
+use kube::api::{ApiResource, DynamicObject, Patch, PatchParams, PostParams};
+use serde_json::{Value, json};
+
+use crate::support::controller::{Controller, Site, merge, until};
+use crate::support::leader::{Leader, machine, name, pool};
+use crate::support::server::Server;
+use crate::support::{Cluster, start_server};
+
+const NETWORK: &str = "infra/vlan10";
+
+/// Starts a server whose definition `plural` has the text `later` in the specification and in each object of it.
+async fn start_later_server(plural: &str) -> (Server, Cluster) {
+    let (server, cluster) = start_server().await;
+    let definitions: Api<CustomResourceDefinition> = Api::all(cluster.client());
+    let name = format!("{plural}.ipam.glowplug.dev");
+    let mut definition = definitions.get(&name).await.unwrap();
+    let schema = definition.spec.versions[0].schema.as_mut().unwrap().open_api_v3_schema.as_mut().unwrap();
+    let later: JSONSchemaProps = serde_json::from_value(json!({"type": "string"})).unwrap();
+    let spec = schema.properties.as_mut().unwrap().get_mut("spec").unwrap();
+    let members = spec.properties.as_mut().unwrap();
+    for object in members.values_mut().filter_map(|member| member.properties.as_mut()) {
+        object.insert("later".to_owned(), later.clone());
+    }
+    members.insert("later".to_owned(), later);
+    definitions.replace(&name, &PostParams::default(), &definition).await.unwrap();
+    (server, cluster)
+}
+
+#[tokio::test]
+async fn what_a_later_version_notes_in_a_lease_stays_with_the_holder_and_goes_with_it() {
+    let (_server, cluster) = start_later_server("staticipleases").await;
+    let pool = pool(NETWORK, &["10.0.0.8/32"]);
+    let mut leader = Leader::start(cluster.controller(), pool.clone()).await;
+    leader.claim(machine(NETWORK, 0)).await.unwrap();
+    let leases: Api<StaticIPLease> = Api::all(cluster.client());
+    let name = name(NETWORK, "10.0.0.8");
+    let patch = json!({"spec": {"later": "a", "holder": {"later": "b"}}});
+    leases.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+    let later = async || {
+        let spec = serde_json::to_value(leases.get(&name).await.unwrap().spec).unwrap();
+        (spec["holder"]["name"].clone(), spec["later"].clone(), spec["holder"]["later"].clone())
+    };
+    let mut leader = Leader::start(cluster.controller(), pool).await;
+    leader.release(machine(NETWORK, 0)).await.unwrap();
+    assert!(leases.get(&name).await.unwrap().spec.released.is_some());
+    assert_eq!(later().await, (json!("worker-0"), json!("a"), json!("b")));
+    leader.claim(machine(NETWORK, 1)).await.unwrap();
+    assert_eq!(later().await, (json!("worker-1"), Value::Null, Value::Null));
+}
+
+#[tokio::test]
+async fn a_pool_with_a_member_of_a_later_version_keeps_its_leases_and_allocates_nothing() {
+    let (_server, cluster) = start_later_server("staticippools").await;
+    let site = Site::new(&cluster).await;
+    site.pool("p", &["10.0.0.8/30"]).await;
+    let mut leader = Controller::start(&cluster, &site);
+    leader.until_ready().await;
+    site.claim("before", &json!({})).await;
+    assert_eq!(site.address_of("before").await, "10.0.0.8");
+
+    let pools: Api<DynamicObject> = Api::namespaced_with(
+        cluster.client(),
+        &site.namespace,
+        &ApiResource::erase::<glowplug_controller::api::StaticIPPool>(&()),
+    );
+    merge(&pools, "p", &json!({"spec": {"later": "a"}})).await;
+    let is_refused = |pool: &DynamicObject| {
+        let conditions = pool.data["status"]["conditions"].as_array().into_iter().flatten();
+        conditions.into_iter().any(|it| it["reason"] == "InvalidSpec" && it["status"] == "False")
+    };
+    let refused = until(&pools, "p", is_refused).await;
+    let ready = refused.data["status"]["conditions"].as_array().unwrap().iter().find(|it| it["type"] == "Ready");
+    let message = ready.unwrap()["message"].as_str().unwrap().to_owned();
+    assert!(message.starts_with("later: unknown key, expected one of "), "{message}");
+    site.claim("during", &json!({})).await;
+    assert!(site.until_not_ready("during", "PoolNotReady").await.ends_with(&message));
+    assert_eq!(site.held().await, [("10.0.0.8".to_owned(), "before".to_owned())]);
+
+    // The later version allocates, or the administrator removes the member.
+    merge(&pools, "p", &json!({"spec": {"later": null}})).await;
+    assert_eq!(site.address_of("during").await, "10.0.0.9");
+    assert_eq!(site.address_of("before").await, "10.0.0.8");
+}
