@@ -23,7 +23,7 @@ test slow boot bench: COMMIT :=
 # Each target uses all processors by itself.
 .NOTPARALLEL:
 
-.PHONY: all guest ctl demo check test slow test-all boot packages format clippy features architectures pages deny test-controller test-cluster demo-controller bench-controller fuzz bench dist rpm deb install install-guest install-ctl setup target clean
+.PHONY: all guest ctl demo check test slow test-all boot packages format clippy features architectures pages deny test-controller test-cluster chaos demo-controller bench-controller fuzz bench dist rpm deb install install-guest install-ctl setup target clean
 
 all: guest ctl
 
@@ -81,7 +81,7 @@ packages: setup
 # The controller, which is a separate workspace: its tests against the API server of the tests, and its licences.
 CONTROLLER := --manifest-path controller/Cargo.toml
 test-controller: $(DENY)/bin/cargo-deny
-	$(CARGO) clippy --locked $(CONTROLLER) --all-targets --test cluster --test demo -- -D warnings
+	$(CARGO) clippy --locked $(CONTROLLER) --all-targets --test cluster --test chaos --test demo -- -D warnings
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --locked $(CONTROLLER) --no-deps --quiet
 	$(CARGO) test --locked $(CONTROLLER)
 	shellcheck controller/tests/kube-apiserver
@@ -91,6 +91,12 @@ test-controller: $(DENY)/bin/cargo-deny
 test-cluster:
 	assets=$$(controller/tests/kube-apiserver) && \
 	    KUBEBUILDER_ASSETS="$$assets" $(CARGO) test --locked $(CONTROLLER) --test cluster -- $(SCENARIO)
+
+# Random operations and faults on a real API server and three replicas: make chaos MINUTES=15 SEED=1
+MINUTES := 60
+chaos:
+	assets=$$(controller/tests/kube-apiserver) && KUBEBUILDER_ASSETS="$$assets" MINUTES=$(MINUTES) $(if $(SEED),SEED=$(SEED)) \
+	    $(CARGO) test --locked --quiet $(CONTROLLER) --test chaos
 
 # A demonstration of the controller, on the API server of the tests.
 demo-controller:

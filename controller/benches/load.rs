@@ -38,6 +38,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpStream;
 use tokio::time::sleep;
 
+use support::Cluster;
 use support::controller::{Controller, Site, condition};
 use support::hosted::definitions::{KUBEVIRT_MACHINE, VIRTUAL_MACHINE, resource};
 use support::hosted::provider::{next_mac, object};
@@ -45,7 +46,6 @@ use support::http::get;
 use support::leader::{Work, claim, machine, name, owner};
 use support::real::RealServer;
 use support::replica::webhooks;
-use support::{Cluster, soak};
 
 /// Number of objects and claims in one measurement.
 const COUNT: usize = 1000;
@@ -87,10 +87,6 @@ async fn main() {
     drop(server);
 
     machines_of_hosted_clusters(&PathBuf::from(assets)).await;
-
-    let rate = soak::run(10_000, 200).await;
-    row("two leaders, 10,000 claims, 200 faults: duplicates", "0", "0");
-    row("claims of that run, on the API server of the tests", &per_second(rate), "");
 }
 
 /// The rows of machines, on a server of their own.

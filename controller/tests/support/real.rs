@@ -13,11 +13,29 @@ use tempfile::TempDir;
 
 use super::server::TOKEN;
 
-/// Both programs. Dropping this value stops them.
+/// Folders of the certificates of the API servers.
+const FIRST: &str = "certificates";
+const SECOND: &str = "second";
+
+/// The programs. Dropping this value stops them.
 pub struct RealServer {
-    programs: Vec<Child>,
+    /// etcd, kube-apiserver, and the second API server, if there is one.
+    programs: Vec<Program>,
     config: Config,
     folder: TempDir,
+}
+
+struct Program {
+    command: Command,
+    /// `None`: killed.
+    child: Option<Child>,
+}
+
+/// An API server: its port, and the names of its folder of certificates and of its kubeconfig file.
+struct Endpoint {
+    port: u16,
+    certificates: &'static str,
+    kubeconfig: &'static str,
 }
 
 // === impl RealServer ===
@@ -30,7 +48,7 @@ impl RealServer {
         let [client, peer, secure] = [(); 3].map(|()| free_port());
         let (client, peer) = (format!("http://127.0.0.1:{client}"), format!("http://127.0.0.1:{peer}"));
         let mut etcd = Command::new(assets.join("etcd"));
-        // The stored data is needed for a minute only, so no write has to reach the disk.
+        // The stored data is needed for a short time only, so no write has to reach the disk.
         etcd.args(["--unsafe-no-fsync", "--data-dir", &path("etcd")]);
         etcd.args(["--listen-client-urls", &client, "--advertise-client-urls", &client]);
         etcd.args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer]);
@@ -42,7 +60,7 @@ impl RealServer {
         fs::write(path("tokens.csv"), format!("{TOKEN},admin,1,system:masters\n")).unwrap();
         let mut server = Command::new(assets.join("kube-apiserver"));
         server.args(["--etcd-servers", &client, "--bind-address", "127.0.0.1", "--secure-port", &secure.to_string()]);
-        server.args(["--cert-dir", &path("certificates"), "--token-auth-file", &path("tokens.csv")]);
+        server.args(["--cert-dir", &path(FIRST), "--token-auth-file", &path("tokens.csv")]);
         server.args(["--service-account-issuer", "https://kubernetes.default.svc"]);
         server.args([
             "--service-account-signing-key-file",
@@ -55,15 +73,74 @@ impl RealServer {
         // OpenShift enables this plugin: to block the deletion of an owner, a user needs a right on the owner.
         server.args(["--enable-admission-plugins", "OwnerReferencesPermissionEnforcement"]);
 
-        let programs = [(etcd, "etcd.log"), (server, "kube-apiserver.log")].map(|(mut command, log)| {
-            let log = fs::File::create(path(log)).unwrap();
-            command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
-            command.spawn().unwrap_or_else(|error| panic!("{}: {error}", command.get_program().display()))
-        });
-        let mut running =
-            Self { programs: programs.into(), config: Config::new("http://127.0.0.1".parse().unwrap()), folder };
-        running.config = running.wait_until_ready(secure).await;
+        let config = Config::new("http://127.0.0.1".parse().unwrap());
+        let mut running = Self { programs: Vec::new(), config, folder };
+        running.add(etcd, "etcd.log");
+        running.add(server, "kube-apiserver.log");
+        running.config = running.wait_until_ready(&Endpoint::first(secure)).await;
         running
+    }
+
+    /// Starts a second API server on the same etcd, whose watches report every version that etcd has. The watches of the
+    /// first one lose a part of the history when the server restarts. No method but `restore` restarts the second one.
+    pub async fn start_second(&mut self) -> Config {
+        let first = &self.programs[1].command;
+        let port = free_port();
+        let mut command = Command::new(first.get_program());
+        let mut last = "";
+        for argument in first.get_args().map(|argument| argument.to_str().unwrap()) {
+            let text = match last {
+                "--secure-port" => port.to_string(),
+                "--cert-dir" => self.folder.path().join(SECOND).display().to_string(),
+                _ => argument.to_owned(),
+            };
+            command.arg(text);
+            last = argument;
+        }
+        command.arg("--watch-cache=false");
+        self.add(command, "second.log");
+        self.wait_until_ready(&Endpoint { port, certificates: SECOND, kubeconfig: "second.kubeconfig" }).await
+    }
+
+    /// Kills the API server and starts it again. With `etcd`, kills and starts etcd, too.
+    pub async fn restart(&mut self, etcd: bool) {
+        let range = if etcd { 0..2 } else { 1..2 };
+        for program in &mut self.programs[range] {
+            program.kill();
+        }
+        self.run().await;
+    }
+
+    /// Copies the data of etcd as it is now. The copy replaces the last copy.
+    pub fn save(&self) {
+        let etcd = self.programs[0].child.as_ref().unwrap().id().to_string();
+        signal(&etcd, "STOP");
+        let [data, saved] = self.data();
+        // The first copy replaces nothing.
+        let _ = fs::remove_dir_all(&saved);
+        let status = Command::new("cp").arg("-r").args([data, saved]).status().unwrap();
+        signal(&etcd, "CONT");
+        assert!(status.success(), "copying the data of etcd");
+    }
+
+    /// Stops all programs, restores the copy of [`save`](Self::save), and starts the programs.
+    pub async fn restore(&mut self) {
+        self.programs.iter_mut().for_each(Program::kill);
+        let [data, saved] = self.data();
+        fs::remove_dir_all(&data).unwrap();
+        let status = Command::new("cp").arg("-r").args([saved, data]).status().unwrap();
+        assert!(status.success(), "restoring the data of etcd");
+        self.run().await;
+    }
+
+    /// Folder of the data of etcd, and of its copy.
+    fn data(&self) -> [PathBuf; 2] {
+        ["etcd", "etcd.saved"].map(|name| self.folder.path().join(name))
+    }
+
+    /// Port of the API server.
+    pub fn port(&self) -> u16 {
+        self.config.cluster_url.port_u16().unwrap()
     }
 
     /// Configuration of a client with all rights.
@@ -76,12 +153,28 @@ impl RealServer {
         self.folder.path().join("kubeconfig")
     }
 
-    async fn wait_until_ready(&mut self, port: u16) -> Config {
-        let certificate = self.folder.path().join("certificates/apiserver.crt");
+    fn add(&mut self, mut command: Command, log: &str) {
+        let log = fs::File::create(self.folder.path().join(log)).unwrap();
+        command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
+        let mut program = Program { command, child: None };
+        program.start();
+        self.programs.push(program);
+    }
+
+    /// Starts the programs that were killed, and waits until the API server is ready.
+    async fn run(&mut self) {
+        self.programs.iter_mut().for_each(Program::start);
+        self.config = self.wait_until_ready(&Endpoint::first(self.port())).await;
+    }
+
+    async fn wait_until_ready(&mut self, endpoint: &Endpoint) -> Config {
+        let Endpoint { port, certificates, kubeconfig } = endpoint;
+        let certificate = self.folder.path().join(certificates).join("apiserver.crt");
+        let kubeconfig = self.folder.path().join(kubeconfig);
         for _ in 0..1200 {
             tokio::time::sleep(Duration::from_millis(100)).await;
             for program in &mut self.programs {
-                if let Some(status) = program.try_wait().unwrap() {
+                if let Some(status) = program.child.as_mut().and_then(|child| child.try_wait().unwrap()) {
                     panic!("a program of the cluster ended with {status}:\n{}", self.logs());
                 }
             }
@@ -94,8 +187,8 @@ impl RealServer {
                 "contexts": [{"name": "real", "context": {"cluster": "real", "user": "admin"}}],
                 "current-context": "real",
             });
-            fs::write(self.kubeconfig(), file.to_string()).unwrap();
-            let file = Kubeconfig::read_from(self.kubeconfig()).unwrap();
+            fs::write(&kubeconfig, file.to_string()).unwrap();
+            let file = Kubeconfig::read_from(&kubeconfig).unwrap();
             let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.unwrap();
             let client = Client::try_from(config.clone()).unwrap();
             let request = hyper::Request::get("/readyz").body(Vec::new()).unwrap();
@@ -113,16 +206,47 @@ impl RealServer {
     }
 }
 
-impl Drop for RealServer {
-    fn drop(&mut self) {
-        for program in self.programs.iter_mut().rev() {
+// === impl Endpoint ===
+
+impl Endpoint {
+    fn first(port: u16) -> Self {
+        Self { port, certificates: FIRST, kubeconfig: "kubeconfig" }
+    }
+}
+
+// === impl Program ===
+
+impl Program {
+    fn start(&mut self) {
+        if self.child.is_none() {
+            let child = self.command.spawn();
+            let program = self.command.get_program().display();
+            self.child = Some(child.unwrap_or_else(|error| panic!("{program}: {error}")));
+        }
+    }
+
+    fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
             // The program may have ended already.
-            let _ = program.kill();
-            let _ = program.wait();
+            let _ = child.kill();
+            let _ = child.wait();
         }
     }
 }
 
-fn free_port() -> u16 {
+impl Drop for RealServer {
+    fn drop(&mut self) {
+        self.programs.iter_mut().rev().for_each(Program::kill);
+    }
+}
+
+/// Sends a signal to a process.
+pub fn signal(process: &str, name: &str) {
+    let status = Command::new("kill").args([&format!("-{name}"), process]).status();
+    assert!(status.expect("kill is installed").success(), "signal {name} to process {process}");
+}
+
+/// A port of the loopback address that no program uses.
+pub fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }

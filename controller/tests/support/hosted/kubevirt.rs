@@ -17,13 +17,13 @@ use glowplug::host::image::{ConfigDrive, Instance, NoCloud};
 use glowplug::network::{Link, NetworkConfig};
 use glowplug_controller::machine::MAC_ADDRESSES_LABEL;
 use k8s_openapi::api::core::v1::Secret;
-use kube::api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
+use kube::api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 
 use super::definitions::{INSTANCE, VIRTUAL_MACHINE, resource};
 use super::provider::{next_mac, object};
-use super::{changed, unless_gone};
+use super::{changed, is_running, unless_gone};
 
 /// Finalizer of a VirtualMachine.
 pub const FINALIZER: &str = "kubevirt.io/virtualMachineControllerFinalize";
@@ -45,6 +45,8 @@ pub struct KubeVirt {
 struct Guests {
     /// The drives of each guest, oldest first. Each start and each migration builds a drive.
     drives: BTreeMap<String, Vec<Drive>>,
+    /// The guests that run on the nodes: UID of the instance, and the drive.
+    running: BTreeMap<String, (String, Drive)>,
     /// Guests that do not end when their instance is deleted.
     endless: BTreeSet<String>,
 }
@@ -150,17 +152,52 @@ impl KubeVirt {
                 self.end_instance(name).await;
             }
         } else if instance.data["status"]["phase"] != "Running"
-            && let Some(drive) = self.build_drive(&instance).await
+            && instance.data["status"]["phase"] != "Failed"
+            && let Some(drive) = self.drive_of(name, &instance).await
         {
             let status = json!({"status": {"phase": "Running", "interfaces": drive.interfaces(&instance)}});
+            self.guests().running.insert(name.to_owned(), (instance.uid().unwrap_or_default(), drive.clone()));
             self.guests().drives.entry(name.to_owned()).or_default().push(drive);
             unless_gone(self.instances.patch(name, &PatchParams::default(), &Patch::Merge(status)).await);
         }
     }
 
+    /// The drive of a guest that runs already, because the report of its start has failed, or a new drive.
+    async fn drive_of(&self, name: &str, instance: &DynamicObject) -> Option<Drive> {
+        let running = self.guests().running.get(name).cloned();
+        match running {
+            Some((uid, drive)) if instance.metadata.uid.as_ref() == Some(&uid) => Some(drive),
+            _ => self.build_drive(instance).await,
+        }
+    }
+
     async fn end_instance(&self, name: &str) {
+        self.guests().running.remove(name);
         let ended = Patch::Merge(json!({"metadata": {"finalizers": null}}));
         unless_gone(self.instances.patch(name, &PatchParams::default(), &ended).await);
+    }
+
+    /// Does what the nodes do after etcd was restored from a backup. A guest without an instance of its UID is ended: a node
+    /// ends pods and guests that the API server does not know. A guest with its instance continues to run, and the node
+    /// reports its phase and its addresses. An instance whose guest has ended since the backup fails and is deleted.
+    pub async fn report_after_a_restore(&self) {
+        let instances = self.instances.list(&ListParams::default()).await.unwrap().items;
+        let of_name: BTreeMap<String, &DynamicObject> = instances.iter().map(|it| (it.name_any(), it)).collect();
+        let guests = {
+            let mut guests = self.guests();
+            guests.running.retain(|name, (uid, _)| of_name.get(name).is_some_and(|it| it.uid().as_ref() == Some(uid)));
+            guests.running.clone()
+        };
+        for (name, instance) in of_name {
+            if let Some((_, drive)) = guests.get(&name) {
+                let status = json!({"status": {"phase": "Running", "interfaces": drive.interfaces(instance)}});
+                unless_gone(self.instances.patch(&name, &PatchParams::default(), &Patch::Merge(status)).await);
+            } else if is_running(instance) {
+                let status = Patch::Merge(json!({"status": {"phase": "Failed", "interfaces": []}}));
+                unless_gone(self.instances.patch(&name, &PatchParams::default(), &status).await);
+                unless_gone(self.instances.delete(&name, &DeleteParams::default()).await);
+            }
+        }
     }
 
     /// From now on, a VirtualMachine gets its instance only after the controller has added the reference to the network

@@ -1,0 +1,398 @@
+//! Chaos: a real API server, several replicas of the controller, random operations and faults, and an observer that checks
+//! every change: `make chaos`. `MINUTES` is the duration (default: 60), and `SEED` the seed of the choices.
+//!
+//! | part | what it is |
+//! |---|---|
+//! | API server | kube-apiserver and etcd, as in `make test-cluster` |
+//! | controller | three processes of the program with leader election and exactly the shipped rights, each behind a TCP proxy |
+//! | machines | four namespaces on three networks, stand-ins of capk, KubeVirt and the garbage collector ([`place`]) |
+//! | observer | a client with code of its own, which replays the history of every address ([`observer`]) |
+//!
+//! The run consists of rounds. In a round, operations and faults come at random. Then the faults end, the pools grow until
+//! every machine can have an address, and the program waits until nothing is left to do. At the end of each round, and
+//! before each restore, the observer checks everything that the API server stored.
+//!
+//! # Invariants
+//!
+//! | checked on | invariant |
+//! |---|---|
+//! | every version | no two guests, and no two IPAddresses, use one address of a network, and no two guests one MAC address |
+//! | every version | an address in a Secret, an IPAddress or a VirtualMachine has an older lease of this machine or claim |
+//! | every version | a lease is held as long as its guest or IPAddress uses the address |
+//! | every version | a Secret has at most one address of a family |
+//! | after quiet time | every machine and claim has its addresses; no lease without its holder; one lease for each interface and family |
+//! | after quiet time | the status of each pool has the number of its leases |
+//!
+//! # Restore of etcd
+//!
+//! A backup is a copy of etcd's data while all programs work. Before the restore, the replicas are killed, as
+//! `docs/recovery.md` demands it. Then the nodes report, and only then do the replicas start. The nodes do what kubelet and
+//! virt-handler do:
+//!
+//! - A guest whose instance is in the backup, with the same UID, continues to run. Its node reports phase and addresses.
+//! - A guest without an instance is ended: a node ends pods that the API server does not know.
+//! - An instance whose guest has ended since the backup fails, and KubeVirt starts it again from the restored objects.
+//!
+//! A guest may then run with an address that no restored lease has. No other machine may get the address as long as the
+//! guest runs. At the end of the round the guest is restarted, and gets the address of its machine.
+//!
+//! # What this program cannot do
+//!
+//! - Clocks do not jump: that needs root. The election uses monotonic time only, and a unit test covers wrong times in the
+//!   Lease.
+//! - No webhook is asked. The machines are created as the webhooks change them, and KubeVirt waits for the MAC addresses.
+//! - A replica that keeps running during a restore is not simulated: see `docs/recovery.md`.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, unreachable_pub)]
+
+#[path = "chaos/observer.rs"]
+mod observer;
+#[path = "chaos/place.rs"]
+mod place;
+#[path = "chaos/random.rs"]
+mod random;
+#[path = "chaos/replicas.rs"]
+mod replicas;
+mod support;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant, SystemTime};
+
+use futures::future::join_all;
+use glowplug_controller::api::{MACPool, MacPoolSpec, StaticIPLease};
+use glowplug_controller::client::connect;
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::api::PostParams;
+use kube::{Api, Client};
+use tokio::signal::ctrl_c;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::{LocalSet, spawn_local};
+use tokio::time::{sleep, timeout};
+
+use observer::{Observer, POOL_MACS};
+use place::{Place, all};
+use random::Random;
+use replicas::{EXITS, Flow, Replica, lose_answers};
+use support::real::RealServer;
+use support::{Cluster, SYSTEM};
+
+const REPLICAS: usize = 3;
+/// Duration of the operations and faults of a round.
+const ROUND: Duration = Duration::from_secs(75);
+/// Longer than the time after which another replica takes the Lease.
+const LONG: Duration = Duration::from_secs(20);
+/// Time limit of the quiet time.
+const QUIET: Duration = Duration::from_secs(420);
+
+static COUNTS: Mutex<BTreeMap<&str, u64>> = Mutex::new(BTreeMap::new());
+
+/// Counts an operation or a fault.
+fn count(what: &'static str) {
+    *COUNTS.lock().unwrap().entry(what).or_default() += 1;
+}
+
+/// Sends a request, and again until the API server answers. `None`: the API server rejects the request.
+async fn settle<T>(ask: impl AsyncFn() -> kube::Result<T>) -> Option<T> {
+    loop {
+        match ask().await {
+            Ok(answer) => return Some(answer),
+            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409 | 422) => return None,
+            Err(_) => sleep(Duration::from_millis(200)).await,
+        }
+    }
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    // After a signal, the world is dropped, and all of its programs with it.
+    let mut terminate = signal(SignalKind::terminate()).unwrap();
+    tokio::select! {
+        code = async { LocalSet::new().run_until(run()).await } => code,
+        _ = terminate.recv() => ExitCode::FAILURE,
+        _ = ctrl_c() => ExitCode::FAILURE,
+    }
+}
+
+async fn run() -> ExitCode {
+    let Some(assets) = std::env::var_os("KUBEBUILDER_ASSETS") else {
+        eprintln!("KUBEBUILDER_ASSETS: not set, expected a folder with kube-apiserver and etcd: see `make chaos`");
+        return ExitCode::FAILURE;
+    };
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let minutes = number("MINUTES").unwrap_or(60);
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
+    let seed = number("SEED").unwrap_or(now);
+    println!("chaos: seed {seed}, {minutes} minutes");
+    // The stand-ins of KubeVirt panic when the API server does not answer, and begin again.
+    let print = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        if !panic.location().is_some_and(|place| place.file().contains("hosted")) {
+            print(panic);
+        }
+    }));
+    let began = Instant::now();
+    let mut world = World::start(PathBuf::from(assets), seed).await;
+    let mut rounds = 0;
+    let violations = loop {
+        rounds += 1;
+        let violations = world.round(rounds).await;
+        if !violations.is_empty() || began.elapsed() > Duration::from_secs(minutes * 60) {
+            break violations;
+        }
+    };
+    for (what, times) in COUNTS.lock().unwrap().iter() {
+        println!("{times:>8} {what}");
+    }
+    let (changes, gaps) = world.observer.counts();
+    println!("{:>8} seconds, {rounds} rounds, seed {seed}", began.elapsed().as_secs());
+    println!("{changes:>8} stored versions checked, {gaps} gaps in the history");
+    println!("{:>8} replicas ended by themselves", EXITS.load(Ordering::Relaxed));
+    println!("{:>8} violations", violations.len());
+    if violations.is_empty() {
+        return ExitCode::SUCCESS;
+    }
+    for violation in violations.iter().take(20) {
+        println!("VIOLATION {violation}");
+    }
+    println!("logs of the replicas: {}", world.folder.keep().display());
+    ExitCode::FAILURE
+}
+
+struct World {
+    server: RealServer,
+    client: Client,
+    places: Vec<Arc<Place>>,
+    observer: Observer,
+    replicas: Vec<Replica>,
+    random: Random,
+    folder: tempfile::TempDir,
+    has_backup: bool,
+    /// Guests that run since a restore with an address that their machine does not hold.
+    unrecorded: BTreeSet<String>,
+}
+
+// === impl World ===
+
+impl World {
+    async fn start(assets: PathBuf, seed: u64) -> Self {
+        let mut server = RealServer::start(&assets).await;
+        let cluster = Cluster::new(server.config()).await;
+        let client = cluster.client();
+        let second = connect(server.start_second().await).unwrap();
+        // Two namespaces share a network. The third one has the same addresses on another network.
+        let places = [
+            ("east", "infra/vlan10", 0, false),
+            ("west", "infra/vlan10", 2, false),
+            ("south", "infra/vlan20", 0, true),
+            ("north", "infra/vlan30", 4, true),
+        ];
+        let mut started = Vec::new();
+        for (namespace, network, octet, has_mac_pool) in places {
+            started.push(Place::new(&client, namespace, network, octet, has_mac_pool).await);
+        }
+        let spec = MacPoolSpec {
+            ranges: vec![format!("{POOL_MACS}00:00:00:00:00-{POOL_MACS}00:00:00:00:ff")],
+            namespaces: vec!["south".to_owned(), "north".to_owned()],
+            ..MacPoolSpec::default()
+        };
+        let pools: Api<MACPool> = Api::all(client.clone());
+        pools.create(&PostParams::default(), &MACPool::new("macs", spec)).await.unwrap();
+        let networks = started.iter().map(|place| (place.namespace.clone(), place.network.clone())).collect();
+        let observer = Observer::start(second, networks).await;
+        let folder = tempfile::tempdir().unwrap();
+        let mut replicas = Vec::new();
+        for n in 0..REPLICAS {
+            replicas.push(Replica::new(&server, folder.path(), &format!("replica-{n}")).await);
+        }
+        replicas.iter_mut().for_each(Replica::start);
+        started.iter().for_each(Place::start);
+        Self {
+            server,
+            client,
+            places: started,
+            observer,
+            replicas,
+            random: Random::new(seed),
+            folder,
+            has_backup: false,
+            unrecorded: BTreeSet::new(),
+        }
+    }
+
+    /// Operations and faults, quiet time, and the checks. Returns the violations.
+    async fn round(&mut self, number: usize) -> Vec<String> {
+        let until = Instant::now() + ROUND;
+        self.operate(until, true).await;
+        // The backup of an even round is restored in the next round.
+        if number % 2 == 0 && self.has_backup {
+            let violations = self.restore().await;
+            if !violations.is_empty() {
+                return violations;
+            }
+            self.operate(Instant::now() + ROUND / 3, false).await;
+        }
+        self.calm().await
+    }
+
+    /// Runs operations in every namespace, and faults with `faults`, until the time is over.
+    async fn operate(&mut self, until: Instant, faults: bool) {
+        let operations: Vec<_> = self
+            .places
+            .iter()
+            .map(|place| {
+                let (place, mut random) = (Arc::clone(place), Random::new(self.random.below(usize::MAX) as u64));
+                spawn_local(async move {
+                    while Instant::now() < until {
+                        place.operate(&mut random).await;
+                        sleep(Duration::from_millis(20 + random.below(300) as u64)).await;
+                    }
+                })
+            })
+            .collect();
+        while Instant::now() < until {
+            sleep(Duration::from_millis(500 + self.random.below(5000) as u64)).await;
+            self.replicas.iter_mut().for_each(Replica::keep);
+            if faults {
+                self.fault().await;
+            }
+        }
+        for operation in operations {
+            operation.await.unwrap();
+        }
+    }
+
+    /// One random fault, until its end.
+    async fn fault(&mut self) {
+        let leader = self.leader().await.unwrap_or_else(|| self.random.below(REPLICAS));
+        let any = self.random.below(REPLICAS);
+        let fault = self.random.weighted(&[
+            (8, "leader killed"),
+            (6, "leader paused for longer than its Lease"),
+            (4, "replica killed"),
+            (4, "leader paused for a moment"),
+            (10, "watches cut"),
+            (10, "answers lost"),
+            (4, "leader without connection for longer than its Lease"),
+            (3, "API server restarted"),
+            (2, "API server and etcd restarted"),
+            (4, "backup of etcd"),
+        ]);
+        let moment = Duration::from_millis(100 + self.random.below(2000) as u64);
+        match fault {
+            "leader killed" => self.replicas[leader].kill(),
+            "replica killed" => self.replicas[any].kill(),
+            "leader paused for longer than its Lease" => {
+                self.replicas[leader].pause();
+                sleep(LONG).await;
+                self.replicas[leader].resume();
+            }
+            "leader paused for a moment" => {
+                self.replicas[leader].pause();
+                sleep(moment).await;
+                self.replicas[leader].resume();
+            }
+            "watches cut" => self.replicas.iter().for_each(|replica| replica.proxy.cut()),
+            "answers lost" => lose_answers(&self.replicas[leader].proxy, moment).await,
+            "leader without connection for longer than its Lease" => {
+                self.replicas[leader].proxy.set(Flow::Held);
+                sleep(LONG).await;
+                self.replicas[leader].proxy.set(Flow::Open);
+            }
+            "API server restarted" => self.server.restart(false).await,
+            "API server and etcd restarted" => self.server.restart(true).await,
+            _ => {
+                self.server.save();
+                self.has_backup = true;
+            }
+        }
+        count(fault);
+        sleep(moment / 4).await;
+        self.replicas.iter_mut().for_each(Replica::start);
+    }
+
+    /// Index of the leading replica.
+    async fn leader(&self) -> Option<usize> {
+        let leases: Api<Lease> = Api::namespaced(self.client.clone(), SYSTEM);
+        let lease = timeout(Duration::from_secs(5), leases.get_opt("glowplug-controller")).await.ok()?.ok()??;
+        let identity = lease.spec?.holder_identity?;
+        self.replicas.iter().position(|replica| replica.is(&identity))
+    }
+
+    /// Restores the last backup.
+    async fn restore(&mut self) -> Vec<String> {
+        self.replicas.iter_mut().for_each(Replica::kill);
+        self.places.iter().for_each(|place| place.stop());
+        let violations = self.observer.check().await.to_vec();
+        if !violations.is_empty() {
+            return violations;
+        }
+        self.observer.stop();
+        self.server.restore().await;
+        self.has_backup = false;
+        for place in &self.places {
+            place.report_after_a_restore().await;
+        }
+        self.observer.watch().await;
+        self.unrecorded.extend(self.observer.unrecorded().iter().cloned());
+        println!("{:>8} guests run with an address that is newer than the backup", self.observer.unrecorded().len());
+        self.places.iter().for_each(Place::start);
+        self.replicas.iter_mut().for_each(Replica::start);
+        count("etcd restored from a backup");
+        Vec::new()
+    }
+
+    /// Waits until nothing is left to do, and checks everything.
+    async fn calm(&mut self) -> Vec<String> {
+        let began = Instant::now();
+        let (mut problems, mut shown, mut late) = (Vec::new(), Duration::ZERO, Duration::from_secs(45));
+        let unrecorded = std::mem::take(&mut self.unrecorded);
+        let mut restarts = Some(unrecorded);
+        while began.elapsed() < QUIET {
+            self.replicas.iter_mut().for_each(|replica| {
+                replica.keep();
+                replica.start();
+            });
+            let restarted = restarts.take().unwrap_or_default();
+            // Every restart needs some time, so restarts are some time apart.
+            let is_late = began.elapsed() > late;
+            if is_late {
+                late += Duration::from_secs(60);
+            }
+            join_all(self.places.iter().map(|place| place.settle(&restarted, is_late))).await;
+            problems = join_all(self.places.iter().map(|place| place.problems())).await.concat();
+            problems.extend(self.problems_of_macs().await);
+            if problems.is_empty() {
+                break;
+            }
+            if began.elapsed() > shown + Duration::from_secs(30) {
+                shown = began.elapsed();
+                println!(
+                    "{:>8} problems left after {} s: {:?}",
+                    problems.len(),
+                    shown.as_secs(),
+                    problems.iter().take(3).collect::<Vec<_>>()
+                );
+            }
+            sleep(Duration::from_secs(2)).await;
+        }
+        let violations = self.observer.check().await.to_vec();
+        println!("{:>8} s of quiet time, {} violations", began.elapsed().as_secs(), violations.len());
+        let problems = problems.iter().map(|problem| format!("after {} s of quiet time: {problem}", QUIET.as_secs()));
+        violations.into_iter().chain(problems).collect()
+    }
+
+    /// The status of the MAC pool must agree with its leases.
+    async fn problems_of_macs(&self) -> Vec<String> {
+        let pools: Api<MACPool> = Api::all(self.client.clone());
+        let leases: Api<StaticIPLease> = Api::all(self.client.clone());
+        let of_pool = |lease: &&StaticIPLease| lease.spec.network == "mac" && lease.spec.released.is_none();
+        let held = all(&leases).await.iter().filter(of_pool).count();
+        let used = all(&pools).await.first().and_then(|pool| pool.status.as_ref()).map(|status| status.used);
+        let is_right = used.and_then(|used| usize::try_from(used).ok()) == Some(held);
+        (!is_right).then(|| format!("status of the MAC pool: {used:?}, expected {held} leases")).into_iter().collect()
+    }
+}

@@ -1,0 +1,440 @@
+//! The observer: watches the API server with a client of its own, and checks the history of every address. It shares no
+//! code with the controller: it reads leases, instances, VirtualMachines, Secrets and IPAddresses as plain JSON.
+//!
+//! Each watch stores what it reports. [`Observer::check`] waits until every watch has reported what a list returns, orders
+//! all changes by their `resourceVersion`, which is the revision of etcd, and replays them. So the checks see every
+//! version that was stored, in the order in which it was stored. The observer uses an API server of its own, because the
+//! watches of an API server that restarts lose a part of the history.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures::StreamExt;
+use glowplug_controller::api::StaticIPLease;
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::{ApiResource, DynamicObject, ListParams, WatchEvent, WatchParams};
+use kube::{Api, Client, ResourceExt};
+use serde_json::Value;
+use tokio::task::JoinHandle;
+use tokio::time::sleep;
+
+use crate::support::hosted::definitions::{INSTANCE, VIRTUAL_MACHINE, resource};
+
+/// An address: network and text. The network of MAC addresses is `mac`.
+type Address = (String, String);
+/// Kind, namespace and name of an object.
+type Id = (usize, String, String);
+
+const LEASES: usize = 0;
+const INSTANCES: usize = 1;
+const VMS: usize = 2;
+const SECRETS: usize = 3;
+const ADDRESSES: usize = 4;
+
+/// First characters of the MAC addresses of pools.
+pub const POOL_MACS: &str = "0a:";
+
+struct Seen {
+    version: u64,
+    kind: usize,
+    is_gone: bool,
+    object: DynamicObject,
+}
+
+#[derive(Default)]
+struct Log {
+    seen: Vec<Seen>,
+    /// Versions of the objects of each kind that the watches have reported.
+    known: [BTreeMap<(String, String), u64>; 5],
+    /// Number of watches that lost a part of the history.
+    gaps: usize,
+}
+
+pub struct Observer {
+    client: Client,
+    /// Network of each namespace of machines.
+    networks: BTreeMap<String, String>,
+    log: Arc<Mutex<Log>>,
+    tasks: Vec<JoinHandle<()>>,
+    state: State,
+}
+
+/// What the replay knows.
+#[derive(Default)]
+struct State {
+    /// Holder of each held lease, as namespace, name and UID.
+    held: BTreeMap<Address, (String, String)>,
+    /// Machines that held an address at some time.
+    ever: BTreeSet<(Address, (String, String))>,
+    /// Addresses in use, by user: running guests, and IPAddresses.
+    users: BTreeMap<Id, BTreeSet<Address>>,
+    /// UIDs of guests that run with an address that the restored leases do not have.
+    unrecorded: BTreeSet<String>,
+    /// Every change of an address.
+    history: BTreeMap<Address, Vec<String>>,
+    violations: Vec<String>,
+    changes: usize,
+}
+
+// === impl Observer ===
+
+impl Observer {
+    pub async fn start(client: Client, networks: BTreeMap<String, String>) -> Self {
+        let mut observer = Self { client, networks, log: Arc::default(), tasks: Vec::new(), state: State::default() };
+        observer.watch().await;
+        observer
+    }
+
+    /// Begins with a list of everything, for example after a restore.
+    pub async fn watch(&mut self) {
+        self.stop();
+        *self.log.lock().unwrap() =
+            Log { gaps: self.log.lock().map(|log| log.gaps).unwrap_or_default(), ..Log::default() };
+        let state = &mut self.state;
+        state.held.clear();
+        state.users.clear();
+        state.unrecorded.clear();
+        let mut first = Vec::new();
+        for kind in 0..5 {
+            let api = self.api(kind);
+            let list = list(&api).await;
+            let version = list.metadata.resource_version.clone().unwrap_or_default();
+            for object in list.items {
+                self.log.lock().unwrap().known[kind].insert(key(&object), version_of(&object));
+                first.push(Seen { version: 0, kind, is_gone: false, object });
+            }
+            self.tasks.push(tokio::spawn(follow(api, kind, version, Arc::clone(&self.log))));
+        }
+        let state = &mut self.state;
+        for seen in first {
+            state.apply(&seen, &self.networks, true);
+        }
+        state.note_unrecorded(&self.networks);
+    }
+
+    pub fn stop(&mut self) {
+        self.tasks.drain(..).for_each(|task| task.abort());
+    }
+
+    /// Waits until the watches have reported everything, and checks all changes. Returns the violations so far.
+    pub async fn check(&mut self) -> &[String] {
+        for kind in 0..5 {
+            let api = self.api(kind);
+            loop {
+                let stored: BTreeMap<_, _> =
+                    list(&api).await.items.iter().map(|object| (key(object), version_of(object))).collect();
+                sleep(Duration::from_millis(300)).await;
+                let log = self.log.lock().unwrap();
+                let is_behind = |(key, version): (&(String, String), &u64)| {
+                    log.known[kind].get(key).is_none_or(|known| known < version)
+                };
+                let is_left = |key: &(String, String)| !stored.contains_key(key);
+                let newest = stored.values().max().copied().unwrap_or_default();
+                // An object that the watch reported after the list is not behind.
+                let left = log.known[kind].iter().any(|(key, version)| is_left(key) && *version <= newest);
+                if !stored.iter().any(is_behind) && !left {
+                    break;
+                }
+            }
+        }
+        let mut seen = std::mem::take(&mut self.log.lock().unwrap().seen);
+        seen.sort_by_key(|seen| seen.version);
+        self.state.changes += seen.len();
+        for seen in &seen {
+            self.state.apply(seen, &self.networks, false);
+        }
+        &self.state.violations
+    }
+
+    /// Guests that run with an address that is in no lease since a restore: namespace and name.
+    pub fn unrecorded(&self) -> &BTreeSet<String> {
+        &self.state.unrecorded
+    }
+
+    /// Number of checked changes, and of watches that lost a part of the history.
+    pub fn counts(&self) -> (usize, usize) {
+        (self.state.changes, self.log.lock().unwrap().gaps)
+    }
+
+    fn api(&self, kind: usize) -> Api<DynamicObject> {
+        let kind = match kind {
+            LEASES => ApiResource::erase::<StaticIPLease>(&()),
+            INSTANCES => resource(INSTANCE),
+            VMS => resource(VIRTUAL_MACHINE),
+            SECRETS => ApiResource::erase::<Secret>(&()),
+            _ => resource(("ipam.cluster.x-k8s.io", "v1beta2", "IPAddress", "ipaddresses", false)),
+        };
+        Api::all_with(self.client.clone(), &kind)
+    }
+}
+
+impl Drop for Observer {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// Stores what a watch reports, without end. A watch that breaks continues at the last version that it has reported.
+async fn follow(api: Api<DynamicObject>, kind: usize, mut version: String, log: Arc<Mutex<Log>>) {
+    loop {
+        let watch = match api.watch(&WatchParams::default().timeout(290), &version).await {
+            Ok(watch) => watch,
+            Err(error) => {
+                if matches!(error, kube::Error::Api(status) if status.code == 410) {
+                    log.lock().unwrap().gaps += 1;
+                    version = list(&api).await.metadata.resource_version.unwrap_or_default();
+                }
+                sleep(Duration::from_millis(100)).await;
+                continue;
+            }
+        };
+        let mut watch = watch.boxed();
+        while let Some(Ok(event)) = watch.next().await {
+            let (is_gone, object) = match event {
+                WatchEvent::Added(object) | WatchEvent::Modified(object) => (false, object),
+                WatchEvent::Deleted(object) => (true, object),
+                WatchEvent::Bookmark(bookmark) => {
+                    version.clone_from(&bookmark.metadata.resource_version);
+                    continue;
+                }
+                WatchEvent::Error(status) if status.code == 410 => {
+                    log.lock().unwrap().gaps += 1;
+                    version = list(&api).await.metadata.resource_version.unwrap_or_default();
+                    break;
+                }
+                WatchEvent::Error(_) => break,
+            };
+            version = object.resource_version().unwrap_or_default();
+            let mut log = log.lock().unwrap();
+            if is_gone {
+                log.known[kind].remove(&key(&object));
+            } else {
+                log.known[kind].insert(key(&object), version_of(&object));
+            }
+            log.seen.push(Seen { version: version_of(&object), kind, is_gone, object });
+        }
+        sleep(Duration::from_millis(50)).await;
+    }
+}
+
+async fn list(api: &Api<DynamicObject>) -> kube::api::ObjectList<DynamicObject> {
+    loop {
+        match api.list(&ListParams::default()).await {
+            Ok(list) => return list,
+            Err(_) => sleep(Duration::from_millis(200)).await,
+        }
+    }
+}
+
+fn key(object: &DynamicObject) -> (String, String) {
+    (object.namespace().unwrap_or_default(), object.name_any())
+}
+
+fn version_of(object: &DynamicObject) -> u64 {
+    object.resource_version().and_then(|version| version.parse().ok()).unwrap_or_default()
+}
+
+// === impl State ===
+
+impl State {
+    fn apply(&mut self, seen: &Seen, networks: &BTreeMap<String, String>, is_first: bool) {
+        let (namespace, name) = key(&seen.object);
+        match seen.kind {
+            LEASES => self.lease(seen),
+            INSTANCES | ADDRESSES => {
+                let id = (seen.kind, namespace.clone(), name.clone());
+                let used = if seen.is_gone {
+                    BTreeSet::new()
+                } else if seen.kind == INSTANCES {
+                    addresses_of_guest(&seen.object.data, networks.get(&namespace))
+                } else {
+                    let address = text(&seen.object.data["spec"]["address"]);
+                    networks.get(&namespace).map(|network| (network.clone(), address)).into_iter().collect()
+                };
+                self.uses(seen, id, used, is_first);
+            }
+            VMS if !seen.is_gone => {
+                for address in macs(&seen.object.data["spec"]["template"]["spec"]) {
+                    self.requires_lease(seen, &address, (&namespace, &name), is_first);
+                }
+            }
+            SECRETS
+                if !seen.is_gone
+                    && let Some(machine) = name.strip_suffix("-networkdata") =>
+            {
+                let addresses = addresses_of_secret(&seen.object);
+                for is_v4 in [true, false] {
+                    let of_family = addresses.iter().filter(|address| address.is_ipv4() == is_v4);
+                    if of_family.count() > 1 {
+                        self.violation(
+                            format!("Secret {namespace}/{name} has two addresses of a family: {addresses:?}"),
+                            None,
+                        );
+                    }
+                }
+                let Some(network) = networks.get(&namespace) else { return };
+                for address in addresses {
+                    let address = (network.clone(), address.to_string());
+                    self.requires_lease(seen, &address, (&namespace, machine), is_first);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn lease(&mut self, seen: &Seen) {
+        let spec = &seen.object.data["spec"];
+        let address = (text(&spec["network"]), canonical(&text(&spec["address"])));
+        let holder = (text(&spec["holder"]["namespace"]), text(&spec["holder"]["name"]));
+        let is_held = !seen.is_gone && spec["released"].is_null();
+        let state = if seen.is_gone {
+            "deleted"
+        } else if is_held {
+            "held"
+        } else {
+            "released"
+        };
+        let uid = text(&spec["holder"]["uid"]);
+        self.note(&address, format!("{} lease {state}, holder {}/{} {uid}", seen.version, holder.0, holder.1));
+        if is_held {
+            self.held.insert(address.clone(), holder.clone());
+            self.ever.insert((address.clone(), holder.clone()));
+        } else {
+            self.held.remove(&address);
+        }
+        let users: Vec<Id> =
+            self.users.iter().filter(|(_, used)| used.contains(&address)).map(|(id, _)| id.clone()).collect();
+        for (kind, namespace, name) in users {
+            let is_own = self.held.get(&address) == Some(&(namespace.clone(), name.clone()));
+            if !is_own && !self.unrecorded.contains(&format!("{namespace}/{name}")) {
+                let user = title(kind);
+                self.violation(
+                    format!("the lease is {state} while {user} {namespace}/{name} uses the address"),
+                    Some(&address),
+                );
+            }
+        }
+    }
+
+    /// A guest or an IPAddress uses these addresses from now on.
+    fn uses(&mut self, seen: &Seen, id: Id, used: BTreeSet<Address>, is_first: bool) {
+        let before = self.users.get(&id).cloned().unwrap_or_default();
+        let (kind, namespace, name) = id.clone();
+        let machine = format!("{namespace}/{name}");
+        for address in before.difference(&used) {
+            self.note(address, format!("{} {} {machine} ends", seen.version, title(kind)));
+        }
+        if used.is_empty() {
+            self.users.remove(&id);
+            if kind == INSTANCES {
+                self.unrecorded.remove(&machine);
+            }
+        } else {
+            self.users.insert(id.clone(), used.clone());
+        }
+        for address in used.difference(&before) {
+            let uid = seen.object.uid().unwrap_or_default();
+            self.note(address, format!("{} {} {machine} {uid} begins", seen.version, title(kind)));
+            let others: Vec<String> = self
+                .users
+                .iter()
+                .filter(|(other, used)| **other != id && used.contains(address))
+                .map(|((kind, namespace, name), _)| format!("{} {namespace}/{name}", title(*kind)))
+                .collect();
+            if !others.is_empty() {
+                self.violation(format!("{} {machine} uses the address of {others:?}", title(kind)), Some(address));
+            }
+            let has_pool = address.0 != "mac" || address.1.starts_with(POOL_MACS);
+            let is_own = self.held.get(address) == Some(&(namespace.clone(), name.clone()));
+            if has_pool && !is_own && !is_first && !self.unrecorded.contains(&machine) {
+                self.violation(format!("{} {machine} uses the address without a lease", title(kind)), Some(address));
+            }
+        }
+    }
+
+    /// An object hands out an address: a lease of the machine must be older.
+    fn requires_lease(&mut self, seen: &Seen, address: &Address, machine: (&str, &str), is_first: bool) {
+        let (namespace, name) = machine;
+        let entry = (address.clone(), (namespace.to_owned(), name.to_owned()));
+        let has_pool = address.0 != "mac" || address.1.starts_with(POOL_MACS);
+        if is_first {
+            self.ever.insert(entry);
+        } else if has_pool && !self.ever.contains(&entry) {
+            self.note(address, format!("{} {} of {namespace}/{name}", seen.version, title(seen.kind)));
+            self.violation(
+                format!("{} of {namespace}/{name} has the address before a lease", title(seen.kind)),
+                Some(address),
+            );
+        }
+    }
+
+    /// Remembers the guests that run without a lease of their own at the start.
+    fn note_unrecorded(&mut self, networks: &BTreeMap<String, String>) {
+        let _ = networks;
+        for ((kind, namespace, name), used) in &self.users {
+            let is_own = |address: &Address| self.held.get(address) == Some(&(namespace.clone(), name.clone()));
+            let has_pool = |address: &Address| address.0 != "mac" || address.1.starts_with(POOL_MACS);
+            if *kind == INSTANCES && used.iter().any(|address| has_pool(address) && !is_own(address)) {
+                self.unrecorded.insert(format!("{namespace}/{name}"));
+            }
+        }
+    }
+
+    fn note(&mut self, address: &Address, line: String) {
+        self.history.entry(address.clone()).or_default().push(line);
+    }
+
+    /// Stores a violation with the history of the address.
+    fn violation(&mut self, what: String, address: Option<&Address>) {
+        let history = address.and_then(|address| self.history.get(address)).cloned().unwrap_or_default();
+        let first = history.len().saturating_sub(30);
+        let place = address.map(|(network, address)| format!("{address} of {network}: ")).unwrap_or_default();
+        self.violations.push(format!("{place}{what}\n    {}", history[first..].join("\n    ")));
+    }
+}
+
+fn title(kind: usize) -> &'static str {
+    ["lease", "guest", "VirtualMachine", "Secret", "IPAddress"][kind]
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+/// One notation for each address.
+fn canonical(address: &str) -> String {
+    address.parse::<IpAddr>().map(|address| address.to_string()).unwrap_or_else(|_| address.to_lowercase())
+}
+
+fn macs(spec: &Value) -> Vec<Address> {
+    let interfaces = spec["domain"]["devices"]["interfaces"].as_array().into_iter().flatten();
+    let macs = interfaces.map(|interface| text(&interface["macAddress"])).filter(|mac| !mac.is_empty());
+    macs.map(|mac| ("mac".to_owned(), mac.to_lowercase())).collect()
+}
+
+/// The addresses of a running guest.
+fn addresses_of_guest(instance: &Value, network: Option<&String>) -> BTreeSet<Address> {
+    if instance["status"]["phase"] != "Running" {
+        return BTreeSet::new();
+    }
+    let interfaces: Vec<&Value> = instance["status"]["interfaces"].as_array().into_iter().flatten().collect();
+    let ips = interfaces.iter().flat_map(|it| it["ipAddresses"].as_array().into_iter().flatten());
+    let ips = ips.filter_map(|ip| Some((network?.clone(), canonical(&text(ip)))));
+    let macs = interfaces.iter().map(|it| ("mac".to_owned(), text(&it["mac"]).to_lowercase()));
+    ips.chain(macs.filter(|(_, mac)| !mac.is_empty())).collect()
+}
+
+/// The addresses in the network data of a Secret.
+fn addresses_of_secret(secret: &DynamicObject) -> Vec<IpAddr> {
+    let secret: Secret = match serde_json::to_value(secret).and_then(serde_json::from_value) {
+        Ok(secret) => secret,
+        Err(_) => return Vec::new(),
+    };
+    let data = secret.data.unwrap_or_default();
+    let document = data.get("networkdata").map(|data| serde_json::from_slice::<Value>(&data.0).unwrap_or_default());
+    let networks = document.unwrap_or_default()["networks"].as_array().cloned().unwrap_or_default();
+    let addresses = networks.iter().map(|network| text(&network["ip_address"]));
+    addresses.filter_map(|address| address.split('/').next()?.parse().ok()).collect()
+}

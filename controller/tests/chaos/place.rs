@@ -1,0 +1,519 @@
+//! A namespace with machines, claims and pools, the operations on them, and the stand-ins of capk, KubeVirt and the
+//! garbage collector. Every stand-in continues after the API server was away.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use glowplug_controller::api::{MachineNetwork, PoolSpec, StaticIPLease, StaticIPPool};
+use k8s_openapi::api::core::v1::{Namespace, Secret};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use kube::api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
+use kube::{Api, Client, ResourceExt};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use tokio::task::{JoinHandle, spawn_local};
+use tokio::time::sleep;
+
+use crate::random::Random;
+use crate::support::hosted::definitions::{INSTANCE, KUBEVIRT_MACHINE, VIRTUAL_MACHINE, resource};
+use crate::support::hosted::is_running;
+use crate::support::hosted::kubevirt::KubeVirt;
+use crate::support::hosted::provider::{next_mac, object};
+use crate::{count, settle};
+
+const POOLS: [&str; 2] = ["a", "b"];
+/// Sizes of a pool during the run. The last one is enough for every machine and claim.
+const SIZES: [usize; 4] = [8, 25, 60, 200];
+const MACHINES: usize = 50;
+const CLAIMS: usize = 40;
+
+/// A machine that HyperShift wants.
+#[derive(Clone, Copy, Debug)]
+struct Wanted {
+    /// Whether capk creates the VirtualMachine for a KubevirtMachine. `false`: a VirtualMachine alone.
+    has_machine: bool,
+    pool: usize,
+}
+
+#[derive(Default)]
+struct Wishes {
+    machines: BTreeMap<String, Wanted>,
+    /// Current names of the pools.
+    pools: [String; 2],
+    /// Guests that continue to run after the deletion of their instance.
+    endless: BTreeSet<String>,
+    claims: usize,
+    names: usize,
+}
+
+pub struct Place {
+    pub namespace: String,
+    pub network: String,
+    /// Third octet of the addresses of the first pool.
+    octet: usize,
+    is_dual: bool,
+    has_mac_pool: bool,
+    kubevirt: Arc<KubeVirt>,
+    pools: Api<StaticIPPool>,
+    leases: Api<StaticIPLease>,
+    machines: Api<DynamicObject>,
+    vms: Api<DynamicObject>,
+    instances: Api<DynamicObject>,
+    claims: Api<DynamicObject>,
+    addresses: Api<DynamicObject>,
+    secrets: Api<Secret>,
+    wishes: Mutex<Wishes>,
+    tasks: Mutex<Vec<JoinHandle<()>>>,
+}
+
+// === impl Place ===
+
+impl Place {
+    pub async fn new(client: &Client, namespace: &str, network: &str, octet: usize, has_mac_pool: bool) -> Arc<Self> {
+        let made: Namespace = serde_json::from_value(json!({"metadata": {"name": namespace}})).unwrap();
+        Api::all(client.clone()).create(&PostParams::default(), &made).await.unwrap();
+        let api = |kind: &ApiResource| Api::namespaced_with(client.clone(), namespace, kind);
+        let ipam = |kind, plural| resource(("ipam.cluster.x-k8s.io", "v1beta2", kind, plural, true));
+        let kubevirt = Arc::new(KubeVirt::new(client, namespace));
+        // The instance starts after the controller has written the MAC addresses, as the webhook demands it.
+        kubevirt.be_late();
+        let place = Arc::new(Self {
+            namespace: namespace.to_owned(),
+            network: network.to_owned(),
+            octet,
+            is_dual: has_mac_pool,
+            has_mac_pool,
+            kubevirt,
+            pools: Api::namespaced(client.clone(), namespace),
+            leases: Api::all(client.clone()),
+            machines: api(&resource(KUBEVIRT_MACHINE)),
+            vms: api(&resource(VIRTUAL_MACHINE)),
+            instances: api(&resource(INSTANCE)),
+            claims: api(&ipam("IPAddressClaim", "ipaddressclaims")),
+            addresses: api(&ipam("IPAddress", "ipaddresses")),
+            secrets: Api::namespaced(client.clone(), namespace),
+            wishes: Mutex::new(Wishes { pools: POOLS.map(str::to_owned), ..Wishes::default() }),
+            tasks: Mutex::default(),
+        });
+        place.ensure_pools(SIZES[1]).await;
+        place
+    }
+
+    /// Starts the stand-ins. A stand-in that fails begins again.
+    pub fn start(self: &Arc<Self>) {
+        let (place, kubevirt) = (Arc::clone(self), Arc::clone(&self.kubevirt));
+        let provider = spawn_local(async move {
+            loop {
+                place.provide().await;
+                sleep(Duration::from_millis(500)).await;
+            }
+        });
+        let kubevirt = tokio::spawn(async move {
+            loop {
+                let mut running = Running(tokio::spawn({
+                    let kubevirt = Arc::clone(&kubevirt);
+                    async move { kubevirt.run().await }
+                }));
+                // A request of the stand-in failed.
+                let _ = (&mut running.0).await;
+                sleep(Duration::from_millis(200)).await;
+            }
+        });
+        self.tasks.lock().unwrap().extend([provider, kubevirt]);
+    }
+
+    pub fn stop(&self) {
+        self.tasks.lock().unwrap().drain(..).for_each(|task| task.abort());
+    }
+
+    /// The nodes report which guests run after a restore.
+    pub async fn report_after_a_restore(&self) {
+        loop {
+            let kubevirt = Arc::clone(&self.kubevirt);
+            if tokio::spawn(async move { kubevirt.report_after_a_restore().await }).await.is_ok() {
+                return;
+            }
+            sleep(Duration::from_millis(200)).await;
+        }
+    }
+
+    /// One random operation.
+    pub async fn operate(&self, random: &mut Random) {
+        let operation = random.weighted(&[
+            (30, "machine created"),
+            (14, "machine deleted"),
+            (8, "machine recreated with its name"),
+            (5, "VirtualMachine lost"),
+            (2, "VirtualMachine deleted with orphans"),
+            (8, "machine restarted"),
+            (3, "guest outlives its instance"),
+            (4, "such a guest ends"),
+            (20, "claim created"),
+            (14, "claim deleted"),
+            (4, "pool resized"),
+            (1, "pool renamed"),
+            (1, "overlapping pool created"),
+            (1, "overlapping pool deleted"),
+        ]);
+        let names: Vec<String> = self.wishes.lock().unwrap().machines.keys().cloned().collect();
+        let name = random.of(&names).cloned();
+        match (operation, name) {
+            ("machine created", _) if names.len() < MACHINES => {
+                let mut wishes = self.wishes.lock().unwrap();
+                wishes.names += 1;
+                // Names come again after some time, for another machine.
+                let name = format!("m{}", wishes.names % (3 * MACHINES));
+                let wanted = Wanted { has_machine: random.below(3) > 0, pool: random.below(2) };
+                wishes.machines.entry(name).or_insert(wanted);
+            }
+            ("machine deleted", Some(name)) => {
+                self.wishes.lock().unwrap().machines.remove(&name);
+                self.delete_machine(&name).await;
+            }
+            ("machine recreated with its name", Some(name)) => {
+                let wanted = Wanted { has_machine: random.below(3) > 0, pool: random.below(2) };
+                self.wishes.lock().unwrap().machines.insert(name.clone(), wanted);
+                self.delete_machine(&name).await;
+            }
+            ("VirtualMachine lost", Some(name)) => self.delete(&self.vms, &name).await,
+            ("VirtualMachine deleted with orphans", Some(name)) => {
+                let orphaned = Patch::Merge(json!({"metadata": {"finalizers": null}}));
+                settle(async || self.vms.patch(&name, &PatchParams::default(), &orphaned).await).await;
+                self.delete(&self.vms, &name).await;
+            }
+            ("machine restarted", Some(name)) => self.delete(&self.instances, &name).await,
+            ("guest outlives its instance", Some(name)) => {
+                self.kubevirt.hold(&name);
+                self.wishes.lock().unwrap().endless.insert(name.clone());
+                self.wishes.lock().unwrap().machines.remove(&name);
+                self.delete_machine(&name).await;
+            }
+            ("such a guest ends", _) => {
+                let endless: Vec<String> = self.wishes.lock().unwrap().endless.iter().cloned().collect();
+                let Some(name) = random.of(&endless) else { return };
+                self.end(name).await;
+            }
+            ("claim created", _) => {
+                let (name, pool) = {
+                    let mut wishes = self.wishes.lock().unwrap();
+                    wishes.claims += 1;
+                    let pool =
+                        [&wishes.pools[0], &wishes.pools[1], &"intruder".to_owned()][random.below(9) / 4].clone();
+                    (format!("c{}", wishes.claims % CLAIMS), pool)
+                };
+                let family = if random.below(2) == 0 { "IPv4" } else { "IPv6" };
+                let metadata = if self.is_dual {
+                    json!({"name": name, "annotations": {"ipam.glowplug.dev/family": family}})
+                } else {
+                    json!({"name": name})
+                };
+                let pool_ref = json!({"apiGroup": "ipam.glowplug.dev", "kind": "StaticIPPool", "name": pool});
+                let claim = object(
+                    ("ipam.cluster.x-k8s.io", "v1beta2", "IPAddressClaim", "ipaddressclaims", true),
+                    json!({"metadata": metadata, "spec": {"poolRef": pool_ref}}),
+                );
+                settle(async || self.claims.create(&PostParams::default(), &claim).await).await;
+            }
+            ("claim deleted", _) => self.delete(&self.claims, &format!("c{}", random.below(CLAIMS))).await,
+            ("pool resized", _) => {
+                let (pool, size) = (random.below(2), SIZES[random.below(3)]);
+                self.resize(pool, size).await;
+            }
+            ("pool renamed", _) => {
+                let pool = random.below(2);
+                let (before, after) = {
+                    let mut wishes = self.wishes.lock().unwrap();
+                    let before = wishes.pools[pool].clone();
+                    wishes.names += 1;
+                    wishes.pools[pool] = format!("{}-{}", POOLS[pool], wishes.names);
+                    (before, wishes.pools[pool].clone())
+                };
+                settle(async || self.pools.delete(&before, &DeleteParams::default()).await).await;
+                self.create_pool(&after, POOLS[pool], &self.ranges(pool, SIZES[1])).await;
+            }
+            ("overlapping pool created", _) => {
+                self.create_pool("intruder", "nobody", &self.ranges(random.below(2), SIZES[0])).await;
+            }
+            ("overlapping pool deleted", _) => {
+                settle(async || self.pools.delete("intruder", &DeleteParams::default()).await).await;
+            }
+            _ => return,
+        }
+        count(operation);
+    }
+
+    /// Grows the pools, ends the guests that outlive their instances, and removes what prevents the service of a machine:
+    /// claims on pools that do not exist, and machines of deleted pools. `unrecorded` are guests that run since a restore
+    /// with an address that their machine does not hold: they are restarted, as `docs/recovery.md` demands it.
+    ///
+    /// With `is_late`, also recreates the machines whose guests keep the lease of an earlier machine of their name. Such a
+    /// guest may have read the Secret of the earlier machine. The controller keeps the lease until it has seen the name
+    /// without a guest.
+    pub async fn settle(&self, unrecorded: &BTreeSet<String>, is_late: bool) {
+        self.ensure_pools(SIZES[3]).await;
+        let endless: Vec<String> = self.wishes.lock().unwrap().endless.iter().cloned().collect();
+        for name in endless {
+            self.end(&name).await;
+        }
+        for instance in all(&self.instances).await {
+            let name = instance.name_any();
+            let Some(vm) = settle(async || self.vms.get_opt(&name).await).await else { continue };
+            let owner = instance.owner_references().first().map(|owner| owner.uid.clone());
+            let is_orphan = vm.and_then(|vm| vm.uid()) != owner;
+            let is_unrecorded = unrecorded.contains(&format!("{}/{name}", self.namespace));
+            if instance.metadata.deletion_timestamp.is_none() && (is_orphan || is_unrecorded) {
+                self.delete(&self.instances, &name).await;
+            }
+        }
+        let pools = all(&self.pools).await;
+        let stays =
+            |name: &str| pools.iter().any(|pool| pool.name_any() == name && pool.metadata.deletion_timestamp.is_none());
+        for claim in all(&self.claims).await {
+            if !stays(claim.data["spec"]["poolRef"]["name"].as_str().unwrap_or_default()) {
+                self.delete(&self.claims, &claim.name_any()).await;
+            }
+        }
+        let mut uids = BTreeSet::new();
+        for object in all(&self.machines).await.iter().chain(&all(&self.vms).await).chain(&all(&self.claims).await) {
+            uids.extend(object.uid());
+        }
+        for lease in all(&self.leases).await {
+            let spec = lease.spec;
+            let is_gone = spec.released.is_none() && !uids.contains(&spec.holder.uid);
+            if is_gone && spec.holder.namespace == self.namespace && is_late {
+                self.delete_machine(&spec.holder.name).await;
+            }
+            let Some(pool) = spec.pool.strip_prefix(&format!("{}/", self.namespace)) else { continue };
+            let of_machine =
+                spec.network != "mac" && spec.released.is_none() && spec.holder.namespace == self.namespace;
+            if of_machine && !stays(pool) {
+                self.delete_machine(&spec.holder.name).await;
+            }
+        }
+    }
+
+    /// What must not remain after quiet time. Empty: every machine and every claim has its addresses, nothing is left
+    /// behind, and the status of the pools agrees with the leases.
+    pub async fn problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        let wanted = self.wishes.lock().unwrap().machines.clone();
+        let (machines, vms) = (all(&self.machines).await, all(&self.vms).await);
+        let (instances, claims) = (all(&self.instances).await, all(&self.claims).await);
+        let (addresses, pools, leases) = (all(&self.addresses).await, all(&self.pools).await, all(&self.leases).await);
+        let held: Vec<_> = leases.iter().map(|lease| &lease.spec).filter(|spec| spec.released.is_none()).collect();
+        let held: Vec<_> = held.into_iter().filter(|spec| spec.holder.namespace == self.namespace).collect();
+        let uids: BTreeSet<String> =
+            machines.iter().chain(&vms).chain(&claims).filter_map(|object| object.uid()).collect();
+        let mut of_interface = BTreeSet::new();
+        for spec in &held {
+            let holder = &spec.holder;
+            if !uids.contains(&holder.uid) {
+                problems.push(format!("leaked lease {} of {} {}", spec.address, holder.name, holder.uid));
+            }
+            let family = spec.address.contains('.');
+            if !of_interface.insert((&holder.uid, &holder.interface, &spec.network, family)) {
+                problems.push(format!("second lease {} of {} {}", spec.address, holder.name, holder.uid));
+            }
+        }
+        let count_of = |name: &str| if self.is_dual { 2 } else { usize::from(!name.is_empty()) };
+        for name in wanted.keys() {
+            let vm = vms.iter().find(|vm| vm.name_any() == *name);
+            let Some(instance) = instances.iter().find(|instance| instance.name_any() == *name) else {
+                problems.push(format!("machine {name} has no guest; VirtualMachine: {}", vm.is_some()));
+                continue;
+            };
+            let ips: Vec<&str> = instance.data["status"]["interfaces"][0]["ipAddresses"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .filter_map(Value::as_str)
+                .collect();
+            if !is_running(instance) || ips.len() != count_of(name) {
+                problems.push(format!("machine {name} is {} with {ips:?}", instance.data["status"]["phase"]));
+            }
+            for ip in ips {
+                if !held.iter().any(|spec| spec.holder.name == *name && same(&spec.address, ip)) {
+                    problems.push(format!("machine {name} uses {ip} without a lease"));
+                }
+            }
+        }
+        for object in vms.iter().chain(&instances).chain(&machines) {
+            if !wanted.contains_key(&object.name_any()) {
+                problems.push(format!("{} is left", object.name_any()));
+            }
+        }
+        for claim in &claims {
+            let name = claim.name_any();
+            let ready = claim.data["status"]["conditions"].as_array().into_iter().flatten();
+            let is_ready = ready.into_iter().any(|it| it["type"] == "Ready" && it["status"] == "True");
+            let address = addresses.iter().find(|address| address.name_any() == name);
+            if !is_ready || address.is_none() || claim.metadata.deletion_timestamp.is_some() {
+                problems.push(format!("claim {name} is not served: {}", claim.data["status"]));
+            }
+        }
+        for address in &addresses {
+            if !claims.iter().any(|claim| claim.name_any() == address.name_any()) {
+                problems.push(format!("IPAddress {} has no claim", address.name_any()));
+            }
+        }
+        for pool in &pools {
+            let name = format!("{}/{}", self.namespace, pool.name_any());
+            let leases = held.iter().filter(|spec| spec.network != "mac" && spec.pool == name).count();
+            let counts = pool.status.as_ref().and_then(|status| status.ip_addresses).unwrap_or_default();
+            if usize::try_from(counts.used + counts.out_of_range) != Ok(leases) {
+                problems.push(format!("status of pool {name}: {counts:?}, expected {leases} leases"));
+            }
+            if pool.metadata.deletion_timestamp.is_some() {
+                problems.push(format!("pool {name} is still being deleted"));
+            }
+        }
+        problems.iter().map(|problem| format!("{}: {problem}", self.namespace)).collect()
+    }
+
+    /// capk and the garbage collector: creates the objects of the wanted machines, and deletes all others.
+    async fn provide(&self) {
+        let secrets = all(&self.secrets).await;
+        let (machines, vms) = (all(&self.machines).await, all(&self.vms).await);
+        for secret in secrets {
+            let owner = secret.owner_references().iter().find(|owner| owner.kind == "VirtualMachine");
+            let Some(owner) = owner else { continue };
+            if !vms.iter().any(|vm| vm.uid().as_ref() == Some(&owner.uid)) {
+                let now = settle(async || self.vms.get_opt(&owner.name).await).await;
+                // A consistent read: the list is older than this answer.
+                if now.is_some_and(|vm| vm.and_then(|vm| vm.uid()).as_ref() != Some(&owner.uid)) {
+                    settle(async || self.secrets.delete(&secret.name_any(), &DeleteParams::default()).await).await;
+                }
+            }
+        }
+        let wanted = self.wishes.lock().unwrap().machines.clone();
+        let live = |object: &&DynamicObject| object.metadata.deletion_timestamp.is_none();
+        for object in machines.iter().chain(&vms).filter(live) {
+            if !wanted.contains_key(&object.name_any()) {
+                self.delete_machine(&object.name_any()).await;
+            }
+        }
+        for (name, wanted) in wanted {
+            if wanted.has_machine && !machines.iter().any(|machine| machine.name_any() == name) {
+                let machine = object(KUBEVIRT_MACHINE, json!({"metadata": {"name": name}}));
+                settle(async || self.machines.create(&PostParams::default(), &machine).await).await;
+            }
+            if !vms.iter().any(|vm| vm.name_any() == name) {
+                let vm = self.vm(&name, wanted);
+                settle(async || self.vms.create(&PostParams::default(), &vm).await).await;
+            }
+        }
+    }
+
+    /// A VirtualMachine, as capk creates it and the webhooks change it.
+    fn vm(&self, name: &str, wanted: Wanted) -> DynamicObject {
+        let mut labels = json!({"pool": POOLS[wanted.pool]});
+        if wanted.has_machine {
+            labels["capk.cluster.x-k8s.io/kubevirt-machine-name"] = name.into();
+            labels["capk.cluster.x-k8s.io/kubevirt-machine-namespace"] = self.namespace.clone().into();
+        }
+        let mut interface = json!({"name": "iface1", "bridge": {}, "acpiIndex": 101});
+        let mut of_template = json!({});
+        if self.has_mac_pool {
+            of_template = json!({"ipam.glowplug.dev/mac-addresses": "required"});
+        } else {
+            interface["macAddress"] = next_mac().into();
+        }
+        let source = json!({"networkDataSecretRef": {"name": format!("{name}-networkdata")}});
+        let vm = json!({
+            "metadata": {"name": name, "labels": labels},
+            "spec": {"template": {"metadata": {"labels": of_template}, "spec": {
+                "domain": {"devices": {"interfaces": [interface]}},
+                "networks": [{"name": "iface1", "multus": {"networkName": self.network}}],
+                "volumes": [{"name": "cloudinitvolume", "cloudInitConfigDrive": source}],
+            }}},
+        });
+        object(VIRTUAL_MACHINE, vm)
+    }
+
+    async fn delete_machine(&self, name: &str) {
+        self.delete(&self.machines, name).await;
+        self.delete(&self.vms, name).await;
+    }
+
+    async fn delete(&self, api: &Api<DynamicObject>, name: &str) {
+        settle(async || api.delete(name, &DeleteParams::default()).await).await;
+    }
+
+    async fn end(&self, name: &str) {
+        let kubevirt = Arc::clone(&self.kubevirt);
+        let of_task = name.to_owned();
+        let ended = tokio::spawn(async move { kubevirt.end(&of_task).await }).await.is_ok();
+        if ended {
+            self.wishes.lock().unwrap().endless.remove(name);
+        }
+    }
+
+    /// The ranges of a pool with this number of addresses.
+    fn ranges(&self, pool: usize, size: usize) -> Vec<String> {
+        let (octet, last) = (self.octet + pool, 9 + size);
+        let mut ranges = vec![format!("10.0.{octet}.10-10.0.{octet}.{last}")];
+        if self.is_dual {
+            ranges.push(format!("fd00::{octet:x}:10-fd00::{octet:x}:{:x}", 15 + size));
+        }
+        ranges
+    }
+
+    async fn resize(&self, pool: usize, size: usize) {
+        let name = self.wishes.lock().unwrap().pools[pool].clone();
+        let patch = Patch::Merge(json!({"spec": {"addresses": self.ranges(pool, size)}}));
+        settle(async || self.pools.patch(&name, &PatchParams::default(), &patch).await).await;
+    }
+
+    /// Creates the pools that are missing, deletes all others, and gives each pool this number of addresses.
+    async fn ensure_pools(&self, size: usize) {
+        let names = self.wishes.lock().unwrap().pools.clone();
+        for pool in all(&self.pools).await {
+            if !names.contains(&pool.name_any()) && pool.metadata.deletion_timestamp.is_none() {
+                settle(async || self.pools.delete(&pool.name_any(), &DeleteParams::default()).await).await;
+            }
+        }
+        for (pool, name) in names.iter().enumerate() {
+            self.create_pool(name, POOLS[pool], &self.ranges(pool, size)).await;
+            self.resize(pool, size).await;
+        }
+    }
+
+    async fn create_pool(&self, name: &str, label: &str, ranges: &[String]) {
+        let networks = ["10.0.0.0/16", "fd00::/64"].map(|cidr| MachineNetwork { cidr: cidr.to_owned() });
+        let labels = [("pool".to_owned(), label.to_owned())].into();
+        let spec = PoolSpec {
+            network: self.network.clone(),
+            addresses: ranges.to_vec(),
+            gateway: vec!["10.0.0.1".to_owned()],
+            machine_network: networks.into(),
+            machine_selector: Some(LabelSelector { match_labels: Some(labels), match_expressions: None }),
+            ..PoolSpec::default()
+        };
+        let pool = StaticIPPool::new(name, spec);
+        settle(async || self.pools.create(&PostParams::default(), &pool).await).await;
+    }
+}
+
+/// A task that ends with this value.
+struct Running(JoinHandle<()>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+fn same(a: &str, b: &str) -> bool {
+    a.parse::<std::net::IpAddr>().ok() == b.parse().ok()
+}
+
+/// Lists the objects, and again until the API server answers.
+pub async fn all<K: Clone + DeserializeOwned + std::fmt::Debug>(api: &Api<K>) -> Vec<K> {
+    loop {
+        match api.list(&ListParams::default()).await {
+            Ok(list) => return list.items,
+            Err(_) => sleep(Duration::from_millis(200)).await,
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! The replicas of the controller: processes of the program, each with a proxy between the replica and the API server.
+
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::sleep;
+
+use crate::support::real::{RealServer, free_port, signal};
+use crate::support::{CONTROLLER, SYSTEM};
+
+/// What a proxy does with the bytes of its connections.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Flow {
+    Open,
+    /// Requests arrive, and their answers are lost.
+    AnswersLost,
+    /// Nothing arrives.
+    Held,
+}
+
+/// A TCP proxy in front of the API server.
+pub struct Proxy {
+    port: u16,
+    flow: Arc<watch::Sender<Flow>>,
+    /// Number of the cut after which a connection began. All older connections are closed.
+    cut: Arc<watch::Sender<u64>>,
+    task: JoinHandle<()>,
+}
+
+/// A replica. Dropping it kills the process.
+pub struct Replica {
+    name: String,
+    child: Option<Child>,
+    is_stopped: bool,
+    command: Command,
+    pub proxy: Proxy,
+}
+
+/// Number of processes that ended without a signal of this program.
+pub static EXITS: AtomicUsize = AtomicUsize::new(0);
+
+// === impl Proxy ===
+
+impl Proxy {
+    async fn start(server: u16) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let (flow, cut) = (Arc::new(watch::Sender::new(Flow::Open)), Arc::new(watch::Sender::new(0)));
+        let (flows, cuts) = (Arc::clone(&flow), Arc::clone(&cut));
+        let task = tokio::spawn(async move {
+            loop {
+                let Ok((client, _)) = listener.accept().await else { continue };
+                let (flow, mut answers, mut cut) = (flows.subscribe(), flows.subscribe(), cuts.subscribe());
+                let began = *cut.borrow_and_update();
+                tokio::spawn(async move {
+                    let Ok(server) = TcpStream::connect(("127.0.0.1", server)).await else { return };
+                    let (mut from_client, mut to_client) = client.into_split();
+                    let (mut from_server, mut to_server) = server.into_split();
+                    let requests = async {
+                        let (mut flow, mut bytes) = (flow, vec![0; 65_536]);
+                        while let Ok(count @ 1..) = from_client.read(&mut bytes).await {
+                            let _ = flow.wait_for(|flow| *flow != Flow::Held).await;
+                            if to_server.write_all(&bytes[..count]).await.is_err() {
+                                break;
+                            }
+                        }
+                    };
+                    let responses = async {
+                        let mut bytes = vec![0; 65_536];
+                        let mut has_lost = false;
+                        while let Ok(count @ 1..) = from_server.read(&mut bytes).await {
+                            let _ = answers.wait_for(|flow| *flow != Flow::Held).await;
+                            // After a loss, the rest of the stream has no meaning.
+                            has_lost |= *answers.borrow() == Flow::AnswersLost;
+                            if !has_lost && to_client.write_all(&bytes[..count]).await.is_err() {
+                                break;
+                            }
+                        }
+                    };
+                    tokio::select! {
+                        () = requests => {}
+                        () = responses => {}
+                        _ = cut.wait_for(|cut| *cut != began) => {}
+                    }
+                });
+            }
+        });
+        Self { port, flow, cut, task }
+    }
+
+    pub fn set(&self, flow: Flow) {
+        self.flow.send_replace(flow);
+    }
+
+    /// Closes every connection.
+    pub fn cut(&self) {
+        self.cut.send_modify(|cut| *cut += 1);
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+// === impl Replica ===
+
+impl Replica {
+    /// Prepares a replica that has exactly the shipped rights. Its files are in `folder`.
+    pub async fn new(server: &RealServer, folder: &Path, name: &str) -> Self {
+        let proxy = Proxy::start(server.port()).await;
+        let mut config: Value = serde_json::from_slice(&fs::read(server.kubeconfig()).unwrap()).unwrap();
+        config["clusters"][0]["cluster"]["server"] = format!("https://127.0.0.1:{}", proxy.port).into();
+        config["users"][0]["user"]["as"] = CONTROLLER.into();
+        config["contexts"][0]["context"]["namespace"] = SYSTEM.into();
+        let file = folder.join(format!("{name}.kubeconfig"));
+        fs::write(&file, config.to_string()).unwrap();
+        let log = File::options().create(true).append(true).open(folder.join(format!("{name}.log"))).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_glowplug-controller"));
+        command.args(["run", "--leader-elect", "--diagnostics-address=", "--health-addr=", "--webhook-port"]);
+        command.arg(free_port().to_string()).arg("--kubeconfig").arg(file).env("HOSTNAME", name);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        Self { name: name.to_owned(), child: None, is_stopped: false, command, proxy }
+    }
+
+    pub fn start(&mut self) {
+        if self.child.is_none() {
+            self.child = Some(self.command.spawn().unwrap());
+        }
+    }
+
+    /// Starts the process again if it has ended, as a kubelet does.
+    pub fn keep(&mut self) {
+        if self.child.as_mut().is_some_and(|child| child.try_wait().unwrap().is_some()) {
+            EXITS.fetch_add(1, Ordering::Relaxed);
+            self.child = None;
+            self.start();
+        }
+    }
+
+    pub fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            // The process may have ended already.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        self.is_stopped = false;
+    }
+
+    pub fn pause(&mut self) {
+        if let Some(child) = &self.child {
+            signal(&child.id().to_string(), "STOP");
+            self.is_stopped = true;
+        }
+    }
+
+    pub fn resume(&mut self) {
+        if let (true, Some(child)) = (self.is_stopped, &self.child) {
+            signal(&child.id().to_string(), "CONT");
+        }
+        self.is_stopped = false;
+    }
+
+    /// Whether the replica has this identity in the Lease of the election.
+    pub fn is(&self, identity: &str) -> bool {
+        self.child.as_ref().is_some_and(|child| identity == format!("{}_{}", self.name, child.id()))
+    }
+}
+
+impl Drop for Replica {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Loses the answers of a proxy for a time, and then closes its connections.
+pub async fn lose_answers(proxy: &Proxy, time: Duration) {
+    proxy.set(Flow::AnswersLost);
+    sleep(time).await;
+    proxy.cut();
+    proxy.set(Flow::Open);
+}
