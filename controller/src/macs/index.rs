@@ -58,7 +58,7 @@ pub(super) enum Address {
 /// The MAC addresses of an instance.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Guest {
-    /// Every address in the specification and in the status.
+    /// Every address of an interface in the specification and in the status.
     pub(super) all: BTreeSet<MacAddr>,
     /// Addresses that must be unique in the cluster. Empty when the guest has ended.
     unique: BTreeSet<MacAddr>,
@@ -204,8 +204,9 @@ impl Guest {
             network.is_some_and(|network| network["multus"].is_object() || is_masquerade)
         };
         let in_spec = interfaces(spec).filter_map(|(name, address)| Some((name, address?)));
+        // An interface without a name exists only inside the guest. A guest must not be able to use up a pool.
         let in_status = items(&status["interfaces"])
-            .filter_map(|interface| Some((interface["name"].as_str().unwrap_or_default(), interface["mac"].as_str()?)));
+            .filter_map(|interface| Some((interface["name"].as_str()?, interface["mac"].as_str()?)));
         let all = in_spec.chain(in_status).filter_map(|(name, address)| Some((name, parse_mac_address(address)?)));
         let all: Vec<(&str, MacAddr)> = all.collect();
         let has_ended = ["Succeeded", "Failed"].iter().any(|phase| status["phase"] == *phase);
