@@ -156,6 +156,7 @@ documents! {
     guest_md "docs/guest.md"
     hypershift_md "docs/hypershift.md"
     image_builders_md "docs/image-builders.md"
+    ipam_claims_md "docs/ipam-claims.md"
     mac_pools_md "docs/mac-pools.md"
     measurements_md "docs/measurements.md"
     recovery_md "docs/recovery.md"

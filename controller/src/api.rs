@@ -46,7 +46,7 @@ pub const POOL_FINALIZER: &str = "ipam.glowplug.dev/protect-pool";
     group = "ipam.glowplug.dev",
     version = "v1alpha1",
     kind = "StaticIPPool",
-    doc = "A pool of static addresses of one network, for machines and IPAddressClaims of its namespace.",
+    doc = "A pool of static addresses of one network, for machines, IPAddressClaims and IPAMClaims of its namespace.",
     namespaced,
     status = "PoolStatus",
     category = "cluster-api",
@@ -128,6 +128,12 @@ pub struct PoolSpec {
     /// Whether a machine gets the address that a machine of the same namespace and name released last. Example: `true`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub sticky: bool,
+    /// Whether the pool serves IPAMClaims (`k8s.cni.cncf.io`) on its network: it writes their addresses into `status.ips`.
+    /// The network of a claim is the `name` in the configuration of the network attachment definition. Nobody else may
+    /// serve these claims. Not with `addressesFrom`. Example: `true`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(rename = "serveIPAMClaims")]
+    pub serve_ipam_claims: bool,
     /// `network_data.json` that the documents of the machines start from, as JSON or YAML. Absent: links and addresses of
     /// the pool alone. Example: `{"links": [{"id": "eno101", "type": "phy", "mtu": 9000}]}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -137,7 +143,7 @@ pub struct PoolSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_pool_ref: Option<NodePoolRef>,
     /// VirtualMachines of this namespace that get addresses of this pool without a claim. Not with `nodePoolRef`. Neither
-    /// of the two: the pool serves IPAddressClaims only.
+    /// of the two: the pool serves claims only.
     /// Example: `{matchLabels: {cluster.x-k8s.io/cluster-name: c1}}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine_selector: Option<LabelSelector>,
@@ -147,13 +153,13 @@ pub struct PoolSpec {
     pub unknown: BTreeMap<String, Value>,
 }
 
-/// The addresses of a pool that serves IPAddressClaims of every namespace.
+/// The addresses of a pool that serves the claims of every namespace.
 #[derive(Clone, CustomResource, Debug, Default, Deserialize, KubeSchema, PartialEq, Serialize)]
 #[kube(
     group = "ipam.glowplug.dev",
     version = "v1alpha1",
     kind = "GlobalStaticIPPool",
-    doc = "A pool of static addresses of one network, for IPAddressClaims of every namespace.",
+    doc = "A pool of static addresses of one network, for IPAddressClaims and IPAMClaims of every namespace.",
     status = "PoolStatus",
     category = "cluster-api",
     label("clusterctl.cluster.x-k8s.io/move-hierarchy", ""),
@@ -171,7 +177,7 @@ pub struct PoolSpec {
         "!has(self.spec.nodePoolRef) && !has(self.spec.machineSelector) && !has(self.spec.addressesFrom)"
     )
     .message(
-        "a GlobalStaticIPPool serves IPAddressClaims only, expected no nodePoolRef, machineSelector or addressesFrom"
+        "a GlobalStaticIPPool serves claims only, expected no nodePoolRef, machineSelector or addressesFrom"
     )
 )]
 pub struct GlobalPoolSpec {
@@ -398,10 +404,23 @@ pub enum HolderKind {
     /// A claim of Cluster API.
     #[serde(rename = "IPAddressClaim")]
     IpAddressClaim,
+    /// A claim of a network interface that a pool with `serveIPAMClaims` serves.
+    #[serde(rename = "IPAMClaim")]
+    IpamClaim,
     /// A machine of cluster-api-provider-kubevirt.
     KubevirtMachine,
     /// A machine of KubeVirt, where no KubevirtMachine can be seen.
     VirtualMachine,
+}
+
+// === impl HolderKind ===
+
+impl HolderKind {
+    /// Whether the object is a claim. Other objects are machines.
+    #[must_use]
+    pub fn is_claim(self) -> bool {
+        matches!(self, Self::IpAddressClaim | Self::IpamClaim)
+    }
 }
 
 /// The definitions of every kind, in the order in which `glowplug-controller crd` prints them.
@@ -419,7 +438,8 @@ pub fn definitions() -> Vec<CustomResourceDefinition> {
 
 /// Members of the specification that select machines, or change the way of serving them. Pool files do not have these
 /// members.
-const NOT_OF_FILES: [&str; 5] = ["sticky", "template", "nodePoolRef", "machineSelector", "addressesFrom"];
+const NOT_OF_FILES: [&str; 6] =
+    ["sticky", "template", "nodePoolRef", "machineSelector", "addressesFrom", "serveIPAMClaims"];
 
 impl PoolSpec {
     /// Checks a specification with the parser of `glowplugctl`'s pool files and returns the pool, with every diagnostic.
@@ -446,6 +466,10 @@ impl PoolSpec {
         if let Some(source) = &self.addresses_from {
             specs.iter_mut().for_each(|spec| spec.is_external = true);
             self.check_source(source, &mut diagnostics);
+        }
+        if self.serve_ipam_claims && self.network == Pool::DEFAULT_NETWORK {
+            let expected = "the network attachment definition of the IPAMClaims, namespace/name or a name";
+            diagnostics.push(Diagnostic::error("network", "no attachment", &self.network, expected));
         }
         if let (Some(_), Some(_)) = (&self.node_pool_ref, &self.machine_selector) {
             diagnostics.push(Diagnostic::error(
@@ -509,6 +533,10 @@ impl PoolSpec {
         ];
         for (member, _) in choices.into_iter().filter(|(_, is_set)| *is_set) {
             diagnostics.push(Diagnostic::error(member, PROBLEM, "a value", "none: the other program decides this"));
+        }
+        if self.serve_ipam_claims {
+            let expected = "one of the two: a pool serves IPAMClaims or takes addresses from elsewhere";
+            diagnostics.push(Diagnostic::error("serveIPAMClaims", PROBLEM, "true", expected));
         }
         if self.node_pool_ref.is_none() && self.machine_selector.is_none() {
             let expected = "nodePoolRef or machineSelector: the pool serves machines only";
@@ -747,6 +775,16 @@ mod tests {
                  decides this",
                 "sticky: set together with addressesFrom \"a value\", expected none: the other program decides this",
             ],
+        );
+        refused(
+            json!({"addressesFrom": {"ipamClaim": {}}, "serveIPAMClaims": true}),
+            &["serveIPAMClaims: set together with addressesFrom \"true\", expected one of the two: a pool serves \
+                 IPAMClaims or takes addresses from elsewhere"],
+        );
+        refused(
+            json!({"serveIPAMClaims": true, "addresses": ["10.0.0.0/24"], "network": "default"}),
+            &["network: no attachment \"default\", expected the network attachment definition of the IPAMClaims, \
+               namespace/name or a name"],
         );
         refused(
             json!({"addressesFrom": {"ipamClaim": {}}, "machineSelector": null}),

@@ -10,6 +10,7 @@
 
 mod decision;
 mod index;
+mod ipam_claims;
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;

@@ -25,6 +25,7 @@ use crate::client::serves;
 use crate::index::PoolId;
 
 pub use status::{NotReady, Readiness};
+pub(crate) use status::{contains, head, set_condition};
 
 /// API group of claims and addresses.
 pub const GROUP: &str = "ipam.cluster.x-k8s.io";
@@ -309,8 +310,7 @@ impl IpAddressClaim {
     /// `machine.openshift.io/ip-claim-protection` of Machine API.
     #[must_use]
     pub fn is_in_use(&self) -> bool {
-        let finalizers = self.metadata.finalizers.iter().flatten();
-        finalizers.into_iter().any(|name| name != CLAIM_FINALIZER && !GARBAGE_COLLECTION.contains(&name.as_str()))
+        is_in_use(&self.metadata)
     }
 }
 
@@ -379,6 +379,13 @@ impl IpAddress {
     pub fn is_deleted(&self) -> bool {
         self.metadata.deletion_timestamp.is_some()
     }
+}
+
+/// Whether a claim has a finalizer of another program, which keeps the claim until nobody uses its address.
+#[must_use]
+pub fn is_in_use(claim: &ObjectMeta) -> bool {
+    let finalizers = claim.finalizers.iter().flatten();
+    finalizers.into_iter().any(|name| name != CLAIM_FINALIZER && !GARBAGE_COLLECTION.contains(&name.as_str()))
 }
 
 /// Whether an object has a finalizer.

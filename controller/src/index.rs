@@ -15,6 +15,7 @@ use kube::api::DynamicObject;
 use serde_json::{Value, json};
 
 use crate::api::{AddressCount, CLUSTER_LABEL, FamilyCount, POOL_FINALIZER, PoolSpec, PoolStatus};
+use crate::cluster_api::Key;
 
 /// Identity of a pool. The two kinds never share a name.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
@@ -62,6 +63,8 @@ pub struct PoolFacts {
     pub sticky: bool,
     /// Whether the pool allocates addresses; if not, the reason.
     pub ready: Result<(), String>,
+    /// Network attachment definition of the IPAMClaims that the pool serves. `None`: the pool serves no IPAMClaims.
+    pub attachment: Option<Key>,
 }
 
 /// A change of a pool that must be written.
@@ -104,6 +107,8 @@ struct Entry {
     metadata: ObjectMeta,
     status: PoolStatus,
     is_sticky: bool,
+    /// Whether the pool serves IPAMClaims.
+    serves_ipam_claims: bool,
     /// The source of the addresses, for messages. `None`: the pool allocates its own addresses.
     source: Option<String>,
     /// The pool, or all errors of its specification.
@@ -180,10 +185,12 @@ impl Index {
             return;
         }
         let is_sticky = spec.as_ref().is_ok_and(|spec| spec.sticky);
+        let serves_ipam_claims = spec.as_ref().is_ok_and(|spec| spec.serve_ipam_claims);
         let source = spec.as_ref().ok().and_then(|spec| spec.addresses_from.as_ref()).map(ToString::to_string);
         let cluster = metadata.labels.as_ref().and_then(|labels| labels.get(CLUSTER_LABEL)).cloned();
         let pool = spec.and_then(|spec| id.check_lines(&spec)).map(|pool| pool.with_cluster(cluster));
-        self.pools.insert(id, Entry { metadata, status: status.unwrap_or_default(), is_sticky, source, pool });
+        let status = status.unwrap_or_default();
+        self.pools.insert(id, Entry { metadata, status, is_sticky, serves_ipam_claims, source, pool });
     }
 
     /// Sets the names of the clusters of pools. The label of a pool takes precedence.
@@ -238,7 +245,7 @@ impl Index {
                 _ => Err(verdict.message),
             };
             let uid = entry.metadata.uid.clone().unwrap_or_default();
-            (id.to_string(), PoolFacts { uid, sticky: entry.is_sticky, ready })
+            (id.to_string(), PoolFacts { uid, sticky: entry.is_sticky, ready, attachment: entry.attachment() })
         });
         facts.collect()
     }
@@ -307,6 +314,12 @@ impl Entry {
     fn created(&self) -> (Reverse<bool>, Option<Timestamp>) {
         let created = self.metadata.creation_timestamp.as_ref().map(|time| time.0);
         (Reverse(created.is_some()), created)
+    }
+
+    fn attachment(&self) -> Option<Key> {
+        let pool = self.pool.as_ref().ok().filter(|_| self.serves_ipam_claims)?;
+        let (namespace, name) = pool.network().split_once('/')?;
+        Some(Key { namespace: namespace.to_owned(), name: name.to_owned() })
     }
 
     fn is_deleted(&self) -> bool {
@@ -433,6 +446,15 @@ impl PoolId {
     #[must_use]
     pub fn of(metadata: &ObjectMeta) -> Self {
         Self { namespace: metadata.namespace.clone(), name: metadata.name.clone().unwrap_or_default() }
+    }
+
+    /// The pool with this name, as [`Display`](fmt::Display) writes it.
+    #[must_use]
+    pub fn parse(text: &str) -> Self {
+        match text.split_once('/') {
+            Some((namespace, name)) => Self { namespace: Some(namespace.to_owned()), name: name.to_owned() },
+            None => Self { namespace: None, name: text.to_owned() },
+        }
     }
 
     /// Checks the specification of this pool, as [`PoolSpec::check`] does.
@@ -618,7 +640,7 @@ mod tests {
         new.metadata.finalizers = None;
         let facts = |name: &str, sticky, ready: Result<(), &str>| {
             let (uid, ready) = (format!("uid-of-{name}"), ready.map_err(str::to_owned));
-            (format!("clusters/{name}"), PoolFacts { uid, sticky, ready })
+            (format!("clusters/{name}"), PoolFacts { uid, sticky, ready, attachment: None })
         };
         let overlap =
             "pools clusters/a and clusters/c offer the same addresses of network infra/vlan10: 10.0.0.1-10.0.0.6";

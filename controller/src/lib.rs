@@ -9,7 +9,7 @@
 //! | [`pools`] | work of the leader on pools: registers them and updates their status |
 //! | [`watch`] | watches of objects, with detection of deleted objects |
 //! | [`cluster_api`] | the kinds of Cluster API: claims, addresses, clusters, and the status of a claim |
-//! | [`claims`] | IPAM provider for Cluster API: requests for claims |
+//! | [`claims`] | IPAM provider for Cluster API and for IPAMClaims: requests for claims |
 //! | [`ipam_claim`] | the kind IPAMClaim: addresses that a network provider keeps for a machine |
 //! | [`machine`] | members of a VirtualMachine, and the labels of capk and HyperShift |
 //! | [`object`] | objects of lists, watches and reviews, which no user can make unreadable |

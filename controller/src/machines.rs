@@ -36,7 +36,9 @@ use serde_json::Value;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-use self::decision::{Guest, Hold, Notice, PoolSettings, Proof, Recorded, Step, Verdict, View, Written, decide};
+use self::decision::{
+    Guest, Hold, Notice, PoolSettings, Proof, Recorded, Step, Verdict, View, Written, addresses_of_ipam_claims, decide,
+};
 use self::index::{Index, Kind};
 use self::objects::{KubevirtMachine, NetworkSecret, STATUS_MAP, addresses_of, read_records};
 use self::sources::{CLAIM_LABEL, MachineClaim, Source};
@@ -214,11 +216,17 @@ impl Work<'_> {
     async fn rebuild(&self, records: Objects) -> Result<(), Stopped> {
         let kinds: HashMap<String, HolderKind> =
             self.index().machine_uids().map(|uid| (uid, HolderKind::KubevirtMachine)).collect();
-        let inventory = records.inventory();
+        let mut inventory = records.inventory();
+        let registry = &self.machines.registry;
+        let known = registry.read_with_kinds(addresses_of_ipam_claims).await?;
+        inventory.reports.retain(|report| {
+            let network = report.network.clone().unwrap_or_default();
+            !known.contains(&(network, report.address, Key::of_machine(&report.machine)))
+        });
         for diagnostic in &inventory.diagnostics {
             tracing::warn!(%diagnostic, "a record of a machine cannot be used; its addresses are not allocated");
         }
-        let rebuilt = self.machines.registry.rebuild(inventory, kinds).await?;
+        let rebuilt = registry.rebuild(inventory, kinds).await?;
         let (adopted, known) = (rebuilt.adoption.adopted, rebuilt.adoption.known);
         let without_record = rebuilt.without_record.len();
         tracing::info!(adopted, known, without_record, "adopted the addresses of machines");
@@ -277,7 +285,7 @@ impl Work<'_> {
         let (done, mut names): (Vec<Key>, Vec<Key>) =
             index.by_age().into_iter().partition(|key| index.is_annotated(key));
         // Machines that no longer exist may still hold addresses.
-        let holders = holders.into_iter().filter(|(_, kind)| *kind != HolderKind::IpAddressClaim);
+        let holders = holders.into_iter().filter(|(_, kind)| !kind.is_claim());
         let left: BTreeSet<Key> = holders.flat_map(|(holder, _)| index.homes_of(&Key::of_machine(&holder))).collect();
         let known: BTreeSet<Key> = done.iter().chain(&names).cloned().collect();
         let left: BTreeSet<Key> = left.into_iter().chain(index.vms_with_claims()).collect();
@@ -841,7 +849,7 @@ fn secret_name(key: &Key) -> String {
 fn kind_of(kind: HolderKind) -> Kind {
     match kind {
         HolderKind::KubevirtMachine => Kind::KubevirtMachine,
-        HolderKind::VirtualMachine | HolderKind::IpAddressClaim => Kind::VirtualMachine,
+        HolderKind::VirtualMachine | HolderKind::IpAddressClaim | HolderKind::IpamClaim => Kind::VirtualMachine,
     }
 }
 

@@ -26,7 +26,8 @@ use crate::registry::Stopped;
 pub(crate) const PASSES: usize = 64;
 /// Maximum number of requests in one pass. No correct pass needs more.
 pub(crate) const LONGEST_PASS: usize = 32;
-/// Pause before the next attempt for an address that is requested or kept for a name, and is not available.
+/// Pause before the next attempt for an address that is requested or kept for a name, and is not available. Also the
+/// pause before the next look at a guest that keeps the address of a claim.
 pub(crate) const ADDRESS_PAUSE: Duration = Duration::from_secs(2);
 /// Timeout of a request.
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -55,6 +55,8 @@ pub type Allocations = mpsc::UnboundedReceiver<Allocation>;
 pub struct Served {
     /// Allocations to IPAddressClaims.
     pub claims: Allocations,
+    /// Allocations to IPAMClaims.
+    pub ipam_claims: Allocations,
     /// Allocations to machines.
     pub machines: Allocations,
 }
@@ -103,6 +105,7 @@ struct Link {
 /// Sends allocations to the receivers for claimants that had to wait.
 struct Announcer {
     claims: mpsc::UnboundedSender<Allocation>,
+    ipam_claims: mpsc::UnboundedSender<Allocation>,
     machines: mpsc::UnboundedSender<Allocation>,
 }
 
@@ -121,8 +124,9 @@ impl RegistryHandle {
     pub fn start(client: Client, metrics: Arc<Metrics>) -> io::Result<(Self, Served)> {
         let (sender, commands) = channel();
         let (claims, of_claims) = mpsc::unbounded_channel();
+        let (ipam_claims, of_ipam_claims) = mpsc::unbounded_channel();
         let (machines, of_machines) = mpsc::unbounded_channel();
-        let served = Announcer { claims, machines };
+        let served = Announcer { claims, ipam_claims, machines };
         let (changes, changed) = watch::channel(0);
         let (works, is_working) = watch::channel(true);
         let link = Link { commands, queued: VecDeque::new(), served, changes, works };
@@ -134,7 +138,7 @@ impl RegistryHandle {
         })?;
         Ok((
             Self { commands: sender, changes: changed, works: is_working },
-            Served { claims: of_claims, machines: of_machines },
+            Served { claims: of_claims, ipam_claims: of_ipam_claims, machines: of_machines },
         ))
     }
 
@@ -501,11 +505,15 @@ impl Owner {
     }
 
     fn announce(&self, served: Vec<Allocation>) {
-        let Announcer { claims, machines } = &self.link.served;
+        let Announcer { claims, ipam_claims, machines } = &self.link.served;
         for allocation in served {
-            let is_claim = self.kinds.get(&allocation.claimant.machine) == Some(HolderKind::IpAddressClaim);
+            let receiver = match self.kinds.get(&allocation.claimant.machine) {
+                Some(HolderKind::IpAddressClaim) => claims,
+                Some(HolderKind::IpamClaim) => ipam_claims,
+                Some(HolderKind::KubevirtMachine | HolderKind::VirtualMachine) | None => machines,
+            };
             // An error means that there is no receiver, which is allowed.
-            let _ = if is_claim { claims.send(allocation) } else { machines.send(allocation) };
+            let _ = receiver.send(allocation);
         }
     }
 

@@ -217,27 +217,28 @@ pub async fn reconcile(
         let (never, _, _, _) = tokio::join!(namespaces.run(), node_pools.run(), macs.run(), namespaces_of_macs.run());
         Ok::<_, Stopped>(never)
     };
-    let opening = Opening::new(registry.clone(), 2);
+    let opening = Opening::new(registry.clone(), 3);
     let (of_claims, of_machines) = (opening.clone(), opening);
     let provider = Provider::new(client.clone(), registry.clone(), of_claims, Arc::clone(metrics), scope.clone());
     let (selection, metrics_of_machines) = (Arc::clone(selection), Arc::clone(metrics));
     let (client, scope) = (client.clone(), scope.clone());
     let machines =
         Machines::new(client, registry.clone(), of_machines, selection, metrics_of_machines, scope, observer);
-    let (started, mut is_started) = watch::channel([false; 2]);
-    let claims = provider.run(pools.facts(), served.claims, || started.send_modify(|[claims, _]| *claims = true));
-    let machines =
-        machines.run(pools.facts(), served.machines, || started.send_modify(|[_, machines]| *machines = true));
+    let (started, mut is_started) = watch::channel([false; 3]);
+    let start = |part: usize| started.send_modify(|started| started[part] = true);
+    let claims = provider.run(pools.facts(), served.claims, || start(0));
+    let ipam_claims = provider.run_ipam_claims(pools.facts(), served.ipam_claims, || start(1));
+    let machines = machines.run(pools.facts(), served.machines, || start(2));
     let mut facts = pools.facts();
     let report = async {
         // A cluster may have neither claims nor machines.
         facts.wait_for(Option::is_some).await.map_err(|_| Stopped)?;
-        is_started.wait_for(|started| *started == [true; 2]).await.map_err(|_| Stopped)?;
+        is_started.wait_for(|started| *started == [true; 3]).await.map_err(|_| Stopped)?;
         metrics.rebuild_seconds.set(began.elapsed().as_secs_f64());
         tracing::info!(seconds = began.elapsed().as_secs_f64(), "serving");
         report(registry.works(), ready).await
     };
-    let (never, _, _, _, _) = tokio::try_join!(pools.run(), claims, machines, around, report)?;
+    let (never, ..) = tokio::try_join!(pools.run(), claims, ipam_claims, machines, around, report)?;
     Ok(never)
 }
 

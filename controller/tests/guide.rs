@@ -117,6 +117,20 @@ fn the_pools_of_the_page_for_sources_are_valid() {
 }
 
 #[test]
+fn the_pool_and_the_reasons_of_the_page_for_ipam_claims_are_those_of_the_program() {
+    let page = read("../docs/ipam-claims.md");
+    let pool: Value = serde_saphyr::from_str(blocks(&page, "yaml")[0]).unwrap();
+    let spec: PoolSpec = serde_json::from_value(pool["spec"].clone()).unwrap();
+    let (_, diagnostics) = id().check(&spec);
+    assert_eq!((spec.serve_ipam_claims, diagnostics.kept()), (true, &[][..]));
+    let sources = sources(&["src"]);
+    let reasons = named(&page, "What you see");
+    let reasons = reasons.into_iter().filter(|reason| reason.starts_with(char::is_uppercase));
+    let missing: Vec<&str> = reasons.filter(|reason| !sources.contains(&format!("\"{reason}\""))).collect();
+    assert_eq!(missing, [] as [&str; 0]);
+}
+
+#[test]
 fn the_refusal_and_the_warning_are_those_of_the_webhook() {
     let mut wrong = pool();
     wrong.addresses = vec!["192.168.1.10/24".to_owned()];

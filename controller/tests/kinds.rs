@@ -17,11 +17,13 @@ use serde_json::{Value, json};
 use crate::support::cluster_api;
 use crate::support::controller::{Controller, Site, merge, until};
 use crate::support::hosted::definitions::{
-    HOSTED_CLUSTER, INSTANCE, KUBEVIRT_MACHINE, Members, NODE_POOL, Names, VIRTUAL_MACHINE, definition,
+    HOSTED_CLUSTER, INSTANCE, IPAM_CLAIM, KUBEVIRT_MACHINE, Members, NETWORK_ATTACHMENT, NODE_POOL, Names,
+    VIRTUAL_MACHINE, definition,
 };
 use crate::support::hosted::provider::object;
 use crate::support::hosted::{Hosted, poll};
 use crate::support::installed::{Installed, labels};
+use crate::support::ipam_claims::{NETWORK, Tenant};
 use crate::support::replica::Replica;
 use crate::support::server::{Call, Server};
 use crate::support::{CONTROLLER, Cluster};
@@ -129,6 +131,28 @@ async fn without_kubevirt_machines_a_virtual_machine_holds_its_address_until_its
     assert_eq!(hosted.address_of("b").await, "10.0.0.8");
     assert_eq!(holder(&hosted, "10.0.0.8").await, json!(["VirtualMachine", b.uid()]));
     installed.stop().await;
+}
+
+#[tokio::test]
+async fn without_ipam_claims_other_claims_are_served_and_the_kind_can_be_installed_later() {
+    let server = Server::start().await;
+    let cluster = Cluster::with(Cluster::config_of(&server), cluster_api::definitions()).await;
+    let tenant = Tenant::without_network(&cluster).await;
+    tenant.pool(&["10.0.0.8/30"]).await;
+    let mut leader = Controller::of(&cluster, "");
+    leader.until_ready().await;
+    tenant.site.claim("c", &json!({})).await;
+    assert_eq!(tenant.site.address_of("c").await, "10.0.0.8");
+
+    install(&cluster, &[IPAM_CLAIM]).await;
+    tenant.claim("a", &json!({})).await;
+    install(&cluster, &[NETWORK_ATTACHMENT]).await;
+    tenant.create_network(NETWORK).await;
+    assert_eq!(tenant.ips_of("a").await, ["10.0.0.9/16"]);
+    // No instance can exist, because the API server does not serve the kind.
+    tenant.delete("a").await;
+    tenant.until_gone("a").await;
+    assert_eq!(tenant.site.held().await, [("10.0.0.8".to_owned(), "c".to_owned())]);
 }
 
 #[tokio::test]

@@ -6,6 +6,7 @@ mod claims;
 mod faults;
 mod guide;
 mod hostile;
+mod ipam_claims;
 mod kinds;
 mod ledger;
 mod machines;

@@ -266,7 +266,7 @@ impl View {
             Some(registered) => {
                 Step::Adopt(record(address, ip, claim.uid(), registered.interface), registered.network.clone())
             }
-            None => self.refuse(claim, NotReady::PoolNotReady, self.why_not_ready(pool), now),
+            None => self.refuse(claim, NotReady::PoolNotReady, why_not_ready(pool, self.pool.as_ref()), now),
         }
     }
 
@@ -277,7 +277,11 @@ impl View {
                 return self.report(claim, &Readiness::NotReady(NotReady::PoolExhausted, error.to_string()), now);
             }
             Some(problem) if problem.is_of_pool() => {
-                return self.report(claim, &Readiness::NotReady(NotReady::PoolNotReady, self.why_not_ready(pool)), now);
+                return self.report(
+                    claim,
+                    &Readiness::NotReady(NotReady::PoolNotReady, why_not_ready(pool, self.pool.as_ref())),
+                    now,
+                );
             }
             Some(Problem::Refused(error)) if error.is_about_address() => {
                 return self.report(claim, &Readiness::NotReady(NotReady::AllocationFailed, error.to_string()), now);
@@ -286,7 +290,7 @@ impl View {
             None => {}
         }
         let (Some(PoolFacts { ready: Ok(()), sticky, .. }), Some(registered)) = (&self.pool, &self.ledger.pool) else {
-            return refuse(NotReady::PoolNotReady, self.why_not_ready(pool));
+            return refuse(NotReady::PoolNotReady, why_not_ready(pool, self.pool.as_ref()));
         };
         let annotation = |name: &str| claim.metadata.annotations.as_ref()?.get(name).map(String::as_str);
         let requested = match annotation(REQUEST_ANNOTATION).map(parse_address).transpose() {
@@ -328,19 +332,10 @@ impl View {
         })
     }
 
-    fn why_not_ready(&self, pool: &PoolId) -> String {
-        let kind = pool_kind(pool).kind;
-        match self.pool.as_ref().map(|pool| &pool.ready) {
-            None => format!("{kind} {pool} does not exist"),
-            Some(Err(message)) => format!("{kind} {pool} is not ready: {message}"),
-            Some(Ok(())) => format!("{kind} {pool} does not allocate addresses yet"),
-        }
-    }
-
     /// Creates the IPAddress of a claim.
     fn hand_out(&self, claim: &IpAddressClaim, pool: &PoolId, held: &Held, now: Timestamp) -> Step {
         let Some(pool_owner) = self.pool_owner(pool) else {
-            return self.refuse(claim, NotReady::PoolNotReady, self.why_not_ready(pool), now);
+            return self.refuse(claim, NotReady::PoolNotReady, why_not_ready(pool, self.pool.as_ref()), now);
         };
         let ip = held.address.ip();
         let gateways = self.ledger.pool.iter().flat_map(|facts| &facts.gateways);
@@ -419,6 +414,16 @@ impl View {
     }
 }
 
+/// Why a pool allocates no address. `None`: the pool does not exist.
+pub(super) fn why_not_ready(pool: &PoolId, facts: Option<&PoolFacts>) -> String {
+    let kind = pool_kind(pool).kind;
+    match facts.map(|facts| &facts.ready) {
+        None => format!("{kind} {pool} does not exist"),
+        Some(Err(message)) => format!("{kind} {pool} is not ready: {message}"),
+        Some(Ok(())) => format!("{kind} {pool} does not allocate addresses yet"),
+    }
+}
+
 // === impl RegisteredPool ===
 
 impl RegisteredPool {
@@ -445,16 +450,10 @@ impl Recorded {
         address: Option<&IpAddress>,
     ) -> Self {
         let holder = key.holder(uid);
-        let mut held: Vec<_> = allocator.leases_of(&holder).collect();
-        held.sort_by_key(|(_, address, lease)| (lease.since, *address));
-        let held = held.into_iter().map(|(_, address, lease)| Held {
-            address: with_prefix(address, lease.prefix),
-            interface: lease.claimant.interface,
-        });
         let owner = address.and_then(|address| Some((address.owner().filter(|owner| *owner != uid)?, address.ip()?)));
         Self {
             pool: pool.and_then(|pool| allocator.pool(&pool.to_string())).map(RegisteredPool::of),
-            held: held.collect(),
+            held: held_by(allocator, &holder),
             waits: allocator.waits(&holder),
             is_left_over: owner.is_some_and(|(owner, ip)| holds(allocator, &key.holder(owner), ip)),
         }
@@ -482,6 +481,17 @@ impl Adoptee {
         let record = record(&address, ip, uid, pool.interface());
         Some(Self { address, record: Some((record, pool.network().to_owned())) })
     }
+}
+
+/// The addresses that a claim holds, the earliest first.
+pub(super) fn held_by(allocator: &Allocator, holder: &Machine) -> Vec<Held> {
+    let mut held: Vec<_> = allocator.leases_of(holder).collect();
+    held.sort_by_key(|(_, address, lease)| (lease.since, *address));
+    let held = held.into_iter().map(|(_, address, lease)| Held {
+        address: with_prefix(address, lease.prefix),
+        interface: lease.claimant.interface,
+    });
+    held.collect()
 }
 
 fn holds(allocator: &Allocator, holder: &Machine, ip: IpAddr) -> bool {
@@ -520,13 +530,13 @@ fn remove(address: &IpAddress) -> Step {
     }
 }
 
-fn without(metadata: &ObjectMeta, finalizer: &str) -> Vec<String> {
+pub(super) fn without(metadata: &ObjectMeta, finalizer: &str) -> Vec<String> {
     metadata.finalizers.iter().flatten().filter(|name| *name != finalizer).cloned().collect()
 }
 
 /// The patch that sets the finalizers of an object. The patch has the version of the object, because it replaces the
 /// whole list.
-fn finalizers(metadata: &ObjectMeta, finalizers: Vec<String>) -> Value {
+pub(super) fn finalizers(metadata: &ObjectMeta, finalizers: Vec<String>) -> Value {
     json!({"metadata": {"resourceVersion": metadata.resource_version, "finalizers": finalizers}})
 }
 

@@ -93,7 +93,7 @@ impl IpAddressClaim {
         };
         let wanted = [(current, Form::Current), (old, Form::Old)].map(|(path, form)| {
             let stored = self.status.pointer(path).unwrap_or(&Value::Null);
-            conditions(stored, readiness.condition(form, self.metadata.generation), now)
+            set_condition(stored, readiness.condition(form, self.metadata.generation), now)
         });
         let [current, old] = wanted;
         let mut status = match version {
@@ -108,21 +108,22 @@ impl IpAddressClaim {
     }
 }
 
-/// The stored conditions, with `ready` instead of the stored `Ready`.
-fn conditions(stored: &Value, mut ready: Value, now: Timestamp) -> Vec<Value> {
+/// The stored conditions, with `condition` instead of the stored condition of its type.
+pub(crate) fn set_condition(stored: &Value, mut condition: Value, now: Timestamp) -> Vec<Value> {
     let mut conditions = stored.as_array().cloned().unwrap_or_default();
-    let before = conditions.iter_mut().find(|condition| condition["type"] == "Ready");
-    let since = before.as_ref().filter(|before| before["status"] == ready["status"]);
-    ready["lastTransitionTime"] = since.map_or_else(|| json!(Time(now)), |before| before["lastTransitionTime"].clone());
+    let before = conditions.iter_mut().find(|before| before["type"] == condition["type"]);
+    let since = before.as_ref().filter(|before| before["status"] == condition["status"]);
+    let since = since.map_or_else(|| json!(Time(now)), |before| before["lastTransitionTime"].clone());
+    condition["lastTransitionTime"] = since;
     match before {
-        Some(before) => *before = ready,
-        None => conditions.push(ready),
+        Some(before) => *before = condition,
+        None => conditions.push(condition),
     }
     conditions
 }
 
 /// Whether `value` has every member of `wanted`. Lists must be equal.
-fn contains(value: &Value, wanted: &Value) -> bool {
+pub(crate) fn contains(value: &Value, wanted: &Value) -> bool {
     match wanted {
         Value::Object(members) => members.iter().all(|(name, member)| contains(&value[name], member)),
         _ => value == wanted,
@@ -130,7 +131,7 @@ fn contains(value: &Value, wanted: &Value) -> bool {
 }
 
 /// The beginning of a message, as long as every version accepts.
-fn head(message: &str) -> &str {
+pub(crate) fn head(message: &str) -> &str {
     let end = (0..=MAX_MESSAGE.min(message.len())).rev().find(|end| message.is_char_boundary(*end));
     &message[..end.unwrap_or_default()]
 }

@@ -42,6 +42,7 @@ use super::objects::{
 use super::sources::{Offer, Source, Sources};
 use crate::api::HolderKind;
 use crate::cluster_api::Key;
+use crate::ipam_claim::vm_of_name;
 use crate::ledger::Kinds;
 use crate::machine::{ADDRESSES_ANNOTATION, CloudInitKind, NetworkData, VirtualMachine};
 use crate::passes::Problem;
@@ -312,7 +313,7 @@ impl Proof {
             }
             // capk removes a KubevirtMachine before its VirtualMachine is gone.
             (HolderKind::KubevirtMachine, None) => false,
-            (HolderKind::VirtualMachine | HolderKind::IpAddressClaim, _) => true,
+            (HolderKind::VirtualMachine | HolderKind::IpAddressClaim | HolderKind::IpamClaim, _) => true,
         };
         uid(&vm.metadata) == self.holder.uid || is_named || !is_of_another
     }
@@ -868,7 +869,7 @@ impl Recorded {
         let mut recorded = Self::default();
         let mut since = Vec::new();
         for machine in machines {
-            let Some(kind) = kinds.get(machine).filter(|kind| *kind != HolderKind::IpAddressClaim) else { continue };
+            let Some(kind) = kinds.get(machine).filter(|kind| !kind.is_claim()) else { continue };
             let before = since.len();
             // Leases from pools of other namespaces belong to another controller.
             let is_ours = |pool: &str| scope.is_empty() || pool.split_once('/').is_some_and(|(name, _)| name == scope);
@@ -886,6 +887,13 @@ impl Recorded {
         recorded.waiting = claimed.keys().filter(|machine| allocator.waits(machine)).cloned().collect();
         recorded.pools = pools.iter().filter_map(|name| Some((name.clone(), allocator.pool(name)?.clone()))).collect();
         recorded.reported = recorded.reported(allocator, instance);
+        if !recorded.reported.is_empty() {
+            let known = addresses_of_ipam_claims(allocator, kinds);
+            recorded.reported.retain(|report| {
+                let network = report.network.clone().unwrap_or_default();
+                !names.iter().any(|name| known.contains(&(network.clone(), report.address, name.clone())))
+            });
+        }
         recorded
     }
 
@@ -907,6 +915,19 @@ impl Recorded {
             reports.filter(|report| report.network.as_ref().is_some_and(|network| is_unknown(network, report.address)));
         unknown.cloned().collect()
     }
+}
+
+/// The addresses that IPAMClaims hold, each with its network and the virtual machine of the claim. The guest of this
+/// machine may report the address.
+pub(super) fn addresses_of_ipam_claims(allocator: &Allocator, kinds: &Kinds) -> BTreeSet<(String, IpAddr, Key)> {
+    let leases = allocator.leases();
+    let claims = leases.filter(|(_, _, lease)| kinds.get(&lease.claimant.machine) == Some(HolderKind::IpamClaim));
+    let addresses = claims.map(|(network, address, lease)| {
+        let Machine { namespace, name, .. } = &lease.claimant.machine;
+        let vm = Key { namespace: namespace.clone(), name: vm_of_name(name).to_owned() };
+        (network.to_owned(), address, vm)
+    });
+    addresses.collect()
 }
 
 #[cfg(test)]

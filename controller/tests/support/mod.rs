@@ -7,6 +7,7 @@ pub mod controller;
 pub mod hosted;
 pub mod http;
 pub mod installed;
+pub mod ipam_claims;
 pub mod leader;
 pub mod machine_api;
 pub mod manifests;

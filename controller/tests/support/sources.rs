@@ -147,7 +147,7 @@ async fn fill_claims(
                     used.insert(ip.clone());
                     json!({"ips": [format!("{ip}/24")], "conditions": condition("True", "SuccessfulAllocation")})
                 }
-                None => json!({"conditions": condition("False", "SubnetExhausted")}),
+                None => json!({"ips": [], "conditions": condition("False", "SubnetExhausted")}),
             };
             let patch = Patch::Merge(json!({"status": status}));
             unless_gone(claims.patch_status(&name, &PatchParams::default(), &patch).await);

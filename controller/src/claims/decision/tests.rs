@@ -67,7 +67,7 @@ fn held(address: &str) -> Held {
 
 /// A claim with its finalizer on a pool with IPv4 addresses.
 fn view() -> View {
-    let pool = PoolFacts { uid: "pool".to_owned(), sticky: false, ready: Ok(()) };
+    let pool = PoolFacts { uid: "pool".to_owned(), sticky: false, ready: Ok(()), attachment: None };
     let registered = RegisteredPool {
         network: "n/vlan10".to_owned(),
         interface: eno101(),

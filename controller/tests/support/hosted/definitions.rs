@@ -17,6 +17,8 @@ pub const VIRTUAL_MACHINE: Names = ("kubevirt.io", "v1", "VirtualMachine", "virt
 // The status of an instance is a part of the object: KubeVirt's definition has no status subresource.
 pub const INSTANCE: Names = ("kubevirt.io", "v1", "VirtualMachineInstance", "virtualmachineinstances", false);
 pub const IPAM_CLAIM: Names = ("k8s.cni.cncf.io", "v1alpha1", "IPAMClaim", "ipamclaims", true);
+pub const NETWORK_ATTACHMENT: Names =
+    ("k8s.cni.cncf.io", "v1", "NetworkAttachmentDefinition", "network-attachment-definitions", false);
 
 /// Selects members that only some versions of the definitions have.
 #[derive(Clone, Copy, Debug, Default)]
@@ -29,7 +31,7 @@ pub struct Members {
 
 /// Returns all definitions in their current versions.
 pub fn definitions() -> Vec<CustomResourceDefinition> {
-    [HOSTED_CLUSTER, NODE_POOL, KUBEVIRT_MACHINE, VIRTUAL_MACHINE, INSTANCE, IPAM_CLAIM]
+    [HOSTED_CLUSTER, NODE_POOL, KUBEVIRT_MACHINE, VIRTUAL_MACHINE, INSTANCE, IPAM_CLAIM, NETWORK_ATTACHMENT]
         .map(|names| definition(names, Members::default()))
         .into()
 }
@@ -90,6 +92,7 @@ fn spec(kind: &str, members: Members) -> Value {
         "VirtualMachine" => {
             json!({"type": "object", "properties": {"runStrategy": text}, "x-kubernetes-preserve-unknown-fields": true})
         }
+        "NetworkAttachmentDefinition" => object(json!({"config": text})),
         _ => open(),
     }
 }
@@ -121,6 +124,14 @@ fn status(kind: &str, members: Members) -> Value {
             object(status)
         }
         "NodePool" | "HostedCluster" => object(json!({"conditions": list(condition)})),
+        "IPAMClaim" => {
+            let mut condition = condition;
+            condition["required"] = json!(["lastTransitionTime", "message", "reason", "status", "type"]);
+            let owner = object(json!({"name": text}));
+            let mut status = object(json!({"ips": list(text), "ownerPod": owner, "conditions": list(condition)}));
+            status["required"] = json!(["ips"]);
+            status
+        }
         _ => open(),
     }
 }

@@ -6,6 +6,7 @@ mod claims;
 mod diagnostics;
 mod election;
 mod hosted;
+mod ipam_claims;
 mod ledger;
 mod machine_api;
 mod machines;
@@ -114,6 +115,17 @@ scenarios! {
     sources::an_address_that_two_sources_give_is_handed_out_once,
     sources::a_claim_of_another_author_stays_and_its_machine_waits,
     sources::a_claim_whose_machine_is_gone_is_ended_by_the_next_leader,
+    ipam_claims::an_ipam_claim_gets_an_address_of_each_family,
+    ipam_claims::claims_of_other_networks_and_pools_stay_as_they_are,
+    ipam_claims::an_ipam_claim_on_an_exhausted_pool_gets_the_address_of_a_deleted_one,
+    ipam_claims::an_ipam_claim_keeps_its_address_while_guests_come_and_go,
+    ipam_claims::the_address_of_a_deleted_ipam_claim_is_free_only_after_its_guest,
+    ipam_claims::a_new_virtual_machine_of_the_name_gets_a_new_ipam_claim_and_another_address,
+    ipam_claims::addresses_that_ipam_claims_have_at_the_start_are_theirs,
+    ipam_claims::an_address_that_another_program_writes_is_reported_and_not_replaced,
+    ipam_claims::an_ipam_claim_gets_the_addresses_that_it_requests_or_that_its_pool_keeps,
+    ipam_claims::a_global_pool_serves_the_ipam_claims_of_every_namespace,
+    ipam_claims::an_ipam_claim_that_is_removed_by_force_leaves_nothing_behind,
     ledger::an_address_is_stored_before_it_is_known,
     ledger::another_leader_reads_the_stored_leases,
     ledger::two_leaders_at_once_never_allocate_one_address,

@@ -1,0 +1,270 @@
+//! Tests of the decisions.
+
+use serde_json::json;
+
+use super::*;
+
+const FREE: &str = "No available IPs in pool for interface eno101";
+const THEIRS: &str = "kubevirt.io/persistent-ipam";
+
+/// The claim `n/a.net1` with its finalizer, with `changes` merged into it.
+fn claim(changes: &Value) -> IpamClaim {
+    let owner = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": "a", "uid": "vm-1"});
+    let mut value = json!({
+        "metadata": {
+            "name": "a.net1", "namespace": "n", "uid": "u1", "generation": 1, "resourceVersion": "7",
+            "creationTimestamp": "1970-01-01T00:00:05Z", "finalizers": [CLAIM_FINALIZER], "ownerReferences": [owner],
+        },
+        "spec": {"network": "tenant-blue", "interface": ""},
+    });
+    json_patch::merge(&mut value, changes);
+    IpamClaim::read(serde_json::from_value(value).unwrap())
+}
+
+fn eno101() -> InterfaceName {
+    "eno101".parse().unwrap()
+}
+
+fn held(address: &str) -> Held {
+    Held { address: address.parse().unwrap(), interface: eno101() }
+}
+
+fn pool(name: &str) -> PoolId {
+    PoolId { namespace: Some("n".to_owned()), name: name.to_owned() }
+}
+
+/// A claim with its finalizer on a pool of both families.
+fn view() -> View {
+    let facts = PoolFacts { uid: "pool".to_owned(), sticky: false, ready: Ok(()), attachment: None };
+    let registered = RegisteredPool {
+        network: "n/vlan10".to_owned(),
+        interface: eno101(),
+        families: [Family::Ipv4, Family::Ipv6].into(),
+    };
+    View {
+        key: Key { namespace: "n".to_owned(), name: "a.net1".to_owned() },
+        claim: Some(claim(&json!({}))),
+        former: BTreeMap::new(),
+        pool: Serving::Pool(pool("p"), facts),
+        ledger: Recorded { pool: Some(registered), ..Recorded::default() },
+        problem: None,
+        guests: None,
+        is_released: false,
+        is_status_written: false,
+    }
+}
+
+/// A claim that holds these addresses, with these addresses in its status.
+fn with(leases: &[&str], ips: &[&str]) -> View {
+    let ledger = Recorded { held: leases.iter().map(|address| held(address)).collect(), ..view().ledger };
+    View { claim: Some(claim(&json!({"status": {"ips": ips}}))), ledger, ..view() }
+}
+
+/// A claim that is being deleted, with `changes` merged into it.
+fn deleted(changes: &Value) -> View {
+    let mut merged = json!({
+        "metadata": {"deletionTimestamp": "1970-01-01T00:00:09Z"}, "status": {"ips": ["10.0.0.8/24"]},
+    });
+    json_patch::merge(&mut merged, changes);
+    View { claim: Some(claim(&merged)), ..with(&["10.0.0.8/24"], &[]) }
+}
+
+fn guest(name: &str, uids: &[&str]) -> Guest {
+    Guest { name: name.to_owned(), uids: uids.iter().map(|uid| (*uid).to_owned()).collect() }
+}
+
+fn names(names: &[&str]) -> BTreeSet<String> {
+    names.iter().map(|name| (*name).to_owned()).collect()
+}
+
+fn next(view: &View) -> Step {
+    decide(view, Timestamp::from_second(100).unwrap())
+}
+
+/// Addresses, reason and message that a step writes into the status.
+fn status(view: &View) -> (Value, String, String) {
+    match next(view) {
+        Step::PatchStatus(patch, _) => {
+            let condition = &patch["status"]["conditions"][0];
+            let text = |member: &str| condition[member].as_str().unwrap().to_owned();
+            (patch["status"]["ips"].clone(), text("reason"), text("message"))
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+fn is(ips: Value, reason: &str, message: &str) -> (Value, String, String) {
+    (ips, reason.to_owned(), message.to_owned())
+}
+
+fn set_finalizers(finalizers: &[&str]) -> Step {
+    Step::PatchClaim(json!({"metadata": {"resourceVersion": "7", "finalizers": finalizers}}))
+}
+
+fn holder(uid: &str) -> Machine {
+    Machine { namespace: "n".to_owned(), name: "a.net1".to_owned(), uid: uid.to_owned() }
+}
+
+fn request(addresses: &[&str]) -> Step {
+    let addresses = addresses.iter().map(|address| address.parse().unwrap()).collect();
+    let requests = vec![Request { pool: "n/p".to_owned(), family: None, addresses }];
+    Step::Claim(Claim { machine: holder("u1"), created: Timestamp::from_second(5).unwrap(), requests, sticky: false })
+}
+
+#[test]
+fn a_claim_gets_finalizer_leases_and_status_in_this_order() {
+    let new = View { claim: Some(claim(&json!({"metadata": {"finalizers": [THEIRS]}}))), ..view() };
+    assert_eq!(next(&new), set_finalizers(&[THEIRS, CLAIM_FINALIZER]));
+    assert_eq!(next(&view()), request(&[]));
+    let leased = with(&["fd00::8/64", "10.0.0.8/24"], &[]);
+    let addresses = json!(["10.0.0.8/24", "fd00::8/64"]);
+    assert_eq!(status(&leased), is(addresses.clone(), "SuccessfulAllocation", "The claim has its addresses"));
+    let Step::PatchStatus(patch, _) = next(&leased) else { panic!() };
+    let done = View { claim: Some(claim(&json!({"status": patch["status"]}))), ..leased };
+    assert_eq!(next(&done), Step::Wait);
+}
+
+#[test]
+fn a_claim_with_the_lease_of_one_family_claims_the_other_family() {
+    assert_eq!(next(&with(&["10.0.0.8/24"], &[])), request(&[]));
+}
+
+#[test]
+fn a_claim_of_another_program_stays_as_it_is() {
+    let other = View { pool: Serving::None, claim: Some(claim(&json!({"metadata": {"finalizers": []}}))), ..view() };
+    assert_eq!(next(&other), Step::Wait);
+    let waiting = View { ledger: Recorded { waits: true, ..Recorded::default() }, ..other };
+    assert_eq!(next(&waiting), Step::Withdraw);
+}
+
+#[test]
+fn two_pools_of_a_network_serve_no_new_claim() {
+    let several = View { pool: Serving::Several(pool("p"), pool("q")), ..view() };
+    let message = "StaticIPPool n/p and StaticIPPool n/q serve network \"tenant-blue\", expected one pool";
+    assert_eq!(status(&several), is(json!([]), "PoolNotReady", message));
+    let served = View { pool: Serving::Several(pool("p"), pool("q")), ..with(&["10.0.0.8/24"], &[]) };
+    assert_eq!(status(&served).0, json!(["10.0.0.8/24"]));
+}
+
+#[test]
+fn addresses_of_the_status_are_adopted_and_never_replaced() {
+    let ips = ["10.0.0.9/24", "fd00::9/64"];
+    let record = Record {
+        claimant: Claimant { machine: holder("u1"), interface: eno101() },
+        node_pool: Some("n/p".to_owned()),
+        attachments: Vec::new(),
+        network: None,
+        addresses: ips.iter().map(|ip| ip.parse().unwrap()).collect(),
+        source: "IPAMClaim n/a.net1".to_owned(),
+    };
+    let adopt = Step::Adopt(record, "n/vlan10".to_owned());
+    // Without a lease, with the lease of one family, and with leases of other addresses.
+    for leases in [&[] as &[&str], &["fd00::9/64"], &["10.0.0.8/24", "fd00::8/64"]] {
+        assert_eq!(next(&with(leases, &ips)), adopt, "{leases:?}");
+        let problem = Some(Problem::Mismatch("taken".to_owned()));
+        let refused = View { problem, ..with(leases, &ips) };
+        assert_eq!(status(&refused), is(json!(ips), "IPAddressConflict", "taken"), "{leases:?}");
+    }
+    let invalid = status(&with(&["10.0.0.8/24"], &["10.0.0.256/24"]));
+    assert_eq!(invalid.0, json!(["10.0.0.256/24"]));
+    assert_eq!(invalid.1, "IPAddressConflict");
+    assert!(invalid.2.starts_with("status.ips[0]: "), "{}", invalid.2);
+}
+
+#[test]
+fn a_lease_that_no_status_had_is_released() {
+    let claimant = Claimant { machine: holder("u1"), interface: eno101() };
+    let surplus = with(&["10.0.0.9/24", "fd00::9/64", "10.0.0.8/24"], &["10.0.0.8/24"]);
+    assert_eq!(next(&surplus), Step::Keep(claimant, vec!["10.0.0.8".parse().unwrap()]));
+    // The other family is not a surplus.
+    assert_eq!(status(&with(&["10.0.0.8/24", "fd00::9/64"], &["10.0.0.8/24"])).1, "SuccessfulAllocation");
+}
+
+#[test]
+fn a_claim_that_gets_no_address_has_the_reason() {
+    let problem = |error: ClaimError| View { problem: Some(Problem::Refused(error)), ..view() };
+    let exhausted = ClaimError::Exhausted { interface: eno101(), pool: "n/p".to_owned(), family: Family::Ipv4 };
+    assert_eq!(status(&problem(exhausted)), is(json!([]), "SubnetExhausted", FREE));
+    let suspended = problem(ClaimError::Suspended("n/p".to_owned()));
+    let message = "StaticIPPool n/p does not allocate addresses yet";
+    assert_eq!(status(&suspended), is(json!([]), "PoolNotReady", message));
+    let not_ready = PoolFacts {
+        uid: "pool".to_owned(),
+        sticky: false,
+        ready: Err("The pool has no finalizer yet".to_owned()),
+        attachment: None,
+    };
+    let not_ready = View { pool: Serving::Pool(pool("p"), not_ready), ..view() };
+    let message = "StaticIPPool n/p is not ready: The pool has no finalizer yet";
+    assert_eq!(status(&not_ready), is(json!([]), "PoolNotReady", message));
+}
+
+#[test]
+fn a_claim_requests_at_most_one_address_of_each_family() {
+    let requesting = |text: &str| {
+        let annotations = json!({"metadata": {"annotations": {(REQUEST_ANNOTATION): text}}});
+        View { claim: Some(claim(&annotations)), ..view() }
+    };
+    assert_eq!(next(&requesting("fd00::c, 10.0.0.12")), request(&["fd00::c", "10.0.0.12"]));
+    let message = "annotation ipam.glowplug.dev/requested-address: \"10.0.0.1\" and \"10.0.0.2\", expected one address of \
+                   each family";
+    assert_eq!(status(&requesting("10.0.0.1,10.0.0.2")), is(json!([]), "AllocationFailed", message));
+    let message =
+        "annotation ipam.glowplug.dev/requested-address: invalid address \"\", expected an IPv4 or IPv6 address";
+    assert_eq!(status(&requesting("10.0.0.1,")), is(json!([]), "AllocationFailed", message));
+}
+
+#[test]
+fn a_deleted_claim_is_released_when_no_instance_of_its_name_exists() {
+    let ending = deleted(&json!({}));
+    assert_eq!(next(&ending), Step::ReadGuests(names(&["a"])));
+    let alone = View { guests: Some(Vec::new()), ..ending };
+    // An instance that is created from now on must not find the address.
+    assert_eq!(status(&alone), is(json!([]), "Released", "The claim is being deleted"));
+    // The instances are read again after the write of the status.
+    let cleared = deleted(&json!({"status": {"ips": []}}));
+    let cleared = View { is_status_written: true, ..cleared };
+    assert_eq!(next(&cleared), Step::ReadGuests(names(&["a"])));
+    let alone = View { guests: Some(Vec::new()), ..cleared };
+    assert_eq!(next(&alone), Step::Release(holder("u1")));
+    assert_eq!(next(&View { is_released: true, ..alone }), set_finalizers(&[]));
+}
+
+#[test]
+fn a_deleted_claim_waits_for_its_guest_and_for_other_programs() {
+    let used = View { guests: Some(vec![guest("a", &["vmi-1", "vm-1"])]), ..deleted(&json!({})) };
+    assert_eq!((next(&used), used.waits_for_guest()), (Step::Wait, true));
+    let in_use = json!({"metadata": {"finalizers": [THEIRS, CLAIM_FINALIZER]}});
+    assert_eq!(next(&deleted(&in_use)), Step::Wait);
+    // Any instance of the name may be the guest of a claim without an owner.
+    let orphan = deleted(&json!({"metadata": {"ownerReferences": []}}));
+    let orphan = View { guests: Some(vec![guest("a", &["vmi-2", "vm-2"])]), ..orphan };
+    assert_eq!(next(&orphan), Step::Wait);
+}
+
+#[test]
+fn the_lease_of_a_claim_that_ends_stays_while_another_instance_of_the_name_exists() {
+    let guests = Some(vec![guest("a", &["vmi-2", "vm-2"])]);
+    let ending = View { guests: guests.clone(), ..deleted(&json!({})) };
+    assert_eq!(next(&ending), set_finalizers(&[]), "no release");
+    let former = BTreeMap::from([("u1".to_owned(), names(&["a"]))]);
+    let gone = View { claim: None, former: former.clone(), ledger: Recorded::default(), ..view() };
+    assert_eq!(next(&gone), Step::ReadGuests(names(&["a"])));
+    let kept = View { guests, ..gone.clone() };
+    assert_eq!((next(&kept), kept.waits_for_guest()), (Step::Wait, true));
+    assert_eq!(next(&View { guests: Some(Vec::new()), ..gone }), Step::Release(holder("u1")));
+    // The new claim of the name does not wait for this.
+    let uid = json!({"metadata": {"uid": "u2"}});
+    let new = View { claim: Some(claim(&uid)), former, guests: kept.guests, ..view() };
+    assert!(matches!(next(&new), Step::Claim(claim) if claim.machine == holder("u2")));
+}
+
+#[test]
+fn every_virtual_machine_that_a_claim_names_may_use_its_address() {
+    let owner = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "name": "c", "uid": "vmi-1"});
+    let other = json!({"metadata": {"labels": {"kubevirt.io/vm": "b"}, "ownerReferences": [owner]}});
+    assert_eq!(next(&deleted(&other)), Step::ReadGuests(names(&["a", "b", "c"])));
+    // A name that no object can have is not asked for.
+    let hostile = json!({"metadata": {"labels": {"kubevirt.io/vm": "../x"}, "ownerReferences": []}});
+    assert_eq!(next(&deleted(&hostile)), Step::ReadGuests(names(&["a"])));
+}

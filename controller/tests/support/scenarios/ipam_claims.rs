@@ -1,0 +1,323 @@
+//! IPAMClaims that pools serve: from the claim to its addresses, and their release.
+
+use glowplug_controller::api::{GlobalPoolSpec, GlobalStaticIPPool, PoolSpec, StaticIPPool};
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::{Api, ResourceExt};
+use serde_json::{Value, json};
+
+use crate::support::controller::{Controller, merge, until};
+use crate::support::ipam_claims::{PERSISTENT, Tenant, condition, owner};
+use crate::support::{Cluster, until_event};
+
+const EXHAUSTED: &str = "No available IPs in pool for interface eno101";
+
+async fn tenant(cluster: &Cluster, addresses: &[&str]) -> (Tenant, Controller) {
+    let tenant = Tenant::new(cluster).await;
+    tenant.pool(addresses).await;
+    let mut controller = Controller::start(cluster, &tenant.site);
+    controller.until_ready().await;
+    (tenant, controller)
+}
+
+fn rows<const N: usize>(rows: [(&str, &str); N]) -> Vec<(String, String)> {
+    rows.map(|(address, name)| (address.to_owned(), name.to_owned())).into()
+}
+
+/// Waits until the pool reports conflicting records, and returns their lines.
+async fn until_duplicates(tenant: &Tenant) -> String {
+    let pools: Api<StaticIPPool> = tenant.site.pools.clone();
+    crate::support::hosted::poll("DuplicateRecords of the pool", async || {
+        let status = pools.get("p").await.unwrap().status?;
+        let mut conditions = status.conditions.into_iter();
+        let condition = conditions.find(|it| it.type_ == "DuplicateRecords" && it.status == "True");
+        condition.map(|condition| condition.message)
+    })
+    .await
+}
+
+pub async fn an_ipam_claim_gets_an_address_of_each_family(cluster: &Cluster) {
+    let (tenant, _controller) = tenant(cluster, &["10.0.0.8/30", "fd00::8/125"]).await;
+    let finalizers = json!({"metadata": {"finalizers": [PERSISTENT]}});
+    tenant.claim("a", &finalizers).await;
+    let claim = tenant.until("a", "True", "SuccessfulAllocation").await;
+    assert_eq!(claim.finalizers(), [PERSISTENT, "ipam.glowplug.dev/release-address"]);
+    let status = json!({
+        "ips": ["10.0.0.8/16", "fd00::8/64"],
+        "conditions": [{
+            "type": "IPsAllocated", "status": "True", "reason": "SuccessfulAllocation",
+            "message": "The claim has its addresses", "observedGeneration": 1,
+            "lastTransitionTime": condition(&claim)["lastTransitionTime"],
+        }],
+    });
+    assert_eq!(claim.data["status"], status);
+    assert_eq!(tenant.site.held().await, rows([("10.0.0.8", "a.net1"), ("fd00::8", "a.net1")]));
+}
+
+pub async fn claims_of_other_networks_and_pools_stay_as_they_are(cluster: &Cluster) {
+    let tenant = Tenant::new(cluster).await;
+    let pool = StaticIPPool::new("p", tenant.site.spec(&["10.0.0.8/30"]));
+    tenant.site.pools.create(&PostParams::default(), &pool).await.unwrap();
+    let controller = Controller::start(cluster, &tenant.site);
+    tenant.claim("a", &json!({})).await;
+    tenant.claim("other", &json!({"spec": {"network": "tenant-red"}})).await;
+    // The name of the network attachment definition is not the name of the network.
+    tenant.claim("named", &json!({"spec": {"network": "vlan10"}})).await;
+    tenant.site.claim("later", &json!({})).await;
+    tenant.site.address_of("later").await;
+    let untouched = async |vm: &str| {
+        let claim = tenant.claims.get(&format!("{vm}.net1")).await.unwrap();
+        assert_eq!((claim.finalizers(), &claim.data["status"]), (&[] as &[String], &Value::Null), "{vm}");
+    };
+    untouched("a").await;
+    let serving = |serves: bool| Patch::Merge(json!({"spec": {"serveIPAMClaims": serves}}));
+    let _: StaticIPPool = tenant.site.pools.patch("p", &PatchParams::default(), &serving(true)).await.unwrap();
+    assert_eq!(tenant.ips_of("a").await, ["10.0.0.9/16"]);
+    untouched("other").await;
+    untouched("named").await;
+    // A claim keeps its address when the pool serves no further claims, and the next leader knows the address.
+    let _: StaticIPPool = tenant.site.pools.patch("p", &PatchParams::default(), &serving(false)).await.unwrap();
+    drop(controller);
+    let mut next = Controller::start(cluster, &tenant.site);
+    next.until_ready().await;
+    assert_eq!(tenant.site.held().await, rows([("10.0.0.8", "later"), ("10.0.0.9", "a.net1")]));
+    tenant.delete("a").await;
+    tenant.until_gone("a").await;
+    assert_eq!(tenant.site.held().await, rows([("10.0.0.8", "later")]));
+}
+
+pub async fn an_ipam_claim_on_an_exhausted_pool_gets_the_address_of_a_deleted_one(cluster: &Cluster) {
+    let (tenant, _controller) = tenant(cluster, &["10.0.0.8/32"]).await;
+    tenant.claim("a", &json!({})).await;
+    assert_eq!(tenant.ips_of("a").await, ["10.0.0.8/16"]);
+    tenant.claim("b", &json!({})).await;
+    assert_eq!(tenant.until_failed("b", "SubnetExhausted").await, EXHAUSTED);
+    assert_eq!(tenant.claims.get("b.net1").await.unwrap().data["status"]["ips"], json!([]));
+    let event = until_event(cluster.client(), &tenant.site.namespace, Some("IPAMClaim"), "b.net1", "IPPoolExhausted");
+    assert_eq!(event.await, EXHAUSTED);
+    tenant.delete("a").await;
+    tenant.until_gone("a").await;
+    assert_eq!(tenant.ips_of("b").await, ["10.0.0.8/16"]);
+    tenant.delete("b").await;
+    tenant.until_gone("b").await;
+    tenant.site.until_empty().await;
+}
+
+pub async fn an_ipam_claim_keeps_its_address_while_guests_come_and_go(cluster: &Cluster) {
+    let (tenant, controller) = tenant(cluster, &["10.0.0.8/30"]).await;
+    tenant.start("a", "uid-a").await;
+    tenant.claim("a", &json!({"metadata": {"finalizers": [PERSISTENT]}})).await;
+    assert_eq!(tenant.ips_of("a").await, ["10.0.0.8/16"]);
+    // The network writes the pod of the guest; a migration changes it.
+    let claim = tenant.claims.get("a.net1").await.unwrap();
+    let pod = Patch::Merge(json!({"status": {"ownerPod": {"name": "virt-launcher-a-2"}}}));
+    tenant.claims.patch_status("a.net1", &PatchParams::default(), &pod).await.unwrap();
+    // The guest reports its address. The next leader, which reads the report at its start, knows the address.
+    let networks = json!([{"name": "net1", "multus": {"networkName": "vlan10"}}]);
+    let interfaces = json!([{"name": "net1", "ipAddress": "10.0.0.8", "ipAddresses": ["10.0.0.8"]}]);
+    let report = json!({"spec": {"networks": networks}, "status": {"interfaces": interfaces}});
+    merge(&tenant.instances, "a", &report).await;
+    drop(controller);
+    let mut controller = Controller::start(cluster, &tenant.site);
+    controller.until_ready().await;
+    tenant.claim("c", &json!({})).await;
+    assert_eq!(tenant.ips_of("c").await, ["10.0.0.9/16"]);
+    let status = tenant.site.pools.get("p").await.unwrap().status.unwrap();
+    assert_eq!(status.families[0].conflicting, "0");
+    // The virtual machine is gone, the claim is left, and the virtual machine is created again.
+    tenant.stop("a").await;
+    tenant.merge("a", &json!({"metadata": {"ownerReferences": null}})).await;
+    drop(controller);
+    let mut next = Controller::start(cluster, &tenant.site);
+    next.until_ready().await;
+    tenant.merge("a", &json!({"metadata": {"ownerReferences": [owner("a", "uid-a-2")]}})).await;
+    tenant.start("a", "uid-a-2").await;
+    tenant.claim("b", &json!({})).await;
+    assert_eq!(tenant.ips_of("b").await, ["10.0.0.10/16"]);
+    let status = tenant.claims.get("a.net1").await.unwrap().data["status"].clone();
+    assert_eq!(status["ips"], claim.data["status"]["ips"]);
+    assert_eq!(status["ownerPod"], json!({"name": "virt-launcher-a-2"}));
+    // A status that is lost is written again.
+    let lost = Patch::Merge(json!({"status": {"ips": []}}));
+    tenant.claims.patch_status("a.net1", &PatchParams::default(), &lost).await.unwrap();
+    until(&tenant.claims, "a.net1", |claim| claim.data["status"]["ips"] == json!(["10.0.0.8/16"])).await;
+}
+
+pub async fn the_address_of_a_deleted_ipam_claim_is_free_only_after_its_guest(cluster: &Cluster) {
+    let (tenant, _controller) = tenant(cluster, &["10.0.0.8/32"]).await;
+    tenant.claim("a", &json!({"metadata": {"finalizers": [PERSISTENT]}})).await;
+    tenant.ips_of("a").await;
+    tenant.start("a", "uid-a").await;
+    tenant.delete("a").await;
+    tenant.claim("b", &json!({})).await;
+    tenant.until_failed("b", "SubnetExhausted").await;
+    assert_eq!(tenant.site.held().await, rows([("10.0.0.8", "a.net1")]));
+    // The program that creates the claims removes its finalizer too early: the guest still runs.
+    let ours = json!({"metadata": {"finalizers": ["ipam.glowplug.dev/release-address"]}});
+    tenant.merge("a", &ours).await;
+    // A later claim on another pool is served. So this server has had the time to release the address.
+    tenant.site.pools.create(&PostParams::default(), &StaticIPPool::new("q", other(&tenant))).await.unwrap();
+    let pool = json!({"spec": {"poolRef": {"name": "q"}}});
+    tenant.site.claim("later", &pool).await;
+    tenant.site.address_of("later").await;
+    assert_eq!(tenant.handed_out().await, ["10.0.0.8/16"]);
+    assert!(tenant.has_finalizer("a").await);
+    tenant.stop("a").await;
+    tenant.until_gone("a").await;
+    assert_eq!(tenant.ips_of("b").await, ["10.0.0.8/16"]);
+}
+
+/// A pool on another network.
+fn other(tenant: &Tenant) -> PoolSpec {
+    PoolSpec { network: format!("{}/vlan20", tenant.site.namespace), ..tenant.site.spec(&["10.0.0.40/32"]) }
+}
+
+pub async fn a_new_virtual_machine_of_the_name_gets_a_new_ipam_claim_and_another_address(cluster: &Cluster) {
+    let (tenant, _controller) = tenant(cluster, &["10.0.0.8/31"]).await;
+    tenant.claim("a", &json!({})).await;
+    assert_eq!(tenant.ips_of("a").await, ["10.0.0.8/16"]);
+    // The pod of this instance may have read the status of the earlier claim.
+    tenant.start("a", "uid-a-2").await;
+    tenant.delete("a").await;
+    tenant.until_gone("a").await;
+    tenant.claim("a", &json!({"metadata": {"ownerReferences": [owner("a", "uid-a-2")]}})).await;
+    assert_eq!(tenant.ips_of("a").await, ["10.0.0.9/16"]);
+    tenant.claim("b", &json!({})).await;
+    tenant.until_failed("b", "SubnetExhausted").await;
+    tenant.stop("a").await;
+    assert_eq!(tenant.ips_of("b").await, ["10.0.0.8/16"]);
+    assert_eq!(tenant.ips_of("a").await, ["10.0.0.9/16"]);
+}
+
+pub async fn addresses_that_ipam_claims_have_at_the_start_are_theirs(cluster: &Cluster) {
+    let tenant = Tenant::new(cluster).await;
+    tenant.pool(&["10.0.0.8/30"]).await;
+    tenant.claim("new", &json!({})).await;
+    for (vm, ip) in [("a", "10.0.0.8/16"), ("b", "10.0.0.9/16"), ("twin", "10.0.0.9/16")] {
+        tenant.claim(vm, &json!({})).await;
+        let status = Patch::Merge(json!({"status": {"ips": [ip], "ownerPod": {"name": "pod"}}}));
+        tenant.claims.patch_status(&format!("{vm}.net1"), &PatchParams::default(), &status).await.unwrap();
+    }
+    let _controller = Controller::start(cluster, &tenant.site);
+    assert_eq!(tenant.ips_of("new").await, ["10.0.0.10/16"]);
+    assert_eq!(tenant.ips_of("a").await, ["10.0.0.8/16"]);
+    assert_eq!(tenant.ips_of("b").await, ["10.0.0.9/16"]);
+    let message = tenant.until_failed("twin", "IPAddressConflict").await;
+    let namespace = &tenant.site.namespace;
+    assert!(message.starts_with(&format!("IPAMClaim {namespace}/twin.net1: 10.0.0.9")), "{message}");
+    assert_eq!(tenant.claims.get("twin.net1").await.unwrap().data["status"]["ips"], json!(["10.0.0.9/16"]));
+    assert!(until_duplicates(&tenant).await.contains("twin.net1"));
+    let expected = rows([("10.0.0.10", "new.net1"), ("10.0.0.8", "a.net1"), ("10.0.0.9", "b.net1")]);
+    assert_eq!(tenant.site.held().await, expected);
+}
+
+pub async fn an_address_that_another_program_writes_is_reported_and_not_replaced(cluster: &Cluster) {
+    let (tenant, _controller) = tenant(cluster, &["10.0.0.8/31"]).await;
+    tenant.claim("a", &json!({})).await;
+    assert_eq!(tenant.ips_of("a").await, ["10.0.0.8/16"]);
+    let foreign = Patch::Merge(json!({"status": {"ips": ["10.0.0.9/16"]}}));
+    tenant.claims.patch_status("a.net1", &PatchParams::default(), &foreign).await.unwrap();
+    let message = tenant.until_failed("a", "IPAddressConflict").await;
+    assert!(message.contains("10.0.0.9") && message.contains("10.0.0.8"), "{message}");
+    let event = until_event(cluster.client(), &tenant.site.namespace, Some("IPAMClaim"), "a.net1", "IPAddressConflict");
+    assert_eq!(event.await, message);
+    assert!(until_duplicates(&tenant).await.contains("10.0.0.9"));
+    // Nobody else gets either address.
+    tenant.claim("b", &json!({})).await;
+    tenant.until_failed("b", "SubnetExhausted").await;
+    assert_eq!(tenant.claims.get("a.net1").await.unwrap().data["status"]["ips"], json!(["10.0.0.9/16"]));
+    assert_eq!(tenant.site.held().await, rows([("10.0.0.8", "a.net1")]));
+    // The claim has its own address again.
+    let own = Patch::Merge(json!({"status": {"ips": ["10.0.0.8/16"]}}));
+    tenant.claims.patch_status("a.net1", &PatchParams::default(), &own).await.unwrap();
+    assert_eq!(tenant.ips_of("a").await, ["10.0.0.8/16"]);
+}
+
+pub async fn an_ipam_claim_gets_the_addresses_that_it_requests_or_that_its_pool_keeps(cluster: &Cluster) {
+    let tenant = Tenant::new(cluster).await;
+    let mut spec = tenant.spec(&["10.0.0.8/29", "fd00::8/125"]);
+    spec.pre_allocations = [("kept.net1".to_owned(), "10.0.0.8, fd00::9".to_owned())].into();
+    tenant.site.pools.create(&PostParams::default(), &StaticIPPool::new("p", spec)).await.unwrap();
+    let _controller = Controller::start(cluster, &tenant.site);
+    let requests = |text: &str| json!({"metadata": {"annotations": {"ipam.glowplug.dev/requested-address": text}}});
+    tenant.claim("a", &requests("fd00::c, 10.0.0.12")).await;
+    assert_eq!(tenant.ips_of("a").await, ["10.0.0.12/16", "fd00::c/64"]);
+    tenant.claim("kept", &json!({})).await;
+    assert_eq!(tenant.ips_of("kept").await, ["10.0.0.8/16", "fd00::9/64"]);
+    tenant.claim("wrong", &requests("10.0.0.13, 10.0.0.14")).await;
+    assert_eq!(
+        tenant.until_failed("wrong", "AllocationFailed").await,
+        "annotation ipam.glowplug.dev/requested-address: \"10.0.0.13\" and \"10.0.0.14\", expected one address of each \
+         family"
+    );
+    // The claim waits for the address that another claim has.
+    tenant.claim("b", &requests("10.0.0.12")).await;
+    let message = tenant.until_failed("b", "IPAddressConflict").await;
+    assert!(message.contains("10.0.0.12"), "{message}");
+    tenant.delete("a").await;
+    assert_eq!(tenant.ips_of("b").await[0], "10.0.0.12/16");
+}
+
+pub async fn a_global_pool_serves_the_ipam_claims_of_every_namespace(cluster: &Cluster) {
+    let (one, two) = (Tenant::without_network(cluster).await, Tenant::without_network(cluster).await);
+    // The names of networks and of global pools are shared with the other scenarios.
+    let name = format!("p-{}", one.site.namespace);
+    one.create_network(&name).await;
+    let network = network_of(&name);
+    let pools: Api<GlobalStaticIPPool> = Api::all(cluster.client());
+    let spec = GlobalPoolSpec { pool: one.spec(&["10.0.0.8/31"]) };
+    pools.create(&PostParams::default(), &GlobalStaticIPPool::new(&name, spec)).await.unwrap();
+    let controllers = [&one, &two].map(|tenant| Controller::start(cluster, &tenant.site));
+    one.claim("a", &network).await;
+    assert_eq!(one.ips_of("a").await, ["10.0.0.8/16"]);
+    two.claim("a", &network).await;
+    assert_eq!(two.ips_of("a").await, ["10.0.0.9/16"]);
+    // A pool of the namespace takes precedence. Two of them are refused.
+    for pool in ["q", "r"] {
+        let attachment = format!("{}/vlan10", one.site.namespace);
+        let spec =
+            PoolSpec { network: attachment, ..two.spec(&[if pool == "q" { "10.0.0.40/32" } else { "10.0.0.41/32" }]) };
+        two.site.pools.create(&PostParams::default(), &StaticIPPool::new(pool, spec)).await.unwrap();
+        if pool == "q" {
+            two.claim("b", &network).await;
+            assert_eq!(two.ips_of("b").await, ["10.0.0.40/16"]);
+        }
+    }
+    two.claim("c", &network).await;
+    let namespace = &two.site.namespace;
+    let expected = format!(
+        "StaticIPPool {namespace}/q and StaticIPPool {namespace}/r serve network \"{name}\", expected one pool"
+    );
+    let several = crate::support::hosted::poll("two pools", async || {
+        let claim = two.claims.get("c.net1").await.unwrap();
+        (condition(&claim)["reason"] == "PoolNotReady").then(|| condition(&claim)["message"].clone())
+    });
+    assert_eq!(several.await, expected.as_str());
+    drop(controllers);
+}
+
+fn network_of(name: &str) -> Value {
+    json!({"spec": {"network": name}})
+}
+
+pub async fn an_ipam_claim_that_is_removed_by_force_leaves_nothing_behind(cluster: &Cluster) {
+    let (tenant, controller) = tenant(cluster, &["10.0.0.8/31"]).await;
+    for vm in ["a", "b"] {
+        tenant.claim(vm, &json!({})).await;
+        tenant.ips_of(vm).await;
+    }
+    let force = json!({"metadata": {"finalizers": null}});
+    tenant.start("b", "uid-b").await;
+    tenant.delete("b").await;
+    drop(controller);
+    tenant.merge("b", &force).await;
+    tenant.delete("a").await;
+    tenant.merge("a", &force).await;
+    let mut next = Controller::start(cluster, &tenant.site);
+    next.until_ready().await;
+    // The guest of the other claim still runs.
+    while tenant.site.held().await != rows([("10.0.0.9", "b.net1")]) {
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    tenant.stop("b").await;
+    tenant.site.until_empty().await;
+}
