@@ -197,7 +197,7 @@ pub async fn the_address_of_another_provider_is_free_only_after_the_guest_has_en
     hosted.kubevirt.end("workers-0").await;
     assert_eq!(hosted.address_of("workers-1").await, "10.0.0.50");
     assert_eq!(hosted.held().await, rows([("10.0.0.50", "workers-1")]));
-    assert_eq!(provider.names().await, ["workers-1-eno101"]);
+    poll("the end of the first claim", async || (provider.names().await == ["workers-1-eno101"]).then_some(())).await;
     installed.stop().await;
 }
 
