@@ -2,7 +2,7 @@
 //!
 //! Only the leader does this. The webhook puts a label into the template of a VirtualMachine that a pool serves. With this
 //! label, the API server refuses the instance until every interface has a MAC address. Meanwhile the leader stores a lease
-//! for each address, and then writes the addresses into the VirtualMachine. The [`index`] decides; this module makes the
+//! for each address, and then writes the addresses into the VirtualMachine. The `index` decides; this module makes the
 //! requests.
 //!
 //! The ledger of IP addresses cannot hold MAC addresses: it allocates one address of each family to the interface of a
