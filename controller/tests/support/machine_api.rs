@@ -28,6 +28,7 @@ use tokio::time::timeout;
 use super::Cluster;
 use super::cluster_api::definition;
 use super::controller::{PATIENCE, Site, create, merge};
+use super::hosted::poll;
 
 const GROUP: &str = "machine.openshift.io";
 const VERSION: &str = "v1beta1";
@@ -68,7 +69,26 @@ impl MachineApi {
             let kind = ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(GROUP, VERSION, kind), plural);
             Api::namespaced_with(cluster.client(), &site.namespace, &kind)
         });
-        Self { site: site.clone(), machines, machine_sets, vms: BTreeMap::new(), next: 0 }
+        let all = Self { site: site.clone(), machines, machine_sets, vms: BTreeMap::new(), next: 0 };
+        all.until_owners_are_known().await;
+        all
+    }
+
+    /// Waits until the API server accepts a Machine as an owner that blocks its deletion. A real server refreshes the
+    /// kinds that it knows every few seconds.
+    async fn until_owners_are_known(&self) {
+        let owner = json!({
+            "apiVersion": format!("{GROUP}/{VERSION}"), "kind": "Machine", "name": "probe", "uid": "probe",
+            "controller": true, "blockOwnerDeletion": true,
+        });
+        let types = self.site.claims.resource_url().split('/').skip(2).take(2).collect::<Vec<_>>().join("/");
+        let claim = json!({
+            "apiVersion": types, "kind": "IPAddressClaim", "metadata": {"name": "probe", "ownerReferences": [owner]},
+            "spec": {"poolRef": {"apiGroup": "ipam.glowplug.dev", "kind": "StaticIPPool", "name": "probe"}},
+        });
+        let claim: DynamicObject = serde_json::from_value(claim).unwrap();
+        let dry_run = PostParams { dry_run: true, ..PostParams::default() };
+        poll("an owner of the kind Machine", async || self.site.claims.create(&dry_run, &claim).await.ok()).await;
     }
 
     /// Creates a MachineSet without replicas. Each device of `devices` is as in a provider specification.
