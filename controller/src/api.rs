@@ -129,8 +129,8 @@ pub struct PoolSpec {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub sticky: bool,
     /// Whether the pool serves IPAMClaims (`k8s.cni.cncf.io`) on its network: it writes their addresses into `status.ips`.
-    /// The network of a claim is the `name` in the configuration of the network attachment definition. Nobody else may
-    /// serve these claims. Not with `addressesFrom`. Example: `true`.
+    /// The network of a claim is the `name` in the configuration of the network attachment definition. No other program
+    /// may serve these claims. Not with `addressesFrom`. Example: `true`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     #[serde(rename = "serveIPAMClaims")]
     pub serve_ipam_claims: bool,

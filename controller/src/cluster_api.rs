@@ -381,7 +381,7 @@ impl IpAddress {
     }
 }
 
-/// Whether a claim has a finalizer of another program, which keeps the claim until nobody uses its address.
+/// Whether another program has a finalizer on a claim. Such a finalizer means that the address is in use.
 #[must_use]
 pub fn is_in_use(claim: &ObjectMeta) -> bool {
     let finalizers = claim.finalizers.iter().flatten();

@@ -15,8 +15,9 @@ use serde_json::{Map, Value};
 /// An object without its managed fields.
 ///
 /// Every user who may write an object may also write its managed fields. An API server accepts a time there that the
-/// client cannot parse, such as `9999-12-31T23:59:59Z`. One such object in a list would make the whole list unreadable,
-/// and the controller would serve nobody. The controller does not need the managed fields, so it never parses them.
+/// client cannot parse, such as `9999-12-31T23:59:59Z`. With one such object, the whole list
+/// would be unreadable, and no machine would be served. The controller does not need managed fields, so it never
+/// parses them.
 #[derive(Clone, Debug)]
 pub struct Object(pub DynamicObject);
 
@@ -91,6 +92,7 @@ impl Resource for Object {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::error::Category;
     use serde_json::json;
 
     use super::*;
@@ -115,7 +117,8 @@ mod tests {
         let object = |time: &str| json!({"metadata": {"name": "n", "managedFields": entry(time)}});
         for time in ["9999-12-31T23:59:59Z", "10000-01-01T00:00:00Z", "-0001-12-31T23:59:59Z"] {
             assert_eq!(read(&object(time)).unwrap().metadata.managed_fields, None, "{time}");
-            assert!(serde_json::from_value::<DynamicObject>(object(time)).is_err(), "{time}");
+            let error = serde_json::from_value::<DynamicObject>(object(time)).unwrap_err();
+            assert_eq!(error.classify(), Category::Data, "{time}");
         }
     }
 

@@ -1,4 +1,4 @@
-//! Tests that no object of a machine disturbs the work on other machines, whatever a user writes into it.
+//! Tests that machines get their addresses while another machine has objects with any content.
 
 use glowplug::host::records::Objects;
 use serde_json::{Value, json};

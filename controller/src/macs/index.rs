@@ -281,7 +281,7 @@ impl Index {
         store(&mut self.leases, address, version_of(&object.metadata), spec, Option::eq)
     }
 
-    /// Removes a lease that somebody has deleted.
+    /// Removes a deleted lease.
     pub(super) fn remove_lease(&mut self, name: &str) {
         if let Some(address) = parse_mac_lease_name(name) {
             self.leases.remove(&address);

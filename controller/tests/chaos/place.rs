@@ -37,7 +37,7 @@ struct Wanted {
 }
 
 #[derive(Default)]
-struct Wishes {
+struct Desired {
     machines: BTreeMap<String, Wanted>,
     /// Current names of the pools.
     pools: [String; 2],
@@ -63,7 +63,7 @@ pub struct Place {
     claims: Api<DynamicObject>,
     addresses: Api<DynamicObject>,
     secrets: Api<Secret>,
-    wishes: Mutex<Wishes>,
+    desired: Mutex<Desired>,
     tasks: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -93,7 +93,7 @@ impl Place {
             claims: api(&ipam("IPAddressClaim", "ipaddressclaims")),
             addresses: api(&ipam("IPAddress", "ipaddresses")),
             secrets: Api::namespaced(client.clone(), namespace),
-            wishes: Mutex::new(Wishes { pools: POOLS.map(str::to_owned), ..Wishes::default() }),
+            desired: Mutex::new(Desired { pools: POOLS.map(str::to_owned), ..Desired::default() }),
             tasks: Mutex::default(),
         });
         place.ensure_pools(SIZES[1]).await;
@@ -156,24 +156,24 @@ impl Place {
             (1, "overlapping pool created"),
             (1, "overlapping pool deleted"),
         ]);
-        let names: Vec<String> = self.wishes.lock().unwrap().machines.keys().cloned().collect();
+        let names: Vec<String> = self.desired.lock().unwrap().machines.keys().cloned().collect();
         let name = random.of(&names).cloned();
         match (operation, name) {
             ("machine created", _) if names.len() < MACHINES => {
-                let mut wishes = self.wishes.lock().unwrap();
-                wishes.names += 1;
+                let mut desired = self.desired.lock().unwrap();
+                desired.names += 1;
                 // Names come again after some time, for another machine.
-                let name = format!("m{}", wishes.names % (3 * MACHINES));
+                let name = format!("m{}", desired.names % (3 * MACHINES));
                 let wanted = Wanted { has_machine: random.below(3) > 0, pool: random.below(2) };
-                wishes.machines.entry(name).or_insert(wanted);
+                desired.machines.entry(name).or_insert(wanted);
             }
             ("machine deleted", Some(name)) => {
-                self.wishes.lock().unwrap().machines.remove(&name);
+                self.desired.lock().unwrap().machines.remove(&name);
                 self.delete_machine(&name).await;
             }
             ("machine recreated with its name", Some(name)) => {
                 let wanted = Wanted { has_machine: random.below(3) > 0, pool: random.below(2) };
-                self.wishes.lock().unwrap().machines.insert(name.clone(), wanted);
+                self.desired.lock().unwrap().machines.insert(name.clone(), wanted);
                 self.delete_machine(&name).await;
             }
             ("VirtualMachine lost", Some(name)) => self.delete(&self.vms, &name).await,
@@ -185,22 +185,22 @@ impl Place {
             ("machine restarted", Some(name)) => self.delete(&self.instances, &name).await,
             ("guest outlives its instance", Some(name)) => {
                 self.kubevirt.hold(&name);
-                self.wishes.lock().unwrap().endless.insert(name.clone());
-                self.wishes.lock().unwrap().machines.remove(&name);
+                self.desired.lock().unwrap().endless.insert(name.clone());
+                self.desired.lock().unwrap().machines.remove(&name);
                 self.delete_machine(&name).await;
             }
             ("such a guest ends", _) => {
-                let endless: Vec<String> = self.wishes.lock().unwrap().endless.iter().cloned().collect();
+                let endless: Vec<String> = self.desired.lock().unwrap().endless.iter().cloned().collect();
                 let Some(name) = random.of(&endless) else { return };
                 self.end(name).await;
             }
             ("claim created", _) => {
                 let (name, pool) = {
-                    let mut wishes = self.wishes.lock().unwrap();
-                    wishes.claims += 1;
+                    let mut desired = self.desired.lock().unwrap();
+                    desired.claims += 1;
                     let pool =
-                        [&wishes.pools[0], &wishes.pools[1], &"intruder".to_owned()][random.below(9) / 4].clone();
-                    (format!("c{}", wishes.claims % CLAIMS), pool)
+                        [&desired.pools[0], &desired.pools[1], &"intruder".to_owned()][random.below(9) / 4].clone();
+                    (format!("c{}", desired.claims % CLAIMS), pool)
                 };
                 let family = if random.below(2) == 0 { "IPv4" } else { "IPv6" };
                 let metadata = if self.is_dual {
@@ -223,11 +223,11 @@ impl Place {
             ("pool renamed", _) => {
                 let pool = random.below(2);
                 let (before, after) = {
-                    let mut wishes = self.wishes.lock().unwrap();
-                    let before = wishes.pools[pool].clone();
-                    wishes.names += 1;
-                    wishes.pools[pool] = format!("{}-{}", POOLS[pool], wishes.names);
-                    (before, wishes.pools[pool].clone())
+                    let mut desired = self.desired.lock().unwrap();
+                    let before = desired.pools[pool].clone();
+                    desired.names += 1;
+                    desired.pools[pool] = format!("{}-{}", POOLS[pool], desired.names);
+                    (before, desired.pools[pool].clone())
                 };
                 settle(async || self.pools.delete(&before, &DeleteParams::default()).await).await;
                 self.create_pool(&after, POOLS[pool], &self.ranges(pool, SIZES[1])).await;
@@ -252,7 +252,7 @@ impl Place {
     /// without a guest.
     pub async fn settle(&self, unrecorded: &BTreeSet<String>, is_late: bool) {
         self.ensure_pools(SIZES[3]).await;
-        let endless: Vec<String> = self.wishes.lock().unwrap().endless.iter().cloned().collect();
+        let endless: Vec<String> = self.desired.lock().unwrap().endless.iter().cloned().collect();
         for name in endless {
             self.end(&name).await;
         }
@@ -297,7 +297,7 @@ impl Place {
     /// behind, and the status of the pools agrees with the leases.
     pub async fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
-        let wanted = self.wishes.lock().unwrap().machines.clone();
+        let wanted = self.desired.lock().unwrap().machines.clone();
         let (machines, vms) = (all(&self.machines).await, all(&self.vms).await);
         let (instances, claims) = (all(&self.instances).await, all(&self.claims).await);
         let (addresses, pools, leases) = (all(&self.addresses).await, all(&self.pools).await, all(&self.leases).await);
@@ -386,7 +386,7 @@ impl Place {
                 }
             }
         }
-        let wanted = self.wishes.lock().unwrap().machines.clone();
+        let wanted = self.desired.lock().unwrap().machines.clone();
         let live = |object: &&DynamicObject| object.metadata.deletion_timestamp.is_none();
         for object in machines.iter().chain(&vms).filter(live) {
             if !wanted.contains_key(&object.name_any()) {
@@ -445,7 +445,7 @@ impl Place {
         let of_task = name.to_owned();
         let ended = tokio::spawn(async move { kubevirt.end(&of_task).await }).await.is_ok();
         if ended {
-            self.wishes.lock().unwrap().endless.remove(name);
+            self.desired.lock().unwrap().endless.remove(name);
         }
     }
 
@@ -460,14 +460,14 @@ impl Place {
     }
 
     async fn resize(&self, pool: usize, size: usize) {
-        let name = self.wishes.lock().unwrap().pools[pool].clone();
+        let name = self.desired.lock().unwrap().pools[pool].clone();
         let patch = Patch::Merge(json!({"spec": {"addresses": self.ranges(pool, size)}}));
         settle(async || self.pools.patch(&name, &PatchParams::default(), &patch).await).await;
     }
 
     /// Creates the pools that are missing, deletes all others, and gives each pool this number of addresses.
     async fn ensure_pools(&self, size: usize) {
-        let names = self.wishes.lock().unwrap().pools.clone();
+        let names = self.desired.lock().unwrap().pools.clone();
         for pool in all(&self.pools).await {
             if !names.contains(&pool.name_any()) && pool.metadata.deletion_timestamp.is_none() {
                 settle(async || self.pools.delete(&pool.name_any(), &DeleteParams::default()).await).await;

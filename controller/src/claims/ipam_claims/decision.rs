@@ -60,7 +60,7 @@ pub(super) struct View {
 /// The pool that serves a claim.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Serving {
-    /// Another program serves the claim, or nobody.
+    /// No pool serves the claim. Another program may serve it.
     None,
     Pool(PoolId, PoolFacts),
     /// These pools, and maybe more, serve the network of the claim.

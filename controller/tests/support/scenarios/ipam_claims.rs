@@ -221,7 +221,7 @@ pub async fn an_address_that_another_program_writes_is_reported_and_not_replaced
     let event = until_event(cluster.client(), &tenant.site.namespace, Some("IPAMClaim"), "a.net1", "IPAddressConflict");
     assert_eq!(event.await, message);
     assert!(until_duplicates(&tenant).await.contains("10.0.0.9"));
-    // Nobody else gets either address.
+    // No other claim gets one of the two addresses.
     tenant.claim("b", &json!({})).await;
     tenant.until_failed("b", "SubnetExhausted").await;
     assert_eq!(tenant.claims.get("a.net1").await.unwrap().data["status"]["ips"], json!(["10.0.0.9/16"]));
