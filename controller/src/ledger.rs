@@ -19,8 +19,7 @@ use glowplug::host::pool::Pool;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{ApiResource, DeleteParams, DynamicObject, PostParams, Preconditions};
-use kube::runtime::WatchStreamExt as _;
-use kube::runtime::watcher::{self, Event, watcher};
+use kube::runtime::watcher::{self, Event};
 use kube::{Api, Client, ResourceExt as _};
 use serde_json::Value;
 use tokio::runtime::Handle;
@@ -29,7 +28,9 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout};
 
 use crate::api::{Holder, HolderKind, LeaseSpec, StaticIPLease, lease_name, parse_lease_name, parse_mac_lease_name};
+use crate::macs::Observer;
 use crate::metrics::Metrics;
+use crate::watch::events;
 
 /// Largest number of concurrent writes.
 const IN_FLIGHT: usize = 32;
@@ -106,22 +107,26 @@ struct ApiTransaction<'l>(&'l mut ApiLedger);
 
 impl ApiLedger {
     /// The ledger of the cluster of `client`. Requests run on `runtime`, which must not be the runtime of the thread
-    /// that calls the ledger.
+    /// that calls the ledger. `macs` receives the leases of MAC addresses, which are not part of this ledger.
     #[must_use]
-    pub fn new(client: Client, runtime: Handle, metrics: Arc<Metrics>) -> Self {
-        let api: Api<DynamicObject> = Api::all_with(client, &ApiResource::erase::<StaticIPLease>(&()));
+    pub fn new(client: Client, runtime: Handle, metrics: Arc<Metrics>, macs: Observer) -> Self {
+        let kind = ApiResource::erase::<StaticIPLease>(&());
+        let leases = events(Api::all_with(client.clone(), &kind), watcher::Config::default());
+        let api: Api<DynamicObject> = Api::all_with(client, &kind);
         let (sender, events) = mpsc::channel(1024);
-        let leases = api.clone();
         let watch = runtime.spawn(async move {
-            let mut stream = watcher(leases, watcher::Config::default()).default_backoff().boxed();
-            while let Some(event) = stream.next().await {
-                match event {
-                    Ok(event) => {
-                        if sender.send(event).await.is_err() {
-                            return;
-                        }
+            let mut leases = Box::pin(leases);
+            while let Some(event) = leases.next().await {
+                match &event {
+                    Event::InitApply(lease) | Event::Apply(lease) | Event::Delete(lease) if is_of_mac(lease) => {
+                        macs.lease(event);
+                        continue;
                     }
-                    Err(error) => tracing::warn!(%error, "could not watch the leases"),
+                    Event::InitApply(_) | Event::Apply(_) | Event::Delete(_) => {}
+                    Event::Init | Event::InitDone => macs.lease(event.clone()),
+                }
+                if sender.send(event).await.is_err() {
+                    return;
                 }
             }
         });
@@ -210,10 +215,6 @@ impl ApiLedger {
     fn note_object(&mut self, object: &DynamicObject) -> Option<Change> {
         let (name, version) = (object.name_any(), version_of(object));
         let Some((address, network)) = parse_lease_name(&name) else {
-            // The leases of MAC addresses are not part of this ledger.
-            if parse_mac_lease_name(&name).is_some() {
-                return None;
-            }
             tracing::warn!(name, "ignored a StaticIPLease whose name does not contain an address and a network");
             return None;
         };
@@ -550,6 +551,11 @@ fn store(doing: &'static str, source: impl Into<Box<dyn std::error::Error + Send
 /// The version of an object as a number. API servers increase the number with each write.
 fn version_of(object: &DynamicObject) -> u64 {
     object.resource_version().and_then(|version| version.parse().ok()).unwrap_or_default()
+}
+
+/// Whether an object is the lease of a MAC address.
+fn is_of_mac(object: &DynamicObject) -> bool {
+    parse_mac_lease_name(object.metadata.name.as_deref().unwrap_or_default()).is_some()
 }
 
 fn spec_of(object: &DynamicObject) -> Result<LeaseSpec, serde_json::Error> {

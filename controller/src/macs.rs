@@ -14,7 +14,7 @@ mod index;
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::stream::{self, BoxStream};
 use futures::{FutureExt as _, StreamExt as _};
@@ -23,6 +23,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{ApiResource, DynamicObject, Patch, PatchParams, PostParams};
 use kube::runtime::events::EventType;
+use kube::runtime::watcher::Event;
 use kube::{Api, Client};
 use pnet_base::MacAddr;
 use serde_json::json;
@@ -37,16 +38,20 @@ use crate::machine::{instances, virtual_machines};
 use crate::metrics::Metrics;
 use crate::passes::{Error, ask, stored, version_of};
 use crate::pools::Scope;
-use crate::watch::{Change, changes};
+use crate::watch::{Change, Known, changes};
 
 /// Largest number of concurrent writes.
 const IN_FLIGHT: usize = 32;
 /// Pause after a failure.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Pause between two decisions, which look at every machine.
+/// Shortest pause before a decision.
 const BETWEEN: Duration = Duration::from_millis(50);
+/// Ratio of the pause before a decision to the duration of the last decision. A decision looks at every machine, so with
+/// tens of thousands of machines it must not follow every change.
+const RATIO: u32 = 9;
 
-/// Passes the VirtualMachines and instances that [`Machines`](crate::machines::Machines) watches to [`Macs`].
+/// Passes objects that other parts of a leader watch to [`Macs`]: VirtualMachines, instances, and the leases of MAC
+/// addresses.
 #[derive(Clone, Debug)]
 pub struct Observer(mpsc::UnboundedSender<Fact>);
 
@@ -58,8 +63,12 @@ pub struct Macs {
     scope: Scope,
     facts: mpsc::UnboundedReceiver<Fact>,
     index: Index,
+    /// Duration of the last decision.
+    took: Duration,
     /// Whether the VirtualMachines and instances are listed.
     has_machines: bool,
+    /// The leases that are known to exist.
+    leases: Known,
     /// Whether the pools and the leases are listed.
     is_listed: [bool; 2],
     /// The last reported reason for which each machine waits.
@@ -69,7 +78,7 @@ pub struct Macs {
     namespaces: watch::Sender<Option<BTreeSet<String>>>,
 }
 
-/// A change of the machines of the cluster.
+/// A change of a watched object.
 #[derive(Debug)]
 enum Fact {
     /// The lists of all machines begin.
@@ -80,12 +89,12 @@ enum Fact {
     Guest(Key, u64, Box<Guest>),
     VmGone(Key, Option<u64>),
     GuestGone(Key, Option<u64>),
+    Lease(Box<Event<DynamicObject>>),
 }
 
 enum Input {
     Fact(Fact),
     Pool(Change),
-    Lease(Change),
 }
 
 /// Result of a decision and its requests.
@@ -140,9 +149,20 @@ impl Observer {
         }
     }
 
+    pub(crate) fn lease(&self, event: Event<DynamicObject>) {
+        self.send(Fact::Lease(Box::new(event)));
+    }
+
     fn send(&self, fact: Fact) {
         // The task ends only together with the leader.
         let _ = self.0.send(fact);
+    }
+}
+
+impl Default for Observer {
+    /// Creates an observer whose objects nobody reads.
+    fn default() -> Self {
+        Self(mpsc::unbounded_channel().0)
     }
 }
 
@@ -160,7 +180,9 @@ impl Macs {
             scope,
             facts,
             index: Index::default(),
+            took: Duration::ZERO,
             has_machines: false,
+            leases: Known::default(),
             is_listed: [false; 2],
             waiting: BTreeMap::new(),
             collisions: BTreeMap::new(),
@@ -180,10 +202,7 @@ impl Macs {
         let facts = std::mem::replace(&mut self.facts, mpsc::unbounded_channel().1);
         let facts = stream::unfold(facts, async |mut facts| facts.recv().await.map(|fact| (Input::Fact(fact), facts)));
         let pools = changes(Api::all_with(self.client.clone(), &ApiResource::erase::<MACPool>(&()))).map(Input::Pool);
-        let leases = changes(Api::all_with(self.client.clone(), &ApiResource::erase::<StaticIPLease>(&())));
-        let leases = leases.map(Input::Lease);
-        let inputs = [facts.chain(stream::pending()).boxed(), pools.boxed(), leases.boxed()];
-        let mut inputs: BoxStream<'_, Input> = stream::select_all(inputs).boxed();
+        let mut inputs: BoxStream<'_, Input> = stream::select(facts.chain(stream::pending()), pools).boxed();
         let mut is_due = false;
         loop {
             tokio::select! {
@@ -195,7 +214,7 @@ impl Macs {
             }
             let is_ready = self.has_machines && self.is_listed == [true; 2];
             if is_due && is_ready {
-                sleep(BETWEEN).await;
+                sleep(BETWEEN.max(self.took * RATIO)).await;
             }
             while is_due && self.has_machines && self.is_listed == [true; 2] {
                 match self.pass().await {
@@ -230,21 +249,37 @@ impl Macs {
             Input::Fact(Fact::VmGone(key, version)) => index.remove_vm(&key, version),
             Input::Fact(Fact::GuestGone(key, version)) => index.remove_guest(&key, version),
             Input::Pool(Change::Listed) => self.is_listed[0] = true,
-            Input::Lease(Change::Listed) => self.is_listed[1] = true,
             Input::Pool(Change::Apply(object)) if self.scope.has_label(&object.metadata) => {
                 return index.apply_pool(object);
             }
             Input::Pool(Change::Apply(object)) => index.remove_pool(&Key::of(&object.metadata).name),
             Input::Pool(Change::Remove(key, _)) => index.remove_pool(&key.name),
-            Input::Lease(Change::Apply(object)) => return index.apply_lease(&object),
-            Input::Lease(Change::Remove(key, _)) => index.remove_lease(&key.name),
+            Input::Fact(Fact::Lease(event)) => {
+                let mut is_due = false;
+                for change in self.leases.changes(*event) {
+                    is_due |= match change {
+                        Change::Apply(object) => index.apply_lease(&object),
+                        Change::Remove(key, _) => {
+                            index.remove_lease(&key.name);
+                            true
+                        }
+                        Change::Listed => {
+                            self.is_listed[1] = true;
+                            true
+                        }
+                    };
+                }
+                return is_due;
+            }
         }
         true
     }
 
     /// Decides, and makes the requests.
     async fn pass(&mut self) -> Result<Pass, Error> {
+        let began = Instant::now();
         let plan = self.index.plan(Timestamp::now());
+        self.took = began.elapsed();
         self.report(&plan);
         let Plan { actions, statuses, .. } = plan;
         let this = &*self;

@@ -28,6 +28,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::api::HolderKind;
 use crate::ledger::{ApiLedger, Kinds};
+use crate::macs::Observer;
 use crate::metrics::Metrics;
 
 /// Largest number of single claims that are processed together.
@@ -112,7 +113,8 @@ struct Announcer {
 // === impl RegistryHandle ===
 
 impl RegistryHandle {
-    /// Starts the owner of the leases of a cluster. The owner lists the leases before it responds to commands.
+    /// Starts the owner of the leases of a cluster. The owner lists the leases before it responds to commands. `macs`
+    /// receives the leases of MAC addresses.
     ///
     /// # Errors
     ///
@@ -121,7 +123,7 @@ impl RegistryHandle {
     /// # Panics
     ///
     /// Outside a tokio runtime.
-    pub fn start(client: Client, metrics: Arc<Metrics>) -> io::Result<(Self, Served)> {
+    pub fn start(client: Client, metrics: Arc<Metrics>, macs: Observer) -> io::Result<(Self, Served)> {
         let (sender, commands) = channel();
         let (claims, of_claims) = mpsc::unbounded_channel();
         let (ipam_claims, of_ipam_claims) = mpsc::unbounded_channel();
@@ -132,7 +134,7 @@ impl RegistryHandle {
         let link = Link { commands, queued: VecDeque::new(), served, changes, works };
         let runtime = Handle::current();
         thread::Builder::new().name("registry".to_owned()).spawn(move || {
-            if let Some(mut owner) = Owner::open(&client, &runtime, metrics, link) {
+            if let Some(mut owner) = Owner::open(&client, &runtime, metrics, &macs, link) {
                 owner.run();
             }
         })?;
@@ -398,9 +400,9 @@ fn job<T: Send + 'static>(
 
 impl Owner {
     /// Lists the leases. `None` when every handle is dropped first.
-    fn open(client: &Client, runtime: &Handle, metrics: Arc<Metrics>, mut link: Link) -> Option<Self> {
+    fn open(client: &Client, runtime: &Handle, metrics: Arc<Metrics>, macs: &Observer, mut link: Link) -> Option<Self> {
         let open = |_: &mut Link| {
-            let ledger = ApiLedger::new(client.clone(), runtime.clone(), Arc::clone(&metrics));
+            let ledger = ApiLedger::new(client.clone(), runtime.clone(), Arc::clone(&metrics), macs.clone());
             let kinds = ledger.kinds();
             Ok((Registry::open(ledger)?, kinds))
         };

@@ -207,10 +207,11 @@ pub async fn reconcile(
     ready: &watch::Sender<bool>,
 ) -> anyhow::Result<Infallible> {
     let began = Instant::now();
-    let (registry, served) = RegistryHandle::start(client.clone(), Arc::clone(metrics)).context("starting a thread")?;
+    let (macs, observer) = Macs::new(client.clone(), Arc::clone(metrics), scope.clone());
+    let (registry, served) =
+        RegistryHandle::start(client.clone(), Arc::clone(metrics), observer.clone()).context("starting a thread")?;
     let pools = Pools::new(client.clone(), scope, registry.clone(), Arc::clone(metrics)).with_clusters_of(selection);
     let namespaces = Namespaces::new(client.clone(), selection);
-    let (macs, observer) = Macs::new(client.clone(), Arc::clone(metrics), scope.clone());
     let namespaces_of_macs = Namespaces::of_macs(client.clone(), macs.namespaces());
     let node_pools = NodePools::new(client.clone(), Arc::clone(selection), Events::start(client.clone()));
     let around = async {

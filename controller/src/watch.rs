@@ -36,13 +36,13 @@ pub enum Change {
 
 /// Objects that are known to exist.
 #[derive(Debug, Default)]
-struct Known {
+pub(crate) struct Known {
     keys: BTreeSet<Key>,
     /// Objects of the list that is being received. Empty between lists.
     listed: BTreeSet<Key>,
 }
 
-/// Watches the objects of `api`. After an error, a watch begins again with a list; errors are logged.
+/// Watches the objects of `api`, as [`events`].
 ///
 /// The watch runs in a task of its own, so that the lists of several kinds are read at the same time. The task ends
 /// when the stream is dropped.
@@ -55,14 +55,10 @@ pub fn changes_of(api: Api<Object>, config: watcher::Config) -> impl Stream<Item
     let (sender, receiver) = mpsc::channel(QUEUE);
     let mut task = JoinSet::new();
     task.spawn(async move {
-        let mut events = Box::pin(watcher(api, config).default_backoff());
+        let mut events = Box::pin(events(api, config));
         let mut known = Known::default();
         while let Some(event) = events.next().await {
-            let changes = event.map(|event| known.changes(plain(event))).unwrap_or_else(|error| {
-                tracing::warn!(%error, "could not watch");
-                Vec::new()
-            });
-            for change in changes {
+            for change in known.changes(event) {
                 if sender.send(change).await.is_err() {
                     return;
                 }
@@ -75,10 +71,23 @@ pub fn changes_of(api: Api<Object>, config: watcher::Config) -> impl Stream<Item
     }))
 }
 
+/// Watches the objects of `api` that `config` selects. After an error, a watch begins again with a list; errors are
+/// logged.
+pub(crate) fn events(api: Api<Object>, config: watcher::Config) -> impl Stream<Item = Event<DynamicObject>> + Send {
+    watcher(api, config).default_backoff().filter_map(async |event| match event {
+        Ok(event) => Some(plain(event)),
+        Err(error) => {
+            tracing::warn!(%error, "could not watch");
+            None
+        }
+    })
+}
+
 // === impl Known ===
 
 impl Known {
-    fn changes(&mut self, event: Event<DynamicObject>) -> Vec<Change> {
+    /// Turns an event of a watch into changes. An object that a later list no longer has is gone.
+    pub(crate) fn changes(&mut self, event: Event<DynamicObject>) -> Vec<Change> {
         match event {
             Event::Init => {
                 self.listed.clear();

@@ -10,6 +10,7 @@ use glowplug::host::pool::Pool;
 use glowplug::host::registry::Registry;
 use glowplug_controller::api::{HolderKind, LeaseSpec, PoolSpec, StaticIPLease};
 use glowplug_controller::ledger::{ApiLedger, Kinds};
+use glowplug_controller::macs::Observer;
 use glowplug_controller::metrics::Metrics;
 use glowplug_controller::pools::{Pools, Scope};
 use glowplug_controller::registry::{RegistryHandle, Served, Stopped};
@@ -78,7 +79,7 @@ pub fn version(object: &impl ResourceExt) -> u64 {
 
 /// An owner of the registry of a cluster, as in the program.
 pub fn owner(client: Client) -> (RegistryHandle, Served) {
-    RegistryHandle::start(client, Arc::new(Metrics::new(watch::channel(true).1))).unwrap()
+    RegistryHandle::start(client, Arc::new(Metrics::new(watch::channel(true).1)), Observer::default()).unwrap()
 }
 
 /// A leader that works on the pools of a namespace, as the program does. Dropping it simulates a crash.
@@ -123,7 +124,7 @@ impl Leader {
     pub async fn try_start(client: Client, pool: Pool) -> Result<Self, String> {
         let runtime = Handle::current();
         let metrics = Arc::new(Metrics::new(watch::channel(true).1));
-        let ledger = ApiLedger::new(client, runtime, metrics);
+        let ledger = ApiLedger::new(client, runtime, metrics, Observer::default());
         let kinds = ledger.kinds();
         let open = move || {
             let mut registry = Registry::open(ledger).map_err(text)?;
