@@ -594,9 +594,9 @@ impl Work<'_> {
             self.read(Kind::Instance, &key).await?;
             let index = self.index();
             proof.machine = index.machine(&name).cloned();
-            let is_stripped = index.memory(&key).stripped.contains(&holder);
+            let stripped = index.memory(&key).stripped.remove(&holder);
             let (vm, instance) = (index.vm(&key).cloned(), index.instance(&key).cloned());
-            proof.guests.push(Guest { key, secret, vm, instance, is_stripped });
+            proof.guests.push(Guest { key, secret, vm, instance, stripped });
         }
         match proof.verdict() {
             Verdict::Strip(key, uid) => {
@@ -604,8 +604,10 @@ impl Work<'_> {
                 (view.secret, view.problem) = (None, None);
             }
             Verdict::Kept(stripped) => {
-                for key in stripped {
-                    self.index().remember(&key, |memory| memory.stripped.extend([holder.clone()]));
+                for (key, stripped) in stripped {
+                    self.index().remember(&key, |memory| {
+                        memory.stripped.entry(holder.clone()).or_insert(stripped);
+                    });
                 }
                 view.proven.insert(holder);
             }

@@ -236,8 +236,17 @@ pub(super) struct Guest {
     pub(super) secret: NetworkSecret,
     pub(super) vm: Option<VirtualMachine>,
     pub(super) instance: Option<Instance>,
-    /// Whether an earlier pass found the holder's Secret gone. A guest that started later cannot have read the Secret.
-    pub(super) is_stripped: bool,
+    /// The first consistent reads without the holder's Secret. `None`: the Secret may still have existed before these
+    /// reads.
+    pub(super) stripped: Option<Stripped>,
+}
+
+/// Consistent reads that found no Secret of a holder, at the name of one VirtualMachine.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) struct Stripped {
+    /// UID of the instance that existed then, and that may have read the Secret. `None`: no instance existed. An instance
+    /// with another UID was created later and cannot have read the Secret.
+    pub(super) instance: Option<String>,
 }
 
 /// The conclusion from a proof.
@@ -245,9 +254,8 @@ pub(super) struct Guest {
 pub(super) enum Verdict {
     /// The Secret of the VirtualMachine with this name must be deleted first. The text is the UID of the Secret.
     Strip(Key, String),
-    /// An object may still use an address. At these names, a guest that starts from now on cannot read the holder's
-    /// Secret.
-    Kept(Vec<Key>),
+    /// An object may still use an address. At these names, the holder's Secret is gone.
+    Kept(Vec<(Key, Stripped)>),
     /// No object uses the addresses.
     Gone,
 }
@@ -292,11 +300,11 @@ impl Proof {
             }
             let has_secret = guest.secret.names(&self.holder, &self.held);
             let has_instance = guest.instance.as_ref().is_some_and(|instance| self.is_instance_of(instance, guest));
-            if !has_secret && (guest.instance.is_none() || has_instance) {
-                stripped.push(guest.key.clone());
+            if !has_secret {
+                let instance = guest.instance.as_ref().and_then(|instance| instance.metadata.uid.clone());
+                stripped.push((guest.key.clone(), Stripped { instance }));
             }
-            let may_have_read = guest.instance.is_some() && !guest.is_stripped;
-            is_used |= has_vm || has_secret || has_instance || may_have_read;
+            is_used |= has_vm || has_secret || has_instance || guest.may_have_read();
         }
         if is_used { Verdict::Kept(stripped) } else { Verdict::Gone }
     }
@@ -327,6 +335,16 @@ impl Proof {
         let is_younger =
             created(&instance.metadata).zip(created(&vm.metadata)).is_some_and(|(instance, vm)| instance >= vm);
         !(is_of_vm && is_younger) || self.is_vm_of(vm, &guest.secret)
+    }
+}
+
+// === impl Guest ===
+
+impl Guest {
+    /// Whether the instance may have read the holder's Secret.
+    fn may_have_read(&self) -> bool {
+        let Some(instance) = &self.instance else { return false };
+        self.stripped.as_ref().is_none_or(|stripped| stripped.instance == instance.metadata.uid)
     }
 }
 
@@ -378,7 +396,7 @@ impl View {
         let vm = self.vm.as_ref();
         let may_be_gone = |holder: &Machine| {
             let is_there = self.there.contains(&holder.uid) || vm.is_some_and(|vm| uid(&vm.metadata) == holder.uid);
-            let is_ending = vm.is_some_and(is_ending) && !self.memory.stripped.contains(holder);
+            let is_ending = vm.is_some_and(is_ending) && !self.memory.stripped.contains_key(holder);
             !is_there || is_ending
         };
         known.find(|(holder, _)| may_be_gone(holder)).map(|(holder, kind)| Step::Prove(holder.clone(), *kind))

@@ -12,7 +12,7 @@ use glowplug::host::records::ANNOTATION_PREFIX;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::DynamicObject;
 
-use super::decision::Notice;
+use super::decision::{Notice, Stripped};
 use super::objects::{Instance, KubevirtMachine, NetworkSecret};
 use super::sources::MachineClaim;
 use crate::api::HolderKind;
@@ -61,8 +61,8 @@ pub(super) type Chosen = Result<Vec<Selected>, String>;
 pub(super) struct Memory {
     /// Holders that have claimed. They may wait for an address or hold one.
     pub(super) claimed: BTreeMap<Machine, HolderKind>,
-    /// Holders whose Secret is gone. A guest that starts later cannot read their addresses.
-    pub(super) stripped: BTreeSet<Machine>,
+    /// Holders whose Secret is gone, with the first reads that found no Secret.
+    pub(super) stripped: BTreeMap<Machine, Stripped>,
     /// The last reported event. `None`: the next event is always published.
     pub(super) notice: Option<Notice>,
 }

@@ -247,9 +247,8 @@ impl Place {
     /// claims on pools that do not exist, and machines of deleted pools. `unrecorded` are guests that run since a restore
     /// with an address that their machine does not hold: they are restarted, as `docs/recovery.md` demands it.
     ///
-    /// With `is_late`, also recreates the machines whose guests keep the lease of an earlier machine of their name. Such a
-    /// guest may have read the Secret of the earlier machine. The controller keeps the lease until it has seen the name
-    /// without a guest.
+    /// With `is_late`, also restarts the guests that keep the lease of an earlier machine of their name. Such a guest may have
+    /// read the Secret of the earlier machine, because the guest existed before a leader found the Secret gone.
     pub async fn settle(&self, unrecorded: &BTreeSet<String>, is_late: bool) {
         self.ensure_pools(SIZES[3]).await;
         let endless: Vec<String> = self.desired.lock().unwrap().endless.iter().cloned().collect();
@@ -282,7 +281,7 @@ impl Place {
             let spec = lease.spec;
             let is_gone = spec.released.is_none() && !uids.contains(&spec.holder.uid);
             if is_gone && spec.holder.namespace == self.namespace && is_late {
-                self.delete_machine(&spec.holder.name).await;
+                self.delete(&self.instances, &spec.holder.name).await;
             }
             let Some(pool) = spec.pool.strip_prefix(&format!("{}/", self.namespace)) else { continue };
             let of_machine =

@@ -369,14 +369,14 @@ fn a_holder_is_looked_for_when_its_machine_is_not_there_or_ends() {
     let mut ending = served();
     ending.vm = Some(vm(&json!({"metadata": {"deletionTimestamp": "2026-08-01T11:00:00Z"}})));
     assert_eq!(decide(&ending), prove);
-    ending.memory.stripped = [holder("m-1")].into();
+    ending.memory.stripped = [(holder("m-1"), Stripped { instance: None })].into();
     assert_eq!(decide(&ending), Step::Wait);
 }
 
 // === Proof that a machine is gone ===
 
 fn guest() -> Guest {
-    Guest { key: key(), secret: NetworkSecret::Absent, vm: None, instance: None, is_stripped: false }
+    Guest { key: key(), secret: NetworkSecret::Absent, vm: None, instance: None, stripped: None }
 }
 
 /// Returns the verdict on the holder `m-1`, a KubevirtMachine that holds 10.0.0.8.
@@ -385,8 +385,18 @@ fn verdict(machine: Option<KubevirtMachine>, guest: Guest) -> Verdict {
     Proof { holder: holder("m-1"), kind: HolderKind::KubevirtMachine, held, guests: vec![guest], machine }.verdict()
 }
 
-fn kept(is_stripped: bool) -> Verdict {
-    Verdict::Kept(is_stripped.then(key).into_iter().collect())
+/// The verdict while the Secret may exist.
+fn kept() -> Verdict {
+    Verdict::Kept(Vec::new())
+}
+
+/// The verdict after the Secret is gone. `instance` is the UID of the instance that exists.
+fn kept_without_secret(instance: Option<&str>) -> Verdict {
+    Verdict::Kept(vec![(key(), stripped(instance))])
+}
+
+fn stripped(instance: Option<&str>) -> Stripped {
+    Stripped { instance: instance.map(str::to_owned) }
 }
 
 /// Creates a later machine of the same name, and its VirtualMachine.
@@ -400,14 +410,17 @@ fn successor() -> (Option<KubevirtMachine>, Option<VirtualMachine>) {
 #[test]
 fn a_machine_is_gone_when_nothing_of_it_is_there() {
     assert_eq!(verdict(None, guest()), Verdict::Gone);
-    assert_eq!(verdict(Some(machine(&json!({}))), guest()), kept(true));
+    assert_eq!(verdict(Some(machine(&json!({}))), guest()), kept_without_secret(None));
 }
 
 #[test]
 fn a_virtual_machine_or_an_instance_keeps_the_addresses_after_the_kubevirt_machine() {
     let ends = vm(&json!({"metadata": {"deletionTimestamp": "2026-08-01T11:00:00Z"}}));
-    assert_eq!(verdict(None, Guest { vm: Some(ends), ..guest() }), kept(true));
-    assert_eq!(verdict(None, Guest { instance: Some(instance(&json!({}))), ..guest() }), kept(true));
+    assert_eq!(verdict(None, Guest { vm: Some(ends), ..guest() }), kept_without_secret(None));
+    assert_eq!(
+        verdict(None, Guest { instance: Some(instance(&json!({}))), ..guest() }),
+        kept_without_secret(Some("i-1"))
+    );
 }
 
 #[test]
@@ -416,12 +429,12 @@ fn the_secret_goes_first() {
     let secret = || hand_out("m-1", "v-1");
     assert_eq!(verdict(None, Guest { secret: secret(), ..guest() }), strip);
     let running = Guest { secret: secret(), vm: Some(vm(&json!({}))), ..guest() };
-    assert_eq!(verdict(None, running.clone()), kept(false), "the guest may start again");
+    assert_eq!(verdict(None, running.clone()), kept(), "the guest may start again");
     let ends = json!({"metadata": {"deletionTimestamp": "2026-08-01T11:00:00Z"}});
     assert_eq!(verdict(None, Guest { vm: Some(vm(&ends)), ..running.clone() }), strip);
     let mut orphans = ends.clone();
     orphans["metadata"]["finalizers"] = json!(["orphan"]);
-    assert_eq!(verdict(None, Guest { vm: Some(vm(&orphans)), ..running }), kept(false), "the guest may migrate");
+    assert_eq!(verdict(None, Guest { vm: Some(vm(&orphans)), ..running }), kept(), "the guest may migrate");
     let (_, next) = successor();
     assert_eq!(verdict(Some(machine(&json!({}))), Guest { secret: secret(), vm: next, ..guest() }), strip);
 }
@@ -429,7 +442,7 @@ fn the_secret_goes_first() {
 #[test]
 fn a_secret_of_another_author_with_the_address_keeps_the_address() {
     let secret = NetworkSecret::Foreign("no annotation".to_owned(), vec!["10.0.0.8".parse().unwrap()]);
-    assert_eq!(verdict(None, Guest { secret, ..guest() }), kept(false));
+    assert_eq!(verdict(None, Guest { secret, ..guest() }), kept());
 }
 
 #[test]
@@ -447,8 +460,20 @@ fn a_guest_that_may_have_read_the_old_secret_keeps_the_addresses() {
         {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": "w", "uid": "v-2"},
     ]}});
     let guest = Guest { vm, instance: Some(instance(&started)), ..guest() };
-    assert_eq!(verdict(machine.clone(), guest.clone()), kept(false));
-    assert_eq!(verdict(machine, Guest { is_stripped: true, ..guest }), Verdict::Gone);
+    let kept = kept_without_secret(Some("i-1"));
+    assert_eq!(verdict(machine.clone(), guest.clone()), kept);
+    assert_eq!(verdict(machine.clone(), Guest { stripped: Some(stripped(Some("i-1"))), ..guest.clone() }), kept);
+    assert_eq!(verdict(machine, Guest { stripped: Some(stripped(None)), ..guest }), Verdict::Gone);
+}
+
+#[test]
+fn a_guest_that_starts_after_the_old_secret_is_gone_does_not_keep_the_addresses() {
+    let (machine, vm) = successor();
+    let started = json!({"metadata": {"uid": "i-3", "creationTimestamp": "2026-08-01T10:30:04Z", "ownerReferences": [
+        {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": "w", "uid": "v-2"},
+    ]}});
+    let guest = Guest { vm, instance: Some(instance(&started)), stripped: Some(stripped(Some("i-2"))), ..guest() };
+    assert_eq!(verdict(machine, guest), Verdict::Gone);
 }
 
 #[test]
@@ -457,14 +482,14 @@ fn an_instance_that_was_left_alone_keeps_the_addresses_although_another_takes_it
     let adopted = json!({"metadata": {"ownerReferences": [
         {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": "w", "uid": "v-2"},
     ]}});
-    let guest = Guest { vm, instance: Some(instance(&adopted)), is_stripped: true, ..guest() };
-    assert_eq!(verdict(machine, guest), kept(true));
+    let guest = Guest { vm, instance: Some(instance(&adopted)), stripped: Some(stripped(None)), ..guest() };
+    assert_eq!(verdict(machine, guest), kept_without_secret(Some("i-1")));
 }
 
 #[test]
 fn a_virtual_machine_that_is_older_than_the_kubevirt_machine_is_of_the_one_before() {
     let (machine, _) = successor();
-    assert_eq!(verdict(machine, Guest { vm: Some(vm(&json!({}))), ..guest() }), kept(true));
+    assert_eq!(verdict(machine, Guest { vm: Some(vm(&json!({}))), ..guest() }), kept_without_secret(None));
 }
 
 fn requesting(addresses: &str) -> View {
