@@ -36,7 +36,7 @@ use crate::index::PoolId;
 use crate::metrics::Metrics;
 use crate::opening::Opening;
 use crate::passes::{
-    self, ADDRESS_PAUSE, Ended, Error, LONGEST_PASS, Names, PASSES, PAUSE, Problem, Until, ask, stored, version_of,
+    self, ADDRESS_PAUSE, DISCOVERY, Ended, Error, LONGEST_PASS, Names, PASSES, Problem, Until, ask, stored, version_of,
 };
 use crate::pools::{Facts, Scope};
 use crate::registry::{Allocations, RegistryHandle, Stopped};
@@ -44,10 +44,10 @@ use crate::watch::{Change, changes};
 
 /// Pause before the next attempt for a claim on a pool that the registry does not have yet.
 const EARLY: Duration = Duration::from_secs(1);
-/// Time between two checks whether the API server has the kinds of Cluster API.
-const DISCOVERY: Duration = Duration::from_secs(60);
 /// Name of this part in the opening.
 const PART: &str = "claims";
+/// The kinds of this part, for log messages.
+const KINDS: &str = "kinds of Cluster API";
 
 /// The IPAM provider of a leader.
 #[derive(Clone)]
@@ -63,7 +63,7 @@ pub struct Provider {
 /// The provider while the API server serves the kinds of Cluster API.
 struct Work<'p> {
     provider: &'p Provider,
-    kinds: Kinds,
+    kinds: &'p Kinds,
     index: Mutex<Index>,
 }
 
@@ -96,8 +96,10 @@ impl Provider {
         mut served: Allocations,
         is_ready: impl Fn(),
     ) -> Result<Infallible, Stopped> {
+        let question = || ask(Kinds::discover(&self.client));
         loop {
-            let Some(kinds) = self.discover().await else {
+            let found = passes::discover(KINDS, &question).await;
+            let Some(kinds) = &found else {
                 self.opening.claim(PART, Vec::new()).await?;
                 is_ready();
                 sleep(DISCOVERY).await;
@@ -108,27 +110,7 @@ impl Provider {
             let work = Work { provider: self, kinds, index };
             tokio::select! {
                 result = work.run(&mut pools, &mut served, &is_ready) => return result,
-                () = self.until_other_than(&work.kinds) => tracing::info!("the kinds of Cluster API have changed"),
-            }
-        }
-    }
-
-    /// Finds the kinds of Cluster API. `None` when the API server does not serve these kinds.
-    async fn discover(&self) -> Option<Kinds> {
-        loop {
-            match ask(Kinds::discover(&self.client)).await {
-                Ok(kinds) => return kinds,
-                Err(error) => tracing::warn!(%error, "could not discover the kinds of Cluster API"),
-            }
-            sleep(PAUSE).await;
-        }
-    }
-
-    async fn until_other_than(&self, kinds: &Kinds) {
-        loop {
-            sleep(DISCOVERY).await;
-            if self.discover().await.as_ref() != Some(kinds) {
-                return;
+                () = passes::until_other(KINDS, &question, &found) => {}
             }
         }
     }

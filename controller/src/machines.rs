@@ -51,7 +51,7 @@ use crate::machine::{VirtualMachine, instances, kubevirt_machines, virtual_machi
 use crate::macs::Observer;
 use crate::metrics::Metrics;
 use crate::opening::Opening;
-use crate::passes::{self, ADDRESS_PAUSE, Ended, Error, LONGEST_PASS, Names, PAUSE, Problem, Until, ask, stored};
+use crate::passes::{self, ADDRESS_PAUSE, DISCOVERY, Ended, Error, LONGEST_PASS, Names, Problem, Until, ask, stored};
 use crate::pools::{Facts, Scope};
 use crate::registry::{Allocations, RegistryHandle, Stopped};
 use crate::selection::{Selected, Selection, SelectionCache};
@@ -61,12 +61,12 @@ use crate::webhook::{self, Decision};
 /// Pause before the controller makes capk retry again: the webhook of another replica may have rejected the machine
 /// once more.
 const RETRY: Duration = Duration::from_secs(10);
-/// Interval between two checks whether the API server serves the kinds of KubeVirt.
-const DISCOVERY: Duration = Duration::from_secs(60);
 /// Pause between the first passes of two machines whose objects are only compared after the start.
 const COMPARISON: Duration = Duration::from_millis(2);
 /// Name of this part of the leader in [`Opening::claim`].
 const PART: &str = "machines";
+/// The kinds of this part, for log messages.
+const KINDS: &str = "kinds of KubeVirt";
 
 /// The part of a leader that serves the machines of KubeVirt.
 #[derive(Clone)]
@@ -133,8 +133,10 @@ impl Machines {
         mut served: Allocations,
         is_ready: impl Fn(),
     ) -> Result<Infallible, Stopped> {
+        let question = || Kinds::discover(&self.client);
         loop {
-            let Some(kinds) = self.discover().await else {
+            let found = passes::discover(KINDS, &question).await;
+            let Some(kinds) = found else {
                 self.opening.claim(PART, Vec::new()).await?;
                 is_ready();
                 sleep(DISCOVERY).await;
@@ -144,34 +146,7 @@ impl Machines {
             let work = Work { machines: self, kinds, index: Mutex::default(), has_status_map: AtomicBool::new(true) };
             tokio::select! {
                 result = work.run(&mut pools, &mut served, &is_ready) => return result,
-                () = self.until_other_than(kinds) => tracing::info!("the kinds of KubeVirt have changed"),
-            }
-        }
-    }
-
-    /// Asks the API server which kinds it serves. `None`: it does not serve VirtualMachines.
-    async fn discover(&self) -> Option<Kinds> {
-        loop {
-            let kinds = async {
-                let has_machines = ask(serves(&self.client, &virtual_machines())).await?;
-                let has_kubevirt_machines = ask(serves(&self.client, &kubevirt_machines())).await?;
-                let claims = ask(cluster_api::Kinds::discover(&self.client)).await?.map(|kinds| kinds.version);
-                let has_ipam_claims = ask(serves(&self.client, &ipam_claims())).await?;
-                Ok::<_, Error>(has_machines.then_some(Kinds { has_kubevirt_machines, claims, has_ipam_claims }))
-            };
-            match kinds.await {
-                Ok(kinds) => return kinds,
-                Err(error) => tracing::warn!(%error, "could not ask for the kinds of KubeVirt"),
-            }
-            sleep(PAUSE).await;
-        }
-    }
-
-    async fn until_other_than(&self, kinds: Kinds) {
-        loop {
-            sleep(DISCOVERY).await;
-            if self.discover().await != Some(kinds) {
-                return;
+                () = passes::until_other(KINDS, &question, &found) => {}
             }
         }
     }
@@ -901,6 +876,15 @@ fn settings(selection: &Selection, selected: &index::Chosen) -> BTreeMap<String,
 // === impl Kinds ===
 
 impl Kinds {
+    /// Asks which kinds the API server serves. `None`: the API server does not serve VirtualMachines.
+    async fn discover(client: &Client) -> Result<Option<Self>, Error> {
+        let has_machines = ask(serves(client, &virtual_machines())).await?;
+        let has_kubevirt_machines = ask(serves(client, &kubevirt_machines())).await?;
+        let claims = ask(cluster_api::Kinds::discover(client)).await?.map(|kinds| kinds.version);
+        let has_ipam_claims = ask(serves(client, &ipam_claims())).await?;
+        Ok(has_machines.then_some(Self { has_kubevirt_machines, claims, has_ipam_claims }))
+    }
+
     /// The kinds that the leader watches.
     fn all(self) -> impl Iterator<Item = Kind> {
         let optional = [

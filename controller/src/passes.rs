@@ -32,7 +32,9 @@ pub(crate) const ADDRESS_PAUSE: Duration = Duration::from_secs(2);
 /// Timeout of a request.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Pause after a failure at the start.
-pub(crate) const PAUSE: Duration = Duration::from_secs(1);
+const PAUSE: Duration = Duration::from_secs(1);
+/// Interval between two questions which kinds the API server serves.
+pub(crate) const DISCOVERY: Duration = Duration::from_secs(60);
 
 /// Names that need a pass. `None`: the stream will yield no further names.
 pub(crate) type Names = Option<BTreeSet<Key>>;
@@ -81,6 +83,37 @@ pub(crate) enum Error {
     NotReady(String),
     /// The pass still had a next request after [`LONGEST_PASS`] requests.
     Endless,
+}
+
+/// Asks which kinds the API server serves, until it answers.
+///
+/// `what` is the noun for the kinds in log messages. Example: `kinds of KubeVirt`.
+pub(crate) async fn discover<K, F>(what: &'static str, question: &impl Fn() -> F) -> K
+where
+    F: Future<Output = Result<K, Error>>,
+{
+    loop {
+        match question().await {
+            Ok(kinds) => return kinds,
+            Err(error) => tracing::warn!(%error, "could not discover the {what}"),
+        }
+        sleep(PAUSE).await;
+    }
+}
+
+/// Returns when the API server serves other kinds than `kinds`. The other parameters are those of [`discover`].
+pub(crate) async fn until_other<K, F>(what: &'static str, question: &impl Fn() -> F, kinds: &K)
+where
+    K: PartialEq,
+    F: Future<Output = Result<K, Error>>,
+{
+    loop {
+        sleep(DISCOVERY).await;
+        if discover(what, question).await != *kinds {
+            tracing::info!("the {what} have changed");
+            return;
+        }
+    }
 }
 
 /// Runs `start` until it succeeds.

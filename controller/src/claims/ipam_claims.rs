@@ -18,14 +18,14 @@ use glowplug::host::claim::Record;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::api::{ApiResource, DynamicObject, Patch, PatchParams};
 use kube::runtime::events::EventType;
-use kube::{Api, Resource as _};
+use kube::{Api, Client, Resource as _};
 use serde_json::Value;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
 use self::decision::{Guest, Recorded, Serving, Step, View, decide, record};
 use self::index::{Index, Kind};
-use super::{DISCOVERY, EARLY, Provider, is_gone};
+use super::{EARLY, Provider, is_gone};
 use crate::api::HolderKind;
 use crate::client::serves;
 use crate::cluster_api::Key;
@@ -33,7 +33,7 @@ use crate::index::PoolId;
 use crate::ipam_claim::{Failure, IpamClaim, IpsAllocated, ipam_claims, network_attachments};
 use crate::machine::instances;
 use crate::passes::{
-    self, ADDRESS_PAUSE, Ended, Error, LONGEST_PASS, Names, PASSES, PAUSE, Problem, Until, ask, stored, version_of,
+    self, ADDRESS_PAUSE, DISCOVERY, Ended, Error, LONGEST_PASS, Names, PASSES, Problem, Until, ask, stored, version_of,
 };
 use crate::pools::Facts;
 use crate::registry::{Allocations, Stopped};
@@ -41,11 +41,13 @@ use crate::watch::{Change, changes};
 
 /// Name of this part in the opening.
 const PART: &str = "IPAMClaims";
+/// The kinds of this part, for log messages.
+const KINDS: &str = "kinds of IPAMClaims";
 
 /// The provider while the API server serves IPAMClaims.
 struct Work<'p> {
     provider: &'p Provider,
-    kinds: Kinds,
+    kinds: &'p Kinds,
     index: Mutex<Index>,
 }
 
@@ -71,8 +73,10 @@ impl Provider {
         mut served: Allocations,
         is_ready: impl Fn(),
     ) -> Result<Infallible, Stopped> {
+        let question = || Kinds::discover(&self.client);
         loop {
-            let Some(kinds) = self.discover_ipam_claims().await else {
+            let found = passes::discover(KINDS, &question).await;
+            let Some(kinds) = &found else {
                 self.opening.claim(PART, Vec::new()).await?;
                 is_ready();
                 sleep(DISCOVERY).await;
@@ -82,37 +86,23 @@ impl Provider {
             let work = Work { provider: self, kinds, index: Mutex::default() };
             tokio::select! {
                 result = work.run(&mut pools, &mut served, &is_ready) => return result,
-                () = self.until_other_ipam_claims(&work.kinds) => tracing::info!("the kinds of networks have changed"),
+                () = passes::until_other(KINDS, &question, &found) => {}
             }
         }
     }
+}
 
-    /// Finds the kinds. `None` when the API server does not serve IPAMClaims.
-    async fn discover_ipam_claims(&self) -> Option<Kinds> {
-        let discover = async || -> kube::Result<Option<Kinds>> {
-            let (claims, attachments) = (ipam_claims(), network_attachments());
-            if !serves(&self.client, &claims).await? {
-                return Ok(None);
-            }
-            let attachments = serves(&self.client, &attachments).await?.then_some(attachments);
-            Ok(Some(Kinds { claims, attachments }))
-        };
-        loop {
-            match ask(discover()).await {
-                Ok(kinds) => return kinds,
-                Err(error) => tracing::warn!(%error, "could not discover IPAMClaims"),
-            }
-            sleep(PAUSE).await;
-        }
-    }
+// === impl Kinds ===
 
-    async fn until_other_ipam_claims(&self, kinds: &Kinds) {
-        loop {
-            sleep(DISCOVERY).await;
-            if self.discover_ipam_claims().await.as_ref() != Some(kinds) {
-                return;
-            }
+impl Kinds {
+    /// Asks which kinds the API server serves. `None`: the API server does not serve IPAMClaims.
+    async fn discover(client: &Client) -> Result<Option<Self>, Error> {
+        let (claims, attachments) = (ipam_claims(), network_attachments());
+        if !ask(serves(client, &claims)).await? {
+            return Ok(None);
         }
+        let attachments = ask(serves(client, &attachments)).await?.then_some(attachments);
+        Ok(Some(Self { claims, attachments }))
     }
 }
 
