@@ -311,9 +311,13 @@ impl Proof {
 
     /// Whether a VirtualMachine is the holder, or may belong to the holder.
     fn is_vm_of(&self, vm: &VirtualMachine, secret: &NetworkSecret) -> bool {
-        let is_named = matches!(secret, NetworkSecret::Ours(hand_out)
-            if hand_out.machine == self.holder && hand_out.vm == uid(&vm.metadata));
+        let named = match secret {
+            NetworkSecret::Ours(hand_out) if hand_out.vm == uid(&vm.metadata) => Some(&hand_out.machine),
+            _ => None,
+        };
         let is_of_another = match (self.kind, &self.machine) {
+            // The next guest of this VirtualMachine reads the Secret of another machine.
+            _ if named.is_some_and(|machine| *machine != self.holder) => true,
             (HolderKind::KubevirtMachine, Some(machine)) => {
                 uid(&machine.metadata) != self.holder.uid
                     && machine.home == vm.key()
@@ -323,7 +327,7 @@ impl Proof {
             (HolderKind::KubevirtMachine, None) => false,
             (HolderKind::VirtualMachine | HolderKind::IpAddressClaim | HolderKind::IpamClaim, _) => true,
         };
-        uid(&vm.metadata) == self.holder.uid || is_named || !is_of_another
+        uid(&vm.metadata) == self.holder.uid || named == Some(&self.holder) || !is_of_another
     }
 
     /// Whether an instance may be a guest of the holder.

@@ -454,6 +454,24 @@ fn a_successor_does_not_keep_the_addresses() {
 }
 
 #[test]
+fn a_virtual_machine_with_the_secret_of_another_machine_does_not_keep_the_addresses() {
+    let (_, vm) = successor();
+    assert_eq!(verdict(None, Guest { vm: vm.clone(), ..guest() }), kept_without_secret(None));
+    let secret = hand_out("v-2", "v-2");
+    assert_eq!(verdict(None, Guest { vm: vm.clone(), secret: secret.clone(), ..guest() }), Verdict::Gone);
+    let started = json!({"metadata": {"creationTimestamp": "2026-08-01T10:30:03Z", "ownerReferences": [
+        {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": "w", "uid": "v-2"},
+    ]}});
+    let running = Guest { vm, secret, instance: Some(instance(&started)), ..guest() };
+    assert_eq!(
+        verdict(None, running.clone()),
+        kept_without_secret(Some("i-1")),
+        "the guest may have read the old Secret"
+    );
+    assert_eq!(verdict(None, Guest { stripped: Some(stripped(None)), ..running }), Verdict::Gone);
+}
+
+#[test]
 fn a_guest_that_may_have_read_the_old_secret_keeps_the_addresses() {
     let (machine, vm) = successor();
     let started = json!({"metadata": {"creationTimestamp": "2026-08-01T10:30:03Z", "ownerReferences": [
