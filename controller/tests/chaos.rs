@@ -20,7 +20,7 @@
 //! | every version | an address in a Secret, an IPAddress or a VirtualMachine has an older lease of this machine or claim |
 //! | every version | a lease is held as long as its guest or IPAddress uses the address |
 //! | every version | a Secret has at most one address of a family |
-//! | after quiet time | every machine and claim has its addresses; no lease without its holder; one lease for each interface and family |
+//! | after quiet time | every machine and claim has its addresses; no lease without its holder; one lease of an IP address for each interface and family |
 //! | after quiet time | the status of each pool has the number of its leases |
 //!
 //! # Restore of etcd
@@ -38,8 +38,6 @@
 //!
 //! # What this program cannot do
 //!
-//! - Clocks do not jump: that needs root. The election uses monotonic time only, and a unit test covers wrong times in the
-//!   Lease.
 //! - No webhook is asked. The machines are created as the webhooks change them, and KubeVirt waits for the MAC addresses.
 //! - A replica that keeps running during a restore is not simulated: see `docs/recovery.md`.
 
@@ -87,6 +85,10 @@ const ROUND: Duration = Duration::from_secs(75);
 const LONG: Duration = Duration::from_secs(20);
 /// Time limit of the quiet time.
 const QUIET: Duration = Duration::from_secs(420);
+
+/// Differences of a wrong clock, in seconds. With a clock that is days late, the certificate of the API server is not valid
+/// yet.
+const CLOCKS: [i64; 6] = [-172_800, -3600, -60, 60, 3600, 172_800];
 
 static COUNTS: Mutex<BTreeMap<&str, u64>> = Mutex::new(BTreeMap::new());
 
@@ -277,6 +279,7 @@ impl World {
             (10, "watches cut"),
             (10, "answers lost"),
             (4, "leader without connection for longer than its Lease"),
+            (5, "clock of the leader changed"),
             (3, "API server restarted"),
             (2, "API server and etcd restarted"),
             (4, "backup of etcd"),
@@ -294,6 +297,10 @@ impl World {
                 self.replicas[leader].pause();
                 sleep(moment).await;
                 self.replicas[leader].resume();
+            }
+            "clock of the leader changed" => {
+                let seconds = self.random.of(&CLOCKS).copied().unwrap_or_default();
+                self.replicas[leader].set_clock(seconds);
             }
             "watches cut" => self.replicas.iter().for_each(|replica| replica.proxy.cut()),
             "answers lost" => lose_answers(&self.replicas[leader].proxy, moment).await,
@@ -348,6 +355,7 @@ impl World {
     /// Waits until nothing is left to do, and checks everything.
     async fn calm(&mut self) -> Vec<String> {
         let began = Instant::now();
+        self.replicas.iter().for_each(|replica| replica.set_clock(0));
         let (mut problems, mut shown, mut late) = (Vec::new(), Duration::ZERO, Duration::from_secs(45));
         let unrecorded = std::mem::take(&mut self.unrecorded);
         let mut restarts = Some(unrecorded);

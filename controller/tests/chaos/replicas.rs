@@ -1,7 +1,7 @@
 //! The replicas of the controller: processes of the program, each with a proxy between the replica and the API server.
 
 use std::fs::{self, File};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -39,6 +39,8 @@ pub struct Proxy {
 /// A replica. Dropping it kills the process.
 pub struct Replica {
     name: String,
+    /// Contains the difference between the clock of the replica and the clock of the machine.
+    clock: PathBuf,
     child: Option<Child>,
     is_stopped: bool,
     command: Command,
@@ -126,11 +128,22 @@ impl Replica {
         let file = folder.join(format!("{name}.kubeconfig"));
         fs::write(&file, config.to_string()).unwrap();
         let log = File::options().create(true).append(true).open(folder.join(format!("{name}.log"))).unwrap();
+        let clock = folder.join(format!("{name}.clock"));
         let mut command = Command::new(env!("CARGO_BIN_EXE_glowplug-controller"));
+        // The library changes only the time of the day: timers continue, as when an administrator sets a clock.
+        command.env("LD_PRELOAD", faketime()).env("FAKETIME_TIMESTAMP_FILE", &clock);
+        command.envs([("FAKETIME_CACHE_DURATION", "1"), ("FAKETIME_DONT_FAKE_MONOTONIC", "1"), ("NO_FAKE_STAT", "1")]);
         command.args(["run", "--leader-elect", "--diagnostics-address=", "--health-addr=", "--webhook-port"]);
         command.arg(free_port().to_string()).arg("--kubeconfig").arg(file).env("HOSTNAME", name);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
-        Self { name: name.to_owned(), child: None, is_stopped: false, command, proxy }
+        let replica = Self { name: name.to_owned(), clock, child: None, is_stopped: false, command, proxy };
+        replica.set_clock(0);
+        replica
+    }
+
+    /// Makes the clock of the replica differ by some seconds.
+    pub fn set_clock(&self, seconds: i64) {
+        fs::write(&self.clock, format!("{seconds:+}")).unwrap();
     }
 
     pub fn start(&mut self) {
@@ -181,6 +194,13 @@ impl Drop for Replica {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+/// The library that changes the clock of a program.
+fn faketime() -> PathBuf {
+    let file = format!("/usr/lib/{}-linux-gnu/faketime/libfaketime.so.1", std::env::consts::ARCH);
+    assert!(Path::new(&file).exists(), "{file} does not exist, expected the Debian package libfaketime");
+    file.into()
 }
 
 /// Loses the answers of a proxy for a time, and then closes its connections.
