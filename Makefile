@@ -10,8 +10,12 @@ TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 GUEST := $(TARGET_DIR)/$(TARGET)/guest/glowplug
 GUEST_MAX_BYTES := 1572864
 CTL := $(TARGET_DIR)/release/glowplugctl
+# Tools of Cargo are compiled once for a user.
+TOOLS := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/glowplug
 DENY_VERSION := 0.20.2
-DENY := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/glowplug/cargo-deny-$(DENY_VERSION)
+DENY := $(TOOLS)/cargo-deny-$(DENY_VERSION)
+CYCLONEDX_VERSION := 0.5.9
+CYCLONEDX := $(TOOLS)/cargo-cyclonedx-$(CYCLONEDX_VERSION)
 
 # Output of `--version`: a tarball of `make dist` has its commit in a file; a clone gets it from git.
 RELEASE := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
@@ -23,7 +27,7 @@ test slow boot bench: COMMIT :=
 # Each target uses all processors by itself.
 .NOTPARALLEL:
 
-.PHONY: all guest ctl demo check test slow test-all boot packages format clippy features architectures pages deny test-controller test-cluster chaos demo-controller bench-controller fuzz bench dist rpm deb install install-guest install-ctl setup target clean
+.PHONY: all guest ctl demo check test slow test-all boot packages format clippy features architectures pages deny test-controller test-cluster chaos demo-controller bench-controller fuzz bench dist rpm deb image sbom release reproducible install install-guest install-ctl setup target clean
 
 all: guest ctl
 
@@ -95,6 +99,7 @@ test-cluster:
 # Random operations and faults on a real API server and three replicas: make chaos MINUTES=15 SEED=1
 MINUTES := 60
 chaos:
+	tests/setup chaos
 	assets=$$(controller/tests/kube-apiserver) && KUBEBUILDER_ASSETS="$$assets" MINUTES=$(MINUTES) $(if $(SEED),SEED=$(SEED)) \
 	    $(CARGO) test --locked --quiet $(CONTROLLER) --test chaos
 
@@ -148,18 +153,21 @@ pages:
 	! for page in man/*; do page=$${page##*/}; MANPATH='$(abspath $(TARGET_DIR))/man' man --warnings -E UTF-8 -Tutf8 -Z \
 	    "$${page##*.}" "$${page%.*}" 2>&1 >/dev/null; done | grep .
 	shellcheck .ci/run dracut/50glowplug/module-setup.sh fixtures/demo fixtures/images/make fuzz/run tests/setup \
-	    tests/boot/image tests/boot/roots/init tests/boot/roots/report tests/boot/dracut/*/*.sh tests/readers/*.sh \
+	    packaging/image tests/boot/image tests/boot/roots/init tests/boot/roots/report tests/boot/dracut/*/*.sh tests/readers/*.sh \
 	    tests/networkd/batch tests/networkd/machine
 
-# Checks licences, sources and duplicates of all linked crates: deny.toml. cargo-deny is compiled once for a user. It runs
-# offline, so the crates are fetched before.
+# Checks licences, sources and duplicates of all linked crates: deny.toml. cargo-deny runs offline, so the crates are
+# fetched before.
 deny: $(DENY)/bin/cargo-deny
 	$(CARGO) fetch --quiet --locked
 	$< --offline check licenses bans sources
 
+INSTALL_TOOL := CARGO_PROFILE_DEV_DEBUG=0 $(CARGO) install --quiet --locked --debug
 $(DENY)/bin/cargo-deny:
-	CARGO_PROFILE_DEV_DEBUG=0 $(CARGO) install --quiet --locked --debug --no-default-features --version $(DENY_VERSION) \
-	    --root $(DENY) cargo-deny
+	$(INSTALL_TOOL) --no-default-features --version $(DENY_VERSION) --root $(DENY) cargo-deny
+
+$(CYCLONEDX)/bin/cargo-cyclonedx:
+	$(INSTALL_TOOL) --version $(CYCLONEDX_VERSION) --root $(CYCLONEDX) cargo-cyclonedx
 
 # Fuzzes each target of fuzz/, or one target: make fuzz FUZZ=pools FUZZ_SECONDS=600. `make test` runs some thousands of
 # inputs of each target: tests/fuzz.rs.
@@ -224,6 +232,47 @@ deb: dist
 	for tarball in $(DIST)/*.tar.gz; do tar -xzf $$tarball -C $(DIST)/deb || exit 1; done
 	cd $(DIST)/deb && mv .cargo vendor glowplug-$(RELEASE) && cd glowplug-$(RELEASE) && cp -r packaging/debian debian && \
 	    $(DPKG_BUILDPACKAGE) --build=binary --no-sign
+
+# The image of the controller, as an OCI archive for podman and skopeo. The same commit and toolchain give the same bytes
+# in every folder. The C code of ring needs no C library, so the compiler of the machine is enough.
+IMAGES := $(TARGET_DIR)/image
+IMAGE := $(IMAGES)/glowplug-controller-v$(RELEASE).tar
+PATHS := --remap-path-prefix=$(CURDIR)=/src --remap-path-prefix=$(or $(CARGO_HOME),$(HOME)/.cargo)=/cargo
+image: target
+	CC_$(subst -,_,$(TARGET))=cc RUSTFLAGS='$(PATHS)' \
+	    $(CARGO) build --locked --release $(CONTROLLER) --target $(TARGET) --target-dir $(IMAGES)
+	packaging/image $(IMAGES)/$(TARGET)/release/glowplug-controller $(IMAGE) $(RELEASE)
+	@sha256sum $(IMAGE)
+
+# The crates of each program in CycloneDX's format, one file for each program.
+SBOM := $(TARGET_DIR)/sbom
+CDX = SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(CYCLONEDX)/bin/cargo-cyclonedx cyclonedx -qq --format json \
+    --spec-version 1.5 --describe binaries --target $(TARGET)
+sbom: $(CYCLONEDX)/bin/cargo-cyclonedx
+	rm -rf $(SBOM) && mkdir -p $(SBOM)
+	$(CDX) --no-default-features --features guest && mv glowplug_bin.cdx.json $(SBOM)/glowplug.cdx.json
+	$(CDX) --no-default-features --features host && mv glowplugctl_bin.cdx.json $(SBOM)/glowplugctl.cdx.json
+	$(CDX) --manifest-path controller/Cargo.toml && \
+	    mv controller/glowplug-controller_bin.cdx.json $(SBOM)/glowplug-controller.cdx.json
+	rm -f glowplug_bin.cdx.json glowplugctl_bin.cdx.json
+	sed -i 's#file://$(CURDIR)#file:///src#g' $(SBOM)/*
+
+# Everything that a release publishes, in one folder.
+RELEASED := $(TARGET_DIR)/glowplug-$(RELEASE)
+release: dist guest image sbom
+	rm -rf $(RELEASED) && mkdir -p $(RELEASED)
+	cp $(DIST)/*.tar.gz $(IMAGE) $(SBOM)/* controller/config/clusterctl/*-components.yaml $(RELEASED)
+	cp controller/config/clusterctl/metadata.yaml $(RELEASED)
+	install -m 0755 $(GUEST) $(RELEASED)/glowplug-$(RELEASE)-$(TARGET)
+	cd $(RELEASED) && sha256sum -- * >SHA256SUMS && cat SHA256SUMS
+
+# Builds a release in two clones in different folders. Both must have the same bytes.
+TWICE := $(abspath $(TARGET_DIR))/reproducible
+reproducible:
+	rm -rf $(TWICE)
+	for folder in one the/other; do git clone --quiet . $(TWICE)/$$folder && \
+	    env -u CARGO_TARGET_DIR $(MAKE) -C $(TWICE)/$$folder release || exit 1; done
+	diff -r $(TWICE)/one/target/glowplug-$(RELEASE) $(TWICE)/the/other/target/glowplug-$(RELEASE)
 
 setup: target
 	tests/setup

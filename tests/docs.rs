@@ -42,8 +42,9 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
     (
         "docs/controller.md",
         &[
-            "podman build -f controller/Containerfile -t registry.example.org/glowplug-controller:v0.1.0 .",
-            "podman push registry.example.org/glowplug-controller:v0.1.0",
+            "make image",
+            "skopeo copy oci-archive:target/image/glowplug-controller-v0.1.0.tar \
+                docker://registry.example.org/glowplug-controller:v0.1.0",
             "kubectl apply --server-side -k install",
             "kubectl rollout status deployment/glowplug-controller-manager -n ipam-glowplug-system",
             "oc apply --server-side -k install",

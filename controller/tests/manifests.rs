@@ -387,3 +387,45 @@ fn the_image_is_built_with_the_oldest_compiler_that_the_package_allows_and_has_n
     assert_eq!(after(&image, "USER "), "65532:65532");
     assert_eq!(after(&image, "ENTRYPOINT "), "[\"/glowplug-controller\"]");
 }
+
+#[test]
+fn the_archive_of_the_image_has_the_program_a_user_without_rights_and_the_same_bytes_each_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let run = |program: &Path, arguments: &[&Path]| {
+        let output = Command::new(program).current_dir(root).args(arguments).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    fs::write(path("glowplug-controller"), "a program").unwrap();
+    let packed = |name: &str| {
+        run(&root.join("packaging/image"), &[&path("glowplug-controller"), &path(name), Path::new("1.2.3")]);
+        fs::read(path(name)).unwrap()
+    };
+    assert!(packed("image.tar") == packed("again.tar"), "the archives differ");
+
+    fs::create_dir(path("layout")).unwrap();
+    run(Path::new("tar"), &[Path::new("-xf"), &path("image.tar"), Path::new("-C"), &path("layout")]);
+    let blob = |descriptor: &Value| {
+        let (digest, size) = (text(&descriptor["digest"]), descriptor["size"].as_u64());
+        let file = path("layout/blobs/sha256").join(digest.strip_prefix("sha256:").unwrap());
+        let sum = run(Path::new("sha256sum"), &[&file]);
+        assert_eq!((sum.split(' ').next(), Some(fs::metadata(&file).unwrap().len())), (digest.get(7..), size));
+        file
+    };
+    let read = |file: &Path| -> Value { serde_json::from_slice(&fs::read(file).unwrap()).unwrap() };
+    let index = read(&path("layout/index.json"));
+    let manifest = read(&blob(&index["manifests"][0]));
+    let config = read(&blob(&manifest["config"]));
+    let labels = json!({"org.opencontainers.image.version": "1.2.3"});
+    let of_program = json!({"User": "65532:65532", "Entrypoint": ["/glowplug-controller"], "Labels": labels});
+    assert_eq!(config["config"], of_program);
+    assert_eq!(config["rootfs"]["diff_ids"], json!([manifest["layers"][0]["digest"]]));
+    let files =
+        run(Path::new("tar"), &[Path::new("--numeric-owner"), Path::new("-tvf"), &blob(&manifest["layers"][0])]);
+    let files: Vec<Vec<&str>> = files.lines().map(|line| line.split_whitespace().collect()).collect();
+    let [file] = files.as_slice() else { panic!("{files:?}: expected one file") };
+    assert_eq!((file[0], file[1], file[2], file[5]), ("-rwxr-xr-x", "0/0", "9", "glowplug-controller"));
+    assert_eq!(fs::read_dir(path("layout/blobs/sha256")).unwrap().count(), 3);
+}
