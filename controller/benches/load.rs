@@ -51,15 +51,20 @@ use support::replica::webhooks;
 const COUNT: usize = 1000;
 /// Number of machines for the measurement of a start.
 const MACHINES: usize = 10_000;
+/// Number of pools, each in a namespace of its own, for the measurement of many machines.
+const SCALE_POOLS: usize = 200;
 const KIND: HolderKind = HolderKind::IpAddressClaim;
 
 #[tokio::main]
 async fn main() {
     let assets =
         std::env::var_os("KUBEBUILDER_ASSETS").expect("KUBEBUILDER_ASSETS: not set, see `make bench-controller`");
+    println!("{:<58} {:>16} {:>16}", "measurement", "result", "limit");
+    if let Ok(machines) = std::env::var("SCALE") {
+        return scale(&PathBuf::from(assets), machines.parse().expect("SCALE: a number of machines")).await;
+    }
     let server = RealServer::start(&PathBuf::from(&assets)).await;
     let cluster = Cluster::new(server.config()).await;
-    println!("{:<58} {:>16} {:>16}", "measurement", "result", "limit");
 
     let (_, idle) = start(&server).await;
     row("memory of an idle leader", &megabytes(idle), "<= 40 MB");
@@ -115,6 +120,88 @@ async fn machines_of_hosted_clusters(assets: &Path) {
     row("memory of a leader with 10,000 machines", &megabytes(memory), "<= 200 MB");
     let time = fleet.lose_the_leader(&server).await;
     row("leader killed to the Secret of the next machine", &milliseconds(time), "<= 18000 ms");
+}
+
+/// The rows of many machines in 200 pools, on a server of their own: `make bench-scale`. The machines exist before the
+/// controller starts, so that every write to etcd that is counted is a write of the controller.
+async fn scale(assets: &Path, machines: usize) {
+    let server = RealServer::start(assets).await;
+    let cluster = Cluster::new(server.config()).await;
+    let mut fleets = Vec::new();
+    for _ in 0..SCALE_POOLS {
+        fleets.push(Fleet::new(&cluster).await);
+    }
+    let each = machines / SCALE_POOLS;
+    stream::iter(&mut fleets).for_each_concurrent(32, |fleet| fleet.create(each)).await;
+    let count = each * SCALE_POOLS;
+    row("machines in 200 pools", &count.to_string(), "");
+
+    let before = etcd(&server).await;
+    let began = Instant::now();
+    let (mut program, health) = run(&server, &[]);
+    let secrets: Api<Secret> = Api::all(cluster.client());
+    let written = watcher(secrets, watcher::Config::default()).applied_objects();
+    let written = written.try_filter(|secret| future::ready(secret.name_any().ends_with("-networkdata")));
+    let mut written = pin!(written);
+    let mut names = BTreeSet::new();
+    while names.len() < count {
+        let secret = written.next().await.unwrap().unwrap();
+        names.insert((secret.namespace(), secret.name_any()));
+    }
+    let time = began.elapsed();
+    row("start with machines that wait, to the last Secret", &milliseconds(time), "");
+    row("machines served", &per_second(count as f64 / time.as_secs_f64()), "");
+    until_ready(health).await;
+    until_idle(&server).await;
+    let after = etcd(&server).await;
+    let per_machine = |at: usize| format!("{:.1}", (after[at] - before[at]) / count as f64);
+    row("writes to etcd for each machine", &per_machine(0), "");
+    row("bytes in the log of etcd for each machine", &per_machine(1), "");
+    row("database of etcd", &format!("{:.0} MB", after[2] / 1e6), "");
+    row("memory of the leader after the last Secret", &megabytes(memory(&program, "VmRSS:")), "");
+    row("the largest memory until then", &megabytes(memory(&program, "VmHWM:")), "");
+    let mut times = Vec::new();
+    for n in 0..100 {
+        times.push(fleets[n * 7 % SCALE_POOLS].serve(1, 1).await);
+    }
+    row("one more VirtualMachine to its Secret, p50", &milliseconds(percentile(&times, 50)), "");
+    row("one more VirtualMachine to its Secret, p99", &milliseconds(percentile(&times, 99)), "");
+    program.kill().unwrap();
+    program.wait().unwrap();
+
+    let (time, largest) = start(&server).await;
+    row("start with served machines until /readyz", &milliseconds(time), "");
+    row("largest memory of this start", &megabytes(largest), "");
+}
+
+/// Number of writes, bytes in the log, and bytes of the database of etcd.
+async fn etcd(server: &RealServer) -> [f64; 3] {
+    let (_, text) = get(server.etcd_metrics(), "/metrics", None).await;
+    ["etcd_mvcc_put_total ", "etcd_disk_wal_write_bytes_total ", "etcd_mvcc_db_total_size_in_bytes "].map(|name| {
+        let value = text.lines().find_map(|line| line.strip_prefix(name));
+        value.unwrap_or_else(|| panic!("etcd has no metric {name}")).trim().parse().unwrap()
+    })
+}
+
+/// Waits until nearly nothing is written for some seconds.
+async fn until_idle(server: &RealServer) {
+    let mut last = etcd(server).await[0];
+    loop {
+        sleep(Duration::from_secs(5)).await;
+        let now = etcd(server).await[0];
+        if now - last < 25.0 {
+            return;
+        }
+        last = now;
+    }
+}
+
+/// A line of the status of a process, in bytes.
+fn memory(program: &Child, line: &str) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{}/status", program.id())).unwrap();
+    let value = status.lines().find_map(|text| text.strip_prefix(line)).unwrap();
+    let kibibytes: u64 = value.trim().trim_end_matches(" kB").parse().unwrap();
+    kibibytes * 1024
 }
 
 /// The time that a share of the measurements, in percent, does not exceed.
@@ -184,6 +271,16 @@ impl Fleet {
             }}},
         });
         object(VIRTUAL_MACHINE, vm)
+    }
+
+    /// Creates machines that wait for the controller, one after another.
+    async fn create(&mut self, count: usize) {
+        for n in self.count..self.count + count {
+            let machine = object(KUBEVIRT_MACHINE, json!({"metadata": {"name": format!("worker-{n}")}}));
+            self.machines.create(&PostParams::default(), &machine).await.unwrap();
+            self.vms.create(&PostParams::default(), &self.vm(n)).await.unwrap();
+        }
+        self.count += count;
     }
 
     /// Creates machines with some clients. Returns the time from the first VirtualMachine to the last Secret.
@@ -416,12 +513,10 @@ async fn start(server: &RealServer) -> (Duration, u64) {
     let (mut program, health) = run(server, &[]);
     until_ready(health).await;
     let time = began.elapsed();
-    let status = fs::read_to_string(format!("/proc/{}/status", program.id())).unwrap();
-    let resident = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
-    let kibibytes: u64 = resident.trim().trim_end_matches(" kB").parse().unwrap();
+    let resident = memory(&program, "VmHWM:");
     program.kill().unwrap();
     program.wait().unwrap();
-    (time, kibibytes * 1024)
+    (time, resident)
 }
 
 /// Starts the program. Returns the program and the address of its probes.

@@ -1,16 +1,30 @@
 //! Tests the program as a process.
 
+use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::process::Stdio;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use glowplug_controller::api::{PoolSpec, StaticIPPool};
+use glowplug_controller::machine::MACHINES_LABEL;
 use k8s_openapi::api::coordination::v1::Lease;
-use kube::Api;
+use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind, PostParams};
+use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
-use tokio::io::{AsyncBufReadExt, BufReader, Lines};
+use tokio::io::{AsyncBufReadExt, BufReader, Lines, copy_bidirectional};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::process::{Child, ChildStderr, Command};
+use tokio::task::JoinHandle;
+use tokio::time::sleep;
 
+use crate::support::hosted::{Hosted, poll};
 use crate::support::http::get;
+use crate::support::manifests::webhooks_at;
+use crate::support::replica::write_certificate;
 use crate::support::server::Server;
 use crate::support::{CONTROLLER, Cluster, SYSTEM};
 
@@ -38,6 +52,16 @@ fn send(program: &Child, signal: &str) {
 /// address.
 async fn start(server: &Server, folder: &std::path::Path) -> (Child, Lines<BufReader<ChildStderr>>, SocketAddr) {
     Cluster::of(server).await;
+    let (program, lines, diagnostics, _) = start_replica(server, folder);
+    (program, lines, diagnostics)
+}
+
+/// As [`start`], for a server that is already set up. Returns the address of the webhooks, too. Their certificate is in
+/// `folder`.
+fn start_replica(
+    server: &Server,
+    folder: &std::path::Path,
+) -> (Child, Lines<BufReader<ChildStderr>>, SocketAddr, SocketAddr) {
     let file = folder.join("kubeconfig");
     let config = json!({
         "clusters": [{"name": "c", "cluster": {"server": server.url()}}],
@@ -51,14 +75,15 @@ async fn start(server: &Server, folder: &std::path::Path) -> (Child, Lines<BufRe
         .args(["run", "--leader-elect", "--insecure-diagnostics", "--log-format", "json", "--kubeconfig"])
         .arg(file)
         .args(["--diagnostics-address", &diagnostics.to_string(), "--health-addr", &health.to_string()])
-        .args(["--webhook-port", &webhook.port().to_string()])
+        .args(["--webhook-port", &webhook.port().to_string(), "--webhook-cert-dir"])
+        .arg(folder)
         .env("RUST_LOG", "info")
         .stderr(Stdio::piped())
         .kill_on_drop(true)
         .spawn()
         .unwrap();
     let lines = BufReader::new(program.stderr.take().unwrap()).lines();
-    (program, lines, diagnostics)
+    (program, lines, diagnostics, webhook)
 }
 
 /// Waits until the program is ready. A separate task sets it ready, after it leads.
@@ -113,4 +138,122 @@ async fn an_api_server_that_is_not_configured_is_an_error() {
         (output.status.code(), String::from_utf8(output.stderr).unwrap().lines().next().map(str::to_owned))
     };
     assert_eq!(program("/nowhere").await, (Some(1), Some("Error: reading /nowhere".to_owned())));
+}
+
+/// A Service: forwards each connection to one of the replicas that it knows, in turn.
+struct Service {
+    address: SocketAddr,
+    replicas: Arc<Mutex<VecDeque<SocketAddr>>>,
+    task: JoinHandle<()>,
+}
+
+// === impl Service ===
+
+impl Service {
+    async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let replicas: Arc<Mutex<VecDeque<SocketAddr>>> = Arc::default();
+        let known = Arc::clone(&replicas);
+        let task = tokio::spawn(async move {
+            loop {
+                let (mut client, _) = listener.accept().await.unwrap();
+                let replica = {
+                    let mut known = known.lock().unwrap();
+                    known.rotate_left(1);
+                    *known.front().expect("a ready replica")
+                };
+                tokio::spawn(async move {
+                    let mut server = TcpStream::connect(replica).await?;
+                    copy_bidirectional(&mut client, &mut server).await
+                });
+            }
+        });
+        Self { address, replicas, task }
+    }
+
+    fn add(&self, replica: SocketAddr) {
+        self.replicas.lock().unwrap().push_back(replica);
+    }
+
+    fn remove(&self, replica: SocketAddr) {
+        self.replicas.lock().unwrap().retain(|known| *known != replica);
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+#[tokio::test]
+async fn no_machine_is_refused_while_every_replica_is_replaced() {
+    let (server, folder) = (Server::start().await, tempfile::tempdir().unwrap());
+    let cluster = Cluster::of(&server).await;
+    let hosted = Hosted::plain(&cluster).await;
+    let spec = PoolSpec {
+        network: hosted.network.clone(),
+        addresses: vec!["10.0.0.0/16".to_owned()],
+        machine_selector: Some(LabelSelector::default()),
+        ..PoolSpec::default()
+    };
+    hosted.pools.create(&PostParams::default(), &StaticIPPool::new("p", spec)).await.unwrap();
+    let (service, roots) = (Service::start().await, write_certificate(folder.path()));
+    let replica = async || {
+        let (program, mut lines, diagnostics, webhooks) = start_replica(&server, folder.path());
+        until(&mut lines, "started").await;
+        until_ready(diagnostics).await;
+        service.add(webhooks);
+        (program, lines, webhooks)
+    };
+    let mut replicas = VecDeque::from([replica().await, replica().await]);
+    let configuration = webhooks_at("MutatingWebhookConfiguration", &format!("https://{}", service.address), &roots);
+    let kind = GroupVersionKind::gvk("admissionregistration.k8s.io", "v1", "MutatingWebhookConfiguration");
+    let configurations: Api<DynamicObject> = Api::all_with(cluster.client(), &ApiResource::from_gvk(&kind));
+    let configuration = serde_json::from_value(configuration).unwrap();
+    configurations.create(&PostParams::default(), &configuration).await.unwrap();
+    let namespaces: Api<Namespace> = Api::all(cluster.client());
+    poll("the label for the webhook", async || {
+        namespaces.get(&hosted.namespace).await.unwrap().labels().contains_key(MACHINES_LABEL).then_some(())
+    })
+    .await;
+
+    let (is_over, drive) = (AtomicBool::new(false), json!({"secretRef": {"name": "userdata"}}));
+    let create = async || {
+        let mut names = Vec::new();
+        while !is_over.load(Ordering::Relaxed) {
+            let name = format!("w-{}", names.len());
+            let vm = hosted.vms.create(&PostParams::default(), &hosted.vm(&name, &json!({}), &drive)).await;
+            let vm = vm.unwrap_or_else(|error| panic!("{name}: {error}"));
+            let volume = &vm.data["spec"]["template"]["spec"]["volumes"][0];
+            let secret = json!({"name": format!("{name}-networkdata")});
+            assert_eq!(volume["cloudInitConfigDrive"]["networkDataSecretRef"], secret);
+            names.push(name);
+            sleep(Duration::from_millis(20)).await;
+        }
+        names
+    };
+    let mut replace = async || {
+        for _ in 0..2 {
+            replicas.push_back(replica().await);
+            let (mut program, mut lines, webhooks) = replicas.pop_front().unwrap();
+            send(&program, "-TERM");
+            until(&mut lines, "stopping").await;
+            // The nodes of a cluster learn a moment later that a replica ends.
+            sleep(Duration::from_secs(1)).await;
+            service.remove(webhooks);
+            until(&mut lines, "ended").await;
+            assert!(program.wait().await.unwrap().success());
+        }
+        is_over.store(true, Ordering::Relaxed);
+    };
+    let (names, ()) = tokio::join!(create(), replace());
+    for name in &names {
+        let secret = format!("{name}-networkdata");
+        poll(&secret, async || hosted.secrets.get_opt(&secret).await.unwrap()).await;
+    }
+    let held = hosted.held().await;
+    let holders: BTreeSet<&String> = held.iter().map(|(_, name)| name).collect();
+    assert_eq!((held.len(), holders), (names.len(), names.iter().collect()));
 }

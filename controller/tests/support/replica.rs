@@ -109,7 +109,7 @@ impl Drop for Replica<'_> {
 }
 
 /// Writes a new certificate and its key into a folder, and returns the certificate.
-fn write_certificate(folder: &Path) -> String {
+pub fn write_certificate(folder: &Path) -> String {
     let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
     std::fs::write(folder.join("tls.crt"), made.cert.pem()).unwrap();
     std::fs::write(folder.join("tls.key"), made.signing_key.serialize_pem()).unwrap();
