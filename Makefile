@@ -27,7 +27,7 @@ test slow boot bench: COMMIT :=
 # Each target uses all processors by itself.
 .NOTPARALLEL:
 
-.PHONY: all guest ctl demo check test slow test-all boot packages format clippy features architectures pages deny test-controller test-cluster chaos demo-controller bench-controller fuzz bench dist rpm deb image sbom release reproducible install install-guest install-ctl setup target clean
+.PHONY: all guest ctl demo check test slow test-all boot packages format clippy features architectures pages deny test-controller test-cluster chaos demo-controller bench-controller bench-scale fuzz bench dist rpm deb image sbom release reproducible install install-guest install-ctl setup target clean
 
 all: guest ctl
 
@@ -111,6 +111,12 @@ demo-controller:
 bench-controller:
 	assets=$$(controller/tests/kube-apiserver) && \
 	    KUBEBUILDER_ASSETS="$$assets" $(CARGO) bench --locked --quiet $(CONTROLLER) --bench load
+
+# The controller with many machines in 200 pools: make bench-scale MACHINES=50000
+MACHINES := 10000
+bench-scale:
+	assets=$$(controller/tests/kube-apiserver) && KUBEBUILDER_ASSETS="$$assets" SCALE=$(MACHINES) \
+	    $(CARGO) bench --locked --quiet $(CONTROLLER) --bench load
 
 # fuzz/ and controller/ are separate workspaces.
 format:

@@ -1,7 +1,7 @@
 //! A real API server: the programs kube-apiserver and etcd on free ports of the loopback address.
 
 use std::fs;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -21,6 +21,7 @@ const SECOND: &str = "second";
 pub struct RealServer {
     /// etcd, kube-apiserver, and the second API server, if there is one.
     programs: Vec<Program>,
+    etcd_port: u16,
     config: Config,
     folder: TempDir,
 }
@@ -45,8 +46,8 @@ impl RealServer {
     pub async fn start(assets: &Path) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name).display().to_string();
-        let [client, peer, secure] = [(); 3].map(|()| free_port());
-        let (client, peer) = (format!("http://127.0.0.1:{client}"), format!("http://127.0.0.1:{peer}"));
+        let [etcd_port, peer, secure] = [(); 3].map(|()| free_port());
+        let (client, peer) = (format!("http://127.0.0.1:{etcd_port}"), format!("http://127.0.0.1:{peer}"));
         let mut etcd = Command::new(assets.join("etcd"));
         // The stored data is needed for a short time only, so no write has to reach the disk.
         etcd.args(["--unsafe-no-fsync", "--data-dir", &path("etcd")]);
@@ -74,7 +75,7 @@ impl RealServer {
         server.args(["--enable-admission-plugins", "OwnerReferencesPermissionEnforcement"]);
 
         let config = Config::new("http://127.0.0.1".parse().unwrap());
-        let mut running = Self { programs: Vec::new(), config, folder };
+        let mut running = Self { programs: Vec::new(), etcd_port, config, folder };
         running.add(etcd, "etcd.log");
         running.add(server, "kube-apiserver.log");
         running.config = running.wait_until_ready(&Endpoint::first(secure)).await;
@@ -141,6 +142,11 @@ impl RealServer {
     /// Port of the API server.
     pub fn port(&self) -> u16 {
         self.config.cluster_url.port_u16().unwrap()
+    }
+
+    /// Address of the metrics of etcd.
+    pub fn etcd_metrics(&self) -> SocketAddr {
+        ([127, 0, 0, 1], self.etcd_port).into()
     }
 
     /// Configuration of a client with all rights.
