@@ -13,7 +13,7 @@ use kube::{Api, Client, ResourceExt};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::task::{JoinHandle, spawn_local};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use crate::random::Random;
 use crate::support::hosted::definitions::{INSTANCE, KUBEVIRT_MACHINE, VIRTUAL_MACHINE, resource};
@@ -22,6 +22,8 @@ use crate::support::hosted::kubevirt::KubeVirt;
 use crate::support::hosted::provider::{next_mac, object};
 use crate::{count, settle};
 
+/// Time after which the stand-in of KubeVirt lists all objects again.
+const RESYNC: Duration = Duration::from_secs(30);
 const POOLS: [&str; 2] = ["a", "b"];
 /// Sizes of a pool during the run. The last one is enough for every machine and claim.
 const SIZES: [usize; 4] = [8, 25, 60, 200];
@@ -115,8 +117,9 @@ impl Place {
                     let kubevirt = Arc::clone(&kubevirt);
                     async move { kubevirt.run().await }
                 }));
-                // A request of the stand-in failed.
-                let _ = (&mut running.0).await;
+                // A request of the stand-in failed. Or the time is over: a watch may have lost events with a restart of the
+                // API server, so the stand-in lists all objects again.
+                let _ = timeout(RESYNC, &mut running.0).await;
                 sleep(Duration::from_millis(200)).await;
             }
         });
