@@ -2,6 +2,7 @@
 //! garbage collector. Every stand-in continues after the API server was away.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -362,10 +363,16 @@ impl Place {
         }
         for pool in &pools {
             let name = format!("{}/{}", self.namespace, pool.name_any());
-            let leases = held.iter().filter(|spec| spec.network != "mac" && spec.pool == name).count();
             let counts = pool.status.as_ref().and_then(|status| status.ip_addresses).unwrap_or_default();
-            if usize::try_from(counts.used + counts.out_of_range) != Ok(leases) {
-                problems.push(format!("status of pool {name}: {counts:?}, expected {leases} leases"));
+            let all = leases.iter().map(|lease| &lease.spec).filter(|spec| spec.released.is_none());
+            let all = all.filter(|spec| spec.network == pool.spec.network);
+            let (inside, outside): (Vec<_>, Vec<_>) =
+                all.partition(|spec| pool.spec.addresses.iter().any(|range| is_in(range, &spec.address)));
+            let outside = outside.into_iter().filter(|spec| spec.pool == name).count();
+            let [used, out_of_range] = [counts.used, counts.out_of_range].map(usize::try_from);
+            if (used, out_of_range) != (Ok(inside.len()), Ok(outside)) {
+                let expected = format!("{} leases in its range and {outside} outside", inside.len());
+                problems.push(format!("status of pool {name}: {counts:?}, expected {expected}"));
             }
             if pool.metadata.deletion_timestamp.is_some() {
                 problems.push(format!("pool {name} is still being deleted"));
@@ -507,8 +514,15 @@ impl Drop for Running {
     }
 }
 
+/// Whether an address is in a range, which is written as `first-last`.
+fn is_in(range: &str, address: &str) -> bool {
+    let [first, last, address] = [range.split('-').next(), range.split('-').nth(1), Some(address)]
+        .map(|text| text.unwrap().parse::<IpAddr>().unwrap());
+    (first..=last).contains(&address)
+}
+
 fn same(a: &str, b: &str) -> bool {
-    a.parse::<std::net::IpAddr>().ok() == b.parse().ok()
+    a.parse::<IpAddr>().ok() == b.parse().ok()
 }
 
 /// Lists the objects, and again until the API server answers.
