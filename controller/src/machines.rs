@@ -487,7 +487,9 @@ impl Work<'_> {
                 // This leader may lose the election now. The task still ends: it may have a Secret to delete.
                 match tokio::spawn(written).await.map_err(|_| Error::Stopped)?? {
                     Some(secret) => {
-                        view.secret = Some(NetworkSecret::read(Some(secret)));
+                        let secret = NetworkSecret::read(Some(secret));
+                        self.index().note_secret(&key, &secret);
+                        view.secret = Some(secret);
                         self.note_hand_out(view);
                     }
                     // Another leader has created the Secret first, the VirtualMachine is gone, or the namespace is gone.
@@ -666,6 +668,7 @@ impl Work<'_> {
 
     async fn read_secret(&self, key: &Key) -> Result<NetworkSecret, Error> {
         let secret = NetworkSecret::read(ask(self.secrets(key).get_opt(&secret_name(key))).await?);
+        self.index().note_secret(key, &secret);
         Ok(self.index().check(key, secret))
     }
 

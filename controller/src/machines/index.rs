@@ -339,6 +339,14 @@ impl Index {
         }
     }
 
+    /// Updates the controller's own state for a name with its stored Secret. A holder may get a Secret again, for another
+    /// VirtualMachine.
+    pub(super) fn note_secret(&mut self, key: &Key, secret: &NetworkSecret) {
+        if let NetworkSecret::Ours(hand_out) = secret {
+            self.remember(key, |memory| drop(memory.stripped.remove(&hand_out.machine)));
+        }
+    }
+
     /// Removes a released holder from the controller's own state.
     pub(super) fn forget_holder(&mut self, holder: &Machine) {
         for key in self.homes_of(&Key::of_machine(holder)) {

@@ -387,6 +387,22 @@ pub async fn an_address_is_allocated_again_only_after_its_guest_has_ended(cluste
     installed.stop().await;
 }
 
+pub async fn the_secret_goes_with_each_virtual_machine_of_a_machine(cluster: &Cluster) {
+    let (hosted, installed) = running(cluster, &["10.0.0.8/30"], 1).await;
+    for _ in 0..2 {
+        let vm = hosted.vms.get("workers-0").await.unwrap().uid();
+        hosted.kubevirt.hold("workers-0");
+        hosted.vms.delete("workers-0", &DeleteParams::default()).await.unwrap();
+        // The machine exists, and the guest still runs. Nobody else may read the Secret from now on.
+        let secret = async || hosted.secrets.get_opt("workers-0-networkdata").await.unwrap();
+        poll("the end of the Secret", async || secret().await.is_none().then_some(())).await;
+        hosted.kubevirt.end("workers-0").await;
+        until(&hosted.vms, "workers-0", |new| new.uid() != vm).await;
+        assert_eq!(hosted.address_of("workers-0").await, "10.0.0.8");
+    }
+    installed.stop().await;
+}
+
 pub async fn a_guest_that_outlives_its_virtual_machine_keeps_its_address(cluster: &Cluster) {
     let (hosted, installed) = running(cluster, &["10.0.0.8/31"], 1).await;
     hosted.kubevirt.hold("workers-0");

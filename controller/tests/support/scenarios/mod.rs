@@ -91,6 +91,7 @@ scenarios! {
     machines::a_secret_of_somebody_else_stays_and_its_machine_gets_no_address,
     machines::a_machine_keeps_its_address_while_guests_come_and_go,
     machines::an_address_is_allocated_again_only_after_its_guest_has_ended,
+    machines::the_secret_goes_with_each_virtual_machine_of_a_machine,
     machines::a_guest_that_outlives_its_virtual_machine_keeps_its_address,
     machines::a_machine_that_is_deleted_while_nobody_leads_is_released,
     machines::leases_outlive_a_deleted_namespace_until_its_guests_have_ended,
