@@ -356,7 +356,7 @@ impl World {
     async fn calm(&mut self) -> Vec<String> {
         let began = Instant::now();
         self.replicas.iter().for_each(|replica| replica.set_clock(0));
-        let (mut problems, mut shown, mut late) = (Vec::new(), Duration::ZERO, Duration::from_secs(45));
+        let (mut problems, mut shown, mut minutes) = (Vec::new(), Duration::ZERO, 0);
         let unrecorded = std::mem::take(&mut self.unrecorded);
         let mut restarts = Some(unrecorded);
         while began.elapsed() < QUIET {
@@ -366,11 +366,10 @@ impl World {
             });
             let restarted = restarts.take().unwrap_or_default();
             // Every restart needs some time, so restarts are some time apart.
-            let is_late = began.elapsed() > late;
-            if is_late {
-                late += Duration::from_secs(60);
-            }
-            join_all(self.places.iter().map(|place| place.settle(&restarted, is_late))).await;
+            let is_full = began.elapsed() > Duration::from_secs(60) * (minutes + 1);
+            minutes += u32::from(is_full);
+            let full = is_full.then_some(minutes);
+            join_all(self.places.iter().map(|place| place.settle(&restarted, full))).await;
             problems = join_all(self.places.iter().map(|place| place.problems())).await.concat();
             problems.extend(self.problems_of_macs().await);
             if problems.is_empty() {

@@ -251,9 +251,11 @@ impl Place {
     /// claims on pools that do not exist, and machines of deleted pools. `unrecorded` are guests that run since a restore
     /// with an address that their machine does not hold: they are restarted, as `docs/recovery.md` demands it.
     ///
-    /// With `is_late`, also restarts the guests that keep the lease of an earlier machine of their name. Such a guest may have
-    /// read the Secret of the earlier machine, because the guest existed before a leader found the Secret gone.
-    pub async fn settle(&self, unrecorded: &BTreeSet<String>, is_late: bool) {
+    /// After some `minutes` of quiet time, also restarts the guests that keep the lease of an earlier machine of their name.
+    /// Such a guest may have read the Secret of the earlier machine, because the guest existed before a leader found the
+    /// Secret gone. A minute later, recreates these machines: a VirtualMachine without a Secret may be that of a deleted
+    /// KubevirtMachine. `minutes` is `None` between two full minutes.
+    pub async fn settle(&self, unrecorded: &BTreeSet<String>, minutes: Option<u32>) {
         self.ensure_pools(SIZES[3]).await;
         let endless: Vec<String> = self.desired.lock().unwrap().endless.iter().cloned().collect();
         for name in endless {
@@ -284,8 +286,12 @@ impl Place {
         for lease in all(&self.leases).await {
             let spec = lease.spec;
             let is_gone = spec.released.is_none() && !uids.contains(&spec.holder.uid);
-            if is_gone && spec.holder.namespace == self.namespace && is_late {
-                self.delete(&self.instances, &spec.holder.name).await;
+            if is_gone && spec.holder.namespace == self.namespace {
+                match minutes {
+                    None | Some(0) => {}
+                    Some(1) => self.delete(&self.instances, &spec.holder.name).await,
+                    Some(_) => self.delete_machine(&spec.holder.name).await,
+                }
             }
             let Some(pool) = spec.pool.strip_prefix(&format!("{}/", self.namespace)) else { continue };
             let of_machine =
