@@ -36,6 +36,10 @@
 //! A guest may then run with an address that no restored lease has. No other machine may get the address as long as the
 //! guest runs. At the end of the round the guest is restarted, and gets the address of its machine.
 //!
+//! If a machine was deleted after the backup, and another machine got its address, the restore brings the deleted machine
+//! back, with its lease and its Secret. KubeVirt starts it again, and no controller can prevent that: the observer counts
+//! this case, and `docs/controller.md` says what an administrator does.
+//!
 //! # What this program cannot do
 //!
 //! - No webhook is asked. The machines are created as the webhooks change them, and KubeVirt waits for the MAC addresses.
@@ -149,9 +153,10 @@ async fn run() -> ExitCode {
     for (what, times) in COUNTS.lock().unwrap().iter() {
         println!("{times:>8} {what}");
     }
-    let (changes, gaps) = world.observer.counts();
+    let (changes, gaps, returned) = world.observer.counts();
     println!("{:>8} seconds, {rounds} rounds, seed {seed}", began.elapsed().as_secs());
     println!("{changes:>8} stored versions checked, {gaps} gaps in the history");
+    println!("{returned:>8} restored machines that started beside a newer guest with their address");
     println!("{:>8} replicas ended by themselves", EXITS.load(Ordering::Relaxed));
     println!("{:>8} violations", violations.len());
     if violations.is_empty() {

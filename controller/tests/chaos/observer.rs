@@ -70,12 +70,17 @@ struct State {
     ever: BTreeSet<(Address, (String, String))>,
     /// Addresses in use, by user: running guests, and IPAddresses.
     users: BTreeMap<Id, BTreeSet<Address>>,
-    /// UIDs of guests that run with an address that the restored leases do not have.
+    /// Guests that run with an address that the restored leases do not have: namespace and name.
     unrecorded: BTreeSet<String>,
+    /// The holders of the restored leases. Such a machine may have been deleted after the backup, and its address may have
+    /// been allocated again. After the restore, KubeVirt starts this machine with its restored Secret.
+    restored: BTreeMap<Address, (String, String)>,
     /// Every change of an address.
     history: BTreeMap<Address, Vec<String>>,
     violations: Vec<String>,
     changes: usize,
+    /// Number of restored machines that started beside a guest with their address.
+    returned: usize,
 }
 
 // === impl Observer ===
@@ -154,8 +159,8 @@ impl Observer {
     }
 
     /// Number of checked changes, and of watches that lost a part of the history.
-    pub fn counts(&self) -> (usize, usize) {
-        (self.state.changes, self.log.lock().unwrap().gaps)
+    pub fn counts(&self) -> (usize, usize, usize) {
+        (self.state.changes, self.log.lock().unwrap().gaps, self.state.returned)
     }
 
     fn api(&self, kind: usize) -> Api<DynamicObject> {
@@ -298,6 +303,9 @@ impl State {
         };
         let uid = text(&spec["holder"]["uid"]);
         self.note(&address, format!("{} lease {state}, holder {}/{} {uid}", seen.version, holder.0, holder.1));
+        if self.restored.get(&address).is_some_and(|restored| !is_held || *restored != holder) {
+            self.restored.remove(&address);
+        }
         if is_held {
             self.held.insert(address.clone(), holder.clone());
             self.ever.insert((address.clone(), holder.clone()));
@@ -343,7 +351,12 @@ impl State {
                 .filter(|(other, used)| **other != id && used.contains(address))
                 .map(|((kind, namespace, name), _)| format!("{} {namespace}/{name}", title(*kind)))
                 .collect();
-            if !others.is_empty() {
+            let is_restored = self.restored.get(address) == Some(&(namespace.clone(), name.clone()));
+            let is_unrecorded =
+                |other: &String| other.strip_prefix("guest ").is_some_and(|machine| self.unrecorded.contains(machine));
+            if is_restored && others.iter().all(is_unrecorded) {
+                self.returned += others.len();
+            } else if !others.is_empty() {
                 self.violation(format!("{} {machine} uses the address of {others:?}", title(kind)), Some(address));
             }
             let has_pool = address.0 != "mac" || address.1.starts_with(POOL_MACS);
@@ -373,6 +386,7 @@ impl State {
     /// Remembers the guests that run without a lease of their own at the start.
     fn note_unrecorded(&mut self, networks: &BTreeMap<String, String>) {
         let _ = networks;
+        self.restored = self.held.clone();
         for ((kind, namespace, name), used) in &self.users {
             let is_own = |address: &Address| self.held.get(address) == Some(&(namespace.clone(), name.clone()));
             let has_pool = |address: &Address| address.0 != "mac" || address.1.starts_with(POOL_MACS);
