@@ -265,6 +265,7 @@ sbom: $(CYCLONEDX)/bin/cargo-cyclonedx
 
 # Everything that a release publishes, in one folder.
 RELEASED := $(TARGET_DIR)/glowplug-$(RELEASE)
+release: export RUSTFLAGS := $(PATHS)
 release: dist guest image sbom
 	rm -rf $(RELEASED) && mkdir -p $(RELEASED)
 	cp $(DIST)/*.tar.gz $(IMAGE) $(SBOM)/* controller/config/clusterctl/*-components.yaml $(RELEASED)
@@ -277,7 +278,7 @@ TWICE := $(abspath $(TARGET_DIR))/reproducible
 reproducible:
 	rm -rf $(TWICE)
 	for folder in one the/other; do git clone --quiet . $(TWICE)/$$folder && \
-	    env -u CARGO_TARGET_DIR $(MAKE) -C $(TWICE)/$$folder release || exit 1; done
+	    env -u CARGO_TARGET_DIR $(MAKE) -C $(TWICE)/$$folder TARGET_DIR=target release || exit 1; done
 	diff -r $(TWICE)/one/target/glowplug-$(RELEASE) $(TWICE)/the/other/target/glowplug-$(RELEASE)
 
 setup: target
