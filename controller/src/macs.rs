@@ -92,6 +92,7 @@ enum Fact {
     Lease(Box<Event<DynamicObject>>),
 }
 
+#[allow(clippy::large_enum_variant, reason = "an input is moved once, and pools are few")]
 enum Input {
     Fact(Fact),
     Pool(Change),
