@@ -161,7 +161,7 @@ impl Observer {
 }
 
 impl Default for Observer {
-    /// Creates an observer whose objects nobody reads.
+    /// Creates an observer for a leader without [`Macs`]: the objects are dropped.
     fn default() -> Self {
         Self(mpsc::unbounded_channel().0)
     }

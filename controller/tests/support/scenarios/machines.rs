@@ -393,7 +393,7 @@ pub async fn the_secret_goes_with_each_virtual_machine_of_a_machine(cluster: &Cl
         let vm = hosted.vms.get("workers-0").await.unwrap().uid();
         hosted.kubevirt.hold("workers-0");
         hosted.vms.delete("workers-0", &DeleteParams::default()).await.unwrap();
-        // The machine exists, and the guest still runs. Nobody else may read the Secret from now on.
+        // The KubevirtMachine still exists and the guest still runs. Even so, the controller deletes the Secret.
         let secret = async || hosted.secrets.get_opt("workers-0-networkdata").await.unwrap();
         poll("the end of the Secret", async || secret().await.is_none().then_some(())).await;
         hosted.kubevirt.end("workers-0").await;
