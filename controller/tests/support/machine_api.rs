@@ -113,7 +113,7 @@ impl MachineApi {
             }
         };
         let result = timeout(PATIENCE, work).await;
-        assert!(result.is_ok(), "{what}: virtual machines {:?}", self.vms);
+        assert_eq!(result, Ok(()), "{what}: virtual machines {:?}", self.vms);
     }
 
     /// Works until exactly these Machines have virtual machines.
