@@ -15,9 +15,8 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{ApiResource, DynamicObject, Patch, PatchParams};
-use kube::runtime::WatchStreamExt as _;
 use kube::runtime::events::EventType;
-use kube::runtime::watcher::{self, Event, watcher};
+use kube::runtime::watcher::{self, Event};
 use kube::{Api, Client};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
@@ -27,9 +26,10 @@ use crate::cluster_api::WATCH_FILTER_LABEL;
 use crate::events::Events;
 use crate::index::{Index, Part, PoolFacts, PoolId, PoolObject, Update, observe};
 use crate::metrics::Metrics;
-use crate::object::{Object, plain};
+use crate::object::Object;
 use crate::registry::{RegistryHandle, Stopped};
 use crate::selection::{Selection, SelectionCache};
+use crate::watch::events;
 
 /// Pause between two passes. While claims arrive, each pass writes a status.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -291,11 +291,7 @@ fn watch(
     namespace: &str,
 ) -> BoxStream<'static, (Kind, Event<DynamicObject>)> {
     let api = kind.api(client.clone(), Some(namespace).filter(|namespace| !namespace.is_empty()));
-    let events = watcher(api, scope.config()).default_backoff().filter_map(move |event| async move {
-        let warn = |error| tracing::warn!(%error, kind = kind.resource().kind, "could not watch the pools");
-        event.map_err(warn).ok().map(|event| (kind, plain(event)))
-    });
-    events.boxed()
+    events(api, scope.config()).map(move |event| (kind, event)).boxed()
 }
 
 // === impl Scope ===

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use futures::{Stream, StreamExt as _, stream};
+use futures::{Stream, StreamExt as _, future, stream};
 use kube::api::DynamicObject;
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{self, Event, watcher};
@@ -42,7 +42,7 @@ pub(crate) struct Known {
     listed: BTreeSet<Key>,
 }
 
-/// Watches the objects of `api`, as [`events`].
+/// Watches the objects of `api`. After an error, the watch begins again with a list; errors are logged.
 ///
 /// The watch runs in a task of its own, so that the lists of several kinds are read at the same time. The task ends
 /// when the stream is dropped.
@@ -71,15 +71,13 @@ pub fn changes_of(api: Api<Object>, config: watcher::Config) -> impl Stream<Item
     }))
 }
 
-/// Watches the objects of `api` that `config` selects. After an error, a watch begins again with a list; errors are
-/// logged.
+/// Watches the objects of `api` that `config` selects, without a task of its own. After an error, the watch begins again
+/// with a list; errors are logged.
 pub(crate) fn events(api: Api<Object>, config: watcher::Config) -> impl Stream<Item = Event<DynamicObject>> + Send {
-    watcher(api, config).default_backoff().filter_map(async |event| match event {
-        Ok(event) => Some(plain(event)),
-        Err(error) => {
-            tracing::warn!(%error, "could not watch");
-            None
-        }
+    let path = api.resource_url().to_owned();
+    watcher(api, config).default_backoff().filter_map(move |event| {
+        let event = event.map_err(|error| tracing::warn!(%error, path, "could not watch"));
+        future::ready(event.ok().map(plain))
     })
 }
 
