@@ -38,9 +38,10 @@ use tokio::time::sleep;
 
 use self::decision::{
     Guest, Hold, Notice, PoolSettings, Proof, Recorded, Step, Verdict, View, Written, addresses_of_ipam_claims, decide,
+    refers,
 };
 use self::index::{Index, Kind};
-use self::objects::{KubevirtMachine, NetworkSecret, STATUS_MAP, addresses_of, read_records};
+use self::objects::{Handed, KubevirtMachine, NetworkSecret, STATUS_MAP, addresses_of, read_records};
 use self::sources::{CLAIM_LABEL, MachineClaim, Source};
 use crate::api::HolderKind;
 use crate::client::serves;
@@ -211,18 +212,20 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Submits the outstanding claims. All other work is done later, because it needs requests for each machine.
+    /// Adopts the addresses in the Secrets of machines whose leases are lost, then submits the outstanding claims. All
+    /// other work is done later, because it needs requests for each machine.
     async fn start(&self) -> Result<(), Error> {
         let holders = self.machines.registry.holders().await?;
         let mut names = self.index().by_age();
         names.retain(|key| {
             let index = self.index();
-            let has_pool = !matches!(index.selected(key), Ok(selected) if selected.is_empty());
+            let is_selected = !matches!(index.selected(key), Ok(selected) if selected.is_empty());
+            let may_have_secret = index.vm(key).is_some_and(refers);
             let is_held = index.relatives_of(key).iter().any(|relative| {
                 let of_name = relative.holder("")..;
                 holders.range(of_name).next().is_some_and(|(holder, _)| Key::of_machine(holder) == *relative)
             });
-            has_pool && !is_held
+            (is_selected || may_have_secret) && !is_held
         });
         let claims = passes::claims("machine", names, |key| self.pass(key, Until::Claim)).await?;
         for (key, claim, kind) in &claims {
@@ -590,7 +593,8 @@ impl Work<'_> {
             }
             Verdict::Gone => {
                 self.machines.registry.release(holder.clone()).await?;
-                tracing::info!(machine = %holder, "released the addresses of a machine");
+                let addresses: Vec<String> = proof.held.iter().map(ToString::to_string).collect();
+                tracing::info!(machine = %holder, addresses = addresses.join(", "), "released the addresses of a machine");
                 for held in view.ledger.held.iter().filter(|held| held.claimant.machine == holder) {
                     let note = format!("Released {} of {}", held.address, held.claimant.interface);
                     let notice = Notice { is_warning: false, reason: "IPAddressReleased", note };
@@ -727,13 +731,20 @@ impl Work<'_> {
         });
         let interfaces: Vec<String> = interfaces.collect();
         let note = format!("Allocated {}", interfaces.join(", "));
-        tracing::info!(machine = %hand_out.machine, "{note}");
         let created = view.vm.as_ref().and_then(|vm| objects::created(&vm.metadata));
-        if let Some(created) = created {
+        let waited = created.map(|created| {
             let waited = Timestamp::now().as_millisecond().saturating_sub(created.as_millisecond());
-            let waited = Duration::from_millis(u64::try_from(waited).unwrap_or_default());
-            self.machines.metrics.allocation_seconds.observe(waited.as_secs_f64());
+            Duration::from_millis(u64::try_from(waited).unwrap_or_default()).as_secs_f64()
+        });
+        if let Some(waited) = waited {
+            self.machines.metrics.allocation_seconds.observe(waited);
         }
+        let of_each = |name: fn(&Handed) -> &String| {
+            let names: BTreeSet<&str> = hand_out.interfaces.iter().map(|handed| name(handed).as_str()).collect();
+            names.into_iter().collect::<Vec<_>>().join(", ")
+        };
+        let (pools, networks) = (of_each(|handed| &handed.pool), of_each(|handed| &handed.network));
+        tracing::info!(machine = %hand_out.machine, pools, networks, waited_seconds = waited, "{note}");
         self.index().remember(&view.key, |memory| memory.notice = None);
         self.publish(view, &Notice { is_warning: false, reason: "IPAddressAllocated", note });
     }

@@ -128,6 +128,8 @@ pub(super) struct Recorded {
     pub(super) held: Vec<Held>,
     /// Machines of this name that hold an address or have a conflicting record.
     pub(super) known: BTreeMap<Machine, HolderKind>,
+    /// Whether machines of this name hold addresses of pools that belong to another controller.
+    pub(super) is_of_another: bool,
     /// Machines of this name that wait for an address.
     pub(super) waiting: BTreeSet<Machine>,
     /// Pool addresses that the guest reports and that machines of this name neither hold nor have a conflicting record
@@ -430,10 +432,18 @@ impl View {
 
     fn serve(&self, vm: &VirtualMachine) -> Step {
         let is_selected = self.selected.as_ref().map_or(true, |selected| !selected.is_empty());
-        // A user may have created a Secret with this name. A machine that no pool selects concerns this program only if
-        // the registry knows a machine of this name.
-        if !is_selected && (!refers(vm) || self.ledger.known.is_empty()) {
+        if !is_selected && !refers(vm) {
             return self.hold_back(Step::Wait);
+        }
+        // A machine that no pool selects concerns this program only if the registry knows a machine of this name, or if
+        // its leases are lost and its Secret records them. A user may also have created a Secret with this name.
+        if !is_selected && self.ledger.known.is_empty() {
+            match &self.secret {
+                _ if self.ledger.is_of_another => return self.hold_back(Step::Wait),
+                None => return Step::ReadSecret,
+                Some(NetworkSecret::Ours(_)) => {}
+                Some(NetworkSecret::Foreign(..) | NetworkSecret::Absent) => return self.hold_back(Step::Wait),
+            }
         }
         let claimant = match self.claimant(vm) {
             Ok(claimant) => claimant,
@@ -851,7 +861,7 @@ pub(super) struct Claimed {
 
 /// Whether the network data of a VirtualMachine is in the Secret with the controller's name for it,
 /// [`VirtualMachine::secret_name`].
-fn refers(vm: &VirtualMachine) -> bool {
+pub(super) fn refers(vm: &VirtualMachine) -> bool {
     let cloud_init = vm.cloud_init.as_ref();
     cloud_init.is_some_and(|it| it.network_data == NetworkData::Secret(vm.secret_name()))
 }
@@ -895,8 +905,10 @@ impl Recorded {
             let before = since.len();
             // Leases from pools of other namespaces belong to another controller.
             let is_ours = |pool: &str| scope.is_empty() || pool.split_once('/').is_some_and(|(name, _)| name == scope);
-            let leases = allocator.leases_of(machine).filter(|(_, _, lease)| is_ours(&lease.pool));
-            since.extend(leases.map(|(network, address, lease)| {
+            let (ours, others): (Vec<_>, Vec<_>) =
+                allocator.leases_of(machine).partition(|(_, _, lease)| is_ours(&lease.pool));
+            recorded.is_of_another |= !others.is_empty();
+            since.extend(ours.into_iter().map(|(network, address, lease)| {
                 let claimant = Claimant::clone(&lease.claimant);
                 ((lease.since, address), Held { claimant, network: network.to_owned(), address })
             }));

@@ -161,10 +161,30 @@ fn a_machine_is_looked_for_before_anything_is_claimed_for_it() {
 fn a_virtual_machine_of_no_pool_gets_nothing() {
     let other = json!({"spec": {"template": {"spec": {"volumes": []}}}});
     assert_eq!(decide(&View { selected: Ok(Vec::new()), vm: Some(vm(&other)), ..view() }), Step::Wait);
-    assert_eq!(decide(&View { selected: Ok(Vec::new()), ..view() }), Step::Wait, "its Secret is of somebody else");
+    assert_eq!(decide(&View { selected: Ok(Vec::new()), ..view() }), Step::Wait, "its Secret does not exist");
     let note = "Secret \"w-networkdata\" does not exist, and no pool selects the machine";
     let held = View { selected: Ok(Vec::new()), secret: Some(NetworkSecret::Absent), ..served() };
     assert_eq!(decide(&held), report("NetworkDataMissing", note));
+}
+
+#[test]
+fn the_secret_of_a_virtual_machine_of_no_pool_is_adopted_when_its_leases_are_lost() {
+    let view = View { selected: Ok(Vec::new()), ..view() };
+    assert_eq!(decide(&View { secret: None, ..view.clone() }), Step::ReadSecret);
+    let foreign = NetworkSecret::Foreign("no annotation".to_owned(), Vec::new());
+    assert_eq!(decide(&View { secret: Some(foreign), ..view.clone() }), Step::Wait);
+    let mut lost = View { secret: Some(hand_out("m-1", "v-1")), ..view };
+    let record = Record {
+        claimant: held("m-1", "10.0.0.8").claimant,
+        node_pool: Some("n/p".to_owned()),
+        attachments: Vec::new(),
+        network: Some("infra/vlan10".to_owned()),
+        addresses: vec!["10.0.0.8/16".parse().unwrap()],
+        source: "Secret n/w-networkdata".to_owned(),
+    };
+    assert_eq!(decide(&lost), Step::Adopt(vec![record], HolderKind::KubevirtMachine));
+    lost.ledger.is_of_another = true;
+    assert_eq!(decide(&lost), Step::Wait);
 }
 
 #[test]

@@ -566,6 +566,27 @@ pub async fn after_the_loss_of_all_leases_machines_keep_what_their_records_say(c
     installed.stop().await;
 }
 
+pub async fn an_address_that_only_a_secret_records_is_not_allocated_when_no_pool_selects_its_machine(
+    cluster: &Cluster,
+) {
+    let (hosted, mut installed) = running(cluster, &["10.0.0.8/31"], 1).await;
+    hosted.until_annotated("workers-0", ANNOTATION).await;
+    installed.stop_leading();
+    hosted.forget_leases().await;
+    merge(&hosted.machines, "workers-0", &json!({"metadata": {"annotations": {ANNOTATION: null}}})).await;
+    merge(&hosted.instances, "workers-0", &json!({"status": {"interfaces": null}})).await;
+    let labels = json!({"metadata": {"labels": {"hypershift.openshift.io/nodepool-name": "others"}}});
+    merge(&hosted.vms, "workers-0", &labels).await;
+    // This machine waits for an address before the leader starts.
+    hosted.scale("workers", 2).await;
+    until(&hosted.vms, "workers-1", |_| true).await;
+    installed.lead().await;
+    assert_eq!(hosted.address_of("workers-1").await, "10.0.0.9");
+    assert_eq!(hosted.held().await, rows([("10.0.0.8", "workers-0"), ("10.0.0.9", "workers-1")]));
+    assert_eq!(hosted.until_annotated("workers-0", ANNOTATION).await, r#"["10.0.0.8/16"]"#);
+    installed.stop().await;
+}
+
 /// Tests the steps of `docs/recovery.md`.
 pub async fn damaged_records_are_repaired_by_the_procedure_of_the_guide(cluster: &Cluster) {
     let (hosted, mut installed) = running(cluster, &["10.0.0.8/30"], 2).await;
