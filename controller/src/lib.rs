@@ -16,6 +16,7 @@
 //! | [`namespaces`] | the label of the namespaces with machines of pools |
 //! | [`node_pools`] | the condition of NodePools, and the pools that are derived from them |
 //! | [`selection`] | which pools serve a machine, and on which interface |
+//! | [`definitions`] | whether the cluster has the definitions of this version |
 //! | [`events`] | events of objects |
 //! | [`opening`] | the first claims of a leader, in the order of their creation |
 //! | `passes` | which names get a pass, when, and again after a failure |
@@ -35,6 +36,7 @@ pub mod api;
 pub mod claims;
 pub mod client;
 pub mod cluster_api;
+pub mod definitions;
 pub mod diagnostics;
 pub mod election;
 pub mod events;

@@ -18,6 +18,7 @@ use tokio::time::sleep;
 
 use crate::claims::Provider;
 use crate::client::connect;
+use crate::definitions;
 use crate::diagnostics::Diagnostics;
 use crate::election::Candidate;
 use crate::events::Events;
@@ -138,7 +139,18 @@ pub async fn work(options: &Options, client: Client, phase: watch::Receiver<Phas
     let election = options.leader_elect.then(|| {
         let (stop, stopped) = watch::channel(false);
         let candidate = Candidate::new(client.clone(), client.default_namespace(), LEASE, &identity(), LEASE_DURATION);
-        (stop, tokio::spawn(candidate.run(leading.clone(), stopped)))
+        let (client, leading) = (client.clone(), leading.clone());
+        let task = async move {
+            let mut stop = stopped.clone();
+            let is_current = tokio::select! {
+                () = definitions::until_current(&client) => true,
+                () = async { drop(stop.wait_for(|stop| *stop).await) } => false,
+            };
+            if is_current {
+                candidate.run(leading, stopped).await;
+            }
+        };
+        (stop, tokio::spawn(task))
     });
     let parts = (scope, Arc::clone(&selection));
     let cache = tokio::spawn(async move {
@@ -170,7 +182,8 @@ pub async fn work(options: &Options, client: Client, phase: watch::Receiver<Phas
 }
 
 /// Works while `leads` is `true`. Each time, the work begins from the start. A replica that does not lead is ready,
-/// because it serves webhooks. A leader is ready after its start, while the API server responds.
+/// because it serves webhooks. A leader is ready after its start, while the API server responds. No replica is ready
+/// before the cluster has the definitions of this version, so that a rolling upgrade keeps the earlier version until then.
 async fn lead(
     client: Client,
     (scope, selection): (Scope, Arc<SelectionCache>),
@@ -178,6 +191,7 @@ async fn lead(
     mut leads: watch::Receiver<bool>,
     ready: watch::Sender<bool>,
 ) -> anyhow::Result<()> {
+    definitions::until_current(&client).await;
     loop {
         ready.send_replace(!*leads.borrow_and_update());
         leads.wait_for(|leads| *leads).await.context("waiting for the Lease")?;

@@ -11,13 +11,15 @@ use glowplug_controller::api::{PoolSpec, StaticIPPool};
 use glowplug_controller::machine::MACHINES_LABEL;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Namespace;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
-use tokio::io::{AsyncBufReadExt, BufReader, Lines, copy_bidirectional};
+use tokio::io::{AsyncBufReadExt, BufReader, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::process::{Child, ChildStderr, Command};
+use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
@@ -32,13 +34,27 @@ fn free_address() -> SocketAddr {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
-/// Reads the log up to a line with this message.
-async fn until(lines: &mut Lines<BufReader<ChildStderr>>, message: &str) {
+/// The lines of a log. A task reads them all the time: a program would wait while its pipe is full.
+type Log = mpsc::UnboundedReceiver<Value>;
+
+fn log(stderr: ChildStderr) -> Log {
+    let (sender, lines) = mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        let mut read = BufReader::new(stderr).lines();
+        while let Some(line) = read.next_line().await.unwrap() {
+            // The test may have ended.
+            drop(sender.send(serde_json::from_str(&line).unwrap()));
+        }
+    });
+    lines
+}
+
+/// Reads the log up to a line with this message. Returns the members of the line.
+async fn until(lines: &mut Log, message: &str) -> Value {
     loop {
-        let line = lines.next_line().await.unwrap().expect("the message before the end of the log");
-        let line: Value = serde_json::from_str(&line).unwrap();
+        let mut line = lines.recv().await.expect("the message before the end of the log");
         if line["fields"]["message"] == message {
-            return;
+            return line["fields"].take();
         }
     }
 }
@@ -50,7 +66,7 @@ fn send(program: &Child, signal: &str) {
 
 /// Starts the program for a server, with the rights of its service account, and returns its log and its diagnostics
 /// address.
-async fn start(server: &Server, folder: &std::path::Path) -> (Child, Lines<BufReader<ChildStderr>>, SocketAddr) {
+async fn start(server: &Server, folder: &std::path::Path) -> (Child, Log, SocketAddr) {
     Cluster::of(server).await;
     let (program, lines, diagnostics, _) = start_replica(server, folder);
     (program, lines, diagnostics)
@@ -58,10 +74,7 @@ async fn start(server: &Server, folder: &std::path::Path) -> (Child, Lines<BufRe
 
 /// As [`start`], for a server that is already set up. Returns the address of the webhooks, too. Their certificate is in
 /// `folder`.
-fn start_replica(
-    server: &Server,
-    folder: &std::path::Path,
-) -> (Child, Lines<BufReader<ChildStderr>>, SocketAddr, SocketAddr) {
+fn start_replica(server: &Server, folder: &std::path::Path) -> (Child, Log, SocketAddr, SocketAddr) {
     let file = folder.join("kubeconfig");
     let config = json!({
         "clusters": [{"name": "c", "cluster": {"server": server.url()}}],
@@ -82,7 +95,7 @@ fn start_replica(
         .kill_on_drop(true)
         .spawn()
         .unwrap();
-    let lines = BufReader::new(program.stderr.take().unwrap()).lines();
+    let lines = log(program.stderr.take().unwrap());
     (program, lines, diagnostics, webhook)
 }
 
@@ -114,6 +127,46 @@ async fn the_program_leads_and_becomes_unready_first_after_a_signal() {
     let config = kube::Config::new(server.url().parse().unwrap());
     let leases: Api<Lease> = Api::namespaced(glowplug_controller::client::connect(config).unwrap(), SYSTEM);
     assert_eq!(leases.get("glowplug-controller").await.unwrap().spec.unwrap().holder_identity, None);
+}
+
+#[tokio::test]
+async fn no_replica_works_before_the_cluster_has_the_definitions_of_its_version() {
+    let (server, folder) = (Server::start().await, tempfile::tempdir().unwrap());
+    let cluster = Cluster::of(&server).await;
+    let definitions: Api<CustomResourceDefinition> = Api::all(cluster.client());
+    let name = "staticippools.ipam.glowplug.dev";
+    let current = definitions.get(name).await.unwrap();
+    let mut earlier = current.clone();
+    let schema = earlier.spec.versions[0].schema.as_mut().unwrap().open_api_v3_schema.as_mut().unwrap();
+    let spec = schema.properties.as_mut().unwrap().get_mut("spec").unwrap();
+    spec.properties.as_mut().unwrap().remove("excludedAddresses").unwrap();
+    definitions.replace(name, &PostParams::default(), &earlier).await.unwrap();
+
+    let (mut program, mut lines, diagnostics, _) = start_replica(&server, folder.path());
+    let waiting = until(&mut lines, "waiting for the definitions of this version: apply the output of `crd`").await;
+    assert_eq!(waiting["problem"], format!("definition {name} has no v1alpha1.spec.excludedAddresses"));
+    assert_eq!(get(diagnostics, "/readyz", None).await.0, 503);
+    assert!(get(diagnostics, "/metrics", None).await.1.contains("glowplug_leading 0\n"));
+
+    let version = definitions.get(name).await.unwrap().metadata.resource_version;
+    let current =
+        CustomResourceDefinition { metadata: ObjectMeta { resource_version: version, ..current.metadata }, ..current };
+    definitions.replace(name, &PostParams::default(), &current).await.unwrap();
+    until(&mut lines, "leadership changed").await;
+    until_ready(diagnostics).await;
+    send(&program, "-TERM");
+    until(&mut lines, "ended").await;
+    assert!(program.wait().await.unwrap().success());
+}
+
+#[tokio::test]
+async fn a_program_without_its_definitions_ends_after_a_signal() {
+    let (server, folder) = (Server::start().await, tempfile::tempdir().unwrap());
+    let (mut program, mut lines, ..) = start_replica(&server, folder.path());
+    until(&mut lines, "waiting for the definitions of this version: apply the output of `crd`").await;
+    send(&program, "-TERM");
+    until(&mut lines, "ended").await;
+    assert!(program.wait().await.unwrap().success());
 }
 
 #[tokio::test]

@@ -11,7 +11,8 @@ use crate::support::scenarios::ALL;
 use crate::support::server::{Call, Server};
 use crate::support::{CONTROLLER, Cluster, SYSTEM};
 
-/// Verb, resource with its group, and scope: `every` namespace and the cluster itself, or the name of one namespace.
+/// Verb, resource with its group, and scope: `every` namespace and the cluster itself, or the name of one namespace. A
+/// right to certain definitions names the definition before the resource.
 type Right = (String, String, String);
 
 /// The rights of a role.
@@ -22,10 +23,15 @@ fn of_role(kind: &str, scope: &str) -> BTreeSet<Right> {
     let mut all = BTreeSet::new();
     for rule in rules {
         let members: BTreeSet<&str> = rule.as_object().unwrap().keys().map(String::as_str).collect();
-        assert_eq!(members, ["apiGroups", "resources", "verbs"].into(), "this test knows no other member");
+        let members: Vec<&str> = members.into_iter().filter(|member| *member != "resourceNames").collect();
+        assert_eq!(members, ["apiGroups", "resources", "verbs"], "this test knows no other member");
+        let of_names = |resource: String| match &rule["resourceNames"] {
+            Value::Null => vec![resource],
+            _ => list(rule, "resourceNames").iter().map(|name| format!("{name} {resource}")).collect(),
+        };
         for group in list(rule, "apiGroups") {
-            for resource in list(rule, "resources") {
-                let resource = format!("{resource}.{group}");
+            let resources = list(rule, "resources").into_iter().map(|resource| format!("{resource}.{group}"));
+            for resource in resources.flat_map(of_names) {
                 all.extend(list(rule, "verbs").into_iter().map(|verb| (verb, resource.clone(), scope.to_owned())));
             }
         }
@@ -38,6 +44,10 @@ fn of_call(call: &Call) -> Right {
     let resource = match &call.subresource {
         Some(subresource) => format!("{}/{subresource}.{}", call.plural, call.group),
         None => format!("{}.{}", call.plural, call.group),
+    };
+    let resource = match (call.plural.as_str(), &call.name) {
+        ("customresourcedefinitions", Some(name)) => format!("{name} {resource}"),
+        _ => resource,
     };
     let scope = if call.namespace.as_deref() == Some(SYSTEM) { SYSTEM } else { "every" };
     (call.verb.to_owned(), resource, scope.to_owned())

@@ -1,5 +1,6 @@
 //! Checks that an API server accepts the shipped manifests.
 
+use glowplug_controller::definitions;
 use kube::Api;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, PostParams};
 use serde_json::Value;
@@ -51,4 +52,8 @@ pub async fn an_api_server_takes_over_every_member_of_the_manifests(cluster: &Cl
     }
     assert_eq!(kinds, [KINDS, KINDS].concat());
     assert_eq!(paths, [] as [String; 0]);
+}
+
+pub async fn the_definitions_that_a_cluster_has_installed_are_current(cluster: &Cluster) {
+    definitions::until_current(&cluster.controller()).await;
 }
