@@ -15,7 +15,7 @@ use crate::support::server::Server;
 use crate::support::trouble::{Trouble, history, run_all, run_script};
 
 /// A hosted cluster whose machines wait for the MAC addresses of a pool with this last octet.
-async fn hosted(cluster: &Cluster, last: u8) -> Hosted {
+pub(super) async fn hosted(cluster: &Cluster, last: u8) -> Hosted {
     let hosted = Hosted::new(cluster).await;
     hosted.kubevirt.be_late();
     let label = json!({"labels": {"ipam.glowplug.dev/mac-addresses": "required"}});
@@ -36,12 +36,12 @@ async fn hosted(cluster: &Cluster, last: u8) -> Hosted {
     hosted
 }
 
-async fn mac_of(hosted: &Hosted, name: &str) -> String {
+pub(super) async fn mac_of(hosted: &Hosted, name: &str) -> String {
     hosted.until_running(name).await.addresses()[0].0.clone()
 }
 
 /// The machines that hold MAC addresses, by address.
-async fn held(hosted: &Hosted) -> BTreeMap<String, String> {
+pub(super) async fn held(hosted: &Hosted) -> BTreeMap<String, String> {
     let leases: Api<StaticIPLease> = Api::all(hosted.client.clone());
     let leases = leases.list(&ListParams::default()).await.unwrap().items.into_iter().map(|lease| lease.spec);
     let held = leases.filter(|lease| lease.network == "mac" && lease.released.is_none());
