@@ -5,7 +5,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-#[path = "../tests/support/mod.rs"]
+mod peers;
+#[path = "../../tests/support/mod.rs"]
 mod support;
 
 use std::collections::BTreeSet;
@@ -172,6 +173,7 @@ async fn scale(assets: &Path, machines: usize) {
     let (time, largest) = start(&server).await;
     row("start with served machines until /readyz", &milliseconds(time), "");
     row("largest memory of this start", &megabytes(largest), "");
+    peers::measure(&server, &cluster).await;
 }
 
 /// Number of writes, bytes in the log, and bytes of the database of etcd.

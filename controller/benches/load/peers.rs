@@ -1,0 +1,188 @@
+//! Repeats the requests that other programs send for one address, and measures them beside the controller.
+//!
+//! The requests are those that `docs/measurements.md` names, from reading the source code of each program. One allocation
+//! follows the other, because each of these programs allocates one address of a pool at a time. The choice of an address
+//! is not repeated: it needs no request, and much less time.
+
+use std::time::{Duration, Instant};
+
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::Api;
+use kube::api::{DynamicObject, ListParams, Patch, PatchParams, PostParams};
+use serde_json::{Map, Value, json};
+
+use super::support::Cluster;
+use super::support::controller::{Controller, Site, create};
+use super::support::hosted::definitions::{Names, resource};
+use super::support::hosted::provider::object;
+use super::support::real::RealServer;
+use super::{etcd, row};
+
+/// Number of allocations in one measurement.
+const COUNT: usize = 20;
+/// Addresses that a pool has allocated before.
+const ALLOCATED: [usize; 2] = [1_000, 10_000];
+
+const IP_POOL: Names = ("whereabouts.cni.cncf.io", "v1alpha1", "IPPool", "ippools", false);
+const RESERVATION: Names =
+    ("whereabouts.cni.cncf.io", "v1alpha1", "OverlappingRangeIPReservation", "overlappingrangeipreservations", false);
+const METAL3_POOL: Names = ("ipam.metal3.io", "v1alpha1", "IPPool", "ippools", true);
+
+pub(super) async fn measure(server: &RealServer, cluster: &Cluster) {
+    for names in [IP_POOL, RESERVATION, METAL3_POOL] {
+        cluster.define(&open(names)).await;
+    }
+    let site = Site::new(cluster).await;
+    site.pool("p", &["10.0.0.0/16"]).await;
+    let mut controller = Controller::start(cluster, &site);
+    controller.until_ready().await;
+    let result = each(server, async |n| {
+        site.claim(&format!("c{n}"), &json!({})).await;
+        site.address_of(&format!("c{n}")).await;
+    });
+    report("a claim of Cluster API, one client", result.await);
+    drop(controller);
+
+    let site = Site::new(cluster).await;
+    claims(&site).await;
+    report("requests of the in-cluster provider", each(server, async |n| provider(&site, n).await).await);
+    for allocated in ALLOCATED {
+        let site = Site::new(cluster).await;
+        claims(&site).await;
+        let pools: Api<DynamicObject> = Api::namespaced_with(cluster.client(), &site.namespace, &resource(METAL3_POOL));
+        let indexes: Map<String, Value> = (0..allocated).map(|n| (format!("claim-{n}"), address(n).into())).collect();
+        pools.create(&PostParams::default(), &object(METAL3_POOL, json!({"metadata": {"name": "p"}}))).await.unwrap();
+        pools.patch_status("p", &PatchParams::default(), &status(indexes.into())).await.unwrap();
+        let result = each(server, async |n| {
+            provider(&site, n).await;
+            let index = json!({format!("c{n}"): address(allocated + n)});
+            pools.patch_status("p", &PatchParams::default(), &status(index)).await.unwrap();
+        });
+        report(&format!("requests of metal3, {allocated} addresses allocated"), result.await);
+    }
+    for allocated in ALLOCATED {
+        let range = Range::new(cluster, allocated).await;
+        let result = each(server, async |n| range.allocate(allocated + n).await).await;
+        report(&format!("requests of whereabouts, {allocated} addresses allocated"), result);
+    }
+    let mut size = ALLOCATED[1];
+    while Range::create(cluster, size).await.is_ok() {
+        size += 100;
+    }
+    row("smallest range of whereabouts that etcd rejects", &size.to_string(), "");
+}
+
+/// A definition that keeps all members.
+fn open((group, version, kind, plural, has_status): Names) -> CustomResourceDefinition {
+    let schema = json!({"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}});
+    let status = if has_status { json!({"status": {}}) } else { json!({}) };
+    let version = json!({"name": version, "served": true, "storage": true, "schema": schema, "subresources": status});
+    let names = json!({"kind": kind, "plural": plural});
+    let spec = json!({"group": group, "scope": "Namespaced", "names": names, "versions": [version]});
+    serde_json::from_value(json!({"metadata": {"name": format!("{plural}.{group}")}, "spec": spec})).unwrap()
+}
+
+/// Runs the allocations. Returns the time of one allocation, and the bytes in the log of etcd for one allocation.
+async fn each(server: &RealServer, allocate: impl AsyncFn(usize)) -> (Duration, f64) {
+    let before = etcd(server).await[1];
+    let began = Instant::now();
+    for n in 0..COUNT {
+        allocate(n).await;
+    }
+    let time = began.elapsed();
+    (time / u32::try_from(COUNT).unwrap(), (etcd(server).await[1] - before) / COUNT as f64)
+}
+
+fn report(what: &str, (time, bytes): (Duration, f64)) {
+    row(what, &format!("{} ms, {:.0} KB", time.as_millis(), bytes / 1000.0), "");
+}
+
+fn address(n: usize) -> String {
+    format!("10.0.{}.{}", n / 256, n % 256)
+}
+
+fn status(indexes: Value) -> Patch<Value> {
+    Patch::Merge(json!({"status": {"indexes": indexes}}))
+}
+
+/// Creates claims that another provider serves.
+async fn claims(site: &Site) {
+    let pool = json!({"apiGroup": "ipam.cluster.x-k8s.io", "kind": "InClusterIPPool"});
+    for n in 0..COUNT {
+        site.claim(&format!("c{n}"), &json!({"spec": {"poolRef": pool}})).await;
+    }
+}
+
+/// The writes of a provider for a claim: finalizer, IPAddress, status.
+async fn provider(site: &Site, n: usize) {
+    let (name, params) = (format!("c{n}"), PatchParams::default());
+    let finalizer = Patch::Merge(json!({"metadata": {"finalizers": ["example.org/claim"]}}));
+    let claim = site.claims.patch(&name, &params, &finalizer).await.unwrap();
+    let ip_address = json!({
+        "metadata": {"name": name, "finalizers": ["example.org/address"]},
+        "spec": {
+            "address": address(n), "prefix": 16, "gateway": "10.0.0.1", "claimRef": {"name": name},
+            "poolRef": claim.data["spec"]["poolRef"],
+        },
+    });
+    create(&site.addresses, ip_address).await;
+    let status = Patch::Merge(json!({"status": {"addressRef": {"name": name}}}));
+    site.claims.patch_status(&name, &params, &status).await.unwrap();
+}
+
+/// A range of addresses of whereabouts: one object has all allocations.
+struct Range {
+    pools: Api<DynamicObject>,
+    reservations: Api<DynamicObject>,
+    leases: Api<Lease>,
+}
+
+// === impl Range ===
+
+impl Range {
+    async fn new(cluster: &Cluster, allocated: usize) -> Self {
+        Self::create(cluster, allocated).await.unwrap()
+    }
+
+    async fn create(cluster: &Cluster, allocated: usize) -> kube::Result<Self> {
+        let namespace = cluster.namespace().await;
+        let api = |names| Api::namespaced_with(cluster.client(), &namespace, &resource(names));
+        let leases = Api::namespaced(cluster.client(), &namespace);
+        let range = Self { pools: api(IP_POOL), reservations: api(RESERVATION), leases };
+        let allocations: Map<String, Value> = (0..allocated).map(|n| (n.to_string(), allocation(n))).collect();
+        let spec = json!({"range": "10.0.0.0/16", "allocations": allocations});
+        let pool = object(IP_POOL, json!({"metadata": {"name": "10.0.0.0-16"}, "spec": spec}));
+        range.pools.create(&PostParams::default(), &pool).await?;
+        let lease = serde_json::from_value(json!({"metadata": {"name": "whereabouts"}})).unwrap();
+        range.leases.create(&PostParams::default(), &lease).await?;
+        Ok(range)
+    }
+
+    /// Takes the Lease, reads the pools and the pool, reserves the address, adds it to the pool, and returns the Lease.
+    async fn allocate(&self, n: usize) {
+        self.set_holder(json!("pod")).await;
+        self.pools.list(&ListParams::default()).await.unwrap();
+        let pool = self.pools.get("10.0.0.0-16").await.unwrap();
+        let reservation = json!({"metadata": {"name": address(n)}, "spec": allocation(n)});
+        self.reservations.create(&PostParams::default(), &object(RESERVATION, reservation)).await.unwrap();
+        let patch = json!([
+            {"op": "test", "path": "/metadata/resourceVersion", "value": pool.metadata.resource_version},
+            {"op": "add", "path": format!("/spec/allocations/{n}"), "value": allocation(n)},
+        ]);
+        let patch = Patch::<()>::Json(serde_json::from_value(patch).unwrap());
+        self.pools.patch("10.0.0.0-16", &PatchParams::default(), &patch).await.unwrap();
+        self.set_holder(Value::Null).await;
+    }
+
+    async fn set_holder(&self, pod: Value) {
+        let mut lease = self.leases.get("whereabouts").await.unwrap();
+        lease.spec.get_or_insert_default().holder_identity = pod.as_str().map(str::to_owned);
+        self.leases.replace("whereabouts", &PostParams::default(), &lease).await.unwrap();
+    }
+}
+
+/// An allocation: the identifier of a container has 64 digits.
+fn allocation(n: usize) -> Value {
+    json!({"id": format!("{n:064x}"), "podref": format!("clusters/pod-{n}"), "ifname": "net1"})
+}
