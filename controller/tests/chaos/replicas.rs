@@ -133,7 +133,8 @@ impl Replica {
         // The library changes only the time of the day: timers continue, as when an administrator sets a clock.
         command.env("LD_PRELOAD", faketime()).env("FAKETIME_TIMESTAMP_FILE", &clock);
         command.envs([("FAKETIME_CACHE_DURATION", "1"), ("FAKETIME_DONT_FAKE_MONOTONIC", "1"), ("NO_FAKE_STAT", "1")]);
-        command.args(["run", "--leader-elect", "--diagnostics-address=", "--health-addr=", "--webhook-port"]);
+        command.args(["run", "--leader-elect", "--insecure-diagnostics", "--diagnostics-address=127.0.0.1:0"]);
+        command.args(["--health-addr=", "--webhook-port"]);
         command.arg(free_port().to_string()).arg("--kubeconfig").arg(file).env("HOSTNAME", name);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         let replica = Self { name: name.to_owned(), clock, child: None, is_stopped: false, command, proxy };
