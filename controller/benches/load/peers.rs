@@ -30,9 +30,15 @@ const RESERVATION: Names =
 const METAL3_POOL: Names = ("ipam.metal3.io", "v1alpha1", "IPPool", "ippools", true);
 
 pub(super) async fn measure(server: &RealServer, cluster: &Cluster) {
-    for names in [IP_POOL, RESERVATION, METAL3_POOL] {
-        cluster.define(&open(names)).await;
-    }
+    let text = json!({"type": "string"});
+    let map = |values: &Value| json!({"type": "object", "additionalProperties": values});
+    let members = |members: Value| json!({"type": "object", "properties": members});
+    let allocation = members(json!({"id": text, "podref": text, "ifname": text}));
+    let range = members(json!({"range": text, "allocations": map(&allocation)}));
+    cluster.define(&definition(IP_POOL, &members(json!({"spec": range})))).await;
+    cluster.define(&definition(RESERVATION, &members(json!({"spec": allocation})))).await;
+    let status = members(json!({"indexes": map(&text)}));
+    cluster.define(&definition(METAL3_POOL, &members(json!({"status": status})))).await;
     let site = Site::new(cluster).await;
     site.pool("p", &["10.0.0.0/16"]).await;
     let mut controller = Controller::start(cluster, &site);
@@ -53,11 +59,11 @@ pub(super) async fn measure(server: &RealServer, cluster: &Cluster) {
         let pools: Api<DynamicObject> = Api::namespaced_with(cluster.client(), &site.namespace, &resource(METAL3_POOL));
         let indexes: Map<String, Value> = (0..allocated).map(|n| (format!("claim-{n}"), address(n).into())).collect();
         pools.create(&PostParams::default(), &object(METAL3_POOL, json!({"metadata": {"name": "p"}}))).await.unwrap();
-        pools.patch_status("p", &PatchParams::default(), &status(indexes.into())).await.unwrap();
+        pools.patch_status("p", &PatchParams::default(), &indexes_of(indexes.into())).await.unwrap();
         let result = each(server, async |n| {
             provider(&site, n).await;
             let index = json!({format!("c{n}"): address(allocated + n)});
-            pools.patch_status("p", &PatchParams::default(), &status(index)).await.unwrap();
+            pools.patch_status("p", &PatchParams::default(), &indexes_of(index)).await.unwrap();
         });
         report(&format!("requests of metal3, {allocated} addresses allocated"), result.await);
     }
@@ -68,14 +74,14 @@ pub(super) async fn measure(server: &RealServer, cluster: &Cluster) {
     }
     let mut size = ALLOCATED[1];
     while Range::create(cluster, size).await.is_ok() {
-        size += 100;
+        size += 500;
     }
     row("smallest range of whereabouts that etcd rejects", &size.to_string(), "");
 }
 
-/// A definition that keeps all members.
-fn open((group, version, kind, plural, has_status): Names) -> CustomResourceDefinition {
-    let schema = json!({"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}});
+/// The definition of a kind with these members.
+fn definition((group, version, kind, plural, has_status): Names, schema: &Value) -> CustomResourceDefinition {
+    let schema = json!({"openAPIV3Schema": schema});
     let status = if has_status { json!({"status": {}}) } else { json!({}) };
     let version = json!({"name": version, "served": true, "storage": true, "schema": schema, "subresources": status});
     let names = json!({"kind": kind, "plural": plural});
@@ -102,7 +108,7 @@ fn address(n: usize) -> String {
     format!("10.0.{}.{}", n / 256, n % 256)
 }
 
-fn status(indexes: Value) -> Patch<Value> {
+fn indexes_of(indexes: Value) -> Patch<Value> {
     Patch::Merge(json!({"status": {"indexes": indexes}}))
 }
 
