@@ -43,12 +43,12 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
         "docs/controller.md",
         &[
             "make image",
-            "skopeo copy oci-archive:target/image/glowplug-controller-v0.1.0.tar \
-                docker://registry.example.org/glowplug-controller:v0.1.0",
+            "skopeo copy oci-archive:target/image/glowplug-controller-v0.2.0.tar \
+                docker://registry.example.org/glowplug-controller:v0.2.0",
             "kubectl apply --server-side -k install",
             "kubectl rollout status deployment/glowplug-controller-manager -n ipam-glowplug-system",
             "oc apply --server-side -k install",
-            "export GLOWPLUG_CONTROLLER_IMAGE=registry.example.org/glowplug-controller:v0.1.0",
+            "export GLOWPLUG_CONTROLLER_IMAGE=registry.example.org/glowplug-controller:v0.2.0",
             "clusterctl init --ipam glowplug",
             "kubectl set image deployment/glowplug-controller-manager -n ipam-glowplug-system \\",
             "kubectl delete staticippools --all -A",
