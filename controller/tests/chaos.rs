@@ -37,8 +37,9 @@
 //! guest runs. At the end of the round the guest is restarted, and gets the address of its machine.
 //!
 //! If a machine was deleted after the backup, and another machine got its address, the restore brings the deleted machine
-//! back, with its lease and its Secret. KubeVirt starts it again, and no controller can prevent that: the observer counts
-//! this case, and `docs/controller.md` says what an administrator does.
+//! back, with its lease and its Secret. KubeVirt starts it again, and no controller can prevent that. In the same way, a
+//! deleted claim comes back with its IPAddress. The observer counts these cases, and `docs/controller.md` says what an
+//! administrator does.
 //!
 //! # What this program cannot do
 //!
@@ -156,7 +157,7 @@ async fn run() -> ExitCode {
     let (changes, gaps, returned) = world.observer.counts();
     println!("{:>8} seconds, {rounds} rounds, seed {seed}", began.elapsed().as_secs());
     println!("{changes:>8} stored versions checked, {gaps} gaps in the history");
-    println!("{returned:>8} restored machines that started beside a newer guest with their address");
+    println!("{returned:>8} restored machines and claims beside a newer guest with their address");
     println!("{:>8} replicas ended by themselves", EXITS.load(Ordering::Relaxed));
     println!("{:>8} violations", violations.len());
     if violations.is_empty() {

@@ -79,7 +79,7 @@ struct State {
     history: BTreeMap<Address, Vec<String>>,
     violations: Vec<String>,
     changes: usize,
-    /// Number of restored machines that started beside a guest with their address.
+    /// Number of restored machines and claims beside a guest with their address.
     returned: usize,
 }
 
@@ -113,10 +113,16 @@ impl Observer {
             self.tasks.push(tokio::spawn(follow(api, kind, version, Arc::clone(&self.log))));
         }
         let state = &mut self.state;
-        for seen in first {
+        let (leases_and_guests, others): (Vec<Seen>, Vec<Seen>) =
+            first.into_iter().partition(|seen| [LEASES, INSTANCES].contains(&seen.kind));
+        for seen in leases_and_guests {
             state.apply(&seen, &self.networks, true);
         }
-        state.note_unrecorded(&self.networks);
+        // A restored IPAddress may have the address of such a guest.
+        state.note_unrecorded();
+        for seen in others {
+            state.apply(&seen, &self.networks, true);
+        }
     }
 
     pub fn stop(&mut self) {
@@ -384,8 +390,7 @@ impl State {
     }
 
     /// Remembers the guests that run without a lease of their own at the start.
-    fn note_unrecorded(&mut self, networks: &BTreeMap<String, String>) {
-        let _ = networks;
+    fn note_unrecorded(&mut self) {
         self.restored = self.held.clone();
         for ((kind, namespace, name), used) in &self.users {
             let is_own = |address: &Address| self.held.get(address) == Some(&(namespace.clone(), name.clone()));
