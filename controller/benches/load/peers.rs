@@ -6,14 +6,18 @@
 
 use std::time::{Duration, Instant};
 
+use futures::{StreamExt as _, TryStreamExt as _, future};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::Api;
 use kube::api::{DynamicObject, ListParams, Patch, PatchParams, PostParams};
+use kube::runtime::WatchStreamExt as _;
+use kube::runtime::watcher::{self, watcher};
+use kube::{Api, ResourceExt as _};
 use serde_json::{Map, Value, json};
+use tokio::sync::Mutex;
 
 use super::support::Cluster;
-use super::support::controller::{Controller, Site, create};
+use super::support::controller::{Controller, Site, condition, create};
 use super::support::hosted::definitions::{Names, resource};
 use super::support::hosted::provider::object;
 use super::support::real::RealServer;
@@ -43,11 +47,14 @@ pub(super) async fn measure(server: &RealServer, cluster: &Cluster) {
     site.pool("p", &["10.0.0.0/16"]).await;
     let mut controller = Controller::start(cluster, &site);
     controller.until_ready().await;
+    let ready = watcher(site.claims.clone(), watcher::Config::default()).applied_objects();
+    let ready = ready.try_filter(|claim| future::ready(condition(claim)["status"] == "True"));
+    let ready = Mutex::new(Box::pin(ready));
     let result = each(server, async |n| {
         site.claim(&format!("c{n}"), &json!({})).await;
-        site.address_of(&format!("c{n}")).await;
+        while ready.lock().await.next().await.unwrap().unwrap().name_any() != format!("c{n}") {}
     });
-    report("a claim of Cluster API, one client", result.await);
+    report("a claim of Cluster API, from its creation to Ready", result.await);
     drop(controller);
 
     let site = Site::new(cluster).await;
