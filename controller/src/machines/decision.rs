@@ -438,11 +438,13 @@ impl View {
         // A machine that no pool selects concerns this program only if the registry knows a machine of this name, or if
         // its leases are lost and its Secret records them. A user may also have created a Secret with this name.
         if !is_selected && self.ledger.known.is_empty() {
+            let is_attached =
+                |handed: &Handed| vm.networks.iter().any(|attachment| attachment.network == handed.network);
             match &self.secret {
                 _ if self.ledger.is_of_another => return self.hold_back(Step::Wait),
                 None => return Step::ReadSecret,
-                Some(NetworkSecret::Ours(_)) => {}
-                Some(NetworkSecret::Foreign(..) | NetworkSecret::Absent) => return self.hold_back(Step::Wait),
+                Some(NetworkSecret::Ours(hand_out)) if hand_out.interfaces.iter().all(is_attached) => {}
+                Some(_) => return self.hold_back(Step::Wait),
             }
         }
         let claimant = match self.claimant(vm) {

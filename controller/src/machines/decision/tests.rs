@@ -174,6 +174,8 @@ fn the_secret_of_a_virtual_machine_of_no_pool_is_adopted_when_its_leases_are_los
     let foreign = NetworkSecret::Foreign("no annotation".to_owned(), Vec::new());
     assert_eq!(decide(&View { secret: Some(foreign), ..view.clone() }), Step::Wait);
     let mut lost = View { secret: Some(hand_out("m-1", "v-1")), ..view };
+    let elsewhere = vm(&json!({"spec": {"template": {"spec": {"networks": []}}}}));
+    assert_eq!(decide(&View { vm: Some(elsewhere), ..lost.clone() }), Step::Wait, "it is on another network");
     let record = Record {
         claimant: held("m-1", "10.0.0.8").claimant,
         node_pool: Some("n/p".to_owned()),
