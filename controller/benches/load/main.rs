@@ -139,7 +139,7 @@ async fn scale(assets: &Path, machines: usize) {
 
     let before = etcd(&server).await;
     let began = Instant::now();
-    let (mut program, health) = run(&server, &[]);
+    let (mut program, [_, health]) = run(&server, &[]);
     let secrets: Api<Secret> = Api::all(cluster.client());
     let written = watcher(secrets, watcher::Config::default()).applied_objects();
     let written = written.try_filter(|secret| future::ready(secret.name_any().ends_with("-networkdata")));
@@ -344,9 +344,10 @@ impl Fleet {
 
     /// Kills the leader of two replicas. Returns the time from then to the Secret of a machine that was created meanwhile.
     async fn lose_the_leader(&mut self, server: &RealServer) -> Duration {
-        let (mut first, health) = run(server, &["--leader-elect"]);
+        let (mut first, [diagnostics, health]) = run(server, &["--leader-elect"]);
+        until(diagnostics, "/metrics", "glowplug_leading 1").await;
         until_ready(health).await;
-        let (mut second, health) = run(server, &["--leader-elect"]);
+        let (mut second, [_, health]) = run(server, &["--leader-elect"]);
         until_ready(health).await;
         first.kill().unwrap();
         let began = Instant::now();
@@ -512,7 +513,7 @@ async fn exhaust(cluster: &Cluster) -> (Duration, Duration) {
 /// Starts the program and waits until it is ready. Returns the time, and the memory that the program has then.
 async fn start(server: &RealServer) -> (Duration, u64) {
     let began = Instant::now();
-    let (mut program, health) = run(server, &[]);
+    let (mut program, [_, health]) = run(server, &[]);
     until_ready(health).await;
     let time = began.elapsed();
     let resident = memory(&program, "VmHWM:");
@@ -521,8 +522,8 @@ async fn start(server: &RealServer) -> (Duration, u64) {
     (time, resident)
 }
 
-/// Starts the program. Returns the program and the address of its probes.
-fn run(server: &RealServer, options: &[&str]) -> (Child, SocketAddr) {
+/// Starts the program. Returns the program, and the addresses of its diagnostics and its probes.
+fn run(server: &RealServer, options: &[&str]) -> (Child, [SocketAddr; 2]) {
     let [diagnostics, health, webhook] =
         [(); 3].map(|()| TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap());
     let program = Command::new(env!("CARGO_BIN_EXE_glowplug-controller"))
@@ -533,11 +534,22 @@ fn run(server: &RealServer, options: &[&str]) -> (Child, SocketAddr) {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    (program, health)
+    (program, [diagnostics, health])
 }
 
 async fn until_ready(health: SocketAddr) {
-    while TcpStream::connect(health).await.is_err() || get(health, "/readyz", None).await.0 != 200 {
+    until(health, "/readyz", "ok").await;
+}
+
+/// Waits until a page is served and contains a text.
+async fn until(address: SocketAddr, path: &str, text: &str) {
+    loop {
+        if TcpStream::connect(address).await.is_ok() {
+            let (code, page) = get(address, path, None).await;
+            if code == 200 && page.contains(text) {
+                return;
+            }
+        }
         sleep(Duration::from_millis(5)).await;
     }
 }
