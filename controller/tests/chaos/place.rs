@@ -411,19 +411,23 @@ impl Place {
         }
         for (name, wanted) in wanted {
             if wanted.has_machine && !machines.iter().any(|machine| machine.name_any() == name) {
-                let machine = object(KUBEVIRT_MACHINE, json!({"metadata": {"name": name}}));
+                let labels = json!({"pool": POOLS[wanted.pool]});
+                let machine = object(KUBEVIRT_MACHINE, json!({"metadata": {"name": name, "labels": labels}}));
                 settle(async || self.machines.create(&PostParams::default(), &machine).await).await;
             }
             if !vms.iter().any(|vm| vm.name_any() == name) {
-                let vm = self.vm(&name, wanted);
+                // The labels come from the machine, which may be older than the wanted one.
+                let machine = machines.iter().find(|machine| machine.name_any() == name);
+                let pool = machine.and_then(|machine| machine.labels().get("pool").cloned());
+                let vm = self.vm(&name, wanted, &pool.unwrap_or_else(|| POOLS[wanted.pool].to_owned()));
                 settle(async || self.vms.create(&PostParams::default(), &vm).await).await;
             }
         }
     }
 
     /// A VirtualMachine, as capk creates it and the webhooks change it.
-    fn vm(&self, name: &str, wanted: Wanted) -> DynamicObject {
-        let mut labels = json!({"pool": POOLS[wanted.pool]});
+    fn vm(&self, name: &str, wanted: Wanted, pool: &str) -> DynamicObject {
+        let mut labels = json!({"pool": pool});
         if wanted.has_machine {
             labels["capk.cluster.x-k8s.io/kubevirt-machine-name"] = name.into();
             labels["capk.cluster.x-k8s.io/kubevirt-machine-namespace"] = self.namespace.clone().into();
