@@ -236,7 +236,7 @@ impl World {
         let until = Instant::now() + ROUND;
         self.operate(until, true).await;
         // The backup of an even round is restored in the next round.
-        if number % 2 == 0 && self.has_backup {
+        if number.is_multiple_of(2) && self.has_backup {
             let violations = self.restore().await;
             if !violations.is_empty() {
                 return violations;
