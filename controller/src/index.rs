@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use glowplug::diagnostic::Diagnostics;
-use glowplug::host::allocator::{Allocator, PoolError, Usage};
+use glowplug::host::allocator::{Allocator, PoolError, PoolUsage};
 use glowplug::host::metrics::is_exhausted;
 use glowplug::host::pool::{Pool, overlaps};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time};
@@ -41,12 +41,8 @@ pub struct PoolObject {
 /// State of a pool in the registry.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Observation {
-    /// Counts for each family. Empty while the registry does not have the pool.
-    pub usage: Vec<Usage>,
-    /// Number of held leases of the pool.
-    pub held: usize,
-    /// Number of claims and machines that wait for an address of the pool.
-    pub waiting: u32,
+    /// Counts of the pool, without families while the registry does not have the pool.
+    pub usage: PoolUsage,
     /// One line for each conflicting record of an address of the pool.
     pub conflicts: Vec<String>,
 }
@@ -127,27 +123,14 @@ const IN_USE: &str = "InUse";
 /// Longest message of a condition that an API server accepts, in bytes.
 const MAX_MESSAGE: usize = 32_768;
 
-/// Returns the state of the pools in the registry.
+/// Returns the state of the pools in the registry. `usage` is the result of [`Allocator::usage`].
 #[must_use]
-pub fn observe(allocator: &Allocator, now: Timestamp) -> Observations {
-    let mut observations = Observations::new();
-    for pool in allocator.pools() {
-        let usage = allocator.usage(pool.name(), now).unwrap_or_default();
-        observations.insert(pool.name().to_owned(), Observation { usage, ..Observation::default() });
-    }
-    let mut holders = BTreeMap::new();
-    for (network, address, lease) in allocator.leases() {
-        observations.entry(lease.pool.to_string()).or_default().held += 1;
-        holders.insert((network, address), &*lease.claimant);
-    }
-    for claim in allocator.waiters() {
-        let pools: BTreeSet<&str> = claim.requests.iter().map(|request| request.pool.as_str()).collect();
-        for pool in pools {
-            observations.entry(pool.to_owned()).or_default().waiting += 1;
-        }
-    }
+pub fn observe(allocator: &Allocator, usage: BTreeMap<&str, PoolUsage>) -> Observations {
+    let observations =
+        usage.into_iter().map(|(pool, usage)| (pool.to_owned(), Observation { usage, conflicts: Vec::new() }));
+    let mut observations: Observations = observations.collect();
     for (network, address, conflict) in allocator.conflicts() {
-        let holder = match holders.get(&(network, address)) {
+        let holder = match allocator.holder(network, address) {
             Some(holder) => format!("held by {holder}"),
             None => "without a holder".to_owned(),
         };
@@ -337,7 +320,7 @@ impl Entry {
         let mut finalizers = self.metadata.finalizers.clone().unwrap_or_default();
         match (self.is_deleted(), self.is_protected()) {
             (false, false) => finalizers.push(POOL_FINALIZER.to_owned()),
-            (true, true) if observation.held == 0 => finalizers.retain(|finalizer| finalizer != POOL_FINALIZER),
+            (true, true) if observation.usage.held == 0 => finalizers.retain(|finalizer| finalizer != POOL_FINALIZER),
             _ => return None,
         }
         let patch = json!({
@@ -350,7 +333,7 @@ impl Entry {
     fn report(&self, id: &PoolId, ready: Verdict, observation: &Observation, now: Timestamp) -> Option<Update> {
         let interface =
             self.pool.as_ref().map_or(Pool::DEFAULT_INTERFACE.to_owned(), |pool| pool.interface().to_string());
-        let exhausted = match &observation.usage[..] {
+        let exhausted = match &observation.usage.families[..] {
             [] if self.source.is_some() => {
                 Verdict::of("False", "AddressesFrom", "Another program chooses the addresses of the pool")
             }
@@ -378,18 +361,18 @@ impl Entry {
         let mut conditions: Vec<Condition> = others.cloned().collect();
         conditions.extend(verdicts.into_iter().map(|(type_, verdict)| self.transition(type_, verdict, now)));
         conditions.sort_by(|one, other| one.type_.cmp(&other.type_));
-        let families: Vec<FamilyCount> = observation.usage.iter().map(FamilyCount::from).collect();
+        let families: Vec<FamilyCount> = observation.usage.families.iter().map(FamilyCount::from).collect();
         let status = PoolStatus {
             observed_generation: self.metadata.generation,
             ip_addresses: match &self.source {
                 Some(_) => {
-                    let used = i64::try_from(observation.held).unwrap_or(i64::MAX);
+                    let used = i64::try_from(observation.usage.held).unwrap_or(i64::MAX);
                     Some(AddressCount { total: used, used, ..AddressCount::default() })
                 }
-                None => (!families.is_empty()).then(|| AddressCount::sum(&observation.usage)),
+                None => (!families.is_empty()).then(|| AddressCount::sum(&observation.usage.families)),
             },
             families,
-            waiting: observation.waiting,
+            waiting: u32::try_from(observation.usage.waiting).unwrap_or(u32::MAX),
             conditions,
         };
         if status == self.status {
@@ -488,6 +471,8 @@ impl fmt::Display for PoolId {
 
 #[cfg(test)]
 mod tests {
+    use glowplug::host::allocator::Usage;
+
     use super::*;
 
     fn metadata(namespace: Option<&str>, name: &str, second: i64) -> ObjectMeta {
@@ -537,8 +522,18 @@ mod tests {
             free,
             outside: 0,
         };
-        let held = usize::try_from(used).unwrap();
-        Observation { usage: vec![usage], held, ..Observation::default() }
+        let usage = PoolUsage { families: vec![usage], held: usize::try_from(used).unwrap(), waiting: 0 };
+        Observation { usage, ..Observation::default() }
+    }
+
+    /// State of a pool with this number of held leases, which the registry does not have.
+    fn held(held: usize) -> Observation {
+        Observation { usage: PoolUsage { held, ..PoolUsage::default() }, ..Observation::default() }
+    }
+
+    fn waiting(waiting: usize, mut observation: Observation) -> Observation {
+        observation.usage.waiting = waiting;
+        observation
     }
 
     fn observations<const N: usize>(all: [(&str, Observation); N]) -> Observations {
@@ -573,7 +568,7 @@ mod tests {
     fn a_valid_pool_allocates_and_reports_its_addresses() {
         let index = index([pool("a", 1, "10.0.0.0/24")]);
         assert_eq!(serving(&index), ["clusters/a"]);
-        let known = observations([("clusters/a", Observation { waiting: 0, ..observation(251, 3) })]);
+        let known = observations([("clusters/a", observation(251, 3))]);
         let condition = |type_: &str, status: &str, reason: &str, message: &str| {
             json!({
                 "type": type_, "status": status, "reason": reason, "message": message,
@@ -610,7 +605,7 @@ mod tests {
         object.spec = Ok(serde_json::from_value(spec).unwrap());
         let index = index([object]);
         assert_eq!(serving(&index), ["clusters/a"]);
-        let known = observations([("clusters/a", Observation { held: 2, ..Observation::default() })]);
+        let known = observations([("clusters/a", held(2))]);
         let update = index.updates(&known, at(100)).remove(0);
         let count = json!({"total": 2, "free": 0, "used": 2, "outOfRange": 0});
         assert_eq!(update.patch["status"]["ipAddresses"], count);
@@ -670,7 +665,7 @@ mod tests {
     fn an_invalid_pool_keeps_the_finalizer_while_a_lease_names_it() {
         let mut deleted = pool("a", 1, "nothing");
         deleted.metadata.deletion_timestamp = Some(Time(at(50)));
-        let known = observations([("clusters/a", Observation { held: 1, ..Observation::default() })]);
+        let known = observations([("clusters/a", held(1))]);
         let update = index([deleted]).updates(&known, at(100)).remove(0);
         assert_eq!(update.part, Part::Status);
     }
@@ -770,7 +765,7 @@ mod tests {
 
     #[test]
     fn an_exhausted_pool_is_reported_once_with_the_string_of_the_enhancement() {
-        let known = observations([("clusters/a", Observation { waiting: 2, ..observation(0, 254) })]);
+        let known = observations([("clusters/a", waiting(2, observation(0, 254)))]);
         let mut index = index([pool("a", 1, "10.0.0.0/24")]);
         let update = index.updates(&known, at(100)).remove(0);
         let message = "No available IPs in pool for interface eno101";
@@ -779,7 +774,7 @@ mod tests {
         assert_eq!(update.events, [("IPPoolExhausted", message.to_owned())]);
         // Another machine waits. The status changes, and the pool is still exhausted.
         index.apply(stored(pool("a", 1, "10.0.0.0/24"), &update));
-        let known = observations([("clusters/a", Observation { waiting: 3, ..observation(0, 254) })]);
+        let known = observations([("clusters/a", waiting(3, observation(0, 254)))]);
         let update = index.updates(&known, at(200)).remove(0);
         assert_eq!((update.patch["status"]["waiting"].as_u64(), update.events), (Some(3), Vec::new()));
     }
@@ -827,9 +822,10 @@ mod tests {
         object.spec.as_mut().unwrap().addresses = vec![spec];
         let index = index([object]);
         let total = 1_u128 << 64;
-        let usage =
-            Usage { family: glowplug::network::Family::Ipv6, total, free: total - 3, ..observation(0, 1).usage[0] };
-        let known = observations([("clusters/a", Observation { usage: vec![usage], ..Observation::default() })]);
+        let mut observation = observation(0, 1);
+        let usage = &mut observation.usage.families[0];
+        *usage = Usage { family: glowplug::network::Family::Ipv6, total, free: total - 3, ..*usage };
+        let known = observations([("clusters/a", observation)]);
         let status = index.updates(&known, at(100)).remove(0).patch["status"].clone();
         assert_eq!(status["families"][0]["free"], "18446744073709551613");
         assert_eq!(status["ipAddresses"]["free"], i64::MAX);

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use futures::stream::{self, BoxStream};
 use futures::{FutureExt as _, StreamExt as _};
+use glowplug::host::allocator::Allocator;
 use glowplug::host::metrics;
 use glowplug::host::pool::Pool;
 use k8s_openapi::api::core::v1::ObjectReference;
@@ -155,7 +156,11 @@ impl Pools {
     async fn pass(&mut self) -> Result<(), Stopped> {
         self.resize().await?;
         let now = Timestamp::now();
-        let read = move |allocator: &_| (observe(allocator, now), metrics::text(allocator, now));
+        let read = move |allocator: &Allocator| {
+            let usage = allocator.usage(now);
+            let text = metrics::text(allocator, &usage);
+            (observe(allocator, usage), text)
+        };
         let (observations, text) = self.registry.read(read).await?;
         let conflicts: BTreeSet<&String> = observations.values().flat_map(|known| &known.conflicts).collect();
         self.metrics.set_pools(text, conflicts.len());

@@ -36,7 +36,7 @@ use pools::PoolState;
 use queue::Queues;
 
 pub use adopt::{Adoption, Mismatch, Problem};
-pub use types::{ClaimError, PoolError, Rename, Resized, Usage};
+pub use types::{ClaimError, PoolError, PoolUsage, Rename, Resized, Usage};
 
 /// Leases, conflicts and waiting machines of all networks, and the free addresses of all pools.
 ///
@@ -188,6 +188,12 @@ impl Allocator {
         self.networks
             .iter()
             .flat_map(|(name, network)| network.held().map(move |(address, lease)| (&**name, address, lease)))
+    }
+
+    /// The holder of an address. `None` if nobody holds the address.
+    #[must_use]
+    pub fn holder(&self, network: &str, address: IpAddr) -> Option<&Claimant> {
+        self.networks.get(network)?.held_at(address).map(|lease| &*lease.claimant)
     }
 
     /// The leases that a machine holds, with network and address, sorted by network and number, IPv4 first.

@@ -6,9 +6,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use jiff::Timestamp;
-
-use super::allocator::{Allocator, Usage};
+use super::allocator::{Allocator, PoolUsage, Usage};
 
 /// Name of the NodePool condition whose status is `true` when the pool is exhausted.
 pub const EXHAUSTED_CONDITION: &str = "KubevirtIPPoolExhausted";
@@ -19,7 +17,8 @@ pub fn is_exhausted(usage: &[Usage]) -> bool {
     usage.iter().any(|usage| usage.free == 0)
 }
 
-/// Returns the metrics of all pools of an allocator, sorted by the name of the pool.
+/// Returns the metrics of all pools of an allocator, sorted by the name of the pool. `usage` is the result of
+/// [`Allocator::usage`].
 ///
 /// - `kubevirt_ippool_exhausted{cluster,namespace}`: 1 when a pool of the hosted cluster is exhausted, else 0. The
 ///   label
@@ -32,20 +31,19 @@ pub fn is_exhausted(usage: &[Usage]) -> bool {
 ///   does not offer, or no longer offers.
 /// - `glowplug_ippool_waiting_machines{cluster,pool,network}`: number of machines that wait for an address of the pool.
 #[must_use]
-pub fn text(allocator: &Allocator, now: Timestamp) -> String {
+pub fn text(allocator: &Allocator, usage: &BTreeMap<&str, PoolUsage>) -> String {
     let mut exhausted = BTreeMap::new();
     let (mut addresses, mut outside, mut waiting) = (String::new(), String::new(), String::new());
-    let pools: Vec<_> = allocator.pools().cloned().collect();
-    for pool in pools {
-        let cluster = pool.cluster.unwrap_or_default();
-        let usage = allocator.usage(&pool.name, now).unwrap_or_default();
+    for pool in allocator.pools() {
+        let Some(PoolUsage { families, waiting: machines, .. }) = usage.get(pool.name()) else { continue };
+        let cluster = pool.cluster().unwrap_or_default();
         // Hosted clusters of the same name are in different namespaces, and their NodePools are in these namespaces
         // too.
-        let namespace = pool.name.split_once('/').map_or("", |(namespace, _)| namespace).to_owned();
-        *exhausted.entry((cluster.clone(), namespace)).or_insert(false) |= is_exhausted(&usage);
+        let namespace = pool.name.split_once('/').map_or("", |(namespace, _)| namespace);
+        *exhausted.entry((cluster, namespace)).or_insert(false) |= is_exhausted(families);
         // The values of the labels contain only characters that need no escape.
         let labels = format!(r#"cluster="{cluster}",pool="{}",network="{}""#, pool.name, pool.network);
-        for usage in usage {
+        for usage in families {
             let states = [
                 ("reserved", usage.reserved),
                 ("used", usage.used),
@@ -59,10 +57,7 @@ pub fn text(allocator: &Allocator, now: Timestamp) -> String {
                 let _ = writeln!(addresses, r#"glowplug_ippool_addresses{{{labels},state="{state}"}} {count}"#);
             }
         }
-        let is_for = |name: &str| pool.name == name;
-        let waiters = allocator.waiters();
-        let waiters = waiters.iter().filter(|claim| claim.requests.iter().any(|request| is_for(&request.pool)));
-        let _ = writeln!(waiting, "glowplug_ippool_waiting_machines{{{labels}}} {}", waiters.count());
+        let _ = writeln!(waiting, "glowplug_ippool_waiting_machines{{{labels}}} {machines}");
     }
     let mut text = String::from(
         "# HELP kubevirt_ippool_exhausted Whether a pool of the hosted cluster has no free address left.\n\

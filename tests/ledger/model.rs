@@ -545,8 +545,9 @@ fn compare<L: Ledger>(ours: &mut [Registry<Faulty<L>>], model: &Model) {
             .collect();
         assert_eq!(held, expected);
         assert_eq!(allocator.waiters(), waiters.iter().collect::<Vec<_>>());
+        let mut all = allocator.usage(time(model.now));
         for (at, pool) in POOLS.iter().enumerate() {
-            for usage in allocator.usage(pool, time(model.now)).unwrap() {
+            for usage in all.remove(pool).unwrap().families {
                 let (all, offered) = (model.of(at, usage.family).unwrap(), model.offered(at, usage.family));
                 let count = |is: &dyn Fn(&IpAddr) -> bool| offered.iter().filter(|address| is(address)).count() as u128;
                 let used = count(&|address| model.held.contains_key(address));

@@ -9,7 +9,7 @@ use anyhow::{Result, bail};
 use clap::Args;
 use glowplug::diagnostic::Diagnostic;
 use glowplug::host::Timestamp;
-use glowplug::host::allocator::{Rename, Resized, Usage};
+use glowplug::host::allocator::{PoolUsage, Rename, Resized, Usage};
 use glowplug::host::claim::Allocation;
 use glowplug::host::metrics;
 use glowplug::host::nodepool::{BootstrapNetworkConfig, MachineTemplate};
@@ -268,11 +268,12 @@ pub(crate) fn resize(args: Resize) -> Result<ExitCode> {
         ));
     }
     let (mut resized, mut rows) = (Vec::new(), Vec::new());
+    let mut usage = registry.state()?.usage(now);
     for pool in pools {
-        let usage = registry.state()?.usage(pool.name(), now).unwrap_or_default();
-        rows.extend(usage.iter().map(|usage| row(&pool, usage)));
+        let PoolUsage { families, .. } = usage.remove(pool.name()).unwrap_or_default();
+        rows.extend(families.iter().map(|usage| row(&pool, usage)));
         let (cluster, name) = (pool.cluster().map(str::to_owned), pool.name().to_owned());
-        resized.push(ResizedPool { cluster, name, families: usage });
+        resized.push(ResizedPool { cluster, name, families });
     }
     if args.json {
         let document = ResizedDocument { version: VERSION, pools: resized, renamed, prefix_changed, outside, served };
@@ -324,7 +325,8 @@ pub(crate) fn nodepool(args: Nodepool) -> Result<ExitCode> {
 pub(crate) fn metrics(args: Metrics) -> Result<ExitCode> {
     let ServedPools { pools, is_whole } = args.pools.read()?;
     let mut registry = args.ledger.open_read_only(pools)?;
-    let text = metrics::text(registry.state()?, Timestamp::now());
+    let allocator = registry.state()?;
+    let text = metrics::text(allocator, &allocator.usage(Timestamp::now()));
     match &args.output {
         Some(path) => write_in_one_step(path, text.as_bytes())?,
         None => print(&text)?,

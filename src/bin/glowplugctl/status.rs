@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::Args;
 use glowplug::host::Timestamp;
-use glowplug::host::allocator::Usage;
+use glowplug::host::allocator::{PoolUsage, Usage};
 use glowplug::host::claim::Allocation;
 use glowplug::host::pool::Pool;
 use serde::Serialize;
@@ -46,30 +46,28 @@ struct PoolStatus {
 pub(crate) fn status(args: Status) -> Result<ExitCode> {
     let mut registry = args.ledger.open_read_only(Vec::new())?;
     let allocator = registry.state()?;
-    let now = Timestamp::now();
-    let by_pool: Vec<(&Pool, Vec<Usage>)> =
-        allocator.pools().map(|pool| (pool, allocator.usage(pool.name(), now).unwrap_or_default())).collect();
+    let mut usage = allocator.usage(Timestamp::now());
+    let by_pool: Vec<(&Pool, PoolUsage)> =
+        allocator.pools().map(|pool| (pool, usage.remove(pool.name()).unwrap_or_default())).collect();
     let outside: Vec<Allocation> = allocator.pools().flat_map(|pool| allocator.outside(pool.name())).collect();
     let waiting = Listed::of(allocator).waiting;
-    let count =
-        |pool: &Pool| waiting.iter().filter(|waiter| waiter.pools.iter().any(|name| name == pool.name())).count();
     if args.json {
         let pools = by_pool.iter().map(|(pool, usage)| PoolStatus {
             cluster: pool.cluster().map(str::to_owned),
             name: pool.name().to_owned(),
             network: pool.network().to_owned(),
             interface: pool.interface().to_string(),
-            families: usage.clone(),
-            waiting: count(pool),
+            families: usage.families.clone(),
+            waiting: usage.waiting,
         });
         let pools = pools.collect();
         print_json(&StatusDocument { version: VERSION, pools, waiting, outside })?;
         return Ok(ExitCode::SUCCESS);
     }
     let mut rows = Vec::new();
-    for (pool, usage) in &by_pool {
-        for usage in usage {
-            let counts = [usage.total, usage.reserved, usage.used, usage.free, usage.outside, count(pool) as u128];
+    for (pool, PoolUsage { families, waiting, .. }) in &by_pool {
+        for usage in families {
+            let counts = [usage.total, usage.reserved, usage.used, usage.free, usage.outside, *waiting as u128];
             let [total, reserved, used, free, outside, waiting] = counts.map(|count| count.to_string());
             let (title, network, family) = (pool.title(), pool.network().to_owned(), usage.family.to_string());
             rows.push([title, network, family, total, reserved, used, free, outside, waiting]);

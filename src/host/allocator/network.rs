@@ -2,11 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use jiff::Timestamp;
 
 use super::Allocator;
+use crate::host::address::AddressRange;
 use crate::host::claim::{Claimant, Conflict, Lease, Machine};
 use crate::host::free_ranges::FreeRanges;
 use crate::host::pool::Pool;
@@ -42,6 +44,11 @@ impl Network {
     /// All leases, held and released, sorted by the number of the address.
     pub(super) fn leases(&self) -> impl Iterator<Item = (IpAddr, &Lease)> {
         self.leases.iter().map(|(address, lease)| (*address, lease))
+    }
+
+    /// The leases of a range, held and released, sorted by the number of the address.
+    pub(super) fn leases_in(&self, range: &AddressRange) -> impl Iterator<Item = (IpAddr, &Lease)> {
+        self.leases.range(addresses(range)).map(|(address, lease)| (*address, lease))
     }
 
     pub(super) fn conflicts(&self) -> impl Iterator<Item = (IpAddr, Conflict)> {
@@ -112,9 +119,8 @@ impl Network {
                 free.take_range(range.first(), range.last());
             }
             for range in space.ranges() {
-                let addresses = family.address(range.first())..=family.address(range.last());
-                let leases = self.leases.range(addresses.clone()).map(|(address, _)| *address);
-                for address in leases.chain(self.conflicts.range(addresses).map(|(address, _)| *address)) {
+                let leases = self.leases_in(range).map(|(address, _)| address);
+                for address in leases.chain(self.conflicts.range(addresses(range)).map(|(address, _)| *address)) {
                     if self.is_occupied(address) {
                         let number = Family::number(address);
                         free.take_range(number, number);
@@ -130,6 +136,11 @@ impl Network {
         self.lease(address).is_some_and(|lease| lease.claimant.machine == *machine)
             || self.conflicts.get(&address).is_some_and(|machines| machines.contains_key(machine))
     }
+}
+
+fn addresses(range: &AddressRange) -> RangeInclusive<IpAddr> {
+    let family = range.family();
+    family.address(range.first())..=family.address(range.last())
 }
 
 // === impl Allocator ===

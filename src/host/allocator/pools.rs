@@ -7,7 +7,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use super::network::Network;
-use super::{Allocator, PoolError, Rename, Resized, Usage, allocations, with_prefix};
+use super::{Allocator, PoolError, PoolUsage, Rename, Resized, Usage, allocations, with_prefix};
 use crate::host::change::{Change, Journal};
 use crate::host::claim::{Allocation, Claim, Lease, Machine};
 use crate::host::free_ranges::FreeRanges;
@@ -314,27 +314,43 @@ impl Allocator {
         )
     }
 
-    /// Counts the addresses of each family of a pool, by state. `None` if the pool is unknown.
+    /// Counts the addresses, leases and waiting machines of each pool, by the name of the pool. A pool that only leases
+    /// or waiting machines name has counts, too.
     ///
-    /// The cost grows with the number of addresses known on the pool's network.
+    /// The cost grows with the number of known addresses, whatever the number of pools.
     #[must_use]
-    pub fn usage(&self, pool: &str, now: Timestamp) -> Option<Vec<Usage>> {
-        let state = self.pools.get(pool)?;
-        let network = self.networks.get(state.pool.network.as_str())?;
-        Some(state.offered.spaces().map(|space| usage(state, space, network, now.max(self.now))).collect())
+    pub fn usage(&self, now: Timestamp) -> BTreeMap<&str, PoolUsage> {
+        let (mut usage, now) = (BTreeMap::<&str, PoolUsage>::new(), now.max(self.now));
+        for (name, state) in &self.pools {
+            let network = self.networks.get(state.pool.network.as_str());
+            let spaces =
+                network.into_iter().flat_map(|network| state.offered.spaces().map(move |space| (network, space)));
+            let families = spaces.map(|(network, space)| count(state, space, network, now)).collect();
+            usage.insert(&**name, PoolUsage { families, ..PoolUsage::default() });
+        }
+        for (network, address, lease) in self.leases() {
+            let usage = usage.entry(&*lease.pool).or_default();
+            usage.held += 1;
+            let state = self.pools.get(&lease.pool).filter(|state| *state.pool.network == *network);
+            if state.is_some_and(|state| !state.offers_to(&lease.claimant.machine, address)) {
+                let of_family = usage.families.iter_mut().filter(|usage| usage.family == Family::of(address));
+                of_family.for_each(|usage| usage.outside += 1);
+            }
+        }
+        for claim in self.queues.claims() {
+            let pools: BTreeSet<&str> = claim.requests.iter().map(|request| request.pool.as_str()).collect();
+            pools.into_iter().for_each(|pool| usage.entry(pool).or_default().waiting += 1);
+        }
+        usage
     }
 }
 
-fn usage(state: &PoolState, space: &Space, network: &Network, now: Timestamp) -> Usage {
-    let (mut used, mut conflicting, mut reuse_delay, mut outside) = (0, 0, 0, 0);
-    let mut used_pre_allocated = 0;
-    for (address, lease) in network.leases().filter(|(address, _)| Family::of(*address) == space.family()) {
-        let is_held = lease.released.is_none();
-        if !space.offers(address) {
-            let is_own = is_held && state.offers_to(&lease.claimant.machine, address);
-            used_pre_allocated += u128::from(is_own);
-            outside += u128::from(is_held && !is_own && *lease.pool == *state.pool.name);
-        } else if is_held {
+/// Counts the addresses of one family of a pool, except those that the pool does not have.
+fn count(state: &PoolState, space: &Space, network: &Network, now: Timestamp) -> Usage {
+    let (mut used, mut conflicting, mut reuse_delay) = (0, 0, 0);
+    let leases = space.ranges().iter().flat_map(|range| network.leases_in(range));
+    for (address, lease) in leases.filter(|(address, _)| space.offers(*address)) {
+        if lease.released.is_none() {
             used += 1;
         } else if network.has_conflict(address) {
             conflicting += 1;
@@ -344,6 +360,12 @@ fn usage(state: &PoolState, space: &Space, network: &Network, now: Timestamp) ->
     }
     let only_conflicting = |address: &IpAddr| space.offers(*address) && network.lease(*address).is_none();
     conflicting += network.conflicting().filter(only_conflicting).count() as u128;
+    let is_used = |address: &&IpAddr| {
+        let lease = network.held_at(**address).filter(|_| !space.offers(**address));
+        lease.is_some_and(|lease| state.offers_to(&lease.claimant.machine, **address))
+    };
+    let pre_allocated = state.pre_allocated.iter().filter(|address| Family::of(**address) == space.family());
+    let used_pre_allocated = pre_allocated.filter(is_used).count() as u128;
     let (total, offered) = (space.total(), space.allocatable());
     Usage {
         family: space.family(),
@@ -353,7 +375,7 @@ fn usage(state: &PoolState, space: &Space, network: &Network, now: Timestamp) ->
         conflicting,
         reuse_delay,
         free: offered - used - conflicting - reuse_delay,
-        outside,
+        outside: 0,
     }
 }
 

@@ -55,8 +55,36 @@ fn named(name: &str, uid: &str, pool: &str, addresses: &[&str]) -> Claim {
 }
 
 fn free_and_reserved(allocator: &mut Allocator, pool: &str) -> Vec<(u128, u128, u128)> {
-    let usage = allocator.usage(pool, at(0)).unwrap();
-    usage.iter().map(|usage| (usage.total, usage.reserved, usage.free)).collect()
+    let usage = &allocator.usage(at(0))[pool];
+    usage.families.iter().map(|usage| (usage.total, usage.reserved, usage.free)).collect()
+}
+
+#[test]
+fn leases_and_waiting_machines_count_for_their_pool_also_after_the_ledger_lost_the_pool() {
+    let [one, two] = ["one", "two"]
+        .map(|name| pool(name, "eth0", "addresses: [10.0.0.8-10.0.0.9], machineNetwork: [{cidr: 10.0.0.0/24}]"));
+    let mut allocator = allocator([one.clone()], []);
+    given(&mut allocator, &claim("a", "1", &["n/one"]), 0);
+    given(&mut allocator, &claim("b", "1", &["n/one"]), 0);
+    given(&mut allocator, &claim("c", "1", &["n/one"]), 0);
+    let [gone, other] = [(one, None), (two.clone(), Some(Arc::new(two)))]
+        .map(|(pool, after)| Change::Pool { name: Arc::from(pool.name.as_str()), pool: after });
+    allocator.learn(Update::Delta(vec![gone, other]));
+    let families = vec![Usage {
+        family: Family::Ipv4,
+        total: 2,
+        reserved: 0,
+        used: 2,
+        conflicting: 0,
+        reuse_delay: 0,
+        free: 0,
+        outside: 0,
+    }];
+    let expected = [
+        ("n/one", PoolUsage { families: Vec::new(), held: 2, waiting: 1 }),
+        ("n/two", PoolUsage { families, held: 0, waiting: 0 }),
+    ];
+    assert_eq!(allocator.usage(at(1)), expected.into());
 }
 
 #[test]
@@ -258,7 +286,7 @@ fn a_rebuild_adds_and_reports_and_no_reported_address_is_allocated() {
     );
     let again = allocator.adopt(records, at(2), &mut Journal::default());
     assert_eq!((again.adopted, again.known, again.mismatches.len()), (0, 4, 3));
-    let usage = allocator.usage("n/one", at(2)).unwrap()[0];
+    let usage = allocator.usage(at(2))["n/one"].families[0];
     assert_eq!((usage.used, usage.conflicting, usage.outside, usage.reserved, usage.free), (2, 2, 2, 3, 1));
     // One address is free. A released address does not become free while a conflict remains.
     assert_eq!(given(&mut allocator, &claim("x", "1", &["n/one"]), 3), "10.0.0.5/29");
@@ -657,7 +685,7 @@ fn a_machine_holds_exactly_the_addresses_that_another_program_chose() {
     assert_eq!(again.changes(), []);
     let claim = claim("a", "1", &["n/ext"]);
     assert_eq!(given(&mut allocator, &claim, 3), "10.0.0.8/24 fd00::8/64");
-    assert_eq!(allocator.usage("n/ext", at(3)), Some(Vec::new()));
+    assert_eq!(allocator.usage(at(3)), [("n/ext", PoolUsage { held: 2, ..PoolUsage::default() })].into());
 }
 
 #[test]

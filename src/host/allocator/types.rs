@@ -121,6 +121,17 @@ pub struct Usage {
     pub outside: u128,
 }
 
+/// Counts of a pool.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct PoolUsage {
+    /// Addresses of each family, IPv4 first. Empty for an external pool, and for a pool that the allocator does not have.
+    pub families: Vec<Usage>,
+    /// Number of held leases of the pool.
+    pub held: usize,
+    /// Number of machines that wait for an address of the pool.
+    pub waiting: usize,
+}
+
 /// A new name for a pool of the ledger.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize)]
 pub struct Rename {
