@@ -21,7 +21,7 @@ use super::support::controller::{Controller, Site, condition, create};
 use super::support::hosted::definitions::{Names, resource};
 use super::support::hosted::provider::object;
 use super::support::real::RealServer;
-use super::{etcd, row};
+use super::{etcd, milliseconds, percentile, row};
 
 /// Number of allocations in one measurement.
 const COUNT: usize = 20;
@@ -96,19 +96,20 @@ fn definition((group, version, kind, plural, has_status): Names, schema: &Value)
     serde_json::from_value(json!({"metadata": {"name": format!("{plural}.{group}")}, "spec": spec})).unwrap()
 }
 
-/// Runs the allocations. Returns the time of one allocation, and the bytes in the log of etcd for one allocation.
+/// Runs the allocations. Returns the median time of an allocation, and the bytes in the log of etcd for each.
 async fn each(server: &RealServer, allocate: impl AsyncFn(usize)) -> (Duration, f64) {
     let before = etcd(server).await[1];
-    let began = Instant::now();
+    let mut times = Vec::new();
     for n in 0..COUNT {
+        let began = Instant::now();
         allocate(n).await;
+        times.push(began.elapsed());
     }
-    let time = began.elapsed();
-    (time / u32::try_from(COUNT).unwrap(), (etcd(server).await[1] - before) / COUNT as f64)
+    (percentile(&times, 50), (etcd(server).await[1] - before) / COUNT as f64)
 }
 
 fn report(what: &str, (time, bytes): (Duration, f64)) {
-    row(what, &format!("{} ms, {:.0} KB", time.as_millis(), bytes / 1000.0), "");
+    row(&format!("{what}, p50"), &format!("{}, {:.0} KB", milliseconds(time), bytes / 1000.0), "");
 }
 
 fn address(n: usize) -> String {
