@@ -39,7 +39,7 @@ pub struct Selection {
 }
 
 /// A pool of addresses, with its state in the cluster.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct MachinePool {
     /// Namespace and name of the pool.
     pub id: PoolId,

@@ -112,8 +112,8 @@ impl SelectionCache {
         let mut lists = 1 + usize::from(has_node_pools);
         while let Some((kind, change)) = changes.next().await {
             lists = lists.saturating_sub(usize::from(matches!(change, Change::Listed)));
-            self.objects().apply(kind, change, |metadata| self.scope.has_label(metadata));
-            if lists == 0 {
+            let is_changed = self.objects().apply(kind, change, |metadata| self.scope.has_label(metadata));
+            if lists == 0 && is_changed {
                 self.current.send_replace(Some(Arc::new(self.objects().selection())));
             }
         }
@@ -156,25 +156,68 @@ impl SelectionCache {
 // === impl Objects ===
 
 impl Objects {
-    fn apply(&mut self, kind: Kind, change: Change, has_label: impl Fn(&ObjectMeta) -> bool) {
+    /// Applies a change. Returns whether the selection may have changed: each allocation changes the counts in the status of
+    /// its pool, and a new selection costs a look at every machine.
+    fn apply(&mut self, kind: Kind, change: Change, has_label: impl Fn(&ObjectMeta) -> bool) -> bool {
         match (kind, change) {
-            (_, Change::Listed) => {}
+            (_, Change::Listed) => true,
             (Kind::Pool, Change::Apply(object)) if has_label(&object.metadata) => {
-                self.pools.insert(PoolId::of(&object.metadata), Arc::new(MachinePool::read(PoolObject::read(object))));
+                let pool = MachinePool::read(PoolObject::read(object));
+                if self.pools.get(&pool.id).is_some_and(|known| **known == pool) {
+                    return false;
+                }
+                self.pools.insert(pool.id.clone(), Arc::new(pool));
+                true
             }
-            (Kind::Pool, Change::Apply(object)) => drop(self.pools.remove(&PoolId::of(&object.metadata))),
+            (Kind::Pool, Change::Apply(object)) => self.pools.remove(&PoolId::of(&object.metadata)).is_some(),
             (Kind::Pool, Change::Remove(Key { namespace, name }, _)) => {
-                self.pools.remove(&PoolId { namespace: Some(namespace), name });
+                self.pools.remove(&PoolId { namespace: Some(namespace), name }).is_some()
             }
             (Kind::NodePool, Change::Apply(mut object)) => {
                 object.metadata.managed_fields = None;
                 self.node_pools.insert(Key::of(&object.metadata), Arc::new(object));
+                true
             }
-            (Kind::NodePool, Change::Remove(key, _)) => drop(self.node_pools.remove(&key)),
+            (Kind::NodePool, Change::Remove(key, _)) => self.node_pools.remove(&key).is_some(),
         }
     }
 
     fn selection(&self) -> Selection {
         Selection::new(self.pools.values().cloned(), self.node_pools.values().cloned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn pool(status: &Value) -> Change {
+        let object = json!({
+            "apiVersion": "ipam.glowplug.dev/v1alpha1", "kind": "StaticIPPool", "metadata": {"namespace": "n", "name": "p"},
+            "spec": {"network": "n/vlan10", "addresses": ["10.0.0.0/24"], "machineSelector": {}}, "status": status,
+        });
+        Change::Apply(serde_json::from_value(object).unwrap())
+    }
+
+    #[test]
+    fn only_what_selects_or_refuses_a_machine_changes_the_selection() {
+        let mut objects = Objects::default();
+        let mut apply = |change, has_label| objects.apply(Kind::Pool, change, |_| has_label);
+        let counts = |used| json!({"ipAddresses": {"total": 256, "free": 253 - used, "used": used, "outOfRange": 0}});
+        let condition = json!({
+            "type": "Exhausted", "status": "True", "reason": "NoFreeAddress", "message": "No available IPs",
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        });
+        let key = Key { namespace: "n".to_owned(), name: "p".to_owned() };
+        assert!(apply(pool(&counts(0)), true));
+        assert!(!apply(pool(&counts(1)), true));
+        assert!(apply(pool(&json!({"conditions": [condition]})), true));
+        assert!(apply(pool(&counts(1)), true));
+        assert!(apply(pool(&counts(1)), false));
+        assert!(!apply(Change::Remove(key.clone(), None), true));
+        assert!(apply(pool(&counts(1)), true));
+        assert!(apply(Change::Remove(key, None), true));
     }
 }
