@@ -305,6 +305,11 @@ impl Work<'_> {
     async fn pass(&self, key: Key, until: Until) -> Result<Ended, Error> {
         let mut view = self.look(&key).await?;
         for _ in 0..LONGEST_PASS {
+            if self.index().selected(&key) != view.selected {
+                // A request of this pass found another version of the VirtualMachine. The watch causes no further pass for a
+                // version that is known.
+                view = self.look(&key).await?;
+            }
             match decide(&view) {
                 Step::Wait if view.is_early() => {
                     let problem = view.problem.as_ref().map(ToString::to_string);
@@ -353,7 +358,7 @@ impl Work<'_> {
         };
         {
             let index = self.index();
-            // The pools do not change during a pass: a change of the selection causes another pass.
+            // The pools and their settings belong together. A pass begins again when other pools serve the machine.
             view.selected = index.selected(key);
             view.pools = settings(index.selection(), &view.selected);
         }

@@ -300,6 +300,31 @@ async fn a_leader_that_was_paused_before_the_hand_out_reads_the_virtual_machine_
 }
 
 #[tokio::test]
+async fn a_machine_that_a_read_finds_before_the_watch_gets_its_secret() {
+    let server = Server::start().await;
+    let cluster = Cluster::of(&server).await;
+    let hosted = hosted(&cluster, &["10.0.0.8/32"]).await;
+    let paused = lead_paused(&cluster).await;
+    let [never, recorded] = [0; 2].map(|permits| Arc::new(Semaphore::new(permits)));
+    let (gate, instance_gate) = (Arc::clone(&never), Arc::clone(&recorded));
+    server.set_faults(move |call| match (call.verb, call.plural.as_str()) {
+        ("get", "virtualmachines") if call.user == PAUSED => Fault::Hold(Arc::clone(&gate)),
+        ("watch", "virtualmachines") if call.user.starts_with("system:") => Fault::Hold(Arc::clone(&gate)),
+        ("create", "virtualmachineinstances") => Fault::Hold(Arc::clone(&instance_gate)),
+        _ => Fault::None,
+    });
+    let mut other = lead(&cluster);
+    other.until_ready().await;
+    create_vm(&hosted, "x").await;
+    let is_held = async || (!hosted.held().await.is_empty()).then_some(());
+    poll("the lease of the paused leader", is_held).await;
+    // The other leader sees the lease and the instance. Only a request finds the VirtualMachine.
+    recorded.add_permits(Semaphore::MAX_PERMITS / 2);
+    assert_eq!(hosted.address_of("x").await, "10.0.0.8");
+    drop((paused, other, never));
+}
+
+#[tokio::test]
 async fn a_late_secret_is_deleted_also_by_a_leader_that_has_lost_the_election() {
     let server = Server::start().await;
     let cluster = Cluster::of(&server).await;
