@@ -213,6 +213,7 @@ impl Work<'_> {
             match decide(&view, Timestamp::now()) {
                 Step::Wait if view.is_early() => return Ok(Ended::Again(EARLY)),
                 Step::Wait if view.waits_for_address() => return Ok(Ended::Again(ADDRESS_PAUSE)),
+                Step::Wait if view.is_waiting() => return Ok(Ended::waiting(view.ledger.waits)),
                 Step::Wait => return Ok(Ended::Well),
                 Step::Claim(claim) if until == Until::Claim => {
                     return Ok(Ended::BeforeClaim(claim, HolderKind::IpAddressClaim));

@@ -59,9 +59,6 @@ use crate::selection::{Selected, Selection, SelectionCache};
 use crate::watch::{Change, changes_of};
 use crate::webhook::{self, Decision};
 
-/// Pause before the controller makes capk retry again: the webhook of another replica may have rejected the machine
-/// once more.
-const RETRY: Duration = Duration::from_secs(10);
 /// Pause between the first passes of two machines whose objects are only compared after the start.
 const COMPARISON: Duration = Duration::from_millis(2);
 /// Name of this part of the leader in [`Opening::claim`].
@@ -316,7 +313,9 @@ impl Work<'_> {
                     return Err(Error::NotReady(problem.unwrap_or_default()));
                 }
                 Step::Wait if view.waits_for_address() => return Ok(Ended::Again(ADDRESS_PAUSE)),
-                Step::Wait if view.written.retry || view.is_disputed() => return Ok(Ended::Again(RETRY)),
+                // The webhook of another replica may have rejected the machine once more.
+                Step::Wait if view.written.retry || view.is_disputed() => return Ok(Ended::waiting(false)),
+                Step::Wait if view.is_waiting() => return Ok(Ended::waiting(!view.ledger.waiting.is_empty())),
                 Step::Wait => return Ok(Ended::Well),
                 Step::Claim(claim, kind) if until == Until::Claim => return Ok(Ended::BeforeClaim(claim, kind)),
                 step => self.apply(step, &mut view).await?,

@@ -29,6 +29,11 @@ pub(crate) const LONGEST_PASS: usize = 32;
 /// Pause before the next attempt for an address that is requested or kept for a name, and is not available. Also the
 /// pause before the next look at a guest that keeps the address of a claim.
 pub(crate) const ADDRESS_PAUSE: Duration = Duration::from_secs(2);
+/// Pause before the next pass for a name that still waits. Not everything that a name waits for causes a pass: a corrected
+/// pool, or another name that gives up an address.
+const RETRY: Duration = Duration::from_secs(10);
+/// The same for a name in the wait queue of the registry, which reports allocations.
+const RETRY_QUEUED: Duration = Duration::from_secs(600);
 /// Timeout of a request.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Pause after a failure at the start.
@@ -273,6 +278,15 @@ pub(crate) async fn is_leased(
 /// Returns the version of an object. API servers use a number that increases with each write.
 pub(crate) fn version_of(metadata: &ObjectMeta) -> u64 {
     metadata.resource_version.as_ref().and_then(|version| version.parse().ok()).unwrap_or_default()
+}
+
+// === impl Ended ===
+
+impl Ended {
+    /// The result of a pass for a name that still waits, in the queue of the registry or for another reason.
+    pub(crate) fn waiting(is_queued: bool) -> Self {
+        Self::Again(if is_queued { RETRY_QUEUED } else { RETRY })
+    }
 }
 
 // === impl Problem ===

@@ -154,6 +154,14 @@ impl View {
         matches!(&self.problem, Some(Problem::Refused(error)) if error.is_about_address())
     }
 
+    /// Whether the claim has no address, and a pool of this controller must give it one.
+    pub(super) fn is_waiting(&self) -> bool {
+        let is_served = |claim: &IpAddressClaim| {
+            claim.pool.resolve(&self.key.namespace).is_some() && !claim.is_deleted() && !self.is_stopped(claim)
+        };
+        self.ledger.held.is_empty() && self.claim.as_ref().is_some_and(is_served)
+    }
+
     fn is_stopped(&self, claim: &IpAddressClaim) -> bool {
         let is_paused = claim.metadata.annotations.as_ref().is_some_and(|all| all.contains_key(PAUSED_ANNOTATION));
         let is_stopped = match self.cluster {

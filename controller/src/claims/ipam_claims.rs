@@ -205,6 +205,7 @@ impl Work<'_> {
                 Step::Wait if view.waits_for_address() || view.waits_for_guest() => {
                     return Ok(Ended::Again(ADDRESS_PAUSE));
                 }
+                Step::Wait if view.is_waiting() => return Ok(Ended::waiting(view.ledger.waits)),
                 Step::Wait => return Ok(Ended::Well),
                 Step::Claim(claim) if until == Until::Claim => {
                     return Ok(Ended::BeforeClaim(claim, HolderKind::IpamClaim));

@@ -50,6 +50,8 @@ use crate::selection::Selected;
 
 /// Annotation of a KubevirtMachine. The controller changes the value so that capk retries at once.
 const RETRY_ANNOTATION: &str = "ipam.glowplug.dev/retry";
+/// Reason of the event about a machine with network data of another author.
+const KEPT: &str = "NetworkDataKept";
 
 /// The known state of the machine of one name: the complete input of a decision.
 #[derive(Clone, Debug)]
@@ -367,6 +369,12 @@ impl View {
     /// later.
     pub(super) fn is_early(&self) -> bool {
         self.problem.as_ref().is_some_and(Problem::is_of_pool)
+    }
+
+    /// Whether the machine waits for its network data, for a reason that an event has named. Network data of another author
+    /// stays.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.memory.notice.as_ref().is_some_and(|notice| notice.reason != KEPT)
     }
 
     /// Whether the machine needs a certain address that is not available for now. A claim that requests an address does
@@ -807,7 +815,7 @@ impl View {
         }
         let pools: Vec<String> = selected.iter().map(|selected| selected.pool.to_string()).collect();
         let note = format!("{source} has network data for the machine, so it gets no address of {}", pools.join(", "));
-        Some(self.hold_back(self.report("NetworkDataKept", note)))
+        Some(self.hold_back(self.report(KEPT, note)))
     }
 
     /// Reserves the addresses that a machine reads from `source` or reports, so that no machine gets them. `None`: there

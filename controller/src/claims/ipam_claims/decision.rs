@@ -146,6 +146,12 @@ impl View {
         matches!(&self.problem, Some(Problem::Refused(error)) if error.is_about_address())
     }
 
+    /// Whether the claim has no address, and a pool of this controller must give it one.
+    pub(super) fn is_waiting(&self) -> bool {
+        let is_served = self.claim.as_ref().is_some_and(|claim| !claim.is_deleted()) && self.pool != Serving::None;
+        is_served && self.ledger.held.is_empty()
+    }
+
     /// Whether an instance keeps addresses of a claim that has ended or is ending.
     pub(super) fn waits_for_guest(&self) -> bool {
         self.guests.as_ref().is_some_and(|guests| !guests.is_empty())

@@ -147,6 +147,15 @@ pub async fn a_claim_on_a_pool_of_two_families_selects_one_family(cluster: &Clus
     assert_eq!(site.address_of("b").await, "10.0.0.8");
 }
 
+pub async fn a_claim_is_served_after_its_pool_has_only_one_family(cluster: &Cluster) {
+    let (site, _controller) = site(cluster, &["10.0.0.8/30", "fd00::8/125"]).await;
+    site.claim("a", &json!({})).await;
+    site.until_not_ready("a", "PoolNotReady").await;
+    let pool = Patch::Merge(json!({"spec": {"addresses": ["10.0.0.8/30"]}}));
+    site.pools.patch("p", &PatchParams::default(), &pool).await.unwrap();
+    assert_eq!(site.address_of("a").await, "10.0.0.8");
+}
+
 pub async fn a_claim_waits_for_its_pool(cluster: &Cluster) {
     let site = Site::new(cluster).await;
     let mut controller = Controller::start(cluster, &site);

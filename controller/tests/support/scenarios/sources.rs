@@ -157,6 +157,18 @@ pub async fn a_machine_of_an_exhausted_network_starts_when_its_ipam_claim_is_fil
     installed.stop().await;
 }
 
+pub async fn a_machine_starts_after_the_machine_network_of_its_pool_is_corrected(cluster: &Cluster) {
+    let (hosted, installed, _network) = with_network(cluster, &["10.9.0.40"]).await;
+    let networks =
+        |cidr: &str| Patch::Merge(json!({"spec": {"machineNetwork": [{"cidr": cidr}, {"cidr": "fd00::/64"}]}}));
+    hosted.pools.patch("workers", &PatchParams::default(), &networks("10.0.0.0/24")).await.unwrap();
+    hosted.scale("workers", 1).await;
+    hosted.until_event("workers-0", "NetworkDataMissing").await;
+    hosted.pools.patch("workers", &PatchParams::default(), &networks("10.0.0.0/8")).await.unwrap();
+    assert_eq!(hosted.address_of("workers-0").await, "10.9.0.40");
+    installed.stop().await;
+}
+
 pub async fn a_machine_starts_with_the_address_of_another_provider(cluster: &Cluster) {
     let (hosted, installed, provider) = with_provider(cluster, &["10.0.0.50"]).await;
     hosted.scale("workers", 1).await;
