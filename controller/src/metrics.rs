@@ -11,7 +11,6 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
-use tokio::sync::watch;
 
 use crate::registry::Answer;
 
@@ -23,7 +22,6 @@ pub type Histograms = Family<[(&'static str, &'static str); 2], Histogram, fn() 
 pub struct Metrics {
     registry: Registry,
     leading: Gauge,
-    leads: watch::Receiver<bool>,
     /// The metrics of the pools from the library, while this replica leads.
     pools: Mutex<String>,
     duplicate_records: Gauge,
@@ -47,15 +45,12 @@ pub struct Metrics {
 
 // === impl Metrics ===
 
-impl Metrics {
-    /// The metrics of a replica. The replica leads while `leads` is `true`.
-    ///
-    /// `glowplug_leading` is 1 while the replica leads.
-    #[must_use]
-    pub fn new(leads: watch::Receiver<bool>) -> Self {
+impl Default for Metrics {
+    /// The metrics of a replica that does not lead.
+    fn default() -> Self {
         let mut registry = Registry::with_prefix("glowplug");
         let leading = Gauge::default();
-        registry.register("leading", "Whether this replica leads", leading.clone());
+        registry.register("leading", "Whether this replica leads and serves", leading.clone());
         let duplicate_records = Gauge::default();
         let help = "Addresses with a conflicting record";
         registry.register("duplicate_records", help, duplicate_records.clone());
@@ -81,7 +76,6 @@ impl Metrics {
         Self {
             registry,
             leading,
-            leads,
             pools,
             duplicate_records,
             claims,
@@ -92,6 +86,13 @@ impl Metrics {
             ledger_write_seconds,
             webhook_seconds,
         }
+    }
+}
+
+impl Metrics {
+    /// Sets `glowplug_leading`: 1 while the replica leads, has ended its start, and the API server responds.
+    pub fn set_leading(&self, is_leading: bool) {
+        self.leading.set(i64::from(is_leading));
     }
 
     /// Counts the result of a claim: `glowplug_claims_total{result="allocated|exhausted|refused"}`.
@@ -123,7 +124,6 @@ impl Metrics {
     /// Writes the metrics in the OpenMetrics text format.
     #[must_use]
     pub fn text(&self) -> String {
-        self.leading.set(i64::from(*self.leads.borrow()));
         // The metrics of the registry come last.
         let mut text = self.pools.lock().unwrap_or_else(PoisonError::into_inner).clone();
         // Writing to a `String` cannot fail.

@@ -112,7 +112,7 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
 /// As [`run`].
 pub async fn work(options: &Options, client: Client, phase: watch::Receiver<Phase>) -> anyhow::Result<()> {
     let (leading, leads) = watch::channel(!options.leader_elect);
-    let metrics = Arc::new(Metrics::new(leads.clone()));
+    let metrics = Arc::new(Metrics::default());
     let (ready, is_ready) = watch::channel(false);
     let certificate = Arc::new(Certificate::of(&options.webhook_cert_dir));
     let mut tasks = JoinSet::new();
@@ -200,6 +200,7 @@ async fn lead(
             ended = reconcile(&client, &scope, &selection, &metrics, &ready) => match ended? {},
             lost = leads.wait_for(|leads| !*leads) => drop(lost.context("keeping the Lease")?),
         }
+        metrics.set_leading(false);
         metrics.set_pools(String::new(), 0);
         metrics.set_mac_collisions([]);
     }
@@ -251,16 +252,22 @@ pub async fn reconcile(
         is_started.wait_for(|started| *started == [true; 3]).await.map_err(|_| Stopped)?;
         metrics.rebuild_seconds.set(began.elapsed().as_secs_f64());
         tracing::info!(seconds = began.elapsed().as_secs_f64(), "serving");
-        report(registry.works(), ready).await
+        report(registry.works(), metrics, ready).await
     };
     let (never, ..) = tokio::try_join!(pools.run(), claims, ipam_claims, machines, around, report)?;
     Ok(never)
 }
 
-/// Sets `ready` to the state of the registry.
-async fn report(mut works: watch::Receiver<bool>, ready: &watch::Sender<bool>) -> Result<Infallible, Stopped> {
+/// Sets `ready` and the metric of the leader to the state of the registry.
+async fn report(
+    mut works: watch::Receiver<bool>,
+    metrics: &Metrics,
+    ready: &watch::Sender<bool>,
+) -> Result<Infallible, Stopped> {
     loop {
-        ready.send_replace(*works.borrow_and_update());
+        let is_working = *works.borrow_and_update();
+        metrics.set_leading(is_working);
+        ready.send_replace(is_working);
         works.changed().await.map_err(|_| Stopped)?;
     }
 }

@@ -16,7 +16,6 @@ use glowplug_controller::selection::{MachinePool, Selection};
 use glowplug_controller::webhook::{Change, Decision, decide, validate, warn_of_holders};
 use pnet_base::MacAddr;
 use serde_json::{Value, json};
-use tokio::sync::watch;
 
 use crate::support::manifests::{config, documents};
 
@@ -169,7 +168,7 @@ fn the_columns_are_those_of_the_kinds() {
 
 /// Whether the program has a metric of this name.
 fn metrics() -> impl Fn(&&str) -> bool {
-    let metrics = Metrics::new(watch::channel(true).1);
+    let metrics = Metrics::default();
     metrics.count_claim(&Ok(Vec::new()));
     metrics.set_mac_collisions([(MacAddr::new(2, 0, 0, 0, 0, 1), 2)]);
     metrics.webhook_seconds.get_or_create(&[("webhook", "pools"), ("result", "allowed")]).observe(0.001);

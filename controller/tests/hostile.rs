@@ -16,7 +16,6 @@ use kube::Api;
 use kube::api::{ApiResource, DynamicObject, PostParams};
 use serde_json::{Value, json};
 use std::sync::Arc;
-use tokio::sync::watch;
 use variants::{Random, variant};
 
 use crate::support::controller::{Controller, Site};
@@ -149,7 +148,7 @@ async fn objects_of_any_content_keep_nobody_from_an_address() {
 async fn a_review_of_any_content_gets_a_response() {
     let (_server, cluster) = start_server().await;
     let selection = Arc::new(SelectionCache::new(cluster.controller(), Scope::default()));
-    let metrics = Arc::new(Metrics::new(watch::channel(false).1));
+    let metrics = Arc::new(Metrics::default());
     let webhooks = Webhooks::new(cluster.controller(), metrics, selection);
     let review = |kind: Value, resource: Value, object: &Value| {
         json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {

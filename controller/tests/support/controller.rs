@@ -57,7 +57,7 @@ impl Controller {
     pub fn with_scope(client: Client, scope: Scope) -> Self {
         let (ready, is_ready) = watch::channel(false);
         let task = tokio::spawn(async move {
-            let metrics = Arc::new(Metrics::new(watch::channel(true).1));
+            let metrics = Arc::new(Metrics::default());
             let selection = Arc::new(SelectionCache::new(client.clone(), scope.clone()));
             tokio::select! {
                 never = selection.run() => match never {},

@@ -17,7 +17,6 @@ use glowplug_controller::registry::{RegistryHandle, Served, Stopped};
 use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt};
 use tokio::runtime::Handle;
-use tokio::sync::watch;
 use tokio::task::{JoinHandle, spawn_blocking};
 
 /// The time that every call uses.
@@ -79,7 +78,7 @@ pub fn version(object: &impl ResourceExt) -> u64 {
 
 /// An owner of the registry of a cluster, as in the program.
 pub fn owner(client: Client) -> (RegistryHandle, Served) {
-    RegistryHandle::start(client, Arc::new(Metrics::new(watch::channel(true).1)), Observer::default()).unwrap()
+    RegistryHandle::start(client, Arc::new(Metrics::default()), Observer::default()).unwrap()
 }
 
 /// A leader that works on the pools of a namespace, as the program does. Dropping it simulates a crash.
@@ -95,7 +94,7 @@ impl Work {
     pub async fn start(client: Client, namespace: &str) -> Self {
         let (registry, served) = owner(client.clone());
         let scope = Scope { namespace: namespace.to_owned(), ..Scope::default() };
-        let metrics = Arc::new(Metrics::new(watch::channel(true).1));
+        let metrics = Arc::new(Metrics::default());
         let pools = Pools::new(client, &scope, registry.clone(), metrics);
         let mut facts = pools.facts();
         let task = tokio::spawn(async move {
@@ -123,7 +122,7 @@ impl Leader {
     /// The same for a server that may fail.
     pub async fn try_start(client: Client, pool: Pool) -> Result<Self, String> {
         let runtime = Handle::current();
-        let metrics = Arc::new(Metrics::new(watch::channel(true).1));
+        let metrics = Arc::new(Metrics::default());
         let ledger = ApiLedger::new(client, runtime, metrics, Observer::default());
         let kinds = ledger.kinds();
         let open = move || {

@@ -118,7 +118,7 @@ pub fn write_certificate(folder: &Path) -> String {
 
 /// The webhooks of a replica with a cache.
 pub fn webhooks(cluster: &Cluster, selection: &Arc<SelectionCache>) -> Webhooks {
-    Webhooks::new(cluster.controller(), Arc::new(Metrics::new(watch::channel(false).1)), Arc::clone(selection))
+    Webhooks::new(cluster.controller(), Arc::new(Metrics::default()), Arc::clone(selection))
 }
 
 fn configurations(cluster: &Cluster, kind: &str) -> Api<DynamicObject> {

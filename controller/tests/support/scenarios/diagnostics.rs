@@ -15,8 +15,7 @@ use crate::support::server::TOKEN;
 pub async fn metrics_need_a_token_of_a_user_who_may_read_them(cluster: &Cluster) {
     let (phase, phases) = watch::channel(Phase::Serving);
     let (_ready, is_ready) = watch::channel(true);
-    let (_leading, leads) = watch::channel(false);
-    let metrics = Arc::new(Metrics::new(leads));
+    let metrics = Arc::new(Metrics::default());
     let diagnostics = Diagnostics::probes(phases.clone(), is_ready).with_metrics(metrics, Some(cluster.controller()));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
