@@ -260,8 +260,8 @@ pub struct PoolStatus {
 pub struct AddressCount {
     /// Addresses that the pool may allocate, allocated or not. Example: `82`.
     pub total: i64,
-    /// Addresses that the next claims may get. Example: `79`.
-    pub free: i64,
+    /// Addresses that the next claims may get. Absent if another program chooses the addresses. Example: `79`.
+    pub free: Option<i64>,
     /// Addresses that a claim or machine holds. Example: `3`.
     pub used: i64,
     /// Held addresses that the pool no longer contains, or keeps for another name. Example: `0`.
@@ -303,7 +303,7 @@ impl AddressCount {
         };
         Self {
             total: sum(|usage| usage.total - usage.reserved),
-            free: sum(|usage| usage.free),
+            free: Some(sum(|usage| usage.free)),
             used: sum(|usage| usage.used),
             out_of_range: sum(|usage| usage.outside),
         }

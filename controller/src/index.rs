@@ -607,7 +607,7 @@ mod tests {
         assert_eq!(serving(&index), ["clusters/a"]);
         let known = observations([("clusters/a", held(2))]);
         let update = index.updates(&known, at(100)).remove(0);
-        let count = json!({"total": 2, "free": 0, "used": 2, "outOfRange": 0});
+        let count = json!({"total": 2, "free": null, "used": 2, "outOfRange": 0});
         assert_eq!(update.patch["status"]["ipAddresses"], count);
         let ready = ["True", "Serving", "The pool takes addresses from InClusterIPPool x"];
         assert_eq!(condition(&update, "Ready"), ready);
