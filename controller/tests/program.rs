@@ -110,8 +110,10 @@ async fn until_ready(diagnostics: SocketAddr) {
 async fn the_program_leads_and_becomes_unready_first_after_a_signal() {
     let (server, folder) = (Server::start().await, tempfile::tempdir().unwrap());
     let (mut program, mut lines, diagnostics) = start(&server, folder.path()).await;
-    until(&mut lines, "leadership changed").await;
-    assert!(get(diagnostics, "/metrics", None).await.1.contains("glowplug_leading 1\n"));
+    until(&mut lines, "serving").await;
+    while !get(diagnostics, "/metrics", None).await.1.contains("glowplug_leading 1\n") {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
     until_ready(diagnostics).await;
 
     send(&program, "-TERM");
