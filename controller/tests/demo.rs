@@ -189,7 +189,7 @@ async fn until_counted(site: &Site, free: i64, waiting: u32) {
     let is = |pool: Option<&glowplug_controller::api::StaticIPPool>| {
         let status = pool.and_then(|pool| pool.status.as_ref());
         status.is_some_and(|status| {
-            status.ip_addresses.is_some_and(|count| count.free == free) && status.waiting == waiting
+            status.ip_addresses.is_some_and(|count| count.free == Some(free)) && status.waiting == waiting
         })
     };
     await_condition(site.pools.clone(), "workers", is).await.unwrap();
