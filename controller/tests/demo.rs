@@ -223,9 +223,9 @@ async fn addresses(site: &Site) {
 async fn events(cluster: &Cluster, site: &Site) {
     let kind = ApiResource::from_gvk(&GroupVersionKind::gvk("events.k8s.io", "v1", "Event"));
     let events: Api<DynamicObject> = Api::namespaced_with(cluster.client(), &site.namespace, &kind);
-    // Each allocation has one event. Each refusal has two: one of the pool, and one of the claim.
+    // A refusal has two events: one of the pool, and one of the claim.
     let mut all = Vec::new();
-    while all.len() < 4 {
+    while all.len() < 2 {
         all = values(&events).await;
     }
     let paths = [("OBJECT", ".regarding.name"), ("TYPE", ".type"), ("REASON", ".reason"), ("MESSAGE", ".note")];
