@@ -41,7 +41,7 @@ pub struct PoolObject {
 /// State of a pool in the registry.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Observation {
-    /// Counts of the pool, without families while the registry does not have the pool.
+    /// Counts of the pool. It has no families while the registry does not have the pool.
     pub usage: PoolUsage,
     /// One line for each conflicting record of an address of the pool.
     pub conflicts: Vec<String>,
@@ -526,7 +526,7 @@ mod tests {
         Observation { usage, ..Observation::default() }
     }
 
-    /// State of a pool with this number of held leases, which the registry does not have.
+    /// State of a pool that the registry does not have, with this number of held leases.
     fn held(held: usize) -> Observation {
         Observation { usage: PoolUsage { held, ..PoolUsage::default() }, ..Observation::default() }
     }

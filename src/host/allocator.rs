@@ -190,7 +190,7 @@ impl Allocator {
             .flat_map(|(name, network)| network.held().map(move |(address, lease)| (&**name, address, lease)))
     }
 
-    /// The holder of an address. `None` if nobody holds the address.
+    /// Who holds an address of a network. `None`: nobody.
     #[must_use]
     pub fn holder(&self, network: &str, address: IpAddr) -> Option<&Claimant> {
         self.networks.get(network)?.held_at(address).map(|lease| &*lease.claimant)

@@ -371,8 +371,8 @@ impl View {
         self.problem.as_ref().is_some_and(Problem::is_of_pool)
     }
 
-    /// Whether the machine waits for its network data, for a reason that an event has named. Network data of another author
-    /// stays.
+    /// Whether the machine waits for its network data. An event has named the reason. A machine with network data of another
+    /// author does not wait.
     pub(super) fn is_waiting(&self) -> bool {
         self.memory.notice.as_ref().is_some_and(|notice| notice.reason != KEPT)
     }

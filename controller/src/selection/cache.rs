@@ -156,8 +156,8 @@ impl SelectionCache {
 // === impl Objects ===
 
 impl Objects {
-    /// Applies a change. Returns whether the selection may have changed: each allocation changes the counts in the status of
-    /// its pool, and a new selection costs a look at every machine.
+    /// Applies a change. Returns whether the selection may differ now. The counts in the status of a pool make no
+    /// difference: every allocation changes them, and each new selection is compared with every machine.
     fn apply(&mut self, kind: Kind, change: Change, has_label: impl Fn(&ObjectMeta) -> bool) -> bool {
         match (kind, change) {
             (_, Change::Listed) => true,

@@ -317,7 +317,7 @@ impl Allocator {
     /// Counts the addresses, leases and waiting machines of each pool, by the name of the pool. A pool that only leases
     /// or waiting machines name has counts, too.
     ///
-    /// The cost grows with the number of known addresses, whatever the number of pools.
+    /// The cost depends on the number of known addresses. It does not depend on the number of pools.
     #[must_use]
     pub fn usage(&self, now: Timestamp) -> BTreeMap<&str, PoolUsage> {
         let (mut usage, now) = (BTreeMap::<&str, PoolUsage>::new(), now.max(self.now));
@@ -345,7 +345,7 @@ impl Allocator {
     }
 }
 
-/// Counts the addresses of one family of a pool, except those that the pool does not have.
+/// Counts the addresses of one family of a pool. The caller counts the addresses outside the pool.
 fn count(state: &PoolState, space: &Space, network: &Network, now: Timestamp) -> Usage {
     let (mut used, mut conflicting, mut reuse_delay) = (0, 0, 0);
     let leases = space.ranges().iter().flat_map(|range| network.leases_in(range));
