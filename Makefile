@@ -90,6 +90,7 @@ test-controller: $(DENY)/bin/cargo-deny
 	$(CARGO) clippy --locked $(CONTROLLER) --test cluster --test chaos --test demo -- -D warnings
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --locked $(CONTROLLER) --no-deps --quiet
 	$(CARGO) test --locked $(CONTROLLER)
+	$(CARGO) test --locked --quiet $(CONTROLLER) --test demo
 	shellcheck controller/tests/kube-apiserver
 	cd controller && $(abspath $<) --offline check licenses bans sources
 

@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use support::Cluster;
 use support::controller::{Controller, Site};
 use support::hosted::provider::PATCH_ANNOTATION;
-use support::hosted::{Hosted, USER_DATA};
+use support::hosted::{Hosted, USER_DATA, poll};
 use support::installed::Installed;
 use support::server::Server;
 
@@ -96,7 +96,7 @@ async fn claims_of_cluster_api(cluster: &Cluster) {
     assert_eq!(site.address_of("worker-3").await, "10.0.0.8");
     claims(&site).await;
     addresses(&site).await;
-    leases(&site).await;
+    leases_of(cluster, &format!("{}/vlan10", site.namespace)).await;
 }
 
 /// Machines of a hosted cluster, from the NodePool to the drive. The programs of the hosted cluster are stand-ins.
@@ -159,16 +159,13 @@ async fn machines(cluster: &Cluster, first: Option<Machine>) {
     hosted.resize("workers", &["192.168.1.100-192.168.1.110"]).await;
     assert_eq!(hosted.address_of("workers-2").await, "192.168.1.102");
     hosted.until_held(3).await;
-    run("kubectl get staticipleases");
-    let leases: Api<StaticIPLease> = Api::all(cluster.client());
-    let of_network = |lease: &Value| lease["spec"]["network"] == hosted.network;
-    let leases: Vec<Value> = values(&leases).await.into_iter().filter(of_network).collect();
-    print(&leases, &columns_of("StaticIPLease"));
+    leases_of(cluster, &hosted.network).await;
 
     say("A smaller NodePool. An address is released when its guest has ended.");
     run("kubectl scale nodepool workers --replicas 2");
     hosted.scale("workers", 2).await;
     hosted.until_held(2).await;
+    leases_of(cluster, &hosted.network).await;
     installed.stop().await;
 }
 
@@ -200,9 +197,13 @@ async fn pools(site: &Site) {
     print(&values(&site.pools).await, &columns_of("StaticIPPool"));
 }
 
-async fn leases(site: &Site) {
+/// The leases of a network. Other tests of the same server have other networks.
+async fn leases_of(cluster: &Cluster, network: &str) {
     run("kubectl get staticipleases");
-    print(&values(&site.leases).await, &columns_of("StaticIPLease"));
+    let leases: Api<StaticIPLease> = Api::all(cluster.client());
+    let of_network = |lease: &Value| lease["spec"]["network"] == network;
+    let leases: Vec<Value> = values(&leases).await.into_iter().filter(of_network).collect();
+    print(&leases, &columns_of("StaticIPLease"));
 }
 
 async fn claims(site: &Site) {
@@ -224,10 +225,11 @@ async fn events(cluster: &Cluster, site: &Site) {
     let kind = ApiResource::from_gvk(&GroupVersionKind::gvk("events.k8s.io", "v1", "Event"));
     let events: Api<DynamicObject> = Api::namespaced_with(cluster.client(), &site.namespace, &kind);
     // A refusal has two events: one of the pool, and one of the claim.
-    let mut all = Vec::new();
-    while all.len() < 2 {
-        all = values(&events).await;
-    }
+    let all = poll("the events of the claim and of the pool", async || {
+        let all = values(&events).await;
+        (all.len() == 2).then_some(all)
+    });
+    let all = all.await;
     let paths = [("OBJECT", ".regarding.name"), ("TYPE", ".type"), ("REASON", ".reason"), ("MESSAGE", ".note")];
     custom("events.events.k8s.io", &all, &paths);
 }
