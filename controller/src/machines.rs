@@ -33,7 +33,7 @@ use kube::runtime::events::EventType;
 use kube::runtime::watcher;
 use kube::{Api, Client};
 use serde_json::Value;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::time::sleep;
 
 use self::decision::{
@@ -95,6 +95,8 @@ struct Work<'m> {
     index: Mutex<Index>,
     /// Whether KubevirtMachines may have a status map. `false` after the API server has dropped the map from a write.
     has_status_map: AtomicBool,
+    /// Names that need a pass because the pass of another name has changed the index.
+    others: mpsc::UnboundedSender<Key>,
 }
 
 // === impl Machines ===
@@ -141,9 +143,11 @@ impl Machines {
                 continue;
             };
             tracing::info!(has_kubevirt_machines = kinds.has_kubevirt_machines, "serving the machines of KubeVirt");
-            let work = Work { machines: self, kinds, index: Mutex::default(), has_status_map: AtomicBool::new(true) };
+            let (others, mut of_others) = mpsc::unbounded_channel();
+            let (index, has_status_map) = (Mutex::default(), AtomicBool::new(true));
+            let work = Work { machines: self, kinds, index, has_status_map, others };
             tokio::select! {
-                result = work.run(&mut pools, &mut served, &is_ready) => return result,
+                result = work.run(&mut pools, (&mut served, &mut of_others), &is_ready) => return result,
                 () = passes::until_other(KINDS, &question, &found) => {}
             }
         }
@@ -156,7 +160,7 @@ impl Work<'_> {
     async fn run(
         &self,
         pools: &mut watch::Receiver<Option<Facts>>,
-        served: &mut Allocations,
+        messages: (&mut Allocations, &mut mpsc::UnboundedReceiver<Key>),
         is_ready: impl Fn(),
     ) -> Result<Infallible, Stopped> {
         let mut selections = self.machines.selection.subscribe();
@@ -182,7 +186,7 @@ impl Work<'_> {
         self.rebuild(records).await?;
         passes::start("machine", || self.start()).await?;
         is_ready();
-        self.serve(changes, selections, served).await
+        self.serve(changes, selections, messages).await
     }
 
     /// Lets the registry adopt the addresses that machine objects record, and reserve the addresses that guests report.
@@ -237,7 +241,7 @@ impl Work<'_> {
         &self,
         changes: impl Stream<Item = (Kind, Change)> + Unpin,
         mut selections: watch::Receiver<Option<Arc<Selection>>>,
-        served: &mut Allocations,
+        (served, of_others): (&mut Allocations, &mut mpsc::UnboundedReceiver<Key>),
     ) -> Result<Infallible, Stopped> {
         let changes = changes.map(|(kind, change)| -> Names { Some(self.note_change(kind, change)) });
         let selections = passes::each_value(&mut selections, |selection| {
@@ -246,7 +250,9 @@ impl Work<'_> {
         let served = passes::each_message(served, |allocation| {
             self.index().homes_of(&Key::of_machine(&allocation.claimant.machine))
         });
-        let wakes = stream::select(changes.chain(stream::iter([None])), stream::select(selections, served));
+        let of_others = passes::each_message(of_others, |key| [key].into());
+        let messages = stream::select(served, of_others);
+        let wakes = stream::select(changes.chain(stream::iter([None])), stream::select(selections, messages));
         let names = self.names_at_the_start().await?;
         Err(passes::serve("machine", names, Box::pin(wakes), |key| self.pass(key, Until::Nothing)).await)
     }
@@ -417,7 +423,7 @@ impl Work<'_> {
         match step {
             Step::Wait => return Ok(()),
             Step::ReadMachine(machine) => {
-                self.read(Kind::KubevirtMachine, &machine).await?;
+                self.read(&key, Kind::KubevirtMachine, &machine).await?;
                 view.is_machine_read = true;
             }
             Step::ReadSecret => view.secret = Some(self.read_secret(&key).await?),
@@ -433,13 +439,13 @@ impl Work<'_> {
                 let Ok(patch) = serde_json::from_value(patch) else { return Ok(()) };
                 let answer =
                     ask(self.api(Kind::VirtualMachine, &key).patch(&key.name, &merge, &Patch::<()>::Json(patch))).await;
-                view.written.reference = self.take(Kind::VirtualMachine, &key, patched(answer)?).await?;
+                view.written.reference = self.take(&key, Kind::VirtualMachine, &key, patched(answer)?).await?;
                 if let Some(notice) = notice.filter(|_| view.written.reference) {
                     self.publish(view, &notice);
                 }
             }
             Step::ReadInstance => {
-                self.read(Kind::Instance, &key).await?;
+                self.read(&key, Kind::Instance, &key).await?;
                 view.sources.is_instance_read = true;
             }
             Step::CreateClaim(claim) => self.create_claim(view, claim).await?,
@@ -457,7 +463,7 @@ impl Work<'_> {
                 let claim = Key { namespace: key.namespace.clone(), name };
                 let kind = self.claims()?;
                 stored(ask(self.api(kind, &claim).delete(&claim.name, &params)).await)?;
-                self.read(kind, &claim).await?;
+                self.read(&key, kind, &claim).await?;
             }
             Step::PatchClaim(name, patch) => {
                 let (claim, kind) = (Key { namespace: key.namespace.clone(), name }, self.claims()?);
@@ -467,7 +473,7 @@ impl Work<'_> {
                     Some(object) if object.metadata.finalizers.iter().flatten().next().is_some() => {
                         self.index().apply(kind, object);
                     }
-                    _ => self.read(kind, &claim).await?,
+                    _ => self.read(&key, kind, &claim).await?,
                 }
             }
             Step::Hold(hold) => {
@@ -501,7 +507,7 @@ impl Work<'_> {
                     }
                     // Another leader has created the Secret first, the VirtualMachine is gone, or the namespace is gone.
                     None => {
-                        self.read(Kind::VirtualMachine, &key).await?;
+                        self.read(&key, Kind::VirtualMachine, &key).await?;
                         view.secret = Some(self.read_secret(&key).await?);
                     }
                 }
@@ -534,7 +540,7 @@ impl Work<'_> {
                 view.written.annotation = true;
                 let answer =
                     ask(self.api(Kind::VirtualMachine, &key).patch(&key.name, &merge, &Patch::Merge(patch))).await;
-                self.take(Kind::VirtualMachine, &key, stored(answer)?).await?;
+                self.take(&key, Kind::VirtualMachine, &key, stored(answer)?).await?;
             }
             Step::AddConflicts(conflicts, kind, notice) => {
                 view.written.conflicts = true;
@@ -572,10 +578,10 @@ impl Work<'_> {
                 view.secret = Some(secret.clone());
             }
             if self.kinds.has_kubevirt_machines {
-                self.read(Kind::KubevirtMachine, &name).await?;
+                self.read(&view.key, Kind::KubevirtMachine, &name).await?;
             }
-            self.read(Kind::VirtualMachine, &key).await?;
-            self.read(Kind::Instance, &key).await?;
+            self.read(&view.key, Kind::VirtualMachine, &key).await?;
+            self.read(&view.key, Kind::Instance, &key).await?;
             let index = self.index();
             proof.machine = index.machine(&name).cloned();
             let stripped = index.memory(&key).stripped.remove(&holder);
@@ -680,26 +686,36 @@ impl Work<'_> {
         Ok(self.index().check(key, secret))
     }
 
-    /// Reads an object from the API server into the index.
-    async fn read(&self, kind: Kind, key: &Key) -> Result<(), Error> {
+    /// Reads an object from the API server into the index. `pass` is the name of the running pass.
+    async fn read(&self, pass: &Key, kind: Kind, key: &Key) -> Result<(), Error> {
         let known = self.index().version(kind, key);
         let object = ask(self.api(kind, key).get_opt(&key.name)).await?;
-        self.index().take(kind, key, known, object);
+        let names = self.index().take(kind, key, known, object);
+        self.wake_others(pass, names);
         Ok(())
     }
 
     /// Updates the index with the object that a write stored. `false`: the write was not stored, and the index now has
     /// the object that a read returned, or none.
-    async fn take(&self, kind: Kind, key: &Key, object: Option<DynamicObject>) -> Result<bool, Error> {
+    async fn take(&self, pass: &Key, kind: Kind, key: &Key, object: Option<DynamicObject>) -> Result<bool, Error> {
         match object {
             Some(object) => {
-                self.index().apply(kind, object);
+                let names = self.index().apply(kind, object);
+                self.wake_others(pass, names);
                 Ok(true)
             }
             None => {
-                self.read(kind, key).await?;
+                self.read(pass, kind, key).await?;
                 Ok(false)
             }
+        }
+    }
+
+    /// Makes the other names get a pass. The watch causes none, because it reports a version that is known.
+    fn wake_others(&self, pass: &Key, names: BTreeSet<Key>) {
+        for name in names.into_iter().filter(|name| name != pass) {
+            // The receiver ends only together with the passes.
+            let _ = self.others.send(name);
         }
     }
 
@@ -714,7 +730,7 @@ impl Work<'_> {
             false => ask(api.patch(&key.name, &params, &patch)).await,
         };
         let object = stored(answer)?;
-        self.take(Kind::KubevirtMachine, &key, object.clone()).await?;
+        self.take(&view.key, Kind::KubevirtMachine, &key, object.clone()).await?;
         Ok(object)
     }
 

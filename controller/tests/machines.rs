@@ -4,15 +4,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use glowplug_controller::api::StaticIPPool;
+use glowplug_controller::api::{PoolSpec, StaticIPPool};
 use glowplug_controller::pools::Scope;
+use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::api::rbac::v1::ClusterRoleBinding;
 use kube::Api;
-use kube::api::{DeleteParams, PostParams};
+use kube::api::{DeleteParams, DynamicObject, PostParams};
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
-use crate::support::controller::Controller;
+use crate::support::controller::{Controller, until};
+use crate::support::hosted::definitions::{KUBEVIRT_MACHINE, VIRTUAL_MACHINE, resource};
+use crate::support::hosted::provider::object;
 use crate::support::hosted::{Hosted, poll};
 use crate::support::installed::labels;
 use crate::support::server::{Call, Fault, Server};
@@ -322,6 +325,64 @@ async fn a_machine_that_a_read_finds_before_the_watch_gets_its_secret() {
     recorded.add_permits(Semaphore::MAX_PERMITS / 2);
     assert_eq!(hosted.address_of("x").await, "10.0.0.8");
     drop((paused, other, never));
+}
+
+#[tokio::test]
+async fn a_machine_that_the_pass_of_another_name_finds_before_the_watch_gets_its_secret() {
+    let server = Server::start().await;
+    let cluster = Cluster::of(&server).await;
+    let hosted = hosted(&cluster, &["10.0.0.8/32"]).await;
+    // The KubevirtMachine of this VirtualMachine is in another namespace.
+    let api = |kind| Api::<DynamicObject>::namespaced_with(cluster.client(), &hosted.clusters, &resource(kind));
+    let (machines, vms) = (api(KUBEVIRT_MACHINE), api(VIRTUAL_MACHINE));
+    let template = json!({"metadata": {"namespace": hosted.namespace}});
+    let machine = json!({"metadata": {"name": "w"}, "spec": {"virtualMachineTemplate": template}});
+    machines.create(&PostParams::default(), &object(KUBEVIRT_MACHINE, machine)).await.unwrap();
+    let mut labels = labels(&hosted, "w", "workers");
+    labels["capk.cluster.x-k8s.io/kubevirt-machine-namespace"] = hosted.clusters.clone().into();
+    let drive = json!({"networkDataSecretRef": {"name": "w-networkdata"}});
+    hosted.vms.create(&PostParams::default(), &hosted.vm("w", &labels, &drive)).await.unwrap();
+    let first = lead(&cluster);
+    assert_eq!(hosted.address_of("w").await, "10.0.0.8");
+    // Both are deleted, but the guest has not ended.
+    hosted.kubevirt.hold("w");
+    machines.delete("w", &DeleteParams::default()).await.unwrap();
+    hosted.vms.delete("w", &DeleteParams::default()).await.unwrap();
+    until(&hosted.instances, "w", |instance| instance.metadata.deletion_timestamp.is_some()).await;
+    drop(first);
+    // The next leader lists the VirtualMachines, and sees no change of them.
+    let never = Arc::new(Semaphore::new(0));
+    let gate = Arc::clone(&never);
+    server.set_faults(move |call| match (call.verb, call.plural.as_str()) {
+        ("watch", "virtualmachines") if call.user == CONTROLLER => Fault::Hold(Arc::clone(&gate)),
+        _ => Fault::None,
+    });
+    server.take_calls();
+    let mut leader = lead(&cluster);
+    leader.until_ready().await;
+    let reads = AtomicUsize::new(0);
+    poll("the proofs of both names", async || {
+        let is_last = |call: &&Call| {
+            (call.user.as_str(), call.verb, call.plural.as_str()) == (CONTROLLER, "get", "virtualmachineinstances")
+                && call.namespace.as_ref() == Some(&hosted.namespace)
+        };
+        let new = server.take_calls().iter().filter(is_last).count();
+        (reads.fetch_add(new, Ordering::SeqCst) + new >= 2).then_some(())
+    })
+    .await;
+    // A VirtualMachine with the name of the deleted machine, in its namespace.
+    let spec = PoolSpec { node_pool_ref: None, ..hosted.spec("workers", &["10.0.0.9/32"]) };
+    let mut pool = StaticIPPool::new("others", spec);
+    pool.spec.machine_selector = serde_json::from_value(json!({"matchLabels": {"pool": "others"}})).unwrap();
+    hosted.pools.create(&PostParams::default(), &pool).await.unwrap();
+    hosted.until_no_condition("others", "Exhausted").await;
+    let vm = hosted.vm("w", &json!({"pool": "others"}), &drive);
+    vms.create(&PostParams::default(), &vm).await.unwrap();
+    // The pass of the first VirtualMachine reads the second one.
+    hosted.kubevirt.end("w").await;
+    let secrets: Api<Secret> = Api::namespaced(cluster.client(), &hosted.clusters);
+    poll("the Secret", async || secrets.get_opt("w-networkdata").await.unwrap()).await;
+    drop((leader, never));
 }
 
 #[tokio::test]

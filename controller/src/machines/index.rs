@@ -206,10 +206,17 @@ impl Index {
         }
     }
 
-    /// Stores the result of a consistent read. `known` is the version that was known before the read.
-    pub(super) fn take(&mut self, kind: Kind, key: &Key, known: Option<u64>, object: Option<DynamicObject>) {
+    /// Stores the result of a consistent read. `known` is the version that was known before the read. Returns the names
+    /// whose decision may have changed. The watch reports the deletion of an object later, also of one that is not found.
+    pub(super) fn take(
+        &mut self,
+        kind: Kind,
+        key: &Key,
+        known: Option<u64>,
+        object: Option<DynamicObject>,
+    ) -> BTreeSet<Key> {
         match (object, known) {
-            (Some(object), _) => drop(self.apply(kind, object)),
+            (Some(object), _) => return self.apply(kind, object),
             (None, None) => {}
             (None, Some(version)) => match kind {
                 Kind::KubevirtMachine => self.machines.forget(key, version),
@@ -219,6 +226,7 @@ impl Index {
                 Kind::IpamClaim => self.ipam_claims.forget(key, version),
             },
         }
+        BTreeSet::new()
     }
 
     /// Returns the known version of an object. `None`: the object is unknown.
