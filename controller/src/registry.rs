@@ -192,7 +192,9 @@ impl RegistryHandle {
     pub async fn withdraw(&self, machine: Machine) -> Result<(), Stopped> {
         self.write(move |owner| {
             owner.registry.withdraw([&machine])?;
-            if owner.registry.state()?.leases_of(&machine).next().is_none() {
+            let state = owner.registry.state()?;
+            let has_conflict = || state.conflicts().any(|(_, _, conflict)| conflict.claimant.machine == machine);
+            if state.leases_of(&machine).next().is_none() && !has_conflict() {
                 owner.kinds.forget(&machine);
             }
             Ok(())

@@ -1,9 +1,10 @@
 //! Tests the owner of the registry when requests and responses fail.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use futures::FutureExt;
+use glowplug::host::claim::{Claimant, Conflict};
 use glowplug_controller::api::HolderKind;
 use glowplug_controller::registry::Stopped;
 use tokio::sync::Semaphore;
@@ -74,6 +75,22 @@ async fn a_machine_is_announced_also_when_the_answer_to_its_lease_was_lost() {
     let allocation = served.claims.recv().await.unwrap();
     assert_eq!(allocation.claimant.machine, machine(NETWORK, 1));
     assert_eq!(stored(cluster.client(), NETWORK).await, [row("10.0.0.8", "worker-1", false)]);
+}
+
+#[tokio::test]
+async fn a_withdrawn_machine_with_a_conflicting_record_is_still_a_holder() {
+    let (_server, cluster) = start_server().await;
+    let (registry, _served) = owner(cluster.controller());
+    registry.resize(vec![pool(NETWORK, &["10.0.0.8/29"])], BTreeSet::new()).await.unwrap();
+    let [machine, other] = [0, 1].map(|n| machine(NETWORK, n));
+    let claimant = Claimant { machine: machine.clone(), interface: "eno101".parse().unwrap() };
+    let conflict = Conflict { claimant, source: "VirtualMachine worker-0".to_owned() };
+    let conflicts = vec![("10.0.0.9".parse().unwrap(), Some(NETWORK.to_owned()), conflict)];
+    registry.add_conflicts(conflicts, KIND).await.unwrap();
+    for machine in [&machine, &other] {
+        registry.withdraw(machine.clone()).await.unwrap();
+    }
+    assert_eq!(registry.holders().await.unwrap(), BTreeMap::from([(machine, KIND)]));
 }
 
 #[tokio::test]
