@@ -348,7 +348,8 @@ impl Macs {
             }
         }
         self.collisions.clone_from(&plan.collisions);
-        self.metrics.set_mac_collisions(plan.collisions.iter().map(|(address, keys)| (*address, keys.len())));
+        let collisions = plan.collisions.iter().map(|(address, keys)| (*address, keys.len()));
+        self.metrics.set_macs(collisions, plan.counts.iter().map(|(pool, count)| (pool.as_str(), *count)));
         self.namespaces.send_if_modified(|known| {
             let is_new = known.as_ref() != Some(&plan.namespaces);
             *known = Some(plan.namespaces.clone());

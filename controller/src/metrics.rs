@@ -22,13 +22,18 @@ pub type Histograms = Family<[(&'static str, &'static str); 2], Histogram, fn() 
 pub struct Metrics {
     registry: Registry,
     leading: Gauge,
-    /// The metrics of the pools from the library, while this replica leads.
+    /// The metrics of the pools from the library, while this replica leads. Locked while several metrics change together,
+    /// and while they are written.
     pools: Mutex<String>,
     duplicate_records: Gauge,
     claims: Family<[(&'static str, &'static str); 1], Counter>,
     /// `glowplug_mac_collisions`: number of running machines with one MAC address, by `mac`. Only addresses that at least
     /// two machines have.
     mac_collisions: Family<[(&'static str, String); 1], Gauge>,
+    /// `glowplug_macpool_addresses`: number of addresses of a MACPool, by `pool` and `state`: `free` or `used`.
+    mac_pool_addresses: Family<[(&'static str, String); 2], Gauge>,
+    /// `glowplug_macpool_waiting_machines`: number of machines that wait for an address of a MACPool, by `pool`.
+    mac_pool_waiting: Family<[(&'static str, String); 1], Gauge>,
     /// `glowplug_allocation_seconds`: time from the creation of a claim to its condition `Ready`, or of a VirtualMachine to its
     /// Secret. The API server stores whole seconds of the creation.
     pub allocation_seconds: Histogram,
@@ -41,6 +46,17 @@ pub struct Metrics {
     pub ledger_write_seconds: Histogram,
     /// `glowplug_webhook_seconds`: time of a webhook response, by the labels `webhook` and `result`.
     pub webhook_seconds: Histograms,
+}
+
+/// State of a `MACPool`.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct MacPoolCount {
+    /// Addresses that the pool can allocate.
+    pub free: u64,
+    /// Addresses that a lease or a machine has.
+    pub used: u64,
+    /// Machines that wait for an address of the pool.
+    pub waiting: u32,
 }
 
 // === impl Metrics ===
@@ -65,6 +81,11 @@ impl Default for Metrics {
         let mac_collisions = Family::default();
         let help = "Running machines that have the same MAC address";
         registry.register("mac_collisions", help, mac_collisions.clone());
+        let mac_pool_addresses = Family::default();
+        registry.register("macpool_addresses", "Addresses of a MACPool by state", mac_pool_addresses.clone());
+        let mac_pool_waiting = Family::default();
+        let help = "Machines that wait for an address of a MACPool";
+        registry.register("macpool_waiting_machines", help, mac_pool_waiting.clone());
         let ledger_conflicts = Counter::default();
         let help = "Writes of leases that the API server rejected because another lease existed";
         registry.register("ledger_conflicts", help, ledger_conflicts.clone());
@@ -80,6 +101,8 @@ impl Default for Metrics {
             duplicate_records,
             claims,
             mac_collisions,
+            mac_pool_addresses,
+            mac_pool_waiting,
             allocation_seconds,
             rebuild_seconds,
             ledger_conflicts,
@@ -112,20 +135,37 @@ impl Metrics {
         *self.pools.lock().unwrap_or_else(PoisonError::into_inner) = text;
     }
 
-    /// Sets the number of running machines for each MAC address that at least two of them have.
-    pub fn set_mac_collisions(&self, collisions: impl IntoIterator<Item = (MacAddr, usize)>) {
+    /// Sets the metrics of MAC addresses: the number of running machines for each address that at least two of them have,
+    /// and the counts of each valid `MACPool`, by its name.
+    pub fn set_macs<'n>(
+        &self,
+        collisions: impl IntoIterator<Item = (MacAddr, usize)>,
+        pools: impl IntoIterator<Item = (&'n str, MacPoolCount)>,
+    ) {
+        let count = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+        let _lock = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
         self.mac_collisions.clear();
         for (address, machines) in collisions {
             let machines = i64::try_from(machines).unwrap_or(i64::MAX);
             self.mac_collisions.get_or_create(&[("mac", address.to_string())]).set(machines);
+        }
+        self.mac_pool_addresses.clear();
+        self.mac_pool_waiting.clear();
+        for (pool, MacPoolCount { free, used, waiting }) in pools {
+            for (state, number) in [("free", free), ("used", used)] {
+                let labels = [("pool", pool.to_owned()), ("state", state.to_owned())];
+                self.mac_pool_addresses.get_or_create(&labels).set(count(number));
+            }
+            self.mac_pool_waiting.get_or_create(&[("pool", pool.to_owned())]).set(waiting.into());
         }
     }
 
     /// Writes the metrics in the OpenMetrics text format.
     #[must_use]
     pub fn text(&self) -> String {
+        let pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
         // The metrics of the registry come last.
-        let mut text = self.pools.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut text = pools.clone();
         // Writing to a `String` cannot fail.
         let _ = encode(&mut text, &self.registry);
         text
@@ -135,4 +175,39 @@ impl Metrics {
 /// Buckets from 1 ms to 16 s.
 fn seconds() -> Histogram {
     Histogram::new(exponential_buckets(0.001, 2.0, 15))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The values of the metrics of MAC addresses, sorted.
+    fn macs(metrics: &Metrics) -> Vec<String> {
+        let text = metrics.text();
+        let mut lines: Vec<String> =
+            text.lines().filter(|line| line.starts_with("glowplug_mac")).map(str::to_owned).collect();
+        lines.sort_unstable();
+        lines
+    }
+
+    #[test]
+    fn the_metrics_of_mac_addresses_are_replaced_as_a_whole() {
+        let metrics = Metrics::default();
+        let count = MacPoolCount { free: 3, used: 1, waiting: 2 };
+        metrics.set_macs([(MacAddr::new(2, 0, 0, 0, 0, 1), 2)], [("workers", count)]);
+        let expected = [
+            r#"glowplug_mac_collisions{mac="02:00:00:00:00:01"} 2"#,
+            r#"glowplug_macpool_addresses{pool="workers",state="free"} 3"#,
+            r#"glowplug_macpool_addresses{pool="workers",state="used"} 1"#,
+            r#"glowplug_macpool_waiting_machines{pool="workers"} 2"#,
+        ];
+        assert_eq!(macs(&metrics), expected);
+        metrics.set_macs([], [("others", MacPoolCount { free: u64::MAX, used: 0, waiting: 0 })]);
+        let expected = [
+            r#"glowplug_macpool_addresses{pool="others",state="free"} 9223372036854775807"#,
+            r#"glowplug_macpool_addresses{pool="others",state="used"} 0"#,
+            r#"glowplug_macpool_waiting_machines{pool="others"} 0"#,
+        ];
+        assert_eq!(macs(&metrics), expected);
+    }
 }

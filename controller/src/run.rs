@@ -202,7 +202,7 @@ async fn lead(
         }
         metrics.set_leading(false);
         metrics.set_pools(String::new(), 0);
-        metrics.set_mac_collisions([]);
+        metrics.set_macs([], []);
     }
 }
 

@@ -11,7 +11,7 @@ use glowplug_controller::api::{LeaseSpec, PoolSpec, definitions};
 use glowplug_controller::cluster_api::PoolRef;
 use glowplug_controller::index::{PoolId, PoolObject};
 use glowplug_controller::machine::{NODE_POOL_LABEL, VirtualMachine};
-use glowplug_controller::metrics::Metrics;
+use glowplug_controller::metrics::{MacPoolCount, Metrics};
 use glowplug_controller::selection::{MachinePool, Selection};
 use glowplug_controller::webhook::{Change, Decision, decide, validate, warn_of_holders};
 use pnet_base::MacAddr;
@@ -170,7 +170,7 @@ fn the_columns_are_those_of_the_kinds() {
 fn metrics() -> impl Fn(&&str) -> bool {
     let metrics = Metrics::default();
     metrics.count_claim(&Ok(Vec::new()));
-    metrics.set_mac_collisions([(MacAddr::new(2, 0, 0, 0, 0, 1), 2)]);
+    metrics.set_macs([(MacAddr::new(2, 0, 0, 0, 0, 1), 2)], [("workers", MacPoolCount::default())]);
     metrics.webhook_seconds.get_or_create(&[("webhook", "pools"), ("result", "allowed")]).observe(0.001);
     // The library has the metrics of pools.
     let text = metrics.text() + &read("../src/host/metrics.rs");
@@ -194,7 +194,7 @@ fn every_metric_of_the_alerts_and_of_the_dashboard_is_one_of_the_program() {
     let alerts = documents(&config("prometheus/alerts.yaml")).remove(0);
     let dashboard: Value = serde_json::from_str(&read("config/prometheus/dashboard.json")).unwrap();
     let (alerts, panels) = (strings(&alerts, "expr"), strings(&dashboard, "expr"));
-    assert_eq!((alerts.len(), panels.len()), (3, 13));
+    assert_eq!((alerts.len(), panels.len()), (4, 13));
     let is_there = metrics();
     let words =
         alerts.iter().chain(&panels).flat_map(|expr| expr.split(|c: char| !c.is_ascii_alphanumeric() && c != '_'));

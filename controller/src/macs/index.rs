@@ -29,6 +29,7 @@ use crate::api::{
 };
 use crate::cluster_api::Key;
 use crate::machine::{awaits_mac_addresses, interfaces, items, requires_mac_addresses};
+use crate::metrics::MacPoolCount;
 use crate::passes::version_of;
 use glowplug::network::parse_mac_address;
 
@@ -87,6 +88,8 @@ pub(super) struct Plan {
     pub(super) actions: Vec<Action>,
     /// Merge patches of the status of pools, by name.
     pub(super) statuses: BTreeMap<String, Value>,
+    /// State of the valid pools, by name.
+    pub(super) counts: BTreeMap<String, MacPoolCount>,
     /// Why machines have no address: the reason and the note of an event.
     pub(super) waiting: BTreeMap<Key, (&'static str, String)>,
     /// Addresses that two or more running guests have, with the names of their machines.
@@ -333,7 +336,9 @@ impl Index {
         for (name, (_, pool)) in &self.pools {
             let waiting = waiting.get(name.as_str()).copied().unwrap_or_default();
             let overlap = overlaps.get(name.as_str()).map(String::as_str);
-            plan.statuses.extend(self.report(pool, &used, overlap, waiting, now).map(|patch| (name.clone(), patch)));
+            let (count, patch) = self.report(pool, &used, overlap, waiting, now);
+            plan.counts.extend(pool.pool.is_ok().then(|| (name.clone(), count)));
+            plan.statuses.extend(patch.map(|patch| (name.clone(), patch)));
         }
         plan
     }
@@ -471,7 +476,7 @@ impl Index {
         held
     }
 
-    /// The patch of the status of a pool. `None`: the status is correct.
+    /// Returns the counts of a pool, and the patch of its status. `None`: the status is correct.
     fn report(
         &self,
         pool: &Pool,
@@ -479,7 +484,7 @@ impl Index {
         overlap: Option<&str>,
         waiting: u32,
         now: Timestamp,
-    ) -> Option<Value> {
+    ) -> (MacPoolCount, Option<Value>) {
         let ready = match (&pool.pool, overlap) {
             _ if pool.is_deleted() => ("False", "Deleting", "The pool is being deleted; machines keep their addresses"),
             (Err(errors), _) => ("False", "InvalidSpec", errors.as_str()),
@@ -496,8 +501,8 @@ impl Index {
         let shared = shared.join("\n");
         let total = pool.pool.as_ref().map_or(0, MacPool::total);
         let count = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
-        let taken = u64::try_from(taken.len()).unwrap_or(u64::MAX);
-        let free = total.saturating_sub(taken);
+        let used = u64::try_from(taken.len()).unwrap_or(u64::MAX);
+        let free = total.saturating_sub(used);
         let exhausted = match &pool.pool {
             Err(_) => ("Unknown", "NotReady", "The addresses of the pool are not known"),
             Ok(_) if free == 0 => ("True", "NoFreeAddress", "No available MAC addresses in pool"),
@@ -512,16 +517,17 @@ impl Index {
             observed_generation: pool.metadata.generation,
             total: count(total),
             free: count(free),
-            used: count(taken),
+            used: count(used),
             waiting,
             conditions: conditions.map(|(type_, verdict)| pool.condition(type_, verdict, now)).into(),
         };
-        (status != pool.status).then(|| {
+        let patch = (status != pool.status).then(|| {
             json!({"metadata": {"resourceVersion": pool.metadata.resource_version}, "status": {
                 "observedGeneration": status.observed_generation, "total": status.total, "free": status.free,
                 "used": status.used, "waiting": status.waiting, "conditions": status.conditions,
             }})
-        })
+        });
+        (MacPoolCount { free, used, waiting }, patch)
     }
 }
 

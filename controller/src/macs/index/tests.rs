@@ -238,6 +238,26 @@ fn the_status_counts_each_address_once() {
 }
 
 #[test]
+fn the_counts_for_the_metrics_are_those_of_valid_pools_also_if_the_status_is_correct() {
+    let mut index = index();
+    index.apply_pool(pool("invalid", "0a:00:00:00:00:09", 2));
+    for (second, name) in (1..).zip(["a", "b", "c", "d", "e"]) {
+        index.apply_vm(&vm(name, second, &[("a", "")]));
+    }
+    for (address, name) in (0..).zip(["a", "b", "c", "d"]) {
+        index.apply_lease(&leased(&format!("0a:00:00:00:00:0{address}"), name, None));
+    }
+    let plan = index.plan(NOW);
+    let expected = BTreeMap::from([("p".to_owned(), MacPoolCount { free: 0, used: 4, waiting: 1 })]);
+    assert_eq!(plan.counts, expected);
+    let mut stored = pool("p", "0a:00:00:00:00:00-0a:00:00:00:00:03", 3);
+    stored.data["status"] = plan.statuses["p"]["status"].clone();
+    index.apply_pool(stored);
+    let plan = index.plan(NOW);
+    assert_eq!((plan.statuses.contains_key("p"), plan.counts), (false, expected));
+}
+
+#[test]
 fn running_guests_with_one_address_collide() {
     let mut index = index();
     for name in ["x", "y"] {
