@@ -85,11 +85,13 @@ packages: setup
 # The controller, which is a separate workspace: its tests against the API server of the tests, and its licences.
 # --all-targets leaves out the tests that need a real API server or that are a demonstration.
 CONTROLLER := --manifest-path controller/Cargo.toml
+# These tests wait for servers half of the time, so twice as many run as there are processors.
+WAITING := $(shell echo $$(($$(nproc) * 2)))
 test-controller: $(DENY)/bin/cargo-deny
 	$(CARGO) clippy --locked $(CONTROLLER) --all-targets -- -D warnings
 	$(CARGO) clippy --locked $(CONTROLLER) --test cluster --test chaos --test demo -- -D warnings
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --locked $(CONTROLLER) --no-deps --quiet
-	$(CARGO) test --locked $(CONTROLLER)
+	$(CARGO) test --locked $(CONTROLLER) -- --test-threads=$(WAITING)
 	$(CARGO) test --locked --quiet $(CONTROLLER) --test demo
 	shellcheck controller/tests/kube-apiserver
 	cd controller && $(abspath $<) --offline check licenses bans sources
