@@ -68,6 +68,10 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
             "kubectl create clusterrolebinding prometheus-reads-glowplug --clusterrole=glowplug-controller-metrics-reader \\",
             "kubectl create rolebinding prometheus-finds-glowplug -n ipam-glowplug-system --clusterrole=view \\",
             "oc label namespace ipam-glowplug-system openshift.io/cluster-monitoring=true",
+            "kubectl scale deployment virt-operator -n kubevirt --replicas=0",
+            "kubectl scale deployment virt-controller -n kubevirt --replicas=0",
+            "kubectl delete pods -n ipam-glowplug-system --all --force",
+            "kubectl delete pods -n kubevirt -l 'kubevirt.io in (virt-operator,virt-controller)' --force",
             "kubectl logs -n ipam-glowplug-system -l control-plane=glowplug-controller-manager --prefix --tail=-1",
             "kubectl get staticipleases -o wide | grep clusters/workers",
             "kubectl get staticipleases | grep 192.168.1.10",
@@ -103,7 +107,18 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
             "kubectl delete staticippool workers -n clusters",
         ],
     ),
-    ("docs/image-builders.md", &["make install-guest DESTDIR=$image PREFIX=/usr"]),
+    (
+        "docs/image-builders.md",
+        &[
+            "make install-guest DESTDIR=$image PREFIX=/usr",
+            "podman build --build-arg BASE=\"$base\" -t registry.example.org/rhcos-glowplug:4.20 -f packaging/Containerfile packaging",
+            "skopeo copy containers-storage:registry.example.org/rhcos-glowplug:4.20 oci-archive:rhcos-glowplug.ociarchive",
+            "sudo ./custom-coreos-disk-images.sh --ociarchive rhcos-glowplug.ociarchive --platforms kubevirt --osname rhcos",
+            "skopeo copy oci-archive:rhcos-glowplug-kubevirt.x86_64.ociarchive \
+                docker://registry.example.org/rhcos-glowplug-disk:4.20",
+            "kubectl patch nodepool workers -n clusters --type merge \\",
+        ],
+    ),
     (
         "docs/mac-pools.md",
         &["kubectl apply -f mac-pool.yaml", "kubectl get macpools", "kubectl get namespace clusters-c1 --show-labels"],
