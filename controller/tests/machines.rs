@@ -392,7 +392,7 @@ async fn a_late_secret_is_deleted_also_by_a_leader_that_has_lost_the_election() 
     let hosted = hosted(&cluster, &["10.0.0.8/32"]).await;
     let is_last = |call: &Call| call.verb == "create" && call.plural == "secrets";
     let (paused, _other, gate) = pause_at((&server, &cluster, &hosted), is_last).await;
-    drop(paused);
+    paused.lose_election();
     gate.add_permits(Semaphore::MAX_PERMITS / 2);
     until_asked_for_secret(&server, "delete").await;
     let is_gone = async || hosted.secrets.get_opt("w-networkdata").await.unwrap().is_none().then_some(());

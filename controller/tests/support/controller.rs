@@ -1,6 +1,7 @@
 //! The leading controller of the tests, without HTTP servers and election, and the helpers of its tests.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use glowplug_controller::api::{MachineNetwork, PoolSpec, StaticIPLease, StaticIPPool};
@@ -17,16 +18,19 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
+use tower::{BoxError, service_fn};
 
 use super::Cluster;
 
 /// Timeout for a state that always comes, also on a machine that is busy with other work.
 pub const PATIENCE: Duration = Duration::from_secs(600);
 
-/// A leader. Dropping it simulates a crash: requests that were sent may still be processed.
+/// A leader. Dropping it simulates a crash: requests that were sent may still be processed, and no request follows.
 pub struct Controller {
     is_ready: watch::Receiver<bool>,
     task: JoinHandle<()>,
+    /// Whether the leader has crashed. Its registry has a thread, which ends a moment after the task.
+    has_crashed: Arc<AtomicBool>,
 }
 
 /// A namespace with claims.
@@ -56,6 +60,8 @@ impl Controller {
     /// Starts a leader with a scope.
     pub fn with_scope(client: Client, scope: Scope) -> Self {
         let (ready, is_ready) = watch::channel(false);
+        let has_crashed = Arc::new(AtomicBool::new(false));
+        let client = until_crash(client, Arc::clone(&has_crashed));
         let task = tokio::spawn(async move {
             let metrics = Arc::new(Metrics::default());
             let selection = Arc::new(SelectionCache::new(client.clone(), scope.clone()));
@@ -64,7 +70,7 @@ impl Controller {
                 ended = reconcile(&client, &scope, &selection, &metrics, &ready) => match ended.unwrap() {},
             }
         });
-        Self { is_ready, task }
+        Self { is_ready, task, has_crashed }
     }
 
     /// Waits until the claims that existed at the start are served.
@@ -72,12 +78,33 @@ impl Controller {
         let ready = timeout(PATIENCE, self.is_ready.wait_for(|ready| *ready)).await;
         drop(ready.expect("a ready leader in time").expect("a leader that still runs"));
     }
+
+    /// Ends the leadership, as a lost election does. Tasks that must not stop halfway continue until the crash.
+    pub fn lose_election(&self) {
+        self.task.abort();
+    }
 }
 
 impl Drop for Controller {
     fn drop(&mut self) {
+        self.has_crashed.store(true, Ordering::SeqCst);
         self.task.abort();
     }
+}
+
+/// A client that sends no request after the crash.
+fn until_crash(client: Client, has_crashed: Arc<AtomicBool>) -> Client {
+    let namespace = client.default_namespace().to_owned();
+    let service = service_fn(move |request| {
+        let (client, has_crashed) = (client.clone(), Arc::clone(&has_crashed));
+        async move {
+            match has_crashed.load(Ordering::SeqCst) {
+                true => Err("the leader has crashed".into()),
+                false => client.send(request).await.map_err(BoxError::from),
+            }
+        }
+    });
+    Client::new(service, namespace)
 }
 
 // === impl Site ===
