@@ -170,12 +170,10 @@ impl VirtualMachine {
         self.metadata.labels.as_ref()?.get(name).map(String::as_str)
     }
 
-    /// Returns the namespace and name of the KubevirtMachine, from the labels of capk. The KubevirtMachine may be in
-    /// another cluster. `None`: the VirtualMachine does not have these labels.
+    /// Returns the namespace and name of the KubevirtMachine, see [`kubevirt_machine_of`].
     #[must_use]
     pub fn kubevirt_machine(&self) -> Option<Key> {
-        let [namespace, name] = [MACHINE_NAMESPACE_LABEL, MACHINE_NAME_LABEL].map(|label| self.label(label));
-        Some(Key { namespace: namespace?.to_owned(), name: name?.to_owned() })
+        kubevirt_machine_of(&self.metadata)
     }
 
     /// Returns the name of the Secret with the network data of the machine. The Secret is in the namespace of the
@@ -184,6 +182,14 @@ impl VirtualMachine {
     pub fn secret_name(&self) -> String {
         format!("{}-networkdata", self.metadata.name.as_deref().unwrap_or_default())
     }
+}
+
+/// Returns the namespace and name of a KubevirtMachine, from the labels of its VirtualMachine or of its instance. capk
+/// writes the labels, and the KubevirtMachine may be in another cluster. `None`: the object does not have these labels.
+#[must_use]
+pub fn kubevirt_machine_of(metadata: &ObjectMeta) -> Option<Key> {
+    let label = |name: &str| metadata.labels.as_ref()?.get(name).cloned();
+    Some(Key { namespace: label(MACHINE_NAMESPACE_LABEL)?, name: label(MACHINE_NAME_LABEL)? })
 }
 
 /// Returns the networks of a machine in `namespace` that have an interface.

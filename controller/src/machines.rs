@@ -573,10 +573,14 @@ impl Work<'_> {
         let homes = self.index().homes_of(&name);
         let mut proof = Proof { holder: holder.clone(), kind, held, guests: Vec::new(), machine: None };
         for key in homes {
-            let secret = self.read_secret(&key).await?;
+            let secret = self.ask_secret(&key).await?;
+            let checked = self.index().check(&key, secret.clone());
             if key == view.key {
-                view.secret = Some(secret.clone());
+                view.secret = Some(checked.clone());
             }
+            // A KubevirtMachine that is gone no longer says which VirtualMachine is its own.
+            let is_of_holder = matches!(&secret, NetworkSecret::Ours(hand_out) if hand_out.machine == holder);
+            let secret = if is_of_holder { secret } else { checked };
             if self.kinds.has_kubevirt_machines {
                 self.read(&view.key, Kind::KubevirtMachine, &name).await?;
             }
@@ -680,10 +684,16 @@ impl Work<'_> {
         Ok(())
     }
 
+    /// Reads the Secret of a VirtualMachine. A Secret that names the machine of another one is foreign.
     async fn read_secret(&self, key: &Key) -> Result<NetworkSecret, Error> {
+        let secret = self.ask_secret(key).await?;
+        Ok(self.index().check(key, secret))
+    }
+
+    async fn ask_secret(&self, key: &Key) -> Result<NetworkSecret, Error> {
         let secret = NetworkSecret::read(ask(self.secrets(key).get_opt(&secret_name(key))).await?);
         self.index().note_secret(key, &secret);
-        Ok(self.index().check(key, secret))
+        Ok(secret)
     }
 
     /// Reads an object from the API server into the index. `pass` is the name of the running pass.

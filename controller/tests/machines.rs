@@ -13,7 +13,7 @@ use kube::api::{DeleteParams, DynamicObject, PostParams};
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
-use crate::support::controller::{Controller, until};
+use crate::support::controller::{Controller, merge, until};
 use crate::support::hosted::definitions::{KUBEVIRT_MACHINE, VIRTUAL_MACHINE, resource};
 use crate::support::hosted::provider::object;
 use crate::support::hosted::{Hosted, poll};
@@ -327,21 +327,71 @@ async fn a_machine_that_a_read_finds_before_the_watch_gets_its_secret() {
     drop((paused, other, never));
 }
 
+/// Creates a KubevirtMachine in the namespace of the cluster, and its VirtualMachine in the namespace of the machines.
+async fn create_machine_elsewhere(cluster: &Cluster, hosted: &Hosted, name: &str, drive: &Value) -> Api<DynamicObject> {
+    let machines: Api<DynamicObject> =
+        Api::namespaced_with(cluster.client(), &hosted.clusters, &resource(KUBEVIRT_MACHINE));
+    let template = json!({"metadata": {"namespace": hosted.namespace}});
+    let machine = json!({"metadata": {"name": name}, "spec": {"virtualMachineTemplate": template}});
+    machines.create(&PostParams::default(), &object(KUBEVIRT_MACHINE, machine)).await.unwrap();
+    let mut labels = labels(hosted, name, "workers");
+    labels["capk.cluster.x-k8s.io/kubevirt-machine-namespace"] = hosted.clusters.clone().into();
+    let mut vm = hosted.vm(name, &labels, drive);
+    vm.data["spec"]["template"]["metadata"] = json!({"labels": labels});
+    hosted.vms.create(&PostParams::default(), &vm).await.unwrap();
+    machines
+}
+
+#[tokio::test]
+async fn a_guest_that_outlives_its_machine_in_another_namespace_keeps_its_address_under_the_next_leader() {
+    let server = Server::start().await;
+    let cluster = Cluster::of(&server).await;
+    let hosted = hosted(&cluster, &["10.0.0.8/32"]).await;
+    let drive = json!({"networkDataSecretRef": {"name": "w-networkdata"}});
+    let machines = create_machine_elsewhere(&cluster, &hosted, "w", &drive).await;
+    let first = lead(&cluster);
+    assert_eq!(hosted.address_of("w").await, "10.0.0.8");
+    create_vm(&hosted, "x").await;
+    hosted.until_event("x", "IPPoolExhausted").await;
+    // The VirtualMachine is deleted with orphans. Its guest runs, and does not report its address.
+    hosted.kubevirt.hold("w");
+    machines.delete("w", &DeleteParams::default()).await.unwrap();
+    hosted.vms.delete("w", &DeleteParams::default()).await.unwrap();
+    merge(&hosted.vms, "w", &json!({"metadata": {"finalizers": null}})).await;
+    hosted.until_gone(&hosted.vms, "w").await;
+    merge(&hosted.instances, "w", &json!({"status": {"interfaces": null}})).await;
+    drop(first);
+    server.take_calls();
+    let _next = lead(&cluster);
+    poll("the proof of the machine", async || {
+        let is_of_proof = |call: &Call| {
+            (call.user.as_str(), call.verb, call.plural.as_str()) == (CONTROLLER, "get", "virtualmachineinstances")
+                && call.namespace.as_ref() == Some(&hosted.clusters)
+        };
+        server.take_calls().iter().any(is_of_proof).then_some(())
+    })
+    .await;
+    hosted.kubevirt.end("w").await;
+    assert_eq!(hosted.address_of("x").await, "10.0.0.8");
+    // The address was released after the end of the guest.
+    let path = format!("/apis/kubevirt.io/v1/namespaces/{}/virtualmachineinstances", hosted.namespace);
+    let instances = history(&server, cluster.client(), &path).await;
+    let end =
+        instances.iter().find(|(_, is_gone, instance)| *is_gone && instance["metadata"]["name"] == "w").unwrap().0;
+    let leases = history(&server, cluster.client(), "/apis/ipam.glowplug.dev/v1alpha1/staticipleases").await;
+    let is_released = |lease: &Value| lease["spec"]["holder"]["name"] != "w" || lease["spec"].get("released").is_some();
+    let release = leases.iter().find(|(_, is_gone, lease)| *is_gone || is_released(lease)).unwrap().0;
+    assert!(release > end, "released at {release}, before the guest ended at {end}");
+}
+
 #[tokio::test]
 async fn a_machine_that_the_pass_of_another_name_finds_before_the_watch_gets_its_secret() {
     let server = Server::start().await;
     let cluster = Cluster::of(&server).await;
     let hosted = hosted(&cluster, &["10.0.0.8/32"]).await;
-    // The KubevirtMachine of this VirtualMachine is in another namespace.
-    let api = |kind| Api::<DynamicObject>::namespaced_with(cluster.client(), &hosted.clusters, &resource(kind));
-    let (machines, vms) = (api(KUBEVIRT_MACHINE), api(VIRTUAL_MACHINE));
-    let template = json!({"metadata": {"namespace": hosted.namespace}});
-    let machine = json!({"metadata": {"name": "w"}, "spec": {"virtualMachineTemplate": template}});
-    machines.create(&PostParams::default(), &object(KUBEVIRT_MACHINE, machine)).await.unwrap();
-    let mut labels = labels(&hosted, "w", "workers");
-    labels["capk.cluster.x-k8s.io/kubevirt-machine-namespace"] = hosted.clusters.clone().into();
     let drive = json!({"networkDataSecretRef": {"name": "w-networkdata"}});
-    hosted.vms.create(&PostParams::default(), &hosted.vm("w", &labels, &drive)).await.unwrap();
+    let machines = create_machine_elsewhere(&cluster, &hosted, "w", &drive).await;
+    let vms: Api<DynamicObject> = Api::namespaced_with(cluster.client(), &hosted.clusters, &resource(VIRTUAL_MACHINE));
     let first = lead(&cluster);
     assert_eq!(hosted.address_of("w").await, "10.0.0.8");
     // Both are deleted, but the guest has not ended.

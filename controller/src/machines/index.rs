@@ -18,7 +18,7 @@ use super::sources::MachineClaim;
 use crate::api::HolderKind;
 use crate::cluster_api::{Key, Version};
 use crate::ipam_claim::IpamClaim;
-use crate::machine::VirtualMachine;
+use crate::machine::{VirtualMachine, kubevirt_machine_of};
 use crate::passes::version_of;
 use crate::selection::{Selected, Selection};
 
@@ -151,8 +151,16 @@ impl Index {
                 [key].into()
             }
             Kind::Instance => {
-                let is_new = self.instances.apply(&key, version, Instance::read(object));
-                is_new.then_some(key).into_iter().collect()
+                let instance = Instance::read(object);
+                // A guest may outlive its VirtualMachine and its KubevirtMachine, and then only its labels name the machine.
+                let relative = kubevirt_machine_of(&instance.metadata).filter(|relative| relative.name == key.name);
+                if !self.instances.apply(&key, version, instance) {
+                    return BTreeSet::new();
+                }
+                if let Some(relative) = relative {
+                    self.relate(&relative, &key);
+                }
+                [key].into()
             }
             Kind::AddressClaim(_) => {
                 let claim = match MachineClaim::read(object) {
@@ -458,6 +466,24 @@ mod tests {
         assert_eq!(index.relatives_of(&key("infra", "w")), [key("infra", "w"), key("n", "w")].into());
         // The relation is kept: the guest of that VirtualMachine may still use an address.
         assert_eq!(index.remove(Kind::KubevirtMachine, &key("n", "w"), None), names);
+        assert_eq!(index.homes_of(&key("n", "w")), names);
+    }
+
+    #[test]
+    fn a_guest_concerns_the_kubevirt_machine_that_its_labels_name() {
+        let mut index = Index::default();
+        let labels = |name: &str| {
+            let labels = json!({
+                "capk.cluster.x-k8s.io/kubevirt-machine-name": name, "capk.cluster.x-k8s.io/kubevirt-machine-namespace": "n",
+            });
+            json!({"metadata": {"labels": labels}})
+        };
+        let names = [key("infra", "w"), key("n", "w")].into();
+        assert_eq!(index.apply(Kind::Instance, object("infra", "w", 1, &labels("w"))), [key("infra", "w")].into());
+        assert_eq!(index.homes_of(&key("n", "w")), names);
+        assert_eq!(index.relatives_of(&key("infra", "w")), names);
+        // capk gives the VirtualMachine the name of its KubevirtMachine.
+        index.apply(Kind::Instance, object("infra", "other", 2, &labels("w")));
         assert_eq!(index.homes_of(&key("n", "w")), names);
     }
 

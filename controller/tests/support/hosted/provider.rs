@@ -236,8 +236,11 @@ impl Provider {
         let labels = &mut vm["metadata"]["labels"];
         labels["cluster.x-k8s.io/cluster-name"] = self.cluster.clone().into();
         labels["cluster.x-k8s.io/role"] = "worker".into();
-        labels["capk.cluster.x-k8s.io/kubevirt-machine-name"] = name.clone().into();
-        labels["capk.cluster.x-k8s.io/kubevirt-machine-namespace"] = self.namespace.clone().into();
+        for pointer in ["/metadata", "/spec/template/metadata"] {
+            let labels = &mut vm.pointer_mut(pointer).unwrap()["labels"];
+            labels["capk.cluster.x-k8s.io/kubevirt-machine-name"] = name.clone().into();
+            labels["capk.cluster.x-k8s.io/kubevirt-machine-namespace"] = self.namespace.clone().into();
+        }
         let spec = &mut vm["spec"]["template"]["spec"];
         let cloud_init = &machine.data["spec"]["cloudInit"];
         let secret = json!({"name": format!("{name}-userdata")});

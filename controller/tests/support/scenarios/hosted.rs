@@ -32,16 +32,17 @@ pub async fn a_node_pool_has_machines_with_the_labels_of_hypershift(cluster: &Cl
     let pool = format!("{}/workers", hosted.clusters);
     assert_eq!(machine.annotations()["hypershift.openshift.io/nodePool"], pool);
     let vm = hosted.vms.get("workers-0").await.unwrap();
-    let labels = json!({"hypershift.openshift.io/infra-id": "c1", "hypershift.openshift.io/nodepool-name": "workers"});
-    let mut of_capk = labels.clone();
+    let mut of_template =
+        json!({"hypershift.openshift.io/infra-id": "c1", "hypershift.openshift.io/nodepool-name": "workers"});
+    of_template["capk.cluster.x-k8s.io/kubevirt-machine-name"] = "workers-0".into();
+    of_template["capk.cluster.x-k8s.io/kubevirt-machine-namespace"] = hosted.namespace.clone().into();
+    let mut of_capk = of_template.clone();
     of_capk["cluster.x-k8s.io/cluster-name"] = "c1".into();
     of_capk["cluster.x-k8s.io/role"] = "worker".into();
-    of_capk["capk.cluster.x-k8s.io/kubevirt-machine-name"] = "workers-0".into();
-    of_capk["capk.cluster.x-k8s.io/kubevirt-machine-namespace"] = hosted.namespace.clone().into();
     assert_eq!(serde_json::to_value(vm.labels()).unwrap(), of_capk);
     assert_eq!((vm.owner_references(), vm.finalizers()), (&[] as &[_], &[FINALIZER.to_owned()] as &[_]));
     let interface = format!("iface1_{}", hosted.network.replace('/', "-"));
-    let expected = json!({"runStrategy": "Always", "template": {"metadata": {"labels": labels}, "spec": {
+    let expected = json!({"runStrategy": "Always", "template": {"metadata": {"labels": of_template}, "spec": {
         "domain": {"devices": {
             "disks": [{"name": "rhcos", "disk": {"bus": "virtio"}}, {"name": "cloudinitvolume", "disk": {"bus": "virtio"}}],
             "interfaces": [{"name": interface, "bridge": {}, "macAddress": "52:54:00:12:34:56"}],
