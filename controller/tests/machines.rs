@@ -237,10 +237,14 @@ async fn lead_paused(cluster: &Cluster) -> Controller {
     leader
 }
 
+/// The config drive of a VirtualMachine whose network data the controller writes.
+fn drive_of(name: &str) -> Value {
+    json!({"networkDataSecretRef": {"name": format!("{name}-networkdata")}})
+}
+
 /// Creates a VirtualMachine that no KubevirtMachine has.
 async fn create_vm(hosted: &Hosted, name: &str) {
-    let drive = json!({"networkDataSecretRef": {"name": format!("{name}-networkdata")}});
-    let vm = hosted.vm(name, &labels(hosted, name, "workers"), &drive);
+    let vm = hosted.vm(name, &labels(hosted, name, "workers"), &drive_of(name));
     hosted.vms.create(&PostParams::default(), &vm).await.unwrap();
 }
 
@@ -328,7 +332,7 @@ async fn a_machine_that_a_read_finds_before_the_watch_gets_its_secret() {
 }
 
 /// Creates a KubevirtMachine in the namespace of the cluster, and its VirtualMachine in the namespace of the machines.
-async fn create_machine_elsewhere(cluster: &Cluster, hosted: &Hosted, name: &str, drive: &Value) -> Api<DynamicObject> {
+async fn create_machine_elsewhere(cluster: &Cluster, hosted: &Hosted, name: &str) -> Api<DynamicObject> {
     let machines: Api<DynamicObject> =
         Api::namespaced_with(cluster.client(), &hosted.clusters, &resource(KUBEVIRT_MACHINE));
     let template = json!({"metadata": {"namespace": hosted.namespace}});
@@ -336,7 +340,7 @@ async fn create_machine_elsewhere(cluster: &Cluster, hosted: &Hosted, name: &str
     machines.create(&PostParams::default(), &object(KUBEVIRT_MACHINE, machine)).await.unwrap();
     let mut labels = labels(hosted, name, "workers");
     labels["capk.cluster.x-k8s.io/kubevirt-machine-namespace"] = hosted.clusters.clone().into();
-    let mut vm = hosted.vm(name, &labels, drive);
+    let mut vm = hosted.vm(name, &labels, &drive_of(name));
     vm.data["spec"]["template"]["metadata"] = json!({"labels": labels});
     hosted.vms.create(&PostParams::default(), &vm).await.unwrap();
     machines
@@ -347,8 +351,7 @@ async fn a_guest_that_outlives_its_machine_in_another_namespace_keeps_its_addres
     let server = Server::start().await;
     let cluster = Cluster::of(&server).await;
     let hosted = hosted(&cluster, &["10.0.0.8/32"]).await;
-    let drive = json!({"networkDataSecretRef": {"name": "w-networkdata"}});
-    let machines = create_machine_elsewhere(&cluster, &hosted, "w", &drive).await;
+    let machines = create_machine_elsewhere(&cluster, &hosted, "w").await;
     let first = lead(&cluster);
     assert_eq!(hosted.address_of("w").await, "10.0.0.8");
     create_vm(&hosted, "x").await;
@@ -389,8 +392,7 @@ async fn a_machine_that_the_pass_of_another_name_finds_before_the_watch_gets_its
     let server = Server::start().await;
     let cluster = Cluster::of(&server).await;
     let hosted = hosted(&cluster, &["10.0.0.8/32"]).await;
-    let drive = json!({"networkDataSecretRef": {"name": "w-networkdata"}});
-    let machines = create_machine_elsewhere(&cluster, &hosted, "w", &drive).await;
+    let machines = create_machine_elsewhere(&cluster, &hosted, "w").await;
     let vms: Api<DynamicObject> = Api::namespaced_with(cluster.client(), &hosted.clusters, &resource(VIRTUAL_MACHINE));
     let first = lead(&cluster);
     assert_eq!(hosted.address_of("w").await, "10.0.0.8");
@@ -426,7 +428,7 @@ async fn a_machine_that_the_pass_of_another_name_finds_before_the_watch_gets_its
     pool.spec.machine_selector = serde_json::from_value(json!({"matchLabels": {"pool": "others"}})).unwrap();
     hosted.pools.create(&PostParams::default(), &pool).await.unwrap();
     hosted.until_no_condition("others", "Exhausted").await;
-    let vm = hosted.vm("w", &json!({"pool": "others"}), &drive);
+    let vm = hosted.vm("w", &json!({"pool": "others"}), &drive_of("w"));
     vms.create(&PostParams::default(), &vm).await.unwrap();
     // The pass of the first VirtualMachine reads the second one.
     hosted.kubevirt.end("w").await;
