@@ -320,7 +320,9 @@ impl Work<'_> {
                 }
                 Step::Wait if view.waits_for_address() => return Ok(Ended::Again(ADDRESS_PAUSE)),
                 // The webhook of another replica may have rejected the machine once more.
-                Step::Wait if view.written.retry || view.is_disputed() => return Ok(Ended::waiting(false)),
+                Step::Wait if view.written.retry || view.is_disputed() || view.is_kept_by_secret => {
+                    return Ok(Ended::waiting(false));
+                }
                 Step::Wait if view.is_waiting() => return Ok(Ended::waiting(!view.ledger.waiting.is_empty())),
                 Step::Wait => return Ok(Ended::Well),
                 Step::Claim(claim, kind) if until == Until::Claim => return Ok(Ended::BeforeClaim(claim, kind)),
@@ -354,6 +356,7 @@ impl Work<'_> {
             is_adopted: false,
             proven: BTreeSet::new(),
             gone: BTreeSet::new(),
+            is_kept_by_secret: false,
             sources: sources::Sources {
                 version: self.kinds.claims,
                 has_ipam_claims: self.kinds.has_ipam_claims,
@@ -603,6 +606,8 @@ impl Work<'_> {
                         memory.stripped.entry(holder.clone()).or_insert(stripped);
                     });
                 }
+                view.is_kept_by_secret |=
+                    proof.guests.iter().all(|guest| guest.vm.is_none() && guest.instance.is_none());
                 view.proven.insert(holder);
             }
             Verdict::Gone => {

@@ -8,13 +8,14 @@ use glowplug_controller::api::{PoolSpec, StaticIPPool};
 use glowplug_controller::pools::Scope;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::api::rbac::v1::ClusterRoleBinding;
-use kube::Api;
-use kube::api::{DeleteParams, DynamicObject, PostParams};
+use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
+use kube::{Api, Client};
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
 use crate::support::controller::{Controller, merge, until};
 use crate::support::hosted::definitions::{KUBEVIRT_MACHINE, VIRTUAL_MACHINE, resource};
+use crate::support::hosted::kubevirt::FINALIZER;
 use crate::support::hosted::provider::object;
 use crate::support::hosted::{Hosted, poll};
 use crate::support::installed::labels;
@@ -385,6 +386,80 @@ async fn a_guest_that_outlives_its_machine_in_another_namespace_keeps_its_addres
     let is_released = |lease: &Value| lease["spec"]["holder"]["name"] != "w" || lease["spec"].get("released").is_some();
     let release = leases.iter().find(|(_, is_gone, lease)| *is_gone || is_released(lease)).unwrap().0;
     assert!(release > end, "released at {release}, before the guest ended at {end}");
+}
+
+/// The version at which an object that meets the condition was deleted.
+async fn deleted_at(server: &Server, client: Client, path: &str, is_meant: impl Fn(&Value) -> bool) -> u64 {
+    let versions = history(server, client, path).await;
+    versions.iter().find(|(_, is_gone, object)| *is_gone && is_meant(object)).unwrap().0
+}
+
+#[tokio::test]
+async fn a_guest_whose_virtual_machine_is_deleted_with_orphans_keeps_its_secret_and_its_address_until_it_ends() {
+    let server = Server::start().await;
+    let cluster = Cluster::of(&server).await;
+    let hosted = hosted(&cluster, &["10.0.0.8/32"]).await;
+    create_vm(&hosted, "w").await;
+    let _leader = lead(&cluster);
+    assert_eq!(hosted.address_of("w").await, "10.0.0.8");
+    create_vm(&hosted, "x").await;
+    hosted.until_event("x", "IPPoolExhausted").await;
+    // kubectl delete --cascade=orphan, and the garbage collector.
+    merge(&hosted.vms, "w", &json!({"metadata": {"finalizers": ["orphan", FINALIZER]}})).await;
+    hosted.vms.delete("w", &DeleteParams::default()).await.unwrap();
+    let orphaned = json!({"metadata": {"ownerReferences": null}});
+    merge(&hosted.instances, "w", &orphaned).await;
+    hosted.secrets.patch("w-networkdata", &PatchParams::default(), &Patch::Merge(&orphaned)).await.unwrap();
+    server.take_calls();
+    merge(&hosted.vms, "w", &json!({"metadata": {"finalizers": null}})).await;
+    hosted.until_gone(&hosted.vms, "w").await;
+    poll("the proof of the machine", async || {
+        let is_last = |call: &Call| {
+            (call.user.as_str(), call.verb, call.plural.as_str()) == (CONTROLLER, "get", "virtualmachineinstances")
+        };
+        server.take_calls().iter().any(is_last).then_some(())
+    })
+    .await;
+    assert!(hosted.kubevirt.migrate("w").await, "the pod of a migration needs the Secret");
+    hosted.instances.delete("w", &DeleteParams::default()).await.unwrap();
+    assert_eq!(hosted.address_of("x").await, "10.0.0.8");
+    let of = |group: &str, plural: &str| format!("{group}/namespaces/{}/{plural}", hosted.namespace);
+    let is_w = |object: &Value| object["metadata"]["name"] == "w";
+    let is_secret = |object: &Value| object["metadata"]["name"] == "w-networkdata";
+    let path = of("/apis/kubevirt.io/v1", "virtualmachineinstances");
+    let end = deleted_at(&server, cluster.client(), &path, is_w).await;
+    let secret = deleted_at(&server, cluster.client(), &of("/api/v1", "secrets"), is_secret).await;
+    assert!(end < secret, "the Secret was deleted at {secret}, before the guest ended at {end}");
+    check_history(&server, &cluster, &hosted).await;
+}
+
+#[tokio::test]
+async fn an_address_that_only_a_secret_of_another_author_keeps_is_released_when_the_secret_is_deleted() {
+    let server = Server::start().await;
+    let cluster = Cluster::of(&server).await;
+    let hosted = hosted(&cluster, &["10.0.0.8/32"]).await;
+    create_vm(&hosted, "w").await;
+    let _leader = lead(&cluster);
+    assert_eq!(hosted.address_of("w").await, "10.0.0.8");
+    create_vm(&hosted, "x").await;
+    hosted.until_event("x", "IPPoolExhausted").await;
+    let mut secret = hosted.secrets.get("w-networkdata").await.unwrap();
+    secret.metadata = serde_json::from_value(json!({"name": "w-networkdata"})).unwrap();
+    hosted.secrets.delete("w-networkdata", &DeleteParams::default()).await.unwrap();
+    hosted.secrets.create(&PostParams::default(), &secret).await.unwrap();
+    hosted.vms.delete("w", &DeleteParams::default()).await.unwrap();
+    hosted.until_gone(&hosted.vms, "w").await;
+    server.take_calls();
+    poll("another proof", async || {
+        let is_last = |call: &Call| {
+            (call.user.as_str(), call.verb, call.plural.as_str()) == (CONTROLLER, "get", "virtualmachineinstances")
+        };
+        server.take_calls().iter().any(is_last).then_some(())
+    })
+    .await;
+    assert_eq!(hosted.held().await, [("10.0.0.8".to_owned(), "w".to_owned())]);
+    hosted.secrets.delete("w-networkdata", &DeleteParams::default()).await.unwrap();
+    assert_eq!(hosted.address_of("x").await, "10.0.0.8");
 }
 
 #[tokio::test]

@@ -95,6 +95,8 @@ pub(super) struct View {
     pub(super) proven: BTreeSet<Machine>,
     /// Holders that this pass has proved to be gone. Their leases are released.
     pub(super) gone: BTreeSet<Machine>,
+    /// Whether only a Secret may keep an address of a holder. No watch reports the end of a Secret.
+    pub(super) is_kept_by_secret: bool,
     /// Objects of other programs that choose addresses of the machine.
     pub(super) sources: Sources,
     /// Writes of this pass. Each write is made once in a pass: an API server may drop the written members, and a
@@ -298,7 +300,7 @@ impl Proof {
             let has_vm = guest.vm.as_ref().is_some_and(|vm| self.is_vm_of(vm, &guest.secret));
             if let NetworkSecret::Ours(hand_out) = &guest.secret
                 && hand_out.machine == self.holder
-                && guest.vm.as_ref().is_none_or(|vm| uid(&vm.metadata) != hand_out.vm || is_ending(vm))
+                && guest.no_longer_needs(hand_out)
             {
                 return Verdict::Strip(guest.key.clone(), hand_out.uid.clone());
             }
@@ -349,6 +351,15 @@ impl Proof {
 // === impl Guest ===
 
 impl Guest {
+    /// Whether no guest of the VirtualMachine for which a Secret was created starts or migrates any more.
+    fn no_longer_needs(&self, hand_out: &HandOut) -> bool {
+        match &self.vm {
+            Some(vm) => uid(&vm.metadata) != hand_out.vm || is_ending(vm),
+            // An orphan may migrate, and a migration needs the Secret.
+            None => self.instance.is_none(),
+        }
+    }
+
     /// Whether the instance may have read the holder's Secret.
     fn may_have_read(&self) -> bool {
         let Some(instance) = &self.instance else { return false };

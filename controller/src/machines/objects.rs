@@ -90,6 +90,9 @@ pub(super) struct Handed {
 /// The value of [`ALLOCATION_ANNOTATION`].
 #[derive(Deserialize, Serialize)]
 struct Note {
+    /// UID of the VirtualMachine. The owner of the Secret is no substitute: the deletion of a VirtualMachine with orphans
+    /// removes the owner.
+    vm: String,
     kind: HolderKind,
     machine: Named,
     interfaces: Vec<Handed>,
@@ -287,8 +290,6 @@ impl HandOut {
         let annotation = annotation.ok_or_else(|| format!("no annotation {ALLOCATION_ANNOTATION}"))?;
         let note: Note =
             serde_json::from_str(annotation).map_err(|error| format!("annotation {ALLOCATION_ANNOTATION}: {error}"))?;
-        let owners = metadata.owner_references.iter().flatten();
-        let owner = owners.into_iter().find(|owner| owner.kind == "VirtualMachine").ok_or("no owner VirtualMachine")?;
         let noted = note.interfaces.iter().flat_map(|handed| &handed.addresses);
         if let Some(absent) = noted.into_iter().find(|noted| !addresses.contains(&noted.ip())) {
             return Err(format!("annotation {ALLOCATION_ANNOTATION}: {absent} is not in the network data"));
@@ -296,7 +297,7 @@ impl HandOut {
         let Named { namespace, name, uid } = note.machine;
         Ok(Self {
             uid: self::uid(metadata).to_owned(),
-            vm: owner.uid.clone(),
+            vm: note.vm,
             machine: Machine { namespace, name, uid },
             kind: note.kind,
             interfaces: note.interfaces,
@@ -321,7 +322,7 @@ pub(super) fn secret(
         block_owner_deletion: None,
     };
     let Machine { namespace, name, uid } = machine.clone();
-    let note = Note { kind, machine: Named { namespace, name, uid }, interfaces };
+    let note = Note { vm: owner.uid.clone(), kind, machine: Named { namespace, name, uid }, interfaces };
     // The note contains only strings, so its conversion to JSON cannot fail.
     let note = serde_json::to_string(&note).unwrap_or_default();
     Secret {

@@ -20,6 +20,7 @@ use serde_json::Value;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
+use crate::place::ELSEWHERE;
 use crate::support::hosted::definitions::{INSTANCE, VIRTUAL_MACHINE, resource};
 
 /// An address: network and text. The network of MAC addresses is `mac`.
@@ -298,7 +299,10 @@ impl State {
     fn lease(&mut self, seen: &Seen) {
         let spec = &seen.object.data["spec"];
         let address = (text(&spec["network"]), canonical(&text(&spec["address"])));
-        let holder = (text(&spec["holder"]["namespace"]), text(&spec["holder"]["name"]));
+        // A KubevirtMachine may be in another namespace than its guest.
+        let namespace = text(&spec["holder"]["namespace"]);
+        let namespace = namespace.strip_suffix(ELSEWHERE).unwrap_or(&namespace).to_owned();
+        let holder = (namespace, text(&spec["holder"]["name"]));
         let is_held = !seen.is_gone && spec["released"].is_null();
         let state = if seen.is_gone {
             "deleted"

@@ -9,7 +9,9 @@ use std::time::Duration;
 use glowplug_controller::api::{MachineNetwork, PoolSpec, StaticIPLease, StaticIPPool};
 use k8s_openapi::api::core::v1::{Namespace, Secret};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
-use kube::api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
+use kube::api::{
+    ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams, PropagationPolicy,
+};
 use kube::{Api, Client, ResourceExt};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -28,15 +30,29 @@ const RESYNC: Duration = Duration::from_secs(30);
 const POOLS: [&str; 2] = ["a", "b"];
 /// Sizes of a pool during the run. The last one is enough for every machine and claim.
 const SIZES: [usize; 4] = [8, 25, 60, 200];
+/// Finalizer of an object whose deletion keeps its dependents, until the garbage collector has removed their owner.
+const ORPHAN: &str = "orphan";
 const MACHINES: usize = 50;
 const CLAIMS: usize = 40;
+
+/// Suffix of the namespace with the KubevirtMachines whose VirtualMachines are in another namespace.
+pub const ELSEWHERE: &str = "-machines";
 
 /// A machine that HyperShift wants.
 #[derive(Clone, Copy, Debug)]
 struct Wanted {
-    /// Whether capk creates the VirtualMachine for a KubevirtMachine. `false`: a VirtualMachine alone.
-    has_machine: bool,
+    of: Of,
     pool: usize,
+}
+
+/// What a VirtualMachine belongs to.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Of {
+    Nothing,
+    /// A KubevirtMachine in the namespace of the VirtualMachine.
+    Machine,
+    /// A KubevirtMachine in another namespace.
+    MachineElsewhere,
 }
 
 #[derive(Default)]
@@ -60,7 +76,8 @@ pub struct Place {
     kubevirt: Arc<KubeVirt>,
     pools: Api<StaticIPPool>,
     leases: Api<StaticIPLease>,
-    machines: Api<DynamicObject>,
+    /// KubevirtMachines in this namespace, and elsewhere.
+    machines: [Api<DynamicObject>; 2],
     vms: Api<DynamicObject>,
     instances: Api<DynamicObject>,
     claims: Api<DynamicObject>,
@@ -70,12 +87,24 @@ pub struct Place {
     tasks: Mutex<Vec<JoinHandle<()>>>,
 }
 
+// === impl Wanted ===
+
+impl Wanted {
+    fn new(random: &mut Random) -> Self {
+        Self { of: [Of::Nothing, Of::Machine, Of::MachineElsewhere][random.below(3)], pool: random.below(2) }
+    }
+}
+
 // === impl Place ===
 
 impl Place {
     pub async fn new(client: &Client, namespace: &str, network: &str, octet: usize, has_mac_pool: bool) -> Arc<Self> {
-        let made: Namespace = serde_json::from_value(json!({"metadata": {"name": namespace}})).unwrap();
-        Api::all(client.clone()).create(&PostParams::default(), &made).await.unwrap();
+        let elsewhere = format!("{namespace}{ELSEWHERE}");
+        let namespaces = [namespace, &elsewhere];
+        for name in namespaces {
+            let made: Namespace = serde_json::from_value(json!({"metadata": {"name": name}})).unwrap();
+            Api::all(client.clone()).create(&PostParams::default(), &made).await.unwrap();
+        }
         let api = |kind: &ApiResource| Api::namespaced_with(client.clone(), namespace, kind);
         let ipam = |kind, plural| resource(("ipam.cluster.x-k8s.io", "v1beta2", kind, plural, true));
         let kubevirt = Arc::new(KubeVirt::new(client, namespace));
@@ -90,7 +119,7 @@ impl Place {
             kubevirt,
             pools: Api::namespaced(client.clone(), namespace),
             leases: Api::all(client.clone()),
-            machines: api(&resource(KUBEVIRT_MACHINE)),
+            machines: namespaces.map(|name| Api::namespaced_with(client.clone(), name, &resource(KUBEVIRT_MACHINE))),
             vms: api(&resource(VIRTUAL_MACHINE)),
             instances: api(&resource(INSTANCE)),
             claims: api(&ipam("IPAddressClaim", "ipaddressclaims")),
@@ -150,6 +179,7 @@ impl Place {
             (8, "machine recreated with its name"),
             (5, "VirtualMachine lost"),
             (2, "VirtualMachine deleted with orphans"),
+            (2, "machine deleted with orphans"),
             (8, "machine restarted"),
             (3, "guest outlives its instance"),
             (4, "such a guest ends"),
@@ -168,7 +198,7 @@ impl Place {
                 desired.names += 1;
                 // Names come again after some time, for another machine.
                 let name = format!("m{}", desired.names % (3 * MACHINES));
-                let wanted = Wanted { has_machine: random.below(3) > 0, pool: random.below(2) };
+                let wanted = Wanted::new(random);
                 desired.machines.entry(name).or_insert(wanted);
             }
             ("machine deleted", Some(name)) => {
@@ -176,15 +206,18 @@ impl Place {
                 self.delete_machine(&name).await;
             }
             ("machine recreated with its name", Some(name)) => {
-                let wanted = Wanted { has_machine: random.below(3) > 0, pool: random.below(2) };
+                let wanted = Wanted::new(random);
                 self.desired.lock().unwrap().machines.insert(name.clone(), wanted);
                 self.delete_machine(&name).await;
             }
             ("VirtualMachine lost", Some(name)) => self.delete(&self.vms, &name).await,
             ("VirtualMachine deleted with orphans", Some(name)) => {
-                let orphaned = Patch::Merge(json!({"metadata": {"finalizers": null}}));
-                settle(async || self.vms.patch(&name, &PatchParams::default(), &orphaned).await).await;
-                self.delete(&self.vms, &name).await;
+                self.orphan(&name).await;
+            }
+            ("machine deleted with orphans", Some(name)) => {
+                self.desired.lock().unwrap().machines.remove(&name);
+                self.orphan(&name).await;
+                self.delete_machine(&name).await;
             }
             ("machine restarted", Some(name)) => self.delete(&self.instances, &name).await,
             ("guest outlives its instance", Some(name)) => {
@@ -265,7 +298,7 @@ impl Place {
             let name = instance.name_any();
             let Some(vm) = settle(async || self.vms.get_opt(&name).await).await else { continue };
             let owner = instance.owner_references().first().map(|owner| owner.uid.clone());
-            let is_orphan = vm.and_then(|vm| vm.uid()) != owner;
+            let is_orphan = owner.is_none() || vm.and_then(|vm| vm.uid()) != owner;
             let is_unrecorded = unrecorded.contains(&format!("{}/{name}", self.namespace));
             if instance.metadata.deletion_timestamp.is_none() && (is_orphan || is_unrecorded) {
                 self.delete(&self.instances, &name).await;
@@ -280,13 +313,13 @@ impl Place {
             }
         }
         let mut uids = BTreeSet::new();
-        for object in all(&self.machines).await.iter().chain(&all(&self.vms).await).chain(&all(&self.claims).await) {
+        for object in self.all_machines().await.iter().chain(&all(&self.vms).await).chain(&all(&self.claims).await) {
             uids.extend(object.uid());
         }
         for lease in all(&self.leases).await {
             let spec = lease.spec;
             let is_gone = spec.released.is_none() && !uids.contains(&spec.holder.uid);
-            if is_gone && spec.holder.namespace == self.namespace {
+            if is_gone && self.is_here(&spec.holder.namespace) {
                 match minutes {
                     None | Some(0) => {}
                     Some(1) => self.delete(&self.instances, &spec.holder.name).await,
@@ -294,8 +327,7 @@ impl Place {
                 }
             }
             let Some(pool) = spec.pool.strip_prefix(&format!("{}/", self.namespace)) else { continue };
-            let of_machine =
-                spec.network != "mac" && spec.released.is_none() && spec.holder.namespace == self.namespace;
+            let of_machine = spec.network != "mac" && spec.released.is_none() && self.is_here(&spec.holder.namespace);
             if of_machine && !stays(pool) {
                 self.delete_machine(&spec.holder.name).await;
             }
@@ -307,11 +339,11 @@ impl Place {
     pub async fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         let wanted = self.desired.lock().unwrap().machines.clone();
-        let (machines, vms) = (all(&self.machines).await, all(&self.vms).await);
+        let (machines, vms) = (self.all_machines().await, all(&self.vms).await);
         let (instances, claims) = (all(&self.instances).await, all(&self.claims).await);
         let (addresses, pools, leases) = (all(&self.addresses).await, all(&self.pools).await, all(&self.leases).await);
         let held: Vec<_> = leases.iter().map(|lease| &lease.spec).filter(|spec| spec.released.is_none()).collect();
-        let held: Vec<_> = held.into_iter().filter(|spec| spec.holder.namespace == self.namespace).collect();
+        let held: Vec<_> = held.into_iter().filter(|spec| self.is_here(&spec.holder.namespace)).collect();
         let uids: BTreeSet<String> =
             machines.iter().chain(&vms).chain(&claims).filter_map(|object| object.uid()).collect();
         let mut of_interface = BTreeSet::new();
@@ -353,6 +385,11 @@ impl Place {
                 problems.push(format!("{} is left", object.name_any()));
             }
         }
+        for secret in all(&self.secrets).await {
+            if secret.name_any().strip_suffix("-networkdata").is_some_and(|name| !wanted.contains_key(name)) {
+                problems.push(format!("Secret {} is left", secret.name_any()));
+            }
+        }
         for claim in &claims {
             let name = claim.name_any();
             let ready = claim.data["status"]["conditions"].as_array().into_iter().flatten();
@@ -390,7 +427,7 @@ impl Place {
     /// capk and the garbage collector: creates the objects of the wanted machines, and deletes all others.
     async fn provide(&self) {
         let secrets = all(&self.secrets).await;
-        let (machines, vms) = (all(&self.machines).await, all(&self.vms).await);
+        let (machines, vms) = (self.all_machines().await, all(&self.vms).await);
         for secret in secrets {
             let owner = secret.owner_references().iter().find(|owner| owner.kind == "VirtualMachine");
             let Some(owner) = owner else { continue };
@@ -402,6 +439,11 @@ impl Place {
                 }
             }
         }
+        for vm in &vms {
+            if vm.metadata.deletion_timestamp.is_some() && vm.finalizers().iter().any(|finalizer| finalizer == ORPHAN) {
+                self.end_orphaning(vm).await;
+            }
+        }
         let wanted = self.desired.lock().unwrap().machines.clone();
         let live = |object: &&DynamicObject| object.metadata.deletion_timestamp.is_none();
         for object in machines.iter().chain(&vms).filter(live) {
@@ -410,32 +452,44 @@ impl Place {
             }
         }
         for (name, wanted) in wanted {
-            if wanted.has_machine && !machines.iter().any(|machine| machine.name_any() == name) {
-                let labels = json!({"pool": POOLS[wanted.pool]});
-                let machine = object(KUBEVIRT_MACHINE, json!({"metadata": {"name": name, "labels": labels}}));
-                settle(async || self.machines.create(&PostParams::default(), &machine).await).await;
+            if wanted.of != Of::Nothing && !machines.iter().any(|machine| machine.name_any() == name) {
+                let metadata = json!({"name": name, "labels": {"pool": POOLS[wanted.pool]}});
+                let template = json!({"metadata": {"namespace": self.namespace}});
+                let spec = json!({"virtualMachineTemplate": template});
+                let machine = object(KUBEVIRT_MACHINE, json!({"metadata": metadata, "spec": spec}));
+                let machines = &self.machines[usize::from(wanted.of == Of::MachineElsewhere)];
+                settle(async || machines.create(&PostParams::default(), &machine).await).await;
             }
             if !vms.iter().any(|vm| vm.name_any() == name) {
                 // The labels come from the machine, which may be older than the wanted one.
                 let machine = machines.iter().find(|machine| machine.name_any() == name);
                 let pool = machine.and_then(|machine| machine.labels().get("pool").cloned());
-                let vm = self.vm(&name, wanted, &pool.unwrap_or_else(|| POOLS[wanted.pool].to_owned()));
+                let pool = pool.unwrap_or_else(|| POOLS[wanted.pool].to_owned());
+                let of = machine.and_then(DynamicObject::namespace).or_else(|| match wanted.of {
+                    Of::Nothing => None,
+                    Of::Machine => Some(self.namespace.clone()),
+                    Of::MachineElsewhere => Some(format!("{}{ELSEWHERE}", self.namespace)),
+                });
+                let vm = self.vm(&name, &pool, of);
                 settle(async || self.vms.create(&PostParams::default(), &vm).await).await;
             }
         }
     }
 
     /// A VirtualMachine, as capk creates it and the webhooks change it.
-    fn vm(&self, name: &str, wanted: Wanted, pool: &str) -> DynamicObject {
-        let mut labels = json!({"pool": pool});
-        if wanted.has_machine {
-            labels["capk.cluster.x-k8s.io/kubevirt-machine-name"] = name.into();
-            labels["capk.cluster.x-k8s.io/kubevirt-machine-namespace"] = self.namespace.clone().into();
-        }
-        let mut interface = json!({"name": "iface1", "bridge": {}, "acpiIndex": 101});
+    ///
+    /// `of` is the namespace of its KubevirtMachine. `None`: capk has not created the VirtualMachine.
+    fn vm(&self, name: &str, pool: &str, of: Option<String>) -> DynamicObject {
         let mut of_template = json!({});
+        if let Some(namespace) = of {
+            of_template["capk.cluster.x-k8s.io/kubevirt-machine-name"] = name.into();
+            of_template["capk.cluster.x-k8s.io/kubevirt-machine-namespace"] = namespace.into();
+        }
+        let mut labels = of_template.clone();
+        labels["pool"] = pool.into();
+        let mut interface = json!({"name": "iface1", "bridge": {}, "acpiIndex": 101});
         if self.has_mac_pool {
-            of_template = json!({"ipam.glowplug.dev/mac-addresses": "required"});
+            of_template["ipam.glowplug.dev/mac-addresses"] = "required".into();
         } else {
             interface["macAddress"] = next_mac().into();
         }
@@ -452,8 +506,41 @@ impl Place {
     }
 
     async fn delete_machine(&self, name: &str) {
-        self.delete(&self.machines, name).await;
+        for machines in &self.machines {
+            self.delete(machines, name).await;
+        }
         self.delete(&self.vms, name).await;
+    }
+
+    /// Deletes a VirtualMachine and keeps its guest, as `kubectl delete --cascade=orphan`.
+    async fn orphan(&self, name: &str) {
+        let params = DeleteParams { propagation_policy: Some(PropagationPolicy::Orphan), ..DeleteParams::default() };
+        settle(async || self.vms.delete(name, &params).await).await;
+    }
+
+    /// The garbage collector: ends the deletion of a VirtualMachine with orphans.
+    async fn end_orphaning(&self, vm: &DynamicObject) {
+        let name = vm.name_any();
+        let orphaned = Patch::Merge(json!({"metadata": {"ownerReferences": null}}));
+        let params = PatchParams::default();
+        settle(async || self.instances.patch(&name, &params, &orphaned).await).await;
+        settle(async || self.secrets.patch(&format!("{name}-networkdata"), &params, &orphaned).await).await;
+        let kept: Vec<&String> = vm.finalizers().iter().filter(|finalizer| *finalizer != ORPHAN).collect();
+        let released = Patch::Merge(json!({"metadata": {
+            "resourceVersion": vm.resource_version(), "finalizers": kept,
+        }}));
+        settle(async || self.vms.patch(&name, &params, &released).await).await;
+    }
+
+    /// The KubevirtMachines whose VirtualMachines are in this namespace.
+    async fn all_machines(&self) -> Vec<DynamicObject> {
+        let [here, elsewhere] = &self.machines;
+        [all(here).await, all(elsewhere).await].concat()
+    }
+
+    /// Whether the holders of a namespace have their VirtualMachines in this namespace.
+    fn is_here(&self, namespace: &str) -> bool {
+        namespace.strip_suffix(ELSEWHERE).unwrap_or(namespace) == self.namespace
     }
 
     async fn delete(&self, api: &Api<DynamicObject>, name: &str) {

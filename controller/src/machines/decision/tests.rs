@@ -106,6 +106,7 @@ fn view() -> View {
         is_adopted: false,
         proven: BTreeSet::new(),
         gone: BTreeSet::new(),
+        is_kept_by_secret: false,
         sources: Sources::default(),
         written: Written::default(),
     }
@@ -457,7 +458,10 @@ fn the_secret_goes_first() {
     let mut orphans = ends.clone();
     orphans["metadata"]["finalizers"] = json!(["orphan"]);
     assert_eq!(verdict(None, Guest { vm: Some(vm(&orphans)), ..running }), kept(), "the guest may migrate");
+    let orphan = Guest { secret: secret(), instance: Some(instance(&json!({}))), ..guest() };
+    assert_eq!(verdict(None, orphan.clone()), kept(), "the orphan may migrate");
     let (_, next) = successor();
+    assert_eq!(verdict(None, Guest { vm: next.clone(), ..orphan }), strip);
     assert_eq!(verdict(Some(machine(&json!({}))), Guest { secret: secret(), vm: next, ..guest() }), strip);
 }
 

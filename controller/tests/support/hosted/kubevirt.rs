@@ -1,6 +1,7 @@
 //! Stand-in for KubeVirt: starts guests with drives for VirtualMachines. It follows these rules of the real program:
 //!
-//! - A VirtualMachine gets an instance with the same name, and a finalizer that is kept until the instance is gone.
+//! - A VirtualMachine gets an instance with the same name, and a finalizer that is kept until the instance is gone. A deletion
+//!   with orphans does not end the instance.
 //! - A guest starts when all Secrets for its drive exist. A later change of a Secret has no effect on this drive.
 //! - The first cloud-init volume becomes the drive.
 //! - The template of a VirtualMachine is copied into its instance. An interface without a MAC address gets a new one at
@@ -99,11 +100,17 @@ impl KubeVirt {
         let Some(vm) = self.vms.get_opt(name).await.unwrap() else { return };
         let instance = self.instances.get_opt(name).await.unwrap();
         if vm.metadata.deletion_timestamp.is_some() {
-            if instance.is_some() {
+            let others: Vec<&String> = vm.finalizers().iter().filter(|finalizer| *finalizer != FINALIZER).collect();
+            let is_orphaned = others.iter().any(|finalizer| *finalizer == "orphan");
+            if instance.is_some() && !is_orphaned {
                 unless_gone(self.instances.delete(name, &DeleteParams::default()).await);
-            } else {
-                let released = Patch::Merge(json!({"metadata": {"finalizers": null}}));
-                unless_gone(self.vms.patch(name, &PatchParams::default(), &released).await);
+            } else if others.len() < vm.finalizers().len() {
+                let released = json!({"metadata": {"resourceVersion": vm.resource_version(), "finalizers": others}});
+                match self.vms.patch(name, &PatchParams::default(), &Patch::Merge(released)).await {
+                    // The next change of the VirtualMachine causes another attempt.
+                    Err(kube::Error::Api(status)) if status.code == 409 => {}
+                    result => unless_gone(result),
+                }
             }
             return;
         }
