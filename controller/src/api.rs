@@ -392,6 +392,9 @@ pub struct Holder {
     /// Interface of the machine that has the address: its name in the guest, or, for a MAC address, in the
     /// VirtualMachine. Example: `eno101`.
     pub interface: String,
+    /// Namespace of the VirtualMachine, if it is not the namespace of the object. Example: `infra`.
+    #[serde(rename = "virtualMachineNamespace", default, skip_serializing_if = "Option::is_none")]
+    pub vm_namespace: Option<String>,
     /// Members that this version does not know. They exist only if the definition in the cluster is of a later version.
     #[serde(flatten)]
     #[schemars(skip)]

@@ -62,9 +62,17 @@ pub struct ApiLedger {
     has_reported: bool,
 }
 
-/// Kinds of the claiming objects, by UID. A lease contains the kind, and a claim does not.
+/// Kinds of the claiming objects, and the namespaces of their VirtualMachines. A lease contains both, and a claim does not.
 #[derive(Clone, Debug, Default)]
-pub struct Kinds(Arc<Mutex<HashMap<String, HolderKind>>>);
+pub struct Kinds(Arc<Mutex<Table>>);
+
+/// The content of [`Kinds`], by UID of the object.
+#[derive(Debug, Default)]
+struct Table {
+    kinds: HashMap<String, HolderKind>,
+    /// Only namespaces that are not those of the objects.
+    vm_namespaces: HashMap<String, String>,
+}
 
 /// State of the lease of one name.
 #[derive(Clone, Debug, Default)]
@@ -228,6 +236,9 @@ impl ApiLedger {
             Ok((spec, lease)) => {
                 if spec.released.is_none() {
                     self.kinds.note(&lease.claimant.machine, spec.holder.kind);
+                    if let Some(namespace) = &spec.holder.vm_namespace {
+                        self.kinds.note_vm_namespace(&lease.claimant.machine, namespace);
+                    }
                 }
                 known.spec = Some(spec);
                 lease
@@ -357,6 +368,8 @@ impl ApiLedger {
         let before = before.filter(|before| before.holder.uid == machine.uid);
         let kind = before.map(|before| before.holder.kind).or_else(|| self.kinds.get(machine));
         let kind = kind.ok_or_else(|| store(WRITING, format!("the kind of {machine} is not known")))?;
+        // The holder of a lease never changes.
+        let vm_namespace = before.map_or_else(|| self.kinds.vm_namespace(machine), |it| it.holder.vm_namespace.clone());
         // What a later version has noted for this holder is kept. It must not pass to another holder.
         let before = before.filter(|before| before.holder.interface == interface.to_string());
         let unknown = |of: fn(&LeaseSpec) -> &BTreeMap<String, Value>| before.map(of).cloned().unwrap_or_default();
@@ -371,6 +384,7 @@ impl ApiLedger {
                 name: machine.name.clone(),
                 uid: machine.uid.clone(),
                 interface: interface.to_string(),
+                vm_namespace,
                 unknown: unknown(|before| &before.holder.unknown),
             },
             since: MicroTime(lease.since),
@@ -476,21 +490,36 @@ impl Transaction for ApiTransaction<'_> {
 impl Kinds {
     /// Stores the kind of an object that claims.
     pub fn note(&self, machine: &Machine, kind: HolderKind) {
-        self.lock().insert(machine.uid.clone(), kind);
+        self.lock().kinds.insert(machine.uid.clone(), kind);
+    }
+
+    /// Stores the namespace of the VirtualMachine of an object that claims, if the object is in another namespace.
+    pub fn note_vm_namespace(&self, machine: &Machine, namespace: &str) {
+        if machine.namespace != namespace {
+            self.lock().vm_namespaces.insert(machine.uid.clone(), namespace.to_owned());
+        }
     }
 
     /// The kind of an object that claims or holds an address.
     #[must_use]
     pub fn get(&self, machine: &Machine) -> Option<HolderKind> {
-        self.lock().get(&machine.uid).copied()
+        self.lock().kinds.get(&machine.uid).copied()
     }
 
-    /// Removes the kind of an object that will not claim again.
+    /// The namespace of the VirtualMachine of an object. `None`: it is the namespace of the object.
+    #[must_use]
+    pub fn vm_namespace(&self, machine: &Machine) -> Option<String> {
+        self.lock().vm_namespaces.get(&machine.uid).cloned()
+    }
+
+    /// Removes an object that will not claim again.
     pub fn forget(&self, machine: &Machine) {
-        self.lock().remove(&machine.uid);
+        let mut table = self.lock();
+        table.kinds.remove(&machine.uid);
+        table.vm_namespaces.remove(&machine.uid);
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, HolderKind>> {
+    fn lock(&self) -> MutexGuard<'_, Table> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

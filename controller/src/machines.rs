@@ -52,7 +52,9 @@ use crate::machine::{VirtualMachine, instances, kubevirt_machines, virtual_machi
 use crate::macs::Observer;
 use crate::metrics::Metrics;
 use crate::opening::Opening;
-use crate::passes::{self, ADDRESS_PAUSE, DISCOVERY, Ended, Error, LONGEST_PASS, Names, Problem, Until, ask, stored};
+use crate::passes::{
+    self, ADDRESS_PAUSE, DISCOVERY, Ended, Error, LONGEST_PASS, Names, Problem, Until, ask, stored, version_of,
+};
 use crate::pools::{Facts, Scope};
 use crate::registry::{Allocations, RegistryHandle, Stopped};
 use crate::selection::{Selected, Selection, SelectionCache};
@@ -195,6 +197,15 @@ impl Work<'_> {
             self.index().machine_uids().map(|uid| (uid, HolderKind::KubevirtMachine)).collect();
         let mut inventory = records.inventory();
         let registry = &self.machines.registry;
+        // When its other objects are gone, only the lease of a machine names its VirtualMachine.
+        for (holder, namespace) in registry.vm_namespaces().await? {
+            let vm = Key { namespace, name: holder.name.clone() };
+            self.index().relate(&Key::of_machine(&holder), &vm);
+        }
+        let homes = self.index().machines_elsewhere();
+        for (machine, namespace) in homes {
+            registry.note_vm_namespace(machine, namespace).await?;
+        }
         let known = registry.read_with_kinds(addresses_of_ipam_claims).await?;
         inventory.reports.retain(|report| {
             let network = report.network.clone().unwrap_or_default();
@@ -230,7 +241,7 @@ impl Work<'_> {
         });
         let claims = passes::claims("machine", names, |key| self.pass(key, Until::Claim)).await?;
         for (key, claim, kind) in &claims {
-            self.index().remember(key, |memory| memory.claimed.extend([(claim.machine.clone(), *kind)]));
+            self.note_claimant(key, &claim.machine, *kind).await?;
         }
         let claims = claims.into_iter().map(|(_, claim, kind)| (claim, kind)).collect();
         self.machines.opening.claim(PART, claims).await?;
@@ -417,6 +428,19 @@ impl Work<'_> {
         Ok(())
     }
 
+    /// Remembers an object that will claim for the VirtualMachine of a name.
+    async fn note_claimant(&self, key: &Key, machine: &Machine, kind: HolderKind) -> Result<(), Stopped> {
+        self.index().remember(key, |memory| memory.claimed.extend([(machine.clone(), kind)]));
+        self.note_vm_namespace(key, machine).await
+    }
+
+    async fn note_vm_namespace(&self, key: &Key, machine: &Machine) -> Result<(), Stopped> {
+        if machine.namespace == key.namespace {
+            return Ok(());
+        }
+        self.machines.registry.note_vm_namespace(machine.clone(), key.namespace.clone()).await
+    }
+
     /// Sends the request of a step, and updates the view with the response.
     async fn apply(&self, step: Step, view: &mut View) -> Result<(), Error> {
         let key = view.key.clone();
@@ -474,22 +498,20 @@ impl Work<'_> {
                 match stored(answer)? {
                     // The API server deletes the object with its last finalizer, and responds with its last version.
                     Some(object) if object.metadata.finalizers.iter().flatten().next().is_some() => {
-                        self.index().apply(kind, object);
+                        self.take(&key, kind, &claim, Some(object)).await?;
                     }
                     _ => self.read(&key, kind, &claim).await?,
                 }
             }
             Step::Hold(hold) => {
                 let Hold { pool, claimant, kind, addresses, source } = *hold;
-                let machine = claimant.machine.clone();
-                self.index().remember(&key, |memory| memory.claimed.extend([(machine, kind)]));
+                self.note_claimant(&key, &claimant.machine, kind).await?;
                 if let Err(error) = registry.hold(pool, claimant, addresses, source, kind).await? {
                     view.problem = Some(Problem::Refused(error));
                 }
             }
             Step::Claim(claim, kind) => {
-                let machine = claim.machine.clone();
-                self.index().remember(&key, |memory| memory.claimed.extend([(machine, kind)]));
+                self.note_claimant(&key, &claim.machine, kind).await?;
                 match registry.claim(claim, kind).await? {
                     Ok(allocations) => view.granted = Some(allocations),
                     Err(error) => view.problem = Some(Problem::Refused(error)),
@@ -595,7 +617,9 @@ impl Work<'_> {
             let (vm, instance) = (index.vm(&key).cloned(), index.instance(&key).cloned());
             proof.guests.push(Guest { key, secret, vm, instance, stripped });
         }
-        match proof.verdict() {
+        let verdict = proof.verdict();
+        tracing::debug!(machine = %holder, ?verdict, "read the objects of a machine that may be gone");
+        match verdict {
             Verdict::Strip(key, uid) => {
                 delete(&self.secrets(&key), &secret_name(&key), Some(uid)).await?;
                 (view.secret, view.problem) = (None, None);
@@ -679,6 +703,9 @@ impl Work<'_> {
                 }
             }
         }
+        for record in &records {
+            self.note_vm_namespace(&view.key, &record.claimant.machine).await?;
+        }
         let adoption = self.machines.registry.adopt(records, kind).await?;
         view.is_adopted = true;
         for mismatch in &adoption.mismatches {
@@ -714,8 +741,10 @@ impl Work<'_> {
     /// the object that a read returned, or none.
     async fn take(&self, pass: &Key, kind: Kind, key: &Key, object: Option<DynamicObject>) -> Result<bool, Error> {
         match object {
+            // The pass knows the object that it has changed.
             Some(object) => {
-                let names = self.index().apply(kind, object);
+                let known = Some(version_of(&object.metadata));
+                let names = self.index().take(kind, key, known, Some(object));
                 self.wake_others(pass, names);
                 Ok(true)
             }

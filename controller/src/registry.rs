@@ -308,6 +308,33 @@ impl RegistryHandle {
         .await
     }
 
+    /// Stores the namespace of the VirtualMachine of an object that will claim. The leases of the object record this
+    /// namespace: when all objects of a machine are gone, only its leases say where its Secret may be.
+    ///
+    /// # Errors
+    ///
+    /// [`Stopped`].
+    pub async fn note_vm_namespace(&self, machine: Machine, namespace: String) -> Result<(), Stopped> {
+        self.write(move |owner| {
+            owner.kinds.note_vm_namespace(&machine, &namespace);
+            Ok(())
+        })
+        .await
+    }
+
+    /// The objects that hold an address and whose VirtualMachine is in another namespace, with this namespace.
+    ///
+    /// # Errors
+    ///
+    /// [`Stopped`].
+    pub async fn vm_namespaces(&self) -> Result<BTreeMap<Machine, String>, Stopped> {
+        self.read_with_kinds(|state, kinds| {
+            let holders = state.leases().map(|(_, _, lease)| &lease.claimant.machine);
+            holders.filter_map(|holder| Some((holder.clone(), kinds.vm_namespace(holder)?))).collect()
+        })
+        .await
+    }
+
     /// Replaces the pools, and serves waiting machines. Pools of `suspended` allocate nothing.
     ///
     /// Removes pools of the registry that are not among `pools`. A pool with held addresses is not removed but

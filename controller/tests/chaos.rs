@@ -18,7 +18,7 @@
 //! |---|---|
 //! | every version | no two guests, and no two IPAddresses, use one address of a network, and no two guests one MAC address |
 //! | every version | an address in a Secret, an IPAddress or a VirtualMachine has an older lease of this machine or claim |
-//! | every version | a lease is held as long as its guest or IPAddress uses the address |
+//! | every version | a lease is held as long as its guest or IPAddress uses the address, or a Secret hands it out to its machine |
 //! | every version | a Secret has at most one address of a family |
 //! | after quiet time | every machine and claim has its addresses; no lease without its holder; one lease of an IP address for each interface and family |
 //! | after quiet time | the status of each pool has the number of its leases |

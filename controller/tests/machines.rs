@@ -379,19 +379,48 @@ async fn a_guest_that_outlives_its_machine_in_another_namespace_keeps_its_addres
     assert_eq!(hosted.address_of("x").await, "10.0.0.8");
     // The address was released after the end of the guest.
     let path = format!("/apis/kubevirt.io/v1/namespaces/{}/virtualmachineinstances", hosted.namespace);
-    let instances = history(&server, cluster.client(), &path).await;
-    let end =
-        instances.iter().find(|(_, is_gone, instance)| *is_gone && instance["metadata"]["name"] == "w").unwrap().0;
-    let leases = history(&server, cluster.client(), "/apis/ipam.glowplug.dev/v1alpha1/staticipleases").await;
-    let is_released = |lease: &Value| lease["spec"]["holder"]["name"] != "w" || lease["spec"].get("released").is_some();
-    let release = leases.iter().find(|(_, is_gone, lease)| *is_gone || is_released(lease)).unwrap().0;
+    let end = deleted_at(&server, cluster.client(), &path, "w").await;
+    let release = release_of_w(&server, cluster.client()).await;
     assert!(release > end, "released at {release}, before the guest ended at {end}");
 }
 
-/// The version at which an object that meets the condition was deleted.
-async fn deleted_at(server: &Server, client: Client, path: &str, is_meant: impl Fn(&Value) -> bool) -> u64 {
+#[tokio::test]
+async fn the_secret_of_a_machine_in_another_namespace_goes_before_its_lease_when_its_other_objects_are_gone() {
+    let server = Server::start().await;
+    let cluster = Cluster::of(&server).await;
+    let hosted = hosted(&cluster, &["10.0.0.8/32"]).await;
+    let machines = create_machine_elsewhere(&cluster, &hosted, "w").await;
+    let first = lead(&cluster);
+    assert_eq!(hosted.address_of("w").await, "10.0.0.8");
+    drop(first);
+    // The VirtualMachine is deleted with orphans, and its guest ends. No leader sees it.
+    let orphaned = json!({"metadata": {"ownerReferences": null}});
+    hosted.secrets.patch("w-networkdata", &PatchParams::default(), &Patch::Merge(&orphaned)).await.unwrap();
+    machines.delete("w", &DeleteParams::default()).await.unwrap();
+    hosted.vms.delete("w", &DeleteParams::default()).await.unwrap();
+    hosted.until_gone(&hosted.instances, "w").await;
+    hosted.until_gone(&hosted.vms, "w").await;
+    create_vm(&hosted, "x").await;
+    let _next = lead(&cluster);
+    assert_eq!(hosted.address_of("x").await, "10.0.0.8");
+    let path = format!("/api/v1/namespaces/{}/secrets", hosted.namespace);
+    let end = deleted_at(&server, cluster.client(), &path, "w-networkdata").await;
+    let release = release_of_w(&server, cluster.client()).await;
+    assert!(release > end, "released at {release}, before the Secret was deleted at {end}");
+}
+
+/// The version at which an object of this name was deleted.
+async fn deleted_at(server: &Server, client: Client, path: &str, name: &str) -> u64 {
     let versions = history(server, client, path).await;
-    versions.iter().find(|(_, is_gone, object)| *is_gone && is_meant(object)).unwrap().0
+    let deletion = versions.iter().find(|(_, is_gone, object)| *is_gone && object["metadata"]["name"] == name);
+    deletion.unwrap_or_else(|| panic!("{name} was not deleted")).0
+}
+
+/// The version at which machine `w` no longer held its address.
+async fn release_of_w(server: &Server, client: Client) -> u64 {
+    let leases = history(server, client, "/apis/ipam.glowplug.dev/v1alpha1/staticipleases").await;
+    let is_released = |lease: &Value| lease["spec"]["holder"]["name"] != "w" || lease["spec"].get("released").is_some();
+    leases.iter().find(|(_, is_gone, lease)| *is_gone || is_released(lease)).unwrap().0
 }
 
 #[tokio::test]
@@ -424,11 +453,9 @@ async fn a_guest_whose_virtual_machine_is_deleted_with_orphans_keeps_its_secret_
     hosted.instances.delete("w", &DeleteParams::default()).await.unwrap();
     assert_eq!(hosted.address_of("x").await, "10.0.0.8");
     let of = |group: &str, plural: &str| format!("{group}/namespaces/{}/{plural}", hosted.namespace);
-    let is_w = |object: &Value| object["metadata"]["name"] == "w";
-    let is_secret = |object: &Value| object["metadata"]["name"] == "w-networkdata";
     let path = of("/apis/kubevirt.io/v1", "virtualmachineinstances");
-    let end = deleted_at(&server, cluster.client(), &path, is_w).await;
-    let secret = deleted_at(&server, cluster.client(), &of("/api/v1", "secrets"), is_secret).await;
+    let end = deleted_at(&server, cluster.client(), &path, "w").await;
+    let secret = deleted_at(&server, cluster.client(), &of("/api/v1", "secrets"), "w-networkdata").await;
     assert!(end < secret, "the Secret was deleted at {secret}, before the guest ended at {end}");
     check_history(&server, &cluster, &hosted).await;
 }

@@ -417,6 +417,7 @@ fn lease(network: &str, n: usize) -> StaticIPLease {
             name: holder.name,
             uid: holder.uid,
             interface: Pool::DEFAULT_INTERFACE.to_owned(),
+            vm_namespace: None,
             unknown: Default::default(),
         },
         since: MicroTime(Timestamp::now()),

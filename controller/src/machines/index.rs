@@ -214,8 +214,11 @@ impl Index {
         }
     }
 
-    /// Stores the result of a consistent read. `known` is the version that was known before the read. Returns the names
-    /// whose decision may have changed. The watch reports the deletion of an object later, also of one that is not found.
+    /// Stores the response to a request. `known` is the version that was known before the request. Returns the names whose
+    /// decision may have changed. The watch reports the deletion of an object later, also of one that is not found.
+    ///
+    /// An object that was known before the request and no longer is known has been deleted meanwhile. The response may be
+    /// older, and no watch would report this deletion again. An object that was created after it is reported by the watch.
     pub(super) fn take(
         &mut self,
         kind: Kind,
@@ -224,6 +227,7 @@ impl Index {
         object: Option<DynamicObject>,
     ) -> BTreeSet<Key> {
         match (object, known) {
+            (Some(_), Some(_)) if self.version(kind, key).is_none() => {}
             (Some(object), _) => return self.apply(kind, object),
             (None, None) => {}
             (None, Some(version)) => match kind {
@@ -405,11 +409,19 @@ impl Index {
         machines.filter_map(|machine| machine.metadata.uid.clone())
     }
 
+    /// Returns the KubevirtMachines whose VirtualMachine is in another namespace, with this namespace.
+    pub(super) fn machines_elsewhere(&self) -> Vec<(Machine, String)> {
+        let machines = self.machines.0.values().filter_map(|known| known.object.as_ref());
+        let homes = machines.map(|machine| (machine.holder(), machine.home.namespace.clone()));
+        homes.filter(|(holder, namespace)| holder.namespace != *namespace).collect()
+    }
+
     fn choose(&self, vm: &VirtualMachine) -> Chosen {
         self.selection.of(vm).map_err(|problem| problem.to_string())
     }
 
-    fn relate(&mut self, machine: &Key, vm: &Key) {
+    /// Records that a VirtualMachine may belong or have belonged to a KubevirtMachine.
+    pub(super) fn relate(&mut self, machine: &Key, vm: &Key) {
         if machine != vm {
             self.homes.entry(machine.clone()).or_default().insert(vm.clone());
             self.relatives.entry(vm.clone()).or_default().insert(machine.clone());
@@ -455,6 +467,18 @@ mod tests {
         assert_eq!(index.instance(&key("n", "w")), None);
         index.remove(Kind::Instance, &key("n", "w"), Some(10));
         assert_eq!(index.apply(Kind::Instance, object("n", "w", 12, &json!({}))), [key("n", "w")].into());
+    }
+
+    #[test]
+    fn a_late_response_does_not_revive_an_object_whose_deletion_the_watch_has_reported() {
+        let mut index = Index::default();
+        let (w, late) = (key("n", "w"), || Some(object("n", "w", 9, &json!({}))));
+        index.apply(Kind::VirtualMachine, object("n", "w", 8, &json!({})));
+        index.remove(Kind::VirtualMachine, &w, Some(10));
+        assert_eq!(index.take(Kind::VirtualMachine, &w, Some(8), late()), [].into());
+        assert_eq!(index.vm(&w), None);
+        // The response to a later request finds a new object, also before the watch.
+        assert_eq!(index.take(Kind::VirtualMachine, &w, None, late()), [w].into());
     }
 
     #[test]

@@ -570,6 +570,7 @@ fn lease(address: MacAddr, pool: &str, key: &Key, vm: &Vm, interface: &str, now:
             name: key.name.clone(),
             uid: vm.uid().to_owned(),
             interface: interface.to_owned(),
+            vm_namespace: None,
             unknown: BTreeMap::new(),
         },
         since: k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime(now),

@@ -69,6 +69,8 @@ struct State {
     held: BTreeMap<Address, (String, String)>,
     /// Machines that held an address at some time.
     ever: BTreeSet<(Address, (String, String))>,
+    /// Addresses that each Secret hands out, by namespace and name of its machine.
+    handed: BTreeMap<(String, String), BTreeSet<Address>>,
     /// Addresses in use, by user: running guests, and IPAddresses.
     users: BTreeMap<Id, BTreeSet<Address>>,
     /// Guests that run with an address that the restored leases do not have: namespace and name.
@@ -100,6 +102,7 @@ impl Observer {
             Log { gaps: self.log.lock().map(|log| log.gaps).unwrap_or_default(), ..Log::default() };
         let state = &mut self.state;
         state.held.clear();
+        state.handed.clear();
         state.users.clear();
         state.unrecorded.clear();
         let mut first = Vec::new();
@@ -272,10 +275,11 @@ impl State {
                     self.requires_lease(seen, &address, (&namespace, &name), is_first);
                 }
             }
-            SECRETS
-                if !seen.is_gone
-                    && let Some(machine) = name.strip_suffix("-networkdata") =>
-            {
+            SECRETS if seen.is_gone => {
+                let machine = name.strip_suffix("-networkdata").unwrap_or(&name).to_owned();
+                self.handed.remove(&(namespace, machine));
+            }
+            SECRETS if let Some(machine) = name.strip_suffix("-networkdata") => {
                 let addresses = addresses_of_secret(&seen.object);
                 for is_v4 in [true, false] {
                     let of_family = addresses.iter().filter(|address| address.is_ipv4() == is_v4);
@@ -289,6 +293,8 @@ impl State {
                 let Some(network) = networks.get(&namespace) else { return };
                 for address in addresses {
                     let address = (network.clone(), address.to_string());
+                    let id = (namespace.clone(), machine.to_owned());
+                    self.handed.entry(id).or_default().insert(address.clone());
                     self.requires_lease(seen, &address, (&namespace, machine), is_first);
                 }
             }
@@ -315,6 +321,12 @@ impl State {
         self.note(&address, format!("{} lease {state}, holder {}/{} {uid}", seen.version, holder.0, holder.1));
         if self.restored.get(&address).is_some_and(|restored| !is_held || *restored != holder) {
             self.restored.remove(&address);
+        }
+        let is_handed_out = self.handed.get(&holder).is_some_and(|handed| handed.contains(&address));
+        if !is_held && is_handed_out && self.held.get(&address) == Some(&holder) {
+            let (namespace, name) = &holder;
+            let what = format!("the lease is {state} while the Secret of {namespace}/{name} hands out the address");
+            self.violation(what, Some(&address));
         }
         if is_held {
             self.held.insert(address.clone(), holder.clone());

@@ -372,7 +372,11 @@ impl Place {
                 .filter_map(Value::as_str)
                 .collect();
             if !is_running(instance) || ips.len() != count_of(name) {
-                problems.push(format!("machine {name} is {} with {ips:?}", instance.data["status"]["phase"]));
+                let macs = [vm, Some(instance)].map(|object| object.map(macs_of));
+                problems.push(format!(
+                    "machine {name} is {} with {ips:?}, MAC addresses of VirtualMachine and guest: {macs:?}, {:?}",
+                    instance.data["status"]["phase"], instance.metadata,
+                ));
             }
             for ip in ips {
                 if !held.iter().any(|spec| spec.holder.name == *name && same(&spec.address, ip)) {
@@ -616,6 +620,13 @@ fn is_in(range: &str, address: &str) -> bool {
     let [first, last, address] = [range.split('-').next(), range.split('-').nth(1), Some(address)]
         .map(|text| text.unwrap().parse::<IpAddr>().unwrap());
     (first..=last).contains(&address)
+}
+
+/// The MAC addresses that a VirtualMachine or an instance specifies.
+fn macs_of(object: &DynamicObject) -> Vec<&Value> {
+    let spec = object.data["spec"].get("template").map_or(&object.data["spec"], |template| &template["spec"]);
+    let interfaces = spec["domain"]["devices"]["interfaces"].as_array();
+    interfaces.into_iter().flatten().map(|interface| &interface["macAddress"]).collect()
 }
 
 fn same(a: &str, b: &str) -> bool {

@@ -35,6 +35,7 @@ fn holder_of(name: &str) -> Holder {
         name: name.to_owned(),
         uid,
         interface,
+        vm_namespace: None,
         unknown: Default::default(),
     }
 }
