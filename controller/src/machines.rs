@@ -517,7 +517,7 @@ impl Work<'_> {
                     Err(error) => view.problem = Some(Problem::Refused(error)),
                 }
             }
-            Step::CreateSecret(secret, warnings) => {
+            Step::CreateSecret(secret, warnings, notice) => {
                 for warning in warnings {
                     tracing::warn!(machine = %key, warning, "the guest may miss a setting of its network data");
                 }
@@ -529,6 +529,9 @@ impl Work<'_> {
                         self.index().note_secret(&key, &secret);
                         view.secret = Some(secret);
                         self.note_hand_out(view);
+                        if let Some(notice) = notice {
+                            self.publish(view, &notice);
+                        }
                     }
                     // Another leader has created the Secret first, the VirtualMachine is gone, or the namespace is gone.
                     None => {

@@ -186,8 +186,9 @@ pub(super) enum Step {
     Hold(Box<Hold>),
     /// Claims addresses.
     Claim(Claim, HolderKind),
-    /// Creates the Secret, which hands out the addresses. The texts are warnings about the network data in the Secret.
-    CreateSecret(Box<Secret>, Vec<String>),
+    /// Creates the Secret, which hands out the addresses, then publishes this event. The texts are warnings about the network
+    /// data in the Secret.
+    CreateSecret(Box<Secret>, Vec<String>, Option<Notice>),
     /// Records that a machine holds the addresses in its Secret.
     Adopt(Vec<Record>, HolderKind),
     /// Keeps these addresses of the claimant and releases its other addresses, which the claimant never received.
@@ -275,6 +276,16 @@ pub(super) fn decide(view: &View) -> Step {
         Some(vm) if is_deleted(&vm.metadata) => view.end(vm),
         Some(vm) => view.serve(vm),
         None => view.wake(),
+    }
+}
+
+// === impl Notice ===
+
+impl Notice {
+    /// The event about a guest that has started before its Secret or the reference to it existed.
+    fn of_early_guest() -> Self {
+        let note = "The guest started without its network data: restart the machine".to_owned();
+        Self { is_warning: true, reason: "NetworkDataMissing", note }
     }
 }
 
@@ -553,12 +564,10 @@ impl View {
             return Step::ReadMachine(Key::of_machine(&claimant.machine));
         }
         if cloud_init.network_data == NetworkData::None && !self.operations.is_empty() && !self.written.reference {
-            let notice = self.instance.as_ref().map(|_| Notice {
-                is_warning: true,
-                reason: "NetworkDataMissing",
-                note: "The guest started without its network data: restart the machine".to_owned(),
-            });
-            return Step::PatchVm(patch(vm, &self.operations), notice);
+            return Step::PatchVm(
+                patch(vm, &self.operations),
+                self.instance.as_ref().map(|_| Notice::of_early_guest()),
+            );
         }
         let offers = match self.offers(vm, selected, &claimant) {
             Ok(offers) => offers,
@@ -652,7 +661,10 @@ impl View {
         });
         let holder = (&claimant.machine, claimant.kind);
         let warnings = document.warnings().iter().map(ToString::to_string).collect();
-        Step::CreateSecret(Box::new(secret(vm, holder, interfaces.collect(), document.text())), warnings)
+        // The guest has read the Secret of an earlier VirtualMachine, with other MAC addresses.
+        let started = self.instance.as_ref().filter(|instance| instance.has_started);
+        let notice = started.map(|_| Notice::of_early_guest());
+        Step::CreateSecret(Box::new(secret(vm, holder, interfaces.collect(), document.text())), warnings, notice)
     }
 
     /// Creates the network data of the machine: one document with the addresses of all pools.

@@ -284,7 +284,8 @@ impl Place {
     /// claims on pools that do not exist, and machines of deleted pools. `unrecorded` are guests that run since a restore
     /// with an address that their machine does not hold: they are restarted, as `docs/recovery.md` demands it.
     ///
-    /// After some `minutes` of quiet time, also restarts the guests that keep the lease of an earlier machine of their name.
+    /// After some `minutes` of quiet time, also restarts the guests without an address, and the guests that keep the lease of an
+    /// earlier machine of their name.
     /// Such a guest may have read the Secret of the earlier machine, because the guest existed before a leader found the
     /// Secret gone. A minute later, recreates these machines: a VirtualMachine without a Secret may be that of a deleted
     /// KubevirtMachine. `minutes` is `None` between two full minutes.
@@ -298,9 +299,11 @@ impl Place {
             let name = instance.name_any();
             let Some(vm) = settle(async || self.vms.get_opt(&name).await).await else { continue };
             let owner = instance.owner_references().first().map(|owner| owner.uid.clone());
+            // Such a guest has read the Secret of an earlier VirtualMachine, and an event says that it must be restarted.
+            let is_mute = minutes == Some(1) && is_running(&instance) && addresses_of(&instance).is_empty();
             let is_orphan = owner.is_none() || vm.and_then(|vm| vm.uid()) != owner;
             let is_unrecorded = unrecorded.contains(&format!("{}/{name}", self.namespace));
-            if instance.metadata.deletion_timestamp.is_none() && (is_orphan || is_unrecorded) {
+            if instance.metadata.deletion_timestamp.is_none() && (is_orphan || is_unrecorded || is_mute) {
                 self.delete(&self.instances, &name).await;
             }
         }
@@ -365,12 +368,7 @@ impl Place {
                 problems.push(format!("machine {name} has no guest; VirtualMachine: {}", vm.is_some()));
                 continue;
             };
-            let ips: Vec<&str> = instance.data["status"]["interfaces"][0]["ipAddresses"]
-                .as_array()
-                .into_iter()
-                .flatten()
-                .filter_map(Value::as_str)
-                .collect();
+            let ips = addresses_of(instance);
             if !is_running(instance) || ips.len() != count_of(name) {
                 let macs = [vm, Some(instance)].map(|object| object.map(macs_of));
                 problems.push(format!(
@@ -620,6 +618,12 @@ fn is_in(range: &str, address: &str) -> bool {
     let [first, last, address] = [range.split('-').next(), range.split('-').nth(1), Some(address)]
         .map(|text| text.unwrap().parse::<IpAddr>().unwrap());
     (first..=last).contains(&address)
+}
+
+/// The IP addresses that a guest reports.
+fn addresses_of(instance: &DynamicObject) -> Vec<&str> {
+    let addresses = instance.data["status"]["interfaces"][0]["ipAddresses"].as_array();
+    addresses.into_iter().flatten().filter_map(Value::as_str).collect()
 }
 
 /// The MAC addresses that a VirtualMachine or an instance specifies.

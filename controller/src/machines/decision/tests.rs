@@ -230,7 +230,7 @@ fn a_kubevirt_machine_that_is_being_deleted_claims_nothing() {
 
 #[test]
 fn the_secret_has_the_addresses_the_mac_address_and_the_settings_of_the_pool() {
-    let Step::CreateSecret(secret, _) = decide(&View { granted: Some(vec![allocation("m-1")]), ..view() }) else {
+    let Step::CreateSecret(secret, ..) = decide(&View { granted: Some(vec![allocation("m-1")]), ..view() }) else {
         panic!()
     };
     let Secret { data, .. } = &*secret;
@@ -240,6 +240,20 @@ fn the_secret_has_the_addresses_the_mac_address_and_the_settings_of_the_pool() {
     assert_eq!(document["networks"][0]["routes"][0]["gateway"], "10.0.0.1");
     let stored = Secret { metadata: ObjectMeta { uid: Some("s-1".to_owned()), ..secret.metadata.clone() }, ..*secret };
     assert_eq!(NetworkSecret::read(Some(stored)), hand_out("m-1", "v-1"));
+}
+
+#[test]
+fn a_guest_that_started_before_its_secret_existed_must_be_restarted() {
+    let notice = |phase: &str| {
+        let instance = Some(instance(&json!({"status": {"phase": phase}})));
+        match decide(&View { granted: Some(vec![allocation("m-1")]), instance, ..view() }) {
+            Step::CreateSecret(_, _, notice) => notice,
+            step => panic!("{step:?}"),
+        }
+    };
+    assert_eq!(notice("Scheduling"), None);
+    let note = "The guest started without its network data: restart the machine".to_owned();
+    assert_eq!(notice("Running"), Some(Notice { is_warning: true, reason: "NetworkDataMissing", note }));
 }
 
 #[test]
@@ -255,7 +269,7 @@ fn a_no_cloud_volume_gets_network_config() {
     let volumes = json!([{"name": "cloudinitvolume", "cloudInitNoCloud": source}]);
     let no_cloud = vm(&json!({"spec": {"template": {"spec": {"volumes": volumes}}}}));
     let view = View { vm: Some(no_cloud), granted: Some(vec![allocation("m-1")]), ..view() };
-    let Step::CreateSecret(secret, _) = decide(&view) else { panic!() };
+    let Step::CreateSecret(secret, ..) = decide(&view) else { panic!() };
     let document = secret.data.as_ref().unwrap()["networkdata"].0.clone();
     let document: Value = serde_json::from_slice(&document).unwrap();
     assert_eq!(document["version"], 2);
@@ -669,7 +683,7 @@ fn the_address_of_an_ipam_claim_is_recorded_before_it_is_handed_out() {
     view.ledger.known = [(holder("m-1"), HolderKind::KubevirtMachine)].into();
     assert_eq!(decide(&view), claim("m-1", HolderKind::KubevirtMachine, FIRST));
     view.granted = Some(vec![allocation("m-1")]);
-    let Step::CreateSecret(secret, _) = decide(&view) else { panic!("{:?}", decide(&view)) };
+    let Step::CreateSecret(secret, ..) = decide(&view) else { panic!("{:?}", decide(&view)) };
     let document: Value = serde_json::from_slice(&secret.data.unwrap()["networkdata"].0).unwrap();
     assert_eq!(document["networks"][0]["ip_address"], "10.0.0.8");
     assert_eq!(document["networks"][0]["netmask"], "255.255.0.0");
@@ -822,7 +836,7 @@ fn the_ipaddress_of_another_provider_is_protected_then_recorded_then_handed_out(
     let mut view = with_address(&json!({}));
     view.ledger.held = vec![held("m-1", "10.0.0.8")];
     view.granted = Some(vec![allocation("m-1")]);
-    let Step::CreateSecret(secret, _) = decide(&view) else { panic!("{:?}", decide(&view)) };
+    let Step::CreateSecret(secret, ..) = decide(&view) else { panic!("{:?}", decide(&view)) };
     let document: Value = serde_json::from_slice(&secret.data.unwrap()["networkdata"].0).unwrap();
     assert_eq!(document["networks"][0]["routes"][0]["gateway"], "10.0.0.2");
     let refused = |changes: Value, problem: &str| {
