@@ -94,6 +94,7 @@ test-controller: $(DENY)/bin/cargo-deny
 	$(CARGO) test --locked $(CONTROLLER) -- --test-threads=$(WAITING)
 	$(CARGO) test --locked --quiet $(CONTROLLER) --test demo
 	shellcheck controller/tests/kube-apiserver
+	$(CARGO) fetch --quiet --locked $(CONTROLLER)
 	cd controller && $(abspath $<) --offline check licenses bans sources
 
 # The controller's scenarios against a real API server: the one in KUBEBUILDER_ASSETS, else one that is built once.

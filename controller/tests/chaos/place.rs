@@ -370,10 +370,10 @@ impl Place {
             };
             let ips = addresses_of(instance);
             if !is_running(instance) || ips.len() != count_of(name) {
-                let macs = [vm, Some(instance)].map(|object| object.map(macs_of));
+                let macs = [vm.map(macs_of), Some(macs_of(instance))];
+                let phase = &instance.data["status"]["phase"];
                 problems.push(format!(
-                    "machine {name} is {} with {ips:?}, MAC addresses of VirtualMachine and guest: {macs:?}, {:?}",
-                    instance.data["status"]["phase"], instance.metadata,
+                    "machine {name} is {phase} with {ips:?}; MAC addresses of VirtualMachine and guest: {macs:?}"
                 ));
             }
             for ip in ips {
