@@ -2,8 +2,14 @@
 
 use std::time::Duration;
 
+use http::Method;
 use kube::api::ApiResource;
-use kube::{Client, Config};
+use kube::client::Body;
+use kube::{Client, Config, Error};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::election::Term;
 
 /// Connects to the API server of `config`.
 ///
@@ -19,6 +25,34 @@ pub fn connect(mut config: Config) -> kube::Result<Client> {
     Client::try_from(config)
 }
 
+/// A client for the work of a leader in its `term`. After the term, the client only reads and deletes.
+///
+/// A leader that was paused may continue with a write after another leader has released the address in the request.
+/// The clock shows the end of the term before any task of this process notices the end. A deletion is safe at any time:
+/// it names the UID of an object that is certainly not needed, such as a Secret that the API server received late.
+///
+/// A request that was sent during the term may still arrive after it. No client can prevent this.
+///
+/// `current` is the current term of this process.
+#[must_use]
+pub fn of_leader(client: &Client, term: Term, current: watch::Receiver<Option<Term>>) -> Client {
+    let (client, namespace) = (client.clone(), client.default_namespace().to_owned());
+    let send = move |request: http::Request<Body>| {
+        let (client, current) = (client.clone(), current.clone());
+        async move {
+            let current = *current.borrow();
+            let is_harmless = matches!(*request.method(), Method::GET | Method::DELETE);
+            if !is_harmless
+                && !current.is_some_and(|current| term.is(Some(current)) && current.includes(Instant::now()))
+            {
+                return Err(Error::Service("the term of this leader has ended, the write is not sent".into()));
+            }
+            client.send(request).await
+        }
+    };
+    Client::new(tower::service_fn(send), namespace)
+}
+
 /// Whether the API server serves a kind in the version of `resource`.
 ///
 /// # Errors
@@ -29,5 +63,75 @@ pub async fn serves(client: &Client, resource: &ApiResource) -> kube::Result<boo
         Ok(list) => Ok(list.resources.iter().any(|served| served.name == resource.plural)),
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(false),
         Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+    use crate::election::tests::term;
+
+    /// A client whose API server counts the requests.
+    fn client() -> (Client, Arc<AtomicUsize>) {
+        let count = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&count);
+        let answer = move |_: http::Request<Body>| {
+            counted.fetch_add(1, Ordering::Relaxed);
+            async { Ok::<_, Error>(http::Response::new(Body::empty())) }
+        };
+        (Client::new(tower::service_fn(answer), "glowplug-system"), count)
+    }
+
+    /// Sends a request. Returns the error.
+    async fn send(client: &Client, method: Method) -> Option<String> {
+        let request = http::Request::builder().method(method).body(Body::empty()).unwrap();
+        client.send(request).await.err().map(|error| error.to_string())
+    }
+
+    const ENDED: Option<&str> = Some("ServiceError: the term of this leader has ended, the write is not sent");
+
+    #[tokio::test(start_paused = true)]
+    async fn a_leader_writes_only_in_its_term() {
+        let (client, count) = client();
+        let (now, second) = (Instant::now(), Duration::from_secs(1));
+        let (current, terms) = watch::channel(Some(term(1, now + second)));
+        let leader = of_leader(&client, term(1, now + second), terms);
+        assert_eq!(leader.default_namespace(), "glowplug-system");
+        let post = async || send(&leader, Method::POST).await;
+        assert_eq!(post().await, None);
+        // The term ends although nothing reports its end.
+        tokio::time::advance(second).await;
+        for method in [Method::POST, Method::PUT, Method::PATCH] {
+            assert_eq!(send(&leader, method).await.as_deref(), ENDED);
+        }
+        current.send_replace(Some(term(1, now + second * 2)));
+        assert_eq!(post().await, None);
+        for other in [None, Some(term(2, now + second * 2))] {
+            current.send_replace(other);
+            assert_eq!(post().await.as_deref(), ENDED);
+        }
+        assert_eq!(count.load(Ordering::Relaxed), 2);
+    }
+
+    #[tokio::test]
+    async fn a_leader_reads_and_deletes_after_its_term() {
+        let (client, count) = client();
+        let (_current, terms) = watch::channel(None);
+        let leader = of_leader(&client, term(1, Instant::now()), terms);
+        for method in [Method::GET, Method::DELETE] {
+            assert_eq!(send(&leader, method).await, None);
+        }
+        assert_eq!(count.load(Ordering::Relaxed), 2);
+    }
+
+    #[tokio::test]
+    async fn a_leader_without_an_election_always_writes() {
+        let (client, count) = client();
+        let (_current, terms) = watch::channel(Some(Term::ENDLESS));
+        assert_eq!(send(&of_leader(&client, Term::ENDLESS, terms), Method::POST).await, None);
+        assert_eq!(count.load(Ordering::Relaxed), 1);
     }
 }

@@ -24,6 +24,15 @@ pub struct Candidate {
     view: View,
 }
 
+/// A time in which a replica leads. A renewal of the Lease extends the term; another leader always ends it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Term {
+    /// Counts the terms of the replica.
+    number: u64,
+    /// `None`: the term has no end, because there is no election.
+    end: Option<Instant>,
+}
+
 /// State of a candidate, without the API server.
 #[derive(Debug)]
 struct View {
@@ -31,8 +40,10 @@ struct View {
     duration: Duration,
     /// The last version of the Lease that was seen, and the time when it was first seen.
     seen: Option<(String, Instant)>,
-    /// Time until which this candidate leads.
-    leads_until: Option<Instant>,
+    /// The term of this candidate. Another holder of the Lease has not been seen since its start.
+    term: Option<Term>,
+    /// Number of terms so far.
+    terms: u64,
 }
 
 /// Action of a candidate after it has read the Lease.
@@ -43,6 +54,25 @@ enum Step {
     Wait,
 }
 
+// === impl Term ===
+
+impl Term {
+    /// The term of a replica without an election.
+    pub const ENDLESS: Self = Self { number: 0, end: None };
+
+    /// Whether the term includes this time.
+    #[must_use]
+    pub fn includes(self, time: Instant) -> bool {
+        self.end.is_none_or(|end| time < end)
+    }
+
+    /// Whether `term` is this term, with the same or another end.
+    #[must_use]
+    pub fn is(self, term: Option<Self>) -> bool {
+        term.is_some_and(|term| term.number == self.number)
+    }
+}
+
 // === impl Candidate ===
 
 impl Candidate {
@@ -50,18 +80,18 @@ impl Candidate {
     /// for at most `duration`.
     #[must_use]
     pub fn new(client: Client, namespace: &str, name: &str, identity: &str, duration: Duration) -> Self {
-        let view = View { identity: identity.to_owned(), duration, seen: None, leads_until: None };
+        let view = View { identity: identity.to_owned(), duration, seen: None, term: None, terms: 0 };
         Self { api: Api::namespaced(client, namespace), name: name.to_owned(), view }
     }
 
-    /// Takes part in the election until `stop` is `true`, then releases the Lease. `leading` is `true` while this
-    /// candidate leads.
-    pub async fn run(mut self, leading: watch::Sender<bool>, mut stop: watch::Receiver<bool>) {
+    /// Takes part in the election until `stop` is `true`, then releases the Lease. `term` is the term of this candidate.
+    /// `None`: another candidate may lead.
+    pub async fn run(mut self, term: watch::Sender<Option<Term>>, mut stop: watch::Receiver<bool>) {
         let period = self.view.duration / 5;
-        let set = |leads: bool| {
-            let changed = leading.send_if_modified(|leading| std::mem::replace(leading, leads) != leads);
-            if changed {
-                tracing::info!(leading = leads, "leadership changed");
+        let set = |now: Option<Term>| {
+            let before = term.send_replace(now);
+            if now.map(|term| term.number) != before.map(|term| term.number) {
+                tracing::info!(leading = now.is_some(), "leadership changed");
             }
         };
         loop {
@@ -75,15 +105,16 @@ impl Candidate {
                 _ = stop.wait_for(|stop| *stop) => break,
             }
             let now = Instant::now();
-            set(self.view.leads(now));
+            set(self.view.term_at(now));
             // The end of leadership is reported on time, even if the API server does not respond.
-            let until = self.view.leads_until.map_or(period, |until| until.saturating_duration_since(now)).min(period);
+            let end = self.view.term.and_then(|term| term.end);
+            let until = end.map_or(period, |end| end.saturating_duration_since(now)).min(period);
             tokio::select! {
-                () = sleep(until) => set(self.view.leads(Instant::now())),
+                () = sleep(until) => set(self.view.term_at(Instant::now())),
                 _ = stop.wait_for(|stop| *stop) => break,
             }
         }
-        set(false);
+        set(None);
         if let Err(error) = self.resign().await {
             tracing::warn!(%error, lease = self.name, "could not release the Lease: it expires later");
         }
@@ -103,7 +134,7 @@ impl Candidate {
         };
         match written {
             Ok(_) => {
-                self.view.leads_until = Some(now + self.view.duration);
+                self.view.lead_until(now + self.view.duration);
                 Ok(())
             }
             // Another candidate was faster. The next attempt reads its Lease.
@@ -129,8 +160,15 @@ impl Candidate {
 // === impl View ===
 
 impl View {
-    fn leads(&self, now: Instant) -> bool {
-        self.leads_until.is_some_and(|until| now < until)
+    /// Returns the term if it includes this time.
+    fn term_at(&self, now: Instant) -> Option<Term> {
+        self.term.filter(|term| term.includes(now))
+    }
+
+    /// Extends the term, or begins a new one.
+    fn lead_until(&mut self, end: Instant) {
+        self.terms += u64::from(self.term.is_none());
+        self.term = Some(Term { number: self.terms, end: Some(end) });
     }
 
     fn decide(&mut self, lease: Option<Lease>, now: Instant, time: Timestamp) -> Step {
@@ -144,7 +182,7 @@ impl View {
             ..LeaseSpec::default()
         };
         let Some(mut lease) = lease else {
-            self.leads_until = None;
+            self.term = None;
             return Step::Create(mine(0, None));
         };
         let spec = lease.spec.take().unwrap_or_default();
@@ -154,7 +192,7 @@ impl View {
             lease.spec = Some(mine(transitions, spec.acquire_time));
             return Step::Replace(Box::new(lease));
         }
-        self.leads_until = None;
+        self.term = None;
         let version = lease.metadata.resource_version.clone().unwrap_or_default();
         let since = match &self.seen {
             Some((seen, since)) if *seen == version => *since,
@@ -173,13 +211,17 @@ impl View {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     const DURATION: Duration = Duration::from_secs(15);
 
     fn view(identity: &str) -> View {
-        View { identity: identity.to_owned(), duration: DURATION, seen: None, leads_until: None }
+        View { identity: identity.to_owned(), duration: DURATION, seen: None, term: None, terms: 0 }
+    }
+
+    pub(crate) fn term(number: u64, end: Instant) -> Term {
+        Term { number, end: Some(end) }
     }
 
     fn lease(holder: Option<&str>, version: &str, transitions: i32) -> Lease {
@@ -240,19 +282,55 @@ mod tests {
     }
 
     #[test]
+    fn a_renewal_extends_the_term() {
+        let (mut view, now) = (view("a"), Instant::now());
+        view.lead_until(now + DURATION);
+        view.decide(Some(lease(Some("a"), "7", 3)), now, Timestamp::UNIX_EPOCH);
+        view.lead_until(now + DURATION * 2);
+        assert_eq!(view.term, Some(term(1, now + DURATION * 2)));
+    }
+
+    #[test]
     fn a_leader_that_sees_another_holder_stops_leading() {
         let (mut view, now) = (view("a"), Instant::now());
-        view.leads_until = Some(now + DURATION);
-        assert!(view.leads(now));
+        view.lead_until(now + DURATION);
+        assert_eq!(view.term_at(now), Some(term(1, now + DURATION)));
         assert_eq!(view.decide(Some(lease(Some("b"), "7", 3)), now, Timestamp::UNIX_EPOCH), Step::Wait);
-        assert!(!view.leads(now));
+        assert_eq!(view.term_at(now), None);
+    }
+
+    #[test]
+    fn a_leader_that_takes_a_released_lease_again_begins_another_term() {
+        let (mut view, now) = (view("a"), Instant::now());
+        view.lead_until(now + DURATION);
+        // Another leader has taken and released the Lease while this process was paused.
+        let step = view.decide(Some(lease(None, "9", 5)), now, Timestamp::UNIX_EPOCH);
+        assert_eq!(step, Step::Replace(Box::new(lease(Some("a"), "9", 6))));
+        view.lead_until(now + DURATION);
+        assert_eq!(view.term, Some(term(2, now + DURATION)));
     }
 
     #[test]
     fn a_leader_leads_for_its_duration_without_an_answer() {
         let (mut view, now) = (view("a"), Instant::now());
-        view.leads_until = Some(now + DURATION);
-        let before = now + DURATION - Duration::from_millis(1);
-        assert_eq!([before, now + DURATION].map(|now| view.leads(now)), [true, false]);
+        let end = now + DURATION;
+        view.lead_until(end);
+        let before = end - Duration::from_millis(1);
+        assert_eq!(view.term_at(before), view.term);
+        assert_eq!(view.term_at(end), None);
+    }
+
+    #[test]
+    fn a_term_without_an_election_has_no_end() {
+        assert!(Term::ENDLESS.includes(Instant::now() + DURATION));
+    }
+
+    #[test]
+    fn a_term_with_another_end_is_the_same_term() {
+        let now = Instant::now();
+        let is = |other| term(1, now).is(other);
+        assert!(is(Some(term(1, now + DURATION))));
+        assert!(!is(Some(term(2, now))));
+        assert!(!is(None));
     }
 }

@@ -17,10 +17,10 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use crate::claims::Provider;
-use crate::client::connect;
+use crate::client::{connect, of_leader};
 use crate::definitions;
 use crate::diagnostics::Diagnostics;
-use crate::election::Candidate;
+use crate::election::{Candidate, Term};
 use crate::events::Events;
 use crate::machines::Machines;
 use crate::macs::Macs;
@@ -111,7 +111,7 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
 ///
 /// As [`run`].
 pub async fn work(options: &Options, client: Client, phase: watch::Receiver<Phase>) -> anyhow::Result<()> {
-    let (leading, leads) = watch::channel(!options.leader_elect);
+    let (term, terms) = watch::channel((!options.leader_elect).then_some(Term::ENDLESS));
     let metrics = Arc::new(Metrics::default());
     let (ready, is_ready) = watch::channel(false);
     let certificate = Arc::new(Certificate::of(&options.webhook_cert_dir));
@@ -139,7 +139,7 @@ pub async fn work(options: &Options, client: Client, phase: watch::Receiver<Phas
     let election = options.leader_elect.then(|| {
         let (stop, stopped) = watch::channel(false);
         let candidate = Candidate::new(client.clone(), client.default_namespace(), LEASE, &identity(), LEASE_DURATION);
-        let (client, leading) = (client.clone(), leading.clone());
+        let (client, term) = (client.clone(), term.clone());
         let task = async move {
             let mut stop = stopped.clone();
             let is_current = tokio::select! {
@@ -147,7 +147,7 @@ pub async fn work(options: &Options, client: Client, phase: watch::Receiver<Phas
                 () = async { drop(stop.wait_for(|stop| *stop).await) } => false,
             };
             if is_current {
-                candidate.run(leading, stopped).await;
+                candidate.run(term, stopped).await;
             }
         };
         (stop, tokio::spawn(task))
@@ -157,7 +157,7 @@ pub async fn work(options: &Options, client: Client, phase: watch::Receiver<Phas
         let never = selection.run().await;
         match never {}
     });
-    let mut leader = tokio::spawn(lead(client, parts, metrics, leads, ready));
+    let mut leader = tokio::spawn(lead(client, parts, metrics, terms, ready));
     tracing::info!(namespace = options.namespace, watch_filter = options.watch_filter, "started");
 
     loop {
@@ -181,24 +181,26 @@ pub async fn work(options: &Options, client: Client, phase: watch::Receiver<Phas
     Ok(())
 }
 
-/// Works while `leads` is `true`. Each time, the work begins from the start. A replica that does not lead is ready,
+/// Works during each term, each time from the start. A replica that does not lead is ready,
 /// because it serves webhooks. A leader is ready after its start, while the API server responds. No replica is ready
 /// before the cluster has the definitions of this version, so that a rolling upgrade keeps the earlier version until then.
 async fn lead(
     client: Client,
     (scope, selection): (Scope, Arc<SelectionCache>),
     metrics: Arc<Metrics>,
-    mut leads: watch::Receiver<bool>,
+    mut terms: watch::Receiver<Option<Term>>,
     ready: watch::Sender<bool>,
 ) -> anyhow::Result<()> {
     definitions::until_current(&client).await;
     loop {
-        ready.send_replace(!*leads.borrow_and_update());
-        leads.wait_for(|leads| *leads).await.context("waiting for the Lease")?;
+        ready.send_replace(terms.borrow_and_update().is_none());
+        let term = *terms.wait_for(Option::is_some).await.context("waiting for the Lease")?;
+        let Some(term) = term else { continue };
         ready.send_replace(false);
+        let client = of_leader(&client, term, terms.clone());
         tokio::select! {
             ended = reconcile(&client, &scope, &selection, &metrics, &ready) => match ended? {},
-            lost = leads.wait_for(|leads| !*leads) => drop(lost.context("keeping the Lease")?),
+            lost = terms.wait_for(|current| !term.is(*current)) => drop(lost.context("keeping the Lease")?),
         }
         metrics.set_leading(false);
         metrics.set_pools(String::new(), 0);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use glowplug_controller::election::Candidate;
+use glowplug_controller::election::{Candidate, Term};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
@@ -17,27 +17,27 @@ const DURATION: Duration = Duration::from_secs(10);
 
 /// A running candidate.
 struct Running {
-    leading: watch::Receiver<bool>,
+    term: watch::Receiver<Option<Term>>,
     stop: watch::Sender<bool>,
     task: JoinHandle<()>,
 }
 
 impl Running {
     fn start(cluster: &Cluster, name: &str, identity: &str) -> Self {
-        let (leading, leads) = watch::channel(false);
+        let (term, terms) = watch::channel(None);
         let (stop, stopped) = watch::channel(false);
         let candidate = Candidate::new(cluster.controller(), SYSTEM, name, identity, DURATION);
-        Self { leading: leads, stop, task: tokio::spawn(candidate.run(leading, stopped)) }
+        Self { term: terms, stop, task: tokio::spawn(candidate.run(term, stopped)) }
     }
 
     async fn until(&mut self, leads: bool) {
-        self.leading.wait_for(|is| *is == leads).await.unwrap();
+        self.term.wait_for(|term| term.is_some() == leads).await.unwrap();
     }
 
     async fn stop(self) {
         self.stop.send_replace(true);
         self.task.await.unwrap();
-        assert!(!*self.leading.borrow());
+        assert_eq!(*self.term.borrow(), None);
     }
 }
 
@@ -77,7 +77,7 @@ pub async fn of_many_candidates_one_leads(cluster: &Cluster) {
         let waits = candidates.iter_mut().map(|candidate| Box::pin(candidate.until(true)));
         let ((), leader, rest) = futures::future::select_all(waits).await;
         drop(rest);
-        let leading = candidates.iter().filter(|candidate| *candidate.leading.borrow()).count();
+        let leading = candidates.iter().filter(|candidate| candidate.term.borrow().is_some()).count();
         assert_eq!(leading, 1);
         candidates.remove(leader).stop().await;
     }
