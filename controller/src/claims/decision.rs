@@ -77,7 +77,8 @@ pub(super) struct Recorded {
     pub(super) held: Vec<Held>,
     /// Whether the claim waits for an address.
     pub(super) waits: bool,
-    /// Whether the IPAddress belongs to another claim of the same name, which holds the address.
+    /// Whether the IPAddress belongs to another claim of the same name, and this claim cannot have its address: see
+    /// [`is_left_over`].
     pub(super) is_left_over: bool,
 }
 
@@ -458,12 +459,11 @@ impl Recorded {
         address: Option<&IpAddress>,
     ) -> Self {
         let holder = key.holder(uid);
-        let owner = address.and_then(|address| Some((address.owner().filter(|owner| *owner != uid)?, address.ip()?)));
         Self {
             pool: pool.and_then(|pool| allocator.pool(&pool.to_string())).map(RegisteredPool::of),
             held: held_by(allocator, &holder),
             waits: allocator.waits(&holder),
-            is_left_over: owner.is_some_and(|(owner, ip)| holds(allocator, &key.holder(owner), ip)),
+            is_left_over: address.is_some_and(|address| is_left_over(allocator, address, uid)),
         }
     }
 }
@@ -486,6 +486,9 @@ impl Adoptee {
             return Some(Self { address, record: None });
         }
         let pool = allocator.pool(&address.pool.resolve(&key.namespace)?.to_string())?;
+        if is_left_over(allocator, &address, uid) {
+            return Some(Self { address, record: None });
+        }
         let record = record(&address, ip, uid, pool.interface());
         Some(Self { address, record: Some((record, pool.network().to_owned())) })
     }
@@ -500,6 +503,23 @@ pub(super) fn held_by(allocator: &Allocator, holder: &Machine) -> Vec<Held> {
         interface: lease.claimant.interface,
     });
     held.collect()
+}
+
+/// Whether an IPAddress was created for an earlier claim of the name of claim `uid`, and claim `uid` cannot have its address:
+/// the claim holds another address, or a claim or machine holds this address.
+///
+/// The API server may receive such an IPAddress late, from a leader that has lost the Lease, after another leader has released
+/// the address.
+fn is_left_over(allocator: &Allocator, address: &IpAddress, uid: &str) -> bool {
+    let key = address.key();
+    let (Some(owner), Some(ip)) = (address.owner().filter(|owner| *owner != uid), address.ip()) else { return false };
+    let pool = address.pool.resolve(&key.namespace).and_then(|pool| allocator.pool(&pool.to_string()));
+    holds(allocator, &key.holder(owner), ip)
+        || allocator.leases_of(&key.holder(uid)).any(|(_, held, _)| held != ip)
+        || pool.is_some_and(|pool| {
+            let holder = allocator.holder(pool.network(), ip);
+            holder.is_some_and(|holder| holder.machine.uid != uid)
+        })
 }
 
 fn holds(allocator: &Allocator, holder: &Machine, ip: IpAddr) -> bool {

@@ -2,11 +2,11 @@
 
 use glowplug_controller::api::{GlobalPoolSpec, GlobalStaticIPPool, PoolSpec, StaticIPPool};
 use glowplug_controller::pools::Scope;
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::support::controller::{Controller, Site, condition, create, merge, until};
+use crate::support::controller::{Controller, Site, condition, create, merge, until, wait};
 use crate::support::{Cluster, until_event};
 
 const EXHAUSTED: &str = "No available IPs in pool for interface eno101";
@@ -208,8 +208,13 @@ pub async fn a_claim_of_machine_api_is_released_after_its_machine(cluster: &Clus
 /// Creates a claim and an IPAddress as `clusterctl move` does: with new UIDs, adapted owner references, and no status.
 async fn move_in(site: &Site, name: &str, address: &str) {
     let claim = site.claim(name, &json!({"spec": {"clusterName": "moved"}, "metadata": {"finalizers": ["ipam.glowplug.dev/release-address"]}})).await;
+    create_address(site, name, claim.uid().as_ref(), address).await;
+}
+
+/// Creates an IPAddress as the controller does, for the claim with this UID.
+async fn create_address(site: &Site, name: &str, uid: Option<&String>, address: &str) {
     let owner = json!({
-        "apiVersion": "ipam.cluster.x-k8s.io/v1beta2", "kind": "IPAddressClaim", "name": name, "uid": claim.uid(),
+        "apiVersion": "ipam.cluster.x-k8s.io/v1beta2", "kind": "IPAddressClaim", "name": name, "uid": uid,
         "controller": true, "blockOwnerDeletion": true,
     });
     let object = json!({
@@ -304,6 +309,42 @@ pub async fn a_claim_made_again_under_its_name_does_not_inherit(cluster: &Cluste
     let owners = site.addresses.get("a").await.unwrap().owner_references().to_vec();
     assert_eq!(owners[0].uid, uid.unwrap());
     until_only(&site, "a").await;
+}
+
+/// A leader that was paused has sent these requests for an IPAddress, and another leader has released the address before
+/// they arrive.
+pub async fn a_late_ipaddress_of_a_deleted_claim_is_removed(cluster: &Cluster) {
+    let (site, controller) = site(cluster, &["10.0.0.8/30"]).await;
+    let uid = site.claim("a", &json!({})).await.uid();
+    assert_eq!(site.address_of("a").await, "10.0.0.8");
+    site.delete("a").await;
+    site.until_gone("a").await;
+    site.claim("b", &json!({})).await;
+    assert_eq!(site.address_of("b").await, "10.0.0.8");
+    for address in ["10.0.0.8", "10.0.0.9"] {
+        create_address(&site, "a", uid.as_ref(), address).await;
+        wait(&site.addresses, "a", |address: Option<&DynamicObject>| address.is_none()).await;
+    }
+    until_only(&site, "b").await;
+    // The same with a new claim of the name. It gets an address of its own, and nothing is left of the late IPAddress.
+    drop(controller);
+    let new = site.claim("a", &json!({})).await.uid();
+    create_address(&site, "a", uid.as_ref(), "10.0.0.8").await;
+    let controller = Controller::start(cluster, &site);
+    assert_eq!(site.address_of("a").await, "10.0.0.9");
+    assert_eq!(site.addresses.get("a").await.unwrap().owner_references()[0].uid, *new.as_ref().unwrap());
+    // The same with a claim that already holds an address, and whose own IPAddress is missing.
+    drop(controller);
+    merge(&site.addresses, "a", &json!({"metadata": {"finalizers": []}})).await;
+    site.addresses.delete("a", &DeleteParams::default()).await.unwrap();
+    create_address(&site, "a", uid.as_ref(), "10.0.0.10").await;
+    let _controller = Controller::start(cluster, &site);
+    let own = until(&site.addresses, "a", |address| address.owner_references()[0].uid == *new.as_ref().unwrap()).await;
+    assert_eq!(own.data["spec"]["address"], "10.0.0.9");
+    assert_eq!(site.held().await, rows([("10.0.0.8", "b"), ("10.0.0.9", "a")]));
+    let conditions = site.pools.get("p").await.unwrap().status.unwrap().conditions;
+    let duplicates = conditions.iter().find(|condition| condition.type_ == "DuplicateRecords").unwrap();
+    assert_eq!((&*duplicates.status, &*duplicates.reason), ("False", "NoDuplicates"));
 }
 
 pub async fn a_watch_filter_excludes_other_claims(cluster: &Cluster) {

@@ -186,6 +186,7 @@ scenarios! {
     claims::an_ipaddress_that_is_removed_by_force_is_written_again,
     claims::a_claim_that_is_removed_by_force_leaves_nothing_behind,
     claims::a_claim_made_again_under_its_name_does_not_inherit,
+    claims::a_late_ipaddress_of_a_deleted_claim_is_removed,
     claims::a_watch_filter_excludes_other_claims,
     claims::an_ipaddress_of_another_provider_stays_as_it_is,
     machine_api::a_machine_set_on_vsphere_gets_addresses_and_reuses_them_after_its_machines,
