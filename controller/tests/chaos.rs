@@ -20,7 +20,7 @@
 //! | every version | an address in a Secret, an IPAddress or a VirtualMachine has an older lease of this machine or claim |
 //! | every version | a lease is held as long as its guest or IPAddress uses the address, or a Secret hands it out to its machine |
 //! | every version | a Secret has at most one address of a family |
-//! | after quiet time | every machine and claim has its addresses; no lease without its holder; one lease of an IP address for each interface and family |
+//! | after quiet time | every machine and claim has its addresses, and every IPAddress belongs to its claim; no lease without its holder; one lease of an IP address for each interface and family |
 //! | after quiet time | the status of each pool has the number of its leases |
 //!
 //! # Restore of etcd
@@ -40,6 +40,12 @@
 //! back, with its lease and its Secret. KubeVirt starts it again, and no controller can prevent that. In the same way, a
 //! deleted claim comes back with its IPAddress. The observer counts these cases, and `docs/controller.md` says what an
 //! administrator does.
+//!
+//! # Late requests
+//!
+//! A leader sends the request for an `IPAddress`, and the API server receives it after the claim was deleted and another
+//! leader has released the address. No client can prevent this. No claim refers to such an `IPAddress`, so nobody uses its
+//! address. The observer counts these cases, and checks that none is left after quiet time.
 //!
 //! # What this program cannot do
 //!
@@ -76,7 +82,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::{LocalSet, spawn_local};
 use tokio::time::{sleep, timeout};
 
-use observer::{Observer, POOL_MACS};
+use observer::{Counts, Observer, POOL_MACS};
 use place::{Place, all};
 use random::Random;
 use replicas::{EXITS, Flow, Replica, lose_answers};
@@ -154,10 +160,11 @@ async fn run() -> ExitCode {
     for (what, times) in COUNTS.lock().unwrap().iter() {
         println!("{times:>8} {what}");
     }
-    let (changes, gaps, returned) = world.observer.counts();
+    let Counts { changes, gaps, returned, late } = world.observer.counts();
     println!("{:>8} seconds, {rounds} rounds, seed {seed}", began.elapsed().as_secs());
     println!("{changes:>8} stored versions checked, {gaps} gaps in the history");
     println!("{returned:>8} restored machines and claims beside a newer guest with their address");
+    println!("{late:>8} IPAddresses arrived after their claim had ended");
     println!("{:>8} replicas ended by themselves", EXITS.load(Ordering::Relaxed));
     println!("{:>8} violations", violations.len());
     if violations.is_empty() {

@@ -1,5 +1,5 @@
 //! The observer: watches the API server with a client of its own, and checks the history of every address. It shares no
-//! code with the controller: it reads leases, instances, VirtualMachines, Secrets and IPAddresses as plain JSON.
+//! code with the controller: it reads leases, instances, VirtualMachines, Secrets, claims and IPAddresses as plain JSON.
 //!
 //! Each watch stores what it reports. [`Observer::check`] waits until every watch has reported what a list returns, orders
 //! all changes by their `resourceVersion`, which is the revision of etcd, and replays them. So the checks see every
@@ -32,7 +32,9 @@ const LEASES: usize = 0;
 const INSTANCES: usize = 1;
 const VMS: usize = 2;
 const SECRETS: usize = 3;
-const ADDRESSES: usize = 4;
+const CLAIMS: usize = 4;
+const ADDRESSES: usize = 5;
+const KINDS: usize = 6;
 
 /// First characters of the MAC addresses of pools.
 pub const POOL_MACS: &str = "0a:";
@@ -48,7 +50,7 @@ struct Seen {
 struct Log {
     seen: Vec<Seen>,
     /// Versions of the objects of each kind that the watches have reported.
-    known: [BTreeMap<(String, String), u64>; 5],
+    known: [BTreeMap<(String, String), u64>; KINDS],
     /// Number of watches that lost a part of the history.
     gaps: usize,
 }
@@ -71,6 +73,10 @@ struct State {
     ever: BTreeSet<(Address, (String, String))>,
     /// Addresses that each Secret hands out, by namespace and name of its machine.
     handed: BTreeMap<(String, String), BTreeSet<Address>>,
+    /// UIDs of the claims that are not being deleted, by namespace and name.
+    claims: BTreeMap<(String, String), String>,
+    /// The leases that ended since the start or the last restore: address, and UID of the holder.
+    ended: BTreeSet<(Address, String)>,
     /// Addresses in use, by user: running guests, and IPAddresses.
     users: BTreeMap<Id, BTreeSet<Address>>,
     /// Guests that run with an address that the restored leases do not have: namespace and name.
@@ -84,6 +90,20 @@ struct State {
     changes: usize,
     /// Number of restored machines and claims beside a guest with their address.
     returned: usize,
+    /// UIDs of the IPAddresses that arrived after their claim had ended: see [`State::is_late`].
+    late: BTreeSet<String>,
+}
+
+/// Numbers of the report.
+pub struct Counts {
+    /// Checked changes.
+    pub changes: usize,
+    /// Watches that lost a part of the history.
+    pub gaps: usize,
+    /// Restored machines and claims beside a guest with their address.
+    pub returned: usize,
+    /// IPAddresses that arrived after their claim had ended.
+    pub late: usize,
 }
 
 // === impl Observer ===
@@ -103,10 +123,12 @@ impl Observer {
         let state = &mut self.state;
         state.held.clear();
         state.handed.clear();
+        state.claims.clear();
+        state.ended.clear();
         state.users.clear();
         state.unrecorded.clear();
         let mut first = Vec::new();
-        for kind in 0..5 {
+        for kind in 0..KINDS {
             let api = self.api(kind);
             let list = list(&api).await;
             let version = list.metadata.resource_version.clone().unwrap_or_default();
@@ -135,7 +157,7 @@ impl Observer {
 
     /// Waits until the watches have reported everything, and checks all changes. Returns the violations so far.
     pub async fn check(&mut self) -> &[String] {
-        for kind in 0..5 {
+        for kind in 0..KINDS {
             let api = self.api(kind);
             loop {
                 let stored: BTreeMap<_, _> =
@@ -168,9 +190,11 @@ impl Observer {
         &self.state.unrecorded
     }
 
-    /// Number of checked changes, and of watches that lost a part of the history.
-    pub fn counts(&self) -> (usize, usize, usize) {
-        (self.state.changes, self.log.lock().unwrap().gaps, self.state.returned)
+    /// What the replay has found.
+    pub fn counts(&self) -> Counts {
+        let State { changes, returned, late, .. } = &self.state;
+        let gaps = self.log.lock().unwrap().gaps;
+        Counts { changes: *changes, gaps, returned: *returned, late: late.len() }
     }
 
     fn api(&self, kind: usize) -> Api<DynamicObject> {
@@ -179,6 +203,7 @@ impl Observer {
             INSTANCES => resource(INSTANCE),
             VMS => resource(VIRTUAL_MACHINE),
             SECRETS => ApiResource::erase::<Secret>(&()),
+            CLAIMS => resource(("ipam.cluster.x-k8s.io", "v1beta2", "IPAddressClaim", "ipaddressclaims", false)),
             _ => resource(("ipam.cluster.x-k8s.io", "v1beta2", "IPAddress", "ipaddresses", false)),
         };
         Api::all_with(self.client.clone(), &kind)
@@ -260,7 +285,7 @@ impl State {
             LEASES => self.lease(seen),
             INSTANCES | ADDRESSES => {
                 let id = (seen.kind, namespace.clone(), name.clone());
-                let used = if seen.is_gone {
+                let used = if seen.is_gone || self.is_late(seen, networks) {
                     BTreeSet::new()
                 } else if seen.kind == INSTANCES {
                     addresses_of_guest(&seen.object.data, networks.get(&namespace))
@@ -270,6 +295,10 @@ impl State {
                 };
                 self.uses(seen, id, used, is_first);
             }
+            CLAIMS if seen.is_gone || seen.object.metadata.deletion_timestamp.is_some() => {
+                self.claims.remove(&(namespace, name));
+            }
+            CLAIMS => drop(self.claims.insert((namespace, name), seen.object.uid().unwrap_or_default())),
             VMS if !seen.is_gone => {
                 for address in macs(&seen.object.data["spec"]["template"]["spec"]) {
                     self.requires_lease(seen, &address, (&namespace, &name), is_first);
@@ -329,9 +358,11 @@ impl State {
             self.violation(what, Some(&address));
         }
         if is_held {
+            self.ended.remove(&(address.clone(), uid));
             self.held.insert(address.clone(), holder.clone());
             self.ever.insert((address.clone(), holder.clone()));
         } else {
+            self.ended.insert((address.clone(), uid));
             self.held.remove(&address);
         }
         let users: Vec<Id> =
@@ -346,6 +377,25 @@ impl State {
                 );
             }
         }
+    }
+
+    /// Whether an IPAddress arrived after its claim had ended: after the claim was deleted, and after its lease was
+    /// released. A leader sends the request, the API server receives it after another leader has ended the claim, and
+    /// nothing can prevent that. No claim refers to such an IPAddress, so nobody uses its address.
+    fn is_late(&mut self, seen: &Seen, networks: &BTreeMap<String, String>) -> bool {
+        let (namespace, name) = key(&seen.object);
+        if seen.kind != ADDRESSES || self.users.contains_key(&(ADDRESSES, namespace.clone(), name.clone())) {
+            return false;
+        }
+        let owner = seen.object.owner_references().iter().find(|owner| owner.kind == "IPAddressClaim");
+        let (Some(owner), Some(network)) = (owner, networks.get(&namespace)) else { return false };
+        let address = (network.clone(), canonical(&text(&seen.object.data["spec"]["address"])));
+        let is_live = self.claims.get(&(namespace, name)) == Some(&owner.uid);
+        let is_late = !is_live && self.ended.contains(&(address.clone(), owner.uid.clone()));
+        if is_late && self.late.insert(seen.object.uid().unwrap_or_default()) {
+            self.note(&address, format!("{} late IPAddress of claim {}", seen.version, owner.uid));
+        }
+        is_late
     }
 
     /// A guest or an IPAddress uses these addresses from now on.
@@ -431,7 +481,7 @@ impl State {
 }
 
 fn title(kind: usize) -> &'static str {
-    ["lease", "guest", "VirtualMachine", "Secret", "IPAddress"][kind]
+    ["lease", "guest", "VirtualMachine", "Secret", "IPAddressClaim", "IPAddress"][kind]
 }
 
 fn text(value: &Value) -> String {

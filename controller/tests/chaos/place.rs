@@ -402,7 +402,9 @@ impl Place {
             }
         }
         for address in &addresses {
-            if !claims.iter().any(|claim| claim.name_any() == address.name_any()) {
+            let owner = address.owner_references().iter().find(|owner| owner.kind == "IPAddressClaim");
+            let owner = owner.map(|owner| &owner.uid);
+            if !claims.iter().any(|claim| claim.name_any() == address.name_any() && claim.uid().as_ref() == owner) {
                 problems.push(format!("IPAddress {} has no claim", address.name_any()));
             }
         }
