@@ -5,6 +5,7 @@
 mod claims;
 mod diagnostics;
 mod election;
+mod events;
 mod hosted;
 mod ipam_claims;
 mod ledger;
@@ -71,6 +72,7 @@ scenarios! {
     manifests::an_api_server_takes_over_every_member_of_the_manifests,
     manifests::the_definitions_that_a_cluster_has_installed_are_current,
     diagnostics::metrics_need_a_token_of_a_user_who_may_read_them,
+    events::events_with_different_notes_are_different_events_and_equal_events_are_a_series,
     election::one_candidate_leads_and_another_follows_it,
     election::a_leader_whose_lease_is_taken_stops_leading,
     election::of_many_candidates_one_leads,
