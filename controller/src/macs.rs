@@ -389,8 +389,22 @@ impl Macs {
         }
     }
 
-    /// Stores a lease. `version`: the stored version that is replaced.
+    /// Stores a lease, or reads the lease that is stored instead.
     async fn write(&self, address: MacAddr, version: Option<u64>, lease: &LeaseSpec) -> Result<Outcome, Error> {
+        match self.store(address, version, lease).await? {
+            Some(object) => Ok(Outcome::Lease(object)),
+            None => self.read(address).await,
+        }
+    }
+
+    /// Stores a lease. `version`: the stored version that is replaced. `None`: another leader was faster, or the response
+    /// to an earlier write was lost.
+    async fn store(
+        &self,
+        address: MacAddr,
+        version: Option<u64>,
+        lease: &LeaseSpec,
+    ) -> Result<Option<DynamicObject>, Error> {
         let (leases, name) = (self.leases(), mac_lease_name(address));
         let mut object = DynamicObject::new(&name, &ApiResource::erase::<StaticIPLease>(&()));
         object.metadata.resource_version = version.map(|version| version.to_string());
@@ -400,11 +414,13 @@ impl Macs {
             Some(_) => ask(leases.replace(&name, &params, &object)).await,
             None => ask(leases.create(&params, &object)).await,
         };
-        if let Some(object) = stored(written)? {
-            return Ok(Outcome::Lease(object));
-        }
-        // Another leader was faster, or the response to an earlier write was lost.
-        Ok(ask(leases.get_opt(&name)).await?.map_or(Outcome::LeaseGone(name), Outcome::Lease))
+        stored(written)
+    }
+
+    /// Reads the lease of an address.
+    async fn read(&self, address: MacAddr) -> Result<Outcome, Error> {
+        let name = mac_lease_name(address);
+        Ok(ask(self.leases().get_opt(&name)).await?.map_or(Outcome::LeaseGone(name), Outcome::Lease))
     }
 
     /// Reads the machine of a lease, and releases the lease if the VirtualMachine is gone and no instance has the address.
@@ -422,9 +438,9 @@ impl Macs {
         }
         let machine = Key { namespace: holder.namespace.clone(), name: holder.name.clone() };
         lease.released = Some(MicroTime(Timestamp::now()));
-        let outcome = self.write(address, Some(version), &lease).await?;
-        tracing::info!(%address, %machine, "released the MAC address of a machine");
-        Ok(outcome)
+        let Some(object) = self.store(address, Some(version), &lease).await? else { return self.read(address).await };
+        tracing::info!(%machine, uid = lease.holder.uid, %address, "released the MAC address of a machine");
+        Ok(Outcome::Lease(object))
     }
 
     fn leases(&self) -> Api<DynamicObject> {
@@ -432,7 +448,10 @@ impl Macs {
     }
 
     fn publish(&self, key: &Key, type_: EventType, reason: &str, note: &str) {
-        tracing::info!(machine = %key, reason, "{note}");
+        match type_ {
+            EventType::Normal => tracing::info!(machine = %key, reason, "{note}"),
+            EventType::Warning => tracing::warn!(machine = %key, reason, "{note}"),
+        }
         let resource = virtual_machines();
         let object = ObjectReference {
             api_version: Some(resource.api_version),
