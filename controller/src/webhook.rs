@@ -240,6 +240,7 @@ impl Webhooks {
             "instances" => review_instance(&request),
             _ => self.review_pool(&request).await,
         };
+        log(webhook, &request, &response);
         let result = if response.allowed { "allowed" } else { "refused" };
         let labels = [("webhook", webhook), ("result", result)];
         self.metrics.webhook_seconds.get_or_create(&labels).observe(started.elapsed().as_secs_f64());
@@ -468,6 +469,27 @@ impl Webhooks {
                 None => return Ok(leases),
             }
         }
+    }
+}
+
+/// Logs the refusal of a machine, and the change of a machine that a pool serves. Nothing is logged about other machines.
+fn log(webhook: &str, request: &AdmissionRequest<Object>, response: &AdmissionResponse) {
+    // The API server checks names only after this webhook. A line break would look like a line of this program.
+    let one_line = |text: &str| text.replace(char::is_control, " ");
+    let namespace = request.namespace.as_deref().unwrap_or_default();
+    let machine = one_line(&format!("{namespace}/{}", request.name));
+    let refusal = one_line(&response.result.message);
+    match (webhook, response.allowed) {
+        // KubeVirt creates an instance once before its machine has MAC addresses.
+        ("instances", false) => tracing::info!(%machine, "refused the instance of a machine: {refusal}"),
+        ("machines" | "macs", false) => tracing::warn!(%machine, "refused a machine: {refusal}"),
+        ("machines", true) if response.patch.is_some() => {
+            tracing::info!(%machine, "allowed a machine with a reference to its Secret");
+        }
+        ("macs", true) if response.patch.is_some() => {
+            tracing::info!(%machine, "allowed a machine that waits for MAC addresses");
+        }
+        _ => {}
     }
 }
 
