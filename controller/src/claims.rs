@@ -18,7 +18,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::{Stream, StreamExt as _, stream};
+use glowplug::host::allocator::Adoption;
 use glowplug::host::claim::Record;
+use ipnetwork::IpNetwork;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions};
 use kube::runtime::events::EventType;
@@ -26,6 +28,7 @@ use kube::{Api, Client, Resource as _};
 use serde_json::Value;
 use tokio::sync::watch;
 use tokio::time::sleep;
+use tracing::field::display;
 
 use self::decision::{Adoptee, Recorded, Step, View, decide};
 use self::index::{Index, Kind};
@@ -36,7 +39,8 @@ use crate::index::PoolId;
 use crate::metrics::Metrics;
 use crate::opening::Opening;
 use crate::passes::{
-    self, ADDRESS_PAUSE, DISCOVERY, Ended, Error, LONGEST_PASS, Names, PASSES, Problem, Until, ask, stored, version_of,
+    self, ADDRESS_PAUSE, DISCOVERY, Ended, Error, LONGEST_PASS, Names, PASSES, Problem, Until, ask, list, stored,
+    version_of,
 };
 use crate::pools::{Facts, Scope};
 use crate::registry::{Allocations, RegistryHandle, Stopped};
@@ -329,7 +333,11 @@ impl Work<'_> {
                 if self.is_leased(&record, &network).await? {
                     return Err(Error::Behind);
                 }
-                let adoption = registry.adopt(vec![record], HolderKind::IpAddressClaim).await?;
+                let adoption = registry.adopt(vec![record.clone()], HolderKind::IpAddressClaim).await?;
+                // If nothing is adopted, the status reports why. Each pass tries again, so a line here would be repeated.
+                if adoption.adopted > 0 {
+                    log_adoption(&[record], &adoption);
+                }
                 let mismatch = adoption.mismatches.first().map(ToString::to_string);
                 let mismatch = mismatch.unwrap_or_else(|| format!("IPAddress {key} fits no pool"));
                 view.problem = Some(Problem::Mismatch(mismatch));
@@ -343,7 +351,7 @@ impl Work<'_> {
                 self.read_registry(view).await?;
             }
             Step::Keep(claimant, address) => {
-                registry.keep(claimant, vec![address]).await?;
+                log_keep(&key, &registry.keep(claimant, vec![address]).await?);
                 self.read_registry(view).await?;
             }
             Step::Withdraw => {
@@ -353,13 +361,14 @@ impl Work<'_> {
             }
             Step::Release(holder) => {
                 let uid = holder.uid.clone();
-                registry.release(holder).await?;
-                tracing::info!(claim = %key, uid, "released the addresses of a claim");
+                let addresses = registry.release(holder).await?;
+                log_release(&key, &uid, &addresses);
                 view.former.remove(&uid);
                 if view.claim.as_ref().is_some_and(|claim| claim.uid() == uid) {
                     view.is_released = true;
-                    for held in std::mem::take(&mut view.ledger.held) {
-                        let note = format!("Released {}", held.address);
+                    view.ledger.held.clear();
+                    if !addresses.is_empty() {
+                        let note = format!("Released {}", list(addresses));
                         self.publish_event(view, EventType::Normal, "IPAddressReleased", &note);
                     }
                 } else {
@@ -393,9 +402,8 @@ impl Work<'_> {
             for Record { claimant, .. } in &records {
                 self.index().note_holder(&Key::of_machine(&claimant.machine), &claimant.machine.uid);
             }
-            let adoption = registry.adopt(records, HolderKind::IpAddressClaim).await?;
-            tracing::info!(adopted = adoption.adopted, known = adoption.known, "adopted the addresses of claims");
-            adoption.mismatches.iter().for_each(|mismatch| tracing::warn!(%mismatch, "an IPAddress does not fit"));
+            let adoption = registry.adopt(records.clone(), HolderKind::IpAddressClaim).await?;
+            log_adoption(&records, &adoption);
         }
         let mut index = self.index();
         recorded.iter().for_each(|address| index.note_recorded(address));
@@ -439,22 +447,25 @@ impl Work<'_> {
     /// which would be a fifth write for each claim: the status has the same information.
     fn publish(&self, view: &View, readiness: &Readiness) {
         let is_mismatch = matches!(view.problem, Some(Problem::Mismatch(_)));
+        let pool = view.claim.as_ref().and_then(|claim| claim.pool.resolve(&view.key.namespace)).map(display);
         let (reason, note) = match readiness {
             Readiness::Ready => {
-                let address = view.ledger.held.first().map(|held| held.address.to_string()).unwrap_or_default();
-                tracing::info!(claim = %view.key, address, "allocated an address to a claim");
+                let addresses = list(view.ledger.held.iter().map(|held| held.address));
+                tracing::info!(claim = %view.key, pool, addresses, "allocated the addresses of a claim");
                 let created = view.claim.as_ref().map(IpAddressClaim::created).unwrap_or_default();
                 // The clock of the API server may be ahead.
                 let waited = Timestamp::now().duration_since(created).max(SignedDuration::ZERO);
                 self.provider.metrics.allocation_seconds.observe(waited.as_secs_f64());
                 return;
             }
-            Readiness::NotReady(NotReady::PoolExhausted, message) => {
-                tracing::warn!(claim = %view.key, "{message}");
-                ("IPPoolExhausted", message)
+            Readiness::NotReady(reason, message) => {
+                tracing::warn!(claim = %view.key, pool, ?reason, "{message}");
+                match reason {
+                    NotReady::PoolExhausted => ("IPPoolExhausted", message),
+                    NotReady::AllocationFailed if is_mismatch => ("IPAddressConflict", message),
+                    NotReady::AllocationFailed | NotReady::PoolNotReady => return,
+                }
             }
-            Readiness::NotReady(NotReady::AllocationFailed, message) if is_mismatch => ("IPAddressConflict", message),
-            Readiness::NotReady(..) => return,
         };
         self.publish_event(view, EventType::Warning, reason, note);
     }
@@ -471,6 +482,30 @@ impl Work<'_> {
 
     fn index(&self) -> MutexGuard<'_, Index> {
         self.index.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Logs what the registry adopted: a line for each claim, and a line for each address that does not fit.
+fn log_adoption(records: &[Record], adoption: &Adoption) {
+    for (holder, addresses) in passes::adopted(records, adoption) {
+        let (claim, addresses) = (Key::of_machine(&holder), list(addresses));
+        tracing::info!(%claim, uid = holder.uid, addresses, "adopted the recorded addresses of a claim");
+    }
+    for mismatch in &adoption.mismatches {
+        let claim = Key::of_machine(&mismatch.claimant.machine);
+        tracing::warn!(%claim, %mismatch, "a record of a claim does not fit");
+    }
+}
+
+/// Logs that addresses are released which two leaders have allocated to one claim.
+fn log_keep(claim: &Key, addresses: &[IpNetwork]) {
+    tracing::info!(%claim, addresses = list(addresses), "released addresses that the claim never got");
+}
+
+/// Logs that a claim is released. A claim that held nothing has no line.
+fn log_release(claim: &Key, uid: &str, addresses: &[IpNetwork]) {
+    if !addresses.is_empty() {
+        tracing::info!(%claim, uid, addresses = list(addresses), "released the addresses of a claim");
     }
 }
 

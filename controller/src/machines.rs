@@ -22,6 +22,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::{Stream, StreamExt as _, stream};
+use glowplug::host::allocator::Adoption;
 use glowplug::host::claim::{Machine, Record};
 use glowplug::host::pool::Pool;
 use glowplug::host::records::Objects;
@@ -35,6 +36,7 @@ use kube::{Api, Client};
 use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 use tokio::time::sleep;
+use tracing::field::display;
 
 use self::decision::{
     Guest, Hold, Notice, PoolSettings, Proof, Recorded, Step, Verdict, View, Written, addresses_of_ipam_claims, decide,
@@ -53,7 +55,7 @@ use crate::macs::Observer;
 use crate::metrics::Metrics;
 use crate::opening::Opening;
 use crate::passes::{
-    self, ADDRESS_PAUSE, DISCOVERY, Ended, Error, LONGEST_PASS, Names, Problem, Until, ask, stored, version_of,
+    self, ADDRESS_PAUSE, DISCOVERY, Ended, Error, LONGEST_PASS, Names, Problem, Until, ask, list, stored, version_of,
 };
 use crate::pools::{Facts, Scope};
 use crate::registry::{Allocations, RegistryHandle, Stopped};
@@ -212,16 +214,48 @@ impl Work<'_> {
             !known.contains(&(network, report.address, Key::of_machine(&report.machine)))
         });
         for diagnostic in &inventory.diagnostics {
-            tracing::warn!(%diagnostic, "a record of a machine cannot be used; its addresses are not allocated");
+            let machine = diagnostic.claimant.as_ref().map(|claimant| display(self.vm_of(&claimant.machine)));
+            tracing::warn!(
+                machine,
+                %diagnostic,
+                "a record of a machine cannot be used; its addresses are not allocated"
+            );
         }
+        // After the loss of leases, each machine has a line with its addresses. Otherwise the registry knows the addresses.
+        let mut records = inventory.records.clone();
+        let unknown = registry.read(move |allocator| {
+            for Record { claimant, addresses, .. } in &mut records {
+                let is_held = |ip| allocator.leases_of(&claimant.machine).any(|(_, held, _)| held == ip);
+                addresses.retain(|address| !is_held(address.ip()));
+            }
+            records
+        });
+        let unknown = unknown.await?;
         let rebuilt = registry.rebuild(inventory, kinds).await?;
         let (adopted, known) = (rebuilt.adoption.adopted, rebuilt.adoption.known);
         let without_record = rebuilt.without_record.len();
         tracing::info!(adopted, known, without_record, "adopted the addresses of machines");
-        for mismatch in &rebuilt.adoption.mismatches {
-            tracing::warn!(%mismatch, "a record of a machine does not fit");
-        }
+        self.log_adoption(&unknown, &rebuilt.adoption);
         Ok(())
+    }
+
+    /// Logs what the registry adopted: a line for each machine, and a line for each address that does not fit.
+    fn log_adoption(&self, records: &[Record], adoption: &Adoption) {
+        for (holder, addresses) in passes::adopted(records, adoption) {
+            let (machine, addresses) = (self.vm_of(&holder), list(addresses));
+            tracing::info!(%machine, uid = holder.uid, addresses, "adopted the recorded addresses of a machine");
+        }
+        for mismatch in &adoption.mismatches {
+            let machine = self.vm_of(&mismatch.claimant.machine);
+            tracing::warn!(%machine, %mismatch, "a record of a machine does not fit");
+        }
+    }
+
+    /// The name of the VirtualMachine of a holder. Every line about a machine in the log has this name.
+    fn vm_of(&self, holder: &Machine) -> Key {
+        let key = Key::of_machine(holder);
+        let index = self.index();
+        index.machine(&key).map_or_else(|| key.clone(), |machine| machine.home.clone())
     }
 
     /// Adopts the addresses in the Secrets of machines whose leases are lost, then submits the outstanding claims. All
@@ -545,8 +579,9 @@ impl Work<'_> {
             }
             Step::Adopt(records, kind) => self.adopt(view, records, kind).await?,
             Step::Keep(claimant, addresses) => {
-                tracing::info!(machine = %claimant, ?addresses, "released addresses that the machine never got");
-                registry.keep(claimant, addresses).await?;
+                let uid = claimant.machine.uid.clone();
+                let addresses = list(registry.keep(claimant, addresses).await?);
+                tracing::info!(machine = %key, uid, addresses, "released addresses that the machine never got");
             }
             Step::PatchMachine(patch) => {
                 view.written.annotation = true;
@@ -554,6 +589,10 @@ impl Work<'_> {
             }
             Step::Retry(patch) => {
                 view.written.retry = true;
+                if !view.memory.is_retry_logged {
+                    tracing::info!(machine = %key, "requesting that capk create the VirtualMachine again");
+                    self.index().remember(&key, |memory| memory.is_retry_logged = true);
+                }
                 self.patch_machine(view, patch, false).await?;
             }
             Step::PatchStatus(patch) => {
@@ -579,6 +618,7 @@ impl Work<'_> {
             }
             Step::Withdraw(machine) => {
                 registry.withdraw(machine.clone()).await?;
+                tracing::info!(machine = %key, uid = machine.uid, "removed the machine from the wait queue");
                 self.index().remember(&key, |memory| memory.claimed.retain(|holder, _| *holder != machine));
             }
             Step::Prove(holder, kind) => self.prove(view, holder, kind).await?,
@@ -621,10 +661,11 @@ impl Work<'_> {
             proof.guests.push(Guest { key, secret, vm, instance, stripped });
         }
         let verdict = proof.verdict();
-        tracing::debug!(machine = %holder, ?verdict, "read the objects of a machine that may be gone");
+        let uid = &holder.uid;
+        tracing::debug!(machine = %view.key, uid, ?verdict, "read the objects of a machine that may be gone");
         match verdict {
             Verdict::Strip(key, uid) => {
-                delete(&self.secrets(&key), &secret_name(&key), Some(uid)).await?;
+                delete(&self.secrets(&key), &key, Some(uid)).await?;
                 (view.secret, view.problem) = (None, None);
             }
             Verdict::Kept(stripped) => {
@@ -639,13 +680,10 @@ impl Work<'_> {
             }
             Verdict::Gone => {
                 self.machines.registry.release(holder.clone()).await?;
-                let addresses: Vec<String> = proof.held.iter().map(ToString::to_string).collect();
-                tracing::info!(machine = %holder, addresses = addresses.join(", "), "released the addresses of a machine");
-                for held in view.ledger.held.iter().filter(|held| held.claimant.machine == holder) {
-                    let note = format!("Released {} of {}", held.address, held.claimant.interface);
-                    let notice = Notice { is_warning: false, reason: "IPAddressReleased", note };
-                    let reference = reference(kind_of(kind), &holder);
-                    self.publish_about(reference, &notice);
+                let held = view.ledger.held.iter().filter(|held| held.claimant.machine == holder);
+                if let Some(notice) = Notice::of_release(held) {
+                    tracing::info!(machine = %view.key, uid, reason = notice.reason, "{}", notice.note);
+                    self.publish_about(reference(kind_of(kind), &holder), &notice);
                 }
                 self.index().forget_holder(&holder);
                 view.proven.insert(holder.clone());
@@ -709,10 +747,11 @@ impl Work<'_> {
         for record in &records {
             self.note_vm_namespace(&view.key, &record.claimant.machine).await?;
         }
-        let adoption = self.machines.registry.adopt(records, kind).await?;
+        let adoption = self.machines.registry.adopt(records.clone(), kind).await?;
         view.is_adopted = true;
-        for mismatch in &adoption.mismatches {
-            tracing::warn!(%mismatch, "a Secret does not fit");
+        // If nothing is adopted, a notice reports why. Each pass tries again, so a line here would be repeated.
+        if adoption.adopted > 0 {
+            self.log_adoption(&records, &adoption);
         }
         let mismatch = adoption.mismatches.first().map(|mismatch| Problem::Mismatch(mismatch.to_string()));
         view.problem = mismatch.or(view.problem.take());
@@ -811,13 +850,24 @@ impl Work<'_> {
             names.into_iter().collect::<Vec<_>>().join(", ")
         };
         let (pools, networks) = (of_each(|handed| &handed.pool), of_each(|handed| &handed.network));
-        tracing::info!(machine = %hand_out.machine, pools, networks, waited_seconds = waited, "{note}");
+        let (reason, uid) = ("IPAddressAllocated", &hand_out.machine.uid);
+        tracing::info!(machine = %view.key, uid, reason, pools, networks, waited_seconds = waited, "{note}");
         self.index().remember(&view.key, |memory| memory.notice = None);
-        self.publish(view, &Notice { is_warning: false, reason: "IPAddressAllocated", note });
+        self.publish_events(view, &Notice { is_warning: false, reason, note });
+    }
+
+    /// Logs a notice, and publishes its events.
+    fn publish(&self, view: &View, notice: &Notice) {
+        let Notice { is_warning, reason, note } = notice;
+        match is_warning {
+            true => tracing::warn!(machine = %view.key, reason, "{note}"),
+            false => tracing::info!(machine = %view.key, reason, "{note}"),
+        }
+        self.publish_events(view, notice);
     }
 
     /// Publishes an event about the VirtualMachine and an event about its KubevirtMachine.
-    fn publish(&self, view: &View, notice: &Notice) {
+    fn publish_events(&self, view: &View, notice: &Notice) {
         if let Some(vm) = &view.vm {
             self.publish_about(reference_to(Kind::VirtualMachine, &vm.metadata), notice);
         }
@@ -828,12 +878,7 @@ impl Work<'_> {
 
     fn publish_about(&self, object: ObjectReference, notice: &Notice) {
         let Notice { is_warning, reason, note } = notice;
-        let type_ = if *is_warning {
-            tracing::warn!(machine = object.name, reason, "{note}");
-            EventType::Warning
-        } else {
-            EventType::Normal
-        };
+        let type_ = if *is_warning { EventType::Warning } else { EventType::Normal };
         self.machines.events.publish(object, type_, reason, note);
     }
 
@@ -880,13 +925,18 @@ async fn write_secret(vms: Api<DynamicObject>, secrets: Api<Secret>, secret: Sec
     if has_owner().await? {
         return Ok(Some(secret));
     }
-    delete(&secrets, secret.metadata.name.as_deref().unwrap_or_default(), secret.metadata.uid.clone()).await?;
+    let vm = Key { namespace: secret.metadata.namespace.unwrap_or_default(), name: owner.name };
+    delete(&secrets, &vm, secret.metadata.uid).await?;
     Ok(None)
 }
 
-async fn delete(secrets: &Api<Secret>, name: &str, uid: Option<String>) -> Result<(), Error> {
+/// Deletes the Secret of a VirtualMachine.
+async fn delete(secrets: &Api<Secret>, vm: &Key, uid: Option<String>) -> Result<(), Error> {
     let params = DeleteParams::default().preconditions(Preconditions { uid, resource_version: None });
-    stored(ask(secrets.delete(name, &params)).await)?;
+    let secret = secret_name(vm);
+    if stored(ask(secrets.delete(&secret, &params)).await)?.is_some() {
+        tracing::info!(machine = %vm, secret, "deleted the Secret of a machine");
+    }
     Ok(())
 }
 

@@ -3,15 +3,16 @@
 
 mod queue;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::future::Future;
 use std::time::Duration;
 
 use futures::stream::{self, FuturesUnordered};
 use futures::{Stream, StreamExt as _, future};
-use glowplug::host::allocator::ClaimError;
-use glowplug::host::claim::Claim;
+use glowplug::host::allocator::{Adoption, ClaimError, Mismatch};
+use glowplug::host::claim::{Claim, Machine, Record};
+use ipnetwork::IpNetwork;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{Api, Client};
 use tokio::sync::{mpsc, watch};
@@ -273,6 +274,30 @@ pub(crate) async fn is_leased(
     let Ok(name) = lease_name(address, network) else { return Ok(false) };
     let lease = ask(Api::<StaticIPLease>::all(client.clone()).get_opt(&name)).await?;
     Ok(lease.is_some_and(|lease| lease.spec.released.is_none() && lease.spec.holder.uid == uid))
+}
+
+/// Returns the addresses that the registry has adopted from records, by the holder in the record.
+///
+/// The registry must not have held the addresses before. An address that does not fit is a mismatch of the adoption.
+pub(crate) fn adopted<'r>(
+    records: impl IntoIterator<Item = &'r Record>,
+    adoption: &Adoption,
+) -> BTreeMap<Machine, Vec<IpNetwork>> {
+    let mut adopted: BTreeMap<Machine, Vec<IpNetwork>> = BTreeMap::new();
+    for Record { claimant, addresses, .. } in records {
+        let fits = |address: &&IpNetwork| {
+            let is_of = |mismatch: &Mismatch| (&mismatch.claimant, mismatch.address) == (claimant, address.ip());
+            !adoption.mismatches.iter().any(is_of)
+        };
+        let addresses = addresses.iter().filter(fits).copied();
+        addresses.for_each(|address| adopted.entry(claimant.machine.clone()).or_default().push(address));
+    }
+    adopted
+}
+
+/// Writes values as a list for a log line.
+pub(crate) fn list(values: impl IntoIterator<Item = impl ToString>) -> String {
+    values.into_iter().map(|value| value.to_string()).collect::<Vec<_>>().join(", ")
 }
 
 /// Returns the version of an object. API servers use a number that increases with each write.

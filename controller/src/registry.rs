@@ -168,18 +168,18 @@ impl RegistryHandle {
         answered.await.map_err(|_| Stopped)
     }
 
-    /// Releases everything that a machine holds or waits for. The machine must be gone: others may get its addresses before
-    /// this returns.
+    /// Releases everything that a machine holds or waits for, and returns the released addresses. The machine must be
+    /// gone: others may get its addresses before this returns.
     ///
     /// # Errors
     ///
     /// [`Stopped`].
-    pub async fn release(&self, machine: Machine) -> Result<(), Stopped> {
+    pub async fn release(&self, machine: Machine) -> Result<Vec<IpNetwork>, Stopped> {
         self.write(move |owner| {
             let released = owner.registry.release(&machine, Timestamp::now())?;
             owner.kinds.forget(&machine);
             owner.announce(released.served);
-            Ok(())
+            Ok(released.held.into_iter().flat_map(|allocation| allocation.addresses).collect())
         })
         .await
     }
@@ -203,16 +203,17 @@ impl RegistryHandle {
     }
 
     /// Keeps the addresses of `keep`, and releases the claimant's other addresses of the same families. Two leaders may
-    /// have allocated addresses to one claim; the claimant never received the other addresses.
+    /// have allocated addresses to one claim; the claimant never received the other addresses. Returns the released
+    /// addresses.
     ///
     /// # Errors
     ///
     /// [`Stopped`].
-    pub async fn keep(&self, claimant: Claimant, keep: Vec<IpAddr>) -> Result<(), Stopped> {
+    pub async fn keep(&self, claimant: Claimant, keep: Vec<IpAddr>) -> Result<Vec<IpNetwork>, Stopped> {
         self.write(move |owner| {
             let released = owner.registry.keep(&claimant, &keep, Timestamp::now())?;
             owner.announce(released.served);
-            Ok(())
+            Ok(released.held.into_iter().flat_map(|allocation| allocation.addresses).collect())
         })
         .await
     }

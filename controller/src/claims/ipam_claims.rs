@@ -22,10 +22,11 @@ use kube::{Api, Client, Resource as _};
 use serde_json::Value;
 use tokio::sync::watch;
 use tokio::time::sleep;
+use tracing::field::display;
 
 use self::decision::{Guest, Recorded, Serving, Step, View, decide, record};
 use self::index::{Index, Kind};
-use super::{EARLY, Provider, is_gone};
+use super::{EARLY, Provider, is_gone, log_adoption, log_keep, log_release};
 use crate::api::HolderKind;
 use crate::client::serves;
 use crate::cluster_api::Key;
@@ -33,7 +34,8 @@ use crate::index::PoolId;
 use crate::ipam_claim::{Failure, IpamClaim, IpsAllocated, ipam_claims, network_attachments};
 use crate::machine::instances;
 use crate::passes::{
-    self, ADDRESS_PAUSE, DISCOVERY, Ended, Error, LONGEST_PASS, Names, PASSES, Problem, Until, ask, stored, version_of,
+    self, ADDRESS_PAUSE, DISCOVERY, Ended, Error, LONGEST_PASS, Names, PASSES, Problem, Until, ask, list, stored,
+    version_of,
 };
 use crate::pools::Facts;
 use crate::registry::{Allocations, Stopped};
@@ -292,7 +294,11 @@ impl Work<'_> {
                 if self.is_leased(&record, &network).await? {
                     return Err(Error::Behind);
                 }
-                let adoption = registry.adopt(vec![record], HolderKind::IpamClaim).await?;
+                let adoption = registry.adopt(vec![record.clone()], HolderKind::IpamClaim).await?;
+                // If nothing is adopted, the status reports why. Each pass tries again, so a line here would be repeated.
+                if adoption.adopted > 0 {
+                    log_adoption(&[record], &adoption);
+                }
                 let mismatch = adoption.mismatches.first().map(ToString::to_string);
                 let mismatch = mismatch.unwrap_or_else(|| format!("IPAMClaim {key} fits no pool"));
                 view.problem = Some(Problem::Mismatch(mismatch));
@@ -306,7 +312,7 @@ impl Work<'_> {
                 self.read_registry(view).await?;
             }
             Step::Keep(claimant, addresses) => {
-                registry.keep(claimant, addresses).await?;
+                log_keep(&key, &registry.keep(claimant, addresses).await?);
                 self.read_registry(view).await?;
             }
             Step::Withdraw => {
@@ -316,13 +322,14 @@ impl Work<'_> {
             }
             Step::Release(holder) => {
                 let uid = holder.uid.clone();
-                registry.release(holder).await?;
-                tracing::info!(claim = %key, uid, "released the addresses of an IPAMClaim");
+                let addresses = registry.release(holder).await?;
+                log_release(&key, &uid, &addresses);
                 view.former.remove(&uid);
                 if view.claim.as_ref().is_some_and(|claim| claim.uid() == uid) {
                     view.is_released = true;
-                    for held in std::mem::take(&mut view.ledger.held) {
-                        let note = format!("Released {}", held.address);
+                    view.ledger.held.clear();
+                    if !addresses.is_empty() {
+                        let note = format!("Released {}", list(addresses));
                         self.publish_event(view, EventType::Normal, "IPAddressReleased", &note);
                     }
                 } else {
@@ -366,9 +373,8 @@ impl Work<'_> {
         let records: Vec<Result<Option<Record>, Error>> = records.buffered(PASSES).collect().await;
         let records: Vec<Record> = records.into_iter().filter_map(Result::transpose).collect::<Result<_, _>>()?;
         if !records.is_empty() {
-            let adoption = registry.adopt(records, HolderKind::IpamClaim).await?;
-            tracing::info!(adopted = adoption.adopted, known = adoption.known, "adopted the addresses of IPAMClaims");
-            adoption.mismatches.iter().for_each(|mismatch| tracing::warn!(%mismatch, "an IPAMClaim does not fit"));
+            let adoption = registry.adopt(records.clone(), HolderKind::IpamClaim).await?;
+            log_adoption(&records, &adoption);
         }
         let mut index = self.index();
         recorded.iter().for_each(|key| index.note_recorded(key));
@@ -404,23 +410,29 @@ impl Work<'_> {
 
     /// Logs the state that was written into the status, and publishes an event about a problem.
     fn publish(&self, view: &View, state: &IpsAllocated) {
+        let pool = match &view.pool {
+            Serving::Pool(pool, _) => Some(display(pool)),
+            Serving::None | Serving::Several(..) => None,
+        };
         match state {
             IpsAllocated::Done(addresses) => {
-                tracing::info!(claim = %view.key, ?addresses, "allocated addresses to an IPAMClaim");
+                let addresses = list(addresses);
+                tracing::info!(claim = %view.key, pool, addresses, "allocated the addresses of a claim");
                 let created = view.claim.as_ref().map(IpamClaim::created).unwrap_or_default();
                 // The clock of the API server may be ahead.
                 let waited = Timestamp::now().duration_since(created).max(SignedDuration::ZERO);
                 self.provider.metrics.allocation_seconds.observe(waited.as_secs_f64());
             }
-            IpsAllocated::Failed(Failure::SubnetExhausted, message) => {
-                tracing::warn!(claim = %view.key, "{message}");
-                self.publish_event(view, EventType::Warning, "IPPoolExhausted", message);
+            IpsAllocated::Failed(reason, message) => {
+                tracing::warn!(claim = %view.key, pool, ?reason, "{message}");
+                let reason = match reason {
+                    Failure::SubnetExhausted => "IPPoolExhausted",
+                    Failure::AddressConflict => "IPAddressConflict",
+                    Failure::PoolNotReady | Failure::AllocationFailed => return,
+                };
+                self.publish_event(view, EventType::Warning, reason, message);
             }
-            IpsAllocated::Failed(Failure::AddressConflict, message) => {
-                tracing::warn!(claim = %view.key, "{message}");
-                self.publish_event(view, EventType::Warning, "IPAddressConflict", message);
-            }
-            IpsAllocated::Failed(..) | IpsAllocated::Released => {}
+            IpsAllocated::Released => {}
         }
     }
 

@@ -45,7 +45,7 @@ use crate::cluster_api::Key;
 use crate::ipam_claim::vm_of_name;
 use crate::ledger::Kinds;
 use crate::machine::{ADDRESSES_ANNOTATION, CloudInitKind, NetworkData, VirtualMachine};
-use crate::passes::Problem;
+use crate::passes::{Problem, list};
 use crate::selection::Selected;
 
 /// Annotation of a KubevirtMachine. The controller changes the value so that capk retries at once.
@@ -286,6 +286,17 @@ impl Notice {
     fn of_early_guest() -> Self {
         let note = "The guest started without its network data: restart the machine".to_owned();
         Self { is_warning: true, reason: "NetworkDataMissing", note }
+    }
+
+    /// The event about the addresses that a holder has released. `None`: the holder had no address.
+    pub(super) fn of_release<'h>(held: impl IntoIterator<Item = &'h Held>) -> Option<Self> {
+        let mut interfaces: BTreeMap<InterfaceName, Vec<IpAddr>> = BTreeMap::new();
+        for Held { claimant, address, .. } in held {
+            interfaces.entry(claimant.interface).or_default().push(*address);
+        }
+        let of_each = interfaces.iter().map(|(interface, addresses)| format!("{} of {interface}", list(addresses)));
+        let note = format!("Released {}", list(of_each));
+        (!interfaces.is_empty()).then_some(Self { is_warning: false, reason: "IPAddressReleased", note })
     }
 }
 

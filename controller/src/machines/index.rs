@@ -65,6 +65,9 @@ pub(super) struct Memory {
     pub(super) stripped: BTreeMap<Machine, Stripped>,
     /// The last reported event. `None`: the next event is always published.
     pub(super) notice: Option<Notice>,
+    /// Whether the log says that capk must create the VirtualMachine again. The controller repeats this request every few
+    /// seconds while capk does not react.
+    pub(super) is_retry_logged: bool,
 }
 
 /// All objects of one kind, by name.
@@ -207,7 +210,7 @@ impl Index {
             Kind::KubevirtMachine => self.homes_of(key),
             Kind::VirtualMachine => {
                 self.selected.remove(key);
-                self.remember(key, |memory| memory.notice = None);
+                self.remember(key, |memory| (memory.notice, memory.is_retry_logged) = (None, false));
                 [key.clone()].into()
             }
             Kind::Instance => [key.clone()].into(),

@@ -151,6 +151,19 @@ fn report(reason: &'static str, note: &str) -> Step {
 }
 
 #[test]
+fn the_event_about_a_release_has_every_address_of_every_interface() {
+    let held = |interface: &str, address: &str| Held {
+        claimant: Claimant { machine: holder("m-1"), interface: interface.parse().unwrap() },
+        network: "infra/vlan10".to_owned(),
+        address: address.parse().unwrap(),
+    };
+    let all = [held("eno102", "10.1.0.8"), held("eno101", "10.0.0.8"), held("eno101", "fd00::8")];
+    let note = "Released 10.0.0.8, fd00::8 of eno101, 10.1.0.8 of eno102".to_owned();
+    assert_eq!(Notice::of_release(&all), Some(Notice { is_warning: false, reason: "IPAddressReleased", note }));
+    assert_eq!(Notice::of_release(&[]), None);
+}
+
+#[test]
 fn a_machine_is_looked_for_before_anything_is_claimed_for_it() {
     assert_eq!(decide(&View { secret: None, ..view() }), Step::ReadSecret);
     assert_eq!(decide(&View { is_machine_read: false, ..view() }), Step::ReadMachine(key()));
