@@ -8,9 +8,11 @@ pub mod hosted;
 pub mod http;
 pub mod installed;
 pub mod ipam_claims;
+pub mod later;
 pub mod leader;
 pub mod machine_api;
 pub mod manifests;
+pub mod program;
 pub mod real;
 pub mod replica;
 pub mod scenarios;
@@ -131,6 +133,11 @@ impl Cluster {
         // Otherwise each client reads all certificates of the machine, a third of the time of these tests.
         config.root_cert = Some(Vec::new());
         config
+    }
+
+    /// How a client with all rights reaches the cluster.
+    pub fn config(&self) -> &Config {
+        &self.config
     }
 
     /// A client with all rights, with connections of its own.

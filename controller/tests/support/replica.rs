@@ -121,7 +121,8 @@ pub fn webhooks(cluster: &Cluster, selection: &Arc<SelectionCache>) -> Webhooks 
     Webhooks::new(cluster.controller(), Arc::new(Metrics::default()), Arc::clone(selection))
 }
 
-fn configurations(cluster: &Cluster, kind: &str) -> Api<DynamicObject> {
+/// The webhook configurations of a kind.
+pub fn configurations(cluster: &Cluster, kind: &str) -> Api<DynamicObject> {
     Api::all_with(
         cluster.client(),
         &ApiResource::from_gvk(&GroupVersionKind::gvk("admissionregistration.k8s.io", "v1", kind)),

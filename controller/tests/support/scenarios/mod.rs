@@ -19,6 +19,7 @@ mod reconciler;
 mod registry;
 mod server;
 mod sources;
+mod upgrade;
 mod webhook;
 
 use std::future::Future;
@@ -205,4 +206,5 @@ scenarios! {
     reconciler::a_machine_of_the_same_name_never_starts_with_the_address_of_the_one_before,
     reconciler::labels_alone_give_no_virtual_machine_the_address_of_a_kubevirt_machine,
     reconciler::managed_fields_that_nobody_can_read_stop_no_other_machine,
+    upgrade::no_machine_is_refused_during_an_upgrade_and_a_downgrade,
 }
