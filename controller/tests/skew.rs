@@ -1,35 +1,29 @@
 //! Tests with definitions of a later version in the cluster: this program is older than the objects, as during an upgrade
 //! and after a downgrade.
 
-use glowplug_controller::api::{GlobalPoolSpec, GlobalStaticIPPool, MACPool, StaticIPLease, StaticIPPool};
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{CustomResourceDefinition, JSONSchemaProps};
+use glowplug_controller::api::{GlobalPoolSpec, GlobalStaticIPPool, MACPool, PoolSpec, StaticIPPool};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::Api;
 use kube::api::{ApiResource, DynamicObject, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
 use crate::macs;
 use crate::support::controller::{Controller, Site, merge, until};
+use crate::support::hosted::Hosted;
+use crate::support::installed::Installed;
+use crate::support::later;
 use crate::support::leader::{Leader, machine, name, pool};
+use crate::support::program::Program;
+use crate::support::replica::Replica;
 use crate::support::server::Server;
 use crate::support::{Cluster, start_server};
 
 const NETWORK: &str = "infra/vlan10";
 
-/// Starts a server whose definition `plural` has the text `later` in the specification and in each object of it.
+/// Starts a server with the definition `plural` of a later version.
 async fn start_later_server(plural: &str) -> (Server, Cluster) {
     let (server, cluster) = start_server().await;
-    let definitions: Api<CustomResourceDefinition> = Api::all(cluster.client());
-    let name = format!("{plural}.ipam.glowplug.dev");
-    let mut definition = definitions.get(&name).await.unwrap();
-    let schema = definition.spec.versions[0].schema.as_mut().unwrap().open_api_v3_schema.as_mut().unwrap();
-    let later: JSONSchemaProps = serde_json::from_value(json!({"type": "string"})).unwrap();
-    let spec = schema.properties.as_mut().unwrap().get_mut("spec").unwrap();
-    let members = spec.properties.as_mut().unwrap();
-    for object in members.values_mut().filter_map(|member| member.properties.as_mut()) {
-        object.insert("later".to_owned(), later.clone());
-    }
-    members.insert("later".to_owned(), later);
-    definitions.replace(&name, &PostParams::default(), &definition).await.unwrap();
+    later::apply(&cluster, later::definition(plural)).await;
     (server, cluster)
 }
 
@@ -39,20 +33,59 @@ async fn what_a_later_version_notes_in_a_lease_stays_with_the_holder_and_goes_wi
     let pool = pool(NETWORK, &["10.0.0.8/32"]);
     let mut leader = Leader::start(cluster.controller(), pool.clone()).await;
     leader.claim(machine(NETWORK, 0)).await.unwrap();
-    let leases: Api<StaticIPLease> = Api::all(cluster.client());
-    let name = name(NETWORK, "10.0.0.8");
-    let patch = json!({"spec": {"later": "a", "holder": {"later": "b"}}});
-    leases.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
-    let later = async || {
-        let spec = serde_json::to_value(leases.get(&name).await.unwrap().spec).unwrap();
-        (spec["holder"]["name"].clone(), spec["later"].clone(), spec["holder"]["later"].clone())
-    };
+    later::note(&cluster, [name(NETWORK, "10.0.0.8")].iter()).await;
     let mut leader = Leader::start(cluster.controller(), pool).await;
     leader.release(machine(NETWORK, 0)).await.unwrap();
-    assert!(leases.get(&name).await.unwrap().spec.released.is_some());
-    assert_eq!(later().await, (json!("worker-0"), json!("a"), json!("b")));
+    assert_eq!(later::rows(&cluster, NETWORK).await, [row("10.0.0.8", "worker-0", true, true)]);
     leader.claim(machine(NETWORK, 1)).await.unwrap();
-    assert_eq!(later().await, (json!("worker-1"), Value::Null, Value::Null));
+    assert_eq!(later::rows(&cluster, NETWORK).await, [row("10.0.0.8", "worker-1", false, false)]);
+}
+
+/// The row of a lease, with or without what [`later::note`] has written.
+fn row(address: &str, holder: &str, is_released: bool, is_noted: bool) -> later::Row {
+    let [of_lease, of_holder] = ["a", "b"].map(|note| is_noted.then(|| json!(note)));
+    (address.to_owned(), holder.to_owned(), is_released, of_lease, of_holder)
+}
+
+/// Both leaders are processes of this program. The test writes what the leader of the later version notes in its leases.
+#[tokio::test]
+async fn leaders_of_two_versions_take_over_from_each_other_and_keep_what_the_later_one_notes() {
+    let (_server, cluster) = start_later_server("staticipleases").await;
+    let (site, folder) = (Site::new(&cluster).await, tempfile::tempdir().unwrap());
+    site.pool("p", &["10.0.0.8-10.0.0.10"]).await;
+    let network = site.spec(&[]).network;
+    let rows = async || later::rows(&cluster, &network).await;
+    let start = || Program::start(cluster.config(), folder.path(), "");
+
+    let mut later = start();
+    later.until("serving").await;
+    let mut present = start();
+    present.until("started").await;
+    present.until_ready().await;
+    for (claim, address) in [("a", "10.0.0.8"), ("b", "10.0.0.9")] {
+        site.claim(claim, &json!({})).await;
+        assert_eq!(site.address_of(claim).await, address);
+    }
+    later::note(&cluster, later::leases(&cluster, &network).await.keys()).await;
+    assert_eq!(rows().await, [row("10.0.0.8", "a", false, true), row("10.0.0.9", "b", false, true)]);
+
+    // A crash: the other replica leads when the Lease of the election has expired.
+    later.send("-KILL");
+    present.until("serving").await;
+    site.claim("c", &json!({})).await;
+    assert_eq!(site.address_of("c").await, "10.0.0.10");
+    site.delete("a").await;
+    site.until_gone("a").await;
+    let [b, c] = [row("10.0.0.9", "b", false, true), row("10.0.0.10", "c", false, false)];
+    assert_eq!(rows().await, [c.clone(), row("10.0.0.8", "a", true, true), b.clone()]);
+
+    let mut later = start();
+    present.send("-TERM");
+    later.until("serving").await;
+    site.claim("d", &json!({})).await;
+    assert_eq!(site.address_of("d").await, "10.0.0.8");
+    assert_eq!(rows().await, [c, row("10.0.0.8", "d", false, false), b]);
+    present.until_ended().await;
 }
 
 /// Waits until the pool `p` is not ready because of its specification, and returns the message.
@@ -135,4 +168,58 @@ async fn a_mac_pool_with_a_member_of_a_later_version_keeps_its_leases_and_alloca
     assert_eq!(macs::mac_of(&hosted, "workers-1").await, "0a:00:00:00:00:01");
     let after = before.into_iter().chain([("0a:00:00:00:00:01".to_owned(), "workers-1".to_owned())]);
     assert_eq!(macs::held(&hosted).await, after.collect());
+}
+
+/// Returns code and message of the rejection by a webhook.
+fn rejection<T>(webhook: &str, result: kube::Result<T>) -> (u16, String) {
+    match result {
+        Err(kube::Error::Api(status)) => {
+            let start = format!("admission webhook \"{webhook}.ipam.glowplug.dev\" denied the request: ");
+            let message = status.message.strip_prefix(&start).unwrap_or_else(|| panic!("{status:?}"));
+            (status.code, message.to_owned())
+        }
+        Err(error) => panic!("{error}"),
+        Ok(_) => panic!("no rejection by {webhook}"),
+    }
+}
+
+#[tokio::test]
+async fn webhooks_reject_a_pool_with_a_member_of_a_later_version_and_its_new_machines() {
+    let (_server, cluster) = start_later_server("staticippools").await;
+    let (installed, hosted) = (Installed::start(&cluster).await, Hosted::plain(&cluster).await);
+    let spec = PoolSpec {
+        network: hosted.network.clone(),
+        addresses: vec!["10.0.0.8/30".to_owned()],
+        machine_selector: Some(LabelSelector::default()),
+        ..PoolSpec::default()
+    };
+    let params = PostParams::default();
+    let pool = hosted.pools.create(&params, &StaticIPPool::new("p", spec.clone())).await.unwrap();
+    installed.until_asked(&hosted, "workers").await;
+    let create = async |name: &str| hosted.vms.create(&params, &hosted.vm(name, &json!({}), &json!({}))).await;
+    create("w-0").await.unwrap();
+    hosted.until_held(1).await;
+    let held = hosted.held().await;
+
+    // The API server asks no webhook about pools yet. A webhook of the later version allows the member.
+    let kind = ApiResource::erase::<StaticIPPool>(&());
+    let pools = Api::namespaced_with(cluster.client(), &hosted.namespace, &kind);
+    merge(&pools, "p", &json!({"spec": {"later": "a"}})).await;
+    let message = until_invalid(&pools).await;
+    let expected = format!("pool {}/p selects the machine and is invalid: {message}", hosted.namespace);
+    assert_eq!(rejection("machines", create("w-1").await), (422, expected));
+    assert_eq!(hosted.held().await, held);
+
+    let replica = Replica::start(&cluster, &["ValidatingWebhookConfiguration"]).await;
+    let change = async |change: Value| pools.patch("p", &PatchParams::default(), &Patch::Merge(change)).await;
+    assert_eq!(rejection("pools", change(json!({"spec": {"sticky": true}})).await), (422, message.clone()));
+    let unknown = [("later".to_owned(), json!("a"))].into();
+    let other = StaticIPPool::new("q", PoolSpec { network: "infra/vlan10".to_owned(), unknown, ..spec });
+    assert_eq!(rejection("pools", hosted.pools.create(&params, &other).await), (422, message));
+    change(json!({"metadata": {"labels": {"a": "b"}}})).await.unwrap();
+    change(json!({"spec": {"later": null}})).await.unwrap();
+    assert_eq!(hosted.pools.get("p").await.unwrap().spec, pool.spec);
+    create("w-1").await.unwrap();
+    hosted.until_held(2).await;
+    drop((installed, replica));
 }
