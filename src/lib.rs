@@ -74,8 +74,8 @@ pub mod render;
 #[doc(hidden)]
 pub mod terminal;
 
-/// The version of both programs: `0.1.0`, or with the commit `0.1.0 (1a2b3c4d5e6f)`. `make` passes the version with the
-/// commit to the build in `GLOWPLUG_VERSION`.
+/// The version of both programs: the version of the package, or with the commit `VERSION (1a2b3c4d5e6f)`. `make` passes the
+/// version with the commit to the build in `GLOWPLUG_VERSION`.
 #[cfg(any(feature = "guest", feature = "host"))]
 #[doc(hidden)]
 pub const VERSION: &str = match option_env!("GLOWPLUG_VERSION") {
