@@ -276,6 +276,8 @@ release: dist guest image sbom
 	rm -rf $(RELEASED) && mkdir -p $(RELEASED)
 	cp $(DIST)/*.tar.gz $(IMAGE) $(SBOM)/* controller/config/clusterctl/*-components.yaml $(RELEASED)
 	cp controller/config/clusterctl/metadata.yaml $(RELEASED)
+	git ls-files -z controller/config | tar --null -T - --mtime=@$$(git log -1 --format=%ct) --owner=0 --group=0 --numeric-owner \
+	    --mode=u=rwX,go=rX -c | gzip -n >$(RELEASED)/glowplug-controller-$(RELEASE)-manifests.tar.gz
 	install -m 0755 $(GUEST) $(RELEASED)/glowplug-$(RELEASE)-$(TARGET)
 	cd $(RELEASED) && sha256sum -- * >SHA256SUMS && cat SHA256SUMS
 
