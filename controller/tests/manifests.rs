@@ -189,6 +189,15 @@ fn the_pod_needs_no_right_on_its_node() {
 }
 
 #[test]
+fn a_replica_ends_only_after_a_new_one_is_ready() {
+    for folder in INSTALLED {
+        let objects = render(folder);
+        let strategy = json!({"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}});
+        assert_eq!(object(&objects, "Deployment", MANAGER)["spec"]["strategy"], strategy);
+    }
+}
+
+#[test]
 fn the_service_leads_to_the_ports_of_the_manager() {
     let objects = render("default");
     let (service, deployment) = (object(&objects, "Service", SERVICE), object(&objects, "Deployment", MANAGER));
