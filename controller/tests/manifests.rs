@@ -189,6 +189,15 @@ fn the_pod_needs_no_right_on_its_node() {
 }
 
 #[test]
+fn only_the_pods_of_the_manager_get_a_token_of_their_service_account() {
+    for folder in INSTALLED {
+        let objects = render(folder);
+        assert_eq!(object(&objects, "ServiceAccount", MANAGER)["automountServiceAccountToken"], false);
+        assert_eq!(pod(&objects).0["automountServiceAccountToken"], true);
+    }
+}
+
+#[test]
 fn a_replica_ends_only_after_a_new_one_is_ready() {
     for folder in INSTALLED {
         let objects = render(folder);
