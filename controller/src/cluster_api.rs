@@ -215,6 +215,12 @@ impl Key {
     }
 }
 
+impl From<(&str, &str)> for Key {
+    fn from((namespace, name): (&str, &str)) -> Self {
+        Self { namespace: namespace.to_owned(), name: name.to_owned() }
+    }
+}
+
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.namespace, self.name)

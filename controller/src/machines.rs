@@ -8,6 +8,7 @@
 //! registry allocate addresses: it processes the outstanding claims together with those of Cluster API, in the order of
 //! their creation.
 
+mod authority;
 mod decision;
 #[cfg(test)]
 mod hostile;
@@ -17,15 +18,17 @@ mod sources;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::convert::Infallible;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::{Stream, StreamExt as _, stream};
 use glowplug::host::allocator::Adoption;
-use glowplug::host::claim::{Machine, Record};
+use glowplug::host::claim::{Conflict, Machine, Record};
 use glowplug::host::pool::Pool;
-use glowplug::host::records::Objects;
+use glowplug::host::records::{Inventory, Objects};
+use ipnetwork::IpNetwork;
 use k8s_openapi::api::core::v1::{ObjectReference, Secret};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
@@ -38,6 +41,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::sleep;
 use tracing::field::display;
 
+use self::authority::Authority;
 use self::decision::{
     Guest, Hold, Notice, PoolSettings, Proof, Recorded, Step, Verdict, View, Written, addresses_of_ipam_claims, decide,
     refers,
@@ -194,43 +198,51 @@ impl Work<'_> {
     }
 
     /// Lets the registry adopt the addresses that machine objects record, and reserve the addresses that guests report.
-    async fn rebuild(&self, records: Objects) -> Result<(), Stopped> {
+    async fn rebuild(&self, mut records: Objects) -> Result<(), Stopped> {
         let kinds: HashMap<String, HolderKind> =
             self.index().machine_uids().map(|uid| (uid, HolderKind::KubevirtMachine)).collect();
-        let mut inventory = records.inventory();
         let registry = &self.machines.registry;
         // When its other objects are gone, only the lease of a machine names its VirtualMachine.
         for (holder, namespace) in registry.vm_namespaces().await? {
             let vm = Key { namespace, name: holder.name.clone() };
-            self.index().relate(&Key::of_machine(&holder), &vm);
+            self.index().confirm(&holder, &vm);
         }
-        let homes = self.index().machines_elsewhere();
+        let leased = registry.read(|allocator| {
+            let leases = allocator.leases().map(|(_, address, lease)| (lease.claimant.machine.clone(), address));
+            leases.collect::<BTreeSet<(Machine, IpAddr)>>()
+        });
+        let leased = leased.await?;
+        records.confirm_machines(|vm, machine| self.index().may_belong(&vm.into(), &machine.into()));
+        let mut inventory = records.inventory();
+        let conflicts = self.limit(&mut inventory, &leased);
+        let homes: Vec<(Machine, String)> = {
+            let mut index = self.index();
+            let elsewhere = index.vms_elsewhere(inventory.records.iter().map(|record| &record.claimant.machine));
+            for (machine, vm) in &elsewhere {
+                index.confirm(machine, vm);
+            }
+            let elsewhere = elsewhere.into_iter().map(|(machine, vm)| (machine, vm.namespace));
+            index.machines_elsewhere().into_iter().chain(elsewhere).collect()
+        };
         for (machine, namespace) in homes {
             registry.note_vm_namespace(machine, namespace).await?;
         }
         let known = registry.read_with_kinds(addresses_of_ipam_claims).await?;
+        // A guest may have any address on interfaces of its own. Only the networks of the machine count.
         inventory.reports.retain(|report| {
-            let network = report.network.clone().unwrap_or_default();
-            !known.contains(&(network, report.address, Key::of_machine(&report.machine)))
+            let is_known =
+                |network: &String| known.contains(&(network.clone(), report.address, Key::of_machine(&report.machine)));
+            report.network.as_ref().is_some_and(|network| !is_known(network))
         });
-        for diagnostic in &inventory.diagnostics {
-            let machine = diagnostic.claimant.as_ref().map(|claimant| display(self.vm_of(&claimant.machine)));
-            tracing::warn!(
-                machine,
-                %diagnostic,
-                "a record of a machine cannot be used; its addresses are not allocated"
-            );
+        let (of_machines, of_vms): (Vec<_>, Vec<_>) =
+            conflicts.into_iter().partition(|(_, _, conflict)| kinds.contains_key(&conflict.claimant.machine.uid));
+        registry.add_conflicts(of_machines, HolderKind::KubevirtMachine).await?;
+        registry.add_conflicts(of_vms, HolderKind::VirtualMachine).await?;
+        // After the loss of leases, each machine has a line with its addresses.
+        let mut unknown = inventory.records.clone();
+        for Record { claimant, addresses, .. } in &mut unknown {
+            addresses.retain(|address| !leased.contains(&(claimant.machine.clone(), address.ip())));
         }
-        // After the loss of leases, each machine has a line with its addresses. Otherwise the registry knows the addresses.
-        let mut records = inventory.records.clone();
-        let unknown = registry.read(move |allocator| {
-            for Record { claimant, addresses, .. } in &mut records {
-                let is_held = |ip| allocator.leases_of(&claimant.machine).any(|(_, held, _)| held == ip);
-                addresses.retain(|address| !is_held(address.ip()));
-            }
-            records
-        });
-        let unknown = unknown.await?;
         let rebuilt = registry.rebuild(inventory, kinds).await?;
         let (adopted, known) = (rebuilt.adoption.adopted, rebuilt.adoption.known);
         let without_record = rebuilt.without_record.len();
@@ -253,9 +265,47 @@ impl Work<'_> {
 
     /// The name of the VirtualMachine of a holder. Every line about a machine in the log has this name.
     fn vm_of(&self, holder: &Machine) -> Key {
-        let key = Key::of_machine(holder);
+        self.index().vm_of(holder)
+    }
+
+    /// Removes the addresses from an inventory that its machines cannot have got from a pool of this controller, and the
+    /// records that cannot be read. Returns the addresses of the latter, which nobody may get. `leased` has the leases.
+    fn limit(
+        &self,
+        inventory: &mut Inventory,
+        leased: &BTreeSet<(Machine, IpAddr)>,
+    ) -> Vec<(IpAddr, Option<String>, Conflict)> {
         let index = self.index();
-        index.machine(&key).map_or_else(|| key.clone(), |machine| machine.home.clone())
+        let mut authority = Authority::new(index.selection());
+        for record in std::mem::take(&mut inventory.records) {
+            let machine = record.claimant.machine.clone();
+            let is_known = |address: &IpNetwork| leased.contains(&(machine.clone(), address.ip()));
+            if record.addresses.iter().all(is_known) {
+                inventory.records.push(record);
+                continue;
+            }
+            let (record, ignored) = authority.limit(&index.namespaces_of(&machine), record);
+            if !ignored.is_empty() {
+                let (machine, source) = (index.vm_of(&machine), &record.source);
+                tracing::warn!(%machine, source, ignored = list(&ignored), "ignored addresses that no pool of the namespace has");
+            }
+            if !record.addresses.is_empty() {
+                inventory.records.push(record);
+            }
+        }
+        let mut conflicts = Vec::new();
+        for diagnostic in std::mem::take(&mut inventory.diagnostics) {
+            let machine = diagnostic.claimant.as_ref().map(|claimant| display(index.vm_of(&claimant.machine)));
+            tracing::warn!(
+                machine,
+                %diagnostic,
+                "a record of a machine cannot be used; its addresses are not allocated"
+            );
+            // The controller never writes a record of an unknown interface.
+            let Some(claimant) = &diagnostic.claimant else { continue };
+            conflicts.extend(authority.conflicts(&index.namespaces_of(&claimant.machine), &diagnostic));
+        }
+        conflicts
     }
 
     /// Adopts the addresses in the Secrets of machines whose leases are lost, then submits the outstanding claims. All
@@ -472,6 +522,7 @@ impl Work<'_> {
         if machine.namespace == key.namespace {
             return Ok(());
         }
+        self.index().confirm(machine, key);
         self.machines.registry.note_vm_namespace(machine.clone(), key.namespace.clone()).await
     }
 
@@ -638,7 +689,7 @@ impl Work<'_> {
     async fn prove(&self, view: &mut View, holder: Machine, kind: HolderKind) -> Result<(), Error> {
         let (name, held) = (Key::of_machine(&holder), view.ledger.held.iter());
         let held = held.filter(|held| held.claimant.machine == holder).map(|held| held.address).collect();
-        let homes = self.index().homes_of(&name);
+        let homes = self.index().confirmed_homes_of(&holder);
         let mut proof = Proof { holder: holder.clone(), kind, held, guests: Vec::new(), machine: None };
         for key in homes {
             let secret = self.ask_secret(&key).await?;
@@ -735,7 +786,19 @@ impl Work<'_> {
     }
 
     /// Lets the registry adopt the addresses that a Secret hands out.
-    async fn adopt(&self, view: &mut View, records: Vec<Record>, kind: HolderKind) -> Result<(), Error> {
+    async fn adopt(&self, view: &mut View, mut records: Vec<Record>, kind: HolderKind) -> Result<(), Error> {
+        let selection = Arc::clone(self.index().selection());
+        let (mut authority, namespaces) = (Authority::new(&selection), [view.key.namespace.clone()].into());
+        for record in &mut records {
+            let (limited, ignored) = authority.limit(&namespaces, record.clone());
+            if let Some(address) = ignored.first() {
+                let problem = format!("{address}: no pool of namespace {} has this address", view.key.namespace);
+                tracing::warn!(machine = %view.key, problem, "a Secret does not fit");
+                view.problem = Some(Problem::Mismatch(problem));
+            }
+            *record = limited;
+        }
+        records.retain(|record| !record.addresses.is_empty());
         for record in &records {
             for address in &record.addresses {
                 let (network, uid) = (record.network.as_deref().unwrap_or_default(), &record.claimant.machine.uid);

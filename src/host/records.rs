@@ -280,6 +280,20 @@ impl Objects {
         })
     }
 
+    /// Ignores the labels of VirtualMachines and instances that name a KubevirtMachine, unless `confirm` returns `true`.
+    /// Its arguments are the object and the KubevirtMachine, each as namespace and name.
+    ///
+    /// Everyone who may write objects of one namespace can name any machine of another namespace.
+    #[doc(hidden)]
+    pub fn confirm_machines(&mut self, mut confirm: impl FnMut((&str, &str), (&str, &str)) -> bool) {
+        for object in &mut self.objects {
+            let (object_name, machine) = ((object.namespace.as_str(), object.name.as_str()), object.machine.as_deref());
+            if machine.is_some_and(|(namespace, name)| !confirm(object_name, (namespace, name))) {
+                object.machine = None;
+            }
+        }
+    }
+
     /// The diagnostics about single objects and records, in the order of the lists. [`Objects::inventory`] adds
     /// diagnostics about objects that contradict each other.
     #[must_use]

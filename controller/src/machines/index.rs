@@ -41,11 +41,13 @@ pub(super) struct Index {
     instances: Objects<Instance>,
     claims: Objects<MachineClaim>,
     ipam_claims: Objects<IpamClaim>,
-    /// Names of the VirtualMachines that may belong or have belonged to a KubevirtMachine, by the name of the
-    /// KubevirtMachine.
+    /// Names of the VirtualMachines that may belong or have belonged to a machine, by the name of the machine. Also
+    /// VirtualMachines that only name the machine in their labels.
     homes: BTreeMap<Key, BTreeSet<Key>>,
-    /// Names of the KubevirtMachines to which a VirtualMachine may belong, by the name of the VirtualMachine.
+    /// The reverse of `homes`.
     relatives: BTreeMap<Key, BTreeSet<Key>>,
+    /// Machines with the name of a VirtualMachine in another namespace that belongs or has belonged to them.
+    confirmed: BTreeSet<(Machine, Key)>,
     selection: Arc<Selection>,
     /// The pools that serve each existing VirtualMachine.
     selected: BTreeMap<Key, Chosen>,
@@ -132,11 +134,11 @@ impl Index {
         match kind {
             Kind::KubevirtMachine => {
                 let machine = KubevirtMachine::read(object);
-                let home = machine.home.clone();
+                let (home, holder) = (machine.home.clone(), machine.holder());
                 if !self.machines.apply(&key, version, machine) {
                     return BTreeSet::new();
                 }
-                self.relate(&key, &home);
+                self.confirm(&holder, &home);
                 self.homes_of(&key)
             }
             Kind::VirtualMachine => {
@@ -423,8 +425,79 @@ impl Index {
         self.selection.of(vm).map_err(|problem| problem.to_string())
     }
 
-    /// Records that a VirtualMachine may belong or have belonged to a KubevirtMachine.
-    pub(super) fn relate(&mut self, machine: &Key, vm: &Key) {
+    /// Records that a VirtualMachine belongs or has belonged to a machine, according to the machine itself, to its leases
+    /// or to its claims.
+    pub(super) fn confirm(&mut self, machine: &Machine, vm: &Key) {
+        let key = Key::of_machine(machine);
+        if key != *vm {
+            self.relate(&key, vm);
+            self.confirmed.insert((machine.clone(), vm.clone()));
+        }
+    }
+
+    /// Returns the names of the VirtualMachines that belong or have belonged to a machine, including the machine's own
+    /// name. Not those that only name the machine in their labels: everyone who may write objects of one namespace can
+    /// name any machine of another namespace.
+    pub(super) fn confirmed_homes_of(&self, machine: &Machine) -> BTreeSet<Key> {
+        let own = Key::of_machine(machine);
+        let mut homes = self.homes_of(&own);
+        homes.retain(|vm| *vm == own || self.confirmed.contains(&(machine.clone(), vm.clone())));
+        homes
+    }
+
+    /// Whether VirtualMachine `vm` may belong to the KubevirtMachine that its labels name. `false` if the KubevirtMachine
+    /// exists and has another VirtualMachine. capk gives both the same name.
+    pub(super) fn may_belong(&self, vm: &Key, machine: &Key) -> bool {
+        let is_of =
+            |machine: &KubevirtMachine| machine.home == *vm || self.confirmed.contains(&(machine.holder(), vm.clone()));
+        vm.name == machine.name && self.machine(machine).is_none_or(is_of)
+    }
+
+    /// Returns the name of the VirtualMachine of a machine.
+    pub(super) fn vm_of(&self, machine: &Machine) -> Key {
+        let key = Key::of_machine(machine);
+        self.machine(&key).map_or_else(|| key.clone(), |machine| machine.home.clone())
+    }
+
+    /// Returns the namespaces of the objects of a machine. Empty: no object has the UID of the machine.
+    pub(super) fn namespaces_of(&self, machine: &Machine) -> BTreeSet<String> {
+        let key = Key::of_machine(machine);
+        let kubevirt_machine = self.machine(&key).filter(|known| known.metadata.uid.as_ref() == Some(&machine.uid));
+        if let Some(kubevirt_machine) = kubevirt_machine {
+            let home = &kubevirt_machine.home;
+            let names_it = |labelled: Option<Key>| labelled.as_ref() == Some(&key);
+            let has_guest = names_it(self.vm(home).and_then(VirtualMachine::kubevirt_machine))
+                || names_it(self.instance(home).and_then(|instance| kubevirt_machine_of(&instance.metadata)));
+            return [Some(&key), Some(home).filter(|_| has_guest)]
+                .into_iter()
+                .flatten()
+                .map(|it| it.namespace.clone())
+                .collect();
+        }
+        self.homes_of(&key).into_iter().filter(|vm| self.is_of(vm, machine)).map(|vm| vm.namespace).collect()
+    }
+
+    /// Returns the machines among `machines` that are VirtualMachines in another namespace, with the VirtualMachine.
+    pub(super) fn vms_elsewhere<'m>(&self, machines: impl Iterator<Item = &'m Machine>) -> Vec<(Machine, Key)> {
+        let elsewhere = machines.flat_map(|machine| {
+            let homes = self.homes_of(&Key::of_machine(machine)).into_iter();
+            homes
+                .filter(|vm| vm.namespace != machine.namespace && self.is_of(vm, machine))
+                .map(|vm| (machine.clone(), vm))
+        });
+        elsewhere.collect()
+    }
+
+    /// Whether a VirtualMachine or its instance has the UID of a machine.
+    fn is_of(&self, vm: &Key, machine: &Machine) -> bool {
+        let is_vm = self.vm(vm).is_some_and(|vm| vm.metadata.uid.as_ref() == Some(&machine.uid));
+        let is_guest =
+            |instance: &Instance| instance.owner.as_ref().or(instance.metadata.uid.as_ref()) == Some(&machine.uid);
+        is_vm || self.instance(vm).is_some_and(is_guest)
+    }
+
+    /// Records that the labels of a VirtualMachine name a machine.
+    fn relate(&mut self, machine: &Key, vm: &Key) {
         if machine != vm {
             self.homes.entry(machine.clone()).or_default().insert(vm.clone());
             self.relatives.entry(vm.clone()).or_default().insert(machine.clone());

@@ -36,6 +36,7 @@ use serde_json::{Value, json};
 
 use crate::support::Cluster;
 use crate::support::controller::{merge, until};
+use crate::support::hosted::definitions::{VIRTUAL_MACHINE, resource};
 use crate::support::hosted::{Hosted, USER_DATA, is_running, poll, provisioned};
 use crate::support::installed::{Installed, labels};
 
@@ -418,6 +419,40 @@ pub async fn a_guest_that_outlives_its_virtual_machine_keeps_its_address(cluster
     assert_eq!(hosted.held().await, rows([("10.0.0.8", "workers-0"), ("10.0.0.9", "workers-1")]));
     hosted.kubevirt.end("workers-0").await;
     hosted.until_held(1).await;
+    installed.stop().await;
+}
+
+/// The users of another namespace write the names and addresses of a hosted cluster into their own machines.
+pub async fn machines_of_another_namespace_reserve_and_keep_nothing(cluster: &Cluster) {
+    let (hosted, mut installed) = running(cluster, &["10.0.0.8/30"], 1).await;
+    installed.stop_leading();
+    let other = cluster.namespace().await;
+    let vms: Api<DynamicObject> = Api::namespaced_with(cluster.client(), &other, &resource(VIRTUAL_MACHINE));
+    let annotations = json!({"metadata": {"annotations": {
+        (ANNOTATION): r#"["10.0.0.9/16", "10.0.0.10/16", "10.0.0.11/16"]"#,
+        "ipam.glowplug.dev/network-eno101": hosted.network,
+        "hypershift.openshift.io/nodePool": format!("{}/workers", hosted.clusters),
+    }}});
+    let labels = json!({
+        "capk.cluster.x-k8s.io/kubevirt-machine-namespace": hosted.namespace,
+        "capk.cluster.x-k8s.io/kubevirt-machine-name": "workers-0",
+    });
+    for (name, labels) in [("unlabelled", &json!({})), ("workers-0", &labels)] {
+        let mut vm = hosted.vm(name, labels, &json!({"secretRef": {"name": "userdata"}}));
+        let metadata = serde_json::to_value(&vm.metadata).unwrap();
+        let mut annotated = json!({"metadata": metadata});
+        json_patch::merge(&mut annotated, &annotations);
+        vm.metadata = serde_json::from_value(annotated["metadata"].take()).unwrap();
+        vms.create(&PostParams::default(), &vm).await.unwrap();
+    }
+    installed.lead().await;
+    hosted.scale("workers", 2).await;
+    assert_eq!(hosted.address_of("workers-1").await, "10.0.0.9");
+    assert_eq!(hosted.held().await, rows([("10.0.0.8", "workers-0"), ("10.0.0.9", "workers-1")]));
+    hosted.until_no_condition("workers", "DuplicateRecords").await;
+    // The labels of the other VirtualMachine keep no address of the machine that they name.
+    hosted.scale("workers", 0).await;
+    hosted.until_held(0).await;
     installed.stop().await;
 }
 

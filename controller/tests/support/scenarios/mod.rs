@@ -97,6 +97,7 @@ scenarios! {
     machines::an_address_is_allocated_again_only_after_its_guest_has_ended,
     machines::the_secret_goes_with_each_virtual_machine_of_a_machine,
     machines::a_guest_that_outlives_its_virtual_machine_keeps_its_address,
+    machines::machines_of_another_namespace_reserve_and_keep_nothing,
     machines::a_machine_that_is_deleted_while_nobody_leads_is_released,
     machines::leases_outlive_a_deleted_namespace_until_its_guests_have_ended,
     machines::a_machine_keeps_its_address_when_its_pool_shrinks_or_is_deleted,
