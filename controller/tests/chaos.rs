@@ -17,7 +17,8 @@
 //! | checked on | invariant |
 //! |---|---|
 //! | every version | no two guests, and no two IPAddresses, use one address of a network, and no two guests one MAC address |
-//! | every version | an address in a Secret, an IPAddress or a VirtualMachine has an older lease of this machine or claim |
+//! | every version | an address in an IPAddress or a VirtualMachine has an older lease of this claim or machine |
+//! | every version | a new Secret hands out addresses that its machine, by UID, holds at this time |
 //! | every version | a lease is held as long as its guest or IPAddress uses the address, or a Secret hands it out to its machine |
 //! | every version | a Secret has at most one address of a family |
 //! | after quiet time | every machine and claim has its addresses, and every IPAddress belongs to its claim; no lease without its holder; one lease of an IP address for each interface and family |
@@ -45,7 +46,8 @@
 //!
 //! A leader sends the request for an `IPAddress`, and the API server receives it after the claim was deleted and another
 //! leader has released the address. No client can prevent this. No claim refers to such an `IPAddress`, so nobody uses its
-//! address. The observer counts these cases, and checks that none is left after quiet time.
+//! address. In the same way, a Secret may arrive after its VirtualMachine was deleted. The observer counts these cases, and
+//! checks that none is left after quiet time.
 //!
 //! # What this program cannot do
 //!
@@ -164,7 +166,7 @@ async fn run() -> ExitCode {
     println!("{:>8} seconds, {rounds} rounds, seed {seed}", began.elapsed().as_secs());
     println!("{changes:>8} stored versions checked, {gaps} gaps in the history");
     println!("{returned:>8} restored machines and claims beside a newer guest with their address");
-    println!("{late:>8} IPAddresses arrived after their claim had ended");
+    println!("{late:>8} IPAddresses and Secrets arrived after their claim or machine had ended");
     println!("{:>8} replicas ended by themselves", EXITS.load(Ordering::Relaxed));
     println!("{:>8} violations", violations.len());
     if violations.is_empty() {

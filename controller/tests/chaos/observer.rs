@@ -73,8 +73,12 @@ struct State {
     ever: BTreeSet<(Address, (String, String))>,
     /// Addresses that each Secret hands out, by namespace and name of its machine.
     handed: BTreeMap<(String, String), BTreeSet<Address>>,
+    /// UID of the holder of each held lease.
+    holders: BTreeMap<Address, String>,
     /// UIDs of the claims that are not being deleted, by namespace and name.
     claims: BTreeMap<(String, String), String>,
+    /// The same for VirtualMachines.
+    vms: BTreeMap<(String, String), String>,
     /// The leases that ended since the start or the last restore: address, and UID of the holder.
     ended: BTreeSet<(Address, String)>,
     /// Addresses in use, by user: running guests, and IPAddresses.
@@ -90,7 +94,8 @@ struct State {
     changes: usize,
     /// Number of restored machines and claims beside a guest with their address.
     returned: usize,
-    /// UIDs of the IPAddresses that arrived after their claim had ended: see [`State::is_late`].
+    /// UIDs of the IPAddresses and Secrets that arrived after their claim or VirtualMachine had ended: see
+    /// [`State::is_late`].
     late: BTreeSet<String>,
 }
 
@@ -102,7 +107,7 @@ pub struct Counts {
     pub gaps: usize,
     /// Restored machines and claims beside a guest with their address.
     pub returned: usize,
-    /// IPAddresses that arrived after their claim had ended.
+    /// IPAddresses and Secrets that arrived after their claim or VirtualMachine had ended.
     pub late: usize,
 }
 
@@ -123,7 +128,9 @@ impl Observer {
         let state = &mut self.state;
         state.held.clear();
         state.handed.clear();
+        state.holders.clear();
         state.claims.clear();
+        state.vms.clear();
         state.ended.clear();
         state.users.clear();
         state.unrecorded.clear();
@@ -299,7 +306,11 @@ impl State {
                 self.claims.remove(&(namespace, name));
             }
             CLAIMS => drop(self.claims.insert((namespace, name), seen.object.uid().unwrap_or_default())),
-            VMS if !seen.is_gone => {
+            VMS if seen.is_gone || seen.object.metadata.deletion_timestamp.is_some() => {
+                self.vms.remove(&(namespace, name));
+            }
+            VMS => {
+                self.vms.insert((namespace.clone(), name.clone()), seen.object.uid().unwrap_or_default());
                 for address in macs(&seen.object.data["spec"]["template"]["spec"]) {
                     self.requires_lease(seen, &address, (&namespace, &name), is_first);
                 }
@@ -320,11 +331,17 @@ impl State {
                     }
                 }
                 let Some(network) = networks.get(&namespace) else { return };
+                // A Secret never changes, so its first version decides.
+                let id = (namespace.clone(), machine.to_owned());
+                let is_new = !self.handed.contains_key(&id) && !is_first && !self.is_late_secret(seen);
                 for address in addresses {
                     let address = (network.clone(), address.to_string());
-                    let id = (namespace.clone(), machine.to_owned());
-                    self.handed.entry(id).or_default().insert(address.clone());
-                    self.requires_lease(seen, &address, (&namespace, machine), is_first);
+                    self.handed.entry(id.clone()).or_default().insert(address.clone());
+                    if is_new && self.holders.get(&address) != Some(&holder_in_secret(&seen.object)) {
+                        self.note(&address, format!("{} Secret {namespace}/{name}", seen.version));
+                        let what = format!("Secret {namespace}/{name} hands out the address of another holder");
+                        self.violation(what, Some(&address));
+                    }
                 }
             }
             _ => {}
@@ -358,11 +375,13 @@ impl State {
             self.violation(what, Some(&address));
         }
         if is_held {
-            self.ended.remove(&(address.clone(), uid));
+            self.ended.remove(&(address.clone(), uid.clone()));
+            self.holders.insert(address.clone(), uid);
             self.held.insert(address.clone(), holder.clone());
             self.ever.insert((address.clone(), holder.clone()));
         } else {
             self.ended.insert((address.clone(), uid));
+            self.holders.remove(&address);
             self.held.remove(&address);
         }
         let users: Vec<Id> =
@@ -394,6 +413,19 @@ impl State {
         let is_late = !is_live && self.ended.contains(&(address.clone(), owner.uid.clone()));
         if is_late && self.late.insert(seen.object.uid().unwrap_or_default()) {
             self.note(&address, format!("{} late IPAddress of claim {}", seen.version, owner.uid));
+        }
+        is_late
+    }
+
+    /// Whether a Secret arrived after its VirtualMachine was deleted. No guest of a later VirtualMachine of the name may
+    /// read such a Secret: the addresses of guests are checked, too.
+    fn is_late_secret(&mut self, seen: &Seen) -> bool {
+        let owner = seen.object.owner_references().iter().find(|owner| owner.kind == "VirtualMachine");
+        let is_late = owner.is_some_and(|owner| {
+            self.vms.get(&(seen.object.namespace().unwrap_or_default(), owner.name.clone())) != Some(&owner.uid)
+        });
+        if is_late {
+            self.late.insert(seen.object.uid().unwrap_or_default());
         }
         is_late
     }
@@ -509,6 +541,12 @@ fn addresses_of_guest(instance: &Value, network: Option<&String>) -> BTreeSet<Ad
     let ips = ips.filter_map(|ip| Some((network?.clone(), canonical(&text(ip)))));
     let macs = interfaces.iter().map(|it| ("mac".to_owned(), text(&it["mac"]).to_lowercase()));
     ips.chain(macs.filter(|(_, mac)| !mac.is_empty())).collect()
+}
+
+/// UID of the machine whose addresses a Secret hands out.
+fn holder_in_secret(secret: &DynamicObject) -> String {
+    let note = secret.annotations().get("ipam.glowplug.dev/allocation").cloned().unwrap_or_default();
+    text(&serde_json::from_str::<Value>(&note).unwrap_or_default()["machine"]["uid"])
 }
 
 /// The addresses in the network data of a Secret.
