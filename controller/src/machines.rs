@@ -915,7 +915,7 @@ impl Work<'_> {
         let (pools, networks) = (of_each(|handed| &handed.pool), of_each(|handed| &handed.network));
         let (reason, uid) = ("IPAddressAllocated", &hand_out.machine.uid);
         tracing::info!(machine = %view.key, uid, reason, pools, networks, waited_seconds = waited, "{note}");
-        self.index().remember(&view.key, |memory| memory.notice = None);
+        self.index().remember(&view.key, |memory| (memory.notice, memory.is_retry_logged) = (None, false));
         self.publish_events(view, &Notice { is_warning: false, reason, note });
     }
 

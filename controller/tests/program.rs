@@ -2,16 +2,22 @@
 
 use std::time::Duration;
 
+use glowplug_controller::machine::MACHINES_LABEL;
 use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::Api;
 use kube::api::PostParams;
+use kube::{Api, ResourceExt};
+use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::process::Command;
 
+use crate::support::hosted::{Hosted, poll};
 use crate::support::http::get;
+use crate::support::manifests::webhooks_at;
 use crate::support::program::Program;
+use crate::support::replica::{configurations, write_certificate};
 use crate::support::server::Server;
 use crate::support::{Cluster, SYSTEM};
 
@@ -106,4 +112,86 @@ async fn an_api_server_that_is_not_configured_is_an_error() {
         (output.status.code(), String::from_utf8(output.stderr).unwrap().lines().next().map(str::to_owned))
     };
     assert_eq!(program("/nowhere").await, (Some(1), Some("Error: reading /nowhere".to_owned())));
+}
+
+/// Reads the log up to the line about a machine whose message starts with `last`. Returns the lines with the name of the
+/// machine as level and fields, without the values that differ between runs. Equal lines in a row become one line.
+async fn lines_of(program: &mut Program, machine: &str, last: &str) -> Vec<Value> {
+    let mut found: Vec<Value> = Vec::new();
+    loop {
+        let mut line = program.line().await;
+        if !line.to_string().contains(machine) {
+            continue;
+        }
+        let mut fields = line["fields"].take();
+        for (name, member) in fields.as_object_mut().unwrap() {
+            match name.as_str() {
+                "uid" => *member = "UID".into(),
+                "waited_seconds" => *member = member.as_f64().is_some().into(),
+                _ => {}
+            }
+        }
+        let is_last = fields["message"].as_str().unwrap().starts_with(last);
+        let line = json!([line["level"], fields]);
+        if found.last() != Some(&line) {
+            found.push(line);
+        }
+        if is_last {
+            return found;
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_log_has_every_step_of_a_machine_once_and_with_its_name() {
+    let (server, folder) = (Server::start().await, tempfile::tempdir().unwrap());
+    let cluster = Cluster::of(&server).await;
+    let hosted = Hosted::new(&cluster).await;
+    hosted.node_pool("workers", 0, &json!({})).await;
+    hosted.pool("workers", &["10.0.0.8/32"]).await;
+    let roots = write_certificate(folder.path());
+    let mut program = Program::start(cluster.config(), folder.path(), "");
+    program.until("started").await;
+    program.until_ready().await;
+    let kind = "MutatingWebhookConfiguration";
+    let configuration = webhooks_at(kind, &format!("https://{}", program.webhooks), &roots);
+    let configuration = serde_json::from_value(configuration).unwrap();
+    configurations(&cluster, kind).create(&PostParams::default(), &configuration).await.unwrap();
+    let namespaces: Api<Namespace> = Api::all(cluster.client());
+    poll("the label for the webhook", async || {
+        namespaces.get(&hosted.namespace).await.unwrap().labels().contains_key(MACHINES_LABEL).then_some(())
+    })
+    .await;
+    hosted.scale("workers", 1).await;
+    hosted.until_running("workers-0").await;
+    hosted.until_condition("workers", "Exhausted").await;
+
+    let machine = format!("{}/workers-1", hosted.namespace);
+    hosted.scale("workers", 2).await;
+    // capk tries again when it has reported the first refusal.
+    let mut story = lines_of(&mut program, &machine, "refused").await;
+    assert_eq!(lines_of(&mut program, &machine, "refused").await, story);
+    hosted.resize("workers", &["10.0.0.8/31"]).await;
+    assert_eq!(hosted.address_of("workers-1").await, "10.0.0.9");
+    hosted.scale("workers", 1).await;
+    story.extend(lines_of(&mut program, &machine, "Released").await);
+
+    let line = |level: &str, message: &str, others: Value| {
+        let mut fields = json!({"message": message, "machine": machine});
+        json_patch::merge(&mut fields, &others);
+        json!([level, fields])
+    };
+    let allocated = json!({
+        "uid": "UID", "reason": "IPAddressAllocated", "pools": format!("{}/workers", hosted.clusters),
+        "networks": hosted.network, "waited_seconds": true,
+    });
+    let expected = [
+        line("WARN", "refused a machine: No available IPs in pool for interface eno101", json!({})),
+        line("INFO", "requesting that capk create the VirtualMachine again", json!({})),
+        line("INFO", "allowed a machine with a reference to its Secret", json!({})),
+        line("INFO", "Allocated 10.0.0.9/16 to eno101", allocated),
+        line("INFO", "deleted the Secret of a machine", json!({"secret": "workers-1-networkdata"})),
+        line("INFO", "Released 10.0.0.9 of eno101", json!({"uid": "UID", "reason": "IPAddressReleased"})),
+    ];
+    assert_eq!(story, expected);
 }

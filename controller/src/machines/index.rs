@@ -209,7 +209,11 @@ impl Index {
         match kind {
             _ if !is_gone => BTreeSet::new(),
             Kind::AddressClaim(_) | Kind::IpamClaim => vms,
-            Kind::KubevirtMachine => self.homes_of(key),
+            Kind::KubevirtMachine => {
+                let homes = self.homes_of(key);
+                homes.iter().for_each(|home| self.remember(home, |memory| memory.is_retry_logged = false));
+                homes
+            }
             Kind::VirtualMachine => {
                 self.selected.remove(key);
                 self.remember(key, |memory| (memory.notice, memory.is_retry_logged) = (None, false));
@@ -359,7 +363,8 @@ impl Index {
     pub(super) fn remember(&mut self, key: &Key, note: impl FnOnce(&mut Memory)) {
         let memory = self.memory.entry(key.clone()).or_default();
         note(memory);
-        if memory.claimed.is_empty() && memory.stripped.is_empty() && memory.notice.is_none() {
+        let is_empty = memory.claimed.is_empty() && memory.stripped.is_empty() && memory.notice.is_none();
+        if is_empty && !memory.is_retry_logged {
             self.memory.remove(key);
         }
     }

@@ -51,10 +51,15 @@ impl Program {
         Self { child, log, diagnostics, webhooks }
     }
 
+    /// Reads the next line of the log.
+    pub async fn line(&mut self) -> Value {
+        self.log.recv().await.expect("the message before the end of the log")
+    }
+
     /// Reads the log up to a line with this message. Returns the members of the line.
     pub async fn until(&mut self, message: &str) -> Value {
         loop {
-            let mut line = self.log.recv().await.expect("the message before the end of the log");
+            let mut line = self.line().await;
             if line["fields"]["message"] == message {
                 return line["fields"].take();
             }
