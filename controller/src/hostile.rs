@@ -2,12 +2,45 @@
 //!
 //! The objects are always the same. API servers check the metadata of every object, but they check the rest only as
 //! well as the definition of its kind does. So the generator changes any member except the identity of the object.
+//!
+//! The tests call the object that other users own `honest`. The generator knows this name, so that references to the
+//! honest object are tried.
+//!
+//! Each test below has `content` in its name. `make fuzz-controller` runs these tests with many more objects.
+//!
+//! | kind | readers | tests |
+//! |---|---|---|
+//! | every kind | `object::Object` | `object` |
+//! | StaticIPPool, GlobalStaticIPPool | `index::PoolObject`, `selection::MachinePool`, `webhook` | `index`, `selection`, `tests/hostile.rs` |
+//! | StaticIPLease | `ledger::read`, `macs::index::Index::apply_lease`, `webhook::warn_of_holders` | `ledger`, `macs::index`, `webhook` |
+//! | MACPool | `macs::index::Index::apply_pool`, `webhook` | `macs::index`, `tests/hostile.rs` |
+//! | IPAddressClaim, IPAddress | `cluster_api::IpAddressClaim`, `cluster_api::IpAddress` | `claims::index` |
+//! | IPAddressClaim of a machine | `machines::sources::MachineClaim` | `machines::hostile`, `machines::decision` |
+//! | IPAddress of another provider | `cluster_api::IpAddress` | `machines::decision` |
+//! | Cluster | `cluster_api::is_paused` | `claims::index` |
+//! | IPAMClaim | `ipam_claim::IpamClaim` | `claims::ipam_claims::index`, `machines::hostile`, `machines::decision` |
+//! | NetworkAttachmentDefinition | `ipam_claim::network_name` | `claims::ipam_claims::index` |
+//! | KubevirtMachine | `machines::objects::KubevirtMachine`, `glowplug::host::records` | `machines::hostile` |
+//! | VirtualMachine | `machine::VirtualMachine`, `macs::index::Vm`, `webhook` | `machines::hostile`, `macs::index`, `webhook::machines`, `selection` |
+//! | VirtualMachineInstance | `machines::objects::Instance`, `macs::index::Guest`, `claims::ipam_claims::guest_of` | `machines::hostile`, `macs::index`, `claims::ipam_claims::index` |
+//! | NodePool, HostedCluster | `node_pools::derive`, `node_pools::conditions`, `selection::cluster_of` | `node_pools`, `selection` |
+//! | Secret | `machines::objects::NetworkSecret`, `machines::objects::addresses_of` | `machines::hostile` |
+//! | Namespace | `namespaces::Known` | `namespaces` |
+//! | CustomResourceDefinition | `definitions::missing` | `definitions` |
+//! | Lease | `election::View` | `election` |
+//! | AdmissionReview | `webhook::Webhooks` | `tests/hostile.rs` |
+//!
+//! `tests/hostile.rs` also stores such objects in an API server while the controller works.
 
 use kube::api::DynamicObject;
 use serde_json::{Map, Value, json};
 
-/// Number of objects that are derived from each valid object.
+/// Number of objects that are derived from each valid object. `HOSTILE_VARIANTS` sets another number.
 const VARIANTS: u64 = 250;
+/// Longest object of a test, in bytes. API servers store no longer objects: etcd rejects them.
+const MAX_BYTES: usize = 1_500_000;
+/// Longest value that is repeated, in bytes.
+const MAX_REPEATED: usize = 5_000;
 /// Members of the metadata that the API server itself sets or checks.
 const IDENTITY: [&str; 7] =
     ["namespace", "name", "uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp"];
@@ -29,18 +62,44 @@ impl Random {
     }
 }
 
+/// The seed of an object. Prints itself if the test fails while it exists, so that the object can be derived again.
+pub(crate) struct Seed(pub(crate) u64);
+
+impl Drop for Seed {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("seed {} of the hostile objects: HOSTILE_VARIANTS={} repeats it", self.0, self.0 + 1);
+        }
+    }
+}
+
+/// Returns the number of objects to derive. `default` is the number without `HOSTILE_VARIANTS`.
+pub(crate) fn variants(default: u64) -> u64 {
+    std::env::var("HOSTILE_VARIANTS").map_or(default, |number| number.parse().expect("HOSTILE_VARIANTS is a number"))
+}
+
 /// Calls `check` with each object that is derived from `valid`. Objects whose metadata no API server stores are left
 /// out.
 pub(crate) fn each_object(valid: &Value, mut check: impl FnMut(DynamicObject)) {
-    let mut stored = 0;
-    for seed in 0..VARIANTS {
-        let value = variant(&mut Random::new(seed), valid);
-        if let Ok(object) = serde_json::from_value(value) {
-            stored += 1;
+    each_text(valid, |text| {
+        let object = serde_json::from_str(text);
+        object.is_ok_and(|object| {
             check(object);
-        }
+            true
+        })
+    });
+}
+
+/// Calls `check` with the text of each object that is derived from `valid`. `check` returns whether an API server stores
+/// the object.
+pub(crate) fn each_text(valid: &Value, mut check: impl FnMut(&str) -> bool) {
+    let (mut stored, variants) = (0, variants(VARIANTS));
+    for seed in 0..variants {
+        let seed = Seed(seed);
+        let text = variant(&mut Random::new(seed.0), valid).to_string();
+        stored += u64::from(text.len() <= MAX_BYTES && check(&text));
     }
-    assert!(stored > VARIANTS / 3, "{stored} of {VARIANTS} objects have valid metadata");
+    assert!(stored > variants / 3, "{stored} of {variants} objects have valid metadata");
 }
 
 /// Derives a document from a valid document.
@@ -53,20 +112,54 @@ pub(crate) fn variant(random: &mut Random, valid: &Value) -> Value {
             let identity = pointer.strip_prefix("/metadata").map(|member| member.trim_start_matches('/'));
             !identity.is_some_and(|member| member.is_empty() || IDENTITY.contains(&member))
         });
-        let nth = random.below(pointers.len());
-        let Some(pointer) = pointers.get(nth) else { return value };
-        if random.below(8) == 0
-            && let Some((parent, member)) = pointer.rsplit_once('/')
-            && let Some(Value::Object(members)) = value.pointer_mut(parent)
-        {
-            members.remove(&member.replace("~1", "/").replace("~0", "~"));
-            continue;
+        if pointers.is_empty() {
+            return value;
         }
-        if let Some(old) = value.pointer_mut(pointer) {
-            *old = replacement(random, old);
+        let pointer = pointers.swap_remove(random.below(pointers.len()));
+        match random.below(12) {
+            0 => drop(remove(&mut value, &pointer)),
+            1 => {
+                if let Some((name, member)) = remove(&mut value, &pointer)
+                    && let Some((parent, _)) = pointer.rsplit_once('/')
+                    && let Some(Value::Object(members)) = value.pointer_mut(parent)
+                {
+                    members.insert(neighbour(random, &name), member);
+                }
+            }
+            2 if !pointers.is_empty() => {
+                let other = value.pointer(&pointers[random.below(pointers.len())]).cloned();
+                let old = value.pointer_mut(&pointer);
+                old.zip(other.filter(is_short)).into_iter().for_each(|(old, other)| *old = other);
+            }
+            _ => value.pointer_mut(&pointer).into_iter().for_each(|old| *old = replacement(random, old)),
         }
     }
     value
+}
+
+/// Removes a member of an object. Returns its name and its value.
+fn remove(value: &mut Value, pointer: &str) -> Option<(String, Value)> {
+    let (parent, member) = pointer.rsplit_once('/')?;
+    let members = value.pointer_mut(parent)?.as_object_mut()?;
+    members.remove_entry(&member.replace("~1", "/").replace("~0", "~"))
+}
+
+/// Returns a string that differs from `text` in one character, or in its case.
+fn neighbour(random: &mut Random, text: &str) -> String {
+    let (first, last) = (text.chars().next(), text.chars().next_back());
+    match random.below(7) {
+        0 => text.strip_suffix(|_: char| true).unwrap_or_default().to_owned(),
+        1 => text.strip_prefix(|_: char| true).unwrap_or_default().to_owned(),
+        2 => format!("{text}{}", last.unwrap_or('x')),
+        3 => format!("{}{text}", first.unwrap_or('x')),
+        4 => format!("{text} "),
+        5 => text.to_uppercase(),
+        _ => format!("{text}\u{301}"),
+    }
+}
+
+fn is_short(value: &Value) -> bool {
+    value.to_string().len() <= MAX_REPEATED
 }
 
 /// Collects the pointers of all members and items below a value.
@@ -89,49 +182,92 @@ fn collect(value: &Value, pointer: &mut String, all: &mut Vec<String>) {
 }
 
 fn replacement(random: &mut Random, old: &Value) -> Value {
-    const TEXTS: [&str; 24] = [
+    const TEXTS: [&str; 46] = [
         "",
         " ",
         "\0",
+        "\u{7f}",
+        "\r\n",
         "\u{1b}[2J\n",
         "\u{202e}x",
+        "\u{feff}",
         "../../etc",
+        "/",
+        ".",
+        "..",
         "a/b/c/d",
         "%2e%2e%2f",
+        "~1~0",
         "True",
         "False",
         "null",
         "-1",
+        "+1",
+        "1e3",
+        "18446744073709551616",
         "10.0.0.9",
         "10.0.0.8/24",
         "10.0.0.8/99",
+        "10.0.0.8/-1",
+        "010.000.000.010",
+        "\u{661}\u{660}.\u{660}.\u{660}.\u{668}",
+        "\u{ff11}\u{ff10}.0.0.8",
         "0.0.0.0/0",
         "::/0",
         "0.0.0.0-255.255.255.255",
         "fd00::9-fd00::1",
+        "fe80::1%eno101",
         "::ffff:10.0.0.8",
         "9999-12-31T23:59:59Z",
         "{}",
         "[[",
         "*a: &a [*a]",
+        // The identity of the honest object in the tests.
+        "n",
+        "honest",
+        "honest-eno101",
+        "n/honest",
+        "u",
+        "u-honest",
+        "uid-honest",
     ];
-    match random.below(14) {
+    let limits = [
+        json!(0),
+        json!(-1),
+        json!(u32::MAX),
+        json!(i64::MAX),
+        json!(u64::MAX),
+        json!(i64::MIN),
+        json!(1e300),
+        json!(-1e300),
+        json!(5e-324),
+        json!(0.5),
+    ];
+    match random.below(18) {
         0 => Value::Null,
         1 => (random.below(2) == 0).into(),
-        2 => [json!(0), json!(-1), json!(u64::MAX), json!(i64::MIN), json!(1e308), json!(0.5)][random.below(6)].clone(),
+        2 => limits[random.below(limits.len())].clone(),
         3 => json!({}),
         4 => json!([]),
-        5 => json!([old, old]),
+        5 => match old.as_array() {
+            // Each item twice.
+            Some(items) => items.iter().chain(items.iter().rev()).cloned().collect(),
+            None => json!([old, old]),
+        },
         6 => json!({ "name": old, "": old }),
-        7 => Value::Array(vec![old.clone(); 100]),
-        8 => (0..100).map(|nth| (format!("k{nth}"), old.clone())).collect::<Map<_, _>>().into(),
-        9 => (0..100).fold(old.clone(), |inner, nth| if nth % 2 == 0 { json!([inner]) } else { json!({ "a": inner }) }),
-        10 => ["x", "[", "{\"a\":", "10.0.0.0/24,"][random.below(4)].repeat(5_000).into(),
+        7 if is_short(old) => Value::Array(vec![old.clone(); 100]),
+        8 if is_short(old) => (0..100).map(|nth| (format!("k{nth}"), old.clone())).collect::<Map<_, _>>().into(),
+        // The tests of module `object` have deeper values.
+        9 => (0..80).fold(old.clone(), |inner, nth| if nth % 2 == 0 { json!([inner]) } else { json!({ "a": inner }) }),
+        10 => ["x", "[", "{\"a\":", "10.0.0.0/24,", "- "][random.below(5)]
+            .repeat([64, 254, 5_000][random.below(3)])
+            .into(),
         // Annotations contain documents as text.
-        11 => match old.as_str().and_then(|text| serde_json::from_str::<Value>(text).ok()) {
+        11 | 12 => match old.as_str().and_then(|text| serde_json::from_str::<Value>(text).ok()) {
             Some(document) if document.is_object() => variant(random, &document).to_string().into(),
             _ => old.to_string().into(),
         },
+        13 | 14 if old.is_string() => neighbour(random, old.as_str().unwrap_or_default()).into(),
         _ => TEXTS[random.below(TEXTS.len())].into(),
     }
 }
