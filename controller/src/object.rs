@@ -1,6 +1,7 @@
 //! Objects as the API server sends them in lists, in watches and to webhooks.
 
 use std::borrow::Cow;
+use std::fmt;
 use std::ops::Deref;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -8,9 +9,13 @@ use kube::Resource;
 use kube::api::{ApiResource, DynamicObject, TypeMeta};
 use kube::core::DynamicResourceScope;
 use kube::runtime::watcher::Event;
-use serde::de::Error as _;
+use serde::de::{DeserializeSeed, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
+
+/// Number of nested lists and objects that are read. The client reads at most 127 in the text of a list, and an object of
+/// the list is the third of them.
+const MAX_DEPTH: usize = 100;
 
 /// An object without its managed fields.
 ///
@@ -18,8 +23,15 @@ use serde_json::{Map, Value};
 /// client cannot parse, such as `9999-12-31T23:59:59Z`. With one such object, the whole list
 /// would be unreadable, and no machine would be served. The controller does not need managed fields, so it never
 /// parses them.
+///
+/// The same holds for the depth of an object. The definition of a kind may leave a member open, such as the metadata in
+/// the template of a VirtualMachine, and an API server accepts deeper values there than the client reads. Values below
+/// [`MAX_DEPTH`] are null.
 #[derive(Clone, Debug)]
 pub struct Object(pub DynamicObject);
+
+/// Reads a value with this number of nested lists and objects. Deeper values are null.
+struct Shallow(usize);
 
 /// Converts an event of a watch.
 pub(crate) fn plain(event: Event<Object>) -> Event<DynamicObject> {
@@ -36,7 +48,9 @@ pub(crate) fn plain(event: Event<Object>) -> Event<DynamicObject> {
 
 impl<'de> Deserialize<'de> for Object {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let mut members = Map::deserialize(from)?;
+        let Value::Object(mut members) = Shallow(MAX_DEPTH).deserialize(from)? else {
+            return Err(D::Error::custom("invalid value, expected an object"));
+        };
         let metadata = match members.remove("metadata") {
             Some(Value::Object(mut metadata)) => {
                 metadata.remove("managedFields");
@@ -50,6 +64,72 @@ impl<'de> Deserialize<'de> for Object {
             _ => None,
         };
         Ok(Self(DynamicObject { types, metadata, data: Value::Object(members) }))
+    }
+}
+
+// === impl Shallow ===
+
+impl<'de> DeserializeSeed<'de> for Shallow {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Value, D::Error> {
+        match self.0 {
+            // serde_json skips a value of any depth.
+            0 => IgnoredAny::deserialize(from).map(|IgnoredAny| Value::Null),
+            _ => from.deserialize_any(self),
+        }
+    }
+}
+
+impl<'de> Visitor<'de> for Shallow {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON value")
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_string<E>(self, value: String) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<Value, A::Error> {
+        let mut items = Vec::new();
+        while let Some(item) = from.next_element_seed(Self(self.0 - 1))? {
+            items.push(item);
+        }
+        Ok(Value::Array(items))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut from: A) -> Result<Value, A::Error> {
+        let mut members = Map::new();
+        while let Some(name) = from.next_key()? {
+            members.insert(name, from.next_value_seed(Self(self.0 - 1))?);
+        }
+        Ok(Value::Object(members))
     }
 }
 
@@ -92,6 +172,7 @@ impl Resource for Object {
 
 #[cfg(test)]
 mod tests {
+    use kube::core::{ObjectList, WatchEvent};
     use serde_json::error::Category;
     use serde_json::json;
 
@@ -126,5 +207,59 @@ mod tests {
     fn invalid_metadata_is_an_error() {
         let error = "metadata: invalid value, expected an object";
         assert_eq!(read(&json!({"metadata": "x"})), Err(error.to_owned()));
+    }
+
+    #[test]
+    fn a_deep_object_does_not_make_its_list_unreadable() {
+        let deep = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
+        let object = |name: &str, member: &str| format!(r#"{{"metadata":{{"name":"{name}"}},"spec":{member}}}"#);
+        let hostile = object("hostile", &deep(10_000));
+        let list = format!(r#"{{"metadata":{{}},"items":[{hostile},{}]}}"#, object("honest", &deep(99)));
+        let list = serde_json::from_str::<ObjectList<Object>>(&list).unwrap();
+        let read: Vec<String> = list.items.iter().map(|object| object.data["spec"].to_string()).collect();
+        let cut = format!("{}null{}", "[".repeat(99), "]".repeat(99));
+        assert_eq!(read, [cut.clone(), deep(99)]);
+        let event = format!(r#"{{"type":"ADDED","object":{hostile}}}"#);
+        let WatchEvent::Added(object) = serde_json::from_str::<WatchEvent<Object>>(&event).unwrap() else { panic!() };
+        assert_eq!(object.data["spec"].to_string(), cut);
+    }
+
+    /// Replaces the values below this depth by null.
+    fn cut(value: Value, depth: usize) -> Value {
+        match value {
+            _ if depth == 0 => Value::Null,
+            Value::Array(items) => items.into_iter().map(|item| cut(item, depth - 1)).collect(),
+            Value::Object(members) => {
+                members.into_iter().map(|(name, member)| (name, cut(member, depth - 1))).collect()
+            }
+            value => value,
+        }
+    }
+
+    #[test]
+    fn an_object_of_any_content_is_read_if_its_metadata_is_valid() {
+        let entry = json!({"manager": "m", "operation": "Update", "time": "2026-08-14T10:00:00Z"});
+        let valid = json!({
+            "apiVersion": "v1", "kind": "K",
+            "metadata": {
+                "namespace": "n", "name": "hostile", "labels": {"a": "b"}, "annotations": {"a": "{}"}, "managedFields": [entry],
+                "ownerReferences": [{"apiVersion": "v1", "kind": "K", "name": "honest", "uid": "u"}], "finalizers": ["a/b"],
+            },
+            "spec": {"list": [1, -1, 0.5, true, null, {"a": "b"}]},
+        });
+        crate::hostile::each_text(&valid, |text| {
+            // serde_json reads no deeper value.
+            let Ok(value) = serde_json::from_str::<Value>(text) else {
+                return serde_json::from_str::<Object>(text).is_ok();
+            };
+            let mut value = cut(value, MAX_DEPTH);
+            if let Some(metadata) = value["metadata"].as_object_mut() {
+                metadata.remove("managedFields");
+            }
+            let Ok(expected) = serde_json::from_value::<DynamicObject>(value) else { return false };
+            let Object(read) = serde_json::from_str(text).unwrap();
+            assert_eq!((&read.metadata, &read.data["spec"]), (&expected.metadata, &expected.data["spec"]));
+            true
+        });
     }
 }

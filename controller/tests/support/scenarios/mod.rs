@@ -207,5 +207,6 @@ scenarios! {
     reconciler::a_machine_of_the_same_name_never_starts_with_the_address_of_the_one_before,
     reconciler::labels_alone_give_no_virtual_machine_the_address_of_a_kubevirt_machine,
     reconciler::managed_fields_that_nobody_can_read_stop_no_other_machine,
+    reconciler::a_deep_object_stops_no_other_machine,
     upgrade::no_machine_is_refused_during_an_upgrade_and_a_downgrade,
 }

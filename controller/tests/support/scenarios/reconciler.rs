@@ -320,3 +320,21 @@ pub async fn managed_fields_that_nobody_can_read_stop_no_other_machine(cluster: 
     assert_eq!(place.address_of("honest", &vm).await, "10.0.0.8");
     Controller::of(cluster, &place.namespace).until_ready().await;
 }
+
+pub async fn a_deep_object_stops_no_other_machine(cluster: &Cluster) {
+    let place = Place::new(cluster, &["10.0.0.8/30"]).await;
+    place.machine("hostile").await;
+    place.vm("hostile", &json!({"metadata": {"labels": null}, "spec": {"template": null}})).await;
+    // The client parses this object, but no list with this object.
+    let deep = (0..124).fold(json!("x"), |inner, _| json!([inner]));
+    for kind in [resource(KUBEVIRT_MACHINE), resource(VIRTUAL_MACHINE)] {
+        let objects: Api<Object> = Api::namespaced_with(cluster.client(), &place.namespace, &kind);
+        let patch = Patch::Merge(json!({"spec": {"deep": deep}}));
+        objects.patch("hostile", &PatchParams::default(), &patch).await.unwrap();
+        let unreadable: Api<DynamicObject> = Api::namespaced_with(cluster.client(), &place.namespace, &kind);
+        unreadable.list(&ListParams::default()).await.unwrap_err();
+    }
+    let vm = place.vm("honest", &json!({"metadata": {"labels": null}})).await;
+    assert_eq!(place.address_of("honest", &vm).await, "10.0.0.8");
+    Controller::of(cluster, &place.namespace).until_ready().await;
+}

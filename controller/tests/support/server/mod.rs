@@ -307,7 +307,8 @@ fn open_watch(shared: &Arc<Shared>, call: &Call, is_metadata: bool) -> Result<Re
     tokio::spawn(async move {
         let line = |event: &str, object: &Value| {
             let object = if is_metadata { metadata_of(object) } else { object.clone() };
-            sender.send(format!("{}\n", json!({"type": event, "object": object}))).is_ok()
+            // API servers write the type first. A client can read a deep object only then.
+            sender.send(format!("{{\"type\":\"{event}\",\"object\":{object}}}\n")).is_ok()
         };
         if !initial.iter().all(|object| line("ADDED", &kind.show(&call.version, object))) {
             return;
