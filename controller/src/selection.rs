@@ -15,6 +15,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+use glowplug::host::claim::is_object_name;
 use glowplug::host::nodepool::{acpi_index, machines_namespace};
 use glowplug::host::pool::Pool;
 use glowplug::network::InterfaceName;
@@ -293,10 +294,11 @@ impl MachinePool {
     }
 }
 
-/// Returns the name of the HostedCluster of a NodePool. The HostedCluster is in the namespace of the NodePool.
+/// Returns the name of the HostedCluster of a NodePool. The HostedCluster is in the namespace of the NodePool. `None`: the
+/// NodePool has no name that an object may have. The name becomes a part of the path of a request.
 #[must_use]
 pub fn cluster_of(node_pool: &DynamicObject) -> Option<&str> {
-    node_pool.data["spec"]["clusterName"].as_str().filter(|name| !name.is_empty())
+    node_pool.data["spec"]["clusterName"].as_str().filter(|name| is_object_name(name))
 }
 
 // === impl Selected ===
@@ -544,5 +546,47 @@ mod tests {
             pool("a", &json!({"status": {"conditions": [condition]}})).exhausted.clone()
         };
         assert_eq!([condition("True"), condition("False")], [Some("No available IPs".to_owned()), None]);
+    }
+
+    #[test]
+    fn no_content_of_a_pool_or_a_node_pool_changes_the_pools_of_a_machine_of_another_namespace() {
+        let condition = json!({
+            "type": "Exhausted", "status": "True", "reason": "NoFreeAddress", "message": "x",
+            "lastTransitionTime": "2026-08-14T10:00:00Z",
+        });
+        let owner = json!({"apiVersion": "v1", "kind": "NodePool", "name": "p", "uid": "u", "controller": true});
+        let of_user = json!({
+            "metadata": {"namespace": "evil", "name": "hostile", "labels": {"a": "b"}, "ownerReferences": [owner]},
+            "spec": {
+                "network": "infra/vlan10", "addresses": ["10.0.0.0/24"], "nodePoolRef": {"name": "p"},
+                "machineSelector": {"matchLabels": {"a": "b"}, "matchExpressions": [{"key": "a", "operator": "Exists"}]},
+            },
+            "status": {"conditions": [condition]},
+        });
+        let node_pool_of_user = json!({
+            "metadata": {"namespace": "evil", "name": "p", "labels": {"a": "b"}}, "spec": {"clusterName": "c.1"},
+        });
+        let machine = machine(&[("iface1", "infra/vlan10", 0)]);
+        let expected = selected(&["clusters/honest infra/vlan10 eno101 iface1"]);
+        let check = |pool_of_user: DynamicObject, node_pool_of_user: Arc<DynamicObject>| {
+            let pools = [pool("honest", &json!({})), Arc::new(MachinePool::read(PoolObject::read(pool_of_user)))];
+            let selection = Selection::new(pools, [node_pool("clusters", "p", "c.1"), node_pool_of_user]);
+            assert_eq!(of(&selection, &machine), expected);
+            let id = PoolId { namespace: Some("clusters".to_owned()), name: "honest".to_owned() };
+            assert_eq!(selection.clusters().get(&id).map(String::as_str), Some("c.1"));
+            // Every namespace is one that an API server may have.
+            assert!(selection.namespaces().all(is_object_name));
+        };
+        crate::hostile::each_object(&of_user, |object| check(object, node_pool("evil", "p", "c.1")));
+        crate::hostile::each_object(&node_pool_of_user, |object| {
+            check(serde_json::from_value(of_user.clone()).unwrap(), Arc::new(object));
+        });
+    }
+
+    #[test]
+    fn a_cluster_name_that_no_object_can_have_counts_as_absent() {
+        for name in ["", "../other/hostedclusters/c1", "c1?x", "C1"] {
+            assert_eq!(cluster_of(&node_pool("clusters", "p", name)), None, "{name}");
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use glowplug::host::claim::Machine;
+use glowplug::host::claim::{Machine, is_object_name};
 use glowplug::host::records::{Objects, Report};
 use glowplug::network::InterfaceName;
 use ipnetwork::IpNetwork;
@@ -167,7 +167,8 @@ impl KubevirtMachine {
         let DynamicObject { metadata, mut data, .. } = object;
         let metadata = ObjectMeta { managed_fields: None, ..metadata };
         let mut template = take(&mut data, "/spec/virtualMachineTemplate");
-        let namespace = template["metadata"]["namespace"].as_str().filter(|namespace| !namespace.is_empty());
+        // The namespace becomes a part of the path of a request.
+        let namespace = template["metadata"]["namespace"].as_str().filter(|namespace| is_object_name(namespace));
         let own = metadata.namespace.clone().unwrap_or_default();
         let home = Key {
             namespace: namespace.map_or_else(|| own.clone(), str::to_owned),
@@ -434,5 +435,15 @@ mod tests {
         let mut other = object;
         other["status"]["conditions"][0]["message"] = "quota exceeded".into();
         assert_eq!(KubevirtMachine::read(serde_json::from_value(other).unwrap()).refused, None);
+    }
+
+    #[test]
+    fn a_machine_in_a_namespace_that_cannot_exist_has_its_virtual_machine_in_its_own_namespace() {
+        for namespace in ["", "../../x", "a?b", "A"] {
+            let template = json!({"virtualMachineTemplate": {"metadata": {"namespace": namespace}}});
+            let object = json!({"metadata": {"namespace": "n", "name": "w", "uid": "m-1"}, "spec": template});
+            let machine = KubevirtMachine::read(serde_json::from_value(object).unwrap());
+            assert_eq!(machine.home, Key { namespace: "n".to_owned(), name: "w".to_owned() }, "{namespace}");
+        }
     }
 }

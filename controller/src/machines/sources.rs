@@ -204,7 +204,8 @@ impl MachineClaim {
             claimant: Claimant { machine: Machine { namespace, name, uid }, interface },
             kind,
             pool,
-            address: status["addressRef"]["name"].as_str().filter(|name| !name.is_empty()).map(str::to_owned),
+            // The name becomes a part of the path of a request.
+            address: status["addressRef"]["name"].as_str().filter(|name| is_object_name(name)).map(str::to_owned),
             problem: failed.next().map(|condition| (text(&condition["reason"]), text(&condition["message"]))),
             metadata,
         })

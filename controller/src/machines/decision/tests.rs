@@ -1,3 +1,5 @@
+mod hostile;
+
 use k8s_openapi::api::core::v1::Secret;
 use serde_json::{Value, json};
 
