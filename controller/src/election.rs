@@ -47,7 +47,7 @@ struct View {
 }
 
 /// Action of a candidate after it has read the Lease.
-#[derive(Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 enum Step {
     Create(LeaseSpec),
     Replace(Box<Lease>),
@@ -332,5 +332,39 @@ pub(crate) mod tests {
         assert!(is(Some(term(1, now + DURATION))));
         assert!(!is(Some(term(2, now))));
         assert!(!is(None));
+    }
+
+    #[test]
+    fn a_lease_of_any_content_is_taken_with_its_version_after_its_duration() {
+        let mut valid = serde_json::to_value(lease(Some("b"), "7", 3)).unwrap();
+        valid["metadata"]["annotations"] = serde_json::json!({"a": "b"});
+        valid["spec"]["strategy"] = "OldestEmulationVersion".into();
+        let mut taken = 0;
+        crate::hostile::each_object(&valid, |object| {
+            let object = serde_json::to_value(object).unwrap();
+            // An API server stores no Lease with other types.
+            let Ok(lease) = serde_json::from_value::<Lease>(object) else { return };
+            let spec = lease.spec.clone().unwrap_or_default();
+            let transitions = spec.lease_transitions.unwrap_or_default();
+            let is_own = spec.holder_identity.as_deref() == Some("honest");
+            let expected = LeaseSpec {
+                holder_identity: Some("honest".to_owned()),
+                acquire_time: spec.acquire_time.filter(|_| is_own).or(Some(MicroTime(Timestamp::UNIX_EPOCH))),
+                renew_time: Some(MicroTime(Timestamp::UNIX_EPOCH)),
+                lease_duration_seconds: Some(15),
+                lease_transitions: Some(if is_own { transitions } else { transitions.saturating_add(1) }),
+                ..LeaseSpec::default()
+            };
+            let expected = Step::Replace(Box::new(Lease { metadata: lease.metadata.clone(), spec: Some(expected) }));
+            let is_held = spec.holder_identity.is_some_and(|holder| !["", "honest"].contains(&holder.as_str()))
+                && spec.lease_duration_seconds.is_some_and(|seconds| seconds > 0);
+            let (mut view, now) = (view("honest"), Instant::now());
+            let first = view.decide(Some(lease.clone()), now, Timestamp::UNIX_EPOCH);
+            assert_eq!(first, if is_held { Step::Wait } else { expected.clone() });
+            let later = now + Duration::from_secs(u64::from(i32::MAX.unsigned_abs()));
+            assert_eq!(view.decide(Some(lease), later, Timestamp::UNIX_EPOCH), expected);
+            taken += 1;
+        });
+        assert!(taken > 50, "{taken}");
     }
 }

@@ -853,9 +853,11 @@ mod tests {
             },
             "status": {"observedGeneration": 1, "waiting": 1, "conditions": [condition]},
         });
+        let mut global = valid.clone();
+        global["metadata"]["namespace"] = json!(null);
         let mut index = Index::default();
         index.apply(PoolObject::read(serde_json::from_value(honest).unwrap()));
-        crate::hostile::each_object(&valid, |object| {
+        let mut check = |object: DynamicObject| {
             // A pool may reserve addresses of its own network, so it must not move to the network of the other pool.
             if object.data["spec"]["network"] == "infra/vlan10" {
                 return;
@@ -869,6 +871,8 @@ mod tests {
                 index.updates(&Observations::new(), at(0)).iter().map(|update| update.id.to_string()).collect();
             assert!(names.iter().any(|name| name == "n/honest"), "{names:?}");
             index.remove(&id);
-        });
+        };
+        crate::hostile::each_object(&valid, &mut check);
+        crate::hostile::each_object(&global, &mut check);
     }
 }

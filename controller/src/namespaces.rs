@@ -210,4 +210,21 @@ mod tests {
         known.apply(Change::Apply(serde_json::from_value(deleted).unwrap()));
         assert_eq!(known.updates(&BTreeSet::from(["a".to_owned()])), []);
     }
+
+    #[test]
+    fn no_content_of_a_namespace_changes_the_label_of_another_namespace() {
+        let valid = json!({
+            "metadata": {"name": "hostile", "labels": {(MACHINES_LABEL): "true"}, "annotations": {"a": "b"}},
+            "spec": {"finalizers": ["kubernetes"]}, "status": {"phase": "Active"},
+        });
+        let served = BTreeSet::from(["honest", "hostile"].map(str::to_owned));
+        let expected = [("b".to_owned(), false), ("honest".to_owned(), true)];
+        crate::hostile::each_object(&valid, |object| {
+            let mut known = known([namespace("honest", &[]), namespace("b", &[MACHINES_LABEL])]);
+            known.apply(Change::Apply(object));
+            let mut updates = known.updates(&served);
+            updates.retain(|(name, _)| name != "hostile");
+            assert_eq!(updates, expected);
+        });
+    }
 }

@@ -696,4 +696,20 @@ mod tests {
         assert!(may_shrink(Change::Update { old: None, new: Box::new(spec(&["10.0.0.0/24"])) }));
         assert!(may_shrink(Change::Delete));
     }
+
+    #[test]
+    fn no_content_of_a_lease_hides_another_holder_of_a_pool() {
+        let honest = lease("clusters/a", "10.0.0.8", "honest", false);
+        let of_user = lease("clusters/a", "10.0.0.9", "hostile", false);
+        let valid = json!({"metadata": {"name": "10-0-0-9.infra.vlan10"}, "spec": of_user});
+        let mut readable = 0;
+        crate::hostile::each_object(&valid, |mut object| {
+            let Ok(other) = serde_json::from_value(object.data["spec"].take()) else { return };
+            readable += 1;
+            let warning = warn_of_holders(&id("a"), &Change::Delete, &[honest.clone(), other]).unwrap();
+            let addresses = warning.split_once("released: ").unwrap().1;
+            assert!(addresses.split([',', ' ']).any(|address| address == "10.0.0.8"), "{warning}");
+        });
+        assert!(readable > 10, "{readable}");
+    }
 }

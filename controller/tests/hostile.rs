@@ -16,7 +16,7 @@ use kube::Api;
 use kube::api::{ApiResource, DynamicObject, PostParams};
 use serde_json::{Value, json};
 use std::sync::Arc;
-use variants::{Random, variant};
+use variants::{Random, Seed, variant, variants};
 
 use crate::support::controller::{Controller, Site};
 use crate::support::hosted::definitions::{INSTANCE, KUBEVIRT_MACHINE, Names, VIRTUAL_MACHINE, resource};
@@ -172,11 +172,20 @@ async fn a_review_of_any_content_gets_a_response() {
         let group = "ipam.glowplug.dev";
         review(kind(group, "v1alpha1", name), plural(group, "v1alpha1", resource), object)
     };
+    let changed = |operation: &str, new: &Value, old: &Value| {
+        let mut review = ours("StaticIPPool", "staticippools", new);
+        review["request"]["operation"] = operation.into();
+        review["request"]["oldObject"] = old.clone();
+        review
+    };
     let of_kubevirt = |name: &str, resource: &str, object: &Value| {
         review(kind("kubevirt.io", "v1", name), plural("kubevirt.io", "v1", resource), object)
     };
     let reviews = [
         (POOLS_PATH, ours("StaticIPPool", "staticippools", &pool)),
+        (POOLS_PATH, ours("GlobalStaticIPPool", "globalstaticippools", &pool)),
+        (POOLS_PATH, changed("UPDATE", &pool, &pool)),
+        (POOLS_PATH, changed("DELETE", &Value::Null, &pool)),
         (POOLS_PATH, ours("MACPool", "macpools", &macs)),
         (MACHINES_PATH, of_kubevirt("VirtualMachine", "virtualmachines", &vm)),
         (MACS_PATH, of_kubevirt("VirtualMachine", "virtualmachines", &vm)),
@@ -184,8 +193,9 @@ async fn a_review_of_any_content_gets_a_response() {
     ];
     let mut answered = 0;
     for (path, valid) in reviews {
-        for seed in 0..OBJECTS * 2 {
-            let body = variant(&mut Random::new(seed), &valid).to_string();
+        for seed in 0..variants(OBJECTS * 2) {
+            let seed = Seed(seed);
+            let body = variant(&mut Random::new(seed.0), &valid).to_string();
             let request = Request::post(path).body(body.clone().into()).unwrap();
             let response = webhooks.clone().answer(request).await;
             let status = response.status().as_u16();

@@ -327,6 +327,7 @@ fn is_newer(one: &ObjectMeta, known: &ObjectMeta) -> bool {
 mod tests {
     use serde_json::{Value, json};
 
+    use super::super::decision::decide;
     use super::*;
 
     fn object(value: Value) -> DynamicObject {
@@ -446,7 +447,7 @@ mod tests {
             crate::hostile::each_object(&valid, |object| {
                 let hostile = Key::of(&object.metadata);
                 honest.apply(kind, object);
-                honest.view(&key("hostile"));
+                decide(&honest.view(&key("hostile")), Timestamp::UNIX_EPOCH);
                 honest.remove(kind, &hostile, None);
                 honest.forget(&key("hostile"), "h");
             });

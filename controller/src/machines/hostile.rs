@@ -1,10 +1,15 @@
 //! Tests that machines get their addresses while another machine has objects with any content.
 
+use std::net::IpAddr;
+
+use glowplug::host::claim::Record;
 use glowplug::host::records::Objects;
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::Secret;
 use serde_json::{Value, json};
 
 use super::index::{Index, Kind};
-use super::objects::read_records;
+use super::objects::{NetworkSecret, addresses_of, read_records};
 use crate::cluster_api::{Key, Version};
 use crate::hostile::each_object;
 
@@ -137,4 +142,111 @@ fn no_content_of_an_object_removes_the_record_of_another_machine() {
             assert!(all.inventory().records.contains(record), "{kind}");
         });
     }
+}
+
+/// Returns the objects of machine `evil/NAME` with the names, labels, annotations and owners of machine `n/honest`.
+fn impostors_of(name: &str) -> Vec<(Kind, &'static str, Value)> {
+    let mut all = objects_of("honest", "10.0.0.9");
+    for (_, _, object) in &mut all {
+        let suffix = object["metadata"]["name"].as_str().unwrap().strip_prefix("honest").unwrap();
+        let metadata = json!({
+            "namespace": "evil", "name": format!("{name}{suffix}"), "uid": "u-evil",
+            "annotations": {
+                "kubevirt.cluster.x-k8s.io/allocated-ip-eno101": "10.0.0.9/24",
+                "ipam.glowplug.dev/network-eno101": "infra/vlan10",
+            },
+            "labels": {"hypershift.openshift.io/nodePool": "honest", "hypershift.openshift.io/nodepool-name": "honest"},
+        });
+        json_patch::merge(object, &json!({"metadata": metadata}));
+    }
+    all
+}
+
+#[test]
+fn no_content_of_an_object_that_names_a_machine_of_another_namespace_changes_the_objects_of_this_machine() {
+    let objects = |index: &Index| {
+        let honest = key("honest");
+        let objects = (index.vm(&honest).cloned(), index.machine(&honest).cloned(), index.instance(&honest).cloned());
+        let claims = (index.claims_of(&honest), index.ipam_claim(&key("honest.iface1")).cloned());
+        (objects, claims, index.selected(&honest), index.by_age().len())
+    };
+    let before = objects(&index());
+    for name in ["honest", "hostile"] {
+        for (kind, _, valid) in impostors_of(name) {
+            let mut index = index();
+            each_object(&valid, |object| {
+                let key = Key::of(&object.metadata);
+                index.apply(kind, object);
+                index.remove(kind, &key, None);
+            });
+            assert!(objects(&index) == before, "after the objects of {kind:?} of {name}");
+            // A VirtualMachine belongs to the machine that its labels name only if both have the same name.
+            let is_other = name == "hostile";
+            assert!(!is_other || state(&index) == state(&self::index()), "after the objects of {kind:?} of {name}");
+        }
+    }
+}
+
+#[test]
+fn no_content_of_an_object_that_names_a_machine_of_another_namespace_removes_the_record_of_this_machine() {
+    let mut alone = Objects::default();
+    for (_, kind, object) in objects_of("honest", "10.0.0.8") {
+        read_records(&mut alone, kind, &serde_json::from_value(object).unwrap());
+    }
+    let [record] = &alone.inventory().records[..] else { panic!("expected one record") };
+    for name in ["honest", "hostile"] {
+        for (_, kind, valid) in impostors_of(name) {
+            each_object(&valid, |object| {
+                let mut all = Objects::default();
+                read_records(&mut all, kind, &object);
+                for (_, kind, object) in objects_of("honest", "10.0.0.8") {
+                    read_records(&mut all, kind, &serde_json::from_value(object).unwrap());
+                }
+                let records = all.inventory().records;
+                let is_kept =
+                    |kept: &Record| (&kept.claimant, &kept.addresses) == (&record.claimant, &record.addresses);
+                assert!(records.iter().any(is_kept), "{kind} of {name}: {records:?}");
+            });
+        }
+    }
+}
+
+#[test]
+fn no_content_of_a_secret_names_the_machine_of_another_virtual_machine() {
+    let handed = json!({
+        "interface": "eno101", "network": "infra/vlan10", "pool": "n/p", "addresses": ["10.0.0.9/24"],
+    });
+    let machine = json!({"namespace": "n", "name": "hostile", "uid": "u-hostile"});
+    let note = json!({"vm": "u-hostile", "kind": "VirtualMachine", "machine": machine, "interfaces": [handed]});
+    let document = r#"{"links": [{"id": "eno101", "type": "phy"}], "networks": [
+        {"id": "a", "type": "ipv4", "link": "eno101", "ip_address": "10.0.0.9", "netmask": "255.255.255.0"}]}"#;
+    let valid = json!({
+        "metadata": {
+            "namespace": "n", "name": "hostile-networkdata", "uid": "s-1",
+            "annotations": {"ipam.glowplug.dev/allocation": note.to_string()}, "labels": {"a": "b"},
+        },
+        "data": {"networkdata": document},
+    });
+    let index = index();
+    let (mut ours, mut foreign) = (0, 0);
+    each_object(&valid, |object| {
+        let texts = object.data["data"].as_object().into_iter().flatten();
+        let data = texts.filter_map(|(key, text)| Some((key.clone(), ByteString(text.as_str()?.as_bytes().to_vec()))));
+        let secret = Secret { data: Some(data.collect()), metadata: object.metadata, ..Secret::default() };
+        let addresses = addresses_of(Some(secret.clone()));
+        let read = index.check(&key("hostile"), NetworkSecret::read(Some(secret)));
+        assert!(!read.names(&key("honest").holder("u-honest"), &[]), "{read:?}");
+        match read {
+            NetworkSecret::Ours(hand_out) => {
+                ours += 1;
+                assert_eq!(Key::of_machine(&hand_out.machine), key("hostile"));
+                let handed = hand_out.interfaces.iter().flat_map(|handed| &handed.addresses);
+                let handed: Vec<IpAddr> = handed.map(|address| address.ip()).collect();
+                assert!(handed.iter().all(|address| addresses.contains(address)), "{handed:?} of {addresses:?}");
+            }
+            NetworkSecret::Foreign(..) => foreign += 1,
+            NetworkSecret::Absent => panic!("the Secret exists"),
+        }
+    });
+    assert!(ours > 10 && foreign > 10, "{ours} of this program, {foreign} of others");
 }

@@ -239,3 +239,140 @@ impl Index {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use glowplug::host::claim::is_object_name;
+    use glowplug::network::Family;
+    use serde_json::{Value, json};
+
+    use super::super::decision::{Guest, RegisteredPool, Step, decide};
+    use super::super::guest_of;
+    use super::*;
+    use crate::hostile::each_object;
+    use crate::index::PoolFacts;
+
+    fn key(namespace: &str, name: &str) -> Key {
+        Key { namespace: namespace.to_owned(), name: name.to_owned() }
+    }
+
+    fn claim(key: &Key, address: &str) -> Value {
+        let vm = vm_of_name(&key.name);
+        let owner = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": vm, "uid": "vm-1"});
+        let condition = json!({"type": "IPsAllocated", "status": "False", "reason": "SubnetExhausted", "message": "x"});
+        json!({
+            "metadata": {
+                "namespace": key.namespace, "name": key.name, "uid": format!("u-{vm}"), "resourceVersion": "7",
+                "finalizers": [CLAIM_FINALIZER], "ownerReferences": [owner], "labels": {"kubevirt.io/vm": vm},
+                "annotations": {"ipam.glowplug.dev/requested-address": address},
+            },
+            "spec": {"network": "blue", "interface": ""},
+            "status": {"ips": [format!("{address}/24")], "conditions": [condition], "ownerPod": {"name": "x"}},
+        })
+    }
+
+    fn attachment(namespace: &str) -> Value {
+        let config = json!({"cniVersion": "1.0.0", "name": "blue", "type": "ovn-k8s-cni-overlay"}).to_string();
+        let metadata = json!({
+            "namespace": namespace, "name": "net", "labels": {"a": "b"}, "annotations": {"a": "b", "c": "d"},
+            "finalizers": ["a/b"],
+        });
+        json!({"metadata": metadata, "spec": {"config": config}})
+    }
+
+    /// An index with claim `n/honest.net1` of pool `n/p`, and a pool in namespace `evil`.
+    fn index() -> Index {
+        let mut index = Index::default();
+        let facts = |namespace: &str| {
+            let attachment = Some(key(namespace, "net"));
+            PoolFacts { uid: "pool".to_owned(), sticky: false, ready: Ok(()), attachment }
+        };
+        index.set_pools([("n/p".to_owned(), facts("n")), ("evil/p".to_owned(), facts("evil"))].into());
+        index.apply(Kind::Attachment, serde_json::from_value(attachment("n")).unwrap());
+        let honest = claim(&key("n", "honest.net1"), "10.0.0.8");
+        index.apply(Kind::Claim, serde_json::from_value(honest).unwrap());
+        index
+    }
+
+    /// The claim `n/honest.net1` as the index knows it, and the next request for it.
+    fn state(index: &Index) -> impl PartialEq + use<> {
+        let honest = key("n", "honest.net1");
+        let unrecorded: Vec<(IpamClaim, PoolId)> =
+            index.unrecorded().into_iter().filter(|(claim, _)| claim.key() == honest).collect();
+        let view = index.view(&honest);
+        let step = decide(&view, Timestamp::UNIX_EPOCH);
+        (view.claim, view.former, view.pool, unrecorded, index.concerns(&honest), step)
+    }
+
+    /// Asserts that a request for a claim concerns only this claim.
+    fn check(view: &View) {
+        match decide(view, Timestamp::UNIX_EPOCH) {
+            Step::Claim(claim) => assert_eq!(Key::of_machine(&claim.machine), view.key),
+            Step::Adopt(record, network) => {
+                assert_eq!((Key::of_machine(&record.claimant.machine), network.as_str()), (view.key.clone(), "n/blue"));
+            }
+            Step::Keep(claimant, _) => assert_eq!(Key::of_machine(&claimant.machine), view.key),
+            Step::Release(holder) => assert_eq!(Key::of_machine(&holder), view.key),
+            Step::ReadGuests(names) => assert!(names.iter().all(|name| is_object_name(name)), "{names:?}"),
+            Step::PatchClaim(_) | Step::PatchStatus(..) | Step::Withdraw | Step::Wait => {}
+        }
+    }
+
+    #[test]
+    fn no_content_of_an_ipam_claim_changes_the_state_of_another_claim() {
+        let before = state(&index());
+        for hostile in [key("n", "hostile.net1"), key("evil", "honest.net1")] {
+            let mut index = index();
+            index.apply(Kind::Attachment, serde_json::from_value(attachment("evil")).unwrap());
+            for deleted in [None, Some("2026-08-14T10:00:00Z")] {
+                let mut valid = claim(&hostile, "10.0.0.9");
+                valid["metadata"]["deletionTimestamp"] = json!(deleted);
+                each_object(&valid, |object| {
+                    index.apply(Kind::Claim, object);
+                    let registered = RegisteredPool {
+                        network: "n/blue".to_owned(),
+                        interface: "eno101".parse().unwrap(),
+                        families: [Family::Ipv4].into(),
+                    };
+                    let mut view = index.view(&hostile);
+                    check(&view);
+                    view.ledger = Recorded { pool: Some(registered), ..Recorded::default() };
+                    check(&view);
+                    view.guests = Some(Vec::new());
+                    check(&view);
+                    index.remove(Kind::Claim, &hostile, None);
+                    check(&index.view(&hostile));
+                    index.forget(&hostile, index.view(&hostile).former.keys().next().cloned().as_deref().unwrap_or(""));
+                });
+                assert!(state(&index) == before, "after the claims {hostile}");
+            }
+        }
+    }
+
+    #[test]
+    fn no_content_of_an_attachment_changes_the_state_of_a_claim_of_another_namespace() {
+        let before = state(&index());
+        let mut index = index();
+        let mut named = 0;
+        each_object(&attachment("evil"), |object| {
+            named += u32::from(network_name(&object).is_some());
+            index.apply(Kind::Attachment, object);
+            assert!(state(&index) == before);
+        });
+        assert!(named > 20, "{named}");
+    }
+
+    #[test]
+    fn an_instance_of_any_content_has_the_name_for_which_it_was_read() {
+        let owner = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": "honest", "uid": "vm-1"});
+        let valid = json!({
+            "metadata": {"namespace": "n", "name": "hostile", "uid": "i-1", "ownerReferences": [owner], "labels": {"a": "b"}},
+            "status": {"phase": "Running"},
+        });
+        each_object(&valid, |object| {
+            let owners = object.metadata.owner_references.iter().flatten().map(|owner| owner.uid.clone());
+            let uids = owners.chain(["i-1".to_owned()]).collect();
+            assert_eq!(guest_of("hostile".to_owned(), object), Guest { name: "hostile".to_owned(), uids });
+        });
+    }
+}
