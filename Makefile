@@ -27,7 +27,7 @@ test slow boot bench: COMMIT :=
 # Each target uses all processors by itself.
 .NOTPARALLEL:
 
-.PHONY: all guest ctl demo check test slow test-all boot packages format clippy features architectures pages deny test-controller test-cluster chaos demo-controller bench-controller bench-scale fuzz bench dist rpm deb image sbom release reproducible install install-guest install-ctl setup target clean
+.PHONY: all guest ctl demo check test slow test-all boot packages format clippy features architectures pages deny test-controller test-cluster chaos demo-controller bench-controller bench-scale fuzz fuzz-controller bench dist rpm deb image sbom release reproducible install install-guest install-ctl setup target clean
 
 all: guest ctl
 
@@ -186,6 +186,13 @@ $(CYCLONEDX)/bin/cargo-cyclonedx:
 fuzz:
 	tests/setup fuzz
 	CARGO='$(CARGO)' fuzz/run $(FUZZ)
+
+# The controller's readers with objects of any content: make fuzz-controller VARIANTS=20000. `make test-controller` derives
+# 250 objects of each kind. The tests are not optimized like a release: an overflow must be a failure.
+VARIANTS := 100000
+fuzz-controller:
+	HOSTILE_VARIANTS=$(VARIANTS) $(CARGO) test --locked $(CONTROLLER) --lib -- content
+	HOSTILE_VARIANTS=$(VARIANTS) $(CARGO) test --locked $(CONTROLLER) --test quick -- content
 
 # Prints one table: the guest, the host, and the unit in a boot from each bus.
 bench: setup guest
