@@ -119,8 +119,8 @@ mod tests {
     }
 
     fn pool_of(namespace: &str, spec: PoolSpec) -> Arc<MachinePool> {
-        let metadata =
-            ObjectMeta { namespace: Some(namespace.to_owned()), name: Some("p".to_owned()), ..ObjectMeta::default() };
+        let name = spec.network.replace('/', "-");
+        let metadata = ObjectMeta { namespace: Some(namespace.to_owned()), name: Some(name), ..ObjectMeta::default() };
         let pool = MachinePool::read(PoolObject { metadata, spec: Ok(spec), status: None });
         assert_eq!(pool.pool.as_ref().err(), None);
         Arc::new(pool)
