@@ -26,7 +26,7 @@ use kube::api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, Po
 use kube::runtime::events::EventType;
 use kube::{Api, Client, Resource as _};
 use serde_json::Value;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::time::sleep;
 use tracing::field::display;
 
@@ -69,6 +69,8 @@ struct Work<'p> {
     provider: &'p Provider,
     kinds: &'p Kinds,
     index: Mutex<Index>,
+    /// Receives the names that need a pass because the pass of another name has adopted their IPAddresses.
+    others: mpsc::UnboundedSender<Key>,
 }
 
 // === impl Provider ===
@@ -111,9 +113,10 @@ impl Provider {
             };
             tracing::info!(version = kinds.version.name(), "serving the claims of Cluster API");
             let index = Mutex::new(Index::new(kinds.version, &self.scope.watch_filter));
-            let work = Work { provider: self, kinds, index };
+            let (others, mut of_others) = mpsc::unbounded_channel();
+            let work = Work { provider: self, kinds, index, others };
             tokio::select! {
-                result = work.run(&mut pools, &mut served, &is_ready) => return result,
+                result = work.run(&mut pools, (&mut served, &mut of_others), &is_ready) => return result,
                 () = passes::until_other(KINDS, &question, &found) => {}
             }
         }
@@ -126,7 +129,7 @@ impl Work<'_> {
     async fn run(
         &self,
         pools: &mut watch::Receiver<Option<Facts>>,
-        served: &mut Allocations,
+        messages: (&mut Allocations, &mut mpsc::UnboundedReceiver<Key>),
         is_ready: impl Fn(),
     ) -> Result<Infallible, Stopped> {
         let mut changes = Box::pin(self.changes());
@@ -141,7 +144,7 @@ impl Work<'_> {
         self.index().set_pools(facts.unwrap_or_default());
         passes::start("claim", || self.start()).await?;
         is_ready();
-        self.serve(changes, pools, served).await
+        self.serve(changes, pools, messages).await
     }
 
     /// Synchronizes the registry with the cluster: adopts every IPAddress, and processes the outstanding claims in the
@@ -175,12 +178,14 @@ impl Work<'_> {
         &self,
         changes: impl Stream<Item = (Kind, Change)> + Unpin,
         pools: &mut watch::Receiver<Option<Facts>>,
-        served: &mut Allocations,
+        (served, of_others): (&mut Allocations, &mut mpsc::UnboundedReceiver<Key>),
     ) -> Result<Infallible, Stopped> {
         let changes = changes.map(|(kind, change)| -> Names { Some(self.note_change(kind, change)) });
         let pools = passes::each_value(pools, |facts| self.index().set_pools(facts.unwrap_or_default()));
         let served = passes::each_message(served, |allocation| [Key::of_machine(&allocation.claimant.machine)].into());
-        let wakes = stream::select(changes.chain(stream::iter([None])), stream::select(pools, served));
+        let of_others = passes::each_message(of_others, |key| [key].into());
+        let messages = stream::select(served, of_others);
+        let wakes = stream::select(changes.chain(stream::iter([None])), stream::select(pools, messages));
         let names: Vec<Key> = self.index().by_age();
         let names = names.into_iter().map(|key| (key, Duration::ZERO));
         Err(passes::serve("claim", names, Box::pin(wakes), |key| self.pass(key, Until::Nothing)).await)
@@ -404,6 +409,14 @@ impl Work<'_> {
             }
             let adoption = registry.adopt(records.clone(), HolderKind::IpAddressClaim).await?;
             log_adoption(&records, &adoption);
+            // Meanwhile, the pass of such a claim may have ended the claim. Then no watch would cause a pass that releases
+            // the address again.
+            for Record { claimant, .. } in &records {
+                let key = Key::of_machine(&claimant.machine);
+                self.index().note_holder(&key, &claimant.machine.uid);
+                // The receiver ends only together with the passes.
+                let _ = self.others.send(key);
+            }
         }
         let mut index = self.index();
         recorded.iter().for_each(|address| index.note_recorded(address));
