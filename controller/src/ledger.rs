@@ -66,12 +66,14 @@ pub struct ApiLedger {
 #[derive(Clone, Debug, Default)]
 pub struct Kinds(Arc<Mutex<Table>>);
 
-/// The content of [`Kinds`], by UID of the object.
+/// The content of [`Kinds`].
+///
+/// The name of an object counts, too: users can write the UID of another object into their own objects.
 #[derive(Debug, Default)]
 struct Table {
-    kinds: HashMap<String, HolderKind>,
+    kinds: HashMap<Machine, HolderKind>,
     /// Only namespaces that are not those of the objects.
-    vm_namespaces: HashMap<String, String>,
+    vm_namespaces: HashMap<Machine, String>,
 }
 
 /// State of the lease of one name.
@@ -235,7 +237,7 @@ impl ApiLedger {
         let lease = match read(object, address, &network) {
             Ok((spec, lease)) => {
                 if spec.released.is_none() {
-                    self.kinds.note(&lease.claimant.machine, spec.holder.kind);
+                    self.kinds.note_recorded(&lease.claimant.machine, spec.holder.kind);
                     if let Some(namespace) = &spec.holder.vm_namespace {
                         self.kinds.note_vm_namespace(&lease.claimant.machine, namespace);
                     }
@@ -368,8 +370,9 @@ impl ApiLedger {
         let before = before.filter(|before| before.holder.uid == machine.uid);
         let kind = before.map(|before| before.holder.kind).or_else(|| self.kinds.get(machine));
         let kind = kind.ok_or_else(|| store(WRITING, format!("the kind of {machine} is not known")))?;
-        // The holder of a lease never changes.
-        let vm_namespace = before.map_or_else(|| self.kinds.vm_namespace(machine), |it| it.holder.vm_namespace.clone());
+        // The VirtualMachine of a holder never moves to another namespace.
+        let recorded = before.and_then(|before| before.holder.vm_namespace.clone());
+        let vm_namespace = recorded.or_else(|| self.kinds.vm_namespace(machine));
         // What a later version has noted for this holder is kept. It must not pass to another holder.
         let before = before.filter(|before| before.holder.interface == interface.to_string());
         let unknown = |of: fn(&LeaseSpec) -> &BTreeMap<String, Value>| before.map(of).cloned().unwrap_or_default();
@@ -488,35 +491,40 @@ impl Transaction for ApiTransaction<'_> {
 // === impl Kinds ===
 
 impl Kinds {
-    /// Stores the kind of an object that claims.
+    /// Stores the kind of an object that claims. The kind of an object never changes.
     pub fn note(&self, machine: &Machine, kind: HolderKind) {
-        self.lock().kinds.insert(machine.uid.clone(), kind);
+        self.lock().kinds.entry(machine.clone()).or_insert(kind);
+    }
+
+    /// Stores the kind that a lease records. It replaces any other kind.
+    fn note_recorded(&self, machine: &Machine, kind: HolderKind) {
+        self.lock().kinds.insert(machine.clone(), kind);
     }
 
     /// Stores the namespace of the VirtualMachine of an object that claims, if the object is in another namespace.
     pub fn note_vm_namespace(&self, machine: &Machine, namespace: &str) {
         if machine.namespace != namespace {
-            self.lock().vm_namespaces.insert(machine.uid.clone(), namespace.to_owned());
+            self.lock().vm_namespaces.insert(machine.clone(), namespace.to_owned());
         }
     }
 
     /// The kind of an object that claims or holds an address.
     #[must_use]
     pub fn get(&self, machine: &Machine) -> Option<HolderKind> {
-        self.lock().kinds.get(&machine.uid).copied()
+        self.lock().kinds.get(machine).copied()
     }
 
     /// The namespace of the VirtualMachine of an object. `None`: it is the namespace of the object.
     #[must_use]
     pub fn vm_namespace(&self, machine: &Machine) -> Option<String> {
-        self.lock().vm_namespaces.get(&machine.uid).cloned()
+        self.lock().vm_namespaces.get(machine).cloned()
     }
 
     /// Removes an object that will not claim again.
     pub fn forget(&self, machine: &Machine) {
         let mut table = self.lock();
-        table.kinds.remove(&machine.uid);
-        table.vm_namespaces.remove(&machine.uid);
+        table.kinds.remove(machine);
+        table.vm_namespaces.remove(machine);
     }
 
     fn lock(&self) -> MutexGuard<'_, Table> {

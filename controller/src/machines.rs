@@ -25,10 +25,9 @@ use std::time::Duration;
 
 use futures::{Stream, StreamExt as _, stream};
 use glowplug::host::allocator::Adoption;
-use glowplug::host::claim::{Conflict, Machine, Record};
+use glowplug::host::claim::{Claimant, Conflict, Machine, Record};
 use glowplug::host::pool::Pool;
 use glowplug::host::records::{Inventory, Objects};
-use ipnetwork::IpNetwork;
 use k8s_openapi::api::core::v1::{ObjectReference, Secret};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
@@ -208,16 +207,19 @@ impl Work<'_> {
             self.index().confirm(&holder, &vm);
         }
         let leased = registry.read(|allocator| {
-            let leases = allocator.leases().map(|(_, address, lease)| (lease.claimant.machine.clone(), address));
-            leases.collect::<BTreeSet<(Machine, IpAddr)>>()
+            let leases = allocator.leases().map(|(_, address, lease)| (Claimant::clone(&lease.claimant), address));
+            leases.collect::<BTreeSet<(Claimant, IpAddr)>>()
         });
         let leased = leased.await?;
         records.confirm_machines(|vm, machine| self.index().may_belong(&vm.into(), &machine.into()));
         let mut inventory = records.inventory();
-        let conflicts = self.limit(&mut inventory, &leased);
+        let (conflicts, known_records) = self.limit(&mut inventory, &leased);
         let homes: Vec<(Machine, String)> = {
             let mut index = self.index();
-            let elsewhere = index.vms_elsewhere(inventory.records.iter().map(|record| &record.claimant.machine));
+            let records = inventory.records.iter().map(|record| &record.claimant.machine);
+            let reports = inventory.reports.iter().map(|report| &report.machine);
+            let conflicts = conflicts.iter().map(|(_, _, conflict)| &conflict.claimant.machine);
+            let elsewhere = index.vms_elsewhere(records.chain(reports).chain(conflicts));
             for (machine, vm) in &elsewhere {
                 index.confirm(machine, vm);
             }
@@ -239,12 +241,9 @@ impl Work<'_> {
         registry.add_conflicts(of_machines, HolderKind::KubevirtMachine).await?;
         registry.add_conflicts(of_vms, HolderKind::VirtualMachine).await?;
         // After the loss of leases, each machine has a line with its addresses.
-        let mut unknown = inventory.records.clone();
-        for Record { claimant, addresses, .. } in &mut unknown {
-            addresses.retain(|address| !leased.contains(&(claimant.machine.clone(), address.ip())));
-        }
+        let unknown = inventory.records.clone();
         let rebuilt = registry.rebuild(inventory, kinds).await?;
-        let (adopted, known) = (rebuilt.adoption.adopted, rebuilt.adoption.known);
+        let (adopted, known) = (rebuilt.adoption.adopted, rebuilt.adoption.known + known_records);
         let without_record = rebuilt.without_record.len();
         tracing::info!(adopted, known, without_record, "adopted the addresses of machines");
         self.log_adoption(&unknown, &rebuilt.adoption);
@@ -268,22 +267,22 @@ impl Work<'_> {
         self.index().vm_of(holder)
     }
 
-    /// Removes the addresses from an inventory that its machines cannot have got from a pool of this controller, and the
-    /// records that cannot be read. Returns the addresses of the latter, which nobody may get. `leased` has the leases.
+    /// Removes the addresses from an inventory that its machines cannot have got from a pool of this controller, the
+    /// addresses that have a lease, and the records that cannot be read. Returns the addresses of the latter, which nobody
+    /// may get, and the number of addresses that have a lease. `leased` has the leases.
     fn limit(
         &self,
         inventory: &mut Inventory,
-        leased: &BTreeSet<(Machine, IpAddr)>,
-    ) -> Vec<(IpAddr, Option<String>, Conflict)> {
+        leased: &BTreeSet<(Claimant, IpAddr)>,
+    ) -> (Vec<(IpAddr, Option<String>, Conflict)>, usize) {
         let index = self.index();
         let mut authority = Authority::new(index.selection());
-        for record in std::mem::take(&mut inventory.records) {
-            let machine = record.claimant.machine.clone();
-            let is_known = |address: &IpNetwork| leased.contains(&(machine.clone(), address.ip()));
-            if record.addresses.iter().all(is_known) {
-                inventory.records.push(record);
-                continue;
-            }
+        let mut known = 0;
+        for mut record in std::mem::take(&mut inventory.records) {
+            let (claimant, all) = (record.claimant.clone(), record.addresses.len());
+            let machine = claimant.machine.clone();
+            record.addresses.retain(|address| !leased.contains(&(claimant.clone(), address.ip())));
+            known += all - record.addresses.len();
             let (record, ignored) = authority.limit(&index.namespaces_of(&machine), record);
             if !ignored.is_empty() {
                 let (machine, source) = (index.vm_of(&machine), &record.source);
@@ -305,7 +304,7 @@ impl Work<'_> {
             let Some(claimant) = &diagnostic.claimant else { continue };
             conflicts.extend(authority.conflicts(&index.namespaces_of(&claimant.machine), &diagnostic));
         }
-        conflicts
+        (conflicts, known)
     }
 
     /// Adopts the addresses in the Secrets of machines whose leases are lost, then submits the outstanding claims. All
@@ -317,7 +316,9 @@ impl Work<'_> {
             let index = self.index();
             let is_selected = !matches!(index.selected(key), Ok(selected) if selected.is_empty());
             let may_have_secret = index.vm(key).is_some_and(refers);
-            let is_held = index.relatives_of(key).iter().any(|relative| {
+            // Not every machine that names this VirtualMachine is its machine.
+            let label = index.vm(key).and_then(VirtualMachine::kubevirt_machine);
+            let is_held = [Some(key), label.as_ref()].into_iter().flatten().any(|relative| {
                 let of_name = relative.holder("")..;
                 holders.range(of_name).next().is_some_and(|(holder, _)| Key::of_machine(holder) == *relative)
             });
@@ -478,6 +479,8 @@ impl Work<'_> {
         view.instance = index.instance(key).cloned();
         view.memory = index.memory(key);
         view.sources.claims = index.claims_of(key);
+        // Everyone who may create claims can name any machine.
+        view.sources.claims.retain(|claim| index.is_confirmed(&claim.claimant.machine, key));
         let attachments = view.vm.iter().flat_map(|vm| &vm.networks);
         let ipam_claims = attachments.filter_map(|attachment| {
             let name = claim_name(&key.name, &attachment.name);
@@ -730,7 +733,11 @@ impl Work<'_> {
                 view.proven.insert(holder);
             }
             Verdict::Gone => {
-                self.machines.registry.release(holder.clone()).await?;
+                if !self.machines.registry.release_machine(holder.clone()).await? {
+                    // An object of a user names a claim as if it were a machine.
+                    view.proven.insert(holder);
+                    return Ok(());
+                }
                 let held = view.ledger.held.iter().filter(|held| held.claimant.machine == holder);
                 if let Some(notice) = Notice::of_release(held) {
                     tracing::info!(machine = %view.key, uid, reason = notice.reason, "{}", notice.note);

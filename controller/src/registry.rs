@@ -184,6 +184,25 @@ impl RegistryHandle {
         .await
     }
 
+    /// The same as [`RegistryHandle::release`] for a machine. Returns `false`, and releases nothing, if a claim has this name
+    /// and UID: users can write the UID of a claim into objects of machines, and no proof about machines is about claims.
+    ///
+    /// # Errors
+    ///
+    /// [`Stopped`].
+    pub async fn release_machine(&self, machine: Machine) -> Result<bool, Stopped> {
+        self.write(move |owner| {
+            if owner.kinds.get(&machine).is_some_and(HolderKind::is_claim) {
+                return Ok(false);
+            }
+            let released = owner.registry.release(&machine, Timestamp::now())?;
+            owner.kinds.forget(&machine);
+            owner.announce(released.served);
+            Ok(true)
+        })
+        .await
+    }
+
     /// Removes a machine from the wait queue. The machine keeps its addresses.
     ///
     /// # Errors

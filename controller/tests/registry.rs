@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use futures::FutureExt;
-use glowplug::host::claim::{Claimant, Conflict};
+use glowplug::host::claim::{Claimant, Conflict, Machine};
 use glowplug_controller::api::HolderKind;
 use glowplug_controller::registry::Stopped;
 use tokio::sync::Semaphore;
@@ -42,6 +42,33 @@ async fn a_claim_is_repeated_until_it_is_stored() {
         assert_eq!(answer[0].addresses[0].to_string(), "10.0.0.8/16");
         assert_eq!(stored(cluster.client(), NETWORK).await, [row("10.0.0.8", "worker-0", false)]);
     }
+}
+
+#[tokio::test]
+async fn a_proof_about_a_machine_releases_no_address_of_a_claim() {
+    let (_server, cluster) = start_server().await;
+    let (registry, _served) = owner(cluster.controller());
+    registry.resize(vec![pool(NETWORK, &["10.0.0.8/32"])], BTreeSet::new()).await.unwrap();
+    registry.claim(claim(&machine(NETWORK, 0)), KIND).await.unwrap().unwrap();
+    // An object of a user names the claim as if it were a machine.
+    assert!(!registry.release_machine(machine(NETWORK, 0)).await.unwrap());
+    assert_eq!(stored(cluster.client(), NETWORK).await, [row("10.0.0.8", "worker-0", false)]);
+    registry.release(machine(NETWORK, 0)).await.unwrap();
+    assert_eq!(stored(cluster.client(), NETWORK).await, [row("10.0.0.8", "worker-0", true)]);
+}
+
+#[tokio::test]
+async fn the_uid_of_a_waiting_machine_under_another_name_does_not_stop_the_registry() {
+    let (_server, cluster) = start_server().await;
+    let (registry, _served) = owner(cluster.controller());
+    registry.resize(vec![pool(NETWORK, &["10.0.0.8/32"])], BTreeSet::new()).await.unwrap();
+    let kind = HolderKind::VirtualMachine;
+    registry.claim(claim(&machine(NETWORK, 0)), kind).await.unwrap().unwrap();
+    registry.claim(claim(&machine(NETWORK, 1)), kind).await.unwrap().unwrap_err();
+    let other = Machine { name: "other".to_owned(), ..machine(NETWORK, 1) };
+    assert!(registry.release_machine(other).await.unwrap());
+    assert!(registry.release_machine(machine(NETWORK, 0)).await.unwrap());
+    assert_eq!(stored(cluster.client(), NETWORK).await, [row("10.0.0.8", "worker-1", false)]);
 }
 
 #[tokio::test]

@@ -10,6 +10,7 @@ use std::net::IpAddr;
 use glowplug::host::claim::{Conflict, Record};
 use glowplug::host::pool::Pool;
 use glowplug::host::records::ObjectDiagnostic;
+use glowplug::network::InterfaceName;
 use ipnetwork::IpNetwork;
 
 use crate::selection::Selection;
@@ -36,7 +37,7 @@ impl<'s> Authority<'s> {
     /// Reduces the record of a machine whose objects are in `namespaces` to what its pools may have allocated. Also
     /// returns the addresses that do not count.
     pub(super) fn limit(&mut self, namespaces: &BTreeSet<String>, mut record: Record) -> (Record, Vec<IpNetwork>) {
-        let pools = self.pools(namespaces);
+        let pools = self.pools(namespaces).of_interface(record.claimant.interface);
         let networks: BTreeSet<&str> = pools.own.iter().map(|pool| pool.network()).collect();
         record.node_pool = record.node_pool.filter(|name| pools.own.iter().any(|pool| pool.name() == name));
         if record.attachments.is_empty() {
@@ -45,8 +46,15 @@ impl<'s> Authority<'s> {
             record.attachments.retain(|network| networks.contains(network.as_str()));
         }
         let is_own = record.network.as_deref().is_none_or(|network| networks.contains(network));
-        let candidates = record.network.as_slice().iter().chain(&record.attachments);
-        let is_foreign = |address: IpAddr| candidates.clone().any(|network| pools.is_foreign(network, address));
+        // The registry attributes the record to one of these networks.
+        let is_meant = |pool: &&&Pool| record.node_pool.as_deref() == Some(pool.name());
+        let of_node_pool = pools.own.iter().find(is_meant).map(|pool| pool.network());
+        let named = record.network.as_ref().filter(|network| record.attachments.contains(network));
+        let candidates: BTreeSet<&str> = match named {
+            Some(network) => of_node_pool.into_iter().chain([network.as_str()]).collect(),
+            None => of_node_pool.into_iter().chain(record.attachments.iter().map(String::as_str)).collect(),
+        };
+        let is_foreign = |address: IpAddr| candidates.iter().any(|network| pools.is_foreign(network, address));
         let counts = |address: &IpNetwork| is_own && !record.attachments.is_empty() && !is_foreign(address.ip());
         let (own, ignored) = std::mem::take(&mut record.addresses).into_iter().partition(counts);
         record.addresses = own;
@@ -87,7 +95,14 @@ impl<'s> Authority<'s> {
 
 // === impl Pools ===
 
-impl Pools<'_> {
+impl<'s> Pools<'s> {
+    /// The same with only those own pools that serve an interface of this name. The registry would look for the address of
+    /// another interface in all pools.
+    fn of_interface(&self, interface: InterfaceName) -> Self {
+        let own = self.own.iter().filter(|pool| pool.interface() == interface).copied().collect();
+        Self { own, others: self.others.clone() }
+    }
+
     /// Whether only pools of other namespaces have an address of a network.
     fn is_foreign(&self, network: &str, address: IpAddr) -> bool {
         let have = |pools: &[&Pool]| pools.iter().any(|pool| pool.network() == network && pool.contains(address));
@@ -175,6 +190,28 @@ mod tests {
             assert_eq!(limited(both(), record), lists([], ["10.0.0.1"]), "{attachments:?} {network:?}");
         }
         assert_eq!(limited(vec![], record(&[], None, &["10.0.0.1"])), lists([], ["10.0.0.1"]));
+    }
+
+    #[test]
+    fn a_record_of_an_interface_that_no_pool_of_its_namespace_serves_does_not_count() {
+        let mut record = record(&["n/own"], None, &["10.0.0.1", "10.0.0.9", "10.0.0.20"]);
+        record.claimant.interface = "eno999".parse().unwrap();
+        assert_eq!(limited(both(), record), lists([], ["10.0.0.1", "10.0.0.9", "10.0.0.20"]));
+    }
+
+    #[test]
+    fn an_address_of_another_namespace_on_another_network_does_not_count() {
+        let pools = || {
+            let own = [pool("a", "n/own", "10.0.0.0/30"), pool("a", "n/two", "10.0.1.0/30")];
+            own.into_iter().chain([pool("b", "n/two", "10.0.0.0/30"), pool("b", "n/own", "10.0.0.8/30")]).collect()
+        };
+        let named = record(&["n/own", "n/two"], Some("n/own"), &["10.0.0.1"]);
+        assert_eq!(limited(pools(), named), lists(["10.0.0.1"], []));
+        // The NodePool decides about the network, also against the network that the record names.
+        let selection = Selection::new(pools(), []);
+        let own = Record { node_pool: Some("a/n-own".to_owned()), ..record(&["n/two"], Some("n/two"), &["10.0.0.9"]) };
+        let (own, ignored) = Authority::new(&selection).limit(&["a".to_owned()].into(), own);
+        assert_eq!((own.addresses, ignored), (vec![], vec!["10.0.0.9".parse().unwrap()]));
     }
 
     #[test]

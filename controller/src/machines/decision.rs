@@ -539,7 +539,14 @@ impl View {
             // The labels name a KubevirtMachine that has another VirtualMachine.
             Some(machine) if Key::of(&machine.metadata) == label => Ok(Some(itself(own))),
             // The KubevirtMachine is gone. Its guest keeps the addresses that this machine holds.
-            _ if self.ledger.known.values().any(|kind| *kind == HolderKind::KubevirtMachine) => Ok(None),
+            _ if self
+                .ledger
+                .known
+                .iter()
+                .any(|(holder, kind)| *kind == HolderKind::KubevirtMachine && Key::of_machine(holder) == label) =>
+            {
+                Ok(None)
+            }
             _ => Ok(Some(itself(label))),
         }
     }

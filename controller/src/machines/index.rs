@@ -446,8 +446,13 @@ impl Index {
     pub(super) fn confirmed_homes_of(&self, machine: &Machine) -> BTreeSet<Key> {
         let own = Key::of_machine(machine);
         let mut homes = self.homes_of(&own);
-        homes.retain(|vm| *vm == own || self.confirmed.contains(&(machine.clone(), vm.clone())));
+        homes.retain(|vm| self.is_confirmed(machine, vm));
         homes
+    }
+
+    /// Whether a VirtualMachine has the name of a machine, or belongs or has belonged to it.
+    pub(super) fn is_confirmed(&self, machine: &Machine, vm: &Key) -> bool {
+        Key::of_machine(machine) == *vm || self.confirmed.contains(&(machine.clone(), vm.clone()))
     }
 
     /// Whether VirtualMachine `vm` may belong to the KubevirtMachine that its labels name. `false` if the KubevirtMachine
