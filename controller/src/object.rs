@@ -26,7 +26,7 @@ const MAX_DEPTH: usize = 100;
 ///
 /// The same holds for the depth of an object. The definition of a kind may leave a member open, such as the metadata in
 /// the template of a VirtualMachine, and an API server accepts deeper values there than the client reads. Values below
-/// [`MAX_DEPTH`] are null.
+/// a hundred levels are null.
 #[derive(Clone, Debug)]
 pub struct Object(pub DynamicObject);
 
