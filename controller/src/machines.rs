@@ -267,9 +267,14 @@ impl Work<'_> {
         self.index().vm_of(holder)
     }
 
-    /// Removes the addresses from an inventory that its machines cannot have got from a pool of this controller, the
-    /// addresses that have a lease, and the records that cannot be read. Returns the addresses of the latter, which nobody
-    /// may get, and the number of addresses that have a lease. `leased` has the leases.
+    /// Reduces an inventory to the addresses that the registry must adopt. Removes
+    ///
+    /// - addresses that no pool of the machine's namespace has,
+    /// - addresses in `leased`, because the registry already has their leases, and
+    /// - records that cannot be read.
+    ///
+    /// Returns the addresses of the unreadable records, which must not be allocated, and the number of addresses that
+    /// already have a lease.
     fn limit(
         &self,
         inventory: &mut Inventory,

@@ -25,8 +25,8 @@ const MAX_DEPTH: usize = 100;
 /// parses them.
 ///
 /// The same holds for the depth of an object. The definition of a kind may leave a member open, such as the metadata in
-/// the template of a VirtualMachine, and an API server accepts deeper values there than the client reads. Values below
-/// a hundred levels are null.
+/// the template of a VirtualMachine, and an API server accepts deeper values there than the client reads. Values nested
+/// deeper than 100 levels are null.
 #[derive(Clone, Debug)]
 pub struct Object(pub DynamicObject);
 

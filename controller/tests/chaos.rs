@@ -45,8 +45,8 @@
 //! # Late requests
 //!
 //! A leader sends the request for an `IPAddress`, and the API server receives it after the claim was deleted and another
-//! leader has released the address. No client can prevent this. No claim refers to such an `IPAddress`, so nobody uses its
-//! address. In the same way, a Secret may arrive after its VirtualMachine was deleted. The observer counts these cases, and
+//! leader has released the address. The controller cannot prevent the late arrival. The claim of this `IPAddress` is gone,
+//! so no machine uses the address. In the same way, a Secret may arrive after its VirtualMachine was deleted. The observer counts these cases, and
 //! checks that none is left after quiet time.
 //!
 //! # What this program cannot do

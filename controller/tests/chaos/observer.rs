@@ -400,7 +400,7 @@ impl State {
 
     /// Whether an IPAddress arrived after its claim had ended: after the claim was deleted, and after its lease was
     /// released. A leader sends the request, the API server receives it after another leader has ended the claim, and
-    /// nothing can prevent that. No claim refers to such an IPAddress, so nobody uses its address.
+    /// the leader cannot prevent the late arrival. The claim of this IPAddress is gone, so no machine uses the address.
     fn is_late(&mut self, seen: &Seen, networks: &BTreeMap<String, String>) -> bool {
         let (namespace, name) = key(&seen.object);
         if seen.kind != ADDRESSES || self.users.contains_key(&(ADDRESSES, namespace.clone(), name.clone())) {
