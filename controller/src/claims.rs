@@ -404,9 +404,6 @@ impl Work<'_> {
         let records: Vec<Result<Option<Record>, Error>> = records.buffered(PASSES).collect().await;
         let records: Vec<Record> = records.into_iter().filter_map(Result::transpose).collect::<Result<_, _>>()?;
         if !records.is_empty() {
-            for Record { claimant, .. } in &records {
-                self.index().note_holder(&Key::of_machine(&claimant.machine), &claimant.machine.uid);
-            }
             let adoption = registry.adopt(records.clone(), HolderKind::IpAddressClaim).await?;
             log_adoption(&records, &adoption);
             // Meanwhile, the pass of such a claim may have ended the claim. Then no watch would cause a pass that releases

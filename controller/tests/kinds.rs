@@ -9,6 +9,7 @@ use glowplug_controller::events::Events;
 use glowplug_controller::node_pools::NodePools;
 use glowplug_controller::pools::Scope;
 use glowplug_controller::selection::SelectionCache;
+use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{DeleteParams, DynamicObject, ListParams, PostParams};
 use kube::{Api, ResourceExt};
@@ -184,6 +185,45 @@ async fn kubevirt_machines_hold_addresses_as_soon_as_the_kind_is_installed() {
     assert_eq!(hosted.restart("a").await.addresses()[0].1, "10.0.0.8");
     hosted.vms.delete("a", &DeleteParams::default()).await.unwrap();
     poll("a released address", async || holder(&hosted, "10.0.0.8").await.is_null().then_some(())).await;
+    installed.stop().await;
+}
+
+#[tokio::test]
+async fn a_machine_whose_kubevirt_machine_is_in_another_cluster_and_namespace_holds_its_address_under_its_own_name() {
+    let server = Server::start().await;
+    let cluster = Cluster::of(&server).await;
+    let hosted = Hosted::plain(&cluster).await;
+    create_pool(&hosted, &["10.0.0.8/31"]).await;
+    let mut installed = Installed::start(&cluster).await;
+    installed.until_asked(&hosted, "").await;
+    let mut labels = labels(&hosted, "a", "workers");
+    labels["capk.cluster.x-k8s.io/kubevirt-machine-namespace"] = "clusters-of-another-cluster".into();
+    let a = create_vm(&hosted, "a", &labels).await;
+    assert_eq!(hosted.address_of("a").await, "10.0.0.8");
+    until(&hosted.vms, "a", |vm| vm.annotations().contains_key(ANNOTATION)).await;
+    let leases: Api<StaticIPLease> = Api::all(cluster.client());
+    let of_a = async || {
+        let all = leases.list(&ListParams::default()).await.unwrap().items.into_iter().map(|lease| lease.spec);
+        let holders: Vec<_> = all.map(|lease| (lease.holder.namespace, lease.holder.name, lease.holder.uid)).collect();
+        holders
+    };
+    let own = [(hosted.namespace.clone(), "a".to_owned(), a.uid().unwrap())];
+    assert_eq!(of_a().await, own);
+
+    // The leases are lost. The machine keeps its address, and no other machine gets it.
+    installed.stop_leading();
+    hosted.forget_leases().await;
+    installed.lead().await;
+    assert_eq!(of_a().await, own);
+    create_vm(&hosted, "b", &json!({})).await;
+    assert_eq!(hosted.address_of("b").await, "10.0.0.9");
+    // Nothing about this machine is a warning.
+    let events: Api<Event> = Api::namespaced(cluster.client(), &hosted.namespace);
+    let events = events.list(&ListParams::default()).await.unwrap().items;
+    let warnings = events.into_iter().filter(|event| event.type_.as_deref() == Some("Warning"));
+    assert_eq!(warnings.filter_map(|event| event.note).collect::<Vec<_>>(), [""; 0]);
+    hosted.vms.delete("a", &DeleteParams::default()).await.unwrap();
+    hosted.until_held(1).await;
     installed.stop().await;
 }
 

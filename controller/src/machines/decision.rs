@@ -516,16 +516,13 @@ impl View {
     /// Returns the object that claims addresses for a VirtualMachine. `None`: no object may claim now. `Err`: the
     /// object is not known before this step is done.
     fn claimant(&self, vm: &VirtualMachine) -> Result<Option<Claimed>, Step> {
-        let own = self.key.clone();
-        let label = vm.kubevirt_machine().filter(|label| label.name == self.key.name);
-        let itself = |key: Key| {
-            let machine = key.holder(uid(&vm.metadata));
-            Claimed { machine, kind: HolderKind::VirtualMachine, created: created(&vm.metadata).unwrap_or_default() }
+        let label = vm.kubevirt_machine().filter(|label| self.has_machines && label.name == self.key.name);
+        let itself = || Claimed {
+            machine: self.key.holder(uid(&vm.metadata)),
+            kind: HolderKind::VirtualMachine,
+            created: created(&vm.metadata).unwrap_or_default(),
         };
-        let Some(label) = label else { return Ok(Some(itself(own))) };
-        if !self.has_machines {
-            return Ok(Some(itself(label)));
-        }
+        let Some(label) = label else { return Ok(Some(itself())) };
         match &self.machine {
             Some(machine) if Key::of(&machine.metadata) == label && machine.home == self.key => {
                 let claimed = Claimed {
@@ -537,7 +534,7 @@ impl View {
             }
             _ if !self.is_machine_read => Err(Step::ReadMachine(label)),
             // The labels name a KubevirtMachine that has another VirtualMachine.
-            Some(machine) if Key::of(&machine.metadata) == label => Ok(Some(itself(own))),
+            Some(machine) if Key::of(&machine.metadata) == label => Ok(Some(itself())),
             // The KubevirtMachine is gone. Its guest keeps the addresses that this machine holds.
             _ if self
                 .ledger
@@ -547,7 +544,8 @@ impl View {
             {
                 Ok(None)
             }
-            _ => Ok(Some(itself(label))),
+            // The KubevirtMachine is in another cluster, or the labels are invented.
+            _ => Ok(Some(itself())),
         }
     }
 

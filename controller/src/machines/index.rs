@@ -455,12 +455,20 @@ impl Index {
         Key::of_machine(machine) == *vm || self.confirmed.contains(&(machine.clone(), vm.clone()))
     }
 
-    /// Whether VirtualMachine `vm` may belong to the KubevirtMachine that its labels name. `false` if the KubevirtMachine
-    /// exists and has another VirtualMachine. capk gives both the same name.
+    /// The confirmed relations of all machines of a name.
+    fn confirmed_of(&self, machine: &Key) -> impl Iterator<Item = &(Machine, Key)> {
+        let first = (machine.holder(""), Key { namespace: String::new(), name: String::new() });
+        self.confirmed.range(first..).take_while(|(it, _)| Key::of_machine(it) == *machine)
+    }
+
+    /// Whether VirtualMachine `vm` may belong to the KubevirtMachine that its labels name. In another namespace, the
+    /// KubevirtMachine or a lease must say so. capk gives both the same name.
     pub(super) fn may_belong(&self, vm: &Key, machine: &Key) -> bool {
-        let is_of =
-            |machine: &KubevirtMachine| machine.home == *vm || self.confirmed.contains(&(machine.holder(), vm.clone()));
-        vm.name == machine.name && self.machine(machine).is_none_or(is_of)
+        let is_confirmed = || match self.machine(machine) {
+            Some(known) => known.home == *vm || self.is_confirmed(&known.holder(), vm),
+            None => vm == machine || self.confirmed_of(machine).any(|(_, home)| home == vm),
+        };
+        vm.name == machine.name && is_confirmed()
     }
 
     /// Returns the name of the VirtualMachine of a machine.

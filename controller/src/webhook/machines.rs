@@ -98,8 +98,9 @@ pub fn decide(machine: &VirtualMachine, selection: &Selection, held: &BTreeSet<P
 /// Whether a pool keeps an address of each of its families for a machine, so that the machine needs no free address.
 pub(crate) fn is_kept_for(machine: &VirtualMachine, selected: &Selected, selection: &Selection) -> bool {
     let Some(pool) = selection.pool(&selected.pool).and_then(|pool| pool.pool.as_ref().ok()) else { return false };
-    let name = machine.kubevirt_machine().unwrap_or_else(|| machine.key());
-    pool.pre_allocated(&name.namespace, &name.name).len() == pool.spaces().count()
+    // Without its KubevirtMachine in this cluster, the VirtualMachine itself claims the address.
+    let mut names = machine.kubevirt_machine().into_iter().chain([machine.key()]);
+    names.any(|name| pool.pre_allocated(&name.namespace, &name.name).len() == pool.spaces().count())
 }
 
 /// Returns the operation that sets the `acpiIndex` of the interface, so that the guest gives it the name in the pool.
@@ -271,6 +272,9 @@ mod tests {
             assert!(matches!(decision(&[keeping(name)], &json!({})), Decision::Patch(_)), "{name}");
         }
         assert!(matches!(decision(&[keeping("other/w-0")], &json!({})), Decision::Exhausted(..)));
+        // The KubevirtMachine may be in another cluster, and its VirtualMachine claims the address.
+        let label = json!({"metadata": {"labels": {"capk.cluster.x-k8s.io/kubevirt-machine-namespace": "infra"}}});
+        assert!(matches!(decision(&[keeping("n/w-0")], &label), Decision::Patch(_)));
     }
 
     #[test]

@@ -213,6 +213,8 @@ fn a_virtual_machine_without_a_kubevirt_machine_claims_for_itself() {
     assert_eq!(decide(&View { has_machines: false, ..alone.clone() }), itself, "the cluster has none");
     let unlabelled = vm(&json!({"metadata": {"labels": null}}));
     assert_eq!(decide(&View { vm: Some(unlabelled), ..view() }), itself, "it is of nobody");
+    let label = json!({"metadata": {"labels": {"capk.cluster.x-k8s.io/kubevirt-machine-namespace": "elsewhere"}}});
+    assert_eq!(decide(&View { vm: Some(vm(&label)), ..alone }), itself, "under its own name, whatever its labels say");
     // capk creates another VirtualMachine, in namespace `infra`, for this machine.
     let elsewhere = machine(&json!({"spec": {"virtualMachineTemplate": {"metadata": {"namespace": "infra"}}}}));
     assert_eq!(decide(&View { machine: Some(elsewhere), ..view() }), itself, "the labels are wrong");

@@ -65,6 +65,49 @@ pub async fn a_claim_gets_an_ipaddress_of_its_name(cluster: &Cluster) {
     assert_eq!(site.held().await, rows([("10.0.0.8", "a")]));
 }
 
+/// A user creates claims that look like those of the controller for machines.
+pub async fn a_claim_that_names_another_claim_as_a_machine_releases_no_address(cluster: &Cluster) {
+    let (site, controller) = site(cluster, &["10.0.0.8/32"]).await;
+    let claim = site.claim("a", &json!({})).await;
+    assert_eq!(site.address_of("a").await, "10.0.0.8");
+    // This claim would get an address that is released.
+    site.claim("b", &json!({})).await;
+    assert_eq!(site.until_not_ready("b", "PoolExhausted").await, EXHAUSTED);
+    let other = Site::new(cluster).await;
+    let forge = async |forger: &Site, name: &str, uid: &str, kind: &str| {
+        let claimant = json!({
+            "kind": kind, "interface": "eno101",
+            "machine": {"namespace": site.namespace, "name": name, "uid": uid},
+        });
+        let forged = json!({
+            "metadata": {
+                "name": format!("{name}-eno101"), "labels": {"ipam.glowplug.dev/machine-claim": "true"},
+                "annotations": {"ipam.glowplug.dev/claimant": claimant.to_string()},
+            },
+            "spec": {"poolRef": {"apiGroup": "ipam.example.com", "kind": "Pool", "name": "p"}},
+        });
+        create(&forger.claims, forged).await;
+    };
+    let uid = claim.uid().unwrap();
+    forge(&other, "a", &uid, "IPAddressClaim").await;
+    forge(&site, "a", &uid, "VirtualMachine").await;
+    // The controller ends the claim of a machine that does not exist, so it has also looked at the others.
+    forge(&site, "z", "of-nobody", "VirtualMachine").await;
+    site.until_gone("z-eno101").await;
+    drop(controller);
+    let _next = {
+        let mut controller = Controller::start(cluster, &site);
+        controller.until_ready().await;
+        controller
+    };
+    forge(&site, "y", "of-nobody", "KubevirtMachine").await;
+    site.until_gone("y-eno101").await;
+    assert_eq!(site.held().await, rows([("10.0.0.8", "a")]));
+    assert_eq!(site.handed_out().await, rows([("10.0.0.8", "a")]));
+    site.delete("a").await;
+    assert_eq!(site.address_of("b").await, "10.0.0.8");
+}
+
 pub async fn a_claim_on_an_exhausted_pool_gets_the_address_of_a_deleted_one(cluster: &Cluster) {
     let (site, _controller) = site(cluster, &["10.0.0.8/32"]).await;
     site.claim("a", &json!({})).await;

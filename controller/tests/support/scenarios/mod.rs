@@ -178,6 +178,7 @@ scenarios! {
     macs::a_machine_of_an_exhausted_mac_pool_starts_when_the_pool_grows,
     macs::an_invalid_mac_pool_is_refused_with_every_error,
     claims::a_claim_gets_an_ipaddress_of_its_name,
+    claims::a_claim_that_names_another_claim_as_a_machine_releases_no_address,
     claims::a_claim_on_an_exhausted_pool_gets_the_address_of_a_deleted_one,
     claims::a_grown_pool_serves_claims_in_the_order_of_their_creation,
     claims::a_claim_of_a_paused_or_absent_cluster_waits_for_it,
