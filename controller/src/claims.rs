@@ -366,7 +366,8 @@ impl Work<'_> {
             }
             Step::Release(holder) => {
                 let uid = holder.uid.clone();
-                let addresses = registry.release(holder).await?;
+                // Users can write the UID of any object into the owner of an IPAddress.
+                let addresses = registry.release(holder, HolderKind::IpAddressClaim).await?.unwrap_or_default();
                 log_release(&key, &uid, &addresses);
                 view.former.remove(&uid);
                 if view.claim.as_ref().is_some_and(|claim| claim.uid() == uid) {

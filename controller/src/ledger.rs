@@ -367,8 +367,13 @@ impl ApiLedger {
         before: Option<&LeaseSpec>,
     ) -> Result<LeaseSpec, LedgerError> {
         let Claimant { machine, interface } = &*lease.claimant;
-        let before = before.filter(|before| before.holder.uid == machine.uid);
-        let kind = before.map(|before| before.holder.kind).or_else(|| self.kinds.get(machine));
+        let Machine { namespace, name, uid } = machine;
+        let before = before.filter(|before| {
+            let holder = &before.holder;
+            (&holder.namespace, &holder.name, &holder.uid) == (namespace, name, uid)
+        });
+        // A released lease may have recorded another kind, which a user has invented.
+        let kind = self.kinds.get(machine).or_else(|| before.map(|before| before.holder.kind));
         let kind = kind.ok_or_else(|| store(WRITING, format!("the kind of {machine} is not known")))?;
         // The VirtualMachine of a holder never moves to another namespace.
         let recorded = before.and_then(|before| before.holder.vm_namespace.clone());
@@ -383,9 +388,9 @@ impl ApiLedger {
             pool: lease.pool.to_string(),
             holder: Holder {
                 kind,
-                namespace: machine.namespace.clone(),
-                name: machine.name.clone(),
-                uid: machine.uid.clone(),
+                namespace: namespace.clone(),
+                name: name.clone(),
+                uid: uid.clone(),
                 interface: interface.to_string(),
                 vm_namespace,
                 unknown: unknown(|before| &before.holder.unknown),

@@ -408,7 +408,8 @@ impl Work<'_> {
     /// Runs a pass for the machine of a name: decides and sends requests until nothing is left to do.
     async fn pass(&self, key: Key, until: Until) -> Result<Ended, Error> {
         let mut view = self.look(&key).await?;
-        for _ in 0..LONGEST_PASS {
+        // A pass proves each holder once.
+        for _ in 0..LONGEST_PASS + view.ledger.known.len() {
             if self.index().selected(&key) != view.selected {
                 // A request of this pass found another version of the VirtualMachine. The watch causes no further pass for a
                 // version that is known.
@@ -508,13 +509,17 @@ impl Work<'_> {
     }
 
     async fn read_registry(&self, view: &mut View) -> Result<(), Error> {
-        let names = self.index().relatives_of(&view.key);
+        let key = view.key.clone();
+        let (names, confirmed) = {
+            let index = self.index();
+            (index.relatives_of(&view.key), index.confirmed_machines_of(&view.key))
+        };
         let (claimed, instance) = (view.memory.claimed.clone(), view.instance.clone());
         let selected = view.selected.iter().flatten();
         let pools: Vec<String> = selected.map(|selected| selected.pool.to_string()).collect();
         let scope = self.machines.scope.namespace.clone();
         let read = self.machines.registry.read_with_kinds(move |allocator, kinds| {
-            Recorded::read(allocator, kinds, &names, &claimed, &pools, instance.as_ref(), &scope)
+            Recorded::read(allocator, kinds, (&key, &names, &confirmed), &claimed, &pools, instance.as_ref(), &scope)
         });
         view.ledger = read.await?;
         Ok(())
@@ -738,8 +743,8 @@ impl Work<'_> {
                 view.proven.insert(holder);
             }
             Verdict::Gone => {
-                if !self.machines.registry.release_machine(holder.clone()).await? {
-                    // An object of a user names a claim as if it were a machine.
+                if self.machines.registry.release(holder.clone(), kind).await?.is_none() {
+                    // An object of a user names the UID of an object of another kind.
                     view.proven.insert(holder);
                     return Ok(());
                 }
@@ -941,12 +946,13 @@ impl Work<'_> {
         self.publish_events(view, notice);
     }
 
-    /// Publishes an event about the VirtualMachine and an event about its KubevirtMachine.
+    /// Publishes an event about the VirtualMachine and an event about its KubevirtMachine. Not about a KubevirtMachine that
+    /// only the labels of the VirtualMachine name.
     fn publish_events(&self, view: &View, notice: &Notice) {
         if let Some(vm) = &view.vm {
             self.publish_about(reference_to(Kind::VirtualMachine, &vm.metadata), notice);
         }
-        if let Some(machine) = &view.machine {
+        if let Some(machine) = view.machine.as_ref().filter(|machine| machine.home == view.key) {
             self.publish_about(reference_to(Kind::KubevirtMachine, &machine.metadata), notice);
         }
     }

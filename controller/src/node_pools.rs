@@ -202,7 +202,8 @@ impl NodePools {
                     api.create(&PostParams::default(), &object).await.map(drop)
                 }
                 (Derived::Write(spec), Some(_)) => {
-                    let patch = Patch::Merge(json!({"spec": members(spec)}));
+                    let uid = pool.map(|pool| &pool.uid);
+                    let patch = Patch::Merge(json!({"metadata": {"uid": uid}, "spec": members(spec)}));
                     api.patch(&key.name, &PatchParams::default(), &patch).await.map(drop)
                 }
                 (Derived::Delete, _) => {

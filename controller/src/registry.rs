@@ -27,6 +27,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::api::HolderKind;
+use crate::index::PoolId;
 use crate::ledger::{ApiLedger, Kinds};
 use crate::macs::Observer;
 use crate::metrics::Metrics;
@@ -168,37 +169,24 @@ impl RegistryHandle {
         answered.await.map_err(|_| Stopped)
     }
 
-    /// Releases everything that a machine holds or waits for, and returns the released addresses. The machine must be
-    /// gone: others may get its addresses before this returns.
+    /// Releases everything that an object of a kind holds or waits for, and returns the released addresses. The object must
+    /// be gone: others may get its addresses before this returns.
+    ///
+    /// Returns `None`, and releases nothing, if an object of another kind has this name and UID. Users can write the UID
+    /// of any object into their own objects, and that an object is gone is proved for one kind.
     ///
     /// # Errors
     ///
     /// [`Stopped`].
-    pub async fn release(&self, machine: Machine) -> Result<Vec<IpNetwork>, Stopped> {
+    pub async fn release(&self, machine: Machine, kind: HolderKind) -> Result<Option<Vec<IpNetwork>>, Stopped> {
         self.write(move |owner| {
-            let released = owner.registry.release(&machine, Timestamp::now())?;
-            owner.kinds.forget(&machine);
-            owner.announce(released.served);
-            Ok(released.held.into_iter().flat_map(|allocation| allocation.addresses).collect())
-        })
-        .await
-    }
-
-    /// The same as [`RegistryHandle::release`] for a machine. Returns `false`, and releases nothing, if a claim has this name
-    /// and UID: users can write the UID of a claim into objects of machines, and no proof about machines is about claims.
-    ///
-    /// # Errors
-    ///
-    /// [`Stopped`].
-    pub async fn release_machine(&self, machine: Machine) -> Result<bool, Stopped> {
-        self.write(move |owner| {
-            if owner.kinds.get(&machine).is_some_and(HolderKind::is_claim) {
-                return Ok(false);
+            if owner.kinds.get(&machine).is_some_and(|known| known != kind) {
+                return Ok(None);
             }
             let released = owner.registry.release(&machine, Timestamp::now())?;
             owner.kinds.forget(&machine);
             owner.announce(released.served);
-            Ok(true)
+            Ok(Some(released.held.into_iter().flat_map(|allocation| allocation.addresses).collect()))
         })
         .await
     }
@@ -238,15 +226,31 @@ impl RegistryHandle {
     }
 
     /// Adopts the records in objects of one kind. An address that does not fit is reported and is not allocated to any
-    /// machine.
+    /// machine. These records do not count:
+    ///
+    /// - the record of an object that the registry knows with another kind: a user has written its UID
+    /// - an address in the record of a claim that only pools of other namespaces have
     ///
     /// # Errors
     ///
     /// [`Stopped`].
     pub async fn adopt(&self, records: Vec<Record>, kind: HolderKind) -> Result<Adoption, Stopped> {
         self.write(move |owner| {
-            records.iter().for_each(|record| owner.kinds.note(&record.claimant.machine, kind));
-            owner.registry.adopt(records.iter().cloned(), Timestamp::now())
+            let state = owner.registry.state()?;
+            let mut counting = Vec::with_capacity(records.len());
+            for mut record in records.iter().cloned() {
+                let machine = &record.claimant.machine;
+                if owner.kinds.get(machine).is_some_and(|known| known != kind) {
+                    continue;
+                }
+                if let Some(pool) = record.node_pool.as_ref().filter(|_| kind.is_claim()) {
+                    let namespace = &machine.namespace;
+                    record.addresses.retain(|address| !is_foreign(state, pool, namespace, address.ip()));
+                }
+                owner.kinds.note(&record.claimant.machine, kind);
+                counting.push(record);
+            }
+            owner.registry.adopt(counting, Timestamp::now())
         })
         .await
     }
@@ -266,7 +270,15 @@ impl RegistryHandle {
         kind: HolderKind,
     ) -> Result<Result<(), ClaimError>, Stopped> {
         self.write(move |owner| {
-            owner.kinds.note(&claimant.machine, kind);
+            if let Err(error) = owner.note_kind(&claimant.machine, kind)? {
+                return Ok(Err(error));
+            }
+            let state = owner.registry.state()?;
+            let is_held = |ip: IpAddr| state.leases_of(&claimant.machine).any(|(_, held, _)| held == ip);
+            let mut new = addresses.iter().map(IpNetwork::ip).filter(|ip| !is_held(*ip));
+            if let Some(named) = new.find(|ip| is_foreign(state, &pool, &claimant.machine.namespace, *ip)) {
+                return Ok(Err(ClaimError::NotInPool { named, pool: pool.clone() }));
+            }
             match owner.registry.hold(&pool, &claimant, &addresses, &source, Timestamp::now()) {
                 Ok(()) => Ok(Ok(())),
                 Err(RegistryError::Refused(error)) => Ok(Err(error)),
@@ -428,6 +440,20 @@ impl RegistryHandle {
     }
 }
 
+/// Whether an address that a pool does not have is an address of other namespaces: pools of other namespaces on the
+/// network of this pool have it, and no pool of `namespace`, of the namespace of this pool, or of the whole cluster.
+///
+/// Everyone who may write the objects of one namespace can record any address in them. An address that no pool has still
+/// counts: a pool may have had it earlier.
+fn is_foreign(allocator: &Allocator, pool: &str, namespace: &str, address: IpAddr) -> bool {
+    let Some(own) = allocator.pool(pool) else { return false };
+    let of_network = allocator.pools().filter(|pool| pool.network() == own.network() && pool.contains(address));
+    let ids: Vec<PoolId> = of_network.map(|pool| PoolId::parse(pool.name())).collect();
+    let own = PoolId::parse(pool).namespace;
+    let is_own = |of: &str| of == namespace || own.as_deref() == Some(of);
+    !ids.is_empty() && !ids.iter().any(|id| id.namespace.as_deref().is_none_or(is_own))
+}
+
 /// A job, and the channel for its result.
 fn job<T: Send + 'static>(
     mut work: impl FnMut(&mut Owner) -> Result<T, LedgerError> + Send + 'static,
@@ -489,12 +515,19 @@ impl Owner {
             callers.push((claims.len(), answers));
             group.extend(claims);
         }
-        group.iter().for_each(|(claim, kind)| self.kinds.note(&claim.machine, *kind));
-        let group: Vec<Claim> = group.into_iter().map(|(claim, _)| claim).collect();
+        let note =
+            |owner: &mut Self| group.iter().map(|(claim, kind)| owner.note_kind(&claim.machine, *kind)).collect();
+        let noted: Vec<Result<(), ClaimError>> = self.repeat(note)?;
+        let group = group.into_iter().zip(&noted).filter(|(_, noted)| noted.is_ok());
+        let group: Vec<Claim> = group.map(|((claim, _), _)| claim).collect();
         let Claimed { answers, served, .. } =
             self.repeat(|owner| owner.registry.claim_all(&group, Timestamp::now()))?;
         self.announce(served);
-        let mut answers = answers.into_iter();
+        let mut allowed = answers.into_iter();
+        let mut answers = noted.into_iter().filter_map(|noted| match noted {
+            Ok(()) => allowed.next(),
+            Err(error) => Some(Err(error)),
+        });
         for (count, caller) in callers {
             let answers: Vec<Answer> = answers.by_ref().take(count).collect();
             answers.iter().for_each(|answer| self.metrics.count_claim(answer));
@@ -503,6 +536,19 @@ impl Owner {
         }
         self.link.note_change();
         Some(())
+    }
+
+    /// Stores the kind of an object that claims. The inner error: an object of another kind has the same name and UID, and
+    /// holds an address. A user has written the UID of the object that claims into that object.
+    fn note_kind(&mut self, machine: &Machine, kind: HolderKind) -> Result<Result<(), ClaimError>, LedgerError> {
+        if self.kinds.get(machine).is_some_and(|known| known != kind) {
+            if let Some((_, named, lease)) = self.registry.state()?.leases_of(machine).next() {
+                return Ok(Err(ClaimError::Taken { named, by: Claimant::clone(&lease.claimant) }));
+            }
+            self.kinds.forget(machine);
+        }
+        self.kinds.note(machine, kind);
+        Ok(Ok(()))
     }
 
     /// Allocates addresses to waiting machines after the end of a reuse delay, or after a release by another leader.

@@ -4,11 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use glowplug_controller::api::{PoolSpec, StaticIPPool};
+use glowplug_controller::api::{PoolSpec, StaticIPLease, StaticIPPool, lease_name};
 use glowplug_controller::pools::Scope;
 use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::api::rbac::v1::ClusterRoleBinding;
-use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
@@ -330,6 +332,63 @@ async fn a_machine_that_a_read_finds_before_the_watch_gets_its_secret() {
     recorded.add_permits(Semaphore::MAX_PERMITS / 2);
     assert_eq!(hosted.address_of("x").await, "10.0.0.8");
     drop((paused, other, never));
+}
+
+/// A user of another namespace has a running VirtualMachine under whose name many machines hold addresses, and a
+/// KubevirtMachine whose VirtualMachine is, as it says, in the namespace of a hosted cluster.
+#[tokio::test]
+async fn machines_of_another_namespace_keep_no_machine_from_its_network() {
+    let server = Server::start().await;
+    let cluster = Cluster::of(&server).await;
+    let hosted = hosted(&cluster, &["10.0.0.8/31"]).await;
+    let other = Hosted::plain(&cluster).await;
+    other.kubevirt.be_late();
+    let spec = PoolSpec {
+        node_pool_ref: None,
+        machine_selector: Some(LabelSelector::default()),
+        ..other.spec("", &["10.0.0.0/24"])
+    };
+    other.pools.create(&PostParams::default(), &StaticIPPool::new("p", spec)).await.unwrap();
+    create_vm(&other, "w").await;
+    let first = lead(&cluster);
+    other.address_of("w").await;
+    drop(first);
+    let leases: Api<StaticIPLease> = Api::all(cluster.client());
+    for n in 100..140 {
+        let address = format!("10.0.0.{n}");
+        let spec = json!({
+            "network": other.network, "address": address, "prefix": 16, "pool": format!("{}/p", other.namespace),
+            "since": "2026-08-01T10:00:00.000000Z",
+            "holder": {
+                "kind": "VirtualMachine", "namespace": other.namespace, "name": "w", "uid": n.to_string(),
+                "interface": "eno101",
+            },
+        });
+        let name = lease_name(address.parse().unwrap(), &other.network).unwrap();
+        let lease = StaticIPLease::new(&name, serde_json::from_value(spec).unwrap());
+        leases.create(&PostParams::default(), &lease).await.unwrap();
+    }
+    let template = json!({"metadata": {"namespace": hosted.namespace}});
+    let machine = json!({"metadata": {"name": "w"}, "spec": {"virtualMachineTemplate": template}});
+    other.machines.create(&PostParams::default(), &object(KUBEVIRT_MACHINE, machine)).await.unwrap();
+    // A VirtualMachine that names a machine of the hosted cluster, and that gets no address.
+    let machine = object(KUBEVIRT_MACHINE, json!({"metadata": {"name": "v"}, "spec": {}}));
+    hosted.machines.create(&PostParams::default(), &machine).await.unwrap();
+    let mut vm = other.vm("v", &labels(&hosted, "v", "workers"), &drive_of("v"));
+    vm.data["spec"]["template"]["metadata"]["annotations"] =
+        json!({"network.kubevirt.io/addresses": r#"{"iface1": ["a text of the user"]}"#});
+    other.vms.create(&PostParams::default(), &vm).await.unwrap();
+    let _next = lead(&cluster);
+    other.until_event("v", "NetworkDataMissing").await;
+
+    create_vm(&hosted, "w").await;
+    assert_eq!(hosted.address_of("w").await, "10.0.0.8");
+    hosted.vms.delete("w", &DeleteParams::default()).await.unwrap();
+    hosted.until_held(0).await;
+    let events: Api<Event> = Api::namespaced(cluster.client(), &hosted.namespace);
+    let events = events.list(&ListParams::default()).await.unwrap().items;
+    let about_v = events.into_iter().filter(|event| event.regarding.as_ref().unwrap().name.as_deref() == Some("v"));
+    assert_eq!(about_v.filter_map(|event| event.note).collect::<Vec<_>>(), [""; 0]);
 }
 
 /// Creates a KubevirtMachine in the namespace of the cluster, and its VirtualMachine in the namespace of the machines.

@@ -241,6 +241,7 @@ fn prometheus_reads_the_metrics_of_the_service_with_the_certificate_of_the_manag
     assert_eq!(monitor["spec"]["selector"]["matchLabels"], service["metadata"]["labels"]);
     let endpoint = &monitor["spec"]["endpoints"][0];
     port(&service["spec"]["ports"], text(&endpoint["port"]));
+    assert_eq!(endpoint["honorLabels"], true, "the alerts need the namespace of the pool");
     let tls = &endpoint["tlsConfig"];
     let secret = &pod(&installed).0["volumes"][0]["secret"]["secretName"];
     assert_eq!(tls["ca"]["secret"], json!({"name": secret, "key": "ca.crt"}));

@@ -55,7 +55,7 @@ async fn flow(cluster: &Cluster, work: &Work) {
         tokio::task::yield_now().await;
         assert!(pools.get_opt("workers").await.unwrap().is_some(), "a pool with a lease stays");
     }
-    work.registry.release(machine(NETWORK, 0)).await.unwrap();
+    work.registry.release(machine(NETWORK, 0), HolderKind::IpAddressClaim).await.unwrap();
     await_condition(pools, "workers", |pool: Option<&StaticIPPool>| pool.is_none()).await.unwrap();
 }
 

@@ -4,12 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use futures::FutureExt;
-use glowplug::host::claim::{Claimant, Conflict, Machine};
-use glowplug_controller::api::HolderKind;
+use glowplug::host::claim::{Claimant, Conflict, Machine, Record};
+use glowplug_controller::api::{AddressesFrom, HolderKind, PoolSpec};
 use glowplug_controller::registry::Stopped;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use serde_json::json;
 use tokio::sync::Semaphore;
 
-use crate::support::leader::{claim, machine, owner, pool, stored};
+use crate::support::leader::{claim, machine, owner, pool, pool_spec, stored};
 use crate::support::server::{Fault, Server};
 use crate::support::{is_lease_write, soak, start_server};
 
@@ -45,16 +47,96 @@ async fn a_claim_is_repeated_until_it_is_stored() {
 }
 
 #[tokio::test]
-async fn a_proof_about_a_machine_releases_no_address_of_a_claim() {
+async fn the_end_of_an_object_releases_no_address_of_an_object_of_another_kind() {
     let (_server, cluster) = start_server().await;
     let (registry, _served) = owner(cluster.controller());
     registry.resize(vec![pool(NETWORK, &["10.0.0.8/32"])], BTreeSet::new()).await.unwrap();
     registry.claim(claim(&machine(NETWORK, 0)), KIND).await.unwrap().unwrap();
-    // An object of a user names the claim as if it were a machine.
-    assert!(!registry.release_machine(machine(NETWORK, 0)).await.unwrap());
+    // Objects of users name the claim as if it were of another kind.
+    for kind in [HolderKind::VirtualMachine, HolderKind::KubevirtMachine, HolderKind::IpamClaim] {
+        assert_eq!(registry.release(machine(NETWORK, 0), kind).await.unwrap(), None);
+    }
     assert_eq!(stored(cluster.client(), NETWORK).await, [row("10.0.0.8", "worker-0", false)]);
-    registry.release(machine(NETWORK, 0)).await.unwrap();
+    registry.release(machine(NETWORK, 0), KIND).await.unwrap();
     assert_eq!(stored(cluster.client(), NETWORK).await, [row("10.0.0.8", "worker-0", true)]);
+}
+
+#[tokio::test]
+async fn a_record_of_an_object_of_another_kind_does_not_count_and_keeps_no_claim_from_its_kind() {
+    let (_server, cluster) = start_server().await;
+    let (registry, _served) = owner(cluster.controller());
+    registry.resize(vec![pool(NETWORK, &["10.0.0.8/29"])], BTreeSet::new()).await.unwrap();
+    let record = |n: usize, address: &str| Record {
+        claimant: Claimant { machine: machine(NETWORK, n), interface: "eno101".parse().unwrap() },
+        node_pool: None,
+        attachments: Vec::new(),
+        network: Some(NETWORK.to_owned()),
+        addresses: vec![address.parse().unwrap()],
+        source: "Secret of a user".to_owned(),
+    };
+    let fake = HolderKind::VirtualMachine;
+    // A claim that holds an address.
+    registry.claim(claim(&machine(NETWORK, 0)), KIND).await.unwrap().unwrap();
+    let adoption = registry.adopt(vec![record(0, "10.0.0.9/16")], fake).await.unwrap();
+    assert_eq!((adoption.adopted, adoption.known, adoption.mismatches), (0, 0, vec![]));
+    // A claim whose UID a machine has recorded before the claim is served.
+    assert_eq!(registry.adopt(vec![record(1, "10.0.0.9/16")], fake).await.unwrap().adopted, 1);
+    let refused = registry.claim(claim(&machine(NETWORK, 1)), KIND).await.unwrap().unwrap_err();
+    assert_eq!(refused.to_string(), format!("10.0.0.9: taken by eno101 of {}", machine(NETWORK, 1)));
+    let both = [claim(&machine(NETWORK, 1)), claim(&machine(NETWORK, 2))].map(|claim| (claim, KIND));
+    let answers = registry.claim_all(both.into()).await.unwrap();
+    assert_eq!(answers.iter().map(Result::is_ok).collect::<Vec<_>>(), [false, true]);
+    registry.release(machine(NETWORK, 1), fake).await.unwrap().unwrap();
+    registry.claim(claim(&machine(NETWORK, 1)), KIND).await.unwrap().unwrap();
+    // A kind without an address is forgotten.
+    let conflict = Conflict { claimant: record(3, "10.0.0.9/16").claimant, source: "Secret of a user".to_owned() };
+    registry.add_conflicts(vec![("10.0.0.14".parse().unwrap(), None, conflict)], fake).await.unwrap();
+    registry.claim(claim(&machine(NETWORK, 3)), KIND).await.unwrap().unwrap();
+    let holders = registry.holders().await.unwrap();
+    assert_eq!(holders, (0..4).map(|n| (machine(NETWORK, n), KIND)).collect());
+}
+
+#[tokio::test]
+async fn a_claim_takes_no_address_that_only_pools_of_another_namespace_have() {
+    let (_server, cluster) = start_server().await;
+    let (registry, _served) = owner(cluster.controller());
+    let of = |namespace: &str, addresses: &str| pool_spec(NETWORK, &[addresses]).check(Some(namespace), "p").0.unwrap();
+    let from: AddressesFrom = serde_json::from_value(json!({"ipamClaim": {}})).unwrap();
+    let spec = PoolSpec {
+        addresses_from: Some(from),
+        machine_selector: Some(LabelSelector::default()),
+        ..pool_spec(NETWORK, &[])
+    };
+    let external = spec.check(Some("a"), "x").0.unwrap();
+    let pools = vec![of("a", "10.0.0.0/30"), of("b", "10.0.0.8/30"), external];
+    registry.resize(pools, BTreeSet::new()).await.unwrap();
+    let machine = Machine { namespace: "a".to_owned(), name: "c".to_owned(), uid: "1".to_owned() };
+    let addresses = ["10.0.0.1/16", "10.0.0.9/16"].map(|text| text.parse().unwrap());
+    let record = Record {
+        claimant: Claimant { machine: machine.clone(), interface: "eno101".parse().unwrap() },
+        node_pool: Some("a/p".to_owned()),
+        attachments: Vec::new(),
+        network: None,
+        addresses: addresses.into(),
+        source: "IPAddress a/c".to_owned(),
+    };
+    let adoption = registry.adopt(vec![record.clone()], KIND).await.unwrap();
+    assert_eq!((adoption.adopted, adoption.mismatches), (1, vec![]));
+    assert_eq!(stored(cluster.client(), NETWORK).await, [row("10.0.0.1", "c", false)]);
+    // An address that no pool has may have been in a pool earlier.
+    let interface = record.claimant.interface;
+    let other = Claimant { machine: Machine { uid: "2".to_owned(), ..machine.clone() }, interface };
+    let former = Record { claimant: other, addresses: vec!["10.0.0.20/16".parse().unwrap()], ..record };
+    assert_eq!(registry.adopt(vec![former], KIND).await.unwrap().adopted, 1);
+    // The same for an address that another program has chosen.
+    let external = Claimant { machine: Machine { uid: "3".to_owned(), ..machine }, interface };
+    let hold = |address: &str| {
+        let (addresses, source) = (vec![address.parse().unwrap()], "IPAddress a/c".to_owned());
+        registry.hold("a/x".to_owned(), external.clone(), addresses, source, HolderKind::VirtualMachine)
+    };
+    let refused = hold("10.0.0.10/16").await.unwrap().unwrap_err();
+    assert_eq!(refused.to_string(), "10.0.0.10: not in pool \"a/x\"");
+    hold("10.0.0.30/16").await.unwrap().unwrap();
 }
 
 #[tokio::test]
@@ -66,8 +148,9 @@ async fn the_uid_of_a_waiting_machine_under_another_name_does_not_stop_the_regis
     registry.claim(claim(&machine(NETWORK, 0)), kind).await.unwrap().unwrap();
     registry.claim(claim(&machine(NETWORK, 1)), kind).await.unwrap().unwrap_err();
     let other = Machine { name: "other".to_owned(), ..machine(NETWORK, 1) };
-    assert!(registry.release_machine(other).await.unwrap());
-    assert!(registry.release_machine(machine(NETWORK, 0)).await.unwrap());
+    assert_eq!(registry.release(other, kind).await.unwrap(), Some(vec![]));
+    let released = registry.release(machine(NETWORK, 0), kind).await.unwrap();
+    assert_eq!(released, Some(vec!["10.0.0.8/16".parse().unwrap()]));
     assert_eq!(stored(cluster.client(), NETWORK).await, [row("10.0.0.8", "worker-1", false)]);
 }
 
@@ -98,7 +181,7 @@ async fn a_machine_is_announced_also_when_the_answer_to_its_lease_was_lost() {
     registry.claim(claim(&machine(NETWORK, 0)), KIND).await.unwrap().unwrap();
     registry.claim(claim(&machine(NETWORK, 1)), KIND).await.unwrap().unwrap_err();
     fault(&server, Fault::LostAnswer, 1);
-    registry.release(machine(NETWORK, 0)).await.unwrap();
+    registry.release(machine(NETWORK, 0), KIND).await.unwrap();
     let allocation = served.claims.recv().await.unwrap();
     assert_eq!(allocation.claimant.machine, machine(NETWORK, 1));
     assert_eq!(stored(cluster.client(), NETWORK).await, [row("10.0.0.8", "worker-1", false)]);

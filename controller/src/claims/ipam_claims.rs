@@ -322,7 +322,7 @@ impl Work<'_> {
             }
             Step::Release(holder) => {
                 let uid = holder.uid.clone();
-                let addresses = registry.release(holder).await?;
+                let addresses = registry.release(holder, HolderKind::IpamClaim).await?.unwrap_or_default();
                 log_release(&key, &uid, &addresses);
                 view.former.remove(&uid);
                 if view.claim.as_ref().is_some_and(|claim| claim.uid() == uid) {

@@ -797,7 +797,7 @@ impl View {
             let patch = json!({"metadata": {"uid": vm.metadata.uid, "annotations": annotations}});
             return (!has(&vm.metadata) && !self.written.annotation).then_some(Step::AnnotateVm(patch));
         }
-        let machine = self.machine.as_ref().filter(|machine| uid(&machine.metadata) == hand_out.machine.uid)?;
+        let machine = self.machine.as_ref().filter(|machine| machine.holder() == hand_out.machine)?;
         if !has(&machine.metadata) && !self.written.annotation {
             return Some(Step::PatchMachine(patch));
         }
@@ -933,18 +933,20 @@ impl Handed {
 // === impl Recorded ===
 
 impl Recorded {
-    /// Reads the state of the machines of `names`, of the pools of a VirtualMachine, and of the addresses that its
-    /// guest reports.
+    /// Reads the state of the machines of a VirtualMachine, of its pools, and of the addresses that its guest reports. The
+    /// machines are those of the VirtualMachine's name and the confirmed ones; `names` has the names that may be
+    /// machines of it, too.
     pub(super) fn read(
         allocator: &Allocator,
         kinds: &Kinds,
-        names: &BTreeSet<Key>,
+        (key, names, confirmed): (&Key, &BTreeSet<Key>, &BTreeSet<Machine>),
         claimed: &BTreeMap<Machine, HolderKind>,
         pools: &[String],
         instance: Option<&Instance>,
         scope: &str,
     ) -> Self {
         let machines = names.iter().flat_map(|name| allocator.namesakes(&name.namespace, &name.name));
+        let machines = machines.filter(|machine| Key::of_machine(machine) == *key || confirmed.contains(machine));
         let conflicting: BTreeSet<Machine> =
             allocator.conflicts().map(|(_, _, conflict)| conflict.claimant.machine).collect();
         let mut recorded = Self::default();

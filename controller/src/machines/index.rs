@@ -455,6 +455,13 @@ impl Index {
         Key::of_machine(machine) == *vm || self.confirmed.contains(&(machine.clone(), vm.clone()))
     }
 
+    /// Returns the machines of other names to which a VirtualMachine belongs or has belonged.
+    pub(super) fn confirmed_machines_of(&self, vm: &Key) -> BTreeSet<Machine> {
+        let relatives = self.relatives.get(vm).into_iter().flatten();
+        let confirmed = relatives.flat_map(|machine| self.confirmed_of(machine)).filter(|(_, home)| home == vm);
+        confirmed.map(|(machine, _)| machine.clone()).collect()
+    }
+
     /// The confirmed relations of all machines of a name.
     fn confirmed_of(&self, machine: &Key) -> impl Iterator<Item = &(Machine, Key)> {
         let first = (machine.holder(""), Key { namespace: String::new(), name: String::new() });

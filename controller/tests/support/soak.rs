@@ -51,7 +51,7 @@ impl Leaders {
         let leases: Api<StaticIPLease> = Api::all(self.cluster.client());
         let name = name(NETWORK, &address.to_string());
         loop {
-            self.get(n).release(machine.clone()).await.unwrap();
+            self.get(n).release(machine.clone(), HolderKind::IpAddressClaim).await.unwrap();
             let lease = leases.get(&name).await.unwrap().spec;
             if lease.holder.uid != machine.uid || lease.released.is_some() {
                 return;

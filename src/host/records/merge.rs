@@ -156,12 +156,14 @@ fn parts(objects: &[Object]) -> Vec<Part<'_>> {
         labelled.unwrap_or((&object.namespace, &object.name))
     }
     let machines = objects.iter().filter(|object| object.kind == Kind::VirtualMachine);
-    let machines: HashMap<&str, (&str, &str)> = machines.map(|object| (object.uid.as_str(), named(object))).collect();
+    // An instance is in the namespace of its VirtualMachine. Users of another namespace can write any owner.
+    let machines: HashMap<(&str, &str), (&str, &str)> =
+        machines.map(|object| ((object.namespace.as_str(), object.uid.as_str()), named(object))).collect();
     let parts = objects.iter().map(|object| {
         let (machine, guest) = match (object.kind, object.owner.as_deref()) {
             (Kind::Machine, _) => ((object.namespace.as_str(), object.name.as_str()), None),
             (Kind::Instance, Some((uid, name))) => {
-                let machine = machines.get(uid.as_str()).copied();
+                let machine = machines.get(&(object.namespace.as_str(), uid.as_str())).copied();
                 let machine = machine.unwrap_or_else(|| match &object.machine {
                     Some(_) => named(object),
                     None => (&object.namespace, name),

@@ -324,6 +324,27 @@ fn a_machine_is_being_deleted_if_any_list_marks_it() {
 }
 
 #[test]
+fn an_instance_of_another_namespace_is_no_guest_of_the_virtual_machine_that_it_names_as_its_owner() {
+    let hold = |address: &str| json!({"metadata": {"annotations": {KEY: address}}});
+    let vm = object("VirtualMachine", "v-1", hold("10.0.0.5/24"));
+    let foreign = instance("i-1", "v-1", hold("10.0.0.6/24"));
+    let own = with(
+        instance("i-2", "v-1", hold("10.0.0.5/24")),
+        json!({"metadata": {"namespace": vm["metadata"]["namespace"]}}),
+    );
+    let mut objects = Objects::default();
+    objects.read("list", json!({"items": [vm, foreign, own]}).to_string().as_bytes()).unwrap();
+    let inventory = objects.inventory();
+    let rows: Vec<_> = inventory
+        .records
+        .iter()
+        .map(|record| (record.claimant.machine.namespace.as_str(), record.addresses[0].to_string()))
+        .collect();
+    assert_eq!(rows, [("clusters", "10.0.0.5/24".to_owned()), ("infra", "10.0.0.6/24".to_owned())]);
+    assert_eq!(inventory.diagnostics, []);
+}
+
+#[test]
 fn records_of_one_machine_that_agree_are_one() {
     let status = json!({"status": {STATUS_FIELD: {"eno101": ["10.0.0.5/24"]}}});
     let template = json!({"spec": {"template": {"metadata": {"annotations": {KEY: "10.0.0.5/24"}}}}});

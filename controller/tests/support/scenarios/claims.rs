@@ -108,6 +108,27 @@ pub async fn a_claim_that_names_another_claim_as_a_machine_releases_no_address(c
     assert_eq!(site.address_of("b").await, "10.0.0.8");
 }
 
+pub async fn an_ipaddress_takes_no_address_of_a_pool_of_another_namespace(cluster: &Cluster) {
+    let (own, other) = (Site::new(cluster).await, Site::new(cluster).await);
+    own.pool("p", &["10.0.0.8/31"]).await;
+    let spec = PoolSpec { network: format!("{}/vlan10", own.namespace), ..other.spec(&["10.0.0.0/31"]) };
+    other.pools.create(&PostParams::default(), &StaticIPPool::new("p", spec)).await.unwrap();
+    let mut controller = Controller::of(cluster, "");
+    controller.until_ready().await;
+    let uid = other.claim("a", &json!({"metadata": {"annotations": {"cluster.x-k8s.io/paused": ""}}})).await.uid();
+    create_address(&other, "a", uid.as_ref(), "10.0.0.8").await;
+    merge(&other.claims, "a", &json!({"metadata": {"annotations": null}})).await;
+    assert_eq!(
+        other.until_not_ready("a", "AllocationFailed").await,
+        format!("IPAddress {}/a fits no pool", other.namespace)
+    );
+    for (name, address) in [("b", "10.0.0.8"), ("c", "10.0.0.9")] {
+        own.claim(name, &json!({})).await;
+        assert_eq!(own.address_of(name).await, address);
+    }
+    assert_eq!(other.held().await, rows([]));
+}
+
 pub async fn a_claim_on_an_exhausted_pool_gets_the_address_of_a_deleted_one(cluster: &Cluster) {
     let (site, _controller) = site(cluster, &["10.0.0.8/32"]).await;
     site.claim("a", &json!({})).await;

@@ -35,8 +35,9 @@ use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
 use crate::support::Cluster;
-use crate::support::controller::{merge, until};
-use crate::support::hosted::definitions::{VIRTUAL_MACHINE, resource};
+use crate::support::controller::{Site, create, merge, until, wait};
+use crate::support::hosted::definitions::{INSTANCE, VIRTUAL_MACHINE, resource};
+use crate::support::hosted::provider::object;
 use crate::support::hosted::{Hosted, USER_DATA, is_running, poll, provisioned};
 use crate::support::installed::{Installed, labels};
 
@@ -437,6 +438,15 @@ pub async fn machines_of_another_namespace_reserve_and_keep_nothing(cluster: &Cl
         "capk.cluster.x-k8s.io/kubevirt-machine-namespace": hosted.namespace,
         "capk.cluster.x-k8s.io/kubevirt-machine-name": "workers-0",
     });
+    // The owner of this instance is a VirtualMachine of the hosted cluster.
+    let vm = hosted.vms.get("workers-0").await.unwrap();
+    let owner = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": "workers-0", "uid": vm.uid()});
+    let mut instance = json!({"metadata": {
+        "name": "owned", "finalizers": ["example.com/stays"], "ownerReferences": [owner],
+    }});
+    json_patch::merge(&mut instance, &annotations);
+    let instances: Api<DynamicObject> = Api::namespaced_with(cluster.client(), &other, &resource(INSTANCE));
+    instances.create(&PostParams::default(), &object(INSTANCE, instance)).await.unwrap();
     for (name, labels) in [("unlabelled", &json!({})), ("workers-0", &labels)] {
         let mut vm = hosted.vm(name, labels, &json!({"secretRef": {"name": "userdata"}}));
         let metadata = serde_json::to_value(&vm.metadata).unwrap();
@@ -453,6 +463,47 @@ pub async fn machines_of_another_namespace_reserve_and_keep_nothing(cluster: &Cl
     // The labels of the other VirtualMachine keep no address of the machine that they name.
     hosted.scale("workers", 0).await;
     hosted.until_held(0).await;
+    installed.stop().await;
+}
+
+/// Users write the UID of a machine into the owner of an IPAddress, as if the machine were a claim that is gone.
+pub async fn an_ipaddress_whose_owner_has_the_uid_of_a_machine_releases_nothing(cluster: &Cluster) {
+    let (hosted, installed) = running(cluster, &["10.0.0.8/32"], 1).await;
+    // This claim gets an address that is released.
+    let waiting = Site::of(cluster, &hosted.clusters, "v1beta2");
+    waiting.claim("c", &json!({"spec": {"poolRef": {"name": "workers"}}})).await;
+    assert_eq!(waiting.until_not_ready("c", "PoolExhausted").await, EXHAUSTED);
+    let site = Site::of(cluster, &hosted.namespace, "v1beta2");
+    site.pool("p", &["10.0.9.8/29"]).await;
+    let owner = json!({
+        "apiVersion": "ipam.cluster.x-k8s.io/v1beta2", "kind": "IPAddressClaim", "name": "workers-0",
+        "uid": hosted.machines.get("workers-0").await.unwrap().uid(), "controller": true,
+    });
+    let forge = async |address: &str, finalizers: &[&str]| {
+        let object = json!({
+            "metadata": {"name": "workers-0", "finalizers": finalizers, "ownerReferences": [owner]},
+            "spec": {
+                "poolRef": {"apiGroup": "ipam.glowplug.dev", "kind": "StaticIPPool", "name": "p"},
+                "claimRef": {"name": "workers-0"}, "address": address, "prefix": 16,
+            },
+        });
+        create(&site.addresses, object).await;
+    };
+    for (address, finalizers) in [("10.0.9.9", &["ipam.glowplug.dev/protect-address"][..]), ("10.0.9.10", &[])] {
+        forge(address, finalizers).await;
+        // The controller removes an IPAddress without a claim.
+        wait(&site.addresses, "workers-0", |address: Option<&DynamicObject>| address.is_none()).await;
+    }
+    site.claim("workers-0", &json!({"metadata": {"annotations": {"cluster.x-k8s.io/paused": ""}}})).await;
+    forge("10.0.9.11", &[]).await;
+    merge(&site.claims, "workers-0", &json!({"metadata": {"annotations": null}})).await;
+    assert_eq!(site.address_of("workers-0").await, "10.0.9.11");
+    site.claim("last", &json!({})).await;
+    site.address_of("last").await;
+    assert_eq!(hosted.held().await, rows([("10.0.0.8", "workers-0")]));
+    assert_eq!(waiting.until_not_ready("c", "PoolExhausted").await, EXHAUSTED);
+    hosted.scale("workers", 0).await;
+    assert_eq!(waiting.address_of("c").await, "10.0.0.8");
     installed.stop().await;
 }
 

@@ -159,7 +159,7 @@ pub async fn a_pool_of_the_cluster_is_protected_and_its_status_is_written(cluste
     let allocations = work.registry.claim(claim, KIND).await.unwrap().unwrap();
     assert_eq!(allocations[0].addresses, ["10.0.0.8/16".parse().unwrap()]);
     pools.delete(&namespace, &DeleteParams::default()).await.unwrap();
-    work.registry.release(machine(&namespace, 0)).await.unwrap();
+    work.registry.release(machine(&namespace, 0), KIND).await.unwrap();
     await_condition(pools, &namespace, |pool: Option<&GlobalStaticIPPool>| pool.is_none()).await.unwrap();
 }
 
@@ -173,7 +173,7 @@ pub async fn a_deleted_pool_stays_until_its_last_lease_is_released(cluster: &Clu
     place.until("workers", |pool| has(pool, "Ready", "False", "Deleting")).await;
     let refused = work.registry.claim(place.claim("workers", 1), KIND).await.unwrap();
     assert_eq!(refused, Err(ClaimError::Suspended(format!("{}/workers", place.namespace))));
-    work.registry.release(machine(&place.namespace, 0)).await.unwrap();
+    work.registry.release(machine(&place.namespace, 0), KIND).await.unwrap();
     place.until_gone("workers").await;
 }
 

@@ -68,7 +68,7 @@ pub async fn a_machine_that_waits_is_announced_when_it_is_served(cluster: &Clust
         assert_eq!(addresses(registry.claim(claim(machine), KIND).await.unwrap()), exhausted());
     }
     registry.withdraw(second).await.unwrap();
-    registry.release(first).await.unwrap();
+    registry.release(first, KIND).await.unwrap();
     let allocation = served.claims.recv().await.unwrap();
     assert_eq!((allocation.claimant.machine.clone(), all(&allocation)), (third, vec!["10.0.0.8".to_owned()]));
 }
@@ -100,7 +100,7 @@ pub async fn an_address_is_allocated_again_when_its_reuse_delay_is_over(cluster:
     let [first, second] = [0, 1].map(|n| machine(&network, n));
     registry.claim(claim(&first), KIND).await.unwrap().unwrap();
     assert_eq!(addresses(registry.claim(claim(&second), KIND).await.unwrap()), exhausted());
-    registry.release(first).await.unwrap();
+    registry.release(first, KIND).await.unwrap();
     // No command arrives: the owner checks periodically.
     assert_eq!(served.claims.recv().await.unwrap().claimant.machine, second);
     let lease = Api::<StaticIPLease>::all(cluster.client()).get(&name(&network, "10.0.0.8")).await.unwrap();
@@ -122,7 +122,7 @@ pub async fn a_pool_that_is_gone_allocates_nothing_and_is_removed_with_its_last_
     let refused = registry.claim(claim(&second), KIND).await.unwrap();
     assert_eq!(refused, Err(ClaimError::Suspended(network.clone())));
     assert_eq!(addresses(registry.claim(claim(&first), KIND).await.unwrap()), got("10.0.0.8"));
-    registry.release(first.clone()).await.unwrap();
+    registry.release(first.clone(), KIND).await.unwrap();
     registry.resize(Vec::new(), BTreeSet::new()).await.unwrap();
     assert_eq!(names().await.unwrap(), [] as [&str; 0]);
     let refused = registry.claim(claim(&second), KIND).await.unwrap();
