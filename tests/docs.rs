@@ -164,7 +164,8 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
         &[
             "oc scale machineset static-workers -n openshift-machine-api --replicas=2",
             "oc get ipaddressclaims,ipaddresses -n openshift-machine-api",
-            "oc get machines,ipaddressclaims,ipaddresses -n openshift-machine-api -o yaml | \
+            "oc get machines.machine.openshift.io,ipaddressclaims.ipam.cluster.x-k8s.io,ipaddresses.ipam.cluster.x-k8s.io \
+             -n openshift-machine-api -o yaml | \
              glowplugctl vsphere-kargs - --machine c1-static-0",
             "glowplugctl install-hosts manifests install-config.yaml --infra-id c1-x7k2p | oc apply -f -",
         ],
