@@ -372,12 +372,17 @@ impl ApiLedger {
             let holder = &before.holder;
             (&holder.namespace, &holder.name, &holder.uid) == (namespace, name, uid)
         });
-        // A released lease may have recorded another kind, which a user has invented.
-        let kind = self.kinds.get(machine).or_else(|| before.map(|before| before.holder.kind));
+        // A held lease keeps its holder as it is. A released lease may have recorded another kind, which a user has invented.
+        let held = before.filter(|before| before.released.is_none());
+        let known = || self.kinds.get(machine).or_else(|| before.map(|before| before.holder.kind));
+        let kind = held.map(|held| held.holder.kind).or_else(known);
         let kind = kind.ok_or_else(|| store(WRITING, format!("the kind of {machine} is not known")))?;
-        // The VirtualMachine of a holder never moves to another namespace.
-        let recorded = before.and_then(|before| before.holder.vm_namespace.clone());
-        let vm_namespace = recorded.or_else(|| self.kinds.vm_namespace(machine));
+        let recorded = || before.and_then(|before| before.holder.vm_namespace.clone());
+        let vm_namespace = match held {
+            Some(held) => held.holder.vm_namespace.clone(),
+            // The VirtualMachine of a holder never moves to another namespace.
+            None => recorded().or_else(|| self.kinds.vm_namespace(machine)),
+        };
         // What a later version has noted for this holder is kept. It must not pass to another holder.
         let before = before.filter(|before| before.holder.interface == interface.to_string());
         let unknown = |of: fn(&LeaseSpec) -> &BTreeMap<String, Value>| before.map(of).cloned().unwrap_or_default();

@@ -680,6 +680,12 @@ impl Work<'_> {
                     self.publish(view, &notice);
                 }
             }
+            Step::Reserve(conflicts) => {
+                view.written.reservation = true;
+                let selection = Arc::clone(self.index().selection());
+                let own = Authority::new(&selection).reservations(&[key.namespace.clone()].into(), conflicts);
+                registry.add_conflicts(own, HolderKind::VirtualMachine).await?;
+            }
             Step::Withdraw(machine) => {
                 registry.withdraw(machine.clone()).await?;
                 tracing::info!(machine = %key, uid = machine.uid, "removed the machine from the wait queue");
@@ -946,13 +952,17 @@ impl Work<'_> {
         self.publish_events(view, notice);
     }
 
-    /// Publishes an event about the VirtualMachine and an event about its KubevirtMachine. Not about a KubevirtMachine that
-    /// only the labels of the VirtualMachine name.
+    /// Publishes an event about the VirtualMachine and an event about its KubevirtMachine. Each must name the other: users of
+    /// other namespaces can name any of both.
     fn publish_events(&self, view: &View, notice: &Notice) {
         if let Some(vm) = &view.vm {
             self.publish_about(reference_to(Kind::VirtualMachine, &vm.metadata), notice);
         }
-        if let Some(machine) = view.machine.as_ref().filter(|machine| machine.home == view.key) {
+        let label = view.vm.as_ref().map(VirtualMachine::kubevirt_machine);
+        let is_own = |machine: &&KubevirtMachine| {
+            machine.home == view.key && label.as_ref().is_none_or(|it| it.as_ref() == Some(&Key::of(&machine.metadata)))
+        };
+        if let Some(machine) = view.machine.as_ref().filter(is_own) {
             self.publish_about(reference_to(Kind::KubevirtMachine, &machine.metadata), notice);
         }
     }

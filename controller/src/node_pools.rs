@@ -219,6 +219,8 @@ impl NodePools {
             Ok(Ok(())) => Ok(Ok(())),
             // The NodePool or the pool has changed or is gone. The watch reports the change, which causes another pass.
             Ok(Err(kube::Error::Api(status))) if matches!(status.code, 404 | 409) => Ok(Ok(())),
+            // Another pool has replaced the pool.
+            Ok(Err(kube::Error::Api(status))) if status.message.contains("metadata.uid") => Ok(Ok(())),
             Ok(Err(kube::Error::Api(status))) if status.code == 422 => Ok(Err(status.message.clone())),
             Ok(Err(error)) => Err(error.to_string()),
             Err(_) => Err("no answer of the API server".to_owned()),

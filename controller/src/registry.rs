@@ -36,6 +36,8 @@ use crate::metrics::Metrics;
 const GROUP: usize = 64;
 /// Time between two checks for ended reuse delays, and for leases that another client changed.
 const PERIOD: Duration = Duration::from_secs(1);
+/// Number of writes in a row that may lose against another leader. More are a failure.
+const DEFEATS: usize = 1000;
 /// Pause after a write that lost against another leader. After failures the pause doubles each time.
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 /// Longest pause after a failure.
@@ -226,10 +228,11 @@ impl RegistryHandle {
     }
 
     /// Adopts the records in objects of one kind. An address that does not fit is reported and is not allocated to any
-    /// machine. These records do not count:
+    /// machine.
     ///
-    /// - the record of an object that the registry knows with another kind: a user has written its UID
-    /// - an address in the record of a claim that only pools of other namespaces have
+    /// The record of a claim counts only for addresses of its pool, and for addresses that no pool of another namespace has.
+    /// A record of an object that the registry knows with another kind only reserves its addresses: a user has written
+    /// the UID of that object.
     ///
     /// # Errors
     ///
@@ -237,19 +240,18 @@ impl RegistryHandle {
     pub async fn adopt(&self, records: Vec<Record>, kind: HolderKind) -> Result<Adoption, Stopped> {
         self.write(move |owner| {
             let state = owner.registry.state()?;
-            let mut counting = Vec::with_capacity(records.len());
-            for mut record in records.iter().cloned() {
-                let machine = &record.claimant.machine;
-                if owner.kinds.get(machine).is_some_and(|known| known != kind) {
-                    continue;
-                }
-                if let Some(pool) = record.node_pool.as_ref().filter(|_| kind.is_claim()) {
-                    let namespace = &machine.namespace;
-                    record.addresses.retain(|address| !is_foreign(state, pool, namespace, address.ip()));
-                }
-                owner.kinds.note(&record.claimant.machine, kind);
-                counting.push(record);
+            let mut limited = records.clone();
+            for record in &mut limited {
+                let Some(name) = record.node_pool.as_ref().filter(|_| kind.is_claim()) else { continue };
+                let Claimant { machine, interface } = &record.claimant;
+                let pool = state.pool(name).filter(|pool| pool.interface() == *interface);
+                let counts = |ip| pool.is_some_and(|pool| !is_foreign(state, pool, &machine.namespace, ip));
+                record.addresses.retain(|address| counts(address.ip()));
+                record.network = record.network.take().or_else(|| Some(pool?.network().to_owned()));
             }
+            limited.retain(|record| !record.addresses.is_empty());
+            let (counting, doubtful) = owner.divide(limited, |_| kind)?;
+            owner.registry.set_aside(doubtful, Timestamp::now())?;
             owner.registry.adopt(counting, Timestamp::now())
         })
         .await
@@ -276,7 +278,10 @@ impl RegistryHandle {
             let state = owner.registry.state()?;
             let is_held = |ip: IpAddr| state.leases_of(&claimant.machine).any(|(_, held, _)| held == ip);
             let mut new = addresses.iter().map(IpNetwork::ip).filter(|ip| !is_held(*ip));
-            if let Some(named) = new.find(|ip| is_foreign(state, &pool, &claimant.machine.namespace, *ip)) {
+            let of_pool = state.pool(&pool);
+            let is_foreign =
+                |ip: &IpAddr| of_pool.is_some_and(|of| is_foreign(state, of, &claimant.machine.namespace, *ip));
+            if let Some(named) = new.find(is_foreign) {
                 return Ok(Err(ClaimError::NotInPool { named, pool: pool.clone() }));
             }
             match owner.registry.hold(&pool, &claimant, &addresses, &source, Timestamp::now()) {
@@ -296,13 +301,16 @@ impl RegistryHandle {
     /// [`Stopped`].
     pub async fn rebuild(&self, inventory: Inventory, kinds: HashMap<String, HolderKind>) -> Result<Rebuilt, Stopped> {
         self.write(move |owner| {
-            let records = inventory.records.iter().map(|record| &record.claimant.machine);
+            let kind_of = |machine: &Machine| kinds.get(&machine.uid).copied().unwrap_or(HolderKind::VirtualMachine);
+            let mut inventory = inventory.clone();
+            let (records, of_another) = owner.divide(inventory.records, kind_of)?;
+            inventory.records = records;
             let doubtful = inventory.diagnostics.iter().filter_map(|it| it.claimant.as_ref().map(|it| &it.machine));
             let reporting = inventory.reports.iter().map(|report| &report.machine);
-            for machine in records.chain(doubtful).chain(reporting) {
-                let kind = kinds.get(&machine.uid).copied().unwrap_or(HolderKind::VirtualMachine);
-                owner.kinds.note(machine, kind);
+            for machine in doubtful.chain(reporting) {
+                owner.note_recorded_kind(machine, kind_of(machine))?;
             }
+            owner.registry.set_aside(of_another, Timestamp::now())?;
             audit::rebuild(&mut owner.registry, &inventory, Timestamp::now())
         })
         .await
@@ -320,7 +328,9 @@ impl RegistryHandle {
         kind: HolderKind,
     ) -> Result<(), Stopped> {
         self.write(move |owner| {
-            conflicts.iter().for_each(|(_, _, conflict)| owner.kinds.note(&conflict.claimant.machine, kind));
+            for (_, _, conflict) in &conflicts {
+                owner.note_recorded_kind(&conflict.claimant.machine, kind)?;
+            }
             owner.registry.set_aside(conflicts.iter().cloned(), Timestamp::now())
         })
         .await
@@ -440,16 +450,15 @@ impl RegistryHandle {
     }
 }
 
-/// Whether an address that a pool does not have is an address of other namespaces: pools of other namespaces on the
-/// network of this pool have it, and no pool of `namespace`, of the namespace of this pool, or of the whole cluster.
+/// Whether an address is one of other namespaces: pools of other namespaces on the network of this pool have it, and no pool
+/// of `namespace`, of the namespace of this pool, or of the whole cluster.
 ///
 /// Everyone who may write the objects of one namespace can record any address in them. An address that no pool has still
 /// counts: a pool may have had it earlier.
-fn is_foreign(allocator: &Allocator, pool: &str, namespace: &str, address: IpAddr) -> bool {
-    let Some(own) = allocator.pool(pool) else { return false };
-    let of_network = allocator.pools().filter(|pool| pool.network() == own.network() && pool.contains(address));
+fn is_foreign(allocator: &Allocator, pool: &Pool, namespace: &str, address: IpAddr) -> bool {
+    let of_network = allocator.pools().filter(|other| other.network() == pool.network() && other.contains(address));
     let ids: Vec<PoolId> = of_network.map(|pool| PoolId::parse(pool.name())).collect();
-    let own = PoolId::parse(pool).namespace;
+    let own = PoolId::parse(pool.name()).namespace;
     let is_own = |of: &str| of == namespace || own.as_deref() == Some(of);
     !ids.is_empty() && !ids.iter().any(|id| id.namespace.as_deref().is_none_or(is_own))
 }
@@ -551,6 +560,39 @@ impl Owner {
         Ok(Ok(()))
     }
 
+    /// Stores the kind of an object that has a record. Returns whether the registry has this kind of the object now: an object
+    /// that claims or holds an address keeps its kind.
+    fn note_recorded_kind(&mut self, machine: &Machine, kind: HolderKind) -> Result<bool, LedgerError> {
+        if self.kinds.get(machine).is_some_and(|known| known != kind) {
+            let state = self.registry.state()?;
+            if state.waits(machine) || state.leases_of(machine).next().is_some() {
+                return Ok(false);
+            }
+            self.kinds.forget(machine);
+        }
+        self.kinds.note(machine, kind);
+        Ok(true)
+    }
+
+    /// Divides records into those of objects whose kind is as expected, and the addresses of all others.
+    fn divide(
+        &mut self,
+        records: Vec<Record>,
+        kind_of: impl Fn(&Machine) -> HolderKind,
+    ) -> Result<(Vec<Record>, Vec<(IpAddr, Option<String>, Conflict)>), LedgerError> {
+        let (mut counting, mut of_another) = (Vec::with_capacity(records.len()), Vec::new());
+        for record in records {
+            if self.note_recorded_kind(&record.claimant.machine, kind_of(&record.claimant.machine))? {
+                counting.push(record);
+                continue;
+            }
+            let conflict = Conflict { claimant: record.claimant, source: record.source };
+            let addresses = record.addresses.iter().map(IpNetwork::ip);
+            of_another.extend(addresses.map(|ip| (ip, record.network.clone(), conflict.clone())));
+        }
+        Ok((counting, of_another))
+    }
+
     /// Allocates addresses to waiting machines after the end of a reuse delay, or after a release by another leader.
     fn serve(&mut self) -> Option<()> {
         let served = self.repeat(|owner| owner.registry.serve(Timestamp::now()))?;
@@ -625,7 +667,7 @@ fn repeat<S, T>(
     link: fn(&mut S) -> &mut Link,
     mut work: impl FnMut(&mut S) -> Result<T, LedgerError>,
 ) -> Option<T> {
-    let mut pause = FIRST_PAUSE;
+    let (mut pause, mut defeats) = (FIRST_PAUSE, 0);
     loop {
         match work(subject) {
             Ok(value) => {
@@ -633,9 +675,9 @@ fn repeat<S, T>(
                 return Some(value);
             }
             // The ledger now has the holder of the address, so the next attempt makes another decision.
-            Err(error @ LedgerError::Held { .. }) => {
+            Err(error @ LedgerError::Held { .. }) if defeats < DEFEATS => {
                 tracing::debug!(%error, "another leader was faster");
-                pause = FIRST_PAUSE;
+                (pause, defeats) = (FIRST_PAUSE, defeats + 1);
             }
             Err(error) => {
                 tracing::warn!(%error, cause = error.source().map(tracing::field::display), "the ledger failed");

@@ -6,11 +6,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use glowplug_controller::api::{PoolSpec, StaticIPLease, StaticIPPool, lease_name};
 use glowplug_controller::pools::Scope;
+use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::api::rbac::v1::ClusterRoleBinding;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
-use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, DynamicObject, ListParams, ObjectMeta, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
@@ -378,8 +379,20 @@ async fn machines_of_another_namespace_keep_no_machine_from_its_network() {
     vm.data["spec"]["template"]["metadata"]["annotations"] =
         json!({"network.kubevirt.io/addresses": r#"{"iface1": ["a text of the user"]}"#});
     other.vms.create(&PostParams::default(), &vm).await.unwrap();
+    // A VirtualMachine of no network of its pool, whose network data names the addresses of the hosted cluster.
+    let mut vm = other.vm("u", &json!({}), &drive_of("u"));
+    vm.data["spec"]["template"]["spec"]["networks"] =
+        json!([{"name": "iface1", "multus": {"networkName": hosted.network}}]);
+    let networks = ["10.0.0.8", "10.0.0.9"].map(|address| json!({"ip_address": address}));
+    let document = json!({"networks": networks}).to_string();
+    let metadata = ObjectMeta { name: Some("u-networkdata".to_owned()), ..ObjectMeta::default() };
+    let data = Some([("networkdata".to_owned(), ByteString(document.into_bytes()))].into());
+    let secret = Secret { metadata, data, ..Secret::default() };
+    other.secrets.create(&PostParams::default(), &secret).await.unwrap();
+    other.vms.create(&PostParams::default(), &vm).await.unwrap();
     let _next = lead(&cluster);
     other.until_event("v", "NetworkDataMissing").await;
+    other.until_event("u", "IPAddressConflict").await;
 
     create_vm(&hosted, "w").await;
     assert_eq!(hosted.address_of("w").await, "10.0.0.8");

@@ -1,13 +1,16 @@
 //! Tests the owner of the registry when requests and responses fail.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use futures::FutureExt;
 use glowplug::host::claim::{Claimant, Conflict, Machine, Record};
-use glowplug_controller::api::{AddressesFrom, HolderKind, PoolSpec};
+use glowplug::host::records::Inventory;
+use glowplug_controller::api::{AddressesFrom, HolderKind, PoolSpec, StaticIPLease, lease_name};
 use glowplug_controller::registry::Stopped;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use kube::Api;
+use kube::api::PostParams;
 use serde_json::json;
 use tokio::sync::Semaphore;
 
@@ -94,6 +97,59 @@ async fn a_record_of_an_object_of_another_kind_does_not_count_and_keeps_no_claim
     registry.claim(claim(&machine(NETWORK, 3)), KIND).await.unwrap().unwrap();
     let holders = registry.holders().await.unwrap();
     assert_eq!(holders, (0..4).map(|n| (machine(NETWORK, n), KIND)).collect());
+}
+
+#[tokio::test]
+async fn a_held_lease_keeps_its_holder_as_it_was_recorded() {
+    let (_server, cluster) = start_server().await;
+    let (registry, _served) = owner(cluster.controller());
+    registry.resize(vec![pool(NETWORK, &["10.0.0.8/29"])], BTreeSet::new()).await.unwrap();
+    let (machine, kind) = (machine(NETWORK, 0), HolderKind::KubevirtMachine);
+    registry.claim(claim(&machine), kind).await.unwrap().unwrap();
+    // A user changes the namespace in the template of a KubevirtMachine.
+    registry.note_vm_namespace(machine.clone(), "other".to_owned()).await.unwrap();
+    // A lease of another leader arrives late.
+    let holder = json!({
+        "kind": "VirtualMachine", "namespace": machine.namespace, "name": machine.name, "uid": machine.uid,
+        "interface": "eno102",
+    });
+    let spec = json!({
+        "network": NETWORK, "address": "10.0.0.9", "prefix": 16, "pool": "clusters/workers", "holder": holder,
+        "since": "2026-08-01T10:00:00.000000Z",
+    });
+    let name = lease_name("10.0.0.9".parse().unwrap(), NETWORK).unwrap();
+    let lease = StaticIPLease::new(&name, serde_json::from_value(spec).unwrap());
+    Api::all(cluster.client()).create(&PostParams::default(), &lease).await.unwrap();
+    while registry.read(|allocator| allocator.leases().count()).await.unwrap() < 2 {
+        tokio::task::yield_now().await;
+    }
+    registry.release(machine, HolderKind::VirtualMachine).await.unwrap().unwrap();
+    let rows = [row("10.0.0.8", "worker-0", true), row("10.0.0.9", "worker-0", true)];
+    assert_eq!(stored(cluster.client(), NETWORK).await, rows);
+}
+
+#[tokio::test]
+async fn records_of_an_object_of_another_kind_reserve_their_addresses() {
+    let (_server, cluster) = start_server().await;
+    let (registry, _served) = owner(cluster.controller());
+    registry.resize(vec![pool(NETWORK, &["10.0.0.8/30"])], BTreeSet::new()).await.unwrap();
+    let record = |address: &str| Record {
+        claimant: Claimant { machine: machine(NETWORK, 0), interface: "eno101".parse().unwrap() },
+        node_pool: Some("clusters/workers".to_owned()),
+        attachments: Vec::new(),
+        network: Some(NETWORK.to_owned()),
+        addresses: vec![address.parse().unwrap()],
+        source: "an object".to_owned(),
+    };
+    // A user has written the UID of a machine into the owner of an IPAddress, and the leases are lost.
+    registry.adopt(vec![record("10.0.0.8/16")], KIND).await.unwrap();
+    let mut inventory = Inventory::default();
+    inventory.records = vec![record("10.0.0.9/16")];
+    registry.rebuild(inventory, HashMap::new()).await.unwrap();
+    registry.adopt(vec![record("10.0.0.10/16")], HolderKind::KubevirtMachine).await.unwrap();
+    let answer = registry.claim(claim(&machine(NETWORK, 1)), KIND).await.unwrap().unwrap();
+    assert_eq!(answer[0].addresses[0].to_string(), "10.0.0.11/16");
+    assert_eq!(registry.holders().await.unwrap(), BTreeMap::from([0, 1].map(|n| (machine(NETWORK, n), KIND))));
 }
 
 #[tokio::test]

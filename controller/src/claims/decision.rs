@@ -265,8 +265,15 @@ impl View {
         (address, ip): (&IpAddress, IpAddr),
         now: Timestamp,
     ) -> Step {
-        if self.is_of_former(address) && self.ledger.is_left_over {
+        let of = address.pool.resolve(&self.key.namespace);
+        let is_of_pool = of.as_ref() == Some(pool);
+        if self.is_of_former(address) && (self.ledger.is_left_over || !is_of_pool) {
             return remove(address);
+        }
+        if !is_of_pool {
+            let of = of.map(|of| of.to_string()).unwrap_or_default();
+            let message = format!("IPAddress {:?} has an address of pool {of}, expected one of {pool}", self.key.name);
+            return self.refuse(claim, NotReady::AllocationFailed, message, now);
         }
         if let Some(Problem::Mismatch(message)) = &self.problem {
             return self.refuse(claim, NotReady::AllocationFailed, message.clone(), now);

@@ -69,16 +69,27 @@ impl<'s> Authority<'s> {
         diagnostic: &ObjectDiagnostic,
     ) -> Vec<(IpAddr, Option<String>, Conflict)> {
         let Some(claimant) = &diagnostic.claimant else { return Vec::new() };
+        let conflict = Conflict { claimant: claimant.clone(), source: diagnostic.to_string() };
+        let conflicts = diagnostic.addresses.iter().map(|address| (*address, None, conflict.clone())).collect();
+        self.reservations(namespaces, conflicts)
+    }
+
+    /// Reduces the conflicts of a machine whose objects are in `namespaces` to addresses of its pools, on the network of the
+    /// conflict, or on each network with the address.
+    pub(super) fn reservations(
+        &mut self,
+        namespaces: &BTreeSet<String>,
+        conflicts: Vec<(IpAddr, Option<String>, Conflict)>,
+    ) -> Vec<(IpAddr, Option<String>, Conflict)> {
         let pools = self.pools(namespaces);
-        let mut conflicts = Vec::new();
-        for address in &diagnostic.addresses {
-            let with_address = pools.own.iter().filter(|pool| pool.contains(*address)).map(|pool| pool.network());
-            for network in with_address.collect::<BTreeSet<&str>>() {
-                let conflict = Conflict { claimant: claimant.clone(), source: diagnostic.to_string() };
-                conflicts.push((*address, Some(network.to_owned()), conflict));
-            }
-        }
-        conflicts
+        let reservations = conflicts.into_iter().flat_map(|(address, network, conflict)| {
+            let is_meant = |pool: &&&Pool| network.as_deref().is_none_or(|network| network == pool.network());
+            let own = pools.own.iter().filter(is_meant).filter(|pool| pool.contains(address));
+            let networks: BTreeSet<&str> = own.map(|pool| pool.network()).collect();
+            let of = move |network: &str| (address, Some(network.to_owned()), conflict.clone());
+            networks.into_iter().map(of).collect::<Vec<_>>()
+        });
+        reservations.collect()
     }
 
     fn pools(&mut self, namespaces: &BTreeSet<String>) -> &Pools<'s> {
@@ -239,6 +250,25 @@ mod tests {
     fn a_pool_for_claims_alone_serves_no_machine() {
         let pool = pool_of("a", spec("n/own", "10.0.0.0/30"));
         assert_eq!(limited(vec![pool], record(&["n/own"], None, &["10.0.0.1"])), lists([], ["10.0.0.1"]));
+    }
+
+    #[test]
+    fn network_data_of_a_user_reserves_addresses_of_the_pools_of_its_namespace() {
+        let machine = Machine { namespace: "a".to_owned(), name: "w".to_owned(), uid: "u".to_owned() };
+        let claimant = Claimant { machine, interface: "eno101".parse().unwrap() };
+        let conflict = Conflict { claimant, source: "Secret a/w-networkdata".to_owned() };
+        let selection = Selection::new(both(), []);
+        let reserved = |address: &str, network: Option<&str>| {
+            let conflicts = vec![(address.parse().unwrap(), network.map(str::to_owned), conflict.clone())];
+            let own = Authority::new(&selection).reservations(&["a".to_owned()].into(), conflicts);
+            own.into_iter().map(|(address, network, _)| (address.to_string(), network)).collect::<Vec<_>>()
+        };
+        let own = [("10.0.0.1".to_owned(), Some("n/own".to_owned()))];
+        assert_eq!(reserved("10.0.0.1", None), own);
+        assert_eq!(reserved("10.0.0.1", Some("n/own")), own);
+        assert_eq!(reserved("10.0.0.1", Some("n/other")), []);
+        assert_eq!(reserved("10.0.0.9", None), []);
+        assert_eq!(reserved("10.0.0.9", Some("n/own")), []);
     }
 
     #[test]

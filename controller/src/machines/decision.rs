@@ -112,6 +112,7 @@ pub(super) struct Written {
     pub(super) retry: bool,
     pub(super) reference: bool,
     pub(super) conflicts: bool,
+    pub(super) reservation: bool,
 }
 
 /// The settings of a pool that a decision about its machines needs.
@@ -203,6 +204,8 @@ pub(super) enum Step {
     Retry(Value),
     /// Reserves these addresses, so that no machine gets them, then publishes this event.
     AddConflicts(Vec<(IpAddr, Option<String>, Conflict)>, HolderKind, Option<Notice>),
+    /// Reserves those of these addresses that are of pools which may serve the namespace of the VirtualMachine.
+    Reserve(Vec<(IpAddr, Option<String>, Conflict)>),
     /// Removes a machine from the wait queue.
     Withdraw(Machine),
     /// Reads all objects of a machine with consistent reads, and releases its addresses if no object may use them.
@@ -305,8 +308,9 @@ impl Notice {
 impl Step {
     /// Whether the request may change the state of the registry.
     pub(super) fn changes_registry(&self) -> bool {
-        use Step::{AddConflicts, Adopt, Claim, Hold, Keep, Prove, Withdraw};
-        matches!(self, Adopt(..) | Claim(..) | Hold(..) | Keep(..) | Prove(..) | AddConflicts(..) | Withdraw(_))
+        use Step::{AddConflicts, Adopt, Claim, Hold, Keep, Prove, Reserve, Withdraw};
+        let is_record = matches!(self, Adopt(..) | Hold(..) | Keep(..) | AddConflicts(..) | Reserve(_));
+        is_record || matches!(self, Claim(..) | Prove(..) | Withdraw(_))
     }
 }
 
@@ -873,11 +877,15 @@ impl View {
         let of_network = |network: &Option<String>| {
             unheld.iter().map(|address| (**address, network.clone(), conflict(source))).collect::<Vec<_>>()
         };
+        let named: Vec<_> = networks.iter().flat_map(of_network).collect();
+        if !named.is_empty() && !self.written.reservation {
+            return Some(Step::Reserve(named));
+        }
         let reported = self.ledger.reported.iter();
         let reported = reported.map(|report| (report.address, report.network.clone(), conflict(&report.source)));
-        let conflicts: Vec<_> = networks.iter().flat_map(of_network).chain(reported).collect();
-        let is_left = !conflicts.is_empty() && !self.written.conflicts;
-        is_left.then_some(Step::AddConflicts(conflicts, HolderKind::VirtualMachine, None))
+        let reported: Vec<_> = reported.collect();
+        let is_left = !reported.is_empty() && !self.written.conflicts;
+        is_left.then_some(Step::AddConflicts(reported, HolderKind::VirtualMachine, None))
     }
 
     /// Reports why the machine gets no network data, and removes it from the wait queue, because waiting does not help.

@@ -291,6 +291,9 @@ impl HandOut {
         let annotation = annotation.ok_or_else(|| format!("no annotation {ALLOCATION_ANNOTATION}"))?;
         let note: Note =
             serde_json::from_str(annotation).map_err(|error| format!("annotation {ALLOCATION_ANNOTATION}: {error}"))?;
+        if note.kind.is_claim() {
+            return Err(format!("annotation {ALLOCATION_ANNOTATION}: invalid kind {:?} of a machine", note.kind));
+        }
         let noted = note.interfaces.iter().flat_map(|handed| &handed.addresses);
         if let Some(absent) = noted.into_iter().find(|noted| !addresses.contains(&noted.ip())) {
             return Err(format!("annotation {ALLOCATION_ANNOTATION}: {absent} is not in the network data"));

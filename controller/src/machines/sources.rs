@@ -191,6 +191,9 @@ impl MachineClaim {
             serde_json::from_str(annotation).map_err(|error| invalid(&error))?;
         let interface: InterfaceName =
             interface.parse().map_err(|_| invalid(&format!("invalid interface {interface:?}")))?;
+        if kind.is_claim() {
+            return Err(invalid(&format!("invalid kind {kind:?} of a machine")));
+        }
         let key = Key::of(&metadata);
         if claim_of(&name, &interface) != key.name {
             return Err(invalid(&format!("it names {interface} of {namespace}/{name}")));

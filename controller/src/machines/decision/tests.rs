@@ -395,8 +395,8 @@ fn a_secret_of_another_author_is_never_replaced_and_its_addresses_are_reserved()
     let claimant = Claimant { machine: holder("v-1"), interface: "eno101".parse().unwrap() };
     let conflict = Conflict { claimant, source: "Secret n/w-networkdata".to_owned() };
     let conflicts = vec![("10.0.0.9".parse().unwrap(), Some("infra/vlan10".to_owned()), conflict)];
-    assert_eq!(decide(&view), Step::AddConflicts(conflicts, HolderKind::VirtualMachine, None));
-    view.written.conflicts = true;
+    assert_eq!(decide(&view), Step::Reserve(conflicts));
+    view.written.reservation = true;
     let note = "Secret \"w-networkdata\" is not of this controller (no annotation), expected none of this name";
     assert_eq!(decide(&view), report("IPAddressConflict", note));
 }

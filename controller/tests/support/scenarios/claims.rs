@@ -74,14 +74,14 @@ pub async fn a_claim_that_names_another_claim_as_a_machine_releases_no_address(c
     site.claim("b", &json!({})).await;
     assert_eq!(site.until_not_ready("b", "PoolExhausted").await, EXHAUSTED);
     let other = Site::new(cluster).await;
-    let forge = async |forger: &Site, name: &str, uid: &str, kind: &str| {
+    let forge = async |forger: &Site, (name, interface): (&str, &str), uid: &str, kind: &str| {
         let claimant = json!({
-            "kind": kind, "interface": "eno101",
+            "kind": kind, "interface": interface,
             "machine": {"namespace": site.namespace, "name": name, "uid": uid},
         });
         let forged = json!({
             "metadata": {
-                "name": format!("{name}-eno101"), "labels": {"ipam.glowplug.dev/machine-claim": "true"},
+                "name": format!("{name}-{interface}"), "labels": {"ipam.glowplug.dev/machine-claim": "true"},
                 "annotations": {"ipam.glowplug.dev/claimant": claimant.to_string()},
             },
             "spec": {"poolRef": {"apiGroup": "ipam.example.com", "kind": "Pool", "name": "p"}},
@@ -89,10 +89,11 @@ pub async fn a_claim_that_names_another_claim_as_a_machine_releases_no_address(c
         create(&forger.claims, forged).await;
     };
     let uid = claim.uid().unwrap();
-    forge(&other, "a", &uid, "IPAddressClaim").await;
-    forge(&site, "a", &uid, "VirtualMachine").await;
+    forge(&other, ("a", "eno101"), &uid, "IPAddressClaim").await;
+    forge(&site, ("a", "eno101"), &uid, "VirtualMachine").await;
+    forge(&site, ("a", "eno102"), &uid, "IPAddressClaim").await;
     // The controller ends the claim of a machine that does not exist, so it has also looked at the others.
-    forge(&site, "z", "of-nobody", "VirtualMachine").await;
+    forge(&site, ("z", "eno101"), "of-nobody", "VirtualMachine").await;
     site.until_gone("z-eno101").await;
     drop(controller);
     let _next = {
@@ -100,7 +101,7 @@ pub async fn a_claim_that_names_another_claim_as_a_machine_releases_no_address(c
         controller.until_ready().await;
         controller
     };
-    forge(&site, "y", "of-nobody", "KubevirtMachine").await;
+    forge(&site, ("y", "eno101"), "of-nobody", "KubevirtMachine").await;
     site.until_gone("y-eno101").await;
     assert_eq!(site.held().await, rows([("10.0.0.8", "a")]));
     assert_eq!(site.handed_out().await, rows([("10.0.0.8", "a")]));
@@ -115,13 +116,23 @@ pub async fn an_ipaddress_takes_no_address_of_a_pool_of_another_namespace(cluste
     other.pools.create(&PostParams::default(), &StaticIPPool::new("p", spec)).await.unwrap();
     let mut controller = Controller::of(cluster, "");
     controller.until_ready().await;
-    let uid = other.claim("a", &json!({"metadata": {"annotations": {"cluster.x-k8s.io/paused": ""}}})).await.uid();
-    create_address(&other, "a", uid.as_ref(), "10.0.0.8").await;
-    merge(&other.claims, "a", &json!({"metadata": {"annotations": null}})).await;
-    assert_eq!(
-        other.until_not_ready("a", "AllocationFailed").await,
-        format!("IPAddress {}/a fits no pool", other.namespace)
-    );
+    // A pool of another interface, and one that does not exist.
+    let spec = PoolSpec { interface: Some("eno102".to_owned()), ..other.spec(&["10.0.1.0/31"]) };
+    other.pools.create(&PostParams::default(), &StaticIPPool::new("p2", spec)).await.unwrap();
+    let namespace = &other.namespace;
+    let of_pool = |name: &str, pool: &str| {
+        format!("IPAddress {name:?} has an address of pool {namespace}/{pool}, expected one of {namespace}/p")
+    };
+    for (name, pool, message) in [
+        ("x", "p", format!("IPAddress {namespace}/x fits no pool")),
+        ("y", "p2", of_pool("y", "p2")),
+        ("z", "none", of_pool("z", "none")),
+    ] {
+        let uid = other.claim(name, &json!({"metadata": {"annotations": {"cluster.x-k8s.io/paused": ""}}})).await.uid();
+        create_address_of(&other, (name, pool), uid.as_ref(), "10.0.0.8").await;
+        merge(&other.claims, name, &json!({"metadata": {"annotations": null}})).await;
+        assert_eq!(other.until_not_ready(name, "AllocationFailed").await, message);
+    }
     for (name, address) in [("b", "10.0.0.8"), ("c", "10.0.0.9")] {
         own.claim(name, &json!({})).await;
         assert_eq!(own.address_of(name).await, address);
@@ -277,6 +288,10 @@ async fn move_in(site: &Site, name: &str, address: &str) {
 
 /// Creates an IPAddress as the controller does, for the claim with this UID.
 async fn create_address(site: &Site, name: &str, uid: Option<&String>, address: &str) {
+    create_address_of(site, (name, "p"), uid, address).await;
+}
+
+async fn create_address_of(site: &Site, (name, pool): (&str, &str), uid: Option<&String>, address: &str) {
     let owner = json!({
         "apiVersion": "ipam.cluster.x-k8s.io/v1beta2", "kind": "IPAddressClaim", "name": name, "uid": uid,
         "controller": true, "blockOwnerDeletion": true,
@@ -284,7 +299,7 @@ async fn create_address(site: &Site, name: &str, uid: Option<&String>, address: 
     let object = json!({
         "metadata": {"name": name, "finalizers": ["ipam.glowplug.dev/protect-address"], "ownerReferences": [owner]},
         "spec": {
-            "poolRef": {"apiGroup": "ipam.glowplug.dev", "kind": "StaticIPPool", "name": "p"},
+            "poolRef": {"apiGroup": "ipam.glowplug.dev", "kind": "StaticIPPool", "name": pool},
             "claimRef": {"name": name}, "address": address, "prefix": 16, "gateway": "10.0.0.1",
         },
     });
