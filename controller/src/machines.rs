@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use futures::{Stream, StreamExt as _, stream};
 use glowplug::host::allocator::Adoption;
-use glowplug::host::claim::{Claimant, Conflict, Machine, Record};
+use glowplug::host::claim::{Claimant, Machine, Record};
 use glowplug::host::pool::Pool;
 use glowplug::host::records::{Inventory, Objects};
 use k8s_openapi::api::core::v1::{ObjectReference, Secret};
@@ -61,7 +61,7 @@ use crate::passes::{
     self, ADDRESS_PAUSE, DISCOVERY, Ended, Error, LONGEST_PASS, Names, Problem, Until, ask, list, stored, version_of,
 };
 use crate::pools::{Facts, Scope};
-use crate::registry::{Allocations, RegistryHandle, Stopped};
+use crate::registry::{Allocations, RegistryHandle, Reservation, Stopped};
 use crate::selection::{Selected, Selection, SelectionCache};
 use crate::watch::{Change, changes_of};
 use crate::webhook::{self, Decision};
@@ -275,11 +275,7 @@ impl Work<'_> {
     ///
     /// Returns the addresses of the unreadable records, which must not be allocated, and the number of addresses that
     /// already have a lease.
-    fn limit(
-        &self,
-        inventory: &mut Inventory,
-        leased: &BTreeSet<(Claimant, IpAddr)>,
-    ) -> (Vec<(IpAddr, Option<String>, Conflict)>, usize) {
+    fn limit(&self, inventory: &mut Inventory, leased: &BTreeSet<(Claimant, IpAddr)>) -> (Vec<Reservation>, usize) {
         let index = self.index();
         let mut authority = Authority::new(index.selection());
         let mut known = 0;

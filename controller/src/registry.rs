@@ -32,6 +32,10 @@ use crate::ledger::{ApiLedger, Kinds};
 use crate::macs::Observer;
 use crate::metrics::Metrics;
 
+/// An address that nobody gets while the object of the conflict exists: on a network, or with `None` on every network that has
+/// a pool with the address.
+pub type Reservation = (IpAddr, Option<String>, Conflict);
+
 /// Largest number of single claims that are processed together.
 const GROUP: usize = 64;
 /// Time between two checks for ended reuse delays, and for leases that another client changed.
@@ -322,11 +326,7 @@ impl RegistryHandle {
     /// # Errors
     ///
     /// [`Stopped`].
-    pub async fn add_conflicts(
-        &self,
-        conflicts: Vec<(IpAddr, Option<String>, Conflict)>,
-        kind: HolderKind,
-    ) -> Result<(), Stopped> {
+    pub async fn add_conflicts(&self, conflicts: Vec<Reservation>, kind: HolderKind) -> Result<(), Stopped> {
         self.write(move |owner| {
             for (_, _, conflict) in &conflicts {
                 owner.note_recorded_kind(&conflict.claimant.machine, kind)?;
@@ -579,7 +579,7 @@ impl Owner {
         &mut self,
         records: Vec<Record>,
         kind_of: impl Fn(&Machine) -> HolderKind,
-    ) -> Result<(Vec<Record>, Vec<(IpAddr, Option<String>, Conflict)>), LedgerError> {
+    ) -> Result<(Vec<Record>, Vec<Reservation>), LedgerError> {
         let (mut counting, mut of_another) = (Vec::with_capacity(records.len()), Vec::new());
         for record in records {
             if self.note_recorded_kind(&record.claimant.machine, kind_of(&record.claimant.machine))? {

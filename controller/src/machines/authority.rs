@@ -13,6 +13,7 @@ use glowplug::host::records::ObjectDiagnostic;
 use glowplug::network::InterfaceName;
 use ipnetwork::IpNetwork;
 
+use crate::registry::Reservation;
 use crate::selection::Selection;
 
 /// The pools of a cluster, by the namespaces that they serve.
@@ -67,7 +68,7 @@ impl<'s> Authority<'s> {
         &mut self,
         namespaces: &BTreeSet<String>,
         diagnostic: &ObjectDiagnostic,
-    ) -> Vec<(IpAddr, Option<String>, Conflict)> {
+    ) -> Vec<Reservation> {
         let Some(claimant) = &diagnostic.claimant else { return Vec::new() };
         let conflict = Conflict { claimant: claimant.clone(), source: diagnostic.to_string() };
         let conflicts = diagnostic.addresses.iter().map(|address| (*address, None, conflict.clone())).collect();
@@ -79,8 +80,8 @@ impl<'s> Authority<'s> {
     pub(super) fn reservations(
         &mut self,
         namespaces: &BTreeSet<String>,
-        conflicts: Vec<(IpAddr, Option<String>, Conflict)>,
-    ) -> Vec<(IpAddr, Option<String>, Conflict)> {
+        conflicts: Vec<Reservation>,
+    ) -> Vec<Reservation> {
         let pools = self.pools(namespaces);
         let reservations = conflicts.into_iter().flat_map(|(address, network, conflict)| {
             let is_meant = |pool: &&&Pool| network.as_deref().is_none_or(|network| network == pool.network());

@@ -46,6 +46,7 @@ use crate::ipam_claim::vm_of_name;
 use crate::ledger::Kinds;
 use crate::machine::{ADDRESSES_ANNOTATION, CloudInitKind, NetworkData, VirtualMachine};
 use crate::passes::{Problem, list};
+use crate::registry::Reservation;
 use crate::selection::Selected;
 
 /// Annotation of a KubevirtMachine. The controller changes the value so that capk retries at once.
@@ -203,9 +204,9 @@ pub(super) enum Step {
     /// Applies this merge patch to the KubevirtMachine, so that capk retries.
     Retry(Value),
     /// Reserves these addresses, so that no machine gets them, then publishes this event.
-    AddConflicts(Vec<(IpAddr, Option<String>, Conflict)>, HolderKind, Option<Notice>),
+    AddConflicts(Vec<Reservation>, HolderKind, Option<Notice>),
     /// Reserves those of these addresses that are of pools which may serve the namespace of the VirtualMachine.
-    Reserve(Vec<(IpAddr, Option<String>, Conflict)>),
+    Reserve(Vec<Reservation>),
     /// Removes a machine from the wait queue.
     Withdraw(Machine),
     /// Reads all objects of a machine with consistent reads, and releases its addresses if no object may use them.
