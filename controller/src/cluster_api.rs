@@ -12,7 +12,7 @@ mod status;
 use std::fmt;
 use std::net::IpAddr;
 
-use glowplug::host::claim::Machine;
+use glowplug::host::claim::{Machine, is_object_name};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
@@ -365,13 +365,15 @@ impl IpAddress {
         self.claim == key.name && self.pool.resolve(&key.namespace).is_some()
     }
 
-    /// UID of the claim that controls this object.
+    /// UID of the claim that controls this object. Kubernetes limits neither length nor characters of the UID of an owner: a
+    /// text that is no UID counts as absent.
     #[must_use]
     pub fn owner(&self) -> Option<&str> {
         let owners = self.metadata.owner_references.iter().flatten();
         let mut claims =
             owners.filter(|owner| owner.kind == "IPAddressClaim" && owner.api_version.split('/').next() == Some(GROUP));
-        claims.find(|owner| owner.controller == Some(true)).map(|owner| owner.uid.as_str())
+        let owner = claims.find(|owner| owner.controller == Some(true)).map(|owner| owner.uid.as_str());
+        owner.filter(|uid| is_object_name(uid))
     }
 
     /// The address as a value. `None` when the string is not an address.
@@ -482,6 +484,8 @@ mod tests {
         assert_eq!(address(json!([pool, owner(old, "IPAddressClaim", "u", true)])).owner(), Some("u"));
         assert_eq!(address(json!([owner(new, "IPAddressClaim", "u", true)])).owner(), Some("u"));
         assert_eq!(address(json!([owner(new, "IPAddressClaim", "u", false)])).owner(), None);
+        let long = "u".repeat(254);
+        assert_eq!(address(json!([owner(new, "IPAddressClaim", &long, true)])).owner(), None);
     }
 
     #[test]

@@ -496,7 +496,9 @@ impl Work<'_> {
         let machines = || relatives.iter().filter_map(|relative| index.machine(relative));
         let is_home = |machine: &&KubevirtMachine| machine.home == *key;
         let labelled = label.as_ref().and_then(|label| index.machine(label));
-        view.machine = labelled.or_else(|| machines().find(is_home)).cloned();
+        // Users of another namespace can write a KubevirtMachine whose VirtualMachine has this name.
+        let own = || index.machine(key).filter(is_home);
+        view.machine = labelled.or_else(own).or_else(|| machines().find(is_home)).cloned();
         view.there = machines().filter_map(|machine| machine.metadata.uid.clone()).collect();
         let selection = index.selection();
         let refused = view.machine.as_ref().and_then(|machine| machine.refused.as_ref());

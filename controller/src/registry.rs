@@ -587,8 +587,14 @@ impl Owner {
                 continue;
             }
             let conflict = Conflict { claimant: record.claimant, source: record.source };
-            let addresses = record.addresses.iter().map(IpNetwork::ip);
-            of_another.extend(addresses.map(|ip| (ip, record.network.clone(), conflict.clone())));
+            // Without a network, the address may be on each network of the machine, and on no other network.
+            let networks: Vec<&String> = match &record.network {
+                Some(network) => vec![network],
+                None => record.attachments.iter().collect(),
+            };
+            for (address, network) in record.addresses.iter().flat_map(|it| networks.iter().map(move |of| (it, *of))) {
+                of_another.push((address.ip(), Some(network.clone()), conflict.clone()));
+            }
         }
         Ok((counting, of_another))
     }

@@ -132,12 +132,13 @@ async fn a_held_lease_keeps_its_holder_as_it_was_recorded() {
 async fn records_of_an_object_of_another_kind_reserve_their_addresses() {
     let (_server, cluster) = start_server().await;
     let (registry, _served) = owner(cluster.controller());
-    registry.resize(vec![pool(NETWORK, &["10.0.0.8/30"])], BTreeSet::new()).await.unwrap();
+    let other = pool_spec("infra/other", &["10.0.0.8/30"]).check(Some("b"), "p").0.unwrap();
+    registry.resize(vec![pool(NETWORK, &["10.0.0.8/30"]), other], BTreeSet::new()).await.unwrap();
     let record = |address: &str| Record {
         claimant: Claimant { machine: machine(NETWORK, 0), interface: "eno101".parse().unwrap() },
         node_pool: Some("clusters/workers".to_owned()),
-        attachments: Vec::new(),
-        network: Some(NETWORK.to_owned()),
+        attachments: vec![NETWORK.to_owned()],
+        network: None,
         addresses: vec![address.parse().unwrap()],
         source: "an object".to_owned(),
     };
@@ -149,6 +150,11 @@ async fn records_of_an_object_of_another_kind_reserve_their_addresses() {
     registry.adopt(vec![record("10.0.0.10/16")], HolderKind::KubevirtMachine).await.unwrap();
     let answer = registry.claim(claim(&machine(NETWORK, 1)), KIND).await.unwrap().unwrap();
     assert_eq!(answer[0].addresses[0].to_string(), "10.0.0.11/16");
+    let reserved = registry.read(|allocator| {
+        let conflicts = allocator.conflicts().map(|(network, address, _)| format!("{address} of {network}"));
+        conflicts.collect::<Vec<_>>()
+    });
+    assert_eq!(reserved.await.unwrap(), ["10.0.0.10", "10.0.0.9"].map(|address| format!("{address} of {NETWORK}")));
     assert_eq!(registry.holders().await.unwrap(), BTreeMap::from([0, 1].map(|n| (machine(NETWORK, n), KIND))));
 }
 

@@ -327,6 +327,8 @@ impl Proof {
             let has_vm = guest.vm.as_ref().is_some_and(|vm| self.is_vm_of(vm, &guest.secret));
             if let NetworkSecret::Ours(hand_out) = &guest.secret
                 && hand_out.machine == self.holder
+                // The finalizer of another program may keep a Secret that is deleted.
+                && !hand_out.is_deleted
                 && guest.no_longer_needs(hand_out)
             {
                 return Verdict::Strip(guest.key.clone(), hand_out.uid.clone());

@@ -175,12 +175,8 @@ impl Index {
                         return BTreeSet::new();
                     }
                 };
-                let (vm, machine) = (claim.vm(), Key::of_machine(&claim.claimant.machine));
-                if !self.claims.apply(&key, version, claim) {
-                    return BTreeSet::new();
-                }
-                self.relate(&machine, &vm);
-                [vm].into()
+                let vm = claim.vm();
+                if self.claims.apply(&key, version, claim) { [vm].into() } else { BTreeSet::new() }
             }
             Kind::IpamClaim => {
                 let claim = IpamClaim::read(object);
@@ -499,7 +495,8 @@ impl Index {
                 .map(|it| it.namespace.clone())
                 .collect();
         }
-        self.homes_of(&key).into_iter().filter(|vm| self.is_of(vm, machine)).map(|vm| vm.namespace).collect()
+        let homes = self.homes_of(&key).into_iter().filter(|vm| self.is_of(vm, machine) && self.may_belong(vm, &key));
+        homes.map(|vm| vm.namespace).collect()
     }
 
     /// Returns the machines among `machines` that are VirtualMachines in another namespace, with the VirtualMachine.
@@ -508,6 +505,8 @@ impl Index {
             let homes = self.homes_of(&Key::of_machine(machine)).into_iter();
             homes
                 .filter(|vm| vm.namespace != machine.namespace && self.is_of(vm, machine))
+                // Users of another namespace can write labels and the owner of an instance.
+                .filter(|vm| self.may_belong(vm, &Key::of_machine(machine)))
                 .map(|vm| (machine.clone(), vm))
         });
         elsewhere.collect()
@@ -619,6 +618,7 @@ mod tests {
         index.apply(Kind::KubevirtMachine, object("n", "w", 1, &template));
         let hand_out = HandOut {
             uid: "s-1".to_owned(),
+            is_deleted: false,
             vm: "v-1".to_owned(),
             machine: key("n", "w").holder("m-1"),
             kind: HolderKind::KubevirtMachine,

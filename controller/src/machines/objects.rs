@@ -1,10 +1,11 @@
 //! Reads the objects of a machine: its KubevirtMachine, its instance and its Secret.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use glowplug::host::claim::{Machine, is_object_name};
 use glowplug::host::records::{Objects, Report};
-use glowplug::network::InterfaceName;
+use glowplug::network::{Family, InterfaceName};
 use ipnetwork::IpNetwork;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
@@ -68,6 +69,8 @@ pub(super) enum NetworkSecret {
 pub(super) struct HandOut {
     /// UID of the Secret.
     pub(super) uid: String,
+    /// Whether the Secret is being deleted.
+    pub(super) is_deleted: bool,
     /// UID of the VirtualMachine for which the Secret was created.
     pub(super) vm: String,
     /// The object that holds the addresses.
@@ -283,6 +286,15 @@ pub(super) fn addresses_of(secret: Option<Secret>) -> Vec<IpAddr> {
     document.map(|document| addresses_in(&document.0)).unwrap_or_default()
 }
 
+// === impl Named ===
+
+impl Named {
+    /// Whether an object can have this identity. A text of any length would become a part of a lease.
+    pub(super) fn is_valid(&self) -> bool {
+        [&self.namespace, &self.name, &self.uid].into_iter().all(|text| is_object_name(text))
+    }
+}
+
 // === impl HandOut ===
 
 impl HandOut {
@@ -291,8 +303,18 @@ impl HandOut {
         let annotation = annotation.ok_or_else(|| format!("no annotation {ALLOCATION_ANNOTATION}"))?;
         let note: Note =
             serde_json::from_str(annotation).map_err(|error| format!("annotation {ALLOCATION_ANNOTATION}: {error}"))?;
+        let invalid = |what: String| Err(format!("annotation {ALLOCATION_ANNOTATION}: {what}"));
         if note.kind.is_claim() {
-            return Err(format!("annotation {ALLOCATION_ANNOTATION}: invalid kind {:?} of a machine", note.kind));
+            return invalid(format!("invalid kind {:?} of a machine", note.kind));
+        }
+        if !note.machine.is_valid() || !is_object_name(&note.vm) {
+            return invalid("invalid name or UID".to_owned());
+        }
+        let mut families = BTreeSet::new();
+        for (handed, address) in note.interfaces.iter().flat_map(|it| it.addresses.iter().map(move |of| (it, of))) {
+            if !families.insert((handed.interface, Family::of(address.ip()))) {
+                return invalid(format!("several addresses of one family for {}", handed.interface));
+            }
         }
         let noted = note.interfaces.iter().flat_map(|handed| &handed.addresses);
         if let Some(absent) = noted.into_iter().find(|noted| !addresses.contains(&noted.ip())) {
@@ -301,6 +323,7 @@ impl HandOut {
         let Named { namespace, name, uid } = note.machine;
         Ok(Self {
             uid: self::uid(metadata).to_owned(),
+            is_deleted: is_deleted(metadata),
             vm: note.vm,
             machine: Machine { namespace, name, uid },
             kind: note.kind,
@@ -378,6 +401,7 @@ mod tests {
         let machine = Machine { namespace: "n".to_owned(), name: "w".to_owned(), uid: "m-1".to_owned() };
         let expected = HandOut {
             uid: "s-1".to_owned(),
+            is_deleted: false,
             vm: "v-1".to_owned(),
             machine: machine.clone(),
             kind: HolderKind::KubevirtMachine,
@@ -411,6 +435,28 @@ mod tests {
         let problem = format!("annotation {ALLOCATION_ANNOTATION}: 10.0.0.9/24 is not in the network data");
         let expected = NetworkSecret::Foreign(problem, vec!["10.0.0.8".parse().unwrap()]);
         assert_eq!(NetworkSecret::read(Some(secret)), expected);
+    }
+
+    #[test]
+    fn an_annotation_that_the_controller_never_writes_is_not_believed() {
+        let problem = |from: &str, to: &str| {
+            let mut secret = written();
+            let note = secret.metadata.annotations.as_mut().unwrap().get_mut(ALLOCATION_ANNOTATION).unwrap();
+            assert!(note.contains(from), "{note}");
+            *note = note.replace(from, to);
+            match NetworkSecret::read(Some(secret)) {
+                NetworkSecret::Foreign(problem, _) => problem,
+                other => panic!("{other:?}"),
+            }
+        };
+        let error = |what: &str| format!("annotation {ALLOCATION_ANNOTATION}: {what}");
+        let long = "u".repeat(254);
+        for (from, to) in [("m-1", long.as_str()), ("v-1", long.as_str()), ("\"w\"", "\"../w\""), ("\"n\"", "\"\"")] {
+            assert_eq!(problem(from, to), error("invalid name or UID"));
+        }
+        assert_eq!(problem("KubevirtMachine", "IPAddressClaim"), error("invalid kind IpAddressClaim of a machine"));
+        let twice = error("several addresses of one family for eno101");
+        assert_eq!(problem("\"10.0.0.8/24\"", "\"10.0.0.8/24\",\"10.0.0.8/24\""), twice);
     }
 
     #[test]

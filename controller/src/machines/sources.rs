@@ -194,6 +194,11 @@ impl MachineClaim {
         if kind.is_claim() {
             return Err(invalid(&format!("invalid kind {kind:?} of a machine")));
         }
+        let machine = Named { namespace, name, uid };
+        if !machine.is_valid() {
+            return Err(invalid(&"invalid name or UID"));
+        }
+        let Named { namespace, name, uid } = machine;
         let key = Key::of(&metadata);
         if claim_of(&name, &interface) != key.name {
             return Err(invalid(&format!("it names {interface} of {namespace}/{name}")));

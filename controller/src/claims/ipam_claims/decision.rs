@@ -94,6 +94,9 @@ pub(super) struct RegisteredPool {
     pub(super) families: BTreeSet<Family>,
 }
 
+/// Largest number of virtual machines that may use a claim. KubeVirt writes one.
+const MOST_USERS: usize = 16;
+
 /// The next request.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Step {
@@ -169,12 +172,19 @@ impl View {
         of_claim.chain(self.former.values().flatten().cloned()).collect()
     }
 
+    /// Reads the virtual machines that may use an address. A claim with too many owners keeps its addresses: each of them would
+    /// need a request in every pass.
+    fn read_guests(&self) -> Step {
+        let users = self.users();
+        if users.len() > MOST_USERS { self.hold_back(Step::Wait) } else { Step::ReadGuests(users) }
+    }
+
     /// The next request that releases the addresses of an earlier claim. `None`: nothing is left to do for now.
     fn release_former(&self) -> Option<Step> {
         if self.former.is_empty() {
             return None;
         }
-        let Some(guests) = &self.guests else { return Some(Step::ReadGuests(self.users())) };
+        let Some(guests) = &self.guests else { return Some(self.read_guests()) };
         let is_unused = |users: &BTreeSet<String>| guests.iter().all(|guest| !users.contains(&guest.name));
         let (uid, _) = self.former.iter().find(|(_, users)| is_unused(users))?;
         Some(Step::Release(self.key.holder(uid)))
@@ -187,7 +197,7 @@ impl View {
         if !has_finalizer(&claim.metadata, CLAIM_FINALIZER) || is_in_use(&claim.metadata) {
             return self.hold_back(Step::Wait);
         }
-        let Some(guests) = &self.guests else { return Step::ReadGuests(self.users()) };
+        let Some(guests) = &self.guests else { return self.read_guests() };
         let users = claim.users();
         let mut guests = guests.iter().filter(|guest| users.contains(&guest.name)).peekable();
         let remove = || Step::PatchClaim(finalizers(&claim.metadata, without(&claim.metadata, CLAIM_FINALIZER)));

@@ -123,6 +123,7 @@ fn hand_out(machine: &str, vm: &str) -> NetworkSecret {
         addresses: vec!["10.0.0.8/16".parse().unwrap()],
     };
     NetworkSecret::Ours(HandOut {
+        is_deleted: false,
         uid: "s-1".to_owned(),
         vm: vm.to_owned(),
         machine: holder(machine),
@@ -482,6 +483,9 @@ fn the_secret_goes_first() {
     let strip = Verdict::Strip(key(), "s-1".to_owned());
     let secret = || hand_out("m-1", "v-1");
     assert_eq!(verdict(None, Guest { secret: secret(), ..guest() }), strip);
+    let NetworkSecret::Ours(ours) = secret() else { panic!() };
+    let deleted = NetworkSecret::Ours(HandOut { is_deleted: true, ..ours });
+    assert_eq!(verdict(None, Guest { secret: deleted, ..guest() }), kept(), "a finalizer of a user keeps it");
     let running = Guest { secret: secret(), vm: Some(vm(&json!({}))), ..guest() };
     assert_eq!(verdict(None, running.clone()), kept(), "the guest may start again");
     let ends = json!({"metadata": {"deletionTimestamp": "2026-08-01T11:00:00Z"}});

@@ -442,7 +442,7 @@ pub async fn machines_of_another_namespace_reserve_and_keep_nothing(cluster: &Cl
     let vm = hosted.vms.get("workers-0").await.unwrap();
     let owner = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": "workers-0", "uid": vm.uid()});
     let mut instance = json!({"metadata": {
-        "name": "owned", "finalizers": ["example.com/stays"], "ownerReferences": [owner],
+        "name": "workers-0", "finalizers": ["example.com/stays"], "ownerReferences": [owner], "labels": labels,
     }});
     json_patch::merge(&mut instance, &annotations);
     let instances: Api<DynamicObject> = Api::namespaced_with(cluster.client(), &other, &resource(INSTANCE));

@@ -267,4 +267,9 @@ fn every_virtual_machine_that_a_claim_names_may_use_its_address() {
     // A name that no object can have is not asked for.
     let hostile = json!({"metadata": {"labels": {"kubevirt.io/vm": "../x"}, "ownerReferences": []}});
     assert_eq!(next(&deleted(&hostile)), Step::ReadGuests(names(&["a"])));
+    // Each name would need a request.
+    let owner = |n: usize| json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": format!("v{n}"), "uid": "u"});
+    let many = |count: usize| json!({"metadata": {"ownerReferences": (0..count).map(owner).collect::<Vec<_>>()}});
+    assert!(matches!(next(&deleted(&many(15))), Step::ReadGuests(names) if names.len() == 16));
+    assert_eq!(next(&deleted(&many(16))), Step::Wait);
 }
