@@ -154,7 +154,7 @@ async fn records_of_an_object_of_another_kind_reserve_their_addresses() {
         let conflicts = allocator.conflicts().map(|(network, address, _)| format!("{address} of {network}"));
         conflicts.collect::<Vec<_>>()
     });
-    assert_eq!(reserved.await.unwrap(), ["10.0.0.10", "10.0.0.9"].map(|address| format!("{address} of {NETWORK}")));
+    assert_eq!(reserved.await.unwrap(), ["10.0.0.9", "10.0.0.10"].map(|address| format!("{address} of {NETWORK}")));
     assert_eq!(registry.holders().await.unwrap(), BTreeMap::from([0, 1].map(|n| (machine(NETWORK, n), KIND))));
 }
 
