@@ -247,6 +247,10 @@ impl PoolRef {
     /// ```
     #[must_use]
     pub fn resolve(&self, namespace: &str) -> Option<PoolId> {
+        // `namespace/name` would be the name of a pool of another namespace.
+        if !is_object_name(&self.name) {
+            return None;
+        }
         let names = |kind: &str| {
             let spelled = self.kind.to_lowercase();
             spelled == kind || spelled.strip_suffix('s') == Some(kind)
@@ -437,6 +441,15 @@ mod tests {
         assert_eq!(claim(json!({}), json!({})).cluster, None);
         assert_eq!(claim(label.clone(), json!({"clusterName": ""})).cluster.as_deref(), Some("a"));
         assert_eq!(claim(label, json!({"clusterName": "b"})).cluster.as_deref(), Some("b"));
+    }
+
+    #[test]
+    fn no_reference_names_a_pool_of_another_namespace() {
+        for (kind, name) in [("GlobalStaticIPPool", "victim/p"), ("StaticIPPool", "../p"), ("GlobalStaticIPPool", "")] {
+            let group = Some("ipam.glowplug.dev".to_owned());
+            let pool = PoolRef { api_group: group, kind: kind.to_owned(), name: name.to_owned() };
+            assert_eq!(pool.resolve("n"), None, "{kind} {name}");
+        }
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //! Sources: `staging/src/kubevirt.io/api/core/v1/schema.go` of kubevirt/kubevirt; `pkg/kubevirt/machine.go` of
 //! kubernetes-sigs/cluster-api-provider-kubevirt; `hypershift-operator/controllers/nodepool/kubevirt` of openshift/hypershift.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 
 use glowplug::diagnostic::Diagnostic;
@@ -194,8 +194,15 @@ pub fn kubevirt_machine_of(metadata: &ObjectMeta) -> Option<Key> {
 
 /// Returns the networks of a machine in `namespace` that have an interface.
 fn attachments(spec: &Value, namespace: &str) -> Vec<Attachment> {
+    // A user may write any number of each.
+    let mut networks = HashMap::new();
+    for network in items(&spec["networks"]) {
+        if let Some(name) = network["name"].as_str() {
+            networks.entry(name).or_insert(network);
+        }
+    }
     let network_of = |name: &str| {
-        let network = items(&spec["networks"]).find(|network| network["name"] == name)?;
+        let network = *networks.get(name)?;
         match network["multus"]["networkName"].as_str().filter(|network| !network.is_empty()) {
             Some(network) if network.contains('/') => Some(network.to_owned()),
             Some(network) => Some(format!("{namespace}/{network}")),

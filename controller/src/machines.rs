@@ -742,8 +742,11 @@ impl Work<'_> {
                         memory.stripped.entry(holder.clone()).or_insert(stripped);
                     });
                 }
-                view.is_kept_by_secret |=
-                    proof.guests.iter().all(|guest| guest.vm.is_none() && guest.instance.is_none());
+                // No watch reports the end of a Secret.
+                let is_ending =
+                    |guest: &Guest| matches!(&guest.secret, NetworkSecret::Ours(secret) if secret.is_deleted);
+                view.is_kept_by_secret |= proof.guests.iter().any(is_ending)
+                    || proof.guests.iter().all(|guest| guest.vm.is_none() && guest.instance.is_none());
                 view.proven.insert(holder);
             }
             Verdict::Gone => {
@@ -777,7 +780,17 @@ impl Work<'_> {
         // Another leader has created the claim first, or another author has created a claim of this name.
         let claim = ask(self.api(kind, &key).get_opt(&key.name)).await?.ok_or(Error::Behind)?;
         match MachineClaim::read(claim.clone()) {
-            Ok(_) => drop(self.index().apply(kind, claim)),
+            Ok(known) => {
+                self.index().apply(kind, claim);
+                // The claim of a machine that no longer exists, and whose VirtualMachine is in another namespace.
+                if !self.index().is_confirmed(&known.claimant.machine, &view.key) {
+                    let problem = format!(
+                        "IPAddressClaim {key} is of another machine ({}), expected none of this name: delete it",
+                        known.claimant.machine
+                    );
+                    view.problem = Some(Problem::Mismatch(problem));
+                }
+            }
             Err(problem) => {
                 let problem =
                     format!("IPAddressClaim {key} is not of this controller ({problem}), expected none of this name");

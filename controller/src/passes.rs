@@ -6,12 +6,13 @@ mod queue;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::future::Future;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use futures::stream::{self, FuturesUnordered};
 use futures::{Stream, StreamExt as _, future};
-use glowplug::host::allocator::{Adoption, ClaimError, Mismatch};
-use glowplug::host::claim::{Claim, Machine, Record};
+use glowplug::host::allocator::{Adoption, ClaimError};
+use glowplug::host::claim::{Claim, Claimant, Machine, Record};
 use ipnetwork::IpNetwork;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{Api, Client};
@@ -284,11 +285,10 @@ pub(crate) fn adopted<'r>(
     adoption: &Adoption,
 ) -> BTreeMap<Machine, Vec<IpNetwork>> {
     let mut adopted: BTreeMap<Machine, Vec<IpNetwork>> = BTreeMap::new();
+    let mismatches = adoption.mismatches.iter().map(|mismatch| (&mismatch.claimant, mismatch.address));
+    let mismatches: BTreeSet<(&Claimant, IpAddr)> = mismatches.collect();
     for Record { claimant, addresses, .. } in records {
-        let fits = |address: &&IpNetwork| {
-            let is_of = |mismatch: &Mismatch| (&mismatch.claimant, mismatch.address) == (claimant, address.ip());
-            !adoption.mismatches.iter().any(is_of)
-        };
+        let fits = |address: &&IpNetwork| !mismatches.contains(&(claimant, address.ip()));
         let addresses = addresses.iter().filter(fits).copied();
         addresses.for_each(|address| adopted.entry(claimant.machine.clone()).or_default().push(address));
     }

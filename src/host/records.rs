@@ -256,7 +256,7 @@ impl Objects {
         read: impl FnOnce(&mut ObjectReader<'_>) -> Option<Object>,
     ) {
         let diagnostics = &mut self.diagnostics;
-        match read(&mut ObjectReader { item, source, diagnostics, doubts: Vec::new() }) {
+        match read(&mut ObjectReader { item, source, diagnostics, doubts: Vec::new(), left: object::MAX_ADDRESSES }) {
             Some(object) => self.objects.push(object),
             None => self.unidentified += 1,
         }

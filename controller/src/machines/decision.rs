@@ -870,15 +870,21 @@ impl View {
         let interface = self.selected.as_ref().ok().and_then(|selected| selected.first()).map(|it| it.interface);
         let interface = interface.or_else(|| Pool::DEFAULT_INTERFACE.parse().ok())?;
         let claimant = Claimant { machine: self.key.holder(uid(&vm.metadata)), interface };
-        let is_held = |address: &&IpAddr| self.ledger.held.iter().any(|held| held.address == **address);
+        // A holder of another namespace, or on another network, keeps nobody from this address.
+        let is_held = |address: IpAddr, network: &Option<String>| {
+            self.ledger.held.iter().any(|held| {
+                let is_own = Key::of_machine(&held.claimant.machine) == self.key;
+                held.address == address && is_own && network.as_ref().is_none_or(|network| *network == held.network)
+            })
+        };
         let networks: Vec<Option<String>> = match &self.selected {
             Ok(selected) => selected.iter().map(|selected| Some(selected.network.clone())).collect(),
             Err(_) => vec![None],
         };
         let conflict = |source: &str| Conflict { claimant: claimant.clone(), source: source.to_owned() };
-        let unheld: Vec<&IpAddr> = addresses.iter().filter(|address| !is_held(address)).collect();
         let of_network = |network: &Option<String>| {
-            unheld.iter().map(|address| (**address, network.clone(), conflict(source))).collect::<Vec<_>>()
+            let unheld = addresses.iter().filter(|address| !is_held(**address, network));
+            unheld.map(|address| (*address, network.clone(), conflict(source))).collect::<Vec<_>>()
         };
         let named: Vec<_> = networks.iter().flat_map(of_network).collect();
         if !named.is_empty() && !self.written.reservation {

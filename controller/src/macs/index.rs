@@ -16,7 +16,7 @@
 //! - An address that a VirtualMachine or an instance uses without a lease is not allocated.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time};
 use k8s_openapi::jiff::Timestamp;
@@ -200,9 +200,9 @@ impl Guest {
         let (spec, status) = (&object.data["spec"], &object.data["status"]);
         // An address of an interface with `bridge` or another direct binding on the network of pods belongs to the
         // network plugin, which may use one address on several isolated networks.
+        let (networks, of_spec) = (by_name(&spec["networks"]), by_name(&spec["domain"]["devices"]["interfaces"]));
         let is_unique = |name: &str| {
-            let network = items(&spec["networks"]).find(|network| network["name"] == name);
-            let interface = items(&spec["domain"]["devices"]["interfaces"]).find(|interface| interface["name"] == name);
+            let (network, interface) = (networks.get(name), of_spec.get(name));
             let is_masquerade = interface.is_some_and(|interface| interface["masquerade"].is_object());
             network.is_some_and(|network| network["multus"].is_object() || is_masquerade)
         };
@@ -216,6 +216,17 @@ impl Guest {
         let unique = all.iter().filter(|(name, _)| !has_ended && is_unique(name)).map(|(_, address)| *address);
         Self { unique: unique.collect(), all: all.iter().map(|(_, address)| *address).collect() }
     }
+}
+
+/// The items of a list by their names, which a user may repeat: the first one counts.
+fn by_name(list: &Value) -> HashMap<&str, &Value> {
+    let mut all = HashMap::new();
+    for item in items(list) {
+        if let Some(name) = item["name"].as_str() {
+            all.entry(name).or_insert(item);
+        }
+    }
+    all
 }
 
 // === impl Index ===

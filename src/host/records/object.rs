@@ -198,7 +198,13 @@ pub(super) struct ObjectReader<'a> {
     pub(super) source: (usize, &'a str),
     pub(super) diagnostics: &'a mut Vec<ObjectDiagnostic>,
     pub(super) doubts: Vec<Doubt>,
+    /// Number of further addresses that may count.
+    pub(super) left: usize,
 }
+
+/// Largest number of addresses of one object that count. A user may write any number into an object, and each of them costs
+/// time and memory of everyone who reads the records.
+pub(super) const MAX_ADDRESSES: usize = 256;
 
 // === impl Hold ===
 
@@ -293,11 +299,12 @@ impl ObjectReader<'_> {
         let namespace = metadata.namespace.as_deref().unwrap_or_default();
         let mut networks = BTreeMap::new();
         collect_networks(&spec, namespace, &mut networks);
-        let reports = self.reports(status.interfaces.take().unwrap_or_default(), &networks);
+        let interfaces = status.interfaces.take().unwrap_or_default();
+        let holds = self.holds(&metadata, &spec, status);
+        let reports = self.reports(interfaces, &networks);
         let mut attachments: Vec<String> = networks.into_values().collect();
         attachments.sort_unstable();
         attachments.dedup();
-        let holds = self.holds(&metadata, &spec, status);
         let node_pool = metadata.annotations.as_mut().and_then(|annotations| annotations.remove(NODE_POOL_ANNOTATION));
         let owner = metadata.owner_references.into_iter().flatten().find(|owner| owner.kind == "VirtualMachine");
         let owner = owner.filter(|owner| is_identity(&owner.uid) && is_identity(&owner.name));
@@ -419,7 +426,7 @@ impl ObjectReader<'_> {
         networks
     }
 
-    fn reports(&self, interfaces: Vec<Interface>, networks: &BTreeMap<String, String>) -> Vec<Reported> {
+    fn reports(&mut self, interfaces: Vec<Interface>, networks: &BTreeMap<String, String>) -> Vec<Reported> {
         let items = FieldPath::Document.field("items");
         let object = self.item.map_or(FieldPath::Document, |item| items.index(item));
         let (status, mut reports) = (object.field("status"), Vec::new());
@@ -428,6 +435,8 @@ impl ObjectReader<'_> {
             let mut addresses: Vec<IpAddr> = texts.flat_map(|text| addresses_in(&text)).collect();
             addresses.sort_unstable();
             addresses.dedup();
+            let counting = self.take(addresses.len());
+            addresses.truncate(counting);
             if !addresses.is_empty() {
                 let network = networks.get(&interface.name).cloned();
                 let path = status.field("interfaces").index(at).to_string();
@@ -473,8 +482,18 @@ impl ObjectReader<'_> {
             let diagnostic = Diagnostic::error(path, "record of an invalid interface name", name, expected);
             return self.tell(diagnostic, addresses_in(&value.to_string()));
         };
-        let mut addresses: Vec<IpNetwork> = Vec::with_capacity(texts.len());
-        for text in texts.iter().map(AsRef::as_ref) {
+        let mut addresses: Vec<IpNetwork> = Vec::with_capacity(texts.len().min(MAX_ADDRESSES));
+        if texts.len() > self.left {
+            let expected = format!("at most {MAX_ADDRESSES} in an object");
+            let count = texts.len();
+            self.tell_of_record(
+                interface,
+                Diagnostic::error(spot.path(Some(name)), "too many addresses", count, &expected),
+                Vec::new(),
+            );
+        }
+        let counting = self.take(texts.len());
+        for text in texts.iter().take(counting).map(AsRef::as_ref) {
             let read = parse_interface_address(text).map(|(address, length)| {
                 let length = length.unwrap_or(Family::of(address).bits());
                 IpNetwork::new(address, length).unwrap_or_else(|_| IpNetwork::from(address))
@@ -521,7 +540,16 @@ impl ObjectReader<'_> {
         self.tell(diagnostic, addresses);
     }
 
-    fn tell(&mut self, diagnostic: Diagnostic, addresses: Vec<IpAddr>) {
+    /// Takes a number of addresses from those that may count. Returns how many count.
+    fn take(&mut self, count: usize) -> usize {
+        let count = count.min(self.left);
+        self.left -= count;
+        count
+    }
+
+    fn tell(&mut self, diagnostic: Diagnostic, mut addresses: Vec<IpAddr>) {
+        let counting = self.take(addresses.len());
+        addresses.truncate(counting);
         self.diagnostics.push(ObjectDiagnostic {
             source: self.source.1.to_owned(),
             diagnostic,

@@ -345,6 +345,24 @@ fn an_instance_of_another_namespace_is_no_guest_of_the_virtual_machine_that_it_n
 }
 
 #[test]
+fn a_limited_number_of_addresses_of_an_object_counts() {
+    let address = |n: usize| format!("10.0.{}.{}", n / 256, n % 256);
+    let many: Vec<String> = (0..300).map(address).collect();
+    let worker = object("KubevirtMachine", "m-1", json!({"status": {STATUS_FIELD: {"eno101": many}}}));
+    let interfaces = json!([{"name": "a", "ipAddresses": many}]);
+    let guest = instance("i-1", "v-1", json!({"status": {"interfaces": interfaces}}));
+    let mut objects = Objects::default();
+    objects.read("list", json!({"items": [worker, guest]}).to_string().as_bytes()).unwrap();
+    let inventory = objects.inventory();
+    assert_eq!(inventory.records[0].addresses.len(), 256);
+    assert_eq!(inventory.reports.len(), 256);
+    let line = format!(
+        "list: items[0].status.{STATUS_FIELD}.eno101: too many addresses \"300\", expected at most 256 in an object []"
+    );
+    assert_eq!(lines(&inventory).1, [line]);
+}
+
+#[test]
 fn records_of_one_machine_that_agree_are_one() {
     let status = json!({"status": {STATUS_FIELD: {"eno101": ["10.0.0.5/24"]}}});
     let template = json!({"spec": {"template": {"metadata": {"annotations": {KEY: "10.0.0.5/24"}}}}});

@@ -396,7 +396,13 @@ fn a_secret_of_another_author_is_never_replaced_and_its_addresses_are_reserved()
     let claimant = Claimant { machine: holder("v-1"), interface: "eno101".parse().unwrap() };
     let conflict = Conflict { claimant, source: "Secret n/w-networkdata".to_owned() };
     let conflicts = vec![("10.0.0.9".parse().unwrap(), Some("infra/vlan10".to_owned()), conflict)];
-    assert_eq!(decide(&view), Step::Reserve(conflicts));
+    let reserve = Step::Reserve(conflicts);
+    assert_eq!(decide(&view), reserve);
+    let mut foreign = held("m-1", "10.0.0.9");
+    foreign.claimant.machine.namespace = "evil".to_owned();
+    view.ledger.held = vec![foreign, Held { network: "infra/other".to_owned(), ..held("m-1", "10.0.0.9") }];
+    assert_eq!(decide(&view), reserve, "a holder of another namespace, and one on another network");
+    view.ledger.held = Vec::new();
     view.written.reservation = true;
     let note = "Secret \"w-networkdata\" is not of this controller (no annotation), expected none of this name";
     assert_eq!(decide(&view), report("IPAddressConflict", note));
