@@ -104,6 +104,7 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
             "kubectl scale nodepool workers -n clusters --replicas=3",
             "kubectl get staticipleases",
             "kubectl get vmi -n clusters-c1 -o wide",
+            "kubectl get machines.cluster.x-k8s.io -n clusters-c1",
             "kubectl delete machines.cluster.x-k8s.io NAME -n clusters-c1",
             "kubectl get kubevirtmachine NAME -n clusters-c1 -o jsonpath='{.status.conditions}'",
             "kubectl describe vm NAME -n clusters-c1",

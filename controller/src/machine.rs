@@ -194,13 +194,7 @@ pub fn kubevirt_machine_of(metadata: &ObjectMeta) -> Option<Key> {
 
 /// Returns the networks of a machine in `namespace` that have an interface.
 fn attachments(spec: &Value, namespace: &str) -> Vec<Attachment> {
-    // A user may write any number of each.
-    let mut networks = HashMap::new();
-    for network in items(&spec["networks"]) {
-        if let Some(name) = network["name"].as_str() {
-            networks.entry(name).or_insert(network);
-        }
-    }
+    let networks = by_name(&spec["networks"]);
     let network_of = |name: &str| {
         let network = *networks.get(name)?;
         match network["multus"]["networkName"].as_str().filter(|network| !network.is_empty()) {
@@ -280,6 +274,17 @@ pub(crate) fn awaits_mac_addresses(template: &Value) -> bool {
 /// Returns the items of a list. A value that is not a list has no items.
 pub(crate) fn items(list: &Value) -> impl Iterator<Item = &Value> {
     list.as_array().into_iter().flatten()
+}
+
+/// Returns the items of a list by their names. A user may write any number of items, and repeat a name: the first item counts.
+pub(crate) fn by_name(list: &Value) -> HashMap<&str, &Value> {
+    let mut all = HashMap::new();
+    for item in items(list) {
+        if let Some(name) = item["name"].as_str() {
+            all.entry(name).or_insert(item);
+        }
+    }
+    all
 }
 
 /// Returns the addresses that a guest reads from its network data. A document that no guest can read has no addresses.

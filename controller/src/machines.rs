@@ -404,7 +404,7 @@ impl Work<'_> {
     /// Runs a pass for the machine of a name: decides and sends requests until nothing is left to do.
     async fn pass(&self, key: Key, until: Until) -> Result<Ended, Error> {
         let mut view = self.look(&key).await?;
-        // A pass proves each holder once.
+        // One more step for the proof of each holder.
         for _ in 0..LONGEST_PASS + view.ledger.known.len() {
             if self.index().selected(&key) != view.selected {
                 // A request of this pass found another version of the VirtualMachine. The watch causes no further pass for a
@@ -782,7 +782,7 @@ impl Work<'_> {
         match MachineClaim::read(claim.clone()) {
             Ok(known) => {
                 self.index().apply(kind, claim);
-                // The claim of a machine that no longer exists, and whose VirtualMachine is in another namespace.
+                // An earlier machine of another namespace had its VirtualMachine here, and left this claim.
                 if !self.index().is_confirmed(&known.claimant.machine, &view.key) {
                     let problem = format!(
                         "IPAddressClaim {key} is of another machine ({}), expected none of this name: delete it",
@@ -963,8 +963,8 @@ impl Work<'_> {
         self.publish_events(view, notice);
     }
 
-    /// Publishes an event about the VirtualMachine and an event about its KubevirtMachine. Each must name the other: users of
-    /// other namespaces can name any of both.
+    /// Publishes an event about the VirtualMachine and an event about its KubevirtMachine. The two objects must name each
+    /// other, because a user of another namespace can write one of them.
     fn publish_events(&self, view: &View, notice: &Notice) {
         if let Some(vm) = &view.vm {
             self.publish_about(reference_to(Kind::VirtualMachine, &vm.metadata), notice);

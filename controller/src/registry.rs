@@ -32,8 +32,8 @@ use crate::ledger::{ApiLedger, Kinds};
 use crate::macs::Observer;
 use crate::metrics::Metrics;
 
-/// An address that nobody gets while the object of the conflict exists: on a network, or with `None` on every network that has
-/// a pool with the address.
+/// An address that is not allocated while the object of the conflict exists. The text is the network. `None`: every network
+/// with a pool that has the address.
 pub type Reservation = (IpAddr, Option<String>, Conflict);
 
 /// Largest number of single claims that are processed together.
@@ -560,21 +560,18 @@ impl Owner {
         Ok(Ok(()))
     }
 
-    /// Stores the kind of an object that has a record. Returns whether the registry has this kind of the object now: an object
-    /// that claims or holds an address keeps its kind.
+    /// Stores the kind of an object that has a record. Returns `false` if the object has another kind and already holds an
+    /// address or waits for one.
     fn note_recorded_kind(&mut self, machine: &Machine, kind: HolderKind) -> Result<bool, LedgerError> {
-        if self.kinds.get(machine).is_some_and(|known| known != kind) {
-            let state = self.registry.state()?;
-            if state.waits(machine) || state.leases_of(machine).next().is_some() {
-                return Ok(false);
-            }
-            self.kinds.forget(machine);
+        let is_other = self.kinds.get(machine).is_some_and(|known| known != kind);
+        if is_other && self.registry.state()?.waits(machine) {
+            return Ok(false);
         }
-        self.kinds.note(machine, kind);
-        Ok(true)
+        Ok(self.note_kind(machine, kind)?.is_ok())
     }
 
-    /// Divides records into those of objects whose kind is as expected, and the addresses of all others.
+    /// Separates the records of objects that have the expected kind from all others. The addresses of the others are
+    /// returned as reservations.
     fn divide(
         &mut self,
         records: Vec<Record>,

@@ -256,7 +256,11 @@ impl Objects {
         read: impl FnOnce(&mut ObjectReader<'_>) -> Option<Object>,
     ) {
         let diagnostics = &mut self.diagnostics;
-        match read(&mut ObjectReader { item, source, diagnostics, doubts: Vec::new(), left: object::MAX_ADDRESSES }) {
+        let mut reader =
+            ObjectReader { item, source, diagnostics, doubts: Vec::new(), left: object::MAX_ADDRESSES, cut: 0 };
+        let object = read(&mut reader);
+        reader.finish();
+        match object {
             Some(object) => self.objects.push(object),
             None => self.unidentified += 1,
         }

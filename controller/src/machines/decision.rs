@@ -870,7 +870,7 @@ impl View {
         let interface = self.selected.as_ref().ok().and_then(|selected| selected.first()).map(|it| it.interface);
         let interface = interface.or_else(|| Pool::DEFAULT_INTERFACE.parse().ok())?;
         let claimant = Claimant { machine: self.key.holder(uid(&vm.metadata)), interface };
-        // A holder of another namespace, or on another network, keeps nobody from this address.
+        // A lease of a machine in another namespace, or of another network, is not a lease of this address.
         let is_held = |address: IpAddr, network: &Option<String>| {
             self.ledger.held.iter().any(|held| {
                 let is_own = Key::of_machine(&held.claimant.machine) == self.key;
@@ -950,9 +950,10 @@ impl Handed {
 // === impl Recorded ===
 
 impl Recorded {
-    /// Reads the state of the machines of a VirtualMachine, of its pools, and of the addresses that its guest reports. The
-    /// machines are those of the VirtualMachine's name and the confirmed ones; `names` has the names that may be
-    /// machines of it, too.
+    /// Reads the state of the machines of a VirtualMachine, of its pools, and of the addresses that its guest reports.
+    ///
+    /// `names` has the names of all machines to which the VirtualMachine may belong. Only machines with the VirtualMachine's
+    /// own name, `key`, and the `confirmed` machines count.
     pub(super) fn read(
         allocator: &Allocator,
         kinds: &Kinds,

@@ -289,9 +289,12 @@ pub(super) fn addresses_of(secret: Option<Secret>) -> Vec<IpAddr> {
 // === impl Named ===
 
 impl Named {
-    /// Whether an object can have this identity. A text of any length would become a part of a lease.
-    pub(super) fn is_valid(&self) -> bool {
-        [&self.namespace, &self.name, &self.uid].into_iter().all(|text| is_object_name(text))
+    /// Returns the machine. `None`: no object can have this identity. A user may write any text, of any length, and the
+    /// machine becomes a part of leases.
+    pub(super) fn machine(self) -> Option<Machine> {
+        let Self { namespace, name, uid } = self;
+        let is_valid = [&namespace, &name, &uid].into_iter().all(|text| is_object_name(text));
+        is_valid.then_some(Machine { namespace, name, uid })
     }
 }
 
@@ -307,9 +310,9 @@ impl HandOut {
         if note.kind.is_claim() {
             return invalid(format!("invalid kind {:?} of a machine", note.kind));
         }
-        if !note.machine.is_valid() || !is_object_name(&note.vm) {
+        let Some(machine) = note.machine.machine().filter(|_| is_object_name(&note.vm)) else {
             return invalid("invalid name or UID".to_owned());
-        }
+        };
         let mut families = BTreeSet::new();
         for (handed, address) in note.interfaces.iter().flat_map(|it| it.addresses.iter().map(move |of| (it, of))) {
             if !families.insert((handed.interface, Family::of(address.ip()))) {
@@ -320,12 +323,11 @@ impl HandOut {
         if let Some(absent) = noted.into_iter().find(|noted| !addresses.contains(&noted.ip())) {
             return Err(format!("annotation {ALLOCATION_ANNOTATION}: {absent} is not in the network data"));
         }
-        let Named { namespace, name, uid } = note.machine;
         Ok(Self {
             uid: self::uid(metadata).to_owned(),
             is_deleted: is_deleted(metadata),
             vm: note.vm,
-            machine: Machine { namespace, name, uid },
+            machine,
             kind: note.kind,
             interfaces: note.interfaces,
         })

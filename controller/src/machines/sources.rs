@@ -187,21 +187,16 @@ impl MachineClaim {
         let annotation = metadata.annotations.as_ref().and_then(|all| all.get(CLAIMANT_ANNOTATION));
         let annotation = annotation.ok_or_else(|| format!("no annotation {CLAIMANT_ANNOTATION}"))?;
         let invalid = |error: &dyn std::fmt::Display| format!("annotation {CLAIMANT_ANNOTATION}: {error}");
-        let Note { kind, machine: Named { namespace, name, uid }, interface } =
-            serde_json::from_str(annotation).map_err(|error| invalid(&error))?;
+        let Note { kind, machine, interface } = serde_json::from_str(annotation).map_err(|error| invalid(&error))?;
         let interface: InterfaceName =
             interface.parse().map_err(|_| invalid(&format!("invalid interface {interface:?}")))?;
         if kind.is_claim() {
             return Err(invalid(&format!("invalid kind {kind:?} of a machine")));
         }
-        let machine = Named { namespace, name, uid };
-        if !machine.is_valid() {
-            return Err(invalid(&"invalid name or UID"));
-        }
-        let Named { namespace, name, uid } = machine;
+        let machine = machine.machine().ok_or_else(|| invalid(&"invalid name or UID"))?;
         let key = Key::of(&metadata);
-        if claim_of(&name, &interface) != key.name {
-            return Err(invalid(&format!("it names {interface} of {namespace}/{name}")));
+        if claim_of(&machine.name, &interface) != key.name {
+            return Err(invalid(&format!("it names {interface} of {}", Key::of_machine(&machine))));
         }
         let (spec, status) = (&object.data["spec"], &object.data["status"]);
         let pool = serde_json::from_value(spec["poolRef"].clone()).unwrap_or_default();
@@ -209,7 +204,7 @@ impl MachineClaim {
         let conditions = status["conditions"].as_array().into_iter().flatten();
         let mut failed = conditions.filter(|it| it["type"] == "Ready" && it["status"] == "False");
         Ok(Self {
-            claimant: Claimant { machine: Machine { namespace, name, uid }, interface },
+            claimant: Claimant { machine, interface },
             kind,
             pool,
             // The name becomes a part of the path of a request.

@@ -16,7 +16,7 @@
 //! - An address that a VirtualMachine or an instance uses without a lease is not allocated.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time};
 use k8s_openapi::jiff::Timestamp;
@@ -28,7 +28,7 @@ use crate::api::{
     Holder, HolderKind, LeaseSpec, MAC_BITS, MAC_NETWORK, MacPool, MacPoolSpec, MacPoolStatus, parse_mac_lease_name,
 };
 use crate::cluster_api::Key;
-use crate::machine::{awaits_mac_addresses, interfaces, items, requires_mac_addresses};
+use crate::machine::{awaits_mac_addresses, by_name, interfaces, items, requires_mac_addresses};
 use crate::metrics::MacPoolCount;
 use crate::passes::version_of;
 use glowplug::network::parse_mac_address;
@@ -216,17 +216,6 @@ impl Guest {
         let unique = all.iter().filter(|(name, _)| !has_ended && is_unique(name)).map(|(_, address)| *address);
         Self { unique: unique.collect(), all: all.iter().map(|(_, address)| *address).collect() }
     }
-}
-
-/// The items of a list by their names, which a user may repeat: the first one counts.
-fn by_name(list: &Value) -> HashMap<&str, &Value> {
-    let mut all = HashMap::new();
-    for item in items(list) {
-        if let Some(name) = item["name"].as_str() {
-            all.entry(name).or_insert(item);
-        }
-    }
-    all
 }
 
 // === impl Index ===

@@ -200,6 +200,8 @@ pub(super) struct ObjectReader<'a> {
     pub(super) doubts: Vec<Doubt>,
     /// Number of further addresses that may count.
     pub(super) left: usize,
+    /// Number of addresses that do not count, because the object has too many.
+    pub(super) cut: usize,
 }
 
 /// Largest number of addresses of one object that count. A user may write any number into an object, and each of them costs
@@ -483,15 +485,6 @@ impl ObjectReader<'_> {
             return self.tell(diagnostic, addresses_in(&value.to_string()));
         };
         let mut addresses: Vec<IpNetwork> = Vec::with_capacity(texts.len().min(MAX_ADDRESSES));
-        if texts.len() > self.left {
-            let expected = format!("at most {MAX_ADDRESSES} in an object");
-            let count = texts.len();
-            self.tell_of_record(
-                interface,
-                Diagnostic::error(spot.path(Some(name)), "too many addresses", count, &expected),
-                Vec::new(),
-            );
-        }
         let counting = self.take(texts.len());
         for text in texts.iter().take(counting).map(AsRef::as_ref) {
             let read = parse_interface_address(text).map(|(address, length)| {
@@ -540,11 +533,23 @@ impl ObjectReader<'_> {
         self.tell(diagnostic, addresses);
     }
 
-    /// Takes a number of addresses from those that may count. Returns how many count.
+    /// Returns how many of `count` further addresses count.
     fn take(&mut self, count: usize) -> usize {
-        let count = count.min(self.left);
-        self.left -= count;
-        count
+        let counting = count.min(self.left);
+        self.left -= counting;
+        self.cut += count - counting;
+        counting
+    }
+
+    /// Ends the object: adds a diagnostic if it has too many addresses.
+    pub(super) fn finish(mut self) {
+        if self.cut > 0 {
+            let items = FieldPath::Document.field("items");
+            let path = self.item.map_or(FieldPath::Document, |item| items.index(item));
+            let (count, expected) =
+                (MAX_ADDRESSES + self.cut, format!("at most {MAX_ADDRESSES}: the others do not count"));
+            self.tell(Diagnostic::error(path, "too many addresses", count, &expected), Vec::new());
+        }
     }
 
     fn tell(&mut self, diagnostic: Diagnostic, mut addresses: Vec<IpAddr>) {

@@ -459,3 +459,17 @@ fn a_claim_that_moved_to_a_pool_of_another_provider_is_not_changed_until_it_is_d
     ended["spec"] = other["spec"].clone();
     assert_eq!(next(&View { claim: Some(claim(&ended)), ..served() }), address_finalizers(&[]));
 }
+
+#[test]
+fn an_ipaddress_of_another_pool_is_not_adopted_and_goes_with_its_former_claim() {
+    let of = |owner: Value| {
+        let spec = json!({"poolRef": {"apiGroup": "ipam.glowplug.dev", "kind": "StaticIPPool", "name": "other"}});
+        let metadata = json!({"ownerReferences": [owner], "finalizers": ["ipam.glowplug.dev/protect-address"]});
+        address(&json!({"metadata": metadata, "spec": spec}))
+    };
+    let foreign = View { address: of(owner("of-nobody")), ..view() };
+    let message = "IPAddress \"c\" has an address of pool n/other, expected one of n/p";
+    assert_eq!(readiness(&foreign), is(NotReady::AllocationFailed, message));
+    let former = View { address: of(owner("u0")), former: ["u0".to_owned()].into(), ..view() };
+    assert_eq!(next(&former), address_finalizers(&[]));
+}

@@ -36,7 +36,7 @@ use serde_json::{Value, json};
 
 use crate::support::Cluster;
 use crate::support::controller::{Site, create, merge, until, wait};
-use crate::support::hosted::definitions::{INSTANCE, VIRTUAL_MACHINE, resource};
+use crate::support::hosted::definitions::{INSTANCE, KUBEVIRT_MACHINE, VIRTUAL_MACHINE, resource};
 use crate::support::hosted::provider::object;
 use crate::support::hosted::{Hosted, USER_DATA, is_running, poll, provisioned};
 use crate::support::installed::{Installed, labels};
@@ -236,6 +236,12 @@ pub async fn a_machine_that_an_exhausted_pool_refuses_is_created_when_the_pool_g
         format!("Failed vm creation: admission webhook \"machines.ipam.glowplug.dev\" denied the request: {EXHAUSTED}");
     assert!(message.starts_with(&expected), "{message}");
     assert!(hosted.vms.get_opt("workers-1").await.unwrap().is_none());
+    // A user of a namespace that comes earlier in the order of names has a machine with the same VirtualMachine.
+    let machines: Api<DynamicObject> =
+        Api::namespaced_with(cluster.client(), &hosted.clusters, &resource(KUBEVIRT_MACHINE));
+    let template = json!({"metadata": {"namespace": hosted.namespace}});
+    let machine = json!({"metadata": {"name": "workers-1"}, "spec": {"virtualMachineTemplate": template}});
+    machines.create(&PostParams::default(), &object(KUBEVIRT_MACHINE, machine)).await.unwrap();
     // Only the controller can cause the next attempt: the stand-in for capk does not retry after a timeout.
     hosted.resize("workers", &["10.0.0.8/31"]).await;
     assert_eq!(hosted.address_of("workers-1").await, "10.0.0.9");
