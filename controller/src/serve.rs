@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use http::{Request, Response, StatusCode};
+use http::{HeaderValue, Request, Response, StatusCode, Version, header};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
@@ -30,6 +30,7 @@ pub enum Phase {
     #[default]
     Serving,
     /// Requests are served, but `/readyz` fails, so that no new requests arrive. Endpoints change some seconds later.
+    /// A connection over HTTP/1.1 closes after its next response.
     Unready,
     /// No new connection is accepted. Open connections close after their requests.
     Closing,
@@ -62,6 +63,10 @@ struct Loaded {
 /// Serves `handler` on `listener`. When `phase` becomes [`Phase::Closing`], waits at most ten seconds for the running
 /// requests, and returns. Supports HTTP/1.1 and HTTP/2.
 ///
+/// API servers send requests to webhooks over HTTP/1.1, and keep each connection for the next request. They cannot repeat
+/// a request that arrives while the server closes its connection: the request fails. So each response from
+/// [`Phase::Unready`] on says that its connection closes. HTTP/2 does the same by itself.
+///
 /// If the certificate cannot be read, the connection is refused and the error is logged. The next connection reads the
 /// certificate again.
 pub async fn serve<H, F>(
@@ -89,16 +94,17 @@ pub async fn serve<H, F>(
             }
         };
         let (watcher, handler, certificate) = (graceful.watcher(), handler.clone(), certificate.clone());
+        let phase = phase.clone();
         tokio::spawn(async move {
             let Some(certificate) = certificate else {
-                return connection(stream, handler, watcher).await;
+                return connection(stream, handler, phase, watcher).await;
             };
             let acceptor = match certificate.acceptor() {
                 Ok(acceptor) => acceptor,
                 Err(error) => return tracing::error!(%error, "could not read the certificate"),
             };
             match timeout(PATIENCE, acceptor.accept(stream)).await {
-                Ok(Ok(stream)) => connection(stream, handler, watcher).await,
+                Ok(Ok(stream)) => connection(stream, handler, phase, watcher).await,
                 Ok(Err(error)) => tracing::debug!(%error, "TLS handshake failed"),
                 Err(_) => tracing::debug!("TLS handshake took too long"),
             }
@@ -110,20 +116,28 @@ pub async fn serve<H, F>(
     }
 }
 
-async fn connection<S, H, F>(stream: S, handler: H, watcher: hyper_util::server::graceful::Watcher)
-where
+async fn connection<S, H, F>(
+    stream: S,
+    handler: H,
+    phase: watch::Receiver<Phase>,
+    watcher: hyper_util::server::graceful::Watcher,
+) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     H: Fn(Request<Bytes>) -> F + Clone + Send + Sync + 'static,
     F: Future<Output = Response<Full<Bytes>>> + Send + 'static,
 {
     let service = service_fn(move |request: Request<Incoming>| {
-        let handler = handler.clone();
+        let (handler, phase) = (handler.clone(), phase.clone());
         async move {
             let (parts, body) = request.into_parts();
-            let response = match Limited::new(body, MAX_BODY).collect().await {
+            let can_close = parts.version < Version::HTTP_2;
+            let mut response = match Limited::new(body, MAX_BODY).collect().await {
                 Ok(body) => handler(Request::from_parts(parts, body.to_bytes())).await,
                 Err(error) => answer(StatusCode::PAYLOAD_TOO_LARGE, "text/plain", error.to_string()),
             };
+            if can_close && *phase.borrow() != Phase::Serving {
+                response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+            }
             Ok::<_, Infallible>(response)
         }
     });
@@ -140,7 +154,7 @@ where
 pub fn answer(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(body.into()));
     *response.status_mut() = status;
-    response.headers_mut().insert(http::header::CONTENT_TYPE, http::HeaderValue::from_static(content_type));
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
     response
 }
 

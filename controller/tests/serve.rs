@@ -9,12 +9,13 @@ use glowplug_controller::diagnostics::Diagnostics;
 use glowplug_controller::serve::{Certificate, Phase, answer, serve};
 use http_body_util::Full;
 use hyper::body::Bytes;
+use hyper::header::HeaderValue;
 use hyper::{Request, Response, StatusCode};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 
-use crate::support::http::{Answer, ask, connect_over_tls, get, get_over_tls, send};
+use crate::support::http::{Answer, ask, connect, connect_over_tls, get, get_over_tls, send};
 
 /// Error of a client for a certificate that none of its roots has signed.
 const NOT_SIGNED: &str = "invalid peer certificate: BadSignature";
@@ -140,9 +141,31 @@ async fn a_request_that_is_being_served_is_answered_before_the_end() {
     server.await.unwrap();
 }
 
-/// An API server uses one connection for all requests to a webhook until the connection ends.
+/// API servers keep a connection for the next request. A request that meets the end of its connection fails.
 #[tokio::test]
-async fn a_connection_that_stays_open_over_the_stop_loses_no_request() {
+async fn an_unready_program_ends_each_connection_with_a_response() {
+    let (listener, address) = listener().await;
+    let (phase, phases) = watch::channel(Phase::Serving);
+    let server = tokio::spawn(serve(listener, None, hello, phases));
+    let (mut connection, ended) = connect(address).await;
+    let mut end_of_connection = async || {
+        connection.ready().await.unwrap();
+        let request = Request::get("/").header("host", "test").body(Full::default()).unwrap();
+        let response = connection.send_request(request).await.unwrap();
+        (response.status(), response.headers().get("connection").cloned())
+    };
+    assert_eq!(end_of_connection().await, (StatusCode::OK, None));
+    phase.send_replace(Phase::Unready);
+    let close = HeaderValue::from_static("close");
+    assert_eq!(end_of_connection().await, (StatusCode::OK, Some(close)));
+    ended.await.unwrap().unwrap();
+    assert_eq!(get(address, "/", None).await, (StatusCode::OK, "hello".to_owned()));
+    phase.send_replace(Phase::Closing);
+    server.await.unwrap();
+}
+
+#[tokio::test]
+async fn over_http_2_a_connection_that_stays_open_over_the_stop_loses_no_request() {
     let folder = tempfile::tempdir().unwrap();
     let (roots, key) = certificate();
     write(folder.path(), &roots, &key);

@@ -28,12 +28,19 @@ pub async fn get(address: SocketAddr, path: &str, token: Option<&str>) -> Answer
 
 /// Sends a request over plain HTTP/1.1, on a new connection.
 pub async fn send(address: SocketAddr, request: Request<Full<Bytes>>) -> Answer {
-    let stream = TcpStream::connect(address).await.unwrap();
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
-    tokio::spawn(connection);
-    let response = sender.send_request(request).await.unwrap();
+    let (mut connection, _) = connect(address).await;
+    let response = connection.send_request(request).await.unwrap();
     let code = response.status();
     (code, String::from_utf8(response.into_body().collect().await.unwrap().to_bytes().into()).unwrap())
+}
+
+/// Connects over plain HTTP/1.1. The task ends with the connection.
+pub async fn connect(
+    address: SocketAddr,
+) -> (hyper::client::conn::http1::SendRequest<Full<Bytes>>, JoinHandle<hyper::Result<()>>) {
+    let stream = TcpStream::connect(address).await.unwrap();
+    let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
+    (sender, tokio::spawn(connection))
 }
 
 /// A connection over TLS and HTTP/2.

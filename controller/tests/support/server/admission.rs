@@ -5,7 +5,7 @@ use std::sync::Arc;
 use http_body_util::{BodyExt, Full};
 use hyper::Request;
 use hyper::body::Bytes;
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::rt::TokioIo;
 use k8s_openapi::ByteString;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -136,7 +136,7 @@ fn matches(selector: &Value, object: Option<&Value>) -> bool {
 // === impl Hook ===
 
 impl Hook {
-    /// Sends one request over TLS to the URL of the webhook. The bundle of the configuration must have signed the
+    /// Sends one request over TLS and HTTP/1.1 to the URL of the webhook. The bundle of the configuration must have signed the
     /// certificate of the webhook.
     async fn ask(&self, review: &Value) -> Result<Value, Box<dyn std::error::Error + Send + Sync>> {
         let uri: hyper::Uri = self.url.parse()?;
@@ -151,10 +151,10 @@ impl Hook {
         let host = uri.host().unwrap_or_default().to_owned();
         let stream = TcpStream::connect((host.as_str(), uri.port_u16().unwrap_or(443))).await?;
         let stream = TlsConnector::from(Arc::new(config)).connect(ServerName::try_from(host.clone())?, stream).await?;
-        let (mut sender, connection) =
-            hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await?;
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
         let connection = tokio::spawn(connection);
-        let request = Request::post(self.url.as_str()).header("content-type", "application/json");
+        let path = uri.path_and_query().map_or("/", |path| path.as_str());
+        let request = Request::post(path).header("host", host).header("content-type", "application/json");
         let response = sender.send_request(request.body(Full::new(Bytes::from(review.to_string())))?).await?;
         let code = response.status();
         let body = response.into_body().collect().await?.to_bytes();
