@@ -481,8 +481,9 @@ impl Work<'_> {
         view.instance = index.instance(key).cloned();
         view.memory = index.memory(key);
         view.sources.claims = index.claims_of(key);
-        // Everyone who may create claims can name any machine.
-        view.sources.claims.retain(|claim| index.is_confirmed(&claim.claimant.machine, key));
+        // Everyone who may create claims can name any machine. When no guest exists, such a claim only ends.
+        let has_guest = view.vm.is_some() || view.instance.is_some();
+        view.sources.claims.retain(|claim| !has_guest || index.is_confirmed(&claim.claimant.machine, key));
         let attachments = view.vm.iter().flat_map(|vm| &vm.networks);
         let ipam_claims = attachments.filter_map(|attachment| {
             let name = claim_name(&key.name, &attachment.name);
@@ -706,7 +707,9 @@ impl Work<'_> {
     async fn prove(&self, view: &mut View, holder: Machine, kind: HolderKind) -> Result<(), Error> {
         let (name, held) = (Key::of_machine(&holder), view.ledger.held.iter());
         let held = held.filter(|held| held.claimant.machine == holder).map(|held| held.address).collect();
-        let homes = self.index().confirmed_homes_of(&holder);
+        let mut homes = self.index().confirmed_homes_of(&holder);
+        // A claim may be all that is left of a machine of another namespace.
+        homes.insert(view.key.clone());
         let mut proof = Proof { holder: holder.clone(), kind, held, guests: Vec::new(), machine: None };
         for key in homes {
             let secret = self.ask_secret(&key).await?;

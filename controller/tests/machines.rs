@@ -36,6 +36,17 @@ async fn hosted(cluster: &Cluster, addresses: &[&str]) -> Hosted {
     hosted
 }
 
+/// The same with a pool whose addresses another provider chooses.
+async fn hosted_with_provider(cluster: &Cluster) -> Hosted {
+    let hosted = Hosted::new(cluster).await;
+    hosted.kubevirt.be_late();
+    hosted.node_pool("workers", 0, &json!({})).await;
+    let mut pool = StaticIPPool::new("workers", hosted.spec("workers", &[]));
+    pool.spec.addresses_from = serde_json::from_value(json!({"poolRef": OtherProvider::pool_ref()})).unwrap();
+    hosted.pools.create(&PostParams::default(), &pool).await.unwrap();
+    hosted
+}
+
 fn lead(cluster: &Cluster) -> Controller {
     Controller::of(cluster, "")
 }
@@ -81,12 +92,7 @@ async fn run(trouble: Trouble, n: usize) -> bool {
 async fn run_with_provider(trouble: Trouble, n: usize) -> bool {
     let server = Server::start().await;
     let cluster = Cluster::of(&server).await;
-    let hosted = Hosted::new(&cluster).await;
-    hosted.kubevirt.be_late();
-    hosted.node_pool("workers", 0, &json!({})).await;
-    let mut pool = StaticIPPool::new("workers", hosted.spec("workers", &[]));
-    pool.spec.addresses_from = serde_json::from_value(json!({"poolRef": OtherProvider::pool_ref()})).unwrap();
-    hosted.pools.create(&PostParams::default(), &pool).await.unwrap();
+    let hosted = hosted_with_provider(&cluster).await;
     let provider = OtherProvider::start(&hosted.client, &hosted.namespace, &["10.0.0.8"]);
     let script = script_with_provider(&hosted, &provider);
     let came = run_script(&server, trouble, n, || lead(&cluster), script).await;
@@ -479,6 +485,25 @@ async fn the_secret_of_a_machine_in_another_namespace_goes_before_its_lease_when
     let end = deleted_at(&server, cluster.client(), &path, "w-networkdata").await;
     let release = release_of_w(&server, cluster.client()).await;
     assert!(release > end, "released at {release}, before the Secret was deleted at {end}");
+}
+
+#[tokio::test]
+async fn the_claim_of_a_machine_in_another_namespace_ends_when_the_machine_is_gone_before_the_next_leader() {
+    let server = Server::start().await;
+    let cluster = Cluster::of(&server).await;
+    let hosted = hosted_with_provider(&cluster).await;
+    let provider = OtherProvider::start(&hosted.client, &hosted.namespace, &[]);
+    let machines = create_machine_elsewhere(&cluster, &hosted, "w").await;
+    let first = lead(&cluster);
+    hosted.until_event("w", "AddressPending").await;
+    assert_eq!(provider.names().await, ["w-eno101"]);
+    drop(first);
+    // The claim has no lease: only the claim names the machine.
+    machines.delete("w", &DeleteParams::default()).await.unwrap();
+    hosted.vms.delete("w", &DeleteParams::default()).await.unwrap();
+    hosted.until_gone(&hosted.vms, "w").await;
+    let _next = lead(&cluster);
+    poll("the end of the claim", async || provider.names().await.is_empty().then_some(())).await;
 }
 
 /// The version at which an object of this name was deleted.

@@ -44,7 +44,7 @@ use crate::api::HolderKind;
 use crate::cluster_api::Key;
 use crate::ipam_claim::vm_of_name;
 use crate::ledger::Kinds;
-use crate::machine::{ADDRESSES_ANNOTATION, CloudInitKind, NetworkData, VirtualMachine};
+use crate::machine::{ADDRESSES_ANNOTATION, CloudInitKind, NetworkData, VirtualMachine, kubevirt_machine_of};
 use crate::passes::{Problem, list};
 use crate::registry::Reservation;
 use crate::selection::Selected;
@@ -443,15 +443,22 @@ impl View {
 
     /// Returns a check of a holder of this name that may be gone, or whose VirtualMachine is being deleted. `None`: all
     /// such holders are checked.
+    ///
+    /// Users of another namespace can make any number of their machines holders of this name. Each check needs requests.
+    /// So a holder of another namespace that no existing guest names is checked when the guest is gone.
     fn look_for_the_gone(&self) -> Option<Step> {
         let claims = self.sources.claims.iter().map(|claim| (&claim.claimant.machine, &claim.kind));
         let known = self.ledger.known.iter().chain(&self.memory.claimed).chain(claims);
         let mut known = known.filter(|(holder, _)| !self.proven.contains(holder));
         let vm = self.vm.as_ref();
+        let of_instance = self.instance.as_ref().and_then(|instance| kubevirt_machine_of(&instance.metadata));
+        let labels = [vm.and_then(VirtualMachine::kubevirt_machine), of_instance];
+        let has_guest = vm.is_some() || self.instance.is_some();
         let may_be_gone = |holder: &Machine| {
             let is_there = self.there.contains(&holder.uid) || vm.is_some_and(|vm| uid(&vm.metadata) == holder.uid);
             let is_ending = vm.is_some_and(is_ending) && !self.memory.stripped.contains_key(holder);
-            !is_there || is_ending
+            let is_named = || labels.iter().flatten().any(|label| *label == Key::of_machine(holder));
+            (!is_there || is_ending) && (!has_guest || holder.namespace == self.key.namespace || is_named())
         };
         known.find(|(holder, _)| may_be_gone(holder)).map(|(holder, kind)| Step::Prove(holder.clone(), *kind))
     }
