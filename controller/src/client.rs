@@ -22,6 +22,9 @@ use crate::election::Term;
 pub fn connect(mut config: Config) -> kube::Result<Client> {
     config.default_retry = false;
     config.connect_timeout = Some(Duration::from_secs(5));
+    // A host that vanishes answers nothing, and no error ends a list or the start of a watch. A watch lasts less than 5 minutes.
+    config.read_timeout = Some(Duration::from_secs(300));
+    config.reset_reader_on_write = true;
     Client::try_from(config)
 }
 

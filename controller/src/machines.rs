@@ -42,11 +42,11 @@ use tracing::field::display;
 
 use self::authority::Authority;
 use self::decision::{
-    Guest, Hold, Notice, PoolSettings, Proof, Recorded, Step, Verdict, View, Written, addresses_of_ipam_claims, decide,
-    refers,
+    Guest, Held, Hold, Notice, PoolSettings, Proof, Recorded, Step, Verdict, View, Written, addresses_of_ipam_claims,
+    decide, refers,
 };
 use self::index::{Index, Kind};
-use self::objects::{Handed, KubevirtMachine, NetworkSecret, STATUS_MAP, addresses_of, read_records};
+use self::objects::{Handed, Instance, KubevirtMachine, NetworkSecret, STATUS_MAP, addresses_of, read_records};
 use self::sources::{CLAIM_LABEL, MachineClaim, Source};
 use crate::api::HolderKind;
 use crate::client::serves;
@@ -597,7 +597,7 @@ impl Work<'_> {
                     Some(object) if object.metadata.finalizers.iter().flatten().next().is_some() => {
                         self.take(&key, kind, &claim, Some(object)).await?;
                     }
-                    _ => self.read(&key, kind, &claim).await?,
+                    _ => drop(self.read(&key, kind, &claim).await?),
                 }
             }
             Step::Hold(hold) => {
@@ -705,12 +705,13 @@ impl Work<'_> {
 
     /// Reads every object that may use an address of a holder, and releases the addresses if no such object exists.
     async fn prove(&self, view: &mut View, holder: Machine, kind: HolderKind) -> Result<(), Error> {
-        let (name, held) = (Key::of_machine(&holder), view.ledger.held.iter());
-        let held = held.filter(|held| held.claimant.machine == holder).map(|held| held.address).collect();
+        let (name, of) = (Key::of_machine(&holder), holder.clone());
+        let held = self.machines.registry.read(move |allocator| Held::all_of(allocator, &of)).await?;
         let mut homes = self.index().confirmed_homes_of(&holder);
         // A claim may be all that is left of a machine of another namespace.
         homes.insert(view.key.clone());
-        let mut proof = Proof { holder: holder.clone(), kind, held, guests: Vec::new(), machine: None };
+        let addresses = held.iter().map(|held| held.address).collect();
+        let mut proof = Proof { holder: holder.clone(), kind, held: addresses, guests: Vec::new(), machine: None };
         for key in homes {
             let secret = self.ask_secret(&key).await?;
             let checked = self.index().check(&key, secret.clone());
@@ -720,15 +721,18 @@ impl Work<'_> {
             // A KubevirtMachine that is gone no longer says which VirtualMachine is its own.
             let is_of_holder = matches!(&secret, NetworkSecret::Ours(hand_out) if hand_out.machine == holder);
             let secret = if is_of_holder { secret } else { checked };
-            if self.kinds.has_kubevirt_machines {
-                self.read(&view.key, Kind::KubevirtMachine, &name).await?;
-            }
-            self.read(&view.key, Kind::VirtualMachine, &key).await?;
-            self.read(&view.key, Kind::Instance, &key).await?;
+            let machine = match self.kinds.has_kubevirt_machines {
+                true => self.read(&view.key, Kind::KubevirtMachine, &name).await?,
+                false => None,
+            };
+            let vm = self.read(&view.key, Kind::VirtualMachine, &key).await?;
+            let instance = self.read(&view.key, Kind::Instance, &key).await?;
+            // The index ignores a response if a watch has reported the end of an earlier object of this name meanwhile.
             let index = self.index();
-            proof.machine = index.machine(&name).cloned();
+            proof.machine = index.machine(&name).cloned().or_else(|| machine.map(KubevirtMachine::read));
             let stripped = index.memory(&key).stripped.remove(&holder);
-            let (vm, instance) = (index.vm(&key).cloned(), index.instance(&key).cloned());
+            let vm = index.vm(&key).cloned().or_else(|| vm.map(VirtualMachine::read));
+            let instance = index.instance(&key).cloned().or_else(|| instance.map(Instance::read));
             proof.guests.push(Guest { key, secret, vm, instance, stripped });
         }
         let verdict = proof.verdict();
@@ -758,8 +762,7 @@ impl Work<'_> {
                     view.proven.insert(holder);
                     return Ok(());
                 }
-                let held = view.ledger.held.iter().filter(|held| held.claimant.machine == holder);
-                if let Some(notice) = Notice::of_release(held) {
+                if let Some(notice) = Notice::of_release(&held) {
                     tracing::info!(machine = %view.key, uid, reason = notice.reason, "{}", notice.note);
                     self.publish_about(reference(kind_of(kind), &holder), &notice);
                 }
@@ -871,12 +874,12 @@ impl Work<'_> {
     }
 
     /// Reads an object from the API server into the index. `pass` is the name of the running pass.
-    async fn read(&self, pass: &Key, kind: Kind, key: &Key) -> Result<(), Error> {
+    async fn read(&self, pass: &Key, kind: Kind, key: &Key) -> Result<Option<DynamicObject>, Error> {
         let known = self.index().version(kind, key);
         let object = ask(self.api(kind, key).get_opt(&key.name)).await?;
-        let names = self.index().take(kind, key, known, object);
+        let names = self.index().take(kind, key, known, object.clone());
         self.wake_others(pass, names);
-        Ok(())
+        Ok(object)
     }
 
     /// Updates the index with the object that a write stored. `false`: the write was not stored, and the index now has

@@ -271,7 +271,7 @@ pub(crate) async fn is_leased(
     network: &str,
     uid: &str,
 ) -> Result<bool, Error> {
-    // The registry rejects an address for which no lease name exists.
+    // No pool has a network for which no lease name exists.
     let Ok(name) = lease_name(address, network) else { return Ok(false) };
     let lease = ask(Api::<StaticIPLease>::all(client.clone()).get_opt(&name)).await?;
     Ok(lease.is_some_and(|lease| lease.spec.released.is_none() && lease.spec.holder.uid == uid))

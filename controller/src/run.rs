@@ -172,7 +172,7 @@ pub async fn work(options: &Options, client: Client, phase: watch::Receiver<Phas
     }
     leader.abort();
     cache.abort();
-    // The Lease is released last: no other replica may lead while a request of this replica is running.
+    // The Lease is released last. A request that was sent before may still arrive later, as after a pause.
     if let Some((stop, task)) = election {
         stop.send_replace(true);
         task.await.context("releasing the Lease")?;

@@ -39,8 +39,11 @@ pub enum Phase {
 /// Longest body of a request, in bytes. API servers store objects of up to 1.5 MiB, and a review contains an old and a
 /// new object.
 const MAX_BODY: usize = 8 << 20;
-/// Timeout of a TLS handshake, and of the head of a request.
+/// Timeout of a TLS handshake.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Timeout of the head of the next request on a connection. API servers close a connection that they have not used for 90
+/// seconds. A server that closes a connection earlier may lose a request.
+const IDLE: Duration = Duration::from_secs(120);
 /// Time that running requests have when the program stops.
 const DRAIN: Duration = Duration::from_secs(10);
 
@@ -142,7 +145,7 @@ async fn connection<S, H, F>(
         }
     });
     let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(PATIENCE);
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(IDLE);
     builder.http2().timer(TokioTimer::new()).keep_alive_interval(Some(PATIENCE * 3));
     let connection = builder.serve_connection(TokioIo::new(stream), service).into_owned();
     if let Err(error) = watcher.watch(connection).await {

@@ -222,6 +222,16 @@ impl Allocator {
         })
     }
 
+    /// The addresses of which a machine has a conflicting record, with their network, sorted by network and address.
+    pub fn conflicts_of(&self, machine: &Machine) -> impl Iterator<Item = (&str, IpAddr)> {
+        let paths = self.paths.get(machine).into_iter().flatten();
+        let has_conflict = |network: &Arc<str>, address: IpAddr| {
+            self.networks.get(network).is_some_and(|network| !network.conflicts_of(address, machine).is_empty())
+        };
+        let conflicts = paths.filter(move |(network, address)| has_conflict(network, *address));
+        conflicts.map(|(network, address)| (&**network, *address))
+    }
+
     /// The waiting claims, in the order in which they will be served.
     #[must_use]
     pub fn waiters(&self) -> Vec<&Claim> {

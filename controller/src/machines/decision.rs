@@ -24,7 +24,7 @@ use std::net::IpAddr;
 
 use glowplug::diagnostic::Diagnostic;
 use glowplug::host::allocator::{Allocator, ClaimError};
-use glowplug::host::claim::{Allocation, Claim, Claimant, Conflict, Machine, Record, Request};
+use glowplug::host::claim::{Allocation, Claim, Claimant, Conflict, Lease, Machine, Record, Request};
 use glowplug::host::expand::{Document, Grant, Template};
 use glowplug::host::pool::Pool;
 use glowplug::host::records::{Report, annotation_key, annotation_patch, status_patch};
@@ -954,6 +954,19 @@ impl Handed {
     }
 }
 
+// === impl Held ===
+
+impl Held {
+    /// Returns the addresses that a machine holds.
+    pub(super) fn all_of(allocator: &Allocator, machine: &Machine) -> Vec<Self> {
+        allocator.leases_of(machine).map(|(network, address, lease)| Self::of(network, address, lease)).collect()
+    }
+
+    fn of(network: &str, address: IpAddr, lease: &Lease) -> Self {
+        Self { claimant: Claimant::clone(&lease.claimant), network: network.to_owned(), address }
+    }
+}
+
 // === impl Recorded ===
 
 impl Recorded {
@@ -972,8 +985,6 @@ impl Recorded {
     ) -> Self {
         let machines = names.iter().flat_map(|name| allocator.namesakes(&name.namespace, &name.name));
         let machines = machines.filter(|machine| Key::of_machine(machine) == *key || confirmed.contains(machine));
-        let conflicting: BTreeSet<Machine> =
-            allocator.conflicts().map(|(_, _, conflict)| conflict.claimant.machine).collect();
         let mut recorded = Self::default();
         let mut since = Vec::new();
         for machine in machines {
@@ -984,11 +995,11 @@ impl Recorded {
             let (ours, others): (Vec<_>, Vec<_>) =
                 allocator.leases_of(machine).partition(|(_, _, lease)| is_ours(&lease.pool));
             recorded.is_of_another |= !others.is_empty();
-            since.extend(ours.into_iter().map(|(network, address, lease)| {
-                let claimant = Claimant::clone(&lease.claimant);
-                ((lease.since, address), Held { claimant, network: network.to_owned(), address })
-            }));
-            if since.len() > before || conflicting.contains(machine) {
+            since.extend(
+                ours.into_iter()
+                    .map(|(network, address, lease)| ((lease.since, address), Held::of(network, address, lease))),
+            );
+            if since.len() > before || allocator.conflicts_of(machine).next().is_some() {
                 recorded.known.insert(machine.clone(), kind);
             }
         }
@@ -1011,15 +1022,12 @@ impl Recorded {
     /// conflicting record of.
     fn reported(&self, allocator: &Allocator, instance: Option<&Instance>) -> Vec<Report> {
         let reports = instance.into_iter().flat_map(|instance| &instance.reports);
+        let held = self.held.iter().map(|held| (held.network.as_str(), held.address));
+        let noted = self.known.keys().flat_map(|machine| allocator.conflicts_of(machine));
+        let known: BTreeSet<(&str, IpAddr)> = held.chain(noted).collect();
         let is_unknown = |network: &str, address: IpAddr| {
-            let is_held = self.held.iter().any(|held| held.network == network && held.address == address);
-            let is_noted = || {
-                allocator.conflicts().any(|(of, at, conflict)| {
-                    of == network && at == address && self.known.contains_key(&conflict.claimant.machine)
-                })
-            };
             let mut of_pools = allocator.pools().filter(|pool| pool.network() == network);
-            of_pools.any(|pool| pool.contains(address)) && !is_held && !is_noted()
+            of_pools.any(|pool| pool.contains(address)) && !known.contains(&(network, address))
         };
         let unknown =
             reports.filter(|report| report.network.as_ref().is_some_and(|network| is_unknown(network, report.address)));

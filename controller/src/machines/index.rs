@@ -22,6 +22,10 @@ use crate::machine::{VirtualMachine, kubevirt_machine_of};
 use crate::passes::version_of;
 use crate::selection::{Selected, Selection};
 
+/// Largest number of VirtualMachines that one name of a KubevirtMachine can have, and of machines that the labels at one
+/// name can name, as long as a leader leads.
+const MOST_RELATIONS: usize = 16;
+
 /// The kinds that the leader watches.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Kind {
@@ -133,7 +137,11 @@ impl Index {
         let (key, version) = (Key::of(&object.metadata), version_of(&object.metadata));
         match kind {
             Kind::KubevirtMachine => {
-                let machine = KubevirtMachine::read(object);
+                let mut machine = KubevirtMachine::read(object);
+                if machine.home != key && !has_room(&self.homes, &key, &machine.home) {
+                    tracing::warn!(machine = %key, "ignored the namespace of a VirtualMachine: there were too many");
+                    machine.home = key.clone();
+                }
                 let (home, holder) = (machine.home.clone(), machine.holder());
                 if !self.machines.apply(&key, version, machine) {
                     return BTreeSet::new();
@@ -150,9 +158,7 @@ impl Index {
                     return BTreeSet::new();
                 }
                 self.selected.insert(key.clone(), selected);
-                if let Some(relative) = relative {
-                    self.relate(&relative, &key);
-                }
+                self.relate_named(relative, &key);
                 [key].into()
             }
             Kind::Instance => {
@@ -162,9 +168,7 @@ impl Index {
                 if !self.instances.apply(&key, version, instance) {
                     return BTreeSet::new();
                 }
-                if let Some(relative) = relative {
-                    self.relate(&relative, &key);
-                }
+                self.relate_named(relative, &key);
                 [key].into()
             }
             Kind::AddressClaim(_) => {
@@ -486,30 +490,41 @@ impl Index {
         let kubevirt_machine = self.machine(&key).filter(|known| known.metadata.uid.as_ref() == Some(&machine.uid));
         if let Some(kubevirt_machine) = kubevirt_machine {
             let home = &kubevirt_machine.home;
-            let names_it = |labelled: Option<Key>| labelled.as_ref() == Some(&key);
-            let has_guest = names_it(self.vm(home).and_then(VirtualMachine::kubevirt_machine))
-                || names_it(self.instance(home).and_then(|instance| kubevirt_machine_of(&instance.metadata)));
-            return [Some(&key), Some(home).filter(|_| has_guest)]
+            return [Some(&key), Some(home).filter(|home| self.is_named(home, &key))]
                 .into_iter()
                 .flatten()
                 .map(|it| it.namespace.clone())
                 .collect();
         }
-        let homes = self.homes_of(&key).into_iter().filter(|vm| self.is_of(vm, machine) && self.may_belong(vm, &key));
-        homes.map(|vm| vm.namespace).collect()
+        let homes = self.homes_of(&key).into_iter().filter(|vm| self.is_of(vm, machine));
+        homes.filter(|vm| *vm == key || self.belongs(vm, &key)).map(|vm| vm.namespace).collect()
     }
 
     /// Returns the machines among `machines` that are VirtualMachines in another namespace, with the VirtualMachine.
     pub(super) fn vms_elsewhere<'m>(&self, machines: impl Iterator<Item = &'m Machine>) -> Vec<(Machine, Key)> {
         let elsewhere = machines.flat_map(|machine| {
-            let homes = self.homes_of(&Key::of_machine(machine)).into_iter();
+            let key = Key::of_machine(machine);
+            let homes = self.homes_of(&key).into_iter();
             homes
                 .filter(|vm| vm.namespace != machine.namespace && self.is_of(vm, machine))
-                // Users of another namespace can write labels and the owner of an instance.
-                .filter(|vm| self.may_belong(vm, &Key::of_machine(machine)))
+                .filter(|vm| self.belongs(vm, &key))
                 .map(|vm| (machine.clone(), vm))
+                .collect::<Vec<_>>()
         });
         elsewhere.collect()
+    }
+
+    /// Whether a VirtualMachine belongs to a machine of another namespace: both must say so, because a user of one
+    /// namespace can write one of them, and the owner of an instance.
+    fn belongs(&self, vm: &Key, machine: &Key) -> bool {
+        self.is_named(vm, machine) && self.may_belong(vm, machine)
+    }
+
+    /// Whether the labels of a VirtualMachine or of its instance name a machine.
+    fn is_named(&self, vm: &Key, machine: &Key) -> bool {
+        let of_vm = self.vm(vm).and_then(VirtualMachine::kubevirt_machine);
+        let of_instance = self.instance(vm).and_then(|instance| kubevirt_machine_of(&instance.metadata));
+        [of_vm, of_instance].iter().flatten().any(|named| named == machine)
     }
 
     /// Whether a VirtualMachine or its instance has the UID of a machine.
@@ -520,13 +535,25 @@ impl Index {
         is_vm || self.instance(vm).is_some_and(is_guest)
     }
 
-    /// Records that the labels of a VirtualMachine name a machine.
+    /// Records that the labels of a VirtualMachine or of its instance name a machine.
+    fn relate_named(&mut self, machine: Option<Key>, vm: &Key) {
+        if let Some(machine) = machine.filter(|machine| has_room(&self.relatives, vm, machine)) {
+            self.relate(&machine, vm);
+        }
+    }
+
     fn relate(&mut self, machine: &Key, vm: &Key) {
         if machine != vm {
             self.homes.entry(machine.clone()).or_default().insert(vm.clone());
             self.relatives.entry(vm.clone()).or_default().insert(machine.clone());
         }
     }
+}
+
+/// Whether a name may get this relation. The relations of a name stay until the end of the leader, and users can change the
+/// object that names the other one at any time.
+fn has_room(relations: &BTreeMap<Key, BTreeSet<Key>>, of: &Key, to: &Key) -> bool {
+    relations.get(of).is_none_or(|known| known.contains(to) || known.len() < MOST_RELATIONS)
 }
 
 #[cfg(test)]
@@ -609,6 +636,51 @@ mod tests {
         // capk gives the VirtualMachine the name of its KubevirtMachine.
         index.apply(Kind::Instance, object("infra", "other", 2, &labels("w")));
         assert_eq!(index.homes_of(&key("n", "w")), names);
+    }
+
+    #[test]
+    fn an_instance_with_the_uid_of_a_virtual_machine_of_another_namespace_has_none_of_its_namespaces() {
+        let mut index = Index::default();
+        index.apply(Kind::VirtualMachine, object("victim", "w", 1, &json!({})));
+        // A user of namespace `n` writes a machine whose VirtualMachine, as it says, is that of the other namespace.
+        let template = json!({"spec": {"virtualMachineTemplate": {"metadata": {"namespace": "victim"}}}});
+        index.apply(Kind::KubevirtMachine, object("n", "w", 2, &template));
+        let owner = json!([{"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": "w", "uid": "victim-w"}]);
+        let instance = json!({"metadata": {"uid": "i", "ownerReferences": owner}});
+        index.apply(Kind::Instance, object("n", "w", 3, &instance));
+        let holder = key("n", "w").holder("victim-w");
+        assert_eq!(index.namespaces_of(&holder), ["n".to_owned()].into());
+        assert_eq!(index.vms_elsewhere([&holder].into_iter()), []);
+        // The machine of a VirtualMachine that names it.
+        let labels = json!({"metadata": {"labels": {
+            "capk.cluster.x-k8s.io/kubevirt-machine-name": "w", "capk.cluster.x-k8s.io/kubevirt-machine-namespace": "n",
+        }}});
+        index.apply(Kind::VirtualMachine, object("victim", "w", 4, &labels));
+        assert_eq!(index.namespaces_of(&holder), ["n".to_owned(), "victim".to_owned()].into());
+        assert_eq!(index.vms_elsewhere([&holder].into_iter()), [(holder.clone(), key("victim", "w"))]);
+    }
+
+    #[test]
+    fn a_name_gets_a_limited_number_of_relations() {
+        let mut index = Index::default();
+        let labels = |namespace: &str| {
+            json!({"metadata": {"labels": {
+                "capk.cluster.x-k8s.io/kubevirt-machine-name": "w",
+                "capk.cluster.x-k8s.io/kubevirt-machine-namespace": namespace,
+            }}})
+        };
+        for version in 1..40 {
+            let namespace = format!("x{version}");
+            let template = json!({"spec": {"virtualMachineTemplate": {"metadata": {"namespace": namespace}}}});
+            index.apply(Kind::KubevirtMachine, object("n", "w", version, &template));
+            index.apply(Kind::VirtualMachine, object("infra", "w", version, &labels(&namespace)));
+        }
+        // One name is its own.
+        assert_eq!((index.homes_of(&key("n", "w")).len(), index.relatives_of(&key("infra", "w")).len()), (17, 17));
+        assert_eq!(index.machine(&key("n", "w")).unwrap().home, key("n", "w"));
+        let template = json!({"spec": {"virtualMachineTemplate": {"metadata": {"namespace": "x16"}}}});
+        index.apply(Kind::KubevirtMachine, object("n", "w", 40, &template));
+        assert_eq!(index.machine(&key("n", "w")).unwrap().home, key("x16", "w"));
     }
 
     #[test]

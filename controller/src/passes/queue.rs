@@ -13,12 +13,18 @@ const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// Names that wait for a pass. At most one pass for each name is running.
+///
+/// The namespaces take turns: the next pass is for the namespace with the fewest running passes. So the users of one
+/// namespace cannot keep the names of another namespace waiting, whatever they write.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
-    due: BTreeSet<(Instant, Key)>,
+    /// The waiting names of each namespace, in the order of their times.
+    due: BTreeMap<String, BTreeSet<(Instant, Key)>>,
     times: BTreeMap<Key, Instant>,
     /// Names with a running pass, each with the time of its next pass.
     under_way: BTreeMap<Key, Option<Instant>>,
+    /// Number of running passes of each namespace.
+    running: BTreeMap<String, usize>,
     failures: BTreeMap<Key, u32>,
 }
 
@@ -35,29 +41,47 @@ impl Queue {
             if known <= at {
                 return;
             }
-            self.due.remove(&(known, key.clone()));
+            self.remove(known, &key);
         }
         self.times.insert(key.clone(), at);
-        self.due.insert((at, key));
+        self.due.entry(key.namespace.clone()).or_default().insert((at, key));
     }
 
     /// Removes and returns the next name that is due, and marks its pass as running.
     pub(super) fn next(&mut self, now: Instant) -> Option<Key> {
-        self.due.first().filter(|(at, _)| *at <= now)?;
-        let (_, key) = self.due.pop_first()?;
+        let first = self.due.values().filter_map(BTreeSet::first).filter(|(at, _)| *at <= now);
+        let running = |key: &Key| self.running.get(&key.namespace).copied().unwrap_or_default();
+        let (at, key) = first.min_by_key(|(at, key)| (running(key), *at)).cloned()?;
+        self.remove(at, &key);
         self.times.remove(&key);
         self.under_way.insert(key.clone(), None);
+        *self.running.entry(key.namespace.clone()).or_default() += 1;
         Some(key)
+    }
+
+    fn remove(&mut self, at: Instant, key: &Key) {
+        if let Some(names) = self.due.get_mut(&key.namespace) {
+            names.remove(&(at, key.clone()));
+            if names.is_empty() {
+                self.due.remove(&key.namespace);
+            }
+        }
     }
 
     /// Time at which the next name is due. `None` when no name waits.
     pub(super) fn next_time(&self) -> Option<Instant> {
-        self.due.first().map(|(at, _)| *at)
+        self.due.values().filter_map(BTreeSet::first).map(|(at, _)| *at).min()
     }
 
     /// Records that the pass for a name has ended, with or without success.
     pub(super) fn end(&mut self, key: &Key, is_well: bool, now: Instant) {
         let again = self.under_way.remove(key).flatten();
+        if let Some(running) = self.running.get_mut(&key.namespace) {
+            *running = running.saturating_sub(1);
+            if *running == 0 {
+                self.running.remove(&key.namespace);
+            }
+        }
         if is_well {
             self.failures.remove(key);
             if let Some(at) = again {
@@ -91,6 +115,21 @@ mod tests {
         assert_eq!([(); 3].map(|()| queue.next(now)), [Some(key("a")), Some(key("b")), None]);
         assert_eq!((queue.next_time(), queue.next(now + SECOND)), (Some(now + SECOND), Some(key("late"))));
         assert_eq!(queue.next_time(), None);
+    }
+
+    #[test]
+    fn namespaces_take_turns() {
+        let (mut queue, now) = (Queue::default(), Instant::now());
+        ["a", "b", "c"].iter().for_each(|name| queue.add(key(name), now));
+        let other = |name: &str| Key { namespace: "other".to_owned(), name: name.to_owned() };
+        assert_eq!([(); 2].map(|()| queue.next(now)), [Some(key("a")), Some(key("b"))]);
+        ["x", "y", "z"].iter().for_each(|name| queue.add(other(name), now + SECOND));
+        assert_eq!(queue.next(now), Some(key("c")));
+        let later = now + SECOND;
+        queue.add(key("d"), now);
+        assert_eq!([(); 2].map(|()| queue.next(later)), [Some(other("x")), Some(other("y"))]);
+        queue.end(&other("x"), true, later);
+        assert_eq!([(); 3].map(|()| queue.next(later)), [Some(other("z")), Some(key("d")), None]);
     }
 
     #[test]

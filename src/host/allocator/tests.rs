@@ -712,6 +712,8 @@ fn an_address_of_another_machine_is_refused_and_kept_from_everybody_until_both_a
     assert_eq!(held, ["10.0.0.8"], "all of the addresses or none");
     let conflicts: Vec<String> = allocator.conflicts().map(|(_, at, it)| format!("{at} {}", it.source)).collect();
     assert_eq!(conflicts, ["10.0.0.8 source"]);
+    let of = |name: &str| allocator.conflicts_of(&machine(name, "1")).map(|(_, at)| at.to_string()).collect::<Vec<_>>();
+    assert_eq!((of("a"), of("x")), (vec!["10.0.0.8".to_owned()], Vec::new()));
     // The program chooses another address. The first address was never handed out.
     let mut changed = allocator.clone();
     assert_eq!(hold(&mut changed, "a", &["10.0.0.9/24"], 3), "held");
