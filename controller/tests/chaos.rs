@@ -6,6 +6,7 @@
 //! | API server | kube-apiserver and etcd, as in `make test-cluster` |
 //! | controller | three processes of the program with leader election and exactly the shipped rights, each behind a TCP proxy |
 //! | machines | four namespaces on three networks, stand-ins of capk, KubeVirt and the garbage collector ([`place`]) |
+//! | hostile tenant | writes objects in a namespace of its own that name the machines, UIDs and addresses of the others ([`tenant`]) |
 //! | observer | a client with code of its own, which replays the history of every address ([`observer`]) |
 //!
 //! The run consists of rounds. In a round, operations and faults come at random. Then the faults end, the pools grow until
@@ -21,6 +22,7 @@
 //! | every version | a new Secret hands out addresses that its machine, by UID, holds at this time |
 //! | every version | a lease is held as long as its guest or IPAddress uses the address, or a Secret hands it out to its machine |
 //! | every version | a Secret has at most one address of a family |
+//! | every version | the hostile tenant holds no address of another network than its own |
 //! | after quiet time | every machine and claim has its addresses, and every IPAddress belongs to its claim; no lease without its holder; one lease of an IP address for each interface and family |
 //! | after quiet time | the status of each pool has the number of its leases |
 //!
@@ -65,6 +67,8 @@ mod random;
 #[path = "chaos/replicas.rs"]
 mod replicas;
 mod support;
+#[path = "chaos/tenant.rs"]
+mod tenant;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -90,6 +94,7 @@ use random::Random;
 use replicas::{EXITS, Flow, Replica, lose_answers};
 use support::real::RealServer;
 use support::{Cluster, SYSTEM};
+use tenant::Tenant;
 
 const REPLICAS: usize = 3;
 /// Duration of the operations and faults of a round.
@@ -183,6 +188,7 @@ struct World {
     server: RealServer,
     client: Client,
     places: Vec<Arc<Place>>,
+    tenant: Arc<Tenant>,
     observer: Observer,
     replicas: Vec<Replica>,
     random: Random,
@@ -211,6 +217,7 @@ impl World {
         for (namespace, network, octet, has_mac_pool) in places {
             started.push(Place::new(&client, namespace, network, octet, has_mac_pool).await);
         }
+        let tenant = Arc::new(Tenant::new(&client).await);
         let spec = MacPoolSpec {
             ranges: vec![format!("{POOL_MACS}00:00:00:00:00-{POOL_MACS}00:00:00:00:ff")],
             namespaces: vec!["south".to_owned(), "north".to_owned()],
@@ -231,6 +238,7 @@ impl World {
             server,
             client,
             places: started,
+            tenant,
             observer,
             replicas,
             random: Random::new(seed),
@@ -261,10 +269,16 @@ impl World {
             .places
             .iter()
             .map(|place| {
-                let (place, mut random) = (Arc::clone(place), Random::new(self.random.below(usize::MAX) as u64));
+                let (place, tenant) = (Arc::clone(place), Arc::clone(&self.tenant));
+                let mut random = Random::new(self.random.below(usize::MAX) as u64);
                 spawn_local(async move {
                     while Instant::now() < until {
                         place.operate(&mut random).await;
+                        if random.below(5) == 0
+                            && let Some(victim) = place.victim(&mut random).await
+                        {
+                            tenant.operate(&mut random, &victim).await;
+                        }
                         sleep(Duration::from_millis(20 + random.below(300) as u64)).await;
                     }
                 })

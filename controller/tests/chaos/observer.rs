@@ -22,6 +22,7 @@ use tokio::time::sleep;
 
 use crate::place::ELSEWHERE;
 use crate::support::hosted::definitions::{INSTANCE, VIRTUAL_MACHINE, resource};
+use crate::tenant::{NETWORK, TENANT};
 
 /// An address: network and text. The network of MAC addresses is `mac`.
 type Address = (String, String);
@@ -364,6 +365,9 @@ impl State {
             "released"
         };
         let uid = text(&spec["holder"]["uid"]);
+        if holder.0 == TENANT && address.0 != NETWORK {
+            self.violation(format!("the hostile tenant has a {state} lease, as {}", holder.1), Some(&address));
+        }
         self.note(&address, format!("{} lease {state}, holder {}/{} {uid}", seen.version, holder.0, holder.1));
         if self.restored.get(&address).is_some_and(|restored| !is_held || *restored != holder) {
             self.restored.remove(&address);

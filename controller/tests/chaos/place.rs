@@ -10,7 +10,7 @@ use glowplug_controller::api::{MachineNetwork, PoolSpec, StaticIPLease, StaticIP
 use k8s_openapi::api::core::v1::{Namespace, Secret};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::api::{
-    ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams, PropagationPolicy,
+    ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams, PropagationPolicy, TypeMeta,
 };
 use kube::{Api, Client, ResourceExt};
 use serde::de::DeserializeOwned;
@@ -23,6 +23,7 @@ use crate::support::hosted::definitions::{INSTANCE, KUBEVIRT_MACHINE, VIRTUAL_MA
 use crate::support::hosted::is_running;
 use crate::support::hosted::kubevirt::KubeVirt;
 use crate::support::hosted::provider::{next_mac, object};
+use crate::tenant::Victim;
 use crate::{count, settle};
 
 /// Time after which the stand-in of KubeVirt lists all objects again.
@@ -278,6 +279,19 @@ impl Place {
             _ => return,
         }
         count(operation);
+    }
+
+    /// A random object of this namespace, and a random address of its pools, for a hostile tenant.
+    pub async fn victim(&self, random: &mut Random) -> Option<Victim> {
+        let kinds = [&self.machines[0], &self.machines[1], &self.vms, &self.instances, &self.claims];
+        let objects = kinds[random.below(kinds.len())].list(&ListParams::default()).await.ok()?;
+        let types = objects.types.clone();
+        let mut object = random.of(&objects.items)?.clone();
+        // The objects of a list have no kind.
+        object.types =
+            Some(types).map(|types| TypeMeta { kind: types.kind.trim_end_matches("List").to_owned(), ..types });
+        let address = format!("10.0.{}.{}", self.octet + random.below(2), 10 + random.below(SIZES[1]));
+        Some(Victim { object, namespace: self.namespace.clone(), network: self.network.clone(), address })
     }
 
     /// Grows the pools, ends the guests that outlive their instances, and removes what prevents the service of a machine:
