@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use futures::{Stream, StreamExt as _, stream};
 use glowplug::host::allocator::Adoption;
-use glowplug::host::claim::Record;
+use glowplug::host::claim::{Machine, Record};
 use ipnetwork::IpNetwork;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions};
@@ -43,7 +43,7 @@ use crate::passes::{
     version_of,
 };
 use crate::pools::{Facts, Scope};
-use crate::registry::{Allocations, RegistryHandle, Stopped};
+use crate::registry::{Holders, RegistryHandle, Stopped};
 use crate::watch::{Change, changes};
 
 /// Pause before the next attempt for a claim on a pool that the registry does not have yet.
@@ -99,7 +99,7 @@ impl Provider {
     pub async fn run(
         &self,
         mut pools: watch::Receiver<Option<Facts>>,
-        mut served: Allocations,
+        mut served: Holders,
         is_ready: impl Fn(),
     ) -> Result<Infallible, Stopped> {
         let question = || ask(Kinds::discover(&self.client));
@@ -129,7 +129,7 @@ impl Work<'_> {
     async fn run(
         &self,
         pools: &mut watch::Receiver<Option<Facts>>,
-        messages: (&mut Allocations, &mut mpsc::UnboundedReceiver<Key>),
+        messages: (&mut Holders, &mut mpsc::UnboundedReceiver<Key>),
         is_ready: impl Fn(),
     ) -> Result<Infallible, Stopped> {
         let mut changes = Box::pin(self.changes());
@@ -165,24 +165,29 @@ impl Work<'_> {
     /// Collects the claims that hold addresses. If such a claim no longer exists, its addresses must be released.
     async fn note_holders(&self) -> Result<(), Error> {
         let holders = self.provider.registry.holders().await?;
-        let scope = &self.provider.scope;
-        for (holder, _) in holders.into_iter().filter(|(_, kind)| *kind == HolderKind::IpAddressClaim) {
-            if scope.namespace.is_empty() || scope.namespace == holder.namespace {
-                self.index().note_holder(&Key::of_machine(&holder), &holder.uid);
-            }
-        }
+        let claims = holders.into_iter().filter(|(_, kind)| *kind == HolderKind::IpAddressClaim);
+        claims.for_each(|(holder, _)| drop(self.note_holder(&holder)));
         Ok(())
+    }
+
+    /// Notes a claim that holds addresses. Returns its name.
+    fn note_holder(&self, holder: &Machine) -> Key {
+        let (scope, key) = (&self.provider.scope, Key::of_machine(holder));
+        if scope.namespace.is_empty() || scope.namespace == holder.namespace {
+            self.index().note_holder(&key, &holder.uid);
+        }
+        key
     }
 
     async fn serve(
         &self,
         changes: impl Stream<Item = (Kind, Change)> + Unpin,
         pools: &mut watch::Receiver<Option<Facts>>,
-        (served, of_others): (&mut Allocations, &mut mpsc::UnboundedReceiver<Key>),
+        (served, of_others): (&mut Holders, &mut mpsc::UnboundedReceiver<Key>),
     ) -> Result<Infallible, Stopped> {
         let changes = changes.map(|(kind, change)| -> Names { Some(self.note_change(kind, change)) });
         let pools = passes::each_value(pools, |facts| self.index().set_pools(facts.unwrap_or_default()));
-        let served = passes::each_message(served, |allocation| [Key::of_machine(&allocation.claimant.machine)].into());
+        let served = passes::each_message(served, |holder| [self.note_holder(&holder)].into());
         let of_others = passes::each_message(of_others, |key| [key].into());
         let messages = stream::select(served, of_others);
         let wakes = stream::select(changes.chain(stream::iter([None])), stream::select(pools, messages));

@@ -16,6 +16,11 @@ use kube::{Api, Client};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
+use crate::client::Writes;
+
+/// Time that the API server has to answer the last writes of a leader that stops.
+const PATIENCE: Duration = Duration::from_secs(5);
+
 /// A replica that takes part in the election.
 #[derive(Debug)]
 pub struct Candidate {
@@ -86,7 +91,9 @@ impl Candidate {
 
     /// Takes part in the election until `stop` is `true`, then releases the Lease. `term` is the term of this candidate.
     /// `None`: another candidate may lead.
-    pub async fn run(mut self, term: watch::Sender<Option<Term>>, mut stop: watch::Receiver<bool>) {
+    ///
+    /// If one of `writes` has no answer a few seconds after the stop, the Lease is not released. It expires later.
+    pub async fn run(mut self, term: watch::Sender<Option<Term>>, mut stop: watch::Receiver<bool>, writes: Writes) {
         let period = self.view.duration / 5;
         let set = |now: Option<Term>| {
             let before = term.send_replace(now);
@@ -115,6 +122,11 @@ impl Candidate {
             }
         }
         set(None);
+        // Otherwise, a write could arrive while another candidate leads.
+        if !writes.are_answered(PATIENCE).await {
+            tracing::warn!(lease = self.name, "a write has no answer, so the Lease expires later");
+            return;
+        }
         if let Err(error) = self.resign().await {
             tracing::warn!(%error, lease = self.name, "could not release the Lease: it expires later");
         }
@@ -212,7 +224,12 @@ impl View {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use std::future::pending;
+
+    use kube::client::Body;
+
     use super::*;
+    use crate::client::of_leader;
 
     const DURATION: Duration = Duration::from_secs(15);
 
@@ -235,6 +252,20 @@ pub(crate) mod tests {
             ..LeaseSpec::default()
         };
         Lease { metadata, spec: Some(spec) }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_leader_does_not_release_the_lease_while_a_write_has_no_answer() {
+        let silent = tower::service_fn(|_: http::Request<Body>| pending::<kube::Result<http::Response<Body>>>());
+        let (client, writes) = (Client::new(silent, "glowplug-system"), Writes::default());
+        let (current, terms) = watch::channel(Some(Term::ENDLESS));
+        let leader = of_leader(&client, Term::ENDLESS, terms, writes.clone());
+        let request = http::Request::post("/").body(Body::empty()).unwrap();
+        timeout(DURATION, leader.send(request)).await.unwrap_err();
+        let (_stop, stopped) = watch::channel(true);
+        // A request for the release would have no end.
+        let candidate = Candidate::new(client, "glowplug-system", "l", "a", DURATION);
+        timeout(DURATION, candidate.run(current, stopped, writes)).await.unwrap();
     }
 
     #[test]

@@ -47,6 +47,7 @@ pub struct ApiLedger {
     /// deletion.
     known: BTreeMap<String, Known>,
     kinds: Kinds,
+    learned: Learned,
     events: mpsc::Receiver<Event<DynamicObject>>,
     watch: AbortHandle,
     /// Names in the list that is being received. `None` between lists.
@@ -75,6 +76,10 @@ struct Table {
     /// Only namespaces that are not those of the objects.
     vm_namespaces: HashMap<Machine, String>,
 }
+
+/// Holders in leases that another client has written since the leases were listed.
+#[derive(Clone, Debug, Default)]
+pub struct Learned(Arc<Mutex<BTreeSet<Machine>>>);
 
 /// State of the lease of one name.
 #[derive(Clone, Debug, Default)]
@@ -146,6 +151,7 @@ impl ApiLedger {
             metrics,
             known: BTreeMap::new(),
             kinds: Kinds::default(),
+            learned: Learned::default(),
             events,
             watch: watch.abort_handle(),
             listed: None,
@@ -161,6 +167,12 @@ impl ApiLedger {
     #[must_use]
     pub fn kinds(&self) -> Kinds {
         self.kinds.clone()
+    }
+
+    /// The holders in leases that another client has written.
+    #[must_use]
+    pub fn learned(&self) -> Learned {
+        self.learned.clone()
     }
 
     fn update(&mut self) -> Result<Update, LedgerError> {
@@ -218,6 +230,12 @@ impl ApiLedger {
     /// Stores an object, and reports it in the next update.
     fn report_object(&mut self, object: &DynamicObject) {
         let change = self.note_object(object);
+        if let Some(Change::Lease { lease: Some(lease), .. }) = &change
+            && self.has_reported
+            && lease.released.is_none()
+        {
+            self.learned.add(&lease.claimant.machine);
+        }
         self.unreported.extend(change);
     }
 
@@ -538,6 +556,24 @@ impl Kinds {
     }
 
     fn lock(&self) -> MutexGuard<'_, Table> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+// === impl Learned ===
+
+impl Learned {
+    /// Removes and returns the holders.
+    #[must_use]
+    pub fn take(&self) -> BTreeSet<Machine> {
+        std::mem::take(&mut *self.lock())
+    }
+
+    fn add(&self, machine: &Machine) {
+        self.lock().insert(machine.clone());
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeSet<Machine>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

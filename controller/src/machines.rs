@@ -61,7 +61,7 @@ use crate::passes::{
     self, ADDRESS_PAUSE, DISCOVERY, Ended, Error, LONGEST_PASS, Names, Problem, Until, ask, list, stored, version_of,
 };
 use crate::pools::{Facts, Scope};
-use crate::registry::{Allocations, RegistryHandle, Reservation, Stopped};
+use crate::registry::{Holders, RegistryHandle, Reservation, Stopped};
 use crate::selection::{Selected, Selection, SelectionCache};
 use crate::watch::{Change, changes_of};
 use crate::webhook::{self, Decision};
@@ -128,8 +128,7 @@ impl Machines {
     /// Serves machines until the future is dropped. Calls `is_ready` after the claims of the machines that existed at
     /// the start are processed.
     ///
-    /// `pools` has the pools after the registry has them, and `served` receives the allocations of machines that waited
-    /// for an address.
+    /// `pools` has the pools after the registry has them, and `served` receives the machines with new addresses.
     ///
     /// # Errors
     ///
@@ -137,7 +136,7 @@ impl Machines {
     pub async fn run(
         &self,
         mut pools: watch::Receiver<Option<Facts>>,
-        mut served: Allocations,
+        mut served: Holders,
         is_ready: impl Fn(),
     ) -> Result<Infallible, Stopped> {
         let question = || Kinds::discover(&self.client);
@@ -167,7 +166,7 @@ impl Work<'_> {
     async fn run(
         &self,
         pools: &mut watch::Receiver<Option<Facts>>,
-        messages: (&mut Allocations, &mut mpsc::UnboundedReceiver<Key>),
+        messages: (&mut Holders, &mut mpsc::UnboundedReceiver<Key>),
         is_ready: impl Fn(),
     ) -> Result<Infallible, Stopped> {
         let mut selections = self.machines.selection.subscribe();
@@ -338,15 +337,13 @@ impl Work<'_> {
         &self,
         changes: impl Stream<Item = (Kind, Change)> + Unpin,
         mut selections: watch::Receiver<Option<Arc<Selection>>>,
-        (served, of_others): (&mut Allocations, &mut mpsc::UnboundedReceiver<Key>),
+        (served, of_others): (&mut Holders, &mut mpsc::UnboundedReceiver<Key>),
     ) -> Result<Infallible, Stopped> {
         let changes = changes.map(|(kind, change)| -> Names { Some(self.note_change(kind, change)) });
         let selections = passes::each_value(&mut selections, |selection| {
             selection.map(|selection| self.index().set_selection(selection)).unwrap_or_default()
         });
-        let served = passes::each_message(served, |allocation| {
-            self.index().homes_of(&Key::of_machine(&allocation.claimant.machine))
-        });
+        let served = passes::each_message(served, |holder| self.index().homes_of(&Key::of_machine(&holder)));
         let of_others = passes::each_message(of_others, |key| [key].into());
         let messages = stream::select(served, of_others);
         let wakes = stream::select(changes.chain(stream::iter([None])), stream::select(selections, messages));
@@ -706,8 +703,19 @@ impl Work<'_> {
     /// Reads every object that may use an address of a holder, and releases the addresses if no such object exists.
     async fn prove(&self, view: &mut View, holder: Machine, kind: HolderKind) -> Result<(), Error> {
         let (name, of) = (Key::of_machine(&holder), holder.clone());
-        let held = self.machines.registry.read(move |allocator| Held::all_of(allocator, &of)).await?;
-        let mut homes = self.index().confirmed_homes_of(&holder);
+        let of_registry = self.machines.registry.read_with_kinds(move |allocator, kinds| {
+            let held = Held::all_of(allocator, &of);
+            (held, kinds.vm_namespace(&of))
+        });
+        let (held, vm_namespace) = of_registry.await?;
+        let mut homes = {
+            let mut index = self.index();
+            // Perhaps only a lease of another leader says where the VirtualMachine is.
+            if let Some(namespace) = vm_namespace {
+                index.confirm(&holder, &Key { namespace, name: name.name.clone() });
+            }
+            index.confirmed_homes_of(&holder)
+        };
         // A claim may be all that is left of a machine of another namespace.
         homes.insert(view.key.clone());
         let addresses = held.iter().map(|held| held.address).collect();

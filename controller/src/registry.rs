@@ -28,7 +28,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::api::HolderKind;
 use crate::index::PoolId;
-use crate::ledger::{ApiLedger, Kinds};
+use crate::ledger::{ApiLedger, Kinds, Learned};
 use crate::macs::Observer;
 use crate::metrics::Metrics;
 
@@ -55,18 +55,19 @@ pub struct RegistryHandle {
     works: watch::Receiver<bool>,
 }
 
-/// Allocations to claimants that had to wait. Each allocation is sent at least once.
-pub type Allocations = mpsc::UnboundedReceiver<Allocation>;
+/// Objects with new addresses: they had to wait for them, or another leader has written the leases. Each object is sent at
+/// least once.
+pub type Holders = mpsc::UnboundedReceiver<Machine>;
 
-/// Allocations to claimants that had to wait, by the kind of the claimant.
+/// Objects with new addresses, by their kind.
 #[derive(Debug)]
 pub struct Served {
-    /// Allocations to IPAddressClaims.
-    pub claims: Allocations,
-    /// Allocations to IPAMClaims.
-    pub ipam_claims: Allocations,
-    /// Allocations to machines.
-    pub machines: Allocations,
+    /// IPAddressClaims.
+    pub claims: Holders,
+    /// IPAMClaims.
+    pub ipam_claims: Holders,
+    /// Machines.
+    pub machines: Holders,
 }
 
 /// Result of a claim: the allocations, or the reason for none.
@@ -96,6 +97,7 @@ struct Claims {
 struct Owner {
     registry: Registry<ApiLedger>,
     kinds: Kinds,
+    learned: Learned,
     metrics: Arc<Metrics>,
     link: Link,
 }
@@ -110,11 +112,11 @@ struct Link {
     works: watch::Sender<bool>,
 }
 
-/// Sends allocations to the receivers for claimants that had to wait.
+/// Sends objects with new addresses to the receivers of [`Served`].
 struct Announcer {
-    claims: mpsc::UnboundedSender<Allocation>,
-    ipam_claims: mpsc::UnboundedSender<Allocation>,
-    machines: mpsc::UnboundedSender<Allocation>,
+    claims: mpsc::UnboundedSender<Machine>,
+    ipam_claims: mpsc::UnboundedSender<Machine>,
+    machines: mpsc::UnboundedSender<Machine>,
 }
 
 // === impl RegistryHandle ===
@@ -487,11 +489,11 @@ impl Owner {
     fn open(client: &Client, runtime: &Handle, metrics: Arc<Metrics>, macs: &Observer, mut link: Link) -> Option<Self> {
         let open = |_: &mut Link| {
             let ledger = ApiLedger::new(client.clone(), runtime.clone(), Arc::clone(&metrics), macs.clone());
-            let kinds = ledger.kinds();
-            Ok((Registry::open(ledger)?, kinds))
+            let (kinds, learned) = (ledger.kinds(), ledger.learned());
+            Ok((Registry::open(ledger)?, kinds, learned))
         };
-        let (registry, kinds) = repeat(&mut link, |link| link, open)?;
-        Some(Self { registry, kinds, metrics, link })
+        let (registry, kinds, learned) = repeat(&mut link, |link| link, open)?;
+        Some(Self { registry, kinds, learned, metrics, link })
     }
 
     /// Runs commands until every handle is dropped.
@@ -596,10 +598,12 @@ impl Owner {
         Ok((counting, of_another))
     }
 
-    /// Allocates addresses to waiting machines after the end of a reuse delay, or after a release by another leader.
+    /// Allocates addresses to waiting machines after the end of a reuse delay, or after a release by another leader. Announces
+    /// the holders in leases of another leader: such a lease may arrive after its holder is gone.
     fn serve(&mut self) -> Option<()> {
         let served = self.repeat(|owner| owner.registry.serve(Timestamp::now()))?;
         self.announce(served);
+        self.learned.take().into_iter().for_each(|machine| self.tell(machine));
         self.link.note_change();
         Some(())
     }
@@ -647,16 +651,18 @@ impl Owner {
     }
 
     fn announce(&self, served: Vec<Allocation>) {
+        served.into_iter().for_each(|allocation| self.tell(allocation.claimant.machine));
+    }
+
+    fn tell(&self, machine: Machine) {
         let Announcer { claims, ipam_claims, machines } = &self.link.served;
-        for allocation in served {
-            let receiver = match self.kinds.get(&allocation.claimant.machine) {
-                Some(HolderKind::IpAddressClaim) => claims,
-                Some(HolderKind::IpamClaim) => ipam_claims,
-                Some(HolderKind::KubevirtMachine | HolderKind::VirtualMachine) | None => machines,
-            };
-            // An error means that there is no receiver, which is allowed.
-            let _ = receiver.send(allocation);
-        }
+        let receiver = match self.kinds.get(&machine) {
+            Some(HolderKind::IpAddressClaim) => claims,
+            Some(HolderKind::IpamClaim) => ipam_claims,
+            Some(HolderKind::KubevirtMachine | HolderKind::VirtualMachine) | None => machines,
+        };
+        // An error means that there is no receiver, which is allowed.
+        let _ = receiver.send(machine);
     }
 
     fn repeat<T>(&mut self, work: impl FnMut(&mut Self) -> Result<T, LedgerError>) -> Option<T> {

@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use crate::claims::Provider;
-use crate::client::{connect, of_leader};
+use crate::client::{Writes, connect, of_leader};
 use crate::definitions;
 use crate::diagnostics::Diagnostics;
 use crate::election::{Candidate, Term};
@@ -115,6 +115,7 @@ pub async fn work(options: &Options, client: Client, phase: watch::Receiver<Phas
     let metrics = Arc::new(Metrics::default());
     let (ready, is_ready) = watch::channel(false);
     let certificate = Arc::new(Certificate::of(&options.webhook_cert_dir));
+    let writes = Writes::default();
     let mut tasks = JoinSet::new();
 
     let probes = Diagnostics::probes(phase.clone(), is_ready);
@@ -139,7 +140,7 @@ pub async fn work(options: &Options, client: Client, phase: watch::Receiver<Phas
     let election = options.leader_elect.then(|| {
         let (stop, stopped) = watch::channel(false);
         let candidate = Candidate::new(client.clone(), client.default_namespace(), LEASE, &identity(), LEASE_DURATION);
-        let (client, term) = (client.clone(), term.clone());
+        let (client, term, writes) = (client.clone(), term.clone(), writes.clone());
         let task = async move {
             let mut stop = stopped.clone();
             let is_current = tokio::select! {
@@ -147,7 +148,7 @@ pub async fn work(options: &Options, client: Client, phase: watch::Receiver<Phas
                 () = async { drop(stop.wait_for(|stop| *stop).await) } => false,
             };
             if is_current {
-                candidate.run(term, stopped).await;
+                candidate.run(term, stopped, writes).await;
             }
         };
         (stop, tokio::spawn(task))
@@ -157,7 +158,7 @@ pub async fn work(options: &Options, client: Client, phase: watch::Receiver<Phas
         let never = selection.run().await;
         match never {}
     });
-    let mut leader = tokio::spawn(lead(client, parts, metrics, terms, ready));
+    let mut leader = tokio::spawn(lead(client, parts, metrics, terms, writes, ready));
     tracing::info!(namespace = options.namespace, watch_filter = options.watch_filter, "started");
 
     loop {
@@ -172,7 +173,7 @@ pub async fn work(options: &Options, client: Client, phase: watch::Receiver<Phas
     }
     leader.abort();
     cache.abort();
-    // The Lease is released last. A request that was sent before may still arrive later, as after a pause.
+    // The Lease is released last: no other replica may lead while a write of this replica is under way.
     if let Some((stop, task)) = election {
         stop.send_replace(true);
         task.await.context("releasing the Lease")?;
@@ -189,6 +190,7 @@ async fn lead(
     (scope, selection): (Scope, Arc<SelectionCache>),
     metrics: Arc<Metrics>,
     mut terms: watch::Receiver<Option<Term>>,
+    writes: Writes,
     ready: watch::Sender<bool>,
 ) -> anyhow::Result<()> {
     definitions::until_current(&client).await;
@@ -197,7 +199,7 @@ async fn lead(
         let term = *terms.wait_for(Option::is_some).await.context("waiting for the Lease")?;
         let Some(term) = term else { continue };
         ready.send_replace(false);
-        let client = of_leader(&client, term, terms.clone());
+        let client = of_leader(&client, term, terms.clone(), writes.clone());
         tokio::select! {
             ended = reconcile(&client, &scope, &selection, &metrics, &ready) => match ended? {},
             lost = terms.wait_for(|current| !term.is(*current)) => drop(lost.context("keeping the Lease")?),

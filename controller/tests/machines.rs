@@ -487,6 +487,66 @@ async fn the_secret_of_a_machine_in_another_namespace_goes_before_its_lease_when
     assert!(release > end, "released at {release}, before the Secret was deleted at {end}");
 }
 
+/// The lease of a holder of this kind for address 10.0.0.8, as another leader writes it.
+async fn write_lease(cluster: &Cluster, hosted: &Hosted, holder: &Value) {
+    let mut spec = json!({
+        "network": hosted.network, "address": "10.0.0.8", "prefix": 16, "pool": format!("{}/workers", hosted.namespace),
+        "since": "2026-08-01T10:00:00.000000Z", "holder": {"interface": "eno101"},
+    });
+    json_patch::merge(&mut spec["holder"], holder);
+    let name = lease_name("10.0.0.8".parse().unwrap(), &hosted.network).unwrap();
+    let lease = StaticIPLease::new(&name, serde_json::from_value(spec).unwrap());
+    Api::all(cluster.client()).create(&PostParams::default(), &lease).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_lease_that_arrives_after_its_holder_is_gone_is_released() {
+    for kind in ["KubevirtMachine", "VirtualMachine", "IPAddressClaim"] {
+        let server = Server::start().await;
+        let cluster = Cluster::of(&server).await;
+        let hosted = hosted(&cluster, &["10.0.0.8/32"]).await;
+        let mut leader = lead(&cluster);
+        leader.until_ready().await;
+        let holder = json!({"kind": kind, "namespace": hosted.namespace, "name": "w", "uid": "u"});
+        write_lease(&cluster, &hosted, &holder).await;
+        hosted.until_held(0).await;
+    }
+}
+
+/// The lease of another leader says where the VirtualMachine of a KubevirtMachine is.
+#[tokio::test]
+async fn a_lease_of_another_leader_is_not_released_while_the_virtual_machine_in_another_namespace_exists() {
+    let server = Server::start().await;
+    let cluster = Cluster::of(&server).await;
+    let hosted = hosted(&cluster, &["10.0.0.8/32"]).await;
+    let mut leader = lead(&cluster);
+    leader.until_ready().await;
+    let mut labels = labels(&hosted, "w", "others");
+    labels["capk.cluster.x-k8s.io/kubevirt-machine-namespace"] = hosted.clusters.clone().into();
+    let vm = hosted.vm("w", &labels, &json!({"secretRef": {"name": "userdata"}}));
+    hosted.vms.create(&PostParams::default(), &vm).await.unwrap();
+    server.take_calls();
+    let holder = json!({
+        "kind": "KubevirtMachine", "namespace": hosted.clusters, "name": "w", "uid": "u",
+        "virtualMachineNamespace": hosted.namespace,
+    });
+    write_lease(&cluster, &hosted, &holder).await;
+    poll("the proof of the machine", async || {
+        let is_of_proof = |call: &Call| {
+            (call.user.as_str(), call.verb, call.plural.as_str()) == (CONTROLLER, "get", "virtualmachineinstances")
+                && call.namespace.as_ref() == Some(&hosted.namespace)
+        };
+        server.take_calls().iter().any(is_of_proof).then_some(())
+    })
+    .await;
+    hosted.vms.delete("w", &DeleteParams::default()).await.unwrap();
+    hosted.until_held(0).await;
+    let path = format!("/apis/kubevirt.io/v1/namespaces/{}/virtualmachines", hosted.namespace);
+    let end = deleted_at(&server, cluster.client(), &path, "w").await;
+    let release = release_of_w(&server, cluster.client()).await;
+    assert!(release > end, "released at {release}, before the VirtualMachine was deleted at {end}");
+}
+
 #[tokio::test]
 async fn the_claim_of_a_machine_in_another_namespace_ends_when_the_machine_is_gone_before_the_next_leader() {
     let server = Server::start().await;

@@ -38,7 +38,7 @@ use crate::passes::{
     version_of,
 };
 use crate::pools::Facts;
-use crate::registry::{Allocations, Stopped};
+use crate::registry::{Holders, Stopped};
 use crate::watch::{Change, changes};
 
 /// Name of this part in the opening.
@@ -72,7 +72,7 @@ impl Provider {
     pub async fn run_ipam_claims(
         &self,
         mut pools: watch::Receiver<Option<Facts>>,
-        mut served: Allocations,
+        mut served: Holders,
         is_ready: impl Fn(),
     ) -> Result<Infallible, Stopped> {
         let question = || Kinds::discover(&self.client);
@@ -114,7 +114,7 @@ impl Work<'_> {
     async fn run(
         &self,
         pools: &mut watch::Receiver<Option<Facts>>,
-        served: &mut Allocations,
+        served: &mut Holders,
         is_ready: impl Fn(),
     ) -> Result<Infallible, Stopped> {
         let mut changes = Box::pin(self.changes());
@@ -156,11 +156,11 @@ impl Work<'_> {
         &self,
         changes: impl Stream<Item = (Kind, Change)> + Unpin,
         pools: &mut watch::Receiver<Option<Facts>>,
-        served: &mut Allocations,
+        served: &mut Holders,
     ) -> Result<Infallible, Stopped> {
         let changes = changes.map(|(kind, change)| -> Names { Some(self.note_change(kind, change)) });
         let pools = passes::each_value(pools, |facts| self.index().set_pools(facts.unwrap_or_default()));
-        let served = passes::each_message(served, |allocation| [Key::of_machine(&allocation.claimant.machine)].into());
+        let served = passes::each_message(served, |holder| [Key::of_machine(&holder)].into());
         let wakes = stream::select(changes.chain(stream::iter([None])), stream::select(pools, served));
         let names = self.concerned().into_iter().map(|key| (key, Duration::ZERO));
         Err(passes::serve("IPAMClaim", names, Box::pin(wakes), |key| self.pass(key, Until::Nothing)).await)

@@ -49,6 +49,8 @@ use crate::passes::{Problem, list};
 use crate::registry::Reservation;
 use crate::selection::Selected;
 
+/// Largest number of checks of machines that a guest does not name, in one pass.
+const MOST_STRANGERS: usize = 4;
 /// Annotation of a KubevirtMachine. The controller changes the value so that capk retries at once.
 const RETRY_ANNOTATION: &str = "ipam.glowplug.dev/retry";
 /// Reason of the event about a machine with network data of another author.
@@ -444,8 +446,8 @@ impl View {
     /// Returns a check of a holder of this name that may be gone, or whose VirtualMachine is being deleted. `None`: all
     /// such holders are checked.
     ///
-    /// Users of another namespace can make any number of their machines holders of this name. Each check needs requests.
-    /// So a holder of another namespace that no existing guest names is checked when the guest is gone.
+    /// Users of another namespace can make any number of their machines holders of this name, and each check needs requests.
+    /// While a guest exists, a pass checks only some of the holders of other namespaces that the guest does not name.
     fn look_for_the_gone(&self) -> Option<Step> {
         let claims = self.sources.claims.iter().map(|claim| (&claim.claimant.machine, &claim.kind));
         let known = self.ledger.known.iter().chain(&self.memory.claimed).chain(claims);
@@ -453,12 +455,14 @@ impl View {
         let vm = self.vm.as_ref();
         let of_instance = self.instance.as_ref().and_then(|instance| kubevirt_machine_of(&instance.metadata));
         let labels = [vm.and_then(VirtualMachine::kubevirt_machine), of_instance];
+        let is_named = |holder: &Machine| labels.iter().flatten().any(|label| *label == Key::of_machine(holder));
+        let is_stranger = |holder: &Machine| holder.namespace != self.key.namespace && !is_named(holder);
         let has_guest = vm.is_some() || self.instance.is_some();
+        let has_room = !has_guest || self.proven.iter().filter(|holder| is_stranger(holder)).count() < MOST_STRANGERS;
         let may_be_gone = |holder: &Machine| {
             let is_there = self.there.contains(&holder.uid) || vm.is_some_and(|vm| uid(&vm.metadata) == holder.uid);
             let is_ending = vm.is_some_and(is_ending) && !self.memory.stripped.contains_key(holder);
-            let is_named = || labels.iter().flatten().any(|label| *label == Key::of_machine(holder));
-            (!is_there || is_ending) && (!has_guest || holder.namespace == self.key.namespace || is_named())
+            (!is_there || is_ending) && (has_room || !is_stranger(holder))
         };
         known.find(|(holder, _)| may_be_gone(holder)).map(|(holder, kind)| Step::Prove(holder.clone(), *kind))
     }

@@ -437,6 +437,37 @@ fn a_holder_is_looked_for_when_its_machine_is_not_there_or_ends() {
 // === Proof that a machine is gone ===
 
 #[test]
+fn of_many_holders_that_a_guest_does_not_name_a_pass_looks_for_some() {
+    let other = |uid: &str| Key { namespace: "other".to_owned(), name: "w".to_owned() }.holder(uid);
+    let strangers = ["m-1", "m-2", "m-3", "m-4", "m-5"].map(other);
+    let known = strangers.iter().map(|holder| (holder.clone(), HolderKind::KubevirtMachine)).collect();
+    let [first @ .., last] = &strangers;
+    let view = View { ledger: Recorded { known, ..Recorded::default() }, ..served() };
+    let view = View { proven: first[..3].iter().cloned().collect(), ..view };
+    let prove = |holder: &Machine| Some(Step::Prove(holder.clone(), HolderKind::KubevirtMachine));
+    assert_eq!(view.look_for_the_gone(), prove(&first[3]));
+    let view = View { proven: first.iter().cloned().collect(), ..view };
+    let namespace = "capk.cluster.x-k8s.io/kubevirt-machine-namespace";
+    let of_other = json!({"metadata": {"labels": {
+        "capk.cluster.x-k8s.io/kubevirt-machine-name": "w", (namespace): "other",
+    }}});
+    let ending = vm(&json!({"metadata": {"deletionTimestamp": "2026-08-01T11:00:00Z"}}));
+    let looked_for = |vm: Option<VirtualMachine>, of_instance: Option<&Value>| {
+        let instance = of_instance.map(instance);
+        View { vm, instance, ..view.clone() }.look_for_the_gone()
+    };
+    assert_eq!(looked_for(Some(vm(&json!({}))), Some(&json!({}))), None);
+    assert_eq!(looked_for(Some(ending), None), None);
+    assert_eq!(looked_for(None, Some(&json!({}))), None);
+    // The guest names them all, or there is no guest.
+    assert_eq!(looked_for(Some(vm(&of_other)), None), prove(last));
+    assert_eq!(looked_for(None, Some(&of_other)), prove(last));
+    assert_eq!(looked_for(None, None), prove(last));
+}
+
+// === Proof that a machine is gone ===
+
+#[test]
 fn a_holder_of_another_namespace_that_no_guest_names_is_looked_for_when_no_guest_exists() {
     let other = Key { namespace: "other".to_owned(), name: "w".to_owned() }.holder("m-9");
     let known = [(other.clone(), HolderKind::KubevirtMachine)].into();

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use glowplug_controller::client::Writes;
 use glowplug_controller::election::{Candidate, Term};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
@@ -27,7 +28,7 @@ impl Running {
         let (term, terms) = watch::channel(None);
         let (stop, stopped) = watch::channel(false);
         let candidate = Candidate::new(cluster.controller(), SYSTEM, name, identity, DURATION);
-        Self { term: terms, stop, task: tokio::spawn(candidate.run(term, stopped)) }
+        Self { term: terms, stop, task: tokio::spawn(candidate.run(term, stopped, Writes::default())) }
     }
 
     async fn until(&mut self, leads: bool) {

@@ -121,7 +121,7 @@ pub async fn an_exhausted_pool_has_a_condition_and_a_grown_pool_serves_waiting_c
 
     place.patch("workers", json!({"spec": {"addresses": ["10.0.0.8/30"]}})).await;
     for n in [1, 2] {
-        assert_eq!(work.served.claims.recv().await.unwrap().claimant.machine, machine(&place.namespace, n));
+        assert_eq!(work.served.claims.recv().await.unwrap(), machine(&place.namespace, n));
     }
     let is_served = |pool: &StaticIPPool| pool.status.as_ref().unwrap().waiting == 0;
     place.until("workers", |pool| has(pool, "Exhausted", "False", "FreeAddresses") && is_served(pool)).await;
