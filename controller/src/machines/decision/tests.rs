@@ -434,8 +434,6 @@ fn a_holder_is_looked_for_when_its_machine_is_not_there_or_ends() {
     assert_eq!(decide(&ending), Step::Wait);
 }
 
-// === Proof that a machine is gone ===
-
 #[test]
 fn of_many_holders_that_a_guest_does_not_name_a_pass_looks_for_some() {
     let other = |uid: &str| Key { namespace: "other".to_owned(), name: "w".to_owned() }.holder(uid);
@@ -466,29 +464,6 @@ fn of_many_holders_that_a_guest_does_not_name_a_pass_looks_for_some() {
 }
 
 // === Proof that a machine is gone ===
-
-#[test]
-fn a_holder_of_another_namespace_that_no_guest_names_is_looked_for_when_no_guest_exists() {
-    let other = Key { namespace: "other".to_owned(), name: "w".to_owned() }.holder("m-9");
-    let known = [(other.clone(), HolderKind::KubevirtMachine)].into();
-    let view = View { ledger: Recorded { known, ..Recorded::default() }, ..served() };
-    let prove = Step::Prove(other, HolderKind::KubevirtMachine);
-    let namespace = "capk.cluster.x-k8s.io/kubevirt-machine-namespace";
-    let of_other = json!({"metadata": {"labels": {
-        "capk.cluster.x-k8s.io/kubevirt-machine-name": "w", (namespace): "other",
-    }}});
-    let ending = vm(&json!({"metadata": {"deletionTimestamp": "2026-08-01T11:00:00Z"}}));
-    let looked_for = |vm: Option<VirtualMachine>, of_instance: Option<&Value>| {
-        let instance = of_instance.map(instance);
-        View { vm, instance, ..view.clone() }.look_for_the_gone()
-    };
-    assert_eq!(looked_for(Some(vm(&json!({}))), Some(&json!({}))), None);
-    assert_eq!(looked_for(Some(ending), None), None);
-    assert_eq!(looked_for(None, Some(&json!({}))), None);
-    assert_eq!(looked_for(Some(vm(&of_other)), None), Some(prove.clone()));
-    assert_eq!(looked_for(None, Some(&of_other)), Some(prove.clone()));
-    assert_eq!(looked_for(None, None), Some(prove));
-}
 
 fn guest() -> Guest {
     Guest { key: key(), secret: NetworkSecret::Absent, vm: None, instance: None, stripped: None }
