@@ -35,8 +35,8 @@ pub fn connect(mut config: Config) -> kube::Result<Client> {
 /// The clock shows the end of the term before any task of this process notices the end. A deletion is safe at any time:
 /// it names the UID of an object that is certainly not needed, such as a Secret that the API server received late.
 ///
-/// A request that was sent during the term may still arrive after it. No client can prevent this. `writes` has each write
-/// until its answer arrives, also if nobody waits for the answer.
+/// A request that was sent during the term may still arrive after it. No client can prevent this. `writes` counts
+/// each write until the API server answers it, also if the caller stops waiting.
 ///
 /// `current` is the current term of this process.
 #[must_use]

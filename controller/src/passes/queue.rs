@@ -14,8 +14,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// Names that wait for a pass. At most one pass for each name is running.
 ///
-/// The namespaces take turns: the next pass is for the namespace with the fewest running passes. So the users of one
-/// namespace cannot keep the names of another namespace waiting, whatever they write.
+/// The namespaces take turns: the next pass is for the namespace with the fewest running passes. So many
+/// changes in one namespace do not delay the names of another namespace until all of them are done.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     /// The waiting names of each namespace, in the order of their times.

@@ -1,5 +1,6 @@
 //! A hostile tenant: a user who may write every object of one namespace, and of no other. The objects name the machines, the
-//! claims, the UIDs and the addresses of other namespaces. Nobody else may get or lose an address because of them.
+//! claims, the UIDs and the addresses of other namespaces. No machine and no claim of another namespace may get or lose an
+//! address because of these objects.
 
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{Namespace, Secret};
