@@ -457,9 +457,7 @@ async fn a_guest_that_outlives_its_machine_in_another_namespace_keeps_its_addres
     assert_eq!(hosted.address_of("x").await, "10.0.0.8");
     // The address was released after the end of the guest.
     let path = format!("/apis/kubevirt.io/v1/namespaces/{}/virtualmachineinstances", hosted.namespace);
-    let end = deleted_at(&server, cluster.client(), &path, "w").await;
-    let release = release_of_w(&server, cluster.client()).await;
-    assert!(release > end, "released at {release}, before the guest ended at {end}");
+    check_release_after(&server, &cluster, &path, "w").await;
 }
 
 #[tokio::test]
@@ -482,9 +480,7 @@ async fn the_secret_of_a_machine_in_another_namespace_goes_before_its_lease_when
     let _next = lead(&cluster);
     assert_eq!(hosted.address_of("x").await, "10.0.0.8");
     let path = format!("/api/v1/namespaces/{}/secrets", hosted.namespace);
-    let end = deleted_at(&server, cluster.client(), &path, "w-networkdata").await;
-    let release = release_of_w(&server, cluster.client()).await;
-    assert!(release > end, "released at {release}, before the Secret was deleted at {end}");
+    check_release_after(&server, &cluster, &path, "w-networkdata").await;
 }
 
 /// The lease of a holder of this kind for address 10.0.0.8, as another leader writes it.
@@ -542,9 +538,7 @@ async fn a_lease_of_another_leader_is_not_released_while_the_virtual_machine_in_
     hosted.vms.delete("w", &DeleteParams::default()).await.unwrap();
     hosted.until_held(0).await;
     let path = format!("/apis/kubevirt.io/v1/namespaces/{}/virtualmachines", hosted.namespace);
-    let end = deleted_at(&server, cluster.client(), &path, "w").await;
-    let release = release_of_w(&server, cluster.client()).await;
-    assert!(release > end, "released at {release}, before the VirtualMachine was deleted at {end}");
+    check_release_after(&server, &cluster, &path, "w").await;
 }
 
 #[tokio::test]
@@ -564,6 +558,13 @@ async fn the_claim_of_a_machine_in_another_namespace_ends_when_the_machine_is_go
     hosted.until_gone(&hosted.vms, "w").await;
     let _next = lead(&cluster);
     poll("the end of the claim", async || provider.names().await.is_empty().then_some(())).await;
+}
+
+/// Checks that the address of `w` was released after the object of this path and name was deleted.
+async fn check_release_after(server: &Server, cluster: &Cluster, path: &str, name: &str) {
+    let end = deleted_at(server, cluster.client(), path, name).await;
+    let release = release_of_w(server, cluster.client()).await;
+    assert!(release > end, "released at {release}, before the deletion of {path}/{name} at {end}");
 }
 
 /// The version at which an object of this name was deleted.
