@@ -65,7 +65,7 @@ impl Tenant {
         let kind = random.of(&[kind, "IPAddressClaim".to_owned()]).cloned().unwrap_or_default();
         let networks = [victim.network.clone(), NETWORK.to_owned()];
         let network = random.of(&networks).cloned().unwrap_or_default();
-        let finalizers = (random.below(4) == 0).then(|| json!(["tenant.example/stays"])).unwrap_or_default();
+        let finalizers = if random.below(4) == 0 { json!(["tenant.example/stays"]) } else { json!(null) };
         let is_deleted = random.below(4) == 0;
         if random.below(8) == 0 {
             self.write_secret(victim, &kind, is_deleted, &finalizers).await;
