@@ -460,7 +460,7 @@ impl ApiLedger {
                     if is_own { decided.extend(change) } else { others.extend(change) }
                 }
                 Outcome::Refused(Some(object)) => {
-                    others.extend(self.note_object(&object));
+                    self.report_object(&object);
                     let (network, address) = (write.network.to_string(), write.address);
                     held.get_or_insert(LedgerError::Held { network, address });
                 }

@@ -100,6 +100,38 @@ async fn a_record_of_an_object_of_another_kind_does_not_count_and_keeps_no_claim
 }
 
 #[tokio::test]
+async fn the_holder_of_a_lease_that_another_leader_stores_during_a_claim_is_reported() {
+    let (server, cluster) = start_server().await;
+    let (registry, mut served) = owner(cluster.controller());
+    registry.resize(vec![pool(NETWORK, &["10.0.0.8/31"])], BTreeSet::new()).await.unwrap();
+    let gate = Arc::new(Semaphore::new(0));
+    fault(&server, Fault::Hold(Arc::clone(&gate)), 1);
+    let request = claim(&machine(NETWORK, 0));
+    let claimed = {
+        let registry = registry.clone();
+        tokio::spawn(async move { registry.claim(request, KIND).await })
+    };
+    while !server.take_calls().iter().any(is_lease_write) {
+        tokio::task::yield_now().await;
+    }
+    let holder = machine(NETWORK, 1);
+    let spec = json!({
+        "network": NETWORK, "address": "10.0.0.8", "prefix": 16, "pool": "clusters/workers",
+        "since": "2026-08-01T10:00:00.000000Z",
+        "holder": {
+            "kind": "IPAddressClaim", "namespace": holder.namespace, "name": holder.name, "uid": holder.uid,
+            "interface": "eno101",
+        },
+    });
+    let name = lease_name("10.0.0.8".parse().unwrap(), NETWORK).unwrap();
+    let lease = StaticIPLease::new(&name, serde_json::from_value(spec).unwrap());
+    Api::all(cluster.client()).create(&PostParams::default(), &lease).await.unwrap();
+    gate.add_permits(1);
+    assert_eq!(claimed.await.unwrap().unwrap().unwrap()[0].addresses[0].to_string(), "10.0.0.9/16");
+    assert_eq!(served.claims.recv().await, Some(holder));
+}
+
+#[tokio::test]
 async fn a_held_lease_keeps_its_holder_as_it_was_recorded() {
     let (_server, cluster) = start_server().await;
     let (registry, _served) = owner(cluster.controller());
