@@ -15,21 +15,22 @@ use glowplug::host::allocator::{Adoption, ClaimError};
 use glowplug::host::claim::{Claim, Claimant, Machine, Record};
 use ipnetwork::IpNetwork;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::ApiResource;
 use kube::{Api, Client};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use self::queue::Queue;
-use crate::api::{HolderKind, StaticIPLease, lease_name};
+use self::queue::{End, Queue};
+use crate::api::{HolderKind, LeaseSpec, StaticIPLease, lease_name};
 use crate::cluster_api::Key;
+use crate::object::Object;
 use crate::registry::Stopped;
 
 /// Maximum number of passes that run at the same time.
 pub(crate) const PASSES: usize = 64;
 /// Maximum number of requests in one pass. No correct pass needs more.
 pub(crate) const LONGEST_PASS: usize = 32;
-/// Pause before the next attempt for an address that is requested or kept for a name, and is not available. Also the
-/// pause before the next look at a guest that keeps the address of a claim.
+/// Pause before the next attempt for an address that is requested or kept for a name, and is not available.
 pub(crate) const ADDRESS_PAUSE: Duration = Duration::from_secs(2);
 /// Pause before the next pass for a name that still waits. Not everything that a name waits for causes a pass: a corrected
 /// pool, or another name that gives up an address.
@@ -37,7 +38,7 @@ const RETRY: Duration = Duration::from_secs(10);
 /// The same for a name in the wait queue of the registry, which reports allocations.
 const RETRY_QUEUED: Duration = Duration::from_secs(600);
 /// Timeout of a request.
-const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 /// Pause after a failure at the start.
 const PAUSE: Duration = Duration::from_secs(1);
 /// Interval between two questions which kinds the API server serves.
@@ -53,6 +54,9 @@ pub(crate) enum Ended {
     Well,
     /// The name needs another pass after this pause.
     Again(Duration),
+    /// The name needs another pass after a pause that doubles with each such pass, because nothing reports the change for
+    /// which it waits.
+    Later,
     /// The next step is this claim. It must be processed together with other claims.
     BeforeClaim(Claim, HolderKind),
 }
@@ -161,7 +165,7 @@ where
     for (key, ended) in passes {
         match ended {
             Ok(Ended::BeforeClaim(claim, kind)) => claims.push((key, claim, kind)),
-            Ok(Ended::Well | Ended::Again(_)) => {}
+            Ok(Ended::Well | Ended::Again(_) | Ended::Later) => {}
             Err(Error::Stopped) => return Err(Stopped),
             Err(error) => tracing::warn!(name = %key, %error, "could not prepare the claim of a {what}"),
         }
@@ -211,10 +215,15 @@ where
             },
             Some((key, ended)) = passes.next() => {
                 let now = Instant::now();
-                queue.end(&key, ended.is_ok(), now);
+                let end = match &ended {
+                    Ok(Ended::Later) => End::Later,
+                    Ok(_) => End::Well,
+                    Err(_) => End::Failed,
+                };
+                queue.end(&key, end, now);
                 match ended {
                     Ok(Ended::Again(pause)) => queue.add(key, now + pause),
-                    Ok(Ended::Well | Ended::BeforeClaim(..)) => {}
+                    Ok(Ended::Well | Ended::Later | Ended::BeforeClaim(..)) => {}
                     Err(Error::Stopped) => return Stopped,
                     Err(error) => tracing::warn!(name = %key, %error, "could not serve a {what}"),
                 }
@@ -263,8 +272,8 @@ pub(crate) fn stored<T>(answer: Result<T, Error>) -> Result<Option<T>, Error> {
     }
 }
 
-/// Whether the API server has a lease of this address and network for the object with this UID. Another leader may have
-/// written the lease a moment ago, before the registry receives it.
+/// Whether the API server has a lease of this address and network for the object with this UID, or a lease that cannot be
+/// read. Another leader may have written the lease a moment ago, before the registry receives it.
 pub(crate) async fn is_leased(
     client: &Client,
     address: std::net::IpAddr,
@@ -273,8 +282,10 @@ pub(crate) async fn is_leased(
 ) -> Result<bool, Error> {
     // No pool has a network for which no lease name exists.
     let Ok(name) = lease_name(address, network) else { return Ok(false) };
-    let lease = ask(Api::<StaticIPLease>::all(client.clone()).get_opt(&name)).await?;
-    Ok(lease.is_some_and(|lease| lease.spec.released.is_none() && lease.spec.holder.uid == uid))
+    let leases: Api<Object> = Api::all_with(client.clone(), &ApiResource::erase::<StaticIPLease>(&()));
+    let Some(Object(lease)) = ask(leases.get_opt(&name)).await? else { return Ok(false) };
+    let spec = serde_json::from_value::<LeaseSpec>(lease.data["spec"].clone());
+    Ok(spec.map_or(true, |spec| spec.released.is_none() && spec.holder.uid == uid))
 }
 
 /// Returns the addresses that the registry has adopted from records, by the holder in the record.

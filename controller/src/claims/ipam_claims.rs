@@ -15,8 +15,9 @@ use std::time::Duration;
 
 use futures::{Stream, StreamExt as _, stream};
 use glowplug::host::claim::Record;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
-use kube::api::{ApiResource, DynamicObject, Patch, PatchParams};
+use kube::api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams};
 use kube::runtime::events::EventType;
 use kube::{Api, Client, Resource as _};
 use serde_json::Value;
@@ -41,6 +42,10 @@ use crate::pools::Facts;
 use crate::registry::{Holders, Stopped};
 use crate::watch::{Change, changes};
 
+/// Largest number of instances that are read one by one.
+const MOST_GUESTS: usize = 16;
+/// Maximum number of objects in the response to one list request.
+const PAGE: u32 = 500;
 /// Name of this part in the opening.
 const PART: &str = "IPAMClaims";
 /// The kinds of this part, for log messages.
@@ -204,9 +209,8 @@ impl Work<'_> {
         for _ in 0..LONGEST_PASS {
             match decide(&view, Timestamp::now()) {
                 Step::Wait if view.is_early() => return Ok(Ended::Again(EARLY)),
-                Step::Wait if view.waits_for_address() || view.waits_for_guest() => {
-                    return Ok(Ended::Again(ADDRESS_PAUSE));
-                }
+                Step::Wait if view.waits_for_guest() => return Ok(Ended::Later),
+                Step::Wait if view.waits_for_address() => return Ok(Ended::Again(ADDRESS_PAUSE)),
                 Step::Wait if view.is_waiting() => return Ok(Ended::waiting(view.ledger.waits)),
                 Step::Wait => return Ok(Ended::Well),
                 Step::Claim(claim) if until == Until::Claim => {
@@ -283,12 +287,7 @@ impl Work<'_> {
             Step::ReadGuests(names) => {
                 let api: Api<DynamicObject> =
                     Api::namespaced_with(self.provider.client.clone(), &key.namespace, &instances());
-                let mut guests = Vec::new();
-                for name in names {
-                    let guest = ask(api.get_opt(&name)).await?;
-                    guests.extend(guest.map(|object| guest_of(name, object)));
-                }
-                view.guests = Some(guests);
+                view.guests = Some(read_guests(&api, names).await?);
             }
             Step::Adopt(record, network) => {
                 if self.is_leased(&record, &network).await? {
@@ -451,7 +450,30 @@ impl Work<'_> {
     }
 }
 
-fn guest_of(name: String, instance: DynamicObject) -> Guest {
-    let owners = instance.metadata.owner_references.unwrap_or_default().into_iter().map(|owner| owner.uid);
-    Guest { name, uids: owners.chain(instance.metadata.uid).collect() }
+/// Reads the instances with these names. A user can name any number of virtual machines as owners of a claim, so many names
+/// are looked up in a list of the namespace.
+async fn read_guests(instances: &Api<DynamicObject>, names: BTreeSet<String>) -> Result<Vec<Guest>, Error> {
+    let mut guests = Vec::new();
+    if names.len() <= MOST_GUESTS {
+        for name in names {
+            let guest = ask(instances.get_metadata_opt(&name)).await?;
+            guests.extend(guest.map(|guest| guest_of(name, guest.metadata)));
+        }
+        return Ok(guests);
+    }
+    let mut params = ListParams::default().limit(PAGE);
+    loop {
+        let page = ask(instances.list_metadata(&params)).await?;
+        let named = page.items.into_iter().filter_map(|guest| Some((guest.metadata.name.clone()?, guest.metadata)));
+        guests.extend(named.filter(|(name, _)| names.contains(name)).map(|(name, metadata)| guest_of(name, metadata)));
+        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => params = params.continue_token(&token),
+            None => return Ok(guests),
+        }
+    }
+}
+
+fn guest_of(name: String, instance: ObjectMeta) -> Guest {
+    let owners = instance.owner_references.unwrap_or_default().into_iter().map(|owner| owner.uid);
+    Guest { name, uids: owners.chain(instance.uid).collect() }
 }

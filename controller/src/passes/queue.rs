@@ -7,10 +7,20 @@ use tokio::time::Instant;
 
 use crate::cluster_api::Key;
 
-/// Pause after the first failure of a pass. The pause doubles with each further failure.
+/// Pause after the first unfinished pass of a name. The pause doubles with each further one.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
-/// Longest pause after a failure.
+/// Longest pause after an unfinished pass.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
+/// How a pass has ended.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum End {
+    Well,
+    /// The name needs another pass after a pause, or earlier if something changes.
+    Later,
+    /// The name needs another pass after a pause.
+    Failed,
+}
 
 /// Names that wait for a pass. At most one pass for each name is running.
 ///
@@ -25,7 +35,8 @@ pub(super) struct Queue {
     under_way: BTreeMap<Key, Option<Instant>>,
     /// Number of running passes of each namespace.
     running: BTreeMap<String, usize>,
-    failures: BTreeMap<Key, u32>,
+    /// Number of unfinished passes of each name since its last finished one.
+    unfinished: BTreeMap<Key, u32>,
 }
 
 // === impl Queue ===
@@ -73,8 +84,8 @@ impl Queue {
         self.due.values().filter_map(BTreeSet::first).map(|(at, _)| *at).min()
     }
 
-    /// Records that the pass for a name has ended, with or without success.
-    pub(super) fn end(&mut self, key: &Key, is_well: bool, now: Instant) {
+    /// Records that the pass for a name has ended.
+    pub(super) fn end(&mut self, key: &Key, end: End, now: Instant) {
         let again = self.under_way.remove(key).flatten();
         if let Some(running) = self.running.get_mut(&key.namespace) {
             *running = running.saturating_sub(1);
@@ -82,16 +93,16 @@ impl Queue {
                 self.running.remove(&key.namespace);
             }
         }
-        if is_well {
-            self.failures.remove(key);
-            if let Some(at) = again {
-                self.add(key.clone(), at);
-            }
+        if let Some(at) = again.filter(|_| end != End::Failed) {
+            self.add(key.clone(), at);
+        }
+        if end == End::Well {
+            self.unfinished.remove(key);
             return;
         }
-        let failures = self.failures.entry(key.clone()).or_default();
-        let pause = FIRST_PAUSE.saturating_mul(1 << (*failures).min(16)).min(LONGEST_PAUSE);
-        *failures = failures.saturating_add(1);
+        let unfinished = self.unfinished.entry(key.clone()).or_default();
+        let pause = FIRST_PAUSE.saturating_mul(1 << (*unfinished).min(16)).min(LONGEST_PAUSE);
+        *unfinished = unfinished.saturating_add(1);
         self.add(key.clone(), now + pause);
     }
 }
@@ -128,7 +139,7 @@ mod tests {
         let later = now + SECOND;
         queue.add(key("d"), now);
         assert_eq!([(); 2].map(|()| queue.next(later)), [Some(other("x")), Some(other("y"))]);
-        queue.end(&other("x"), true, later);
+        queue.end(&other("x"), End::Well, later);
         assert_eq!([(); 3].map(|()| queue.next(later)), [Some(other("z")), Some(key("d")), None]);
     }
 
@@ -149,41 +160,43 @@ mod tests {
         assert_eq!(queue.next(now), Some(key("a")));
         queue.add(key("a"), now);
         assert_eq!(queue.next(now), None);
-        queue.end(&key("a"), true, now);
+        queue.end(&key("a"), End::Well, now);
         assert_eq!(queue.next(now), Some(key("a")));
-        queue.end(&key("a"), true, now);
+        queue.end(&key("a"), End::Well, now);
         assert_eq!(queue.next(now), None);
     }
 
     #[test]
-    fn a_failure_is_tried_again_after_a_pause_that_doubles() {
+    fn an_unfinished_pass_is_repeated_after_a_pause_that_doubles() {
         let (mut queue, now) = (Queue::default(), Instant::now());
         queue.add(key("a"), now);
-        for pause in [50, 100, 200, 400] {
+        for (pause, end) in [(50, End::Failed), (100, End::Later), (200, End::Later), (400, End::Failed)] {
             assert_eq!(queue.next(now + LONGEST_PAUSE), Some(key("a")));
-            queue.end(&key("a"), false, now);
+            queue.end(&key("a"), end, now);
             assert_eq!(queue.next_time(), Some(now + Duration::from_millis(pause)));
         }
         for _ in 0..40 {
             queue.next(now + LONGEST_PAUSE);
-            queue.end(&key("a"), false, now);
+            queue.end(&key("a"), End::Failed, now);
         }
         assert_eq!(queue.next_time(), Some(now + LONGEST_PAUSE));
         queue.next(now + LONGEST_PAUSE);
-        queue.end(&key("a"), true, now);
+        queue.end(&key("a"), End::Well, now);
         queue.add(key("a"), now);
         queue.next(now);
-        queue.end(&key("a"), false, now);
+        queue.end(&key("a"), End::Failed, now);
         assert_eq!(queue.next_time(), Some(now + FIRST_PAUSE));
     }
 
     #[test]
-    fn what_changes_during_a_pass_that_fails_does_not_shorten_the_pause() {
-        let (mut queue, now) = (Queue::default(), Instant::now());
-        queue.add(key("a"), now);
-        queue.next(now);
-        queue.add(key("a"), now);
-        queue.end(&key("a"), false, now);
-        assert_eq!(queue.next_time(), Some(now + FIRST_PAUSE));
+    fn what_changes_during_a_pass_shortens_the_pause_only_if_the_pass_does_not_fail() {
+        for (end, expected) in [(End::Failed, FIRST_PAUSE), (End::Later, Duration::ZERO), (End::Well, Duration::ZERO)] {
+            let (mut queue, now) = (Queue::default(), Instant::now());
+            queue.add(key("a"), now);
+            queue.next(now);
+            queue.add(key("a"), now);
+            queue.end(&key("a"), end, now);
+            assert_eq!(queue.next_time(), Some(now + expected), "{end:?}");
+        }
     }
 }

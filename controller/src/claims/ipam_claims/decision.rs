@@ -15,7 +15,8 @@
 //!   status has lost its addresses before that read. So an instance that is created later finds no address.
 //! - A claim whose virtual machine is gone must not hinder a new virtual machine of the same name, which needs a claim
 //!   of the same name. So the claim may end while an instance of the new virtual machine exists. The lease then stays
-//!   until that instance is gone, because its pod may have read the earlier status.
+//!   until that instance is gone, because its pod may have read the earlier status. A claim that names other virtual
+//!   machines, too, does not end before all their instances: its lease would not name them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -32,7 +33,7 @@ use serde_json::Value;
 use super::super::decision::{Held, finalizers, held_by, why_not_ready, without};
 use crate::cluster_api::{CLAIM_FINALIZER, Key, REQUEST_ANNOTATION, has_finalizer, is_in_use};
 use crate::index::{PoolFacts, PoolId};
-use crate::ipam_claim::{Failure, IpamClaim, IpsAllocated};
+use crate::ipam_claim::{Failure, IpamClaim, IpsAllocated, vm_of_name};
 use crate::passes::Problem;
 
 /// State of one name.
@@ -93,9 +94,6 @@ pub(super) struct RegisteredPool {
     pub(super) interface: InterfaceName,
     pub(super) families: BTreeSet<Family>,
 }
-
-/// Largest number of virtual machines that may use a claim. KubeVirt writes one.
-const MOST_USERS: usize = 16;
 
 /// The next request.
 #[derive(Clone, Debug, PartialEq)]
@@ -172,11 +170,9 @@ impl View {
         of_claim.chain(self.former.values().flatten().cloned()).collect()
     }
 
-    /// Reads the virtual machines that may use an address. A claim with too many owners keeps its addresses: each of them would
-    /// need a request in every pass.
+    /// Reads the virtual machines that may use an address.
     fn read_guests(&self) -> Step {
-        let users = self.users();
-        if users.len() > MOST_USERS { self.hold_back(Step::Wait) } else { Step::ReadGuests(users) }
+        Step::ReadGuests(self.users())
     }
 
     /// The next request that releases the addresses of an earlier claim. `None`: nothing is left to do for now.
@@ -204,7 +200,9 @@ impl View {
         if guests.peek().is_some() {
             // A claim without an owner may belong to any instance of its name.
             let is_own = |guest: &Guest| claim.owners().any(|owner| guest.uids.contains(&owner.uid));
-            return match claim.owners().next().is_none() || guests.any(is_own) {
+            // A later leader knows only the lease, and so only the virtual machine in the name of the claim.
+            let has_others = users.iter().any(|user| user != vm_of_name(&self.key.name));
+            return match has_others || claim.owners().next().is_none() || guests.any(is_own) {
                 true => self.hold_back(Step::Wait),
                 false => self.hold_back(remove()),
             };

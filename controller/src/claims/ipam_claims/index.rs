@@ -372,7 +372,7 @@ mod tests {
         each_object(&valid, |object| {
             let owners = object.metadata.owner_references.iter().flatten().map(|owner| owner.uid.clone());
             let uids = owners.chain(["i-1".to_owned()]).collect();
-            assert_eq!(guest_of("hostile".to_owned(), object), Guest { name: "hostile".to_owned(), uids });
+            assert_eq!(guest_of("hostile".to_owned(), object.metadata), Guest { name: "hostile".to_owned(), uids });
         });
     }
 }

@@ -299,6 +299,29 @@ fn network_of(name: &str) -> Value {
     json!({"spec": {"network": name}})
 }
 
+pub async fn an_ipam_claim_with_many_owners_is_released_after_the_last_guest(cluster: &Cluster) {
+    let (tenant, controller) = tenant(cluster, &["10.0.0.8/32"]).await;
+    let owner = |n: usize| {
+        let (name, uid) = (format!("v{n}"), format!("uid-{n}"));
+        json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": name, "uid": uid})
+    };
+    let owners: Vec<Value> = (0..40).map(owner).collect();
+    tenant.claim("a", &json!({"metadata": {"ownerReferences": owners}})).await;
+    tenant.ips_of("a").await;
+    tenant.start("v17", "uid-17").await;
+    tenant.delete("a").await;
+    // The guest still runs, so the claim gets no address of the pool.
+    tenant.claim("b", &json!({})).await;
+    tenant.until_failed("b", "SubnetExhausted").await;
+    // Without its finalizer the claim is gone at once. The leader has seen its owners.
+    tenant.merge("a", &json!({"metadata": {"finalizers": null}})).await;
+    tenant.until_gone("a").await;
+    assert_eq!(tenant.site.held().await, rows([("10.0.0.8", "a.net1")]));
+    tenant.stop("v17").await;
+    assert_eq!(tenant.ips_of("b").await, ["10.0.0.8/16"]);
+    drop(controller);
+}
+
 pub async fn an_ipam_claim_that_is_removed_by_force_leaves_nothing_behind(cluster: &Cluster) {
     let (tenant, controller) = tenant(cluster, &["10.0.0.8/31"]).await;
     for vm in ["a", "b"] {

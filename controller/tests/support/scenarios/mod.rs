@@ -134,6 +134,7 @@ scenarios! {
     ipam_claims::an_address_that_another_program_writes_is_reported_and_not_replaced,
     ipam_claims::an_ipam_claim_gets_the_addresses_that_it_requests_or_that_its_pool_keeps,
     ipam_claims::a_global_pool_serves_the_ipam_claims_of_every_namespace,
+    ipam_claims::an_ipam_claim_with_many_owners_is_released_after_the_last_guest,
     ipam_claims::an_ipam_claim_that_is_removed_by_force_leaves_nothing_behind,
     ledger::an_address_is_stored_before_it_is_known,
     ledger::another_leader_reads_the_stored_leases,
