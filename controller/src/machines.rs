@@ -28,6 +28,7 @@ use glowplug::host::allocator::Adoption;
 use glowplug::host::claim::{Claimant, Machine, Record};
 use glowplug::host::pool::Pool;
 use glowplug::host::records::{Inventory, Objects};
+use ipnetwork::IpNetwork;
 use k8s_openapi::api::core::v1::{ObjectReference, Secret};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
@@ -37,7 +38,7 @@ use kube::runtime::watcher;
 use kube::{Api, Client};
 use serde_json::Value;
 use tokio::sync::{mpsc, watch};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use tracing::field::display;
 
 use self::authority::Authority;
@@ -56,9 +57,11 @@ use crate::ipam_claim::{claim_name, ipam_claims};
 use crate::machine::{VirtualMachine, instances, kubevirt_machines, virtual_machines};
 use crate::macs::Observer;
 use crate::metrics::Metrics;
+use crate::object::Object;
 use crate::opening::Opening;
 use crate::passes::{
-    self, ADDRESS_PAUSE, DISCOVERY, Ended, Error, LONGEST_PASS, Names, Problem, Until, ask, list, stored, version_of,
+    self, ADDRESS_PAUSE, DISCOVERY, Ended, Error, LONGEST_PASS, Names, PATIENCE, Problem, Until, ask, list, stored,
+    version_of,
 };
 use crate::pools::{Facts, Scope};
 use crate::registry::{Holders, RegistryHandle, Reservation, Stopped};
@@ -415,7 +418,7 @@ impl Work<'_> {
                 }
                 Step::Wait if view.waits_for_address() => return Ok(Ended::Again(ADDRESS_PAUSE)),
                 // The webhook of another replica may have rejected the machine once more.
-                Step::Wait if view.written.retry || view.is_disputed() || view.is_kept_by_secret => {
+                Step::Wait if view.written.retry || view.is_disputed() || view.is_unsettled => {
                     return Ok(Ended::waiting(false));
                 }
                 Step::Wait if view.is_waiting() => return Ok(Ended::waiting(!view.ledger.waiting.is_empty())),
@@ -451,7 +454,7 @@ impl Work<'_> {
             is_adopted: false,
             proven: BTreeSet::new(),
             gone: BTreeSet::new(),
-            is_kept_by_secret: false,
+            is_unsettled: false,
             sources: sources::Sources {
                 version: self.kinds.claims,
                 has_ipam_claims: self.kinds.has_ipam_claims,
@@ -496,7 +499,10 @@ impl Work<'_> {
         let labelled = label.as_ref().and_then(|label| index.machine(label));
         // Users of another namespace can write a KubevirtMachine whose VirtualMachine has this name.
         let own = || index.machine(key).filter(is_home);
-        view.machine = labelled.or_else(own).or_else(|| machines().find(is_home)).cloned();
+        // capk waits for a new attempt only with the machine that was refused.
+        let is_refused = |machine: &&KubevirtMachine| is_home(machine) && machine.refused.is_some();
+        let other = || machines().find(is_refused).or_else(|| machines().find(is_home));
+        view.machine = labelled.or_else(own).or_else(other).cloned();
         view.there = machines().filter_map(|machine| machine.metadata.uid.clone()).collect();
         let selection = index.selection();
         let refused = view.machine.as_ref().and_then(|machine| machine.refused.as_ref());
@@ -550,7 +556,7 @@ impl Work<'_> {
             Step::ReadSecret => view.secret = Some(self.read_secret(&key).await?),
             Step::ReadOtherSecret(name) => {
                 let secret = match is_object_name(&name) {
-                    true => ask(self.secrets(&key).get_opt(&name)).await?,
+                    true => ask(self.secrets(&key).get_opt(&name)).await?.map(secret_in).transpose()?,
                     // No such Secret can exist, and the name must not become a part of a path.
                     false => None,
                 };
@@ -558,8 +564,8 @@ impl Work<'_> {
             }
             Step::PatchVm(patch, notice) => {
                 let Ok(patch) = serde_json::from_value(patch) else { return Ok(()) };
-                let answer =
-                    ask(self.api(Kind::VirtualMachine, &key).patch(&key.name, &merge, &Patch::<()>::Json(patch))).await;
+                let vms = self.api(Kind::VirtualMachine, &key);
+                let answer = answered(vms.patch(&key.name, &merge, &Patch::<()>::Json(patch))).await;
                 view.written.reference = self.take(&key, Kind::VirtualMachine, &key, patched(answer)?).await?;
                 if let Some(notice) = notice.filter(|_| view.written.reference) {
                     self.publish(view, &notice);
@@ -588,7 +594,7 @@ impl Work<'_> {
             }
             Step::PatchClaim(name, patch) => {
                 let (claim, kind) = (Key { namespace: key.namespace.clone(), name }, self.claims()?);
-                let answer = ask(self.api(kind, &claim).patch(&claim.name, &merge, &Patch::Merge(patch))).await;
+                let answer = answered(self.api(kind, &claim).patch(&claim.name, &merge, &Patch::Merge(patch))).await;
                 match stored(answer)? {
                     // The API server deletes the object with its last finalizer, and responds with its last version.
                     Some(object) if object.metadata.finalizers.iter().flatten().next().is_some() => {
@@ -616,8 +622,9 @@ impl Work<'_> {
                     tracing::warn!(machine = %key, warning, "the guest may miss a setting of its network data");
                 }
                 let written = write_secret(self.api(Kind::VirtualMachine, &key), self.secrets(&key), *secret);
-                // This leader may lose the election now. The task still ends: it may have a Secret to delete.
-                match tokio::spawn(written).await.map_err(|_| Error::Stopped)?? {
+                // The task ends also when this leader loses the election or stops waiting: it may have a Secret to delete.
+                let written = timeout(PATIENCE, tokio::spawn(written)).await.map_err(|_| Error::Unanswered)?;
+                match written.map_err(|_| Error::Stopped)?? {
                     Some(secret) => {
                         let secret = NetworkSecret::read(Some(secret));
                         self.index().note_secret(&key, &secret);
@@ -665,8 +672,8 @@ impl Work<'_> {
             }
             Step::AnnotateVm(patch) => {
                 view.written.annotation = true;
-                let answer =
-                    ask(self.api(Kind::VirtualMachine, &key).patch(&key.name, &merge, &Patch::Merge(patch))).await;
+                let vms = self.api(Kind::VirtualMachine, &key);
+                let answer = answered(vms.patch(&key.name, &merge, &Patch::Merge(patch))).await;
                 self.take(&key, Kind::VirtualMachine, &key, stored(answer)?).await?;
             }
             Step::AddConflicts(conflicts, kind, notice) => {
@@ -687,7 +694,15 @@ impl Work<'_> {
                 tracing::info!(machine = %key, uid = machine.uid, "removed the machine from the wait queue");
                 self.index().remember(&key, |memory| memory.claimed.retain(|holder, _| *holder != machine));
             }
-            Step::Prove(holder, kind) => self.prove(view, holder, kind).await?,
+            Step::Prove(holder, kind) => match self.prove(view, holder.clone(), kind).await {
+                // A user of that namespace can write objects that make the check fail. No other machine waits for it.
+                Err(error) if holder.namespace != key.namespace && !matches!(error, Error::Stopped) => {
+                    tracing::warn!(machine = %key, %holder, %error, "could not check whether a machine is gone");
+                    view.is_unsettled = true;
+                    view.proven.insert(holder);
+                }
+                result => result?,
+            },
             Step::Report(notice) => {
                 self.publish(view, &notice);
                 self.index().remember(&key, |memory| memory.notice = Some(notice));
@@ -760,7 +775,7 @@ impl Work<'_> {
                 // No watch reports the end of a Secret.
                 let is_ending =
                     |guest: &Guest| matches!(&guest.secret, NetworkSecret::Ours(secret) if secret.is_deleted);
-                view.is_kept_by_secret |= proof.guests.iter().any(is_ending)
+                view.is_unsettled |= proof.guests.iter().any(is_ending)
                     || proof.guests.iter().all(|guest| guest.vm.is_none() && guest.instance.is_none());
                 view.proven.insert(holder);
             }
@@ -786,13 +801,13 @@ impl Work<'_> {
     async fn create_claim(&self, view: &mut View, claim: Value) -> Result<(), Error> {
         let claim: DynamicObject = serde_json::from_value(claim).map_err(Error::Unreadable)?;
         let (key, kind) = (Key::of(&claim.metadata), self.claims()?);
-        let answer = ask(self.api(kind, &key).create(&PostParams::default(), &claim)).await;
+        let answer = answered(self.api(kind, &key).create(&PostParams::default(), &Object(claim))).await;
         if let Some(claim) = stored(answer)? {
             self.index().apply(kind, claim);
             return Ok(());
         }
         // Another leader has created the claim first, or another author has created a claim of this name.
-        let claim = ask(self.api(kind, &key).get_opt(&key.name)).await?.ok_or(Error::Behind)?;
+        let Object(claim) = ask(self.api(kind, &key).get_opt(&key.name)).await?.ok_or(Error::Behind)?;
         match MachineClaim::read(claim.clone()) {
             Ok(known) => {
                 self.index().apply(kind, claim);
@@ -876,7 +891,8 @@ impl Work<'_> {
     }
 
     async fn ask_secret(&self, key: &Key) -> Result<NetworkSecret, Error> {
-        let secret = NetworkSecret::read(ask(self.secrets(key).get_opt(&secret_name(key))).await?);
+        let secret = ask(self.secrets(key).get_opt(&secret_name(key))).await?.map(secret_in).transpose()?;
+        let secret = NetworkSecret::read(secret);
         self.index().note_secret(key, &secret);
         Ok(secret)
     }
@@ -884,7 +900,7 @@ impl Work<'_> {
     /// Reads an object from the API server into the index. `pass` is the name of the running pass.
     async fn read(&self, pass: &Key, kind: Kind, key: &Key) -> Result<Option<DynamicObject>, Error> {
         let known = self.index().version(kind, key);
-        let object = ask(self.api(kind, key).get_opt(&key.name)).await?;
+        let object = ask(self.api(kind, key).get_opt(&key.name)).await?.map(|Object(object)| object);
         let names = self.index().take(kind, key, known, object.clone());
         self.wake_others(pass, names);
         Ok(object)
@@ -923,8 +939,8 @@ impl Work<'_> {
         let key = Key::of(&machine.metadata);
         let (api, params, patch) = (self.api(Kind::KubevirtMachine, &key), PatchParams::default(), Patch::Merge(patch));
         let answer = match is_status {
-            true => ask(api.patch_status(&key.name, &params, &patch)).await,
-            false => ask(api.patch(&key.name, &params, &patch)).await,
+            true => answered(api.patch_status(&key.name, &params, &patch)).await,
+            false => answered(api.patch(&key.name, &params, &patch)).await,
         };
         let object = stored(answer)?;
         self.take(&view.key, Kind::KubevirtMachine, &key, object.clone()).await?;
@@ -998,17 +1014,28 @@ impl Work<'_> {
         self.machines.events.publish(object, type_, reason, note);
     }
 
-    fn api(&self, kind: Kind, key: &Key) -> Api<DynamicObject> {
+    /// Objects of a kind in the namespace of a name. A user can write an object that only [`Object`] can read.
+    fn api(&self, kind: Kind, key: &Key) -> Api<Object> {
         Api::namespaced_with(self.machines.client.clone(), &key.namespace, &kind.resource())
     }
 
-    fn secrets(&self, key: &Key) -> Api<Secret> {
-        Api::namespaced(self.machines.client.clone(), &key.namespace)
+    fn secrets(&self, key: &Key) -> Api<Object> {
+        Api::namespaced_with(self.machines.client.clone(), &key.namespace, &ApiResource::erase::<Secret>(&()))
     }
 
     fn index(&self) -> MutexGuard<'_, Index> {
         self.index.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Sends a write and waits for the object in the response.
+async fn answered(write: impl Future<Output = kube::Result<Object>>) -> Result<DynamicObject, Error> {
+    ask(write).await.map(|Object(object)| object)
+}
+
+/// Reads a Secret.
+fn secret_in(Object(object): Object) -> Result<Secret, Error> {
+    serde_json::to_value(object).and_then(serde_json::from_value).map_err(Error::Unreadable)
 }
 
 /// Returns the object that a JSON patch stored. `None`: the API server has another version of the object, or no object.
@@ -1025,29 +1052,41 @@ fn patched(answer: Result<DynamicObject, Error>) -> Result<Option<DynamicObject>
 ///
 /// A leader that was paused may be here after another leader has proved that the VirtualMachine is gone and has released
 /// its addresses. A new VirtualMachine of the same name would start with a late Secret. Therefore the VirtualMachine is
-/// read before the Secret is created, and once more after that: the API server may have received the Secret late.
-async fn write_secret(vms: Api<DynamicObject>, secrets: Api<Secret>, secret: Secret) -> Result<Option<Secret>, Error> {
+/// read before the Secret is created, and once more after that: the API server may have received the Secret late. The same
+/// holds for a Secret whose creation has no answer.
+async fn write_secret(vms: Api<Object>, secrets: Api<Object>, secret: Secret) -> Result<Option<Secret>, Error> {
     let owner = secret.metadata.owner_references.iter().flatten().next().cloned().unwrap_or_default();
     let has_owner = async || {
         let vm = ask(vms.get_opt(&owner.name)).await?;
         Ok::<bool, Error>(
-            vm.is_some_and(|vm| objects::uid(&vm.metadata) == owner.uid && !objects::is_deleted(&vm.metadata)),
+            vm.is_some_and(|Object(vm)| objects::uid(&vm.metadata) == owner.uid && !objects::is_deleted(&vm.metadata)),
         )
     };
     if !has_owner().await? {
         return Ok(None);
     }
-    let Some(secret) = stored(ask(secrets.create(&PostParams::default(), &secret)).await)? else { return Ok(None) };
-    if has_owner().await? {
-        return Ok(Some(secret));
+    let vm = Key { namespace: secret.metadata.namespace.clone().unwrap_or_default(), name: owner.name.clone() };
+    let object = serde_json::to_value(&secret).and_then(serde_json::from_value).map_err(Error::Unreadable)?;
+    // The client ends a request without an answer. The API server does not store the Secret later than that.
+    let answer = secrets.create(&PostParams::default(), &object).await.map_err(Error::Request);
+    let is_refused = matches!(&answer, Err(Error::Request(kube::Error::Api(status))) if status.code < 500);
+    if is_refused || has_owner().await? {
+        return stored(answer)?.map(secret_in).transpose();
     }
-    let vm = Key { namespace: secret.metadata.namespace.unwrap_or_default(), name: owner.name };
-    delete(&secrets, &vm, secret.metadata.uid).await?;
-    Ok(None)
+    let secret = match &answer {
+        Ok(Object(secret)) => Some(secret.metadata.clone()),
+        Err(_) => ask(secrets.get_opt(&secret_name(&vm))).await?.map(|Object(secret)| secret.metadata),
+    };
+    let is_of_owner =
+        |secret: &ObjectMeta| secret.owner_references.iter().flatten().next().is_some_and(|it| it.uid == owner.uid);
+    if let Some(secret) = secret.filter(is_of_owner) {
+        delete(&secrets, &vm, secret.uid).await?;
+    }
+    answer.map(|_| None)
 }
 
 /// Deletes the Secret of a VirtualMachine.
-async fn delete(secrets: &Api<Secret>, vm: &Key, uid: Option<String>) -> Result<(), Error> {
+async fn delete(secrets: &Api<Object>, vm: &Key, uid: Option<String>) -> Result<(), Error> {
     let params = DeleteParams::default().preconditions(Preconditions { uid, resource_version: None });
     let secret = secret_name(vm);
     if stored(ask(secrets.delete(&secret, &params)).await)?.is_some() {
@@ -1060,6 +1099,14 @@ async fn delete(secrets: &Api<Secret>, vm: &Key, uid: Option<String>) -> Result<
 fn is_object_name(name: &str) -> bool {
     let is_allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.');
     !name.is_empty() && name.bytes().all(is_allowed) && !name.starts_with('.') && !name.ends_with('.')
+}
+
+/// Returns the addresses that a KubevirtMachine records as its own.
+pub(crate) fn recorded_addresses(machine: &DynamicObject) -> BTreeSet<IpAddr> {
+    let mut records = Objects::default();
+    read_records(&mut records, &kubevirt_machines().kind, machine);
+    let records = records.inventory().records;
+    records.iter().flat_map(|record| &record.addresses).map(IpNetwork::ip).collect()
 }
 
 fn provider_address(object: DynamicObject) -> sources::ProviderAddress {

@@ -36,6 +36,7 @@ use crate::cluster_api::Key;
 use crate::events::Events;
 use crate::machine::{instances, virtual_machines};
 use crate::metrics::Metrics;
+use crate::object::Object;
 use crate::passes::{Error, ask, stored, version_of};
 use crate::pools::Scope;
 use crate::watch::{Change, Known, changes};
@@ -364,10 +365,9 @@ impl Macs {
                 let tested = patch[0]["value"].as_str().map(str::to_owned);
                 let Ok(patch) = serde_json::from_value(patch) else { return Ok(Outcome::Nothing) };
                 let patch = Patch::<()>::Json(patch);
-                let vms: Api<DynamicObject> =
-                    Api::namespaced_with(self.client.clone(), &key.namespace, &virtual_machines());
+                let vms: Api<Object> = Api::namespaced_with(self.client.clone(), &key.namespace, &virtual_machines());
                 match ask(vms.patch(&key.name, &PatchParams::default(), &patch)).await {
-                    Ok(object) => {
+                    Ok(Object(object)) => {
                         let note = format!("Allocated {}", addresses.join(", "));
                         self.publish(&key, EventType::Normal, "MACAddressAllocated", &note);
                         Ok(Outcome::Vm(object))
@@ -375,10 +375,10 @@ impl Macs {
                     // The patch tests the version of the VirtualMachine.
                     Err(Error::Request(kube::Error::Api(status))) if matches!(status.code, 409 | 422) => {
                         match ask(vms.get_opt(&key.name)).await? {
-                            Some(object) if object.metadata.resource_version == tested => {
+                            Some(Object(object)) if object.metadata.resource_version == tested => {
                                 Err(Error::Request(kube::Error::Api(status)))
                             }
-                            object => Ok(object.map_or(Outcome::Nothing, Outcome::Vm)),
+                            object => Ok(object.map_or(Outcome::Nothing, |Object(object)| Outcome::Vm(object))),
                         }
                     }
                     Err(Error::Request(kube::Error::Api(status))) if status.code == 404 => Ok(Outcome::Nothing),
@@ -426,11 +426,10 @@ impl Macs {
     /// Reads the machine of a lease, and releases the lease if the VirtualMachine is gone and no instance has the address.
     async fn prove(&self, address: MacAddr, version: u64, mut lease: LeaseSpec) -> Result<Outcome, Error> {
         let holder = &lease.holder;
-        let api =
-            |kind: ApiResource| Api::<DynamicObject>::namespaced_with(self.client.clone(), &holder.namespace, &kind);
+        let api = |kind: ApiResource| Api::<Object>::namespaced_with(self.client.clone(), &holder.namespace, &kind);
         // The VirtualMachine first: KubeVirt creates no instance for a VirtualMachine that is gone.
-        let vm = ask(api(virtual_machines()).get_opt(&holder.name)).await?;
-        let instance = ask(api(instances()).get_opt(&holder.name)).await?;
+        let vm = ask(api(virtual_machines()).get_opt(&holder.name)).await?.map(|Object(vm)| vm);
+        let instance = ask(api(instances()).get_opt(&holder.name)).await?.map(|Object(instance)| instance);
         let is_there = vm.as_ref().is_some_and(|vm| vm.metadata.uid.as_ref() == Some(&holder.uid));
         let is_used = instance.as_ref().is_some_and(|instance| Guest::read(instance).all.contains(&address));
         if is_there || is_used {

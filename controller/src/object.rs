@@ -1,4 +1,4 @@
-//! Objects as the API server sends them in lists, in watches and to webhooks.
+//! Objects as the API server sends them in lists, in watches, in responses and to webhooks.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -10,7 +10,7 @@ use kube::api::{ApiResource, DynamicObject, TypeMeta};
 use kube::core::DynamicResourceScope;
 use kube::runtime::watcher::Event;
 use serde::de::{DeserializeSeed, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
 /// Number of nested lists and objects that are read. The client reads at most 127 in the text of a list, and an object of
@@ -27,7 +27,7 @@ const MAX_DEPTH: usize = 100;
 /// The same holds for the depth of an object. The definition of a kind may leave a member open, such as the metadata in
 /// the template of a VirtualMachine, and an API server accepts deeper values there than the client reads. Values nested
 /// deeper than 100 levels are null.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub struct Object(pub DynamicObject);
 
 /// Reads a value with this number of nested lists and objects. Deeper values are null.

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use glowplug::diagnostic::{Diagnostic, Diagnostics, Severity};
 use glowplug::host::address::AddressSet;
+use glowplug::host::claim::is_object_name;
 use glowplug::host::pool::{Pool, overlaps};
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::Full;
@@ -31,11 +32,12 @@ use tokio::time::timeout;
 
 use crate::api::{
     GROUP, GlobalStaticIPPool, Holder, HolderKind, LeaseSpec, MACPool, MacPool, MacPoolSpec, PoolSpec, StaticIPLease,
-    StaticIPPool,
+    StaticIPPool, lease_name,
 };
 use crate::cluster_api::Key;
 use crate::index::PoolId;
-use crate::machine::{VirtualMachine, virtual_machines};
+use crate::machine::{VirtualMachine, kubevirt_machines, virtual_machines};
+use crate::machines::recorded_addresses;
 use crate::metrics::Metrics;
 use crate::object::Object;
 use crate::selection::SelectionCache;
@@ -53,6 +55,8 @@ pub const POOLS_PATH: &str = "/validate-pools";
 const COUNT_LIMIT: Duration = Duration::from_secs(2);
 /// Maximum number of leases in the response to one list request.
 const PAGE: u32 = 500;
+/// Largest number of leases that are read for the recorded addresses of a machine.
+const MOST_RECORDED: usize = 64;
 /// Maximum number of addresses that a warning lists. API servers truncate long warnings.
 const NAMED: usize = 5;
 
@@ -323,21 +327,29 @@ impl Webhooks {
         Ok(decide(&machine, &selection, &held))
     }
 
-    /// Returns those of `pools` from which this machine, or another machine of the same name, holds an address.
+    /// Returns those of `pools` from which the KubevirtMachine of this machine holds an address: the leader records each
+    /// address in an annotation of the KubevirtMachine. The leases are not listed, because a cluster may have tens of
+    /// thousands of them, and capk tries again and again while a pool is exhausted.
     async fn held(&self, machine: &VirtualMachine, pools: &[PoolId]) -> kube::Result<BTreeSet<PoolId>> {
-        let names = [
-            (HolderKind::KubevirtMachine, machine.kubevirt_machine()),
-            (HolderKind::VirtualMachine, Some(machine.key())),
-        ];
-        let is_machine = |holder: &Holder| {
-            let key = Key { namespace: holder.namespace.clone(), name: holder.name.clone() };
-            names.iter().any(|(kind, name)| *kind == holder.kind && name.as_ref() == Some(&key))
-        };
         let mut held = BTreeSet::new();
-        for pool in pools {
-            let leases = self.leases(pool).await?;
-            if leases.iter().any(|lease| lease.released.is_none() && is_machine(&lease.holder)) {
-                held.insert(pool.clone());
+        // The labels are not checked yet. The names must not become a part of a path.
+        let is_valid = |key: &Key| is_object_name(&key.namespace) && is_object_name(&key.name);
+        let Some(key) = machine.kubevirt_machine().filter(is_valid) else { return Ok(held) };
+        let machines: Api<Object> = Api::namespaced_with(self.client.clone(), &key.namespace, &kubevirt_machines());
+        let Some(Object(object)) = machines.get_opt(&key.name).await? else { return Ok(held) };
+        let leases: Api<Object> = Api::all_with(self.client.clone(), &ApiResource::erase::<StaticIPLease>(&()));
+        let mut names = BTreeSet::new();
+        for address in recorded_addresses(&object) {
+            let networks = machine.networks.iter().map(|attachment| &attachment.network);
+            names.extend(networks.filter_map(|network| lease_name(address, network).ok()));
+        }
+        for name in names.into_iter().take(MOST_RECORDED) {
+            let lease = leases.get_opt(&name).await?.map(|Object(mut lease)| lease.data["spec"].take());
+            let Some(lease) = lease.and_then(|spec| serde_json::from_value::<LeaseSpec>(spec).ok()) else { continue };
+            let Holder { kind, namespace, name, .. } = &lease.holder;
+            let is_own = *kind == HolderKind::KubevirtMachine && (namespace, name) == (&key.namespace, &key.name);
+            if is_own && lease.released.is_none() {
+                held.extend(pools.iter().filter(|pool| pool.to_string() == lease.pool).cloned());
             }
         }
         Ok(held)

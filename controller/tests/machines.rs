@@ -259,11 +259,12 @@ async fn create_vm(hosted: &Hosted, name: &str) {
 }
 
 /// Runs a leader until it holds a lease for VirtualMachine `w` and sends the first request for which `is_last` is true.
-/// This request waits for the returned semaphore. Meanwhile the VirtualMachine is deleted, and another leader releases
+/// This request has a fault that waits for the returned semaphore. Meanwhile the VirtualMachine is deleted, and another leader releases
 /// its address and gives it to VirtualMachine `x`. Returns both leaders.
 async fn pause_at(
     (server, cluster, hosted): (&Server, &Cluster, &Hosted),
     is_last: fn(&Call) -> bool,
+    fault: fn(Arc<Semaphore>) -> Fault,
 ) -> (Controller, Controller, Arc<Semaphore>) {
     let paused = lead_paused(cluster).await;
     let (gate, came) = (Arc::new(Semaphore::new(0)), Arc::new(AtomicUsize::new(0)));
@@ -273,7 +274,7 @@ async fn pause_at(
             return Fault::None;
         }
         count.fetch_add(1, Ordering::SeqCst);
-        Fault::Hold(Arc::clone(&held))
+        fault(Arc::clone(&held))
     });
     create_vm(hosted, "w").await;
     poll("the last request of the leader", async || (came.load(Ordering::SeqCst) > 0).then_some(())).await;
@@ -304,7 +305,7 @@ async fn a_leader_that_was_paused_before_the_hand_out_reads_the_virtual_machine_
     let cluster = Cluster::of(&server).await;
     let hosted = hosted(&cluster, &["10.0.0.8/32"]).await;
     let is_last = |call: &Call| call.verb == "get" && call.plural == "virtualmachines";
-    let (_paused, _other, gate) = pause_at((&server, &cluster, &hosted), is_last).await;
+    let (_paused, _other, gate) = pause_at((&server, &cluster, &hosted), is_last, Fault::Hold).await;
     // The guest of this VirtualMachine would start with a Secret of the earlier one.
     create_vm(&hosted, "w").await;
     server.take_calls();
@@ -509,6 +510,31 @@ async fn a_lease_that_arrives_after_its_holder_is_gone_is_released() {
     }
 }
 
+#[tokio::test]
+async fn a_machine_of_another_namespace_that_cannot_be_checked_delays_no_other_machine() {
+    let server = Server::start().await;
+    let cluster = Cluster::of(&server).await;
+    let hosted = hosted(&cluster, &["10.0.0.8/30"]).await;
+    let other = cluster.namespace().await;
+    // According to this lease, the machine of the other namespace had its VirtualMachine here.
+    let holder = json!({"kind": "KubevirtMachine", "namespace": other, "name": "w", "uid": "u", "vmNamespace": hosted.namespace});
+    write_lease(&cluster, &hosted, &holder).await;
+    let failed = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&failed);
+    server.set_faults(move |call| {
+        if call.verb != "get" || call.namespace.as_ref() != Some(&other) {
+            return Fault::None;
+        }
+        count.fetch_add(1, Ordering::SeqCst);
+        Fault::Status(500)
+    });
+    create_vm(&hosted, "w").await;
+    let _leader = lead(&cluster);
+    assert_eq!(hosted.address_of("w").await, "10.0.0.9");
+    assert!(failed.load(Ordering::SeqCst) > 0);
+    assert_eq!(hosted.held().await, [("10.0.0.8".to_owned(), "w".to_owned()), ("10.0.0.9".to_owned(), "w".to_owned())]);
+}
+
 /// The lease of another leader says where the VirtualMachine of a KubevirtMachine is.
 #[tokio::test]
 async fn a_lease_of_another_leader_is_not_released_while_the_virtual_machine_in_another_namespace_exists() {
@@ -698,23 +724,25 @@ async fn a_machine_that_the_pass_of_another_name_finds_before_the_watch_gets_its
 }
 
 #[tokio::test]
-async fn a_late_secret_is_deleted_also_by_a_leader_that_has_lost_the_election() {
-    let server = Server::start().await;
-    let cluster = Cluster::of(&server).await;
-    let hosted = hosted(&cluster, &["10.0.0.8/32"]).await;
-    let is_last = |call: &Call| call.verb == "create" && call.plural == "secrets";
-    let (paused, _other, gate) = pause_at((&server, &cluster, &hosted), is_last).await;
-    paused.lose_election();
-    gate.add_permits(Semaphore::MAX_PERMITS / 2);
-    until_asked_for_secret(&server, "delete").await;
-    let is_gone = async || hosted.secrets.get_opt("w-networkdata").await.unwrap().is_none().then_some(());
-    poll("no late Secret", is_gone).await;
-    // The Secret was stored, and no guest has read it.
-    let path = format!("/api/v1/namespaces/{}/secrets", hosted.namespace);
-    let secrets = history(&server, cluster.client(), &path).await;
-    let late = secrets.iter().filter(|(_, _, secret)| secret["metadata"]["name"] == "w-networkdata");
-    assert_eq!(late.map(|(_, is_gone, _)| *is_gone).collect::<Vec<_>>(), [false, true]);
-    create_vm(&hosted, "w").await;
-    hosted.vms.delete("x", &DeleteParams::default()).await.unwrap();
-    assert_eq!(hosted.address_of("w").await, "10.0.0.8");
+async fn a_late_secret_is_deleted_also_by_a_leader_that_has_lost_the_election_and_without_an_answer() {
+    for fault in [Fault::Hold, Fault::HoldAndLose] {
+        let server = Server::start().await;
+        let cluster = Cluster::of(&server).await;
+        let hosted = hosted(&cluster, &["10.0.0.8/32"]).await;
+        let is_last = |call: &Call| call.verb == "create" && call.plural == "secrets";
+        let (paused, _other, gate) = pause_at((&server, &cluster, &hosted), is_last, fault).await;
+        paused.lose_election();
+        gate.add_permits(Semaphore::MAX_PERMITS / 2);
+        until_asked_for_secret(&server, "delete").await;
+        let is_gone = async || hosted.secrets.get_opt("w-networkdata").await.unwrap().is_none().then_some(());
+        poll("no late Secret", is_gone).await;
+        // The Secret was stored, and no guest has read it.
+        let path = format!("/api/v1/namespaces/{}/secrets", hosted.namespace);
+        let secrets = history(&server, cluster.client(), &path).await;
+        let late = secrets.iter().filter(|(_, _, secret)| secret["metadata"]["name"] == "w-networkdata");
+        assert_eq!(late.map(|(_, is_gone, _)| *is_gone).collect::<Vec<_>>(), [false, true]);
+        create_vm(&hosted, "w").await;
+        hosted.vms.delete("x", &DeleteParams::default()).await.unwrap();
+        assert_eq!(hosted.address_of("w").await, "10.0.0.8");
+    }
 }

@@ -98,8 +98,9 @@ pub(super) struct View {
     pub(super) proven: BTreeSet<Machine>,
     /// Holders that this pass has proved to be gone. Their leases are released.
     pub(super) gone: BTreeSet<Machine>,
-    /// Whether only a Secret may keep an address of a holder. No watch reports the end of a Secret.
-    pub(super) is_kept_by_secret: bool,
+    /// Whether a holder must be checked again after a pause: only a Secret may keep its address, and no watch reports the end
+    /// of a Secret, or the check of a machine of another namespace has failed.
+    pub(super) is_unsettled: bool,
     /// Objects of other programs that choose addresses of the machine.
     pub(super) sources: Sources,
     /// Writes of this pass. Each write is made once in a pass: an API server may drop the written members, and a
@@ -151,6 +152,8 @@ pub(super) struct Held {
     pub(super) claimant: Claimant,
     pub(super) network: String,
     pub(super) address: IpAddr,
+    /// Prefix length of the address.
+    pub(super) prefix: u8,
 }
 
 /// An event about a machine.
@@ -467,10 +470,14 @@ impl View {
         known.find(|(holder, _)| may_be_gone(holder)).map(|(holder, kind)| Step::Prove(holder.clone(), *kind))
     }
 
-    /// Makes capk retry the creation of a rejected VirtualMachine when the pools have free addresses again.
+    /// Makes capk retry the creation of a rejected VirtualMachine when the pools have free addresses again, or when the
+    /// machine already holds an address and no annotation says so. The webhook reads this annotation.
     fn wake(&self) -> Step {
         let refused =
             self.machine.as_ref().filter(|machine| machine.refused.is_some() && !is_deleted(&machine.metadata));
+        if let Some(patch) = refused.and_then(|machine| self.annotate_held(machine)) {
+            return Step::PatchMachine(patch);
+        }
         match refused {
             Some(machine) if !self.is_exhausted && !self.written.retry => {
                 // Each attempt changes the version of the machine, so the next value of the annotation is different.
@@ -481,6 +488,29 @@ impl View {
             }
             _ => Step::Wait,
         }
+    }
+
+    /// Returns the patch that records the addresses that a machine holds. `None`: it holds none, or they are recorded.
+    fn annotate_held(&self, machine: &KubevirtMachine) -> Option<Value> {
+        let holder = machine.holder();
+        let mut allocations: BTreeMap<InterfaceName, (String, BTreeMap<Family, IpNetwork>)> = BTreeMap::new();
+        for Held { claimant, network, address, prefix } in &self.ledger.held {
+            let Ok(address) = IpNetwork::new(*address, *prefix) else { continue };
+            if claimant.machine == holder {
+                let (_, addresses) =
+                    allocations.entry(claimant.interface).or_insert_with(|| (network.clone(), BTreeMap::new()));
+                addresses.entry(Family::of(address.ip())).or_insert(address);
+            }
+        }
+        let networks = allocations.iter().map(|(interface, (network, _))| (*interface, network.clone())).collect();
+        let allocations = allocations.into_iter().map(|(interface, (_, addresses))| {
+            let claimant = Claimant { machine: holder.clone(), interface };
+            Allocation { claimant, addresses: addresses.into_values().collect() }
+        });
+        let allocations: Vec<Allocation> = allocations.collect();
+        let patch = annotation_patch(&holder, &allocations, &networks, None).ok()?;
+        let is_missing = !has_annotations(&machine.metadata, &patch) && !self.written.annotation;
+        is_missing.then_some(patch)
     }
 
     /// Removes a VirtualMachine that is being deleted from the wait queue, so that it gets no address.
@@ -804,19 +834,14 @@ impl View {
         let networks: BTreeMap<InterfaceName, String> =
             hand_out.interfaces.iter().map(|handed| (handed.interface, handed.network.clone())).collect();
         let patch = annotation_patch(&hand_out.machine, &allocations, &networks, None).ok()?;
-        let annotations = &patch["metadata"]["annotations"];
-        let has = |metadata: &ObjectMeta| {
-            let given = metadata.annotations.as_ref();
-            annotations.as_object().into_iter().flatten().all(|(name, value)| {
-                given.and_then(|given| given.get(name)).is_some_and(|given| Some(given.as_str()) == value.as_str())
-            })
-        };
         if hand_out.kind == HolderKind::VirtualMachine {
+            let is_missing = !has_annotations(&vm.metadata, &patch) && !self.written.annotation;
+            let annotations = &patch["metadata"]["annotations"];
             let patch = json!({"metadata": {"uid": vm.metadata.uid, "annotations": annotations}});
-            return (!has(&vm.metadata) && !self.written.annotation).then_some(Step::AnnotateVm(patch));
+            return is_missing.then_some(Step::AnnotateVm(patch));
         }
         let machine = self.machine.as_ref().filter(|machine| machine.holder() == hand_out.machine)?;
-        if !has(&machine.metadata) && !self.written.annotation {
+        if !has_annotations(&machine.metadata, &patch) && !self.written.annotation {
             return Some(Step::PatchMachine(patch));
         }
         let status = status_patch(&hand_out.machine, &allocations, None).ok()?;
@@ -943,6 +968,14 @@ pub(super) fn refers(vm: &VirtualMachine) -> bool {
     cloud_init.is_some_and(|it| it.network_data == NetworkData::Secret(vm.secret_name()))
 }
 
+/// Whether an object has the annotations of a merge patch.
+fn has_annotations(metadata: &ObjectMeta, patch: &Value) -> bool {
+    let given = metadata.annotations.as_ref();
+    patch["metadata"]["annotations"].as_object().into_iter().flatten().all(|(name, value)| {
+        given.and_then(|given| given.get(name)).is_some_and(|given| Some(given.as_str()) == value.as_str())
+    })
+}
+
 /// Returns a JSON patch with the operations of the webhook. The patch fails if the VirtualMachine has another version.
 fn patch(vm: &VirtualMachine, operations: &[Value]) -> Value {
     let test = json!({"op": "test", "path": "/metadata/resourceVersion", "value": vm.metadata.resource_version});
@@ -967,7 +1000,8 @@ impl Held {
     }
 
     fn of(network: &str, address: IpAddr, lease: &Lease) -> Self {
-        Self { claimant: Claimant::clone(&lease.claimant), network: network.to_owned(), address }
+        let claimant = Claimant::clone(&lease.claimant);
+        Self { claimant, network: network.to_owned(), address, prefix: lease.prefix }
     }
 }
 

@@ -138,7 +138,7 @@ impl Index {
         match kind {
             Kind::KubevirtMachine => {
                 let mut machine = KubevirtMachine::read(object);
-                if machine.home != key && !has_room(&self.homes, &key, &machine.home) {
+                if machine.home != key && !self.may_confirm(&key, &machine.home) {
                     tracing::warn!(machine = %key, "ignored the namespace of a VirtualMachine: there were too many");
                     machine.home = key.clone();
                 }
@@ -460,6 +460,12 @@ impl Index {
         let relatives = self.relatives.get(vm).into_iter().flatten();
         let confirmed = relatives.flat_map(|machine| self.confirmed_of(machine)).filter(|(_, home)| home == vm);
         confirmed.map(|(machine, _)| machine.clone()).collect()
+    }
+
+    /// Whether a machine may name this VirtualMachine as its own. VirtualMachines that only name the machine do not count.
+    fn may_confirm(&self, machine: &Key, vm: &Key) -> bool {
+        let homes: BTreeSet<&Key> = self.confirmed_of(machine).map(|(_, home)| home).collect();
+        homes.contains(vm) || homes.len() < MOST_RELATIONS
     }
 
     /// The confirmed relations of all machines of a name.

@@ -76,7 +76,7 @@ fn selected() -> Selected {
 
 fn held(uid: &str, address: &str) -> Held {
     let claimant = Claimant { machine: holder(uid), interface: "eno101".parse().unwrap() };
-    Held { claimant, network: "infra/vlan10".to_owned(), address: address.parse().unwrap() }
+    Held { claimant, network: "infra/vlan10".to_owned(), address: address.parse().unwrap(), prefix: 16 }
 }
 
 fn allocation(uid: &str) -> Allocation {
@@ -108,7 +108,7 @@ fn view() -> View {
         is_adopted: false,
         proven: BTreeSet::new(),
         gone: BTreeSet::new(),
-        is_kept_by_secret: false,
+        is_unsettled: false,
         sources: Sources::default(),
         written: Written::default(),
     }
@@ -159,6 +159,7 @@ fn the_event_about_a_release_has_every_address_of_every_interface() {
         claimant: Claimant { machine: holder("m-1"), interface: interface.parse().unwrap() },
         network: "infra/vlan10".to_owned(),
         address: address.parse().unwrap(),
+        prefix: 64,
     };
     let all = [held("eno102", "10.1.0.8"), held("eno101", "10.0.0.8"), held("eno101", "fd00::8")];
     let note = "Released 10.0.0.8, fd00::8 of eno101, 10.1.0.8 of eno102".to_owned();
@@ -419,7 +420,19 @@ fn a_refused_machine_is_woken_up_when_no_pool_of_it_is_exhausted() {
     assert_eq!(decide(&view), Step::Retry(retry));
     view.written.retry = true;
     assert_eq!(decide(&view), Step::Wait);
-    assert_eq!(decide(&View { is_exhausted: true, written: Written::default(), ..view }), Step::Wait);
+    let mut exhausted = View { is_exhausted: true, written: Written::default(), ..view };
+    assert_eq!(decide(&exhausted), Step::Wait);
+    // The webhook refuses a machine that holds an address if no annotation records it.
+    exhausted.ledger.held = vec![held("m-1", "10.0.0.8"), held("m-1", "10.0.0.9"), held("m-0", "10.0.0.10")];
+    let annotations = json!({
+        "kubevirt.cluster.x-k8s.io/allocated-ip-eno101": r#"["10.0.0.8/16"]"#,
+        "ipam.glowplug.dev/network-eno101": "infra/vlan10",
+    });
+    let patch = json!({"metadata": {"uid": "m-1", "namespace": "n", "name": "w", "annotations": annotations}});
+    let Step::PatchMachine(record) = decide(&exhausted) else { panic!("{exhausted:?}") };
+    assert_eq!(record["metadata"], patch["metadata"]);
+    let recorded = machine(&json!({"metadata": {"annotations": annotations}, "status": {"conditions": [condition]}}));
+    assert_eq!(decide(&View { machine: Some(recorded), ..exhausted }), Step::Wait);
 }
 
 #[test]

@@ -6,7 +6,8 @@ use glowplug_controller::api::{
     GlobalPoolSpec, GlobalStaticIPPool, MachineNetwork, NodePoolRef, PoolSpec, StaticIPLease, StaticIPPool,
 };
 use glowplug_controller::machine::{
-    MACHINE_NAME_LABEL, MACHINE_NAMESPACE_LABEL, MACHINES_LABEL, NODE_POOL_LABEL, node_pools, virtual_machines,
+    MACHINE_NAME_LABEL, MACHINE_NAMESPACE_LABEL, MACHINES_LABEL, NODE_POOL_LABEL, kubevirt_machines, node_pools,
+    virtual_machines,
 };
 use glowplug_controller::pools::Scope;
 use glowplug_controller::selection::SelectionCache;
@@ -426,7 +427,19 @@ pub async fn a_machine_of_an_exhausted_pool_is_refused_unless_it_has_an_address(
     });
     let lease = StaticIPLease::new(&name(&network, "10.0.0.8"), serde_json::from_value(lease).unwrap());
     Api::all(cluster.client()).create(&PostParams::default(), &lease).await.unwrap();
-    assert_eq!(refusal_of("machines", hosted.create("w-0").await), Some((403, message)));
+    // The leader records the address of each machine. A user can record any address.
+    let machine = kubevirt_machines();
+    let kubevirt_machines: Api<DynamicObject> = Api::namespaced_with(cluster.client(), &hosted.machines, &machine);
+    for (name, address) in [("w-1", "10.0.0.8"), ("w-2", "10.0.0.8"), ("w-3", "10.0.0.9")] {
+        let mut object = DynamicObject::new(name, &machine);
+        let recorded = format!(r#"["{address}/16"]"#);
+        object.metadata.annotations =
+            Some([("kubevirt.cluster.x-k8s.io/allocated-ip-eno101".to_owned(), recorded)].into());
+        kubevirt_machines.create(&PostParams::default(), &object).await.unwrap();
+    }
+    for refused in ["w-0", "w-2", "w-3"] {
+        assert_eq!(refusal_of("machines", hosted.create(refused).await), Some((403, message.clone())), "{refused}");
+    }
     assert_eq!(refusal_of("machines", hosted.create("w-1").await), None);
 
     hosted.set_exhausted("False").await;

@@ -45,6 +45,8 @@ pub enum Fault {
     LostAnswer,
     /// The request waits for a permit, and is then served.
     Hold(Arc<Semaphore>),
+    /// The request waits for a permit, is then processed, and the connection is closed without a response.
+    HoldAndLose(Arc<Semaphore>),
 }
 
 type Decide = Box<dyn FnMut(&Call) -> Fault + Send>;
@@ -208,7 +210,7 @@ async fn serve(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Respon
         Fault::None | Fault::LostAnswer => {}
         Fault::Status(code) => return Ok(refuse(&Refusal::new(*code, "Fault", "a fault of the test"))),
         Fault::LostRequest => return Err(Lost),
-        Fault::Hold(gate) => drop(gate.acquire().await),
+        Fault::Hold(gate) | Fault::HoldAndLose(gate) => drop(gate.acquire().await),
     }
     if let Some(review) = rbac::review(&call) {
         let is_allowed = rbac::authorize(&lock(&shared.store), &call);
@@ -219,7 +221,7 @@ async fn serve(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Respon
     } else {
         respond(&shared, &call, is_metadata).await
     };
-    if matches!(fault, Fault::LostAnswer) {
+    if matches!(fault, Fault::LostAnswer | Fault::HoldAndLose(_)) {
         return Err(Lost);
     }
     Ok(result.unwrap_or_else(|refusal| refuse(&refusal)))
