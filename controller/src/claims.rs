@@ -37,6 +37,7 @@ use crate::cluster_api::{IpAddress, IpAddressClaim, Key, Kinds, NotReady, Readin
 use crate::events::Events;
 use crate::index::PoolId;
 use crate::metrics::Metrics;
+use crate::object::Object;
 use crate::opening::Opening;
 use crate::passes::{
     self, ADDRESS_PAUSE, DISCOVERY, Ended, Error, LONGEST_PASS, Names, PASSES, Problem, Until, ask, list, stored,
@@ -275,7 +276,7 @@ impl Work<'_> {
     async fn read(&self, kind: Kind, resource: &ApiResource, key: &Key, known: Option<u64>) -> Result<(), Error> {
         let object = ask(self.api(resource, key).get_opt(&key.name)).await?;
         match (object, known) {
-            (Some(object), _) => drop(self.index().apply(kind, object)),
+            (Some(Object(object)), _) => drop(self.index().apply(kind, object)),
             // A watch may have reported a newer object meanwhile. The newer object is kept.
             (None, Some(known)) if kind == Kind::Address => self.index().forget_address(key, known),
             (None, Some(known)) => drop(self.index().remove(kind, key, Some(known))),
@@ -307,20 +308,20 @@ impl Work<'_> {
             Step::Wait => {}
             Step::PatchClaim(patch) => {
                 let answer = ask(claims.patch(&key.name, &merge, &Patch::Merge(patch))).await;
-                let Some(object) = stored(answer)? else { return Ok(false) };
+                let Some(Object(object)) = stored(answer)? else { return Ok(false) };
                 self.take_claim(view, object)?;
             }
             Step::PatchStatus(patch, readiness) => {
                 let answer = ask(claims.patch_status(&key.name, &merge, &Patch::Merge(patch))).await;
-                let Some(object) = stored(answer)? else { return Ok(false) };
+                let Some(Object(object)) = stored(answer)? else { return Ok(false) };
                 self.take_claim(view, object)?;
                 view.is_status_written = true;
                 self.publish(view, &readiness);
             }
             Step::CreateAddress(address) => {
                 let object = typed(&kinds.addresses, address).map_err(Error::Unreadable)?;
-                let answer = ask(addresses.create(&PostParams::default(), &object)).await;
-                let Some(object) = stored(answer)? else { return Ok(false) };
+                let answer = ask(addresses.create(&PostParams::default(), &Object(object))).await;
+                let Some(Object(object)) = stored(answer)? else { return Ok(false) };
                 self.take_address(view, object)?;
                 if let Some(address) = &view.address {
                     self.index().note_recorded(address);
@@ -328,7 +329,7 @@ impl Work<'_> {
             }
             Step::PatchAddress(patch) => {
                 let answer = ask(addresses.patch(&key.name, &merge, &Patch::Merge(patch))).await;
-                let Some(object) = stored(answer)? else { return Ok(false) };
+                let Some(Object(object)) = stored(answer)? else { return Ok(false) };
                 self.take_address(view, object)?;
             }
             Step::DeleteAddress => {
@@ -492,7 +493,7 @@ impl Work<'_> {
         self.provider.events.publish(object.object_ref(&self.kinds.claims), type_, reason, note);
     }
 
-    fn api(&self, resource: &ApiResource, key: &Key) -> Api<DynamicObject> {
+    fn api(&self, resource: &ApiResource, key: &Key) -> Api<Object> {
         Api::namespaced_with(self.provider.client.clone(), &key.namespace, resource)
     }
 

@@ -34,6 +34,7 @@ use crate::cluster_api::Key;
 use crate::index::PoolId;
 use crate::ipam_claim::{Failure, IpamClaim, IpsAllocated, ipam_claims, network_attachments};
 use crate::machine::instances;
+use crate::object::Object;
 use crate::passes::{
     self, ADDRESS_PAUSE, DISCOVERY, Ended, Error, LONGEST_PASS, Names, PASSES, Problem, Until, ask, list, stored,
     version_of,
@@ -241,7 +242,7 @@ impl Work<'_> {
             candidates.extend(view.claim.as_ref().map(|claim| claim.uid().to_owned()));
             let known = view.claim.as_ref().map(|claim| version_of(&claim.metadata));
             match (ask(self.claims(key).get_opt(&key.name)).await?, known) {
-                (Some(object), _) => drop(self.index().apply(Kind::Claim, object)),
+                (Some(Object(object)), _) => drop(self.index().apply(Kind::Claim, object)),
                 (None, Some(known)) => drop(self.index().remove(Kind::Claim, key, Some(known))),
                 (None, None) => {}
             }
@@ -273,20 +274,19 @@ impl Work<'_> {
             Step::Wait => {}
             Step::PatchClaim(patch) => {
                 let answer = ask(claims.patch(&key.name, &merge, &Patch::Merge(patch))).await;
-                let Some(object) = stored(answer)? else { return Ok(false) };
+                let Some(Object(object)) = stored(answer)? else { return Ok(false) };
                 self.take_claim(view, object);
             }
             Step::PatchStatus(patch, state) => {
                 let answer = ask(claims.patch_status(&key.name, &merge, &Patch::Merge(patch))).await;
-                let Some(object) = stored(answer)? else { return Ok(false) };
+                let Some(Object(object)) = stored(answer)? else { return Ok(false) };
                 self.take_claim(view, object);
                 (view.is_status_written, view.guests) = (true, None);
                 self.index().note_recorded(&key);
                 self.publish(view, &state);
             }
             Step::ReadGuests(names) => {
-                let api: Api<DynamicObject> =
-                    Api::namespaced_with(self.provider.client.clone(), &key.namespace, &instances());
+                let api: Api<Object> = Api::namespaced_with(self.provider.client.clone(), &key.namespace, &instances());
                 view.guests = Some(read_guests(&api, names).await?);
             }
             Step::Adopt(record, network) => {
@@ -441,7 +441,7 @@ impl Work<'_> {
         self.provider.events.publish(object.object_ref(&self.kinds.claims), type_, reason, note);
     }
 
-    fn claims(&self, key: &Key) -> Api<DynamicObject> {
+    fn claims(&self, key: &Key) -> Api<Object> {
         Api::namespaced_with(self.provider.client.clone(), &key.namespace, &self.kinds.claims)
     }
 
@@ -452,19 +452,20 @@ impl Work<'_> {
 
 /// Reads the instances with these names. A user can name any number of virtual machines as owners of a claim, so many names
 /// are looked up in a list of the namespace.
-async fn read_guests(instances: &Api<DynamicObject>, names: BTreeSet<String>) -> Result<Vec<Guest>, Error> {
+async fn read_guests(instances: &Api<Object>, names: BTreeSet<String>) -> Result<Vec<Guest>, Error> {
     let mut guests = Vec::new();
     if names.len() <= MOST_GUESTS {
         for name in names {
-            let guest = ask(instances.get_metadata_opt(&name)).await?;
-            guests.extend(guest.map(|guest| guest_of(name, guest.metadata)));
+            let guest = ask(instances.get_opt(&name)).await?;
+            guests.extend(guest.map(|Object(guest)| guest_of(name, guest.metadata)));
         }
         return Ok(guests);
     }
     let mut params = ListParams::default().limit(PAGE);
     loop {
-        let page = ask(instances.list_metadata(&params)).await?;
-        let named = page.items.into_iter().filter_map(|guest| Some((guest.metadata.name.clone()?, guest.metadata)));
+        let page = ask(instances.list(&params)).await?;
+        let named =
+            page.items.into_iter().filter_map(|Object(guest)| Some((guest.metadata.name.clone()?, guest.metadata)));
         guests.extend(named.filter(|(name, _)| names.contains(name)).map(|(name, metadata)| guest_of(name, metadata)));
         match page.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => params = params.continue_token(&token),

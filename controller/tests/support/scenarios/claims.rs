@@ -1,12 +1,14 @@
 //! Claims of Cluster API: from the claim to the IPAddress, and its removal.
 
 use glowplug_controller::api::{GlobalPoolSpec, GlobalStaticIPPool, PoolSpec, StaticIPPool};
+use glowplug_controller::object::Object;
 use glowplug_controller::pools::Scope;
-use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
+use kube::api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
 use crate::support::controller::{Controller, Site, condition, create, merge, until, wait};
+use crate::support::hosted::poll;
 use crate::support::{Cluster, until_event};
 
 const EXHAUSTED: &str = "No available IPs in pool for interface eno101";
@@ -158,6 +160,27 @@ pub async fn a_claim_on_an_exhausted_pool_gets_the_address_of_a_deleted_one(clus
     site.delete("b").await;
     site.until_gone("b").await;
     site.until_empty().await;
+}
+
+pub async fn a_claim_with_managed_fields_that_nobody_can_read_is_released(cluster: &Cluster) {
+    let (site, _controller) = site(cluster, &["10.0.0.8/32"]).await;
+    site.claim("a", &json!({})).await;
+    site.address_of("a").await;
+    // The API server accepts this time, and the client cannot parse it.
+    let entry = json!({
+        "manager": "m", "operation": "Update", "apiVersion": "ipam.cluster.x-k8s.io/v1beta2",
+        "time": "9999-12-31T23:59:59Z", "fieldsType": "FieldsV1", "fieldsV1": {"f:metadata": {"f:annotations": {"f:a": {}}}},
+    });
+    let kind = ApiResource::from_gvk(&GroupVersionKind::gvk("ipam.cluster.x-k8s.io", "v1beta2", "IPAddressClaim"));
+    let claims: Api<Object> = Api::namespaced_with(cluster.client(), &site.namespace, &kind);
+    for metadata in [json!({"annotations": {"a": "b"}}), json!({"managedFields": [entry]})] {
+        let patch = Patch::Merge(json!({"metadata": metadata}));
+        claims.patch("a", &PatchParams::default(), &patch).await.unwrap();
+    }
+    site.claims.get("a").await.unwrap_err();
+    claims.delete("a", &DeleteParams::default()).await.unwrap();
+    site.until_empty().await;
+    poll("the end of the claim", async || claims.get_opt("a").await.unwrap().is_none().then_some(())).await;
 }
 
 pub async fn a_grown_pool_serves_claims_in_the_order_of_their_creation(cluster: &Cluster) {

@@ -316,6 +316,11 @@ pub async fn an_ipam_claim_with_many_owners_is_released_after_the_last_guest(clu
     // Without its finalizer the claim is gone at once. The leader has seen its owners.
     tenant.merge("a", &json!({"metadata": {"finalizers": null}})).await;
     tenant.until_gone("a").await;
+    // Later claims are looked at, so this server has had the time to release the address.
+    for later in ["c", "d"] {
+        tenant.claim(later, &json!({})).await;
+        tenant.until_failed(later, "SubnetExhausted").await;
+    }
     assert_eq!(tenant.site.held().await, rows([("10.0.0.8", "a.net1")]));
     tenant.stop("v17").await;
     assert_eq!(tenant.ips_of("b").await, ["10.0.0.8/16"]);
