@@ -38,7 +38,7 @@ use kube::runtime::watcher;
 use kube::{Api, Client};
 use serde_json::Value;
 use tokio::sync::{mpsc, watch};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tracing::field::display;
 
 use self::authority::Authority;
@@ -71,6 +71,10 @@ use crate::webhook::{self, Decision};
 
 /// Pause between the first passes of two machines whose objects are only compared after the start.
 const COMPARISON: Duration = Duration::from_millis(2);
+/// Time after which an API server no longer stores an object whose creation got no answer. Its own timeout is 60 seconds.
+const LATEST_WRITE: Duration = Duration::from_secs(90);
+/// Pause between two looks for a Secret that may be stored late.
+const PAUSE: Duration = Duration::from_secs(5);
 /// Name of this part of the leader in [`Opening::claim`].
 const PART: &str = "machines";
 /// The kinds of this part, for log messages.
@@ -96,6 +100,15 @@ struct Kinds {
     /// Version of IPAddressClaims and IPAddresses. `None`: the API server does not serve them.
     claims: Option<Version>,
     has_ipam_claims: bool,
+}
+
+/// A Secret that this leader creates for a VirtualMachine.
+struct NewSecret {
+    vms: Api<Object>,
+    secrets: Api<Object>,
+    vm: Key,
+    /// UID of the VirtualMachine.
+    uid: String,
 }
 
 /// Serves machines as long as the API server serves the same `kinds`.
@@ -621,9 +634,12 @@ impl Work<'_> {
                 for warning in warnings {
                     tracing::warn!(machine = %key, warning, "the guest may miss a setting of its network data");
                 }
-                let written = write_secret(self.api(Kind::VirtualMachine, &key), self.secrets(&key), *secret);
+                let (vms, secrets) = (self.api(Kind::VirtualMachine, &key), self.secrets(&key));
+                let uid = view.vm.as_ref().map(|vm| objects::uid(&vm.metadata).to_owned()).unwrap_or_default();
+                let new = NewSecret { vms, secrets, vm: key.clone(), uid };
                 // The task ends also when this leader loses the election or stops waiting: it may have a Secret to delete.
-                let written = timeout(PATIENCE, tokio::spawn(written)).await.map_err(|_| Error::Unanswered)?;
+                let written = tokio::spawn(async move { new.create(&secret).await });
+                let written = timeout(PATIENCE, written).await.map_err(|_| Error::Unanswered)?;
                 match written.map_err(|_| Error::Stopped)?? {
                     Some(secret) => {
                         let secret = NetworkSecret::read(Some(secret));
@@ -696,7 +712,7 @@ impl Work<'_> {
             }
             Step::Prove(holder, kind) => match self.prove(view, holder.clone(), kind).await {
                 // A user of that namespace can write objects that make the check fail. No other machine waits for it.
-                Err(error) if holder.namespace != key.namespace && !matches!(error, Error::Stopped) => {
+                Err(error) if view.is_stranger(&holder) && !matches!(error, Error::Stopped) => {
                     tracing::warn!(machine = %key, %holder, %error, "could not check whether a machine is gone");
                     view.is_unsettled = true;
                     view.proven.insert(holder);
@@ -842,7 +858,7 @@ impl Work<'_> {
         Ok(Kind::AddressClaim(version))
     }
 
-    fn addresses(&self, key: &Key) -> Result<Api<DynamicObject>, Error> {
+    fn addresses(&self, key: &Key) -> Result<Api<Object>, Error> {
         let Kind::AddressClaim(version) = self.claims()? else { return Err(Error::Behind) };
         let kind = cluster_api::addresses(version);
         Ok(Api::namespaced_with(self.machines.client.clone(), &key.namespace, &kind))
@@ -1047,44 +1063,6 @@ fn patched(answer: Result<DynamicObject, Error>) -> Result<Option<DynamicObject>
     }
 }
 
-/// Creates the Secret of a VirtualMachine, which hands out its addresses. Returns the stored Secret. `None`: the Secret is
-/// not stored, or no longer.
-///
-/// A leader that was paused may be here after another leader has proved that the VirtualMachine is gone and has released
-/// its addresses. A new VirtualMachine of the same name would start with a late Secret. Therefore the VirtualMachine is
-/// read before the Secret is created, and once more after that: the API server may have received the Secret late. The same
-/// holds for a Secret whose creation has no answer.
-async fn write_secret(vms: Api<Object>, secrets: Api<Object>, secret: Secret) -> Result<Option<Secret>, Error> {
-    let owner = secret.metadata.owner_references.iter().flatten().next().cloned().unwrap_or_default();
-    let has_owner = async || {
-        let vm = ask(vms.get_opt(&owner.name)).await?;
-        Ok::<bool, Error>(
-            vm.is_some_and(|Object(vm)| objects::uid(&vm.metadata) == owner.uid && !objects::is_deleted(&vm.metadata)),
-        )
-    };
-    if !has_owner().await? {
-        return Ok(None);
-    }
-    let vm = Key { namespace: secret.metadata.namespace.clone().unwrap_or_default(), name: owner.name.clone() };
-    let object = serde_json::to_value(&secret).and_then(serde_json::from_value).map_err(Error::Unreadable)?;
-    // The client ends a request without an answer. The API server does not store the Secret later than that.
-    let answer = secrets.create(&PostParams::default(), &object).await.map_err(Error::Request);
-    let is_refused = matches!(&answer, Err(Error::Request(kube::Error::Api(status))) if status.code < 500);
-    if is_refused || has_owner().await? {
-        return stored(answer)?.map(secret_in).transpose();
-    }
-    let secret = match &answer {
-        Ok(Object(secret)) => Some(secret.metadata.clone()),
-        Err(_) => ask(secrets.get_opt(&secret_name(&vm))).await?.map(|Object(secret)| secret.metadata),
-    };
-    let is_of_owner =
-        |secret: &ObjectMeta| secret.owner_references.iter().flatten().next().is_some_and(|it| it.uid == owner.uid);
-    if let Some(secret) = secret.filter(is_of_owner) {
-        delete(&secrets, &vm, secret.uid).await?;
-    }
-    answer.map(|_| None)
-}
-
 /// Deletes the Secret of a VirtualMachine.
 async fn delete(secrets: &Api<Object>, vm: &Key, uid: Option<String>) -> Result<(), Error> {
     let params = DeleteParams::default().preconditions(Preconditions { uid, resource_version: None });
@@ -1109,7 +1087,7 @@ pub(crate) fn recorded_addresses(machine: &DynamicObject) -> BTreeSet<IpAddr> {
     records.iter().flat_map(|record| &record.addresses).map(IpNetwork::ip).collect()
 }
 
-fn provider_address(object: DynamicObject) -> sources::ProviderAddress {
+fn provider_address(Object(object): Object) -> sources::ProviderAddress {
     IpAddress::read(object).map_err(|error| error.to_string())
 }
 
@@ -1165,6 +1143,67 @@ fn settings(selection: &Selection, selected: &index::Chosen) -> BTreeMap<String,
         (pool.id.to_string(), PoolSettings { is_sticky, template, source })
     });
     settings.collect()
+}
+
+// === impl NewSecret ===
+
+impl NewSecret {
+    /// Creates the Secret. Returns the stored Secret. `None`: the Secret is not stored, or no longer.
+    ///
+    /// A leader that was paused may be here after another leader has proved that the VirtualMachine is gone and has released
+    /// its addresses. A new VirtualMachine of the same name would start with a late Secret. Therefore the VirtualMachine is
+    /// read before the Secret is created, and once more after that: the API server may have received the Secret late.
+    async fn create(self, secret: &Secret) -> Result<Option<Secret>, Error> {
+        if !self.has_vm().await? {
+            return Ok(None);
+        }
+        let object = serde_json::to_value(secret).and_then(serde_json::from_value).map_err(Error::Unreadable)?;
+        let answer = self.secrets.create(&PostParams::default(), &object).await.map_err(Error::Request);
+        if matches!(&answer, Err(Error::Request(kube::Error::Api(status))) if status.code < 500) {
+            return stored(answer)?.map(secret_in).transpose();
+        }
+        let state = async { Ok((answer?, self.has_vm().await?)) };
+        match state.await {
+            Ok((secret, true)) => secret_in(secret).map(Some),
+            Ok((Object(secret), false)) => delete(&self.secrets, &self.vm, secret.metadata.uid).await.map(|()| None),
+            Err(error) => {
+                tokio::spawn(self.delete_late());
+                Err(error)
+            }
+        }
+    }
+
+    /// Deletes the Secret if it is stored later than its VirtualMachine is gone. An API server may store an object until its
+    /// own timeout, also after an error.
+    async fn delete_late(self) {
+        let began = Instant::now();
+        while began.elapsed() < LATEST_WRITE {
+            // The next attempt follows a failure.
+            if let Err(error) = self.delete_without_vm().await {
+                tracing::debug!(machine = %self.vm, %error, "could not look for a late Secret");
+            }
+            sleep(PAUSE).await;
+        }
+    }
+
+    async fn delete_without_vm(&self) -> Result<(), Error> {
+        if self.has_vm().await? {
+            return Ok(());
+        }
+        let secret = ask(self.secrets.get_opt(&secret_name(&self.vm))).await?.map(|Object(secret)| secret.metadata);
+        let is_own = |secret: &ObjectMeta| {
+            secret.owner_references.iter().flatten().next().is_some_and(|owner| owner.uid == self.uid)
+        };
+        match secret.filter(is_own) {
+            Some(secret) => delete(&self.secrets, &self.vm, secret.uid).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn has_vm(&self) -> Result<bool, Error> {
+        let vm = ask(self.vms.get_opt(&self.vm.name)).await?.map(|Object(vm)| vm.metadata);
+        Ok(vm.is_some_and(|vm| objects::uid(&vm) == self.uid && !objects::is_deleted(&vm)))
+    }
 }
 
 // === impl Kinds ===

@@ -316,7 +316,7 @@ impl Webhooks {
             }
         }
         let unavailable = |error: kube::Error| {
-            let message = format!("could not list the pools of the machine: {error}");
+            let message = format!("could not read the pools or the addresses of the machine: {error}");
             failure(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", &message)
         };
         // This list needs no timeout: the API server ends the request when it no longer waits for the response.
@@ -336,7 +336,9 @@ impl Webhooks {
         let is_valid = |key: &Key| is_object_name(&key.namespace) && is_object_name(&key.name);
         let Some(key) = machine.kubevirt_machine().filter(is_valid) else { return Ok(held) };
         let machines: Api<Object> = Api::namespaced_with(self.client.clone(), &key.namespace, &kubevirt_machines());
-        let Some(Object(object)) = machines.get_opt(&key.name).await? else { return Ok(held) };
+        let Some(Object(object)) = machines.get_opt(&key.name).await? else {
+            return self.held_without_machine(machine, pools).await;
+        };
         let leases: Api<Object> = Api::all_with(self.client.clone(), &ApiResource::erase::<StaticIPLease>(&()));
         let mut names = BTreeSet::new();
         for address in recorded_addresses(&object) {
@@ -350,6 +352,23 @@ impl Webhooks {
             let is_own = *kind == HolderKind::KubevirtMachine && (namespace, name) == (&key.namespace, &key.name);
             if is_own && lease.released.is_none() {
                 held.extend(pools.iter().filter(|pool| pool.to_string() == lease.pool).cloned());
+            }
+        }
+        Ok(held)
+    }
+
+    /// The same for a machine whose KubevirtMachine is not in this cluster: an earlier VirtualMachine of the name may hold an
+    /// address that a sticky pool then gives to this one. No object but the lease says so.
+    async fn held_without_machine(&self, machine: &VirtualMachine, pools: &[PoolId]) -> kube::Result<BTreeSet<PoolId>> {
+        let is_earlier = |Holder { kind, namespace, name, .. }: &Holder| {
+            *kind == HolderKind::VirtualMachine
+                && machine.key() == Key { namespace: namespace.clone(), name: name.clone() }
+        };
+        let mut held = BTreeSet::new();
+        for pool in pools {
+            let leases = self.leases(pool).await?;
+            if leases.iter().any(|lease| lease.released.is_none() && is_earlier(&lease.holder)) {
+                held.insert(pool.clone());
             }
         }
         Ok(held)

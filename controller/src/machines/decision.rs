@@ -99,7 +99,7 @@ pub(super) struct View {
     /// Holders that this pass has proved to be gone. Their leases are released.
     pub(super) gone: BTreeSet<Machine>,
     /// Whether a holder must be checked again after a pause: only a Secret may keep its address, and no watch reports the end
-    /// of a Secret, or the check of a machine of another namespace has failed.
+    /// of a Secret, or the check of a stranger has failed.
     pub(super) is_unsettled: bool,
     /// Objects of other programs that choose addresses of the machine.
     pub(super) sources: Sources,
@@ -456,18 +456,22 @@ impl View {
         let known = self.ledger.known.iter().chain(&self.memory.claimed).chain(claims);
         let mut known = known.filter(|(holder, _)| !self.proven.contains(holder));
         let vm = self.vm.as_ref();
-        let of_instance = self.instance.as_ref().and_then(|instance| kubevirt_machine_of(&instance.metadata));
-        let labels = [vm.and_then(VirtualMachine::kubevirt_machine), of_instance];
-        let is_named = |holder: &Machine| labels.iter().flatten().any(|label| *label == Key::of_machine(holder));
-        let is_stranger = |holder: &Machine| holder.namespace != self.key.namespace && !is_named(holder);
         let has_guest = vm.is_some() || self.instance.is_some();
-        let has_room = !has_guest || self.proven.iter().filter(|holder| is_stranger(holder)).count() < MOST_STRANGERS;
+        let has_room = !has_guest || self.proven.iter().filter(|it| self.is_stranger(it)).count() < MOST_STRANGERS;
         let may_be_gone = |holder: &Machine| {
             let is_there = self.there.contains(&holder.uid) || vm.is_some_and(|vm| uid(&vm.metadata) == holder.uid);
             let is_ending = vm.is_some_and(is_ending) && !self.memory.stripped.contains_key(holder);
-            (!is_there || is_ending) && (has_room || !is_stranger(holder))
+            (!is_there || is_ending) && (has_room || !self.is_stranger(holder))
         };
         known.find(|(holder, _)| may_be_gone(holder)).map(|(holder, kind)| Step::Prove(holder.clone(), *kind))
+    }
+
+    /// Whether a holder is in another namespace, and neither the VirtualMachine nor its guest names it.
+    pub(super) fn is_stranger(&self, holder: &Machine) -> bool {
+        let of_instance = self.instance.as_ref().and_then(|instance| kubevirt_machine_of(&instance.metadata));
+        let labels = [self.vm.as_ref().and_then(VirtualMachine::kubevirt_machine), of_instance];
+        let is_named = labels.iter().flatten().any(|label| *label == Key::of_machine(holder));
+        holder.namespace != self.key.namespace && !is_named
     }
 
     /// Makes capk retry the creation of a rejected VirtualMachine when the pools have free addresses again, or when the

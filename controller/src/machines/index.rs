@@ -402,7 +402,7 @@ impl Index {
     }
 
     /// Whether the VirtualMachine or its KubevirtMachine has the annotation with the addresses. The controller writes
-    /// this annotation after the Secret.
+    /// this annotation after the Secret, or when the webhook has refused a machine that holds an address.
     pub(super) fn is_annotated(&self, key: &Key) -> bool {
         let machines = self.relatives_of(key);
         let machines = machines.iter().filter_map(|machine| Some(&self.machine(machine)?.metadata));
