@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use futures::{Stream, StreamExt as _, stream};
 use glowplug::host::allocator::Adoption;
-use glowplug::host::claim::{Claimant, Machine, Record};
+use glowplug::host::claim::{Claimant, Machine, Record, is_object_name};
 use glowplug::host::pool::Pool;
 use glowplug::host::records::{Inventory, Objects};
 use ipnetwork::IpNetwork;
@@ -637,7 +637,7 @@ impl Work<'_> {
                 let (vms, secrets) = (self.api(Kind::VirtualMachine, &key), self.secrets(&key));
                 let uid = view.vm.as_ref().map(|vm| objects::uid(&vm.metadata).to_owned()).unwrap_or_default();
                 let new = NewSecret { vms, secrets, vm: key.clone(), uid };
-                // The task ends also when this leader loses the election or stops waiting: it may have a Secret to delete.
+                // The task goes on when this leader loses the election or stops waiting: it may have a Secret to delete.
                 let written = tokio::spawn(async move { new.create(&secret).await });
                 let written = timeout(PATIENCE, written).await.map_err(|_| Error::Unanswered)?;
                 match written.map_err(|_| Error::Stopped)?? {
@@ -1073,12 +1073,6 @@ async fn delete(secrets: &Api<Object>, vm: &Key, uid: Option<String>) -> Result<
     Ok(())
 }
 
-/// Whether an object may have this name: lowercase letters, digits, hyphens and dots, and no dot at an end.
-fn is_object_name(name: &str) -> bool {
-    let is_allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.');
-    !name.is_empty() && name.bytes().all(is_allowed) && !name.starts_with('.') && !name.ends_with('.')
-}
-
 /// Returns the addresses that a KubevirtMachine records as its own.
 pub(crate) fn recorded_addresses(machine: &DynamicObject) -> BTreeSet<IpAddr> {
     let mut records = Objects::default();
@@ -1173,8 +1167,8 @@ impl NewSecret {
         }
     }
 
-    /// Deletes the Secret if it is stored later than its VirtualMachine is gone. An API server may store an object until its
-    /// own timeout, also after an error.
+    /// Looks for the Secret again and again, and deletes it if its VirtualMachine is gone. An API server may store the Secret
+    /// after it has answered with an error, until its own timeout.
     async fn delete_late(self) {
         let began = Instant::now();
         while began.elapsed() < LATEST_WRITE {

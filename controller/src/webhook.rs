@@ -357,8 +357,8 @@ impl Webhooks {
         Ok(held)
     }
 
-    /// The same for a machine whose KubevirtMachine is not in this cluster: an earlier VirtualMachine of the name may hold an
-    /// address that a sticky pool then gives to this one. No object but the lease says so.
+    /// Returns those of `pools` from which an earlier VirtualMachine of this name holds an address. A sticky pool then gives
+    /// this address to the machine. Without a KubevirtMachine in this cluster, only the lease records the address.
     async fn held_without_machine(&self, machine: &VirtualMachine, pools: &[PoolId]) -> kube::Result<BTreeSet<PoolId>> {
         let is_earlier = |Holder { kind, namespace, name, .. }: &Holder| {
             *kind == HolderKind::VirtualMachine

@@ -98,8 +98,8 @@ pub(super) struct View {
     pub(super) proven: BTreeSet<Machine>,
     /// Holders that this pass has proved to be gone. Their leases are released.
     pub(super) gone: BTreeSet<Machine>,
-    /// Whether a holder must be checked again after a pause: only a Secret may keep its address, and no watch reports the end
-    /// of a Secret, or the check of a stranger has failed.
+    /// Whether a holder must be checked again after a pause. Either only a Secret may keep its address, and no watch reports
+    /// the end of a Secret; or its check has failed, and it is a stranger, see [`View::is_stranger`].
     pub(super) is_unsettled: bool,
     /// Objects of other programs that choose addresses of the machine.
     pub(super) sources: Sources,
@@ -466,7 +466,7 @@ impl View {
         known.find(|(holder, _)| may_be_gone(holder)).map(|(holder, kind)| Step::Prove(holder.clone(), *kind))
     }
 
-    /// Whether a holder is in another namespace, and neither the VirtualMachine nor its guest names it.
+    /// Whether a holder is a stranger: it is in another namespace, and neither the VirtualMachine nor its guest names it.
     pub(super) fn is_stranger(&self, holder: &Machine) -> bool {
         let of_instance = self.instance.as_ref().and_then(|instance| kubevirt_machine_of(&instance.metadata));
         let labels = [self.vm.as_ref().and_then(VirtualMachine::kubevirt_machine), of_instance];

@@ -462,7 +462,8 @@ impl Index {
         confirmed.map(|(machine, _)| machine.clone()).collect()
     }
 
-    /// Whether a machine may name this VirtualMachine as its own. VirtualMachines that only name the machine do not count.
+    /// Whether a machine may name this VirtualMachine as its own: a machine has a largest number of VirtualMachines.
+    /// VirtualMachines whose labels name the machine do not count, because every user can write such labels.
     fn may_confirm(&self, machine: &Key, vm: &Key) -> bool {
         let homes: BTreeSet<&Key> = self.confirmed_of(machine).map(|(_, home)| home).collect();
         homes.contains(vm) || homes.len() < MOST_RELATIONS

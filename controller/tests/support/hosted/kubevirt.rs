@@ -218,8 +218,8 @@ impl KubeVirt {
         self.guests().endless.insert(name.to_owned());
     }
 
-    /// Ends a guest that continued to run, and deletes its instance. Perhaps nobody has deleted it: the VirtualMachine may have
-    /// been gone before KubeVirt saw its deletion.
+    /// Ends a guest that continued to run, and deletes its instance. KubeVirt has not deleted the instance if the VirtualMachine
+    /// was gone before KubeVirt saw its deletion.
     pub async fn end(&self, name: &str) {
         unless_gone(self.instances.delete(name, &DeleteParams::default()).await);
         self.guests().endless.remove(name);

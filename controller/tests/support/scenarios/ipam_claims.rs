@@ -310,7 +310,7 @@ pub async fn an_ipam_claim_with_many_owners_is_released_after_the_last_guest(clu
     tenant.ips_of("a").await;
     tenant.start("v17", "uid-17").await;
     tenant.delete("a").await;
-    // The guest still runs, so the claim gets no address of the pool.
+    // One of the guests still runs, so its address is not free for claim `b`.
     tenant.claim("b", &json!({})).await;
     tenant.until_failed("b", "SubnetExhausted").await;
     // Without its finalizer the claim is gone at once. The leader has seen its owners.
